@@ -1,0 +1,515 @@
+"""Every number of the package, each written once, with its unit and source.
+
+Sources: "Paper" is Lan et al. 2019 (arXiv:1909.11942v6); "reference" is
+google-research/albert at b772393. Letters in brackets are the paper's:
+E embedding size, H hidden size, L layers, A attention heads, V vocabulary.
+
+This module imports the standard library only, so that reading a config or
+printing `keras-albert --help` costs nothing.
+"""
+
+import dataclasses
+import difflib
+import json
+import math
+from pathlib import Path
+from typing import Literal
+
+
+class AlbertError(ValueError):
+    """A mistake in the user's input: says what, expected, received, remedy.
+
+    The command line prints its message on one line and exits with status 2.
+    """
+
+
+def is_number(value) -> bool:
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+    )
+
+
+def check_positive(name: str, value: int) -> None:
+    if type(value) is not int or value < 1:
+        raise AlbertError(
+            f"`{name}` must be a positive integer. Received: {name}={value!r}."
+        )
+
+
+def check_positive_number(name: str, value: float) -> None:
+    if not is_number(value) or value <= 0:
+        raise AlbertError(
+            f"`{name}` must be a positive number. Received: {name}={value!r}."
+        )
+
+
+def check_probability(name: str, value: float) -> None:
+    if not is_number(value) or not 0 <= value < 1:
+        raise AlbertError(
+            f"`{name}` must be in [0, 1). Received: {name}={value!r}."
+        )
+
+
+def check_warmup(warmup_steps: int, steps: int) -> None:
+    if type(warmup_steps) is not int or not 0 <= warmup_steps < steps:
+        raise AlbertError(
+            "`warmup_steps` must be an integer from 0 to steps - 1. Received: "
+            f"warmup_steps={warmup_steps!r}, steps={steps}."
+        )
+
+
+def read_json(path: str | Path):
+    """The content of a JSON file, or an AlbertError that names the file."""
+    path = Path(path)
+    if not path.is_file():
+        raise AlbertError(f"{path}: no such file.")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise AlbertError(f"{path}: not a JSON file ({error}).") from None
+
+
+def new_folder(path: str | Path) -> Path:
+    """Makes the folder of a run.
+
+    Raises:
+        AlbertError: it is a file, or already holds something.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_dir():
+        raise AlbertError(
+            f"{path}: expected a folder to write to, found a file. "
+            "Choose another output."
+        )
+    if path.is_dir() and any(path.iterdir()):
+        raise AlbertError(
+            f"{path}: the output folder already holds another run. Choose "
+            "another output, or move the old one away; nothing was changed."
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+# Token ids fixed by the vocabulary recipe (reference README, "sentencepiece").
+PAD_ID, UNK_ID, CLS_ID, SEP_ID, MASK_ID = range(5)
+SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+
+# File names inside the folders that the commands write.
+MODEL_FILE = "model.keras"
+CONFIG_FILE = "albert_config.json"
+VOCAB_FILE = "spiece.model"
+TASK_FILE = "task.json"
+REPORT_FILE = "report.json"
+LOG_FILE = "log.csv"
+
+LAYER_NORM_EPSILON = 1e-12  # tf.contrib.layers.layer_norm, float32
+
+# Keys of released albert_config.json files that change nothing in the model.
+_IGNORED_KEYS = (
+    "down_scale_factor",
+    "gap_size",
+    "net_structure_type",
+    "num_memory_blocks",
+    "ln_type",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class AlbertConfig:
+    """The architecture, with the field names of `albert_config.json`.
+
+    The defaults are ALBERT-base v2. Use `VARIANTS` for the released sizes and
+    `AlbertConfig.from_json` for a released or own file.
+
+    Raises:
+        AlbertError: a size is not a positive integer, a probability is not in
+            [0, 1), `hidden_size` is not a multiple of `num_attention_heads`,
+            or `hidden_act` is unknown.
+    """
+
+    vocab_size: int = 30000
+    """V, pieces in the vocabulary"""
+    embedding_size: int = 128
+    """E, width of the factorized embedding (Paper 3.1)"""
+    hidden_size: int = 768
+    """H, width of the encoder"""
+    num_hidden_layers: int = 12
+    """L, how often blocks are applied"""
+    num_hidden_groups: int = 1
+    """groups of layers that share their parameters"""
+    inner_group_num: int = 1
+    """blocks inside a group, applied one after another"""
+    num_attention_heads: int = 12
+    """A, attention heads"""
+    intermediate_size: int = 3072
+    """width of the feed-forward layer (4 H in the paper)"""
+    hidden_act: str = "gelu"
+    """gelu and gelu_new (both the tanh form, as in the reference) or relu"""
+    hidden_dropout_prob: float = 0.0
+    """dropout of embeddings and of both block outputs; 0.1 in most v1 models"""
+    attention_probs_dropout_prob: float = 0.0
+    """dropout of attention probabilities; 0.1 in most v1 models"""
+    max_position_embeddings: int = 512
+    """longest sequence, in tokens"""
+    type_vocab_size: int = 2
+    """segments"""
+    initializer_range: float = 0.02
+    """standard deviation of the truncated normal initializer"""
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type is int and (type(value) is not int or value < 1):
+                raise AlbertError(
+                    f"`{field.name}` must be a positive integer. "
+                    f"Received: {field.name}={value!r}."
+                )
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            check_probability(name, getattr(self, name))
+        if not is_number(self.initializer_range) or self.initializer_range <= 0:
+            raise AlbertError(
+                "`initializer_range` must be a positive number. "
+                f"Received: initializer_range={self.initializer_range!r}."
+            )
+        if self.hidden_act not in ("gelu", "gelu_new", "relu"):
+            raise AlbertError(
+                '`hidden_act` must be "gelu", "gelu_new" or "relu". '
+                f"Received: hidden_act={self.hidden_act!r}."
+            )
+        if self.hidden_size % self.num_attention_heads:
+            raise AlbertError(
+                "`hidden_size` must be a multiple of `num_attention_heads`. "
+                f"Received: hidden_size={self.hidden_size}, "
+                f"num_attention_heads={self.num_attention_heads}."
+            )
+        if self.num_hidden_groups > self.num_hidden_layers:
+            raise AlbertError(
+                "`num_hidden_groups` must not exceed `num_hidden_layers`. "
+                f"Received: num_hidden_groups={self.num_hidden_groups}, "
+                f"num_hidden_layers={self.num_hidden_layers}."
+            )
+
+    def replace(self, **changes) -> "AlbertConfig":
+        """A copy with some fields changed; unknown names are refused."""
+        return AlbertConfig.from_dict({**dataclasses.asdict(self), **changes})
+
+    def to_json(self, path: str | Path) -> None:
+        Path(path).write_text(
+            json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+        )
+
+    @classmethod
+    def from_json(cls, path: str | Path) -> "AlbertConfig":
+        """Reads a released `albert_config.json`, or one written by `to_json`.
+
+        Raises:
+            AlbertError: the file is missing, not JSON, has a field that does
+                not exist, or a value out of range; the message names it.
+        """
+        path = Path(path)
+        content = read_json(path)
+        try:
+            if not isinstance(content, dict):
+                raise AlbertError(
+                    "expected a JSON object of fields. "
+                    f"Received: {type(content).__name__}."
+                )
+            return cls.from_dict(content)
+        except AlbertError as error:
+            raise AlbertError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_dict(cls, content: dict) -> "AlbertConfig":
+        """Like the constructor, for the keys that released files have."""
+        if content.get("net_structure_type", 0) != 0:
+            raise AlbertError(
+                "`net_structure_type` must be 0, as in every released ALBERT. "
+                f"Received: {content['net_structure_type']!r}."
+            )
+        known = [field.name for field in dataclasses.fields(cls)]
+        for key in content:
+            if key not in known and key not in _IGNORED_KEYS:
+                close = difflib.get_close_matches(key, known, n=1)
+                hint = f"Did you mean `{close[0]}`?" if close else "Remove it."
+                raise AlbertError(
+                    f"`{key}` is not a field of an ALBERT config. {hint}"
+                )
+        return cls(**{k: v for k, v in content.items() if k in known})
+
+
+def _variants() -> dict[str, AlbertConfig]:
+    """Released sizes (Paper Table 1; dropouts from the released configs)."""
+    sizes = {  # H, L, A, feed-forward, dropout of v1
+        "base": (768, 12, 12, 3072, 0.1),
+        "large": (1024, 24, 16, 4096, 0.1),
+        "xlarge": (2048, 24, 16, 8192, 0.1),
+        "xxlarge": (4096, 12, 64, 16384, 0.0),
+    }
+    variants = {}
+    for name, (hidden, layers, heads, ffn, v1_dropout) in sizes.items():
+        for version, dropout in (("v1", v1_dropout), ("v2", 0.0)):
+            variants[f"{name}_{version}"] = AlbertConfig(
+                hidden_size=hidden,
+                num_hidden_layers=layers,
+                num_attention_heads=heads,
+                intermediate_size=ffn,
+                hidden_dropout_prob=dropout,
+                attention_probs_dropout_prob=dropout,
+            )
+    return variants
+
+
+VARIANTS = _variants()
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabRun:
+    """Train a SentencePiece vocabulary with ALBERT's recipe."""
+
+    input: tuple[Path, ...]
+    """text files (UTF-8), one sentence or paragraph a line"""
+    output: Path
+    """folder for spiece.model; made if absent, must hold no other run"""
+    vocab_size: int = AlbertConfig.vocab_size
+    """pieces, special and user symbols included"""
+    character_coverage: float = 0.99995
+    """share of all characters that get a piece (reference README)"""
+    cased: bool = False
+    """keep capital letters (the released vocabularies lower-case)"""
+
+    def __post_init__(self):
+        check_positive("vocab_size", self.vocab_size)
+        if not is_number(self.character_coverage) or not (
+            0.9 <= self.character_coverage <= 1
+        ):
+            raise AlbertError(
+                "`character_coverage` must be in [0.9, 1]. "
+                f"Received: {self.character_coverage!r}."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class PrepareRun:
+    """Tokenize text files into memory-mapped token shards."""
+
+    input: tuple[Path, ...]
+    """text files (UTF-8): one sentence or paragraph a line, blank line
+    between documents"""
+    vocab: Path
+    """spiece.model, or the folder that holds it"""
+    output: Path
+    """folder for the shards; made if absent, must hold no other run"""
+    shard_tokens: int = 50_000_000
+    """largest shard, in tokens (2 bytes each up to 65,536 pieces)"""
+
+    def __post_init__(self):
+        check_positive("shard_tokens", self.shard_tokens)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleConfig:
+    """How pretraining examples are cut from documents and masked."""
+
+    sequence_length: int = 512
+    """tokens in an example, [CLS] and [SEP] included (Paper 4.1)"""
+    max_predictions: int = 20
+    """most masked tokens in an example (reference run_pretraining.py)"""
+    masked_lm_prob: float = 0.15
+    """share of tokens to predict, before the limit above"""
+    ngram: int = 3
+    """longest masked n-gram, in words; p(n) is proportional to 1/n (Paper 4.1)"""
+    short_seq_prob: float = 0.1
+    """share of documents cut to a random shorter length (Paper 4.1)"""
+
+    def __post_init__(self):
+        for name in ("sequence_length", "max_predictions", "ngram"):
+            check_positive(name, getattr(self, name))
+        if self.sequence_length < 8:
+            raise AlbertError(
+                "`sequence_length` must be at least 8 tokens. "
+                f"Received: {self.sequence_length}."
+            )
+        check_probability("masked_lm_prob", self.masked_lm_prob)
+        check_probability("short_seq_prob", self.short_seq_prob)
+        if self.masked_lm_prob == 0:
+            raise AlbertError(
+                "`masked_lm_prob` must be above 0: nothing would be predicted."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """LAMB as published (Paper 4.1; reference optimization.py).
+
+    The learning rate is meant for a batch of 4096. For a smaller batch scale
+    it with the square root: 0.00176 * sqrt(batch_size / 4096).
+    """
+
+    optimizer: Literal["lamb", "adamw"] = "lamb"
+    """adamw is LAMB without the trust ratio, as in the reference"""
+    learning_rate: float = 0.00176
+    """peak learning rate"""
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-6
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+    """largest global gradient norm"""
+
+    def __post_init__(self):
+        for name in ("learning_rate", "epsilon", "clip_norm"):
+            check_positive_number(name, getattr(self, name))
+        check_probability("beta_1", self.beta_1)
+        check_probability("beta_2", self.beta_2)
+        if not is_number(self.weight_decay) or self.weight_decay < 0:
+            raise AlbertError(
+                "`weight_decay` must be 0 or more. "
+                f"Received: {self.weight_decay!r}."
+            )
+        if self.optimizer not in ("lamb", "adamw"):
+            raise AlbertError(
+                '`optimizer` must be "lamb" or "adamw". '
+                f"Received: {self.optimizer!r}."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainRun:
+    """Pretrain: masked-LM with n-gram masking and sentence-order prediction."""
+
+    data: Path
+    """folder of token shards, written by `prepare`"""
+    output: Path
+    """folder for the model; made if absent, must hold no other run"""
+    config: Path | None = None
+    """albert_config.json of the model; without it, --variant counts"""
+    variant: Literal[tuple(VARIANTS)] = "base_v2"
+    """a released size"""
+    validation: Path | None = None
+    """folder of held-out token shards; without it nothing is held out"""
+    batch_size: int = 4096
+    """examples in a step (Paper 4.1)"""
+    steps: int = 125_000
+    """optimizer steps (Paper 4.1)"""
+    warmup_steps: int = 3_125
+    """steps of linear warm-up (reference run_pretraining.py)"""
+    validate_every: int = 1_000
+    """steps between two validations, log lines and saved models"""
+    validation_steps: int | None = None
+    """batches in a validation; all of the held-out shards when not given"""
+    seed: int = 0
+    """of initial weights, examples and dropout"""
+    examples: ExampleConfig = ExampleConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+
+    def __post_init__(self):
+        for name in ("batch_size", "steps", "validate_every"):
+            check_positive(name, getattr(self, name))
+        if self.validation_steps is not None:
+            check_positive("validation_steps", self.validation_steps)
+        check_warmup(self.warmup_steps, self.steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class TableColumns:
+    """Which columns of a TSV, CSV or JSONL file hold what."""
+
+    text: str = "text"
+    """column of the text"""
+    pair: str | None = None
+    """column of the second text of a pair, where there is one"""
+    label: str = "label"
+    """column of the label"""
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuneRun:
+    """Fine-tune a text classifier with model.fit."""
+
+    model: Path
+    """folder of a pretrained model: written by `pretrain`, or a released
+    archive (albert_config.json, model.ckpt-best.*, *.model)"""
+    train: Path
+    """TSV, CSV or JSONL file with a text and a label column"""
+    output: Path
+    """folder for the model; made if absent, must hold no other run"""
+    validation: Path | None = None
+    """TSV, CSV or JSONL file to evaluate on after each epoch"""
+    from_scratch: bool = False
+    """keep the model's architecture and vocabulary, but start from random
+    weights: the baseline that shows what pretraining gave"""
+    sequence_length: int = 512
+    """longest text, in tokens; the rest is cut off (reference
+    run_classifier.py)"""
+    batch_size: int = 32
+    """examples in a step (reference run_classifier.py)"""
+    epochs: int = 3
+    """passes over the training file (3.2 in the paper's STS-B, 5.3 in CoLA:
+    Table 14's steps x batch / size)"""
+    learning_rate: float = 5e-5
+    """peak learning rate (reference run_classifier.py)"""
+    warmup_share: float = 0.06
+    """share of the steps used for linear warm-up (Table 14: 320 of 5336 in
+    CoLA)"""
+    classifier_dropout: float = 0.1
+    """dropout before the classifier (Paper Table 14)"""
+    dropout: float | None = None
+    """hidden and attention dropout of the encoder (Table 14, "ALBERT DR");
+    as in the pretrained config when not given"""
+    seed: int = 0
+    """of the classifier's weights, the order of examples and dropout"""
+    columns: TableColumns = TableColumns()
+
+    def __post_init__(self):
+        for name in ("sequence_length", "batch_size", "epochs"):
+            check_positive(name, getattr(self, name))
+        check_positive_number("learning_rate", self.learning_rate)
+        check_probability("warmup_share", self.warmup_share)
+        check_probability("classifier_dropout", self.classifier_dropout)
+        if self.dropout is not None:
+            check_probability("dropout", self.dropout)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateRun:
+    """Evaluate a classifier on a table, or a pretrained model on shards."""
+
+    model: Path
+    """folder written by `finetune` or `pretrain`"""
+    data: Path
+    """TSV, CSV or JSONL file for a classifier; folder of token shards for a
+    pretrained model"""
+    batch_size: int = 32
+    """examples at a time"""
+
+    def __post_init__(self):
+        check_positive("batch_size", self.batch_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictRun:
+    """Classify the texts of a table; writes JSONL in the same order."""
+
+    model: Path
+    """folder written by `finetune`"""
+    data: Path
+    """TSV, CSV or JSONL file; or text, one example a line (.txt)"""
+    output: Path | None = None
+    """JSONL file to write; standard output when not given"""
+    batch_size: int = 32
+    """examples at a time"""
+
+    def __post_init__(self):
+        check_positive("batch_size", self.batch_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportRun:
+    """Export a classifier as one SavedModel that takes strings."""
+
+    model: Path
+    """folder written by `finetune`"""
+    output: Path
+    """folder of the SavedModel; made if absent, must hold no other run"""
