@@ -24,6 +24,7 @@ class AlbertError(ValueError):
 
 
 def is_number(value) -> bool:
+    """Whether this is a finite int or float (bool is neither)."""
     return (
         isinstance(value, (int, float))
         and not isinstance(value, bool)
@@ -32,6 +33,7 @@ def is_number(value) -> bool:
 
 
 def check_positive(name: str, value: int) -> None:
+    """AlbertError unless `value` is an integer of 1 or more."""
     if type(value) is not int or value < 1:
         raise AlbertError(
             f"`{name}` must be a positive integer. Received: {name}={value!r}."
@@ -39,6 +41,7 @@ def check_positive(name: str, value: int) -> None:
 
 
 def check_positive_number(name: str, value: float) -> None:
+    """AlbertError unless `value` is a finite number above 0."""
     if not is_number(value) or value <= 0:
         raise AlbertError(
             f"`{name}` must be a positive number. Received: {name}={value!r}."
@@ -46,6 +49,7 @@ def check_positive_number(name: str, value: float) -> None:
 
 
 def check_probability(name: str, value: float) -> None:
+    """AlbertError unless `value` is in [0, 1)."""
     if not is_number(value) or not 0 <= value < 1:
         raise AlbertError(
             f"`{name}` must be in [0, 1). Received: {name}={value!r}."
@@ -53,6 +57,7 @@ def check_probability(name: str, value: float) -> None:
 
 
 def check_warmup(warmup_steps: int, steps: int) -> None:
+    """AlbertError unless the warm-up ends before the run does."""
     if type(warmup_steps) is not int or not 0 <= warmup_steps < steps:
         raise AlbertError(
             "`warmup_steps` must be an integer from 0 to steps - 1. Received: "
@@ -105,6 +110,10 @@ REPORT_FILE = "report.json"
 LOG_FILE = "log.csv"
 
 LAYER_NORM_EPSILON = 1e-12  # tf.contrib.layers.layer_norm, float32
+CLASSIFIER_DROPOUT = 0.1  # Paper Table 14, every task
+MASKED_LM_LOSS_EPSILON = 1e-5  # reference run_pretraining.py, denominator
+# Weights that LAMB neither decays nor adapts (reference optimization.py L90).
+EXCLUDED_WEIGHTS = ("LayerNorm", "layer_norm", "bias")
 
 # Keys of released albert_config.json files that change nothing in the model.
 _IGNORED_KEYS = (
@@ -196,6 +205,7 @@ class AlbertConfig:
         return AlbertConfig.from_dict({**dataclasses.asdict(self), **changes})
 
     def to_json(self, path: str | Path) -> None:
+        """Writes the fields as `albert_config.json` has them."""
         Path(path).write_text(
             json.dumps(dataclasses.asdict(self), indent=2) + "\n"
         )
@@ -319,7 +329,8 @@ class ExampleConfig:
     masked_lm_prob: float = 0.15
     """share of tokens to predict, before the limit above"""
     ngram: int = 3
-    """longest masked n-gram, in words; p(n) is proportional to 1/n (Paper 4.1)"""
+    """longest masked n-gram, in words; p(n) is proportional to 1/n (Paper
+    4.1)"""
     short_seq_prob: float = 0.1
     """share of documents cut to a random shorter length (Paper 4.1)"""
 
@@ -453,7 +464,7 @@ class FinetuneRun:
     warmup_share: float = 0.06
     """share of the steps used for linear warm-up (Table 14: 320 of 5336 in
     CoLA)"""
-    classifier_dropout: float = 0.1
+    classifier_dropout: float = CLASSIFIER_DROPOUT
     """dropout before the classifier (Paper Table 14)"""
     dropout: float | None = None
     """hidden and attention dropout of the encoder (Table 14, "ALBERT DR");

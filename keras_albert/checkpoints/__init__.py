@@ -1,0 +1,1 @@
+"""Weights and the outside world: one name table, one reader per format."""

@@ -1,0 +1,1 @@
+"""Documents and tables to tf.data of (x, y, sample_weight)."""

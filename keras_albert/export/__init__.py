@@ -1,0 +1,1 @@
+"""Models as artefacts that other programs run."""

@@ -1,0 +1,1 @@
+"""Ids to tensors, in Keras operations only."""

@@ -1,0 +1,1 @@
+"""Text to ids: normalisation, SentencePiece, and the twin inside a graph."""

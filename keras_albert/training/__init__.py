@@ -1,0 +1,1 @@
+"""Optimizer, schedules, losses, and the runs that use them."""

@@ -1,0 +1,170 @@
+"""Real English that every CPython carries, as files for the demo.
+
+Two sources: the Python reference (`pydoc_data.topics`) and the docstrings of
+the standard library. Standard library only; the same Python gives the same
+files.
+
+    python examples/python_corpus.py FOLDER
+
+writes to FOLDER
+    train.txt      documents for pretraining: a sentence a line, blank line
+                   between documents
+    held_out.txt   documents to measure pretraining on
+    chapters.train.tsv, chapters.test.tsv
+                   passages of the reference with the chapter they are from;
+                   the test passages are part of held_out.txt, never of
+                   train.txt
+"""
+
+import ast
+import inspect
+import random
+import re
+import sys
+import sysconfig
+from pathlib import Path
+from pydoc_data.topics import topics
+
+SEED = 1
+PASSAGE_SENTENCES = 2
+FEWEST_PASSAGES = 20  # of a chapter that counts as a class
+HELD_OUT_SHARE = 0.2  # of the passages of each chapter
+HELD_OUT_EVERY = 20  # every so manieth module is held out
+SKIPPED_FOLDERS = {
+    "__pycache__",
+    "ensurepip",
+    "idlelib",
+    "lib2to3",
+    "pydoc_data",
+    "site-packages",
+    "test",
+    "tests",
+    "turtledemo",
+}
+
+
+def paragraphs(text: str) -> list[str]:
+    """The prose of a text, a string a paragraph; code and tables left out."""
+    found = []
+    for block in re.split(r"\n\s*\n", text):
+        paragraph = " ".join(block.split())
+        words = paragraph.split()
+        prose = sum(c.isalpha() or c.isspace() for c in paragraph)
+        if (
+            len(words) >= 6
+            and paragraph[-1] in ".:?!)"
+            and prose > 0.75 * len(paragraph)
+            and ">>>" not in paragraph
+        ):
+            found.append(paragraph)
+    return found
+
+
+def sentences(paragraph: str) -> list[str]:
+    """The sentences of a paragraph, split where a capital follows a stop."""
+    return re.split(r"(?<=[.?!:]) +(?=[A-Z\"(])", paragraph)
+
+
+def chapters() -> dict[str, list[str]]:
+    """Sentences of each topic of the reference, longest topic first.
+
+    Topics overlap ("try" is a part of "compound"): a paragraph belongs to the
+    longest topic that has it.
+    """
+    seen, result = set(), {}
+    for name in sorted(topics, key=lambda name: (-len(topics[name]), name)):
+        fresh = [p for p in paragraphs(topics[name]) if p not in seen]
+        seen.update(fresh)
+        result[name] = [s for p in fresh for s in sentences(p)]
+    return result
+
+
+def passages(lines: list[str]) -> list[list[str]]:
+    """Sentences, in groups of a few."""
+    groups = [
+        lines[start : start + PASSAGE_SENTENCES]
+        for start in range(0, len(lines), PASSAGE_SENTENCES)
+    ]
+    return [g for g in groups if len(g) == PASSAGE_SENTENCES]
+
+
+def modules() -> list[list[str]]:
+    """Sentences of the docstrings of each module of the standard library."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    documents = []
+    for path in sorted(library.rglob("*.py")):
+        parts = path.relative_to(library).parts
+        if SKIPPED_FOLDERS.intersection(parts):
+            continue
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError):  # a template, or broken on purpose
+            continue
+        documented = (
+            ast.Module,
+            ast.ClassDef,
+            ast.FunctionDef,
+            ast.AsyncFunctionDef,
+        )
+        lines = [
+            sentence
+            for node in ast.walk(tree)
+            if isinstance(node, documented)
+            for paragraph in paragraphs(
+                inspect.cleandoc(ast.get_docstring(node) or "")
+            )
+            for sentence in sentences(paragraph)
+        ]
+        if len(lines) >= 2 * PASSAGE_SENTENCES:
+            documents.append(lines)
+    return documents
+
+
+def main(folder: Path) -> None:
+    """Writes the four files."""
+    rng = random.Random(SEED)
+    train, held_out = [], []
+    rows = {"train": [], "test": []}
+    for name, lines in chapters().items():
+        groups = passages(lines)
+        if len(groups) < FEWEST_PASSAGES:
+            if lines:
+                train.append(lines)
+            continue
+        tested = set(
+            rng.sample(range(len(groups)), round(HELD_OUT_SHARE * len(groups)))
+        )
+        for index, group in enumerate(groups):
+            part = "test" if index in tested else "train"
+            rows[part].append((" ".join(group), name))
+        # A held-out passage splits its chapter: what is left over on either
+        # side of it is a document.
+        run = []
+        for index, group in enumerate(groups):
+            if index in tested:
+                held_out.append(group)
+                train.append(run)
+                run = []
+            else:
+                run = run + group
+        train.append(run)
+    for index, lines in enumerate(modules()):
+        (train if index % HELD_OUT_EVERY else held_out).append(lines)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, documents in (("train", train), ("held_out", held_out)):
+        text = "\n\n".join("\n".join(lines) for lines in documents if lines)
+        (folder / f"{name}.txt").write_text(text + "\n", encoding="utf-8")
+        words = len(text.split())
+        print(f"{name}.txt: {len(documents):,} documents, {words:,} words")
+    for part, examples in rows.items():
+        rng.shuffle(examples)
+        path = folder / f"chapters.{part}.tsv"
+        lines = ["text\tlabel", *("\t".join(row) for row in examples)]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        count = len({label for _, label in examples})
+        print(f"{path.name}: {len(examples):,} passages, {count} chapters")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

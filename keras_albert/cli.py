@@ -1,0 +1,121 @@
+"""The command line: parse and call, nothing else.
+
+Nothing heavy is imported before a command runs, so that help is instant.
+"""
+
+import contextlib
+import io
+import sys
+from typing import Annotated
+
+import tyro
+
+from keras_albert.config import (
+    AlbertError,
+    EvaluateRun,
+    ExportRun,
+    FinetuneRun,
+    PredictRun,
+    PrepareRun,
+    PretrainRun,
+    VocabRun,
+)
+
+
+def _vocab(run: VocabRun) -> None:
+    from keras_albert.text.vocabulary import train_vocabulary
+
+    tokenizer = train_vocabulary(run)
+    print(f"{tokenizer.vocab_size:,} pieces -> {run.output}")
+
+
+def _prepare(run: PrepareRun) -> None:
+    from keras_albert.data.shards import prepare
+
+    prepare(run)
+
+
+def _pretrain(run: PretrainRun) -> None:
+    from keras_albert.training.pretrain import pretrain
+
+    pretrain(run)
+
+
+def _finetune(run: FinetuneRun) -> None:
+    from keras_albert.training.finetune import finetune
+
+    finetune(run)
+
+
+def _evaluate(run: EvaluateRun) -> None:
+    from keras_albert.training.evaluate import evaluate
+
+    evaluate(run)
+
+
+def _predict(run: PredictRun) -> None:
+    from keras_albert.training.predict import predict
+
+    predict(run)
+
+
+def _export(run: ExportRun) -> None:
+    from keras_albert.export.saved_model import export
+
+    export(run)
+
+
+# In the order in which a user needs them.
+COMMANDS = {
+    "vocab": (VocabRun, _vocab),
+    "prepare": (PrepareRun, _prepare),
+    "pretrain": (PretrainRun, _pretrain),
+    "finetune": (FinetuneRun, _finetune),
+    "evaluate": (EvaluateRun, _evaluate),
+    "predict": (PredictRun, _predict),
+    "export": (ExportRun, _export),
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs one command; exits with 2 on a user's mistake."""
+    try:
+        run = _parse(arguments)
+        dict(COMMANDS.values())[type(run)](run)
+    except AlbertError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _parse(arguments: list[str] | None):
+    union = None
+    for name, (run_class, _) in COMMANDS.items():
+        command = Annotated[run_class, tyro.conf.subcommand(name)]
+        union = command if union is None else union | command
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(
+                union,
+                prog="keras-albert",
+                description=(
+                    "Pretrain, fine-tune and serve ALBERT on the Keras backend "
+                    "that KERAS_BACKEND names (tensorflow, jax or torch)."
+                ),
+                args=arguments,
+            )
+    except SystemExit as stop:
+        # A value that our own checks refuse: one line instead of tyro's box.
+        cause = stop.__context__
+        while cause is not None:
+            if isinstance(cause, AlbertError):
+                raise cause from None
+            cause = cause.__context__
+        sys.stderr.write(complaint.getvalue())
+        raise
+
+
+if __name__ == "__main__":
+    main()

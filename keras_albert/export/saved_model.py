@@ -1,0 +1,121 @@
+"""A fine-tuned classifier as one SavedModel: strings in, labels out.
+
+The graph is traced by Keras's TensorFlow backend, in a worker process when
+this one runs another backend, so that every server can run the result.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+
+from keras_albert.config import AlbertError, ExportRun, new_folder
+from keras_albert.training.folders import Classifier, ModelFolder
+
+
+def export(run: ExportRun) -> None:
+    """Writes the SavedModel folder, whole or not at all.
+
+    Signature `serving_default`: `text` (and `pair`, for a model of pairs),
+    strings [B], to `label` string [B], `score` float32 [B], `probabilities`
+    float32 [B, C]. Text that is too long is cut off as in training; malformed
+    UTF-8 is ignored.
+
+    Raises:
+        AlbertError: no classifier in the folder, the output exists, or a
+            package is missing.
+    """
+    if keras.backend.backend() == "tensorflow":
+        _export_here(run)
+    else:
+        _export_in_worker(run)
+    size = sum(f.stat().st_size for f in run.output.rglob("*") if f.is_file())
+    print(f"SavedModel of {size / 1e6:.1f} MB -> {run.output}")
+
+
+def _export_in_worker(run: ExportRun) -> None:
+    worker = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from pathlib import Path; "
+            "from keras_albert.config import AlbertError, ExportRun; "
+            "from keras_albert.export.saved_model import _export_here\n"
+            "try:\n"
+            "    _export_here(ExportRun(*map(Path, sys.argv[1:])))\n"
+            "except AlbertError as error:\n"
+            "    sys.exit(str(error))",
+            str(run.model),
+            str(run.output),
+        ],
+        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if worker.returncode:
+        lines = worker.stderr.strip().splitlines() or ["no message"]
+        raise AlbertError(lines[-1])
+
+
+def _export_here(run: ExportRun) -> None:
+    loaded = ModelFolder.load(run.model)
+    classifier = Classifier.of(loaded)
+    # Imported late: TensorFlow is not a dependency of the other backends.
+    import tensorflow as tf
+
+    from keras_albert.text.graph import GraphTokenizer
+
+    tokenizer = GraphTokenizer(classifier.tokenizer)
+    labels = classifier.labels
+
+    module = tf.Module(name="albert_classifier")
+    module.tokenizer = tokenizer
+    # The module sees the variables' values and no Keras object: else every
+    # weight would be stored twice.
+    module.weights = [v.value for v in classifier.model.variables]
+    model = classifier.model
+
+    def answer(packed):
+        probabilities = tf.nn.softmax(model(packed, training=False))
+        best = tf.argmax(probabilities, axis=-1)
+        return {
+            "label": tf.gather(tf.constant(labels), best),
+            "score": tf.reduce_max(probabilities, axis=-1),
+            "probabilities": probabilities,
+        }
+
+    def strings(name):
+        return tf.TensorSpec([None], tf.string, name)
+
+    def serve_text(text):
+        ids = tokenizer(text)
+        return answer(tokenizer.pack(ids, None, classifier.sequence_length))
+
+    def serve_pair(text, pair):
+        ids = tokenizer(text), tokenizer(pair)
+        return answer(tokenizer.pack(*ids, classifier.sequence_length))
+
+    if classifier.pairs:
+        serve, signature = serve_pair, [strings("text"), strings("pair")]
+    else:
+        serve, signature = serve_text, [strings("text")]
+    module.serve = tf.function(
+        serve, input_signature=signature, autograph=False, jit_compile=False
+    )
+    unfinished = _reserve(run.output)
+    try:
+        tf.saved_model.save(
+            module, str(unfinished), {"serving_default": module.serve}
+        )
+        os.replace(unfinished, new_folder(run.output))
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _reserve(output: Path) -> Path:
+    """A fresh folder beside the output, once that is known to be free."""
+    new_folder(output)
+    return new_folder(output.parent / f"unfinished-{output.name}-{os.getpid()}")

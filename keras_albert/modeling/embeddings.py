@@ -1,0 +1,75 @@
+"""Factorized embedding (Paper 3.1): ids -> vectors of the encoder's width.
+
+Letters: B batch, S sequence length, E embedding size, H hidden size.
+"""
+
+import keras
+from keras import layers, ops
+
+from keras_albert.config import LAYER_NORM_EPSILON, AlbertConfig
+
+
+def initializer(config: AlbertConfig) -> keras.initializers.Initializer:
+    """A fresh truncated normal, of which every kernel starts."""
+    return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+
+
+def layer_norm(name: str) -> layers.LayerNormalization:
+    """LayerNorm over the last axis with ALBERT's epsilon."""
+    return layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, name=name)
+
+
+class Embeddings(layers.Layer):
+    """word + segment + position -> LayerNorm -> dropout -> projection E -> H.
+
+    The projection is absent when E == H (reference modeling.py L970-1014).
+    """
+
+    def __init__(self, config: AlbertConfig, **kwargs):
+        super().__init__(**kwargs)
+        self.config = config
+
+        def embedding(size, name):
+            return layers.Embedding(
+                size,
+                config.embedding_size,
+                embeddings_initializer=initializer(config),
+                name=name,
+            )
+
+        self.word = embedding(config.vocab_size, "word_embeddings")
+        self.segment = embedding(
+            config.type_vocab_size, "token_type_embeddings"
+        )
+        self.position = embedding(
+            config.max_position_embeddings, "position_embeddings"
+        )
+        self.layer_norm = layer_norm("layer_norm")
+        self.dropout = layers.Dropout(config.hidden_dropout_prob)
+        self.projection = None
+        if config.embedding_size != config.hidden_size:
+            self.projection = layers.Dense(
+                config.hidden_size,
+                kernel_initializer=initializer(config),
+                name="projection",
+            )
+
+    def build(self, input_shape=None):
+        """Makes the weights; their shapes follow from the config."""
+        for table in (self.word, self.segment, self.position):
+            table.build((None, None))
+        vectors = (None, None, self.config.embedding_size)
+        self.layer_norm.build(vectors)
+        if self.projection is not None:
+            self.projection.build(vectors)
+
+    def call(self, token_ids, segment_ids, training=None):
+        """int [B, S], int [B, S] -> float [B, S, H]."""
+        # A cumulative sum, not a slice of the table: slices of unknown length
+        # break several exporters.
+        positions = ops.cumsum(ops.ones_like(token_ids), axis=1) - 1
+        x = self.word(token_ids)
+        x = x + self.segment(segment_ids)
+        x = x + self.position(positions)
+        x = self.dropout(self.layer_norm(x), training=training)  # [B, S, E]
+        return x if self.projection is None else self.projection(x)

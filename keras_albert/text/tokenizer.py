@@ -1,0 +1,398 @@
+"""SentencePiece tokenizer with ALBERT's own rules: texts -> padded int32 ids.
+
+Shapes: B texts in a batch, S tokens in the longest of them, V pieces in the
+vocabulary.
+
+The in-graph twin for serving is `keras_albert.text.graph`; it reads its tables
+from the tokenizer made here, so the two cannot disagree on a rule.
+"""
+
+import functools
+import hashlib
+import json
+import string
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+
+from keras_albert.config import (
+    CLS_ID,
+    MASK_ID,
+    PAD_ID,
+    SEP_ID,
+    SPECIAL_PIECES,
+    UNK_ID,
+    VOCAB_FILE,
+    AlbertError,
+    read_json,
+)
+from keras_albert.text import normalization
+
+SETTINGS_FILE = "spiece.json"  # beside the .model file: {"lower_case": bool}
+WORD_MARK = "▁"  # SentencePiece's U+2581: a space stood before the piece
+
+# [CLS], [SEP], and for a pair a second [SEP]; then a token of each text.
+SHORTEST_SINGLE, SHORTEST_PAIR = 3, 5
+
+
+class Tokenizer:
+    """Texts to ALBERT token ids.
+
+    Args:
+        path: a SentencePiece `.model` file, or a folder that holds
+            `spiece.model` or exactly one `*.model` file (as a released
+            archive does).
+        lower_case: lower-case the text first. None: as `spiece.json` beside
+            the model file says, and True where there is none (the released
+            vocabularies are lower-cased).
+
+    Raises:
+        AlbertError: no such file, not a SentencePiece model, or a vocabulary
+            whose ids 0-4 are not ALBERT's special pieces.
+    """
+
+    def __init__(self, path: str | Path, lower_case: bool | None = None):
+        file = _model_file(Path(path))
+        if lower_case is None:
+            lower_case = _saved_lower_case(file.parent / SETTINGS_FILE)
+        self._load(file.read_bytes(), lower_case, str(file))
+
+    @classmethod
+    def from_bytes(
+        cls, model_bytes: bytes, lower_case: bool = True
+    ) -> "Tokenizer":
+        """A tokenizer from the content of a `.model` file."""
+        tokenizer = cls.__new__(cls)
+        tokenizer._load(model_bytes, lower_case, "the vocabulary")
+        return tokenizer
+
+    def _load(self, model_bytes: bytes, lower_case: bool, source: str) -> None:
+        self.model_bytes = model_bytes
+        self.lower_case = lower_case
+        self._processor = _processor(model_bytes, source)
+        self.vocab_size: int = self._processor.vocab_size()
+        self._pieces: list[str] = self._processor.id_to_piece(
+            list(range(self.vocab_size))
+        )
+        self._check_special_pieces(source)
+        self.resplits = self._digit_comma_resplits()
+
+    def _check_special_pieces(self, source: str) -> None:
+        found = tuple(self._pieces[: len(SPECIAL_PIECES)])
+        # A control symbol is one that typed text can never become.
+        control = all(
+            self._processor.is_control(i)
+            for i in (PAD_ID, CLS_ID, SEP_ID, MASK_ID)
+            if i < self.vocab_size
+        )
+        if (
+            found != SPECIAL_PIECES
+            or not control
+            or not self._processor.is_unknown(UNK_ID)
+        ):
+            kind = "" if control else ", not all of them control symbols"
+            raise AlbertError(
+                f"{source}: not an ALBERT vocabulary. Expected the control "
+                f"symbols {' '.join(SPECIAL_PIECES)} as ids 0-4. Received: "
+                f"{' '.join(found)}{kind}. Train one with `keras-albert vocab`."
+            )
+
+    def _digit_comma_resplits(self) -> dict[int, tuple[int, ...]]:
+        """What a piece that ends in digit and comma is split into.
+
+        `encode_pieces` of the reference's tokenization.py encodes such a piece
+        ("▁2010,") again without its comma and word marks, then appends the
+        comma. That depends on the piece alone, so it is a table.
+
+        Encoding again puts a word mark in front ("1990," -> "▁1990" ","). The
+        reference means to strip it where the piece had none, but compares a
+        str with the mark's UTF-8 bytes: under Python 3 that is never equal,
+        the mark stays, and the released models saw it so. We follow the code
+        as it runs.
+
+        The rule holds for pieces of the vocabulary. A run of unknown
+        characters could end in a comma only if the vocabulary had no ","; it
+        stays one <unk>.
+        """
+        return {
+            i: (
+                *self._processor.encode(piece[:-1].replace(WORD_MARK, "")),
+                self._processor.piece_to_id(","),
+            )
+            for i, piece in enumerate(self._pieces)
+            if piece[-1:] == "," and piece[-2:-1].isdigit()
+        }
+
+    def _prepare(self, text: str | bytes, normalize: bool) -> str:
+        text = normalization.to_text(text)
+        if not normalize:
+            return text
+        return normalization.normalize(text, self.lower_case)
+
+    def _resplit(self, ids: list[int]) -> list[int]:
+        if self.resplits.keys().isdisjoint(ids):
+            return ids
+        return [new for i in ids for new in self.resplits.get(i, (i,))]
+
+    def tokenize(self, text: str | bytes, normalize: bool = True) -> list[str]:
+        """The pieces of a text; unknown characters appear as they are.
+
+        Args:
+            text: str, or UTF-8 bytes (malformed parts are ignored).
+            normalize: False leaves out `normalization.normalize`, as the
+                reference's `FullTokenizer.tokenize` does.
+        """
+        text = self._prepare(text, normalize)
+        pieces = self._processor.encode(text, out_type=str)
+        ids = self._processor.encode(text)
+        result = []
+        for piece, i in zip(pieces, ids, strict=True):
+            if i in self.resplits:
+                result += (self._pieces[new] for new in self.resplits[i])
+            else:
+                result.append(piece)
+        return result
+
+    def encode(self, text: str | bytes, normalize: bool = True) -> list[int]:
+        """The ids of a text, without [CLS] and [SEP]; see `tokenize`.
+
+        "[CLS]" typed in a text is text: ids 0, 2, 3 and 4 never appear.
+        """
+        text = self._prepare(text, normalize)
+        return self._resplit(self._processor.encode(text))
+
+    def encode_batch(
+        self, texts: Iterable[str | bytes], normalize: bool = True
+    ) -> list[list[int]]:
+        """`encode` of each text, several times faster than one by one.
+
+        Raises:
+            AlbertError: `texts` is a single text.
+        """
+        _check_batch("texts", texts)
+        batch = [self._prepare(text, normalize) for text in texts]
+        return [self._resplit(ids) for ids in self._processor.encode(batch)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids: special pieces vanish, <unk> becomes " ⁇ ".
+
+        Raises:
+            AlbertError: an id is not in [0, V).
+        """
+        return self._processor.decode([self._checked(i) for i in ids])
+
+    def id_to_piece(self, token_id: int) -> str:
+        """The piece of an id; AlbertError if it is not in [0, V)."""
+        return self._pieces[self._checked(token_id)]
+
+    def piece_to_id(self, piece: str) -> int:
+        """The id of a piece; the id of <unk> if there is no such piece."""
+        return self._processor.piece_to_id(piece)
+
+    def _checked(self, token_id: int) -> int:
+        if not 0 <= token_id < self.vocab_size:
+            raise AlbertError(
+                f"a token id must be in [0, {self.vocab_size}). "
+                f"Received: {token_id}."
+            )
+        return int(token_id)
+
+    def pack(
+        self,
+        a_ids: Sequence[int],
+        b_ids: Sequence[int] | None = None,
+        max_length: int = 512,
+    ) -> tuple[list[int], list[int]]:
+        """`[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, cut to `max_length`.
+
+        The longer of the two loses tokens at its end until the pair fits; when
+        both are equally long it is b (`_truncate_seq_pair` of the reference's
+        classifier_utils.py). An empty b makes a single, as there.
+
+        Returns:
+            token_ids and segment_ids; segment 1 is b and the [SEP] after it.
+
+        Raises:
+            AlbertError: `max_length` leaves no room for a token of each text.
+        """
+        check_max_length(max_length, pair=b_ids is not None)
+        if not b_ids:
+            a_ids = a_ids[: max_length - 2]
+            return [CLS_ID, *a_ids, SEP_ID], [0] * (len(a_ids) + 2)
+        room = max_length - 3
+        # The closed form of popping one token at a time.
+        keep_a = max((room + 1) // 2, room - len(b_ids))
+        keep_b = max(room // 2, room - len(a_ids))
+        a_ids, b_ids = a_ids[:keep_a], b_ids[:keep_b]
+        return (
+            [CLS_ID, *a_ids, SEP_ID, *b_ids, SEP_ID],
+            [0] * (len(a_ids) + 2) + [1] * (len(b_ids) + 1),
+        )
+
+    def __call__(
+        self,
+        texts: Sequence[str | bytes],
+        pairs: Sequence[str | bytes] | None = None,
+        max_length: int = 512,
+        pad_to: int | None = None,
+    ) -> dict[str, np.ndarray]:
+        """A batch for the model.
+
+        Args:
+            texts: B texts.
+            pairs: B second texts, where the task has pairs.
+            max_length: longest row, in tokens; the rest is cut off.
+            pad_to: S; without it S is the longest row of this batch.
+
+        Returns:
+            `token_ids`, `segment_ids` and `padding_mask` (1 on tokens, 0 on
+            padding), each int32 [B, S].
+
+        Raises:
+            AlbertError: a single text instead of a list, lists of unequal
+                length, or `pad_to` below `max_length`.
+        """
+        if pad_to is not None and pad_to < max_length:
+            raise AlbertError(
+                "`pad_to` must not be below `max_length`. Received: "
+                f"pad_to={pad_to}, max_length={max_length}. "
+                f"Pass max_length={pad_to} to cut texts to that length."
+            )
+        check_max_length(max_length, pair=pairs is not None)
+        rows_a = self.encode_batch(texts)
+        rows_b = [None] * len(rows_a)
+        if pairs is not None:
+            _check_batch("pairs", pairs)
+            if len(pairs) != len(rows_a):
+                raise AlbertError(
+                    "`texts` and `pairs` must be equally many. Received: "
+                    f"{len(rows_a)} texts, {len(pairs)} pairs."
+                )
+            rows_b = self.encode_batch(pairs)
+        rows = [
+            self.pack(a, b, max_length)
+            for a, b in zip(rows_a, rows_b, strict=True)
+        ]
+        if pad_to is None:
+            pad_to = max((len(tokens) for tokens, _ in rows), default=0)
+        shape = (len(rows), pad_to)
+        token_ids = np.full(shape, PAD_ID, "int32")
+        segment_ids = np.zeros(shape, "int32")
+        padding_mask = np.zeros(shape, "int32")
+        for row, (tokens, segments) in enumerate(rows):
+            token_ids[row, : len(tokens)] = tokens
+            segment_ids[row, : len(tokens)] = segments
+            padding_mask[row, : len(tokens)] = 1
+        return {
+            "token_ids": token_ids,
+            "segment_ids": segment_ids,
+            "padding_mask": padding_mask,
+        }
+
+    @functools.cached_property
+    def word_starts(self) -> np.ndarray:
+        r"""Whether each piece begins a word, bool [V], for n-gram masking.
+
+        `_is_start_piece_sp` of the reference's create_pretraining_data.py: a
+        piece that begins with the word mark or "<", is one of the characters
+        !"#$%&()*+,-./:;?@[\]^_`{|}~, or has a character that is neither one
+        of those nor an English letter.
+        """
+        return np.array([_starts_word(piece) for piece in self._pieces])
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the model file, in hexadecimal."""
+        return hashlib.sha256(self.model_bytes).hexdigest()
+
+    def save(self, folder: str | Path) -> None:
+        """Writes `spiece.model` and `spiece.json`; makes the folder."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / VOCAB_FILE).write_bytes(self.model_bytes)
+        settings = json.dumps({"lower_case": self.lower_case}, indent=2)
+        (folder / SETTINGS_FILE).write_text(settings + "\n", encoding="utf-8")
+
+
+def check_max_length(max_length: int, pair: bool) -> None:
+    """Refuses a row length without room for a token of each text."""
+    shortest = SHORTEST_PAIR if pair else SHORTEST_SINGLE
+    if type(max_length) is not int or max_length < shortest:
+        raise AlbertError(
+            f"`max_length` must be an integer, at least {shortest} for "
+            f"{'pairs' if pair else 'single texts'}. "
+            f"Received: max_length={max_length!r}."
+        )
+
+
+def _check_batch(name: str, texts: Iterable[str | bytes]) -> None:
+    if isinstance(texts, str | bytes):
+        raise AlbertError(
+            f"`{name}` must be a list of texts. Received: {texts!r:.60}. "
+            "Put a single text in a list: [text]."
+        )
+
+
+# The reference's list: ASCII punctuation without ' < = >.
+_PUNCTUATION = frozenset(string.punctuation) - frozenset("'<=>")
+_ENGLISH = frozenset(string.ascii_lowercase) | _PUNCTUATION
+
+
+def _starts_word(piece: str) -> bool:
+    return (
+        piece.startswith((WORD_MARK, "<"))
+        or piece in _PUNCTUATION
+        or any(c.lower() not in _ENGLISH for c in piece)
+    )
+
+
+def _model_file(path: Path) -> Path:
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise AlbertError(
+            f"{path}: no such file or folder. Expected a SentencePiece .model "
+            "file, or the folder that holds it."
+        )
+    if (path / VOCAB_FILE).is_file():
+        return path / VOCAB_FILE
+    models = sorted(path.glob("*.model"))
+    if len(models) != 1:
+        names = ", ".join(file.name for file in models) or "none"
+        raise AlbertError(
+            f"{path}: expected {VOCAB_FILE}, or exactly one *.model file in "
+            f"the folder. Received: {names}. Name the file itself."
+        )
+    return models[0]
+
+
+def _saved_lower_case(file: Path) -> bool:
+    if not file.exists():
+        return True
+    settings = read_json(file)
+    value = settings.get("lower_case") if isinstance(settings, dict) else None
+    if not isinstance(value, bool):
+        raise AlbertError(
+            f'{file}: expected {{"lower_case": true}} or false. '
+            f"Received: {json.dumps(settings)}."
+        )
+    return value
+
+
+def _processor(
+    model_bytes: bytes, source: str
+) -> sentencepiece.SentencePieceProcessor:
+    if not model_bytes:
+        raise AlbertError(
+            f"{source}: the file is empty. Expected a SentencePiece model; "
+            "copy it again, or train one with `keras-albert vocab`."
+        )
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model_bytes)
+    except RuntimeError as error:
+        raise AlbertError(
+            f"{source}: not a SentencePiece model ({error}). Copy it again, or "
+            "train one with `keras-albert vocab`."
+        ) from None

@@ -1,0 +1,74 @@
+"""Evaluation of a model folder, whatever it was trained for."""
+
+from keras_albert.config import (
+    AlbertError,
+    EvaluateRun,
+    ExampleConfig,
+    TableColumns,
+)
+from keras_albert.data.pretraining import validation_dataset
+from keras_albert.data.shards import ShardSet
+from keras_albert.data.tables import label_index, read_table
+from keras_albert.training.finetune import majority_baseline, report_line
+from keras_albert.training.folders import (
+    CLASSIFICATION,
+    Classifier,
+    ModelFolder,
+)
+from keras_albert.training.pretrain import (
+    compile_for_pretraining,
+    held_out_report,
+    progress_verbosity,
+    report_lines,
+)
+
+
+def evaluate(run: EvaluateRun) -> dict:
+    """Prints and returns what the model reaches on `run.data`.
+
+    Raises:
+        AlbertError: the model or the data cannot be used, an unknown label.
+    """
+    loaded = ModelFolder.load(run.model)
+    if loaded.task["task"] == CLASSIFICATION:
+        return _evaluate_classifier(Classifier.of(loaded), loaded.task, run)
+    return _evaluate_pretrained(loaded, run)
+
+
+def _evaluate_classifier(
+    classifier: Classifier, task: dict, run: EvaluateRun
+) -> dict:
+    table = read_table(run.data, TableColumns(**task["columns"]))
+    expected = label_index(table.labels, list(classifier.labels), run.data)
+    probabilities = classifier.probabilities(
+        table.texts, table.pairs, run.batch_size
+    )
+    report = {
+        "accuracy": float((probabilities.argmax(-1) == expected).mean()),
+        "majority_baseline": majority_baseline(table.labels),
+        "count": len(table.texts),
+    }
+    print(report_line(report))
+    return report
+
+
+def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
+    shards = ShardSet.open(run.data)
+    if shards.fingerprint != loaded.tokenizer.fingerprint:
+        raise AlbertError(
+            f"{run.data} was prepared with another vocabulary than "
+            f"{run.model} has. Prepare the text with `--vocab {run.model}`."
+        )
+    batches = validation_dataset(
+        shards,
+        ExampleConfig(**loaded.task["examples"]),
+        batch_size=run.batch_size,
+    )
+    compile_for_pretraining(loaded.model, "sgd")
+    measured = loaded.model.evaluate(
+        batches, return_dict=True, verbose=progress_verbosity()
+    )
+    report = {"held_out": held_out_report(measured, batches)}
+    for line in report_lines(report):
+        print(line)
+    return report

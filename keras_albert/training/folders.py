@@ -1,0 +1,201 @@
+"""The folder of a model: everything needed to use it, and nothing else.
+
+model.keras         weights and architecture, for every backend
+albert_config.json  the encoder's architecture, as the original writes it
+spiece.model        the vocabulary (and spiece.json: lower-casing)
+task.json           what the model was trained for
+report.json         what it reached; log.csv its way there
+"""
+
+import dataclasses
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from keras_albert.checkpoints.tf1 import load_tf1
+from keras_albert.config import (
+    CONFIG_FILE,
+    MODEL_FILE,
+    REPORT_FILE,
+    TASK_FILE,
+    AlbertConfig,
+    AlbertError,
+    read_json,
+)
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.heads import (
+    AlbertForPretraining,
+    AlbertForSequenceClassification,
+)
+from keras_albert.text.tokenizer import Tokenizer
+
+PRETRAINING = "pretraining"
+CLASSIFICATION = "classification"
+RELEASED_PREFIX = "model.ckpt-best"  # in the original's archives
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFolder:
+    """A model with what belongs to it."""
+
+    model: AlbertForPretraining | AlbertForSequenceClassification
+    tokenizer: Tokenizer
+    task: dict
+
+    def save(self, folder: Path) -> None:
+        """Writes each file whole or not at all; `folder` exists."""
+        self.model.config.to_json(folder / CONFIG_FILE)
+        self.tokenizer.save(folder)
+        write_json(folder / TASK_FILE, self.task)
+        unfinished = folder / f"unfinished-{MODEL_FILE}"
+        self.model.save(unfinished)
+        os.replace(unfinished, folder / MODEL_FILE)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "ModelFolder":
+        """Reads what `save` wrote.
+
+        Raises:
+            AlbertError: not such a folder, or a damaged file.
+        """
+        folder = Path(folder)
+        if not (folder / TASK_FILE).is_file():
+            raise AlbertError(
+                f"{folder}: not a folder of a model (no {TASK_FILE}). Give the "
+                "output folder of `keras-albert pretrain` or `finetune`."
+            )
+        return cls(
+            load_model(folder / MODEL_FILE),
+            Tokenizer(folder),
+            read_json(folder / TASK_FILE),
+        )
+
+
+def load_model(path: str | Path) -> keras.Model:
+    """A model from its `.keras` file, as `keras.saving.load_model`.
+
+    Raises:
+        AlbertError: the file is missing or damaged.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise AlbertError(f"{path}: no such file.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise zipfile.BadZipFile(f"bad checksum of {damaged}")
+        return keras.saving.load_model(path, compile=False)
+    except (zipfile.BadZipFile, EOFError, KeyError, OSError) as error:
+        raise AlbertError(
+            f"{path}: the file is damaged ({error}). Use another copy of the "
+            "model."
+        ) from None
+
+
+def load_pretrained(folder: str | Path) -> tuple[AlbertBackbone, Tokenizer]:
+    """The encoder and vocabulary of a model folder or a released archive.
+
+    A released archive holds albert_config.json, model.ckpt-best.* and one
+    *.model file.
+    """
+    folder = Path(folder)
+    if (folder / TASK_FILE).is_file():
+        loaded = ModelFolder.load(folder)
+        return loaded.model.backbone, loaded.tokenizer
+    if not (folder / f"{RELEASED_PREFIX}.index").is_file():
+        raise AlbertError(
+            f"{folder}: no model here. Give a folder written by `keras-albert "
+            f"pretrain`, or one with {CONFIG_FILE}, {RELEASED_PREFIX}.* and "
+            "the *.model vocabulary."
+        )
+    backbone = AlbertBackbone(AlbertConfig.from_json(folder / CONFIG_FILE))
+    load_tf1(backbone, folder / RELEASED_PREFIX)
+    return backbone, Tokenizer(folder)
+
+
+@dataclasses.dataclass(frozen=True)
+class Classifier:
+    """A fine-tuned text classifier: strings in, labels out."""
+
+    model: AlbertForSequenceClassification
+    tokenizer: Tokenizer
+    labels: tuple[str, ...]
+    sequence_length: int
+    """longest text, in tokens; the rest is cut off"""
+    pairs: bool
+    """whether it was trained on pairs of texts"""
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Classifier":
+        """Reads the output folder of `finetune`."""
+        return cls.of(ModelFolder.load(folder))
+
+    @classmethod
+    def of(cls, loaded: ModelFolder) -> "Classifier":
+        """The classifier of a loaded folder; AlbertError if it has none."""
+        if loaded.task["task"] != CLASSIFICATION:
+            raise AlbertError(
+                "Expected the folder of a fine-tuned classifier, found a "
+                f"model for {loaded.task['task']}. Run `keras-albert finetune` "
+                "first."
+            )
+        return cls(
+            model=loaded.model,
+            tokenizer=loaded.tokenizer,
+            labels=tuple(loaded.task["labels"]),
+            sequence_length=loaded.task["sequence_length"],
+            pairs=loaded.task["pairs"],
+        )
+
+    def probabilities(
+        self,
+        texts: list[str],
+        pairs: list[str] | None = None,
+        batch_size: int = 32,
+    ) -> np.ndarray:
+        """float32 [len(texts), len(labels)], in the order of the texts."""
+        if self.pairs != (pairs is not None):
+            raise AlbertError(
+                "This model was trained on "
+                + ("pairs of texts" if self.pairs else "single texts")
+                + "; it was given "
+                + ("single texts." if self.pairs else "pairs.")
+            )
+        rows = []
+        for start in range(0, len(texts), batch_size):
+            stop = start + batch_size
+            x = self.tokenizer(
+                texts[start:stop],
+                None if pairs is None else pairs[start:stop],
+                max_length=self.sequence_length,
+            )
+            logits = self.model.predict_on_batch(x)
+            rows.append(np.exp(logits - logits.max(-1, keepdims=True)))
+        if not rows:
+            return np.zeros((0, len(self.labels)), "float32")
+        rows = np.concatenate(rows)
+        return rows / rows.sum(-1, keepdims=True)
+
+    def predict(
+        self, texts: list[str], pairs: list[str] | None = None
+    ) -> list[str]:
+        """The most probable label of each text, or pair of texts."""
+        best = self.probabilities(texts, pairs).argmax(-1)
+        return [self.labels[index] for index in best]
+
+
+def write_json(path: Path, content: dict) -> None:
+    """Writes a small file whole or not at all."""
+    unfinished = path.with_name(f"unfinished-{path.name}")
+    unfinished.write_text(json.dumps(content, indent=2) + "\n")
+    os.replace(unfinished, path)
+
+
+def write_report(folder: Path, report: dict) -> None:
+    """Keeps what a run reached."""
+    write_json(folder / REPORT_FILE, report)

@@ -1,0 +1,46 @@
+"""The pretraining losses: masked-LM + sentence order, equal weight."""
+
+import keras
+from keras import ops
+
+from keras_albert.config import MASKED_LM_LOSS_EPSILON
+
+
+@keras.saving.register_keras_serializable("keras_albert")
+class WeightedCrossEntropy(keras.losses.Loss):
+    """sum(weight * cross-entropy) / (sum(weight) + epsilon).
+
+    One normaliser for the whole batch, so that a prediction counts the same
+    in a row with few and in a row with many; a batch without any is 0.
+
+    Call arguments:
+        y_true: int [...], y_pred: float logits [..., V],
+        sample_weight: float [...]; ones when absent.
+
+    Source: reference run_pretraining.py L332-335.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = MASKED_LM_LOSS_EPSILON,
+        name: str = "weighted_cross_entropy",
+        **kwargs,
+    ):
+        super().__init__(name=name, **kwargs)
+        self.epsilon = epsilon
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        """See the class."""
+        # `keras.losses.Loss.__call__` divides by a count of examples: replaced.
+        logits = ops.cast(y_pred, "float32")
+        losses = keras.losses.sparse_categorical_crossentropy(
+            y_true, logits, from_logits=True
+        )
+        if sample_weight is None:
+            sample_weight = ops.ones_like(losses)
+        weight = ops.cast(sample_weight, "float32")
+        return ops.sum(weight * losses) / (ops.sum(weight) + self.epsilon)
+
+    def get_config(self):
+        """Serializable arguments of the constructor."""
+        return {"name": self.name, "epsilon": self.epsilon}

@@ -1,0 +1,173 @@
+"""The published LAMB, and the reference's AdamW, on every backend.
+
+`keras.optimizers.Lamb` is another algorithm: it corrects the bias, decays
+outside the trust ratio and adapts every variable.
+"""
+
+import re
+
+import keras
+from keras import ops
+
+from keras_albert.config import EXCLUDED_WEIGHTS, OptimizerConfig
+
+
+@keras.saving.register_keras_serializable("keras_albert")
+class Lamb(keras.optimizers.Optimizer):
+    """LAMB as ALBERT was pretrained with.
+
+    For each variable: m, v are the moving averages of the gradient and its
+    square, without bias correction; u = m / (sqrt(v) + epsilon), plus
+    weight_decay * w unless excluded; unless excluded from layer adaptation, u
+    is scaled by |w| / |u| (1 when either is 0); w -= learning_rate * u.
+
+    Args:
+        learning_rate: float or schedule.
+        beta_1, beta_2, epsilon, weight_decay: as above.
+        exclude_from_weight_decay: regular expressions; a variable is excluded
+            when one is found in the last two parts of its path
+            (`layer_norm/gamma`), so a model's name never matters.
+        exclude_from_layer_adaptation: the same for the trust ratio; None
+            means as for weight decay.
+        layer_adaptation: False is the reference's AdamW.
+        global_clipnorm: largest norm of all gradients together. Repeated
+            embedding rows are summed first, and under tf.distribute replicas
+            are summed first: the true norm of the step's gradient.
+
+    Source: reference lamb_optimizer.py L66-118, optimization.py L84-109.
+    """
+
+    # TensorFlow's optimizer alone reduces gradients of replicas itself.
+    _reduces_replicas = hasattr(
+        keras.optimizers.Optimizer, "_all_reduce_sum_gradients"
+    )
+
+    def __init__(
+        self,
+        learning_rate=OptimizerConfig.learning_rate,
+        beta_1: float = OptimizerConfig.beta_1,
+        beta_2: float = OptimizerConfig.beta_2,
+        epsilon: float = OptimizerConfig.epsilon,
+        weight_decay: float = OptimizerConfig.weight_decay,
+        exclude_from_weight_decay: tuple[str, ...] = EXCLUDED_WEIGHTS,
+        exclude_from_layer_adaptation: tuple[str, ...] | None = None,
+        layer_adaptation: bool = True,
+        global_clipnorm: float | None = OptimizerConfig.clip_norm,
+        name: str = "lamb",
+        **kwargs,
+    ):
+        super().__init__(
+            learning_rate=learning_rate,
+            global_clipnorm=global_clipnorm,
+            name=name,
+            **kwargs,
+        )
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        # Not `self.weight_decay`: Keras would decay a second time.
+        self.decay_rate = weight_decay
+        self.decay_exclusions = tuple(exclude_from_weight_decay)
+        self.adaptation_exclusions = (
+            None
+            if exclude_from_layer_adaptation is None
+            else tuple(exclude_from_layer_adaptation)
+        )
+        self.layer_adaptation = layer_adaptation
+
+    def build(self, variables):
+        """Makes the moving averages of each variable."""
+        if self.built:
+            return
+        super().build(variables)
+        self._momentums, self._velocities = self.add_optimizer_variables(
+            variables, ["momentum", "velocity"]
+        )
+        adaptation_exclusions = (
+            self.decay_exclusions
+            if self.adaptation_exclusions is None
+            else self.adaptation_exclusions
+        )
+        # Decided by path now: under tf.distribute `update_step` is handed
+        # variables that have lost theirs.
+        self._decays = [
+            bool(self.decay_rate) and not _found(self.decay_exclusions, v.path)
+            for v in variables
+        ]
+        self._adapts = [
+            self.layer_adaptation and not _found(adaptation_exclusions, v.path)
+            for v in variables
+        ]
+
+    def update_step(self, gradient, variable, learning_rate):
+        """One variable's step; see the class."""
+        index = self._get_variable_index(variable)
+        learning_rate = ops.cast(learning_rate, variable.dtype)
+        gradient = ops.cast(gradient, variable.dtype)
+        m, v = self._momentums[index], self._velocities[index]
+        new_m = self.beta_1 * m + (1.0 - self.beta_1) * gradient
+        new_v = self.beta_2 * v + (1.0 - self.beta_2) * ops.square(gradient)
+        self.assign(m, new_m)
+        self.assign(v, new_v)
+        weights = ops.convert_to_tensor(variable)
+        update = new_m / (ops.sqrt(new_v) + self.epsilon)
+        if self._decays[index]:
+            update = update + self.decay_rate * weights
+        if self._adapts[index]:
+            update = update * _trust_ratio(weights, update)
+        self.assign_sub(variable, learning_rate * update)
+
+    # Clipping. Keras clips before replicas are summed; here it comes after.
+
+    def _clip_gradients(self, grads):
+        return grads if self._reduces_replicas else self._clip(grads)
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        reduced = super()._all_reduce_sum_gradients(grads_and_vars)
+        # A lookup's gradient arrives as slices in which a row may repeat;
+        # adding zeros sums them, without which their norm is too large.
+        grads = [ops.add(g, ops.zeros(g.shape, g.dtype)) for g, _ in reduced]
+        variables = [variable for _, variable in reduced]
+        return list(zip(self._clip(grads), variables, strict=True))
+
+    def _clip(self, grads):
+        return super()._clip_gradients(grads)
+
+    def get_config(self):
+        """Serializable arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "beta_1": self.beta_1,
+            "beta_2": self.beta_2,
+            "epsilon": self.epsilon,
+            "weight_decay": self.decay_rate,
+            "exclude_from_weight_decay": self.decay_exclusions,
+            "exclude_from_layer_adaptation": self.adaptation_exclusions,
+            "layer_adaptation": self.layer_adaptation,
+        }
+
+
+def make_optimizer(config: OptimizerConfig, learning_rate) -> Lamb:
+    """The optimizer of a run; `learning_rate` is a float or a schedule."""
+    return Lamb(
+        learning_rate=learning_rate,
+        beta_1=config.beta_1,
+        beta_2=config.beta_2,
+        epsilon=config.epsilon,
+        weight_decay=config.weight_decay,
+        layer_adaptation=config.optimizer == "lamb",
+        global_clipnorm=config.clip_norm,
+    )
+
+
+def _found(patterns: tuple[str, ...], path: str) -> bool:
+    end = "/".join(path.split("/")[-2:])
+    return any(re.search(pattern, end) for pattern in patterns)
+
+
+def _trust_ratio(weights, update):
+    weight_norm = ops.sqrt(ops.sum(ops.square(weights)))
+    update_norm = ops.sqrt(ops.sum(ops.square(update)))
+    usable = ops.logical_and(weight_norm > 0, update_norm > 0)
+    safe_norm = ops.where(usable, update_norm, ops.ones_like(update_norm))
+    return ops.where(usable, weight_norm / safe_norm, ops.ones_like(safe_norm))

@@ -1,0 +1,197 @@
+"""The original implementation's numbers, from its own checkpoint.
+
+golden.npz was written by google-research/albert (TF 1.15) on random weights:
+4 layers, H=32, E=16, V=120. Tolerances are absolute, float32.
+"""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from keras_albert.checkpoints.names import name_table, our_name
+from keras_albert.checkpoints.tf1 import load_tf1, read_tf1
+from keras_albert.config import AlbertConfig, AlbertError, OptimizerConfig
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.heads import AlbertForPretraining
+from keras_albert.training.losses import WeightedCrossEntropy
+from keras_albert.training.optimizer import make_optimizer
+from keras_albert.training.schedules import WarmupPolynomialDecay
+
+FORWARD_TOLERANCE = 1e-5
+GRADIENT_TOLERANCE = 1e-6
+TRAINING_TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def folder():
+    return Path(__file__).parents[1] / "data" / "tf1_golden"
+
+
+@pytest.fixture(scope="module")
+def golden(folder):
+    return dict(np.load(folder / "golden.npz"))
+
+
+@pytest.fixture
+def model(folder):
+    config = AlbertConfig.from_json(folder / "albert_config.json")
+    model = AlbertForPretraining(AlbertBackbone(config))
+    load_tf1(model, folder / "model.ckpt-best")
+    return model
+
+
+def batch(golden, index):
+    """(x, y, sample_weight) of one of the three batches."""
+    part = {
+        name: golden[f"batch{index}/{name}"]
+        for name in (
+            "input_ids",
+            "input_mask",
+            "segment_ids",
+            "pos",
+            "ids",
+            "w",
+            "sop",
+        )
+    }
+    return (
+        {
+            "token_ids": part["input_ids"],
+            "segment_ids": part["segment_ids"],
+            "padding_mask": part["input_mask"],
+            "masked_positions": part["pos"],
+        },
+        {"mlm": part["ids"], "sop": part["sop"][:, 0]},
+        {"mlm": part["w"], "sop": np.ones(len(part["sop"]), "float32")},
+    )
+
+
+def log_probs(logits):
+    logits = keras.ops.log_softmax(logits)
+    return keras.ops.convert_to_numpy(logits)
+
+
+def difference(ours, theirs):
+    ours = keras.ops.convert_to_numpy(ours)
+    assert ours.shape == theirs.shape
+    return np.abs(ours - theirs).max()
+
+
+def test_every_layer(model, golden):
+    x, _, _ = batch(golden, 0)
+    x.pop("masked_positions")
+    outputs = model.backbone(x, return_hidden_states=True)
+    word_vectors = model.backbone.embeddings.word(x["token_ids"])
+    assert difference(word_vectors, golden["forward/emb"]) == 0
+    expected = {
+        "sequence_output": golden["forward/seq"],
+        "pooled_output": golden["forward/pool"],
+    }
+    for name, value in expected.items():
+        assert difference(outputs[name], value) <= FORWARD_TOLERANCE, name
+    layers = golden["forward/layers"]
+    assert len(outputs["hidden_states"]) == len(layers)
+    for ours, theirs in zip(outputs["hidden_states"], layers, strict=True):
+        assert difference(ours, theirs) <= FORWARD_TOLERANCE
+
+
+def test_log_probabilities_and_losses(model, golden):
+    x, y, weight = batch(golden, 0)
+    logits = model(x)
+    mlm = log_probs(logits["mlm"]).reshape(-1, model.config.vocab_size)
+    assert difference(mlm, golden["forward/mlm_log_probs"]) <= FORWARD_TOLERANCE
+    sop = log_probs(logits["sop"])
+    assert difference(sop, golden["forward/sop_log_probs"]) <= FORWARD_TOLERANCE
+    for name in ("mlm", "sop"):
+        loss = WeightedCrossEntropy()(y[name], logits[name], weight[name])
+        golden_loss = golden[f"forward/{name}_loss"]
+        assert difference(loss, golden_loss) <= FORWARD_TOLERANCE
+
+
+def compiled(model, optimizer):
+    model.compile(
+        optimizer=optimizer,
+        loss={"mlm": WeightedCrossEntropy(), "sop": WeightedCrossEntropy()},
+    )
+    return model
+
+
+def test_gradients(model, golden):
+    """The change of one plain SGD step, rate 1, is the gradient."""
+    before = {our_name(v): v.numpy() for v in weights(model)}
+    x, y, weight = batch(golden, 0)
+    compiled(model, keras.optimizers.SGD(1.0)).train_on_batch(x, y, weight)
+    after = {our_name(v): v.numpy() for v in weights(model)}
+    for row in name_table(model.config):
+        theirs = golden[f"grad/{row.tf1}"]
+        theirs = theirs.T if row.transposed else theirs
+        ours = before[row.ours] - after[row.ours]
+        # The subtraction rounds: half a unit in the last place of the weight.
+        rounding = np.abs(before[row.ours]).max() * 2**-23
+        assert difference(ours, theirs) <= GRADIENT_TOLERANCE + rounding, row
+
+
+def test_twelve_lamb_steps(model, golden):
+    """Losses before each step, and the weights after the last."""
+    config = OptimizerConfig(learning_rate=2e-3)
+    schedule = WarmupPolynomialDecay(2e-3, steps=20, warmup_steps=4)
+    compiled(model, make_optimizer(config, schedule))
+    model.jit_compile = False
+    losses = []
+    for step in range(12):
+        x, y, weight = batch(golden, step % 3)
+        logits = model(x)
+        mlm, sop = (
+            float(WeightedCrossEntropy()(y[n], logits[n], weight[n]))
+            for n in ("mlm", "sop")
+        )
+        total = model.train_on_batch(x, y, weight, return_dict=True)["loss"]
+        model.reset_metrics()
+        losses.append([float(total), mlm, sop])
+    assert difference(np.array(losses), golden["train/losses"]) <= (
+        TRAINING_TOLERANCE
+    )
+    ours = {our_name(v): v for v in weights(model)}
+    for row in name_table(model.config):
+        theirs = golden[f"train/final/{row.tf1}"]
+        theirs = theirs.T if row.transposed else theirs
+        assert difference(ours[row.ours], theirs) <= TRAINING_TOLERANCE, row
+
+
+def weights(model):
+    return model.trainable_variables
+
+
+def test_checkpoint_that_does_not_fit(folder):
+    config = AlbertConfig.from_json(folder / "albert_config.json")
+    wider = AlbertBackbone(config.replace(intermediate_size=67))
+    before = [v.numpy() for v in wider.variables]
+    with pytest.raises(AlbertError, match=r"dense/kernel: .*\(32, 67\)"):
+        load_tf1(wider, folder / "model.ckpt-best")
+    for old, variable in zip(before, wider.variables, strict=True):
+        assert np.array_equal(old, variable.numpy())
+    groups = AlbertBackbone(config.replace(num_hidden_groups=2))
+    with pytest.raises(AlbertError, match=r"group_1.*: missing in"):
+        load_tf1(groups, folder / "model.ckpt-best")
+
+
+def test_backbone_takes_its_part(folder):
+    config = AlbertConfig.from_json(folder / "albert_config.json")
+    backbone = AlbertBackbone(config)
+    load_tf1(backbone, folder / "model.ckpt-best")
+    theirs = read_tf1(folder / "model.ckpt-best")
+    assert np.array_equal(
+        backbone.pooler.kernel.numpy(), theirs["bert/pooler/dense/kernel"]
+    )
+
+
+def test_truncated_checkpoint(folder, tmp_path):
+    for path in folder.glob("model.ckpt-best*"):
+        content = path.read_bytes()
+        (tmp_path / path.name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(AlbertError, match="damaged or incomplete"):
+        read_tf1(tmp_path / "model.ckpt-best")
+    with pytest.raises(AlbertError, match="no such file"):
+        read_tf1(tmp_path / "other.ckpt")

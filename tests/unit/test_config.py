@@ -1,0 +1,143 @@
+import json
+
+import pytest
+
+from keras_albert import config
+from keras_albert.config import VARIANTS, AlbertConfig, AlbertError
+
+# albert_config.json of the released albert_base_v1 and xxlarge_v2.
+RELEASED_BASE = {
+    "attention_probs_dropout_prob": 0.1,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "embedding_size": 128,
+    "hidden_size": 768,
+    "initializer_range": 0.02,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 512,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "num_hidden_groups": 1,
+    "net_structure_type": 0,
+    "gap_size": 0,
+    "num_memory_blocks": 0,
+    "inner_group_num": 1,
+    "down_scale_factor": 1,
+    "type_vocab_size": 2,
+    "vocab_size": 30000,
+}
+RELEASED_XXLARGE = {
+    **RELEASED_BASE,
+    "attention_probs_dropout_prob": 0,
+    "hidden_dropout_prob": 0,
+    "hidden_size": 4096,
+    "intermediate_size": 16384,
+    "num_attention_heads": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("released", "variant"),
+    [(RELEASED_BASE, "base_v1"), (RELEASED_XXLARGE, "xxlarge_v2")],
+)
+def test_released_json(tmp_path, released, variant):
+    path = tmp_path / "albert_config.json"
+    path.write_text(json.dumps(released))
+    assert AlbertConfig.from_json(path) == VARIANTS[variant]
+
+
+def test_json_round_trip(tmp_path):
+    original = AlbertConfig(
+        vocab_size=101, hidden_size=26, num_attention_heads=13
+    )
+    original.to_json(tmp_path / "c.json")
+    assert AlbertConfig.from_json(tmp_path / "c.json") == original
+
+
+def test_variants():
+    assert sorted(VARIANTS) == sorted(
+        f"{size}_{version}"
+        for size in ("base", "large", "xlarge", "xxlarge")
+        for version in ("v1", "v2")
+    )
+    for name, variant in VARIANTS.items():
+        dropout = 0.1 if "v1" in name and "xxlarge" not in name else 0.0
+        assert variant.hidden_dropout_prob == dropout
+        assert variant.attention_probs_dropout_prob == dropout
+    heads = {n: v.num_attention_heads for n, v in VARIANTS.items()}
+    assert heads["xlarge_v2"] == 16 and heads["xxlarge_v2"] == 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_sise": 768}, "`hidden_sise` is not.*mean `hidden_size`"),
+        ({"zzz": 1}, "`zzz` is not a field of an ALBERT config. Remove it"),
+        ({"hidden_size": 770}, "hidden_size=770, num_attention_heads=12"),
+        ({"hidden_size": 768.0}, "positive integer. Received: hidden_size=76"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers=0"),
+        ({"vocab_size": True}, "vocab_size=True"),
+        ({"hidden_act": "swish"}, "'swish'"),
+        ({"hidden_dropout_prob": 1}, r"in \[0, 1\). Received: .*=1"),
+        ({"initializer_range": -0.1}, "initializer_range=-0.1"),
+        ({"num_hidden_groups": 13}, "num_hidden_groups=13"),
+        ({"net_structure_type": 2}, "must be 0"),
+    ],
+)
+def test_bad_field(tmp_path, changes, message):
+    path = tmp_path / "albert_config.json"
+    path.write_text(json.dumps({**RELEASED_BASE, **changes}))
+    with pytest.raises(AlbertError, match=message) as caught:
+        AlbertConfig.from_json(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", "\xff"])
+def test_bad_json(tmp_path, content):
+    path = tmp_path / "albert_config.json"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(AlbertError, match=r"albert_config\.json: "):
+        AlbertConfig.from_json(path)
+    with pytest.raises(AlbertError, match="no such file"):
+        AlbertConfig.from_json(tmp_path / "absent.json")
+
+
+def run_arguments(run_class, **changes):
+    paths = dict.fromkeys(("data", "output", "model", "train"), "x")
+    names = run_class.__dataclass_fields__
+    return {k: v for k, v in paths.items() if k in names} | changes
+
+
+@pytest.mark.parametrize(
+    ("run_class", "changes", "message"),
+    [
+        (config.PretrainRun, {"steps": 0}, "steps=0"),
+        (config.PretrainRun, {"warmup_steps": 200_000}, "steps=125000"),
+        (config.PretrainRun, {"batch_size": -1}, "batch_size=-1"),
+        (config.PretrainRun, {"validation_steps": 0}, "validation_steps=0"),
+        (config.FinetuneRun, {"epochs": 0}, "epochs=0"),
+        (config.FinetuneRun, {"learning_rate": 0}, "learning_rate=0"),
+        (config.FinetuneRun, {"dropout": 1.0}, "dropout=1.0"),
+        (config.FinetuneRun, {"warmup_share": 1.5}, "warmup_share=1.5"),
+        (config.ExampleConfig, {"sequence_length": 5}, "at least 8"),
+        (config.ExampleConfig, {"masked_lm_prob": 0.0}, "above 0"),
+        (config.OptimizerConfig, {"weight_decay": -1}, "0 or more"),
+        (config.OptimizerConfig, {"optimizer": "sgd"}, "'sgd'"),
+        (config.OptimizerConfig, {"learning_rate": float("nan")}, "=nan"),
+    ],
+)
+def test_bad_run(run_class, changes, message):
+    with pytest.raises(AlbertError, match=message):
+        run_class(**run_arguments(run_class, **changes))
+
+
+def test_new_folder(tmp_path):
+    folder = config.new_folder(tmp_path / "a" / "b")
+    assert folder.is_dir()
+    assert config.new_folder(folder) == folder, "an empty folder is free"
+    (folder / "kept.txt").write_text("kept")
+    with pytest.raises(AlbertError, match="already holds another run"):
+        config.new_folder(folder)
+    with pytest.raises(AlbertError, match="found a file"):
+        config.new_folder(folder / "kept.txt")
+    assert (folder / "kept.txt").read_text() == "kept"

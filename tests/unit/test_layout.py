@@ -1,0 +1,132 @@
+"""Imports go one way, and the package is light to import."""
+
+import ast
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "keras_albert"
+# Each part may import what stands in its row, and itself.
+MAY_IMPORT = {
+    "config": set(),
+    "modeling": {"config"},
+    "checkpoints": {"config", "modeling"},
+    "text": {"config"},
+    "data": {"config", "text"},
+    "training": {"config", "modeling", "checkpoints", "text", "data"},
+    "export": {
+        "config",
+        "modeling",
+        "checkpoints",
+        "text",
+        "data",
+        "training",
+    },
+    "cli": {
+        "config",
+        "modeling",
+        "checkpoints",
+        "text",
+        "data",
+        "training",
+        "export",
+    },
+}
+BACKENDS = {"tensorflow", "jax", "torch", "tensorflow_text"}
+
+
+def imported(tree):
+    """(module, whether it stands at the top level) of every import."""
+    top = set(tree.body)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield name.name, node in top
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            yield node.module, node in top
+
+
+def sources():
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def part_of(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def test_there_are_sources():
+    parts = {part_of(path) for path in sources()}
+    assert parts == {*MAY_IMPORT, "__init__"}
+
+
+@pytest.mark.parametrize("path", sources(), ids=str)
+def test_imports_go_one_way(path):
+    part = part_of(path)
+    if part == "__init__":
+        return
+    for module, _ in imported(ast.parse(path.read_text())):
+        if module.startswith("keras_albert."):
+            target = module.split(".")[1]
+            assert target in MAY_IMPORT[part] | {part}, module
+
+
+@pytest.mark.parametrize("path", sources(), ids=str)
+def test_no_backend_at_import(path):
+    # The in-graph tokenizer is TensorFlow, and only `export` imports it.
+    if path == PACKAGE / "text" / "graph.py":
+        return
+    for module, at_top in imported(ast.parse(path.read_text())):
+        if module.split(".")[0] in BACKENDS:
+            assert not at_top, module
+
+
+def python(code, **environment):
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return result.stdout.strip()
+
+
+def test_import_brings_no_backend_that_keras_does_not():
+    loaded = (
+        "import sys; print(sorted({'tensorflow', 'jax', 'torch'} "
+        "& set(sys.modules)))"
+    )
+    alone = python(f"import keras; {loaded}")
+    together = python(
+        "import keras, keras_albert; keras_albert.AlbertBackbone; " + loaded
+    )
+    assert together == alone
+    assert python(f"import keras_albert; {loaded}") == "[]"
+
+
+def test_every_public_name_exists():
+    import keras_albert
+
+    for name in keras_albert.__all__:
+        if name != "GraphTokenizer":  # needs tensorflow-text
+            assert getattr(keras_albert, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Albert'"):
+        _ = keras_albert.Albert
+
+
+def test_help_is_quick():
+    """Best of three, as the machine may be busy."""
+    durations = []
+    for _ in range(3):
+        start = time.perf_counter()
+        out = python(
+            "from keras_albert.cli import main; main(['pretrain', '--help'])"
+        )
+        durations.append(time.perf_counter() - start)
+        assert "0.00176" in out and "Paper 4.1" in out
+    assert min(durations) < 1.0

@@ -1,0 +1,376 @@
+"""Tokenizer: hand-known answers on vocabularies made here, and every error."""
+
+import io
+import json
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from keras_albert.config import AlbertError
+from keras_albert.text.normalization import normalize, to_text
+from keras_albert.text.tokenizer import Tokenizer
+
+# Every digit and letter below is a piece; "▁9," and "12," are too.
+EXTRA_PIECES = ["▁9,", "12,", "abc", "▁abc"]
+
+
+def train(control=("[CLS]", "[SEP]", "[MASK]"), symbols=EXTRA_PIECES, pad=0):
+    """A model whose pieces are `symbols` and single characters."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["a b c d e f g , 1 2 3 9 x y z ' = $"] * 9),
+        model_writer=model,
+        vocab_size=60,
+        hard_vocab_limit=False,
+        pad_id=pad,
+        unk_id=1 - pad,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols=list(control),
+        user_defined_symbols=list(symbols),
+        character_coverage=1.0,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+@pytest.fixture(scope="module")
+def model_bytes():
+    return train()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model_bytes):
+    return Tokenizer.from_bytes(model_bytes)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ""),
+        (" \t\n\u3000 ", ""),
+        ("  A\u00a0 b\x1c\u2028C ", "a b c"),
+        ("Élodie NAÏVE", "elodie naive"),
+        ("２０¹⁰ ﬁ ™", "2010 fi tm"),
+        ("straße", "straße"),  # lower, not casefold
+        ("İI", "ii"),
+        ("ΟΔΟΣ ΟΣΑ", "οδος οσα"),  # final sigma
+        ("``x''", "``x''"),  # quotes stay
+        ("की", "की"),  # U+0940 is a mark of combining class 0
+        ("한", "\u1112\u1161\u11ab"),
+    ],
+)
+def test_normalize(text, expected):
+    assert normalize(text) == expected
+
+
+def test_normalize_cased():
+    assert normalize(" Élodie  À ", lower_case=False) == "Elodie A"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("é", "é"),
+        ("a\ud800b", "ab"),
+        (b"caf\xc3\xa9 \xff\xe2\x82", "café "),
+        (b"a\xed\xa0\x80b", "ab"),
+    ],
+)
+def test_to_text(value, expected):
+    assert to_text(value) == expected
+
+
+@pytest.mark.parametrize("value", [None, 3, 2.5, ["a"], float("nan")])
+def test_to_text_refuses(value):
+    with pytest.raises(AlbertError, match="str or UTF-8 bytes"):
+        to_text(value)
+
+
+def test_resplits_follow_python_3(tokenizer):
+    # A word mark appears where there was none: see Tokenizer.resplits.
+    pieces = [
+        [tokenizer.id_to_piece(i) for i in new]
+        for _, new in sorted(tokenizer.resplits.items())
+    ]
+    assert pieces == [["▁", "9", ","], ["▁", "1", "2", ","]]
+    assert tokenizer.tokenize("9, 9") == ["▁", "9", ",", "▁", "9"]
+    assert tokenizer.tokenize("x12,") == ["▁", "x", "▁", "1", "2", ","]
+    assert tokenizer.tokenize("3,") == ["▁", "3", ","]
+
+
+def test_encode_is_the_ids_of_tokenize(tokenizer):
+    for text in ("9, abc x12,", "a,b", "", "ABC é"):
+        ids = [tokenizer.piece_to_id(p) for p in tokenizer.tokenize(text)]
+        assert tokenizer.encode(text) == ids
+        assert tokenizer.encode_batch([text, text]) == [ids, ids]
+
+
+def test_bytes_equal_text(tokenizer):
+    assert tokenizer.encode(b"\xff9, \xc3\xa9a") == tokenizer.encode("9, éa")
+    assert tokenizer.tokenize(b"a\xc3") == tokenizer.tokenize("a")
+
+
+def test_normalize_can_be_left_out(tokenizer):
+    assert tokenizer.tokenize("É") == ["▁", "e"]
+    assert tokenizer.tokenize("É", normalize=False) == ["▁", "É"]
+    assert tokenizer.encode_batch(["É"], normalize=False) == [
+        tokenizer.encode("É", normalize=False)
+    ]
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_typed_control_symbols_are_text(model_bytes, lower_case):
+    # "[" and "]" are unknown here, so "[CLS]" is one unknown run that is
+    # spelled like a piece.
+    tokenizer = Tokenizer.from_bytes(model_bytes, lower_case)
+    ids = tokenizer.encode("[CLS][SEP] [MASK] <pad> a")
+    assert not {0, 2, 3, 4} & set(ids)
+    assert tokenizer.encode_batch(["[CLS][SEP] [MASK] <pad> a"]) == [ids]
+
+
+def test_decode(tokenizer):
+    ids = [2, *tokenizer.encode("abc d"), 1, 3, 0]
+    assert tokenizer.decode(np.array(ids)) == "abc d ⁇ "
+    assert tokenizer.decode([]) == ""
+
+
+def test_pieces(tokenizer):
+    assert [tokenizer.id_to_piece(i) for i in range(6)] == [
+        "<pad>",
+        "<unk>",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "▁9,",
+    ]
+    assert tokenizer.piece_to_id("12,") == 6
+    assert tokenizer.piece_to_id("no such piece") == 1
+
+
+@pytest.mark.parametrize("token_id", [-1, 10_000])
+def test_ids_out_of_range(tokenizer, token_id):
+    for use in (tokenizer.id_to_piece, lambda i: tokenizer.decode([i])):
+        with pytest.raises(AlbertError, match=f"Received: {token_id}"):
+            use(token_id)
+
+
+def test_word_starts(tokenizer):
+    starts = tokenizer.word_starts
+    assert starts.dtype == np.bool_
+    assert starts.shape == (tokenizer.vocab_size,)
+    known = {
+        "<pad>": True,  # begins with <
+        "[CLS]": False,  # letters and punctuation only
+        "▁9,": True,
+        "12,": True,  # digits are not English letters
+        "abc": False,
+        "▁abc": True,
+        ",": True,
+        "'": True,  # not in the reference's list, so a foreign character
+        "$": True,
+        "a": False,
+        "9": True,
+    }
+    found = {p: bool(starts[tokenizer.piece_to_id(p)]) for p in known}
+    assert found == known
+
+
+def test_pack_single(tokenizer):
+    assert tokenizer.pack([11, 13], max_length=8) == (
+        [2, 11, 13, 3],
+        [0, 0, 0, 0],
+    )
+    assert tokenizer.pack([11, 13, 17], max_length=4)[0] == [2, 11, 13, 3]
+    assert tokenizer.pack([], max_length=3) == ([2, 3], [0, 0])
+
+
+def test_pack_pair(tokenizer):
+    assert tokenizer.pack([11, 13], [17], max_length=8) == (
+        [2, 11, 13, 3, 17, 3],
+        [0, 0, 0, 0, 1, 1],
+    )
+    # An empty second text makes a single, as in the reference.
+    assert tokenizer.pack([11, 13], [], 8) == tokenizer.pack([11, 13], None, 8)
+    assert tokenizer.pack([], [17], 8) == ([2, 3, 17, 3], [0, 0, 1, 1])
+
+
+@pytest.mark.parametrize("max_length", range(5, 14))
+def test_pack_drops_from_the_longer(tokenizer, max_length):
+    for size_a in range(9):
+        for size_b in range(1, 9):
+            a, b = list(range(10, 10 + size_a)), list(range(30, 30 + size_b))
+            packed = tokenizer.pack(a, b, max_length)
+            while len(a) + len(b) > max_length - 3:
+                (a if len(a) > len(b) else b).pop()
+            assert packed == (
+                [2, *a, 3, *b, 3],
+                [0] * (len(a) + 2) + [1] * (len(b) + 1),
+            )
+
+
+@pytest.mark.parametrize(
+    ("b_ids", "max_length"), [(None, 2), ([7], 4), (None, 9.0)]
+)
+def test_pack_without_room(tokenizer, b_ids, max_length):
+    with pytest.raises(AlbertError, match="`max_length` must be an integer"):
+        tokenizer.pack([5], b_ids, max_length)
+
+
+def test_batch(tokenizer):
+    batch = tokenizer(["abc", "a b", ""], max_length=9)
+    assert list(batch) == ["token_ids", "segment_ids", "padding_mask"]
+    assert all(x.dtype == np.int32 for x in batch.values())
+    ids = tokenizer.encode("abc"), tokenizer.encode("a b")
+    width = 2 + max(map(len, ids))
+    for row, text_ids in enumerate([*ids, []]):
+        used = len(text_ids) + 2
+        assert batch["token_ids"][row].tolist() == [
+            2,
+            *text_ids,
+            3,
+            *[0] * (width - used),
+        ]
+        mask = [1] * used + [0] * (width - used)
+        assert batch["padding_mask"][row].tolist() == mask
+    assert not batch["segment_ids"].any()
+
+
+def test_batch_of_pairs_padded(tokenizer):
+    batch = tokenizer(["a", "b"], ["c", ""], max_length=7, pad_to=11)
+    a, b, c = (
+        [tokenizer.piece_to_id("▁"), tokenizer.piece_to_id(x)] for x in "abc"
+    )
+    assert batch["token_ids"].tolist() == [
+        [2, *a, 3, *c, 3, 0, 0, 0, 0],
+        [2, *b, 3, 0, 0, 0, 0, 0, 0, 0],
+    ]
+    assert batch["segment_ids"].sum(axis=1).tolist() == [3, 0]
+    assert batch["padding_mask"].sum(axis=1).tolist() == [7, 4]
+
+
+def test_empty_batch(tokenizer):
+    assert tokenizer([])["token_ids"].shape == (0, 0)
+    assert tokenizer([], pad_to=512)["token_ids"].shape == (0, 512)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"texts": "one"}, r"`texts` must be a list.*\[text\]"),
+        ({"texts": b"one"}, "`texts` must be a list"),
+        ({"texts": ["a"], "pairs": "b"}, "`pairs` must be a list"),
+        ({"texts": ["a"], "pairs": ["b", "c"]}, "1 texts, 2 pairs"),
+        ({"texts": ["a"], "pad_to": 100}, "Pass max_length=100"),
+        ({"texts": ["a"], "max_length": 1}, "at least 3 for single"),
+        ({"texts": ["a"], "pairs": ["b"], "max_length": 4}, "at least 5"),
+        ({"texts": ["a", None]}, "str or UTF-8 bytes. Received: None"),
+    ],
+)
+def test_batch_errors(tokenizer, arguments, message):
+    with pytest.raises(AlbertError, match=message):
+        tokenizer(**arguments)
+
+
+def test_save_and_load(tokenizer, model_bytes, tmp_path):
+    cased = Tokenizer.from_bytes(model_bytes, lower_case=False)
+    cased.save(tmp_path / "new" / "folder")
+    saved = tmp_path / "new" / "folder"
+    assert (saved / "spiece.model").read_bytes() == model_bytes
+    assert json.loads((saved / "spiece.json").read_text()) == {
+        "lower_case": False
+    }
+    for path in (saved, saved / "spiece.model", str(saved)):
+        again = Tokenizer(path)
+        assert not again.lower_case
+        assert again.fingerprint == tokenizer.fingerprint
+    assert Tokenizer(saved, lower_case=True).lower_case
+
+
+def test_released_folder(model_bytes, tmp_path):
+    (tmp_path / "30k-clean.model").write_bytes(model_bytes)
+    assert Tokenizer(tmp_path).lower_case
+    (tmp_path / "other.model").write_bytes(b"broken")
+    with pytest.raises(AlbertError, match=r"30k-clean\.model, other\.model"):
+        Tokenizer(tmp_path)
+    (tmp_path / "spiece.model").write_bytes(model_bytes)
+    assert Tokenizer(tmp_path).model_bytes == model_bytes
+
+
+def test_fingerprint(tokenizer):
+    assert len(tokenizer.fingerprint) == 64
+    assert set(tokenizer.fingerprint) <= set("0123456789abcdef")
+
+
+def test_pickle(tokenizer):
+    again = pickle.loads(pickle.dumps(tokenizer))
+    assert again.encode("x12, abc") == tokenizer.encode("x12, abc")
+
+
+def test_missing_path(tmp_path):
+    with pytest.raises(AlbertError, match=r"absent: no such file or folder"):
+        Tokenizer(tmp_path / "absent")
+    with pytest.raises(AlbertError, match="Received: none"):
+        Tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"not a model", "not a SentencePiece model"),
+        (b"\0" * 50, "not a SentencePiece model"),
+    ],
+)
+def test_corrupt_file(tmp_path, content, message):
+    (tmp_path / "bad.model").write_bytes(content)
+    with pytest.raises(AlbertError, match=rf"bad\.model: {message}"):
+        Tokenizer(tmp_path)
+
+
+def test_truncated_file(tmp_path, model_bytes):
+    (tmp_path / "bad.model").write_bytes(model_bytes[:-7])
+    with pytest.raises(AlbertError, match="not a SentencePiece model"):
+        Tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("{", r"spiece\.json: not a JSON file"),
+        ("[]", r"spiece\.json: expected"),
+        ('{"lower_case": 1}', r"spiece\.json: expected"),
+    ],
+)
+def test_bad_settings(tmp_path, model_bytes, settings, message):
+    (tmp_path / "spiece.model").write_bytes(model_bytes)
+    (tmp_path / "spiece.json").write_text(settings)
+    with pytest.raises(AlbertError, match=message):
+        Tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"control": ("[SEP]", "[CLS]", "[MASK]")},
+        {"control": ("[CLS]",)},
+        {"pad": 1},
+        {"control": (), "symbols": ("[CLS]", "[SEP]", "[MASK]")},
+    ],
+)
+def test_not_an_albert_vocabulary(options):
+    with pytest.raises(AlbertError, match="Train one with `keras-albert vocab"):
+        Tokenizer.from_bytes(train(**options))
+
+
+def test_no_framework_is_imported():
+    code = (
+        "import sys, keras_albert.text.tokenizer\n"
+        "bad = {'tensorflow', 'keras', 'torch', 'jax'} & set(sys.modules)\n"
+        "sys.exit(f'imported {bad}' if bad else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

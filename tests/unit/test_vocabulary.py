@@ -1,0 +1,154 @@
+"""Vocabulary training: the recipe, determinism, and every error."""
+
+import subprocess
+import sys
+
+import pytest
+
+from keras_albert.config import AlbertError, VocabRun
+from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.text.vocabulary import train_vocabulary
+
+LINES = [
+    f"The {animal} Élan sat near {number} barns, for £{number}.\n"
+    for animal in ("fox", "dog", "hen")
+    for number in range(70)
+]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    file = tmp_path / "corpus.txt"
+    file.write_text("\n\n  \n" + "".join(LINES), encoding="utf-8")
+    return file
+
+
+def run(corpus, name="vocab", **changes):
+    files = corpus if isinstance(corpus, tuple) else (corpus,)
+    return VocabRun(
+        input=files,
+        output=files[0].parent / name,
+        **{"vocab_size": 41, **changes},
+    )
+
+
+def test_recipe(corpus):
+    tokenizer = train_vocabulary(run(corpus))
+    assert [tokenizer.id_to_piece(i) for i in range(13)] == [
+        *("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
+        *("(", ")", '"', "-", ".", "–", "£", "€"),
+    ]
+    assert tokenizer.vocab_size == 41
+    assert tokenizer.lower_case
+    pieces = "".join(tokenizer.id_to_piece(i) for i in range(13, 41))
+    assert pieces == pieces.lower() and "é" not in pieces
+    assert 1 not in tokenizer.encode("The hen Élan, £7.")
+    again = Tokenizer(corpus.parent / "vocab")
+    assert again.fingerprint == tokenizer.fingerprint
+
+
+def test_cased(corpus):
+    tokenizer = train_vocabulary(run(corpus, cased=True))
+    assert not tokenizer.lower_case
+    assert not Tokenizer(corpus.parent / "vocab").lower_case
+    assert tokenizer.piece_to_id("T") != 1
+    assert tokenizer.piece_to_id("É") == 1  # marks go in any case
+
+
+def test_same_input_same_bytes(corpus):
+    first = train_vocabulary(run(corpus, "first"))
+    # Another process: no state of this one may be part of the result.
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from keras_albert.config import VocabRun\n"
+        "from keras_albert.text.vocabulary import train_vocabulary\n"
+        "train_vocabulary(VocabRun(input=(Path(sys.argv[1]),),"
+        " output=Path(sys.argv[2]), vocab_size=41))"
+    )
+    second = corpus.parent / "second"
+    subprocess.run([sys.executable, "-c", code, corpus, second], check=True)
+    assert (second / "spiece.model").read_bytes() == first.model_bytes
+
+
+def test_files_are_read_in_order(corpus, tmp_path):
+    half = len(LINES) // 2
+    parts = tmp_path / "a.txt", tmp_path / "b.txt"
+    parts[0].write_text("".join(LINES[:half]), encoding="utf-8")
+    parts[1].write_text("".join(LINES[half:]).rstrip(), encoding="utf-8")
+    whole = train_vocabulary(run(corpus, "whole"))
+    split = train_vocabulary(run(parts, "split"))
+    assert split.model_bytes == whole.model_bytes
+
+
+def test_long_lines_are_used(tmp_path):
+    # SentencePiece's own limit is 4192 bytes a line.
+    file = tmp_path / "long.txt"
+    file.write_text(" ".join(LINES).replace("\n", ""), encoding="utf-8")
+    assert train_vocabulary(run(file)).piece_to_id("x") != 1
+
+
+def test_nul_does_not_drop_a_line(tmp_path):
+    file = tmp_path / "nul.txt"
+    file.write_text("".join(x.replace(" ", "\0") for x in LINES))
+    assert train_vocabulary(run(file)).piece_to_id("x") != 1
+
+
+def assert_refused(a_run, message):
+    with pytest.raises(AlbertError, match=message) as raised:
+        train_vocabulary(a_run)
+    assert "\n" not in str(raised.value)
+    assert not a_run.output.exists()
+
+
+def test_vocab_size_too_large(corpus):
+    with pytest.raises(AlbertError, match=r"Pass at most (\d+)") as raised:
+        train_vocabulary(run(corpus, vocab_size=30_000))
+    assert not (corpus.parent / "vocab").exists()
+    largest = int(str(raised.value).split("at most ")[1].split(",")[0])
+    # The remedy works, and is the limit.
+    assert_refused(run(corpus, vocab_size=largest + 1), f"most {largest},")
+    assert train_vocabulary(run(corpus, vocab_size=largest))
+
+
+def test_vocab_size_too_small(corpus):
+    with pytest.raises(AlbertError, match=r"Pass at least (\d+)") as raised:
+        train_vocabulary(run(corpus, vocab_size=9))
+    smallest = int(str(raised.value).split("at least ")[1].split(",")[0])
+    assert_refused(run(corpus, vocab_size=smallest - 1), f"least {smallest},")
+    assert train_vocabulary(run(corpus, vocab_size=smallest))
+
+
+@pytest.mark.parametrize("content", ["", "\n \n\t\n", "\u0301\n\0\n"])
+def test_empty_corpus(tmp_path, content):
+    file = tmp_path / "empty.txt"
+    file.write_text(content, encoding="utf-8")
+    assert_refused(run(file), r"no text to train on .*empty\.txt")
+
+
+def test_no_input(tmp_path):
+    a_run = VocabRun(input=(), output=tmp_path / "vocab")
+    assert_refused(a_run, "no file given")
+
+
+def test_missing_file(corpus, tmp_path):
+    a_run = run((corpus, tmp_path / "absent.txt"))
+    assert_refused(a_run, r"absent\.txt: no such file")
+
+
+def test_bad_utf8(tmp_path):
+    file = tmp_path / "latin.txt"
+    file.write_bytes(b"good\n\ncaf\xe9 noir\n")
+    assert_refused(run(file), r"latin\.txt, line 3: not UTF-8 .*byte 3")
+
+
+def test_taken_output(corpus):
+    train_vocabulary(run(corpus))
+    before = (corpus.parent / "vocab" / "spiece.model").read_bytes()
+    with pytest.raises(AlbertError, match="already holds another run"):
+        train_vocabulary(run(corpus, cased=True))
+    assert (corpus.parent / "vocab" / "spiece.model").read_bytes() == before
+
+
+def test_empty_output_folder_is_used(corpus):
+    (corpus.parent / "vocab").mkdir()
+    assert train_vocabulary(run(corpus))
