@@ -105,6 +105,7 @@ SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 MODEL_FILE = "model.keras"
 CONFIG_FILE = "albert_config.json"
 VOCAB_FILE = "spiece.model"
+VOCAB_SETTINGS_FILE = "spiece.json"  # {"lower_case": bool}
 TASK_FILE = "task.json"
 REPORT_FILE = "report.json"
 LOG_FILE = "log.csv"

@@ -41,7 +41,7 @@ def tiny_lines() -> list[str]:
 
 @pytest.fixture(scope="session")
 def tiny_vocab(tmp_path_factory, tiny_lines) -> Path:
-    """Folder of a vocabulary of 300 pieces trained on `tiny_lines`."""
+    """Folder of a vocabulary of 160 pieces trained on `tiny_lines`."""
     from keras_albert.config import VocabRun
     from keras_albert.text.vocabulary import train_vocabulary
 
@@ -49,5 +49,5 @@ def tiny_vocab(tmp_path_factory, tiny_lines) -> Path:
     corpus = folder / "corpus.txt"
     corpus.write_text("\n".join(tiny_lines) + "\n", encoding="utf-8")
     output = folder / "vocab"
-    train_vocabulary(VocabRun(input=(corpus,), output=output, vocab_size=300))
+    train_vocabulary(VocabRun(input=(corpus,), output=output, vocab_size=160))
     return output

@@ -112,7 +112,7 @@ class Manifest:
                 shards=tuple(ShardEntry(**entry) for entry in shards), **content
             )
             manifest._check()
-        except (AssertionError, AttributeError, KeyError, TypeError):
+        except (AttributeError, KeyError, TypeError):
             raise AlbertError(
                 f"{path}: the manifest is damaged. Copy the folder again, or "
                 "run `keras-albert prepare` again."
@@ -120,15 +120,22 @@ class Manifest:
         return manifest
 
     def _check(self) -> None:
-        assert isinstance(self.fingerprint, str)
-        assert type(self.vocab_size) is int
-        assert isinstance(self.lower_case, bool)
-        for entry in self.shards:
-            for part in PARTS:
-                assert entry.files[part] == Path(entry.files[part]).name
-                assert type(entry.counts[part]) is int
-                assert entry.counts[part] >= 0
-                assert isinstance(entry.sha256[part], str)
+        """TypeError or KeyError unless every field is what it should be."""
+        sound = (
+            isinstance(self.fingerprint, str)
+            and type(self.vocab_size) is int
+            and isinstance(self.lower_case, bool)
+            and all(
+                entry.files[part] == Path(entry.files[part]).name
+                and type(entry.counts[part]) is int
+                and entry.counts[part] >= 0
+                and isinstance(entry.sha256[part], str)
+                for entry in self.shards
+                for part in PARTS
+            )
+        )
+        if not sound:
+            raise TypeError
 
 
 def prepare(run: PrepareRun) -> Manifest:
@@ -486,7 +493,11 @@ def _open_shard(folder: Path, entry: ShardEntry, vocab_size: int) -> Shard:
         ("sentences", sentences, counts["tokens"]),
         ("documents", documents, counts["sentences"]),
     ):
-        if offsets[0] != 0 or offsets[-1] != end or (np.diff(offsets) < 1).any():
+        if (
+            offsets[0] != 0
+            or offsets[-1] != end
+            or (np.diff(offsets) < 1).any()
+        ):
             raise _damaged(
                 folder / entry.files[part],
                 f"expected offsets that grow from 0 to {end}",

@@ -25,12 +25,12 @@ from keras_albert.config import (
     SPECIAL_PIECES,
     UNK_ID,
     VOCAB_FILE,
+    VOCAB_SETTINGS_FILE,
     AlbertError,
     read_json,
 )
 from keras_albert.text import normalization
 
-SETTINGS_FILE = "spiece.json"  # beside the .model file: {"lower_case": bool}
 WORD_MARK = "▁"  # SentencePiece's U+2581: a space stood before the piece
 
 # [CLS], [SEP], and for a pair a second [SEP]; then a token of each text.
@@ -56,7 +56,7 @@ class Tokenizer:
     def __init__(self, path: str | Path, lower_case: bool | None = None):
         file = _model_file(Path(path))
         if lower_case is None:
-            lower_case = _saved_lower_case(file.parent / SETTINGS_FILE)
+            lower_case = _saved_lower_case(file.parent / VOCAB_SETTINGS_FILE)
         self._load(file.read_bytes(), lower_case, str(file))
 
     @classmethod
@@ -108,9 +108,8 @@ class Tokenizer:
 
         Encoding again puts a word mark in front ("1990," -> "▁1990" ","). The
         reference means to strip it where the piece had none, but compares a
-        str with the mark's UTF-8 bytes: under Python 3 that is never equal,
-        the mark stays, and the released models saw it so. We follow the code
-        as it runs.
+        str with the mark's UTF-8 bytes: under Python 3 that is never equal and
+        the mark stays. We follow the code as it runs.
 
         The rule holds for pieces of the vocabulary. A run of unknown
         characters could end in a comma only if the vocabulary had no ","; it
@@ -166,7 +165,7 @@ class Tokenizer:
     def encode_batch(
         self, texts: Iterable[str | bytes], normalize: bool = True
     ) -> list[list[int]]:
-        """`encode` of each text, several times faster than one by one.
+        """`encode` of each text.
 
         Raises:
             AlbertError: `texts` is a single text.
@@ -313,7 +312,9 @@ class Tokenizer:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / VOCAB_FILE).write_bytes(self.model_bytes)
         settings = json.dumps({"lower_case": self.lower_case}, indent=2)
-        (folder / SETTINGS_FILE).write_text(settings + "\n", encoding="utf-8")
+        (folder / VOCAB_SETTINGS_FILE).write_text(
+            settings + "\n", encoding="utf-8"
+        )
 
 
 def check_max_length(max_length: int, pair: bool) -> None:

@@ -57,9 +57,8 @@ def test_digit_comma(tokenizer):
 
 
 def test_known_ids(tokenizer):
-    # As other implementations' tests have them.
-    expected = [2231, 886, 2385, 9]
-    assert tokenizer.encode("Quick brown fox .")[:3] == expected[:3]
+    # The ids that KerasHub's tests have for this text.
+    assert tokenizer.encode("quick brown fox.") == [2231, 886, 2385, 9]
     assert tokenizer.vocab_size == 30_000
     assert tokenizer.encode("[CLS] <pad>").count(1) == 2
     assert not tokenizer.word_starts[tokenizer.piece_to_id("ing")]

@@ -1,0 +1,65 @@
+# Two commands on a fresh machine: `make demo` and `make test`.
+# KERAS_BACKEND=tensorflow (default), jax or torch chooses the demo's backend.
+# PYTHON names the interpreter (3.11 or newer) that makes .venv.
+
+PYTHON ?= python3
+KERAS_BACKEND ?= tensorflow
+TEST_BACKENDS ?= tensorflow jax torch
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+       --constraint constraints.txt
+# The small wheel where there is one.
+TENSORFLOW := $(if $(filter Linux,$(shell uname)),tensorflow-cpu,tensorflow)
+
+# JAX compiles slowly: keep what it compiled.
+export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/$(VENV)/jax-cache
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0.3
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+unexport PYTHONPATH
+
+.PHONY: demo test lint format clean
+
+demo: $(VENV)/installed-$(KERAS_BACKEND)
+	KERAS_BACKEND=$(KERAS_BACKEND) $(BIN)/python examples/demo.py demo
+
+test: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) $(VENV)/installed-dev
+	@set -e; for backend in $(TEST_BACKENDS); do \
+	  echo "== $$backend"; \
+	  KERAS_BACKEND=$$backend $(BIN)/python -m pytest -q; \
+	done
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) demo build *.egg-info
+
+$(BIN)/python:
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and \
+	  'keras_albert needs Python 3.11 or newer: make PYTHON=python3.11 ...')"
+	$(PYTHON) -m venv $(VENV)
+
+# tensorflow-text asks for the large wheel: installed without asking.
+$(VENV)/installed-tensorflow: constraints.txt pyproject.toml | $(BIN)/python
+	$(PIP) $(TENSORFLOW)
+	$(PIP) --no-deps tensorflow-text
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/installed-jax: $(VENV)/installed-tensorflow
+	$(PIP) jax
+	@touch $@
+
+$(VENV)/installed-torch: $(VENV)/installed-tensorflow
+	$(PIP) torch
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed-tensorflow
+	$(PIP) --editable ".[dev]"
+	@touch $@

@@ -1,0 +1,182 @@
+"""The main job on real text, through the commands a user types.
+
+    python examples/demo.py FOLDER        (or: make demo)
+
+Text: the Python reference and the standard library's docstrings, which every
+CPython carries (about 240,000 words). Machine: 2 CPU cores. Time: 5 to 9
+minutes after installation. What to expect is in README.md, "The demo".
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import python_corpus
+
+VOCAB_SIZE = 4000
+MODEL = {  # a small ALBERT; what is not named is ALBERT-base
+    "vocab_size": VOCAB_SIZE,
+    "embedding_size": 64,
+    "hidden_size": 192,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "intermediate_size": 768,
+    "max_position_embeddings": 128,
+}
+PRETRAIN = {
+    "--steps": 900,
+    "--warmup-steps": 90,
+    "--batch-size": 32,
+    "--validate-every": 150,
+    "--optimizer.learning-rate": 0.004,
+    "--examples.sequence-length": 128,
+}
+FINETUNE = {  # the same budget with and without pretraining
+    "--sequence-length": 128,
+    "--batch-size": 16,
+    "--epochs": 6,
+    "--learning-rate": 3e-4,
+}
+QUESTIONS = (
+    "How do I remove whitespace from both ends of a string?",
+    "Which debugger command continues execution until the next breakpoint?",
+    "How can I format a number with two digits after the decimal point?",
+)
+# Nothing of the package, only what a server has.
+ASK = """
+import sys
+import tensorflow as tf
+import tensorflow_text  # the server's tokenizer operations
+
+model = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+answers = model(text=tf.constant(sys.argv[2:]))
+for question, label, score in zip(sys.argv[2:], answers["label"].numpy(),
+                                  answers["score"].numpy()):
+    print(f"  {question}\\n    -> {label.decode()} ({score:.2f})")
+assert not any(name.startswith("keras_albert") for name in sys.modules)
+print("  (this process never imported keras_albert)")
+"""
+
+
+def main(folder: Path) -> None:
+    """Runs every step and prints the report."""
+    started = time.monotonic()
+    if folder.exists():
+        if not (folder / "text").is_dir() and any(folder.iterdir()):
+            sys.exit(f"{folder}: not the folder of a demo; choose another.")
+        print(f"Removing the results of an earlier demo in {folder}")
+        shutil.rmtree(folder)
+    text = folder / "text"
+    step("Text from this Python's own documentation")
+    python_corpus.main(text)
+
+    step("Vocabulary")
+    albert(
+        "vocab",
+        {
+            "--input": text / "train.txt",
+            "--output": folder / "vocab",
+            "--vocab-size": VOCAB_SIZE,
+        },
+    )
+    step("Token shards")
+    for part in ("train", "held_out"):
+        albert(
+            "prepare",
+            {
+                "--input": text / f"{part}.txt",
+                "--vocab": folder / "vocab",
+                "--output": folder / f"shards-{part}",
+            },
+        )
+    step("Pretraining")
+    config = folder / "albert_config.json"
+    config.write_text(json.dumps(MODEL, indent=2) + "\n")
+    albert(
+        "pretrain",
+        {
+            "--data": folder / "shards-train",
+            "--validation": folder / "shards-held_out",
+            "--config": config,
+            "--output": folder / "pretrained",
+            **PRETRAIN,
+        },
+    )
+    runs = {
+        "finetuned": "Fine-tuning",
+        "from-scratch": "The same without pretraining",
+    }
+    for name, title in runs.items():
+        step(title)
+        albert(
+            "finetune",
+            {
+                "--model": folder / "pretrained",
+                "--train": text / "chapters.train.tsv",
+                "--validation": text / "chapters.test.tsv",
+                "--output": folder / name,
+                **FINETUNE,
+            },
+            *(["--from-scratch"] if name == "from-scratch" else []),
+        )
+    step("Export")
+    albert(
+        "export",
+        {"--model": folder / "finetuned", "--output": folder / "saved_model"},
+    )
+
+    step("Three questions, answered by the SavedModel in a fresh process")
+    subprocess.run(
+        [sys.executable, "-c", ASK, str(folder / "saved_model"), *QUESTIONS],
+        check=True,
+    )
+    pretrained, finetuned, scratch = (
+        json.loads((folder / name / "report.json").read_text())
+        for name in ("pretrained", *runs)
+    )
+    report(pretrained["held_out"], finetuned, scratch)
+    print(
+        f"{(time.monotonic() - started) / 60:.1f} minutes; everything is in "
+        f"{folder}"
+    )
+
+
+def report(held_out: dict, finetuned: dict, scratch: dict) -> None:
+    """The numbers, each beside what it must be compared with."""
+    step("Report")
+    print(
+        f"masked-LM, held-out documents        "
+        f"{held_out['mlm_accuracy']:.3f}   always the most frequent token "
+        f"{held_out['mlm_baseline']:.3f}   ({held_out['mlm_count']:,} tokens)\n"
+        f"sentence order, held-out documents   "
+        f"{held_out['sop_accuracy']:.3f}   guessing "
+        f"{held_out['sop_baseline']:.3f}   ({held_out['sop_count']:,} pairs; "
+        "needs more text and time than a demo has)\n"
+        f"chapter of a held-out passage        "
+        f"{finetuned['accuracy']:.3f}   without pretraining "
+        f"{scratch['accuracy']:.3f}, always the most frequent chapter "
+        f"{finetuned['majority_baseline']:.3f}   ({finetuned['count']:,} "
+        f"passages, {finetuned['labels']} chapters)"
+    )
+
+
+def step(title: str) -> None:
+    """A heading."""
+    print(f"\n== {title}", flush=True)
+
+
+def albert(command: str, options: dict, *flags: str) -> None:
+    """Runs `keras-albert command --option value ...`, as a user would."""
+    arguments = [str(part) for pair in options.items() for part in pair]
+    print("$ keras-albert", command, *arguments, *flags, flush=True)
+    program = Path(sys.executable).with_name("keras-albert")
+    done = subprocess.run([program, command, *arguments, *flags])
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

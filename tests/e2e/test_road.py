@@ -1,0 +1,350 @@
+"""The whole road through the command line, on a text of a minute.
+
+Every command runs in this process through `keras_albert.cli.main`, as the
+console script does; the SavedModel answers in a process of its own.
+"""
+
+import csv
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from keras_albert import Classifier, load_pretrained
+from keras_albert.cli import main
+from keras_albert.config import AlbertConfig
+
+CONFIG = AlbertConfig(
+    vocab_size=160,
+    embedding_size=16,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=64,
+)
+PRETRAIN = [
+    "--batch-size=8",
+    "--steps=30",
+    "--warmup-steps=3",
+    "--validate-every=20",
+    "--optimizer.learning-rate=0.01",
+    "--examples.sequence-length=64",
+    "--examples.max-predictions=9",
+]
+FINETUNE = [
+    "--sequence-length=32",
+    "--batch-size=16",
+    "--epochs=4",
+    "--learning-rate=0.003",
+]
+
+
+@pytest.fixture(scope="module")
+def road(tmp_path_factory, tiny_lines):
+    """The folder after every step; each step prints what the test reads."""
+    folder = tmp_path_factory.mktemp("road")
+    documents = ["\n".join(tiny_lines[i : i + 12]) for i in range(0, 600, 12)]
+    (folder / "train.txt").write_text("\n\n".join(documents[:40]))
+    (folder / "held.txt").write_text("\n\n".join(documents[40:]))
+    rows = [
+        f"{line}\t{'number' if 'miles' in line and '£9' in line else 'plain'}"
+        for line in tiny_lines
+    ]
+    for name, part in (("train", rows[:400]), ("test", rows[400:])):
+        text = "\n".join(["text\tlabel", *part]) + "\n"
+        (folder / f"{name}.tsv").write_text(text)
+    CONFIG.to_json(folder / "config.json")
+
+    def at(name):
+        return str(folder / name)
+
+    main(
+        ["vocab", "--input", at("train.txt"), "--output", at("vocab")]
+        + ["--vocab-size", "160"]
+    )
+    for part in ("train", "held"):
+        main(
+            ["prepare", "--input", at(f"{part}.txt"), "--vocab", at("vocab")]
+            + ["--output", at(f"shards-{part}")]
+        )
+    main(
+        ["pretrain", "--data", at("shards-train"), "--output", at("pre")]
+        + ["--validation", at("shards-held"), "--config", at("config.json")]
+        + PRETRAIN
+    )
+    main(
+        ["finetune", "--model", at("pre"), "--train", at("train.tsv")]
+        + ["--validation", at("test.tsv"), "--output", at("fine")]
+        + FINETUNE
+    )
+    main(["export", "--model", at("fine"), "--output", at("served")])
+    return folder
+
+
+def test_pretraining_report(road):
+    report = json.loads((road / "pre" / "report.json").read_text())
+    held_out = report["held_out"]
+    assert report["examples_seen"] == 30 * 8
+    assert held_out["mlm_accuracy"] > held_out["mlm_baseline"] > 0
+    assert 0 <= held_out["sop_accuracy"] <= 1
+    assert held_out["sop_baseline"] == 0.5
+    with open(road / "pre" / "log.csv") as file:
+        log = list(csv.DictReader(file))
+    assert len(log) == 2, "30 steps, validated after 20 and 30"
+    assert float(log[-1]["val_mlm_accuracy"]) == pytest.approx(
+        held_out["mlm_accuracy"]
+    )
+    backbone, tokenizer = load_pretrained(road / "pre")
+    assert backbone.config == CONFIG
+    assert tokenizer.vocab_size == 160
+
+
+def test_evaluate_repeats_the_report(road, capsys):
+    report = json.loads((road / "pre" / "report.json").read_text())
+    main(
+        ["evaluate", "--model", str(road / "pre")]
+        + ["--data", str(road / "shards-held")]
+    )
+    expected = report["held_out"]["mlm_accuracy"]
+    out = capsys.readouterr().out
+    assert f"held-out masked-LM accuracy      {expected:.3f}" in out
+    main(
+        ["evaluate", "--model", str(road / "fine")]
+        + ["--data", str(road / "test.tsv")]
+    )
+    report = json.loads((road / "fine" / "report.json").read_text())
+    assert f"accuracy {report['accuracy']:.3f}" in capsys.readouterr().out
+    assert report["count"] == 200
+
+
+def test_classifier_beats_the_majority(road):
+    report = json.loads((road / "fine" / "report.json").read_text())
+    assert report["accuracy"] > report["majority_baseline"] + 0.05
+
+
+def test_predict_keeps_rows_and_order(road, capsys):
+    output = road / "predictions.jsonl"
+    main(
+        ["predict", "--model", str(road / "fine")]
+        + ["--data", str(road / "test.tsv"), "--output", str(output)]
+    )
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    with open(road / "test.tsv") as file:
+        expected = list(csv.DictReader(file, delimiter="\t"))
+    assert [row["text"] for row in rows] == [row["text"] for row in expected]
+    correct = sum(row["prediction"] == row["label"] for row in rows)
+    report = json.loads((road / "fine" / "report.json").read_text())
+    assert correct / len(rows) == pytest.approx(report["accuracy"])
+    with pytest.raises(SystemExit) as stop:
+        main(
+            ["predict", "--model", str(road / "fine")]
+            + ["--data", str(road / "test.tsv"), "--output", str(output)]
+        )
+    assert stop.value.code == 2
+    assert "nothing was changed" in capsys.readouterr().err
+
+
+def test_saved_model_answers_strings_in_a_fresh_process(road):
+    """Neither keras_albert nor a Keras model; results equal `predict`."""
+    texts = ["The fox sold £9 of tea in 1950.", "", "ÉLODIE " * 90, "a"]
+    code = (
+        "import json, sys\n"
+        "import tensorflow as tf, tensorflow_text\n"
+        "serve = tf.saved_model.load(sys.argv[1]).signatures\n"
+        "out = serve['serving_default'](text=tf.constant(sys.argv[2:]))\n"
+        "assert not [m for m in sys.modules if m.startswith('keras_albert')]\n"
+        "print(json.dumps({'label': [l.decode() for l in\n"
+        "    out['label'].numpy()], 'p': out['probabilities'].numpy()"
+        ".tolist()}))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(road / "served"), *texts],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=road,
+    )
+    answers = json.loads(result.stdout)
+    classifier = Classifier.load(road / "fine")
+    np.testing.assert_allclose(
+        answers["p"], classifier.probabilities(texts), atol=1e-5
+    )
+    assert answers["label"] == classifier.predict(texts)
+
+
+def test_saved_model_stores_weights_once(road):
+    parameters = Classifier.load(road / "fine").model.count_params()
+    data = (road / "served" / "variables").glob("*.data-*")
+    assert sum(f.stat().st_size for f in data) < 4 * parameters * 1.05 + 9000
+
+
+def test_same_seed_same_model(road):
+    """A second run of `pretrain` gives the same weights, bit for bit."""
+    main(
+        ["pretrain", "--data", str(road / "shards-train")]
+        + ["--validation", str(road / "shards-held")]
+        + ["--config", str(road / "config.json")]
+        + ["--output", str(road / "again"), *PRETRAIN]
+    )
+    first, _ = load_pretrained(road / "pre")
+    second, _ = load_pretrained(road / "again")
+    for a, b in zip(first.get_weights(), second.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def bad(road, case):
+    """(arguments, expected part of the message) of a user's mistake."""
+    at = lambda name: str(road / name)  # noqa: E731
+    out = at("never")
+    pretrain = ["pretrain", "--data", at("shards-train"), "--output", out]
+    finetune = ["finetune", "--model", at("pre"), "--output", out]
+    wider = road / "wider.json"
+    CONFIG.replace(vocab_size=161).to_json(wider)
+    typo = road / "typo.json"
+    typo.write_text('{"hiden_size": 32}')
+    (road / "empty.txt").write_text("\n \n")
+    (road / "broken").mkdir(exist_ok=True)
+    for file in (road / "fine").iterdir():
+        content = file.read_bytes()
+        half = len(content) // 2 if file.suffix == ".keras" else None
+        (road / "broken" / file.name).write_bytes(content[:half])
+    (road / "other.tsv").write_text("text\tlabel\nA dog.\tstrange\n")
+    (road / "one.tsv").write_text("text\tlabel\nA dog.\tplain\n")
+    return {
+        "missing corpus": (
+            ["vocab", "--input", at("absent.txt"), "--output", out],
+            "absent.txt",
+        ),
+        "empty corpus": (
+            ["vocab", "--input", at("empty.txt"), "--output", out],
+            "empty.txt",
+        ),
+        "output in use": (
+            ["vocab", "--input", at("train.txt"), "--output", at("vocab")]
+            + ["--vocab-size", "160"],
+            "already holds another run",
+        ),
+        "model output in use": (
+            ["pretrain", "--data", at("shards-train"), "--output", at("pre")]
+            + ["--config", at("config.json"), *PRETRAIN],
+            "already holds another run",
+        ),
+        "another vocabulary size": (
+            [*pretrain, "--config", str(wider), *PRETRAIN],
+            "vocab_size is 161",
+        ),
+        "config field": (
+            [*pretrain, "--config", str(typo)],
+            "Did you mean `hidden_size`?",
+        ),
+        "too long": (
+            [*pretrain, "--config", at("config.json")],
+            "max_position_embeddings=64. Received: 512",
+        ),
+        "no shards": (
+            ["pretrain", "--data", at("vocab"), "--output", out],
+            "keras-albert prepare",
+        ),
+        "unknown label": (
+            [*finetune, "--train", at("train.tsv"), *FINETUNE]
+            + ["--validation", at("other.tsv")],
+            "strange",
+        ),
+        "one label": (
+            [*finetune, "--train", at("one.tsv"), *FINETUNE],
+            "two or more different labels",
+        ),
+        "missing column": (
+            [*finetune, "--train", at("train.tsv")]
+            + ["--columns.text", "sentence"],
+            "sentence",
+        ),
+        "no model": (
+            ["finetune", "--model", at("vocab"), "--train", at("train.tsv")]
+            + ["--output", out],
+            "no model here",
+        ),
+        "not a classifier": (
+            ["export", "--model", at("pre"), "--output", out],
+            "keras-albert finetune",
+        ),
+        "truncated model": (
+            ["export", "--model", at("broken"), "--output", out],
+            "damaged",
+        ),
+        "evaluate unknown label": (
+            ["evaluate", "--model", at("fine"), "--data", at("other.tsv")],
+            "strange",
+        ),
+    }[case]
+
+
+CASES = [
+    "missing corpus",
+    "empty corpus",
+    "output in use",
+    "model output in use",
+    "another vocabulary size",
+    "config field",
+    "too long",
+    "no shards",
+    "unknown label",
+    "one label",
+    "missing column",
+    "no model",
+    "not a classifier",
+    "truncated model",
+    "evaluate unknown label",
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input(road, case, capsys):
+    """One line, status 2, and nothing written."""
+    arguments, message = bad(road, case)
+    before = {p: p.stat().st_mtime_ns for p in road.rglob("*")}
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("error: ") and "\n" not in error, error
+    assert message in error
+    after = {p: p.stat().st_mtime_ns for p in road.rglob("*")}
+    assert after == before
+
+
+def test_loss_that_is_not_finite(road, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(
+            ["pretrain", "--data", str(road / "shards-train")]
+            + ["--config", str(road / "config.json")]
+            + ["--output", str(road / "diverged"), *PRETRAIN]
+            + ["--optimizer.learning-rate=1e30"]
+        )
+    assert stop.value.code == 2
+    assert "The loss became" in capsys.readouterr().err
+    assert not (road / "diverged" / "model.keras").exists()
+
+
+def test_released_archive(road, tmp_path):
+    """`finetune --model` takes the original's own layout as well."""
+    from pathlib import Path
+
+    from keras_albert.config import AlbertError
+
+    golden = Path(__file__).parents[1] / "data" / "tf1_golden"
+    for file in golden.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(AlbertError, match=r"\.model"):
+        load_pretrained(tmp_path)
+    vocab = (road / "vocab" / "spiece.model").read_bytes()
+    (tmp_path / "30k-clean.model").write_bytes(vocab)
+    backbone, tokenizer = load_pretrained(tmp_path)
+    assert tokenizer.vocab_size == 160
+    kernel = np.asarray(keras.ops.convert_to_numpy(backbone.pooler.kernel))
+    assert kernel.shape == (32, 32)
