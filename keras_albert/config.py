@@ -40,6 +40,14 @@ def check_positive(name: str, value: int) -> None:
         )
 
 
+def check_seed(seed: int) -> None:
+    """AlbertError unless `seed` is an integer, 0 or more."""
+    if type(seed) is not int or seed < 0:
+        raise AlbertError(
+            f"`seed` must be an integer, 0 or more. Received: seed={seed!r}."
+        )
+
+
 def check_positive_number(name: str, value: float) -> None:
     """AlbertError unless `value` is a finite number above 0."""
     if not is_number(value) or value <= 0:
@@ -422,6 +430,7 @@ class PretrainRun:
         if self.validation_steps is not None:
             check_positive("validation_steps", self.validation_steps)
         check_warmup(self.warmup_steps, self.steps)
+        check_seed(self.seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -482,6 +491,7 @@ class FinetuneRun:
         check_probability("classifier_dropout", self.classifier_dropout)
         if self.dropout is not None:
             check_probability("dropout", self.dropout)
+        check_seed(self.seed)
 
 
 @dataclasses.dataclass(frozen=True)

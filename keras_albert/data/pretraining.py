@@ -35,6 +35,7 @@ from keras_albert.config import (
     AlbertError,
     ExampleConfig,
     check_positive,
+    check_seed,
 )
 from keras_albert.data.shards import Shard, ShardSet
 
@@ -354,11 +355,7 @@ class ExampleStream:
     """
 
     def __init__(self, shards: ShardSet, examples: ExampleConfig, seed: int):
-        if type(seed) is not int or seed < 0:
-            raise AlbertError(
-                "`seed` must be an integer, 0 or more. "
-                f"Received: seed={seed!r}."
-            )
+        check_seed(seed)
         self.shards = shards
         self.examples = examples
         self.seed = seed

@@ -16,6 +16,7 @@ from keras_albert.config import (
     AlbertError,
     TableColumns,
     check_positive,
+    check_seed,
 )
 from keras_albert.data.documents import check_files, read_lines
 from keras_albert.data.pretraining import batch_dataset, import_tensorflow
@@ -166,12 +167,10 @@ def classification_dataset(
         AlbertError: a number out of range, or no TensorFlow.
     """
     check_positive("batch_size", batch_size)
-    if seed is not None and (type(seed) is not int or seed < 0):
-        raise AlbertError(
-            f"`seed` must be an integer, 0 or more. Received: seed={seed!r}."
-        )
+    if seed is not None:
+        check_seed(seed)
     tf = import_tensorflow()
-    rows = _pack_rows(tokenizer, table, sequence_length)
+    rows = pack_rows(tokenizer, table.texts, table.pairs, sequence_length)
     label_ids = np.asarray(label_ids, "int32")
     count = len(rows)
     passes = 0
@@ -239,17 +238,20 @@ def pad_batch(
     )
 
 
-def _pack_rows(
-    tokenizer: Tokenizer, table: Table, sequence_length: int
+def pack_rows(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None,
+    sequence_length: int,
 ) -> list[tuple[np.ndarray, int]]:
     """Token ids of each example, and the length of its segment 0."""
     rows = []
-    for start in range(0, len(table.texts), TEXTS_AT_ONCE):
+    for start in range(0, len(texts), TEXTS_AT_ONCE):
         part = slice(start, start + TEXTS_AT_ONCE)
-        firsts = tokenizer.encode_batch(table.texts[part])
+        firsts = tokenizer.encode_batch(texts[part])
         seconds = [None] * len(firsts)
-        if table.pairs is not None:
-            seconds = tokenizer.encode_batch(table.pairs[part])
+        if pairs is not None:
+            seconds = tokenizer.encode_batch(pairs[part])
         for first, second in zip(firsts, seconds, strict=True):
             tokens, segments = tokenizer.pack(first, second, sequence_length)
             rows.append((np.array(tokens, "int32"), segments.count(0)))

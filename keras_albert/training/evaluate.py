@@ -39,7 +39,9 @@ def _evaluate_classifier(
     classifier: Classifier, task: dict, run: EvaluateRun
 ) -> dict:
     table = read_table(run.data, TableColumns(**task["columns"]))
-    expected = label_index(table.labels, list(classifier.labels), run.data)
+    expected = label_index(
+        table.labels, classifier.labels, run.data, table.lines
+    )
     probabilities = classifier.probabilities(
         table.texts, table.pairs, run.batch_size
     )
@@ -54,6 +56,7 @@ def _evaluate_classifier(
 
 def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
     shards = ShardSet.open(run.data)
+    shards.verify()
     if shards.fingerprint != loaded.tokenizer.fingerprint:
         raise AlbertError(
             f"{run.data} was prepared with another vocabulary than "

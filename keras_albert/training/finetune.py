@@ -21,6 +21,7 @@ from keras_albert.data.tables import (
 )
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.heads import AlbertForSequenceClassification
+from keras_albert.training.distribution import leave_gpu_to_backend
 from keras_albert.training.folders import (
     CLASSIFICATION,
     ModelFolder,
@@ -39,11 +40,12 @@ def finetune(run: FinetuneRun) -> dict:
         AlbertError: input that does not fit, before anything is written; or a
             loss that is not finite.
     """
+    leave_gpu_to_backend()
     table = read_table(run.train, run.columns)
     labels = _label_names(table, run.train)
     held_out = run.validation and read_table(run.validation, run.columns)
     held_out_ids = held_out and label_index(
-        held_out.labels, labels, run.validation
+        held_out.labels, labels, run.validation, held_out.lines
     )
     pretrained, tokenizer = load_pretrained(run.model)
     config = pretrained.config
@@ -101,6 +103,7 @@ def finetune(run: FinetuneRun) -> dict:
             KeepModel(ModelFolder(model, tokenizer, task), output),
             keras.callbacks.CSVLogger(output / LOG_FILE),
         ],
+        shuffle=False,  # the dataset does it
         verbose=progress_verbosity(),
     ).history
     report = {

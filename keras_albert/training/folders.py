@@ -26,6 +26,7 @@ from keras_albert.config import (
     AlbertError,
     read_json,
 )
+from keras_albert.data.tables import pack_rows, pad_batch
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.heads import (
     AlbertForPretraining,
@@ -51,8 +52,12 @@ class ModelFolder:
         self.model.config.to_json(folder / CONFIG_FILE)
         self.tokenizer.save(folder)
         write_json(folder / TASK_FILE, self.task)
+        # A copy that was never compiled: the optimizer's state would make the
+        # file three times as large.
+        bare = type(self.model).from_config(self.model.get_config())
+        bare.set_weights(self.model.get_weights())
         unfinished = folder / f"unfinished-{MODEL_FILE}"
-        self.model.save(unfinished)
+        bare.save(unfinished)
         os.replace(unfinished, folder / MODEL_FILE)
 
     @classmethod
@@ -166,20 +171,22 @@ class Classifier:
                 + "; it was given "
                 + ("single texts." if self.pairs else "pairs.")
             )
-        rows = []
-        for start in range(0, len(texts), batch_size):
-            stop = start + batch_size
-            x = self.tokenizer(
-                texts[start:stop],
-                None if pairs is None else pairs[start:stop],
-                max_length=self.sequence_length,
+        rows = pack_rows(self.tokenizer, texts, pairs, self.sequence_length)
+        probabilities = np.zeros((len(rows), len(self.labels)), "float32")
+        for start in range(0, len(rows), batch_size):
+            chosen = rows[start : start + batch_size]
+            x, _, _ = pad_batch(
+                chosen,
+                np.zeros(len(chosen), "int32"),
+                batch_size,
+                self.sequence_length,
             )
-            logits = self.model.predict_on_batch(x)
-            rows.append(np.exp(logits - logits.max(-1, keepdims=True)))
-        if not rows:
-            return np.zeros((0, len(self.labels)), "float32")
-        rows = np.concatenate(rows)
-        return rows / rows.sum(-1, keepdims=True)
+            logits = self.model.predict_on_batch(x)[: len(chosen)]
+            odds = np.exp(logits - logits.max(-1, keepdims=True))
+            probabilities[start : start + batch_size] = odds / odds.sum(
+                -1, keepdims=True
+            )
+        return probabilities
 
     def predict(
         self, texts: list[str], pairs: list[str] | None = None

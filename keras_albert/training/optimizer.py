@@ -126,7 +126,7 @@ class Lamb(keras.optimizers.Optimizer):
         reduced = super()._all_reduce_sum_gradients(grads_and_vars)
         # A lookup's gradient arrives as slices in which a row may repeat;
         # adding zeros sums them, without which their norm is too large.
-        grads = [ops.add(g, ops.zeros(g.shape, g.dtype)) for g, _ in reduced]
+        grads = [ops.add(g, ops.zeros(v.shape, g.dtype)) for g, v in reduced]
         variables = [variable for _, variable in reduced]
         return list(zip(self._clip(grads), variables, strict=True))
 

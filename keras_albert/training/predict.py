@@ -40,11 +40,13 @@ def predict(run: PredictRun) -> None:
         )
         for row, p in zip(table.rows, probabilities, strict=True)
     ]
+    # A lone surrogate, which JSON may hold, becomes a JSON escape again.
+    content = "".join(f"{line}\n" for line in lines).encode(
+        "utf-8", errors="backslashreplace"
+    )
     if run.output is None:
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.buffer.write(content)
         return
     unfinished = run.output.with_name(f"unfinished-{run.output.name}")
-    unfinished.write_text(
-        "".join(f"{line}\n" for line in lines), encoding="utf-8"
-    )
+    unfinished.write_bytes(content)
     os.replace(unfinished, run.output)

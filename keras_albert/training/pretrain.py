@@ -25,6 +25,7 @@ from keras_albert.data.pretraining import (
 from keras_albert.data.shards import ShardSet
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.heads import AlbertForPretraining
+from keras_albert.training.distribution import leave_gpu_to_backend
 from keras_albert.training.folders import (
     PRETRAINING,
     ModelFolder,
@@ -42,8 +43,12 @@ def pretrain(run: PretrainRun) -> dict:
         AlbertError: input that does not fit, before anything is written; or a
             loss that is not finite, the last good model being kept.
     """
+    leave_gpu_to_backend()
     shards = ShardSet.open(run.data)
     validation = run.validation and ShardSet.open(run.validation)
+    for opened in (shards, validation):
+        if opened:
+            opened.verify()
     config = (
         AlbertConfig.from_json(run.config)
         if run.config
@@ -95,6 +100,7 @@ def pretrain(run: PretrainRun) -> dict:
                 KeepModel(ModelFolder(model, tokenizer, task), output),
                 keras.callbacks.CSVLogger(output / LOG_FILE),
             ],
+            shuffle=False,  # the dataset does it
             verbose=progress_verbosity(),
         )
     report = {

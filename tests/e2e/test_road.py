@@ -6,32 +6,36 @@ console script does; the SavedModel answers in a process of its own.
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+import sentencepiece
 
 from keras_albert import Classifier, load_pretrained
 from keras_albert.cli import main
-from keras_albert.config import AlbertConfig
+from keras_albert.config import AlbertConfig, AlbertError
 
 CONFIG = AlbertConfig(
     vocab_size=160,
     embedding_size=16,
-    hidden_size=32,
+    hidden_size=48,
     num_hidden_layers=2,
-    num_attention_heads=2,
+    num_attention_heads=3,
     intermediate_size=64,
     max_position_embeddings=64,
+    initializer_range=0.1,
 )
 PRETRAIN = [
-    "--batch-size=8",
-    "--steps=30",
-    "--warmup-steps=3",
-    "--validate-every=20",
-    "--optimizer.learning-rate=0.01",
+    "--batch-size=16",
+    "--steps=150",
+    "--warmup-steps=15",
+    "--validate-every=100",
+    "--optimizer.learning-rate=0.02",
     "--examples.sequence-length=64",
     "--examples.max-predictions=9",
 ]
@@ -88,13 +92,13 @@ def road(tmp_path_factory, tiny_lines):
 def test_pretraining_report(road):
     report = json.loads((road / "pre" / "report.json").read_text())
     held_out = report["held_out"]
-    assert report["examples_seen"] == 30 * 8
+    assert report["examples_seen"] == 150 * 16
     assert held_out["mlm_accuracy"] > held_out["mlm_baseline"] > 0
     assert 0 <= held_out["sop_accuracy"] <= 1
     assert held_out["sop_baseline"] == 0.5
     with open(road / "pre" / "log.csv") as file:
         log = list(csv.DictReader(file))
-    assert len(log) == 2, "30 steps, validated after 20 and 30"
+    assert len(log) == 2, "150 steps, validated after 100 and 150"
     assert float(log[-1]["val_mlm_accuracy"]) == pytest.approx(
         held_out["mlm_accuracy"]
     )
@@ -214,7 +218,28 @@ def bad(road, case):
         (road / "broken" / file.name).write_bytes(content[:half])
     (road / "other.tsv").write_text("text\tlabel\nA dog.\tstrange\n")
     (road / "one.tsv").write_text("text\tlabel\nA dog.\tplain\n")
+    with open(road / "foreign.model", "wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter((road / "train.txt").read_text().split()),
+            model_writer=file,
+            vocab_size=100,
+            minloglevel=2,
+        )
+    damaged = road / "shards-damaged"
+    shutil.copytree(road / "shards-train", damaged, dirs_exist_ok=True)
+    tokens = damaged / "shard-00000.tokens.npy"
+    tokens.write_bytes(tokens.read_bytes()[:-2] + b"\xff\xff")
     return {
+        "wrong special ids": (
+            ["prepare", "--input", at("train.txt"), "--output", out]
+            + ["--vocab", at("foreign.model")],
+            "Train one with `keras-albert vocab`",
+        ),
+        "damaged shards": (
+            ["pretrain", "--data", at("shards-damaged"), "--output", out]
+            + ["--config", at("config.json"), *PRETRAIN],
+            "shard-00000.tokens.npy: its checksum",
+        ),
         "missing corpus": (
             ["vocab", "--input", at("absent.txt"), "--output", out],
             "absent.txt",
@@ -284,6 +309,8 @@ def bad(road, case):
 
 
 CASES = [
+    "wrong special ids",
+    "damaged shards",
     "missing corpus",
     "empty corpus",
     "output in use",
@@ -333,10 +360,6 @@ def test_loss_that_is_not_finite(road, capsys):
 
 def test_released_archive(road, tmp_path):
     """`finetune --model` takes the original's own layout as well."""
-    from pathlib import Path
-
-    from keras_albert.config import AlbertError
-
     golden = Path(__file__).parents[1] / "data" / "tf1_golden"
     for file in golden.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())

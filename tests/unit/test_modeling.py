@@ -17,6 +17,7 @@ from keras_albert.modeling.heads import (
 )
 from keras_albert.training.losses import WeightedCrossEntropy
 from keras_albert.training.optimizer import Lamb
+from keras_albert.training.schedules import WarmupPolynomialDecay
 
 CONFIG = AlbertConfig(
     vocab_size=97,
@@ -219,6 +220,25 @@ def test_saved_file_on_another_backend(kind, inputs, tmp_path):
     )
     there = np.load(tmp_path / "there.npy")
     np.testing.assert_allclose(there, here, atol=2e-5)
+
+
+def test_compiled_file_goes_on_training(pretraining_batch, tmp_path):
+    """Optimizer state, schedule and losses are in the file."""
+    x, y, weight = pretraining_batch
+    model = AlbertForPretraining(AlbertBackbone(CONFIG))
+    model.compile(
+        optimizer=Lamb(WarmupPolynomialDecay(0.01, 20, 4)),
+        loss={"mlm": WeightedCrossEntropy(), "sop": WeightedCrossEntropy()},
+    )
+    for _ in range(3):
+        model.train_on_batch(x, y, weight)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    for each in (model, again):
+        each.train_on_batch(x, y, weight)
+    assert int(again.optimizer.iterations) == 4
+    for a, b in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
 
 
 def flat(outputs):
