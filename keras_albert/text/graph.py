@@ -24,7 +24,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from keras_albert.config import CLS_ID, PAD_ID, SEP_ID, AlbertError
+from keras_albert.config import (
+    CLS_ID,
+    PAD_ID,
+    SEP_ID,
+    AlbertConfig,
+    AlbertError,
+)
 from keras_albert.text.tokenizer import Tokenizer, check_max_length
 
 try:
@@ -88,7 +94,7 @@ class GraphTokenizer(tf.Module):
         self,
         a: tf.RaggedTensor,
         b: tf.RaggedTensor | None = None,
-        max_length: int = 512,
+        max_length: int = AlbertConfig.max_position_embeddings,
     ) -> dict[str, tf.Tensor]:
         """`Tokenizer.pack` of every row, padded to the longest one.
 

@@ -26,6 +26,7 @@ from keras_albert.config import (
     UNK_ID,
     VOCAB_FILE,
     VOCAB_SETTINGS_FILE,
+    AlbertConfig,
     AlbertError,
     read_json,
 )
@@ -202,7 +203,7 @@ class Tokenizer:
         self,
         a_ids: Sequence[int],
         b_ids: Sequence[int] | None = None,
-        max_length: int = 512,
+        max_length: int = AlbertConfig.max_position_embeddings,
     ) -> tuple[list[int], list[int]]:
         """`[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, cut to `max_length`.
 
@@ -234,7 +235,7 @@ class Tokenizer:
         self,
         texts: Sequence[str | bytes],
         pairs: Sequence[str | bytes] | None = None,
-        max_length: int = 512,
+        max_length: int = AlbertConfig.max_position_embeddings,
         pad_to: int | None = None,
     ) -> dict[str, np.ndarray]:
         """A batch for the model.

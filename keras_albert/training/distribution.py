@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_albert.data.pretraining import import_tensorflow
+
 
 def leave_gpu_to_backend() -> None:
     """Keeps TensorFlow's data pipeline from reserving JAX's or torch's GPU.
@@ -10,6 +12,4 @@ def leave_gpu_to_backend() -> None:
     """
     if keras.backend.backend() == "tensorflow":
         return
-    import tensorflow as tf
-
-    tf.config.set_visible_devices([], "GPU")
+    import_tensorflow().config.set_visible_devices([], "GPU")
