@@ -19,20 +19,20 @@ import python_corpus
 VOCAB_SIZE = 4000
 MODEL = {  # a small ALBERT; what is not named is ALBERT-base
     "vocab_size": VOCAB_SIZE,
-    "embedding_size": 64,
-    "hidden_size": 192,
+    "hidden_size": 128,
     "num_hidden_layers": 4,
-    "num_attention_heads": 6,
-    "intermediate_size": 768,
+    "num_attention_heads": 4,
+    "intermediate_size": 512,
     "max_position_embeddings": 128,
+    "initializer_range": 0.04,  # grows as the hidden size shrinks
 }
-PRETRAIN = {
-    "--steps": 900,
-    "--warmup-steps": 90,
+PRETRAIN = {  # many small steps: a small model learns most per minute so
+    "--steps": 2000,
+    "--warmup-steps": 200,
     "--batch-size": 32,
-    "--validate-every": 150,
+    "--validate-every": 250,
     "--optimizer.learning-rate": 0.004,
-    "--examples.sequence-length": 128,
+    "--examples.sequence-length": 64,
 }
 FINETUNE = {  # the same budget with and without pretraining
     "--sequence-length": 128,

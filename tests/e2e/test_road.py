@@ -22,7 +22,7 @@ from keras_albert.config import AlbertConfig, AlbertError
 
 CONFIG = AlbertConfig(
     vocab_size=160,
-    embedding_size=16,
+    embedding_size=32,
     hidden_size=48,
     num_hidden_layers=2,
     num_attention_heads=3,
@@ -31,11 +31,11 @@ CONFIG = AlbertConfig(
     initializer_range=0.1,
 )
 PRETRAIN = [
-    "--batch-size=16",
-    "--steps=150",
-    "--warmup-steps=15",
-    "--validate-every=100",
-    "--optimizer.learning-rate=0.02",
+    "--batch-size=8",
+    "--steps=400",
+    "--warmup-steps=40",
+    "--validate-every=250",
+    "--optimizer.learning-rate=0.005",
     "--examples.sequence-length=64",
     "--examples.max-predictions=9",
 ]
@@ -92,13 +92,13 @@ def road(tmp_path_factory, tiny_lines):
 def test_pretraining_report(road):
     report = json.loads((road / "pre" / "report.json").read_text())
     held_out = report["held_out"]
-    assert report["examples_seen"] == 150 * 16
+    assert report["examples_seen"] == 400 * 8
     assert held_out["mlm_accuracy"] > held_out["mlm_baseline"] > 0
     assert 0 <= held_out["sop_accuracy"] <= 1
     assert held_out["sop_baseline"] == 0.5
     with open(road / "pre" / "log.csv") as file:
         log = list(csv.DictReader(file))
-    assert len(log) == 2, "150 steps, validated after 100 and 150"
+    assert len(log) == 2, "400 steps, validated after 250 and 400"
     assert float(log[-1]["val_mlm_accuracy"]) == pytest.approx(
         held_out["mlm_accuracy"]
     )
