@@ -40,24 +40,29 @@ FINETUNE = {  # the same budget with and without pretraining
     "--epochs": 6,
     "--learning-rate": 3e-4,
 }
-QUESTIONS = (
-    "How do I remove whitespace from both ends of a string?",
-    "Which debugger command continues execution until the next breakpoint?",
-    "How can I format a number with two digits after the decimal point?",
-)
+QUESTIONS = {  # and the chapter that answers them
+    "How do I remove whitespace from both ends of a string?": "string-methods",
+    "Which debugger command continues execution until the next breakpoint?": (
+        "debugger"
+    ),
+    "How can I format a number with two digits after the decimal point?": (
+        "formatstrings"
+    ),
+}
 # Nothing of the package, only what a server has.
 ASK = """
 import sys
 import tensorflow as tf
 import tensorflow_text  # the server's tokenizer operations
 
+questions = sys.argv[2:]
 model = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
-answers = model(text=tf.constant(sys.argv[2:]))
-for question, label, score in zip(sys.argv[2:], answers["label"].numpy(),
-                                  answers["score"].numpy()):
-    print(f"  {question}\\n    -> {label.decode()} ({score:.2f})")
+answers = model(text=tf.constant(questions))
+for question, label, score in zip(
+    questions, answers["label"].numpy(), answers["score"].numpy()
+):
+    print(question, label.decode(), f"{score:.2f}", sep="\\t")
 assert not any(name.startswith("keras_albert") for name in sys.modules)
-print("  (this process never imported keras_albert)")
 """
 
 
@@ -129,10 +134,17 @@ def main(folder: Path) -> None:
     )
 
     step("Three questions, answered by the SavedModel in a fresh process")
-    subprocess.run(
+    answers = subprocess.run(
         [sys.executable, "-c", ASK, str(folder / "saved_model"), *QUESTIONS],
         check=True,
-    )
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
+    for line in answers.splitlines():
+        question, label, score = line.split("\t")
+        print(f"  {question}")
+        print(f"    -> {label} ({score}); right: {QUESTIONS[question]}")
+    print("  (TensorFlow alone: that process never imported keras_albert)")
     pretrained, finetuned, scratch = (
         json.loads((folder / name / "report.json").read_text())
         for name in ("pretrained", *runs)

@@ -42,8 +42,8 @@ PRETRAIN = [
 FINETUNE = [
     "--sequence-length=32",
     "--batch-size=16",
-    "--epochs=4",
-    "--learning-rate=0.003",
+    "--epochs=10",
+    "--learning-rate=0.001",
 ]
 
 
