@@ -5,6 +5,7 @@ Nothing heavy is imported before a command runs, so that help is instant.
 
 import contextlib
 import io
+import os
 import sys
 from typing import Annotated
 
@@ -81,12 +82,26 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs one command; exits with 2 on a user's mistake."""
     try:
         run = _parse(arguments)
+        _check_backend()
         dict(COMMANDS.values())[type(run)](run)
-    except AlbertError as error:
+    except (AlbertError, OSError) as error:  # OSError: no room, no permission
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _check_backend() -> None:
+    """AlbertError unless Keras can load the backend that it is told to."""
+    try:
+        import keras  # noqa: F401
+    except (ImportError, ValueError) as error:
+        name = os.environ.get("KERAS_BACKEND", "tensorflow")
+        raise AlbertError(
+            f"Keras cannot load the backend {name!r} ({error}). Set "
+            "KERAS_BACKEND to tensorflow, jax or torch, and install it: pip "
+            f"install 'keras-albert[{name}]'."
+        ) from None
 
 
 def _parse(arguments: list[str] | None):

@@ -84,12 +84,8 @@ def read_json(path: str | Path):
         raise AlbertError(f"{path}: not a JSON file ({error}).") from None
 
 
-def new_folder(path: str | Path) -> Path:
-    """Makes the folder of a run.
-
-    Raises:
-        AlbertError: it is a file, or already holds something.
-    """
+def check_free(path: str | Path) -> None:
+    """AlbertError if an output folder is a file or already holds something."""
     path = Path(path)
     if path.exists() and not path.is_dir():
         raise AlbertError(
@@ -101,6 +97,12 @@ def new_folder(path: str | Path) -> Path:
             f"{path}: the output folder already holds another run. Choose "
             "another output, or move the old one away; nothing was changed."
         )
+
+
+def new_folder(path: str | Path) -> Path:
+    """Makes the folder of a run; see `check_free`."""
+    check_free(path)
+    path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
     return path
 

@@ -8,11 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
-import keras
-
-from keras_albert.config import AlbertError, ExportRun, new_folder
+from keras_albert.config import (
+    AlbertError,
+    ExportRun,
+    check_free,
+    new_folder,
+)
+from keras_albert.training.distribution import traces_for_tensorflow
 from keras_albert.training.folders import Classifier, ModelFolder
 
 
@@ -28,7 +31,8 @@ def export(run: ExportRun) -> None:
         AlbertError: no classifier in the folder, the output exists, or a
             package is missing.
     """
-    if keras.backend.backend() == "tensorflow":
+    check_free(run.output)
+    if traces_for_tensorflow():
         _export_here(run)
     else:
         _export_in_worker(run)
@@ -38,26 +42,19 @@ def export(run: ExportRun) -> None:
 
 def _export_in_worker(run: ExportRun) -> None:
     worker = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from pathlib import Path; "
-            "from keras_albert.config import AlbertError, ExportRun; "
-            "from keras_albert.export.saved_model import _export_here\n"
-            "try:\n"
-            "    _export_here(ExportRun(*map(Path, sys.argv[1:])))\n"
-            "except AlbertError as error:\n"
-            "    sys.exit(str(error))",
-            str(run.model),
-            str(run.output),
-        ],
+        [sys.executable, "-m", "keras_albert.cli", "export"]
+        + ["--model", str(run.model), "--output", str(run.output)],
         env={**os.environ, "KERAS_BACKEND": "tensorflow"},
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
+    if worker.returncode == 2:  # a message for the user
+        raise AlbertError(
+            worker.stderr.splitlines()[-1].removeprefix("error: ")
+        )
     if worker.returncode:
-        lines = worker.stderr.strip().splitlines() or ["no message"]
-        raise AlbertError(lines[-1])
+        raise RuntimeError(f"The TensorFlow worker failed:\n{worker.stderr}")
 
 
 def _export_here(run: ExportRun) -> None:
@@ -105,17 +102,14 @@ def _export_here(run: ExportRun) -> None:
     module.serve = tf.function(
         serve, input_signature=signature, autograph=False, jit_compile=False
     )
-    unfinished = _reserve(run.output)
+    output = new_folder(run.output).resolve()
+    unfinished = new_folder(
+        output.with_name(f"{output.name}.unfinished-{os.getpid()}")
+    )
     try:
         tf.saved_model.save(
             module, str(unfinished), {"serving_default": module.serve}
         )
-        os.replace(unfinished, new_folder(run.output))
+        os.replace(unfinished, output)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _reserve(output: Path) -> Path:
-    """A fresh folder beside the output, once that is known to be free."""
-    new_folder(output)
-    return new_folder(output.parent / f"unfinished-{output.name}-{os.getpid()}")

@@ -19,6 +19,7 @@ from keras_albert.config import (
     UNK_ID,
     AlbertError,
     VocabRun,
+    check_free,
     new_folder,
 )
 from keras_albert.text.normalization import normalize
@@ -49,8 +50,7 @@ def train_vocabulary(run: VocabRun) -> Tokenizer:
         AlbertError: an input is missing or not UTF-8, there is no text, the
             output is taken, or `vocab_size` does not suit the text.
     """
-    if run.output.exists():
-        new_folder(run.output)  # refuse a taken output before the work
+    check_free(run.output)
     if not sum(1 for _ in _lines(run)):
         files = ", ".join(str(path) for path in run.input) or "no file given"
         raise AlbertError(

@@ -5,11 +5,15 @@ import keras
 from keras_albert.data.pretraining import import_tensorflow
 
 
+def traces_for_tensorflow() -> bool:
+    """Whether this process can trace graphs for TensorFlow's servers."""
+    return keras.backend.backend() == "tensorflow"
+
+
 def leave_gpu_to_backend() -> None:
     """Keeps TensorFlow's data pipeline from reserving JAX's or torch's GPU.
 
     Must come before TensorFlow makes its first tensor.
     """
-    if keras.backend.backend() == "tensorflow":
-        return
-    import_tensorflow().config.set_visible_devices([], "GPU")
+    if keras.backend.backend() != "tensorflow":
+        import_tensorflow().config.set_visible_devices([], "GPU")

@@ -11,6 +11,7 @@ from keras_albert.config import (
     AlbertError,
     FinetuneRun,
     OptimizerConfig,
+    check_free,
     new_folder,
 )
 from keras_albert.data.tables import (
@@ -40,6 +41,7 @@ def finetune(run: FinetuneRun) -> dict:
         AlbertError: input that does not fit, before anything is written; or a
             loss that is not finite.
     """
+    check_free(run.output)
     leave_gpu_to_backend()
     table = read_table(run.train, run.columns)
     labels = _label_names(table, run.train)

@@ -10,11 +10,14 @@ report.json         what it reached; log.csv its way there
 import dataclasses
 import json
 import os
+import sys
 import zipfile
 from pathlib import Path
 
 import keras
 import numpy as np
+from rich.console import Console
+from rich.progress import track
 
 from keras_albert.checkpoints.tf1 import load_tf1
 from keras_albert.config import (
@@ -73,11 +76,10 @@ class ModelFolder:
                 f"{folder}: not a folder of a model (no {TASK_FILE}). Give the "
                 "output folder of `keras-albert pretrain` or `finetune`."
             )
-        return cls(
-            load_model(folder / MODEL_FILE),
-            Tokenizer(folder),
-            read_json(folder / TASK_FILE),
-        )
+        tokenizer = Tokenizer(folder)
+        model = load_model(folder / MODEL_FILE)
+        _check_vocabulary(folder, model.config, tokenizer)
+        return cls(model, tokenizer, read_json(folder / TASK_FILE))
 
 
 def load_model(path: str | Path) -> keras.Model:
@@ -118,9 +120,23 @@ def load_pretrained(folder: str | Path) -> tuple[AlbertBackbone, Tokenizer]:
             f"pretrain`, or one with {CONFIG_FILE}, {RELEASED_PREFIX}.* and "
             "the *.model vocabulary."
         )
-    backbone = AlbertBackbone(AlbertConfig.from_json(folder / CONFIG_FILE))
+    tokenizer = Tokenizer(folder)
+    config = AlbertConfig.from_json(folder / CONFIG_FILE)
+    _check_vocabulary(folder, config, tokenizer)
+    backbone = AlbertBackbone(config)
     load_tf1(backbone, folder / RELEASED_PREFIX)
-    return backbone, Tokenizer(folder)
+    return backbone, tokenizer
+
+
+def _check_vocabulary(
+    folder: Path, config: AlbertConfig, tokenizer: Tokenizer
+) -> None:
+    if tokenizer.vocab_size > config.vocab_size:
+        raise AlbertError(
+            f"{folder}: the vocabulary has {tokenizer.vocab_size} pieces, the "
+            f"model knows vocab_size={config.vocab_size}. Put the vocabulary "
+            "there that the model was trained with."
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +189,13 @@ class Classifier:
             )
         rows = pack_rows(self.tokenizer, texts, pairs, self.sequence_length)
         probabilities = np.zeros((len(rows), len(self.labels)), "float32")
-        for start in range(0, len(rows), batch_size):
+        for start in track(
+            range(0, len(rows), batch_size),
+            description="Classifying",
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        ):
             chosen = rows[start : start + batch_size]
             x, _, _ = pad_batch(
                 chosen,

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import os
 import sys
 import warnings
 from pathlib import Path
@@ -16,6 +15,7 @@ from keras_albert.config import (
     AlbertConfig,
     AlbertError,
     PretrainRun,
+    check_free,
     new_folder,
 )
 from keras_albert.data.pretraining import (
@@ -43,6 +43,7 @@ def pretrain(run: PretrainRun) -> dict:
         AlbertError: input that does not fit, before anything is written; or a
             loss that is not finite, the last good model being kept.
     """
+    check_free(run.output)
     leave_gpu_to_backend()
     shards = ShardSet.open(run.data)
     validation = run.validation and ShardSet.open(run.validation)
@@ -239,8 +240,6 @@ def _check_fit(
             f"{run.validation} was prepared with another vocabulary than "
             f"{run.data}. Prepare both with the same one."
         )
-    if os.path.exists(run.output) and os.path.samefile(run.data, run.output):
-        raise AlbertError(f"{run.output}: data and output are one folder.")
 
 
 def _describe(run, config, model, shards) -> None:

@@ -366,9 +366,16 @@ def test_released_archive(road, tmp_path):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     with pytest.raises(AlbertError, match=r"\.model"):
         load_pretrained(tmp_path)
-    vocab = (road / "vocab" / "spiece.model").read_bytes()
-    (tmp_path / "30k-clean.model").write_bytes(vocab)
+    file = tmp_path / "30k-clean.model"
+    file.write_bytes((road / "vocab" / "spiece.model").read_bytes())
+    with pytest.raises(AlbertError, match=r"160 pieces.*vocab_size=120"):
+        load_pretrained(tmp_path)
+    main(
+        ["vocab", "--input", str(road / "train.txt"), "--vocab-size", "120"]
+        + ["--output", str(tmp_path / "smaller")]
+    )
+    file.write_bytes((tmp_path / "smaller" / "spiece.model").read_bytes())
     backbone, tokenizer = load_pretrained(tmp_path)
-    assert tokenizer.vocab_size == 160
+    assert tokenizer.vocab_size == 120
     kernel = np.asarray(keras.ops.convert_to_numpy(backbone.pooler.kernel))
     assert kernel.shape == (32, 32)
