@@ -16,9 +16,14 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from keras_albert import Classifier, load_pretrained
+from keras_albert import (
+    AlbertForSequenceClassification,
+    Classifier,
+    load_pretrained,
+)
 from keras_albert.cli import main
 from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.training.folders import ModelFolder
 
 CONFIG = AlbertConfig(
     vocab_size=160,
@@ -152,27 +157,34 @@ def test_predict_keeps_rows_and_order(road, capsys):
     assert "nothing was changed" in capsys.readouterr().err
 
 
-def test_saved_model_answers_strings_in_a_fresh_process(road):
-    """Neither keras_albert nor a Keras model; results equal `predict`."""
-    texts = ["The fox sold £9 of tea in 1950.", "", "ÉLODIE " * 90, "a"]
-    code = (
-        "import json, sys\n"
-        "import tensorflow as tf, tensorflow_text\n"
-        "serve = tf.saved_model.load(sys.argv[1]).signatures\n"
-        "out = serve['serving_default'](text=tf.constant(sys.argv[2:]))\n"
-        "assert not [m for m in sys.modules if m.startswith('keras_albert')]\n"
-        "print(json.dumps({'label': [l.decode() for l in\n"
-        "    out['label'].numpy()], 'p': out['probabilities'].numpy()"
-        ".tolist()}))\n"
-    )
+ASK = """
+import json, sys
+import tensorflow as tf, tensorflow_text
+
+serve = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+inputs = {k: tf.constant(v) for k, v in json.loads(sys.argv[2]).items()}
+out = {k: v.numpy() for k, v in serve(**inputs).items()}
+assert not [m for m in sys.modules if m.startswith("keras_albert")]
+label = [name.decode() for name in out["label"]]
+print(json.dumps({"label": label, "p": out["probabilities"].tolist()}))
+"""
+
+
+def ask(saved_model, inputs):
+    """The answers of a process that has TensorFlow and nothing of ours."""
     result = subprocess.run(
-        [sys.executable, "-c", code, str(road / "served"), *texts],
+        [sys.executable, "-c", ASK, saved_model, inputs],
         check=True,
         capture_output=True,
         text=True,
-        cwd=road,
     )
-    answers = json.loads(result.stdout)
+    return json.loads(result.stdout)
+
+
+def test_saved_model_answers_strings_in_a_fresh_process(road):
+    """Results equal those of the classifier."""
+    texts = ["The fox sold £9 of tea in 1950.", "", "ÉLODIE " * 90, "a"]
+    answers = ask(str(road / "served"), json.dumps({"text": texts}))
     classifier = Classifier.load(road / "fine")
     np.testing.assert_allclose(
         answers["p"], classifier.probabilities(texts), atol=1e-5
@@ -379,3 +391,28 @@ def test_released_archive(road, tmp_path):
     assert tokenizer.vocab_size == 120
     kernel = np.asarray(keras.ops.convert_to_numpy(backbone.pooler.kernel))
     assert kernel.shape == (32, 32)
+
+
+def test_saved_model_of_pairs(road, tmp_path):
+    """A model of pairs takes two strings; an empty second one is a single."""
+    backbone, tokenizer = load_pretrained(road / "pre")
+    task = {
+        "task": "classification",
+        "labels": ["no", "yes"],
+        "sequence_length": 32,
+        "pairs": True,
+        "columns": {"text": "text", "pair": "second"},
+    }
+    model = AlbertForSequenceClassification(backbone, num_labels=2)
+    (tmp_path / "fine").mkdir()
+    ModelFolder(model, tokenizer, task).save(tmp_path / "fine")
+    served = str(tmp_path / "served")
+    main(["export", "--model", str(tmp_path / "fine"), "--output", served])
+    texts = ["A dog found a letter.", "The fox", "near London " * 20, ""]
+    pairs = ["My uncle sold it.", "", "in 1990 " * 30, "a"]
+    answers = ask(served, json.dumps({"text": texts, "pair": pairs}))
+    classifier = Classifier.load(tmp_path / "fine")
+    expected = classifier.probabilities(texts, pairs)
+    np.testing.assert_allclose(answers["p"], expected, atol=1e-5)
+    with pytest.raises(AlbertError, match="trained on pairs"):
+        classifier.predict(texts)
