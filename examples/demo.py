@@ -69,11 +69,14 @@ assert not any(name.startswith("keras_albert") for name in sys.modules)
 def main(folder: Path) -> None:
     """Runs every step and prints the report."""
     started = time.monotonic()
-    if folder.exists():
-        if not (folder / "text").is_dir() and any(folder.iterdir()):
-            sys.exit(f"{folder}: not the folder of a demo; choose another.")
+    mark = folder / ".keras_albert_demo"
+    if mark.is_file():
         print(f"Removing the results of an earlier demo in {folder}")
         shutil.rmtree(folder)
+    elif folder.exists():
+        sys.exit(f"{folder} exists and is not of a demo: choose another.")
+    folder.mkdir(parents=True)
+    mark.touch()
     text = folder / "text"
     step("Text from this Python's own documentation")
     python_corpus.main(text)

@@ -12,8 +12,8 @@ writes to FOLDER
     held_out.txt   documents to measure pretraining on
     chapters.train.tsv, chapters.test.tsv
                    passages of the reference with the chapter they are from;
-                   the test passages are part of held_out.txt, never of
-                   train.txt
+                   the test passages are part of held_out.txt, and no sentence
+                   of held_out.txt is in train.txt
 """
 
 import ast
@@ -29,7 +29,7 @@ SEED = 1
 PASSAGE_SENTENCES = 2
 FEWEST_PASSAGES = 20  # of a chapter that counts as a class
 HELD_OUT_SHARE = 0.2  # of the passages of each chapter
-HELD_OUT_EVERY = 20  # every so manieth module is held out
+HELD_OUT_EVERY = 20  # one module in so many is held out
 SKIPPED_FOLDERS = {
     "__pycache__",
     "ensurepip",
@@ -151,9 +151,14 @@ def main(folder: Path) -> None:
     for index, lines in enumerate(modules()):
         (train if index % HELD_OUT_EVERY else held_out).append(lines)
 
+    # The same sentence can stand in several places.
+    hidden = {sentence for lines in held_out for sentence in lines}
+    train = [[s for s in lines if s not in hidden] for lines in train]
+    train = [lines for lines in train if lines]
+
     folder.mkdir(parents=True, exist_ok=True)
     for name, documents in (("train", train), ("held_out", held_out)):
-        text = "\n\n".join("\n".join(lines) for lines in documents if lines)
+        text = "\n\n".join("\n".join(lines) for lines in documents)
         (folder / f"{name}.txt").write_text(text + "\n", encoding="utf-8")
         words = len(text.split())
         print(f"{name}.txt: {len(documents):,} documents, {words:,} words")

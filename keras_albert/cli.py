@@ -4,9 +4,11 @@ Nothing heavy is imported before a command runs, so that help is instant.
 """
 
 import contextlib
+import importlib
 import io
 import os
 import sys
+import tempfile
 from typing import Annotated
 
 import tyro
@@ -82,7 +84,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs one command; exits with 2 on a user's mistake."""
     try:
         run = _parse(arguments)
-        _check_backend()
+        if type(run) not in (VocabRun, PrepareRun):  # text alone
+            _load_backend()
         dict(COMMANDS.values())[type(run)](run)
     except (AlbertError, OSError) as error:  # OSError: no room, no permission
         print(f"error: {error}", file=sys.stderr)
@@ -91,17 +94,31 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(130)
 
 
-def _check_backend() -> None:
-    """AlbertError unless Keras can load the backend that it is told to."""
-    try:
-        import keras  # noqa: F401
-    except (ImportError, ValueError) as error:
-        name = os.environ.get("KERAS_BACKEND", "tensorflow")
-        raise AlbertError(
-            f"Keras cannot load the backend {name!r} ({error}). Set "
-            "KERAS_BACKEND to tensorflow, jax or torch, and install it: pip "
-            f"install 'keras-albert[{name}]'."
-        ) from None
+def _load_backend() -> None:
+    """Imports Keras and TensorFlow without TensorFlow's start-up chatter.
+
+    Raises:
+        AlbertError: Keras cannot load the backend that it is told to.
+    """
+    name = os.environ.get("KERAS_BACKEND", "tensorflow")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    with tempfile.TemporaryFile() as chatter, contextlib.ExitStack() as stack:
+        if os.environ["TF_CPP_MIN_LOG_LEVEL"] != "0":
+            # It comes from C++, below sys.stderr.
+            stderr = os.dup(2)
+            os.dup2(chatter.fileno(), 2)
+            stack.callback(os.close, stderr)
+            stack.callback(os.dup2, stderr, 2)
+        try:
+            import keras  # noqa: F401
+
+            importlib.import_module("tensorflow")
+        except (ImportError, ValueError) as error:
+            raise AlbertError(
+                f"cannot load the Keras backend {name!r} and TensorFlow, which "
+                f"feeds the data ({error}). Set KERAS_BACKEND to tensorflow, "
+                "jax or torch, and install that extra of keras-albert."
+            ) from None
 
 
 def _parse(arguments: list[str] | None):

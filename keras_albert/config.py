@@ -1,4 +1,4 @@
-"""Every number of the package, each written once, with its unit and source.
+"""Every default of the package, written once, with its unit and source.
 
 Sources: "Paper" is Lan et al. 2019 (arXiv:1909.11942v6); "reference" is
 google-research/albert at b772393. Letters in brackets are the paper's:
@@ -12,6 +12,8 @@ import dataclasses
 import difflib
 import json
 import math
+import os
+import tempfile
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +23,9 @@ class AlbertError(ValueError):
 
     The command line prints its message on one line and exits with status 2.
     """
+
+
+LARGEST_COUNT = 2**31 - 1  # backends count in int32
 
 
 def is_number(value) -> bool:
@@ -34,17 +39,19 @@ def is_number(value) -> bool:
 
 def check_positive(name: str, value: int) -> None:
     """AlbertError unless `value` is an integer of 1 or more."""
-    if type(value) is not int or value < 1:
+    if type(value) is not int or not 1 <= value <= LARGEST_COUNT:
         raise AlbertError(
-            f"`{name}` must be a positive integer. Received: {name}={value!r}."
+            f"`{name}` must be a positive integer (up to {LARGEST_COUNT}). "
+            f"Received: {name}={value!r}."
         )
 
 
 def check_seed(seed: int) -> None:
     """AlbertError unless `seed` is an integer, 0 or more."""
-    if type(seed) is not int or seed < 0:
+    if type(seed) is not int or not 0 <= seed < 2**32:
         raise AlbertError(
-            f"`seed` must be an integer, 0 or more. Received: seed={seed!r}."
+            "`seed` must be an integer from 0 to 4294967295. "
+            f"Received: seed={seed!r}."
         )
 
 
@@ -80,7 +87,7 @@ def read_json(path: str | Path):
         raise AlbertError(f"{path}: no such file.")
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise AlbertError(f"{path}: not a JSON file ({error}).") from None
 
 
@@ -94,8 +101,9 @@ def check_free(path: str | Path) -> None:
         )
     if path.is_dir() and any(path.iterdir()):
         raise AlbertError(
-            f"{path}: the output folder already holds another run. Choose "
-            "another output, or move the old one away; nothing was changed."
+            f"{path}: the output folder is not empty, it may hold another run. "
+            "Choose another output, or move the old one away; nothing was "
+            "changed."
         )
 
 
@@ -105,6 +113,38 @@ def new_folder(path: str | Path) -> Path:
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def claim_folder(path: str | Path, run) -> Path:
+    """Makes the folder of a long run and keeps its settings in `run.json`.
+
+    Of two runs that start at once with one folder, one gets an AlbertError.
+    """
+    path = new_folder(path)
+    settings = json.dumps(dataclasses.asdict(run), indent=2, default=str)
+    try:
+        with open(path / RUN_FILE, "x", encoding="utf-8") as file:
+            file.write(settings + "\n")
+    except FileExistsError:
+        raise AlbertError(
+            f"{path}: another run has just taken this output folder. Choose "
+            "another output."
+        ) from None
+    return path
+
+
+def unfinished_folder(output: Path) -> Path:
+    """A fresh folder beside `output`, to be renamed to it when complete."""
+    prefix = f"{output.name}.unfinished-"
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=output.parent))
+    folder.chmod(0o777 & ~_umask())  # mkdtemp's are for their owner alone
+    return folder
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 # Token ids fixed by the vocabulary recipe (reference README, "sentencepiece").
@@ -118,6 +158,7 @@ VOCAB_FILE = "spiece.model"
 VOCAB_SETTINGS_FILE = "spiece.json"  # {"lower_case": bool}
 TASK_FILE = "task.json"
 REPORT_FILE = "report.json"
+RUN_FILE = "run.json"
 LOG_FILE = "log.csv"
 
 LAYER_NORM_EPSILON = 1e-12  # tf.contrib.layers.layer_norm, float32
@@ -133,6 +174,18 @@ _IGNORED_KEYS = (
     "net_structure_type",
     "num_memory_blocks",
     "ln_type",
+)
+
+
+# What a config file must say: a size left out is hardly meant to be base's.
+_SIZES = (
+    "vocab_size",
+    "embedding_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
 )
 
 
@@ -181,11 +234,8 @@ class AlbertConfig:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.type is int and (type(value) is not int or value < 1):
-                raise AlbertError(
-                    f"`{field.name}` must be a positive integer. "
-                    f"Received: {field.name}={value!r}."
-                )
+            if field.type is int:
+                check_positive(field.name, value)
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             check_probability(name, getattr(self, name))
         if not is_number(self.initializer_range) or self.initializer_range <= 0:
@@ -250,13 +300,22 @@ class AlbertConfig:
                 f"Received: {content['net_structure_type']!r}."
             )
         known = [field.name for field in dataclasses.fields(cls)]
-        for key in content:
-            if key not in known and key not in _IGNORED_KEYS:
-                close = difflib.get_close_matches(key, known, n=1)
-                hint = f"Did you mean `{close[0]}`?" if close else "Remove it."
-                raise AlbertError(
-                    f"`{key}` is not a field of an ALBERT config. {hint}"
-                )
+        unknown = [
+            key for key in content if key not in (*known, *_IGNORED_KEYS)
+        ]
+        if unknown:
+            close = difflib.get_close_matches(unknown[0], known, n=1)
+            hint = f"Did you mean `{close[0]}`?" if close else "Remove them."
+            raise AlbertError(
+                "these are not fields of an ALBERT config: "
+                f"{', '.join(f'`{key}`' for key in unknown)}. {hint}"
+            )
+        missing = [key for key in _SIZES if key not in content]
+        if missing:
+            raise AlbertError(
+                "an ALBERT config needs all of its sizes. Missing: "
+                f"{', '.join(f'`{key}`' for key in missing)}."
+            )
         return cls(**{k: v for k, v in content.items() if k in known})
 
 
@@ -352,6 +411,15 @@ class ExampleConfig:
             raise AlbertError(
                 "`sequence_length` must be at least 8 tokens. "
                 f"Received: {self.sequence_length}."
+            )
+        # The default may stand with short sequences: what is unused is masked.
+        if self.max_predictions > max(
+            self.sequence_length, ExampleConfig.max_predictions
+        ):
+            raise AlbertError(
+                "`max_predictions` must not exceed `sequence_length`. "
+                f"Received: max_predictions={self.max_predictions}, "
+                f"sequence_length={self.sequence_length}."
             )
         check_probability("masked_lm_prob", self.masked_lm_prob)
         check_probability("short_seq_prob", self.short_seq_prob)
@@ -463,9 +531,9 @@ class FinetuneRun:
     from_scratch: bool = False
     """keep the model's architecture and vocabulary, but start from random
     weights: the baseline that shows what pretraining gave"""
-    sequence_length: int = 512
-    """longest text, in tokens; the rest is cut off (reference
-    run_classifier.py)"""
+    sequence_length: int | None = None
+    """longest text, in tokens; the rest is cut off. As long as the model can
+    (512 in released models and in the reference) when not given"""
     batch_size: int = 32
     """examples in a step (reference run_classifier.py)"""
     epochs: int = 3
@@ -486,8 +554,10 @@ class FinetuneRun:
     columns: TableColumns = TableColumns()
 
     def __post_init__(self):
-        for name in ("sequence_length", "batch_size", "epochs"):
+        for name in ("batch_size", "epochs"):
             check_positive(name, getattr(self, name))
+        if self.sequence_length is not None:
+            check_positive("sequence_length", self.sequence_length)
         check_positive_number("learning_rate", self.learning_rate)
         check_probability("warmup_share", self.warmup_share)
         check_probability("classifier_dropout", self.classifier_dropout)

@@ -22,7 +22,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import os
 import shutil
 import sys
 import time
@@ -38,8 +37,10 @@ from keras_albert.config import (
     PrepareRun,
     new_folder,
     read_json,
+    unfinished_folder,
 )
-from keras_albert.data.documents import check_files, read_documents
+from keras_albert.data.documents import read_documents
+from keras_albert.text.files import check_files
 from keras_albert.text.tokenizer import Tokenizer
 
 MANIFEST_FILE = "manifest.json"
@@ -142,7 +143,7 @@ def prepare(run: PrepareRun) -> Manifest:
     """Tokenizes text files into a folder of shards.
 
     The folder appears as a whole at the end: until then everything is in
-    `OUTPUT.unfinished-PID` beside it, which a mistake in the input removes and
+    `OUTPUT.unfinished-...` beside it, which a mistake in the input removes and
     a killed process leaves behind. A shard ends at the first document that
     would make it longer than `run.shard_tokens`; a longer document has a shard
     of its own. Sentences without a token are dropped, and so are documents
@@ -158,9 +159,8 @@ def prepare(run: PrepareRun) -> Manifest:
     existed = run.output.exists()
     try:
         output = new_folder(run.output).resolve()
-        unfinished = output.with_name(f"{output.name}.unfinished-{os.getpid()}")
+        unfinished = unfinished_folder(output)
         try:
-            unfinished.mkdir()
             manifest = _write_shards(
                 read_documents(inputs), tokenizer, run.shard_tokens, unfinished
             )
@@ -367,7 +367,11 @@ class ShardSet:
         """
         folder = Path(folder)
         if not folder.is_dir():
-            raise AlbertError(f"{folder}: no such folder.")
+            found = "a file" if folder.exists() else "nothing"
+            raise AlbertError(
+                f"{folder}: expected a folder of token shards, found {found}. "
+                "Make one with `keras-albert prepare`."
+            )
         manifest = Manifest.read(folder)
         if not manifest.count("documents"):
             raise AlbertError(

@@ -6,6 +6,8 @@ Shapes: B examples in a batch, S tokens a row.
 import csv
 import dataclasses
 import json
+import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -18,8 +20,8 @@ from keras_albert.config import (
     check_positive,
     check_seed,
 )
-from keras_albert.data.documents import check_files, read_lines
 from keras_albert.data.pretraining import batch_dataset, import_tensorflow
+from keras_albert.text.files import check_files, read_lines
 from keras_albert.text.tokenizer import Tokenizer
 
 # Lengths that batches are padded to. Few, as XLA compiles the model once for
@@ -56,8 +58,8 @@ def read_table(
 
     .tsv has a header and no quoting; .csv a header and RFC 4180 quoting;
     .jsonl an object a line; .txt a text a line, without labels. UTF-8, with or
-    without a byte order mark. Blank lines are skipped, except in .txt, where
-    each line is an example.
+    without a byte order mark. Blank lines are skipped, but in .txt only at
+    the end: there each line is an example.
 
     In JSONL a text is a string; a label may also be a number or a boolean and
     then reads as it is written there.
@@ -282,6 +284,11 @@ def _label(row: dict[str, object], column: str, place: str) -> str:
             f"boolean. Received: {value!r:.60}."
         )
     value = value.strip()
+    if not value.isascii() and value != value.encode(errors="ignore").decode():
+        raise AlbertError(
+            f"{place}: the label {value!r} has half a character (a lone "
+            "surrogate). Correct it."
+        )
     if not value:
         raise AlbertError(
             f"{place}: the label in column `{column}` is empty. Fill it in or "
@@ -297,7 +304,8 @@ def _value(
         raise AlbertError(
             f"{place}: no column `{column}` for the {kind}. The columns are "
             f"{', '.join(f'`{name}`' for name in row) or 'none'}. Name the "
-            f"right one with --columns.{kind}, or rename it in the file."
+            f"right one with `finetune --columns.{kind}`, rename it in the "
+            "file, or add the header line if it is missing."
         )
     return row[column]
 
@@ -313,6 +321,7 @@ def _read_tsv(path: Path, columns: TableColumns) -> Iterator[_Row]:
 
 def _read_csv(path: Path, columns: TableColumns) -> Iterator[_Row]:
     def records():
+        csv.field_size_limit(sys.maxsize)  # texts may be long
         reader = csv.reader(
             (f"{line}\n" for _, line in read_lines(path)), strict=True
         )
@@ -340,6 +349,13 @@ def _with_header(
     records = iter(records)
     _, header = next(records, (0, []))
     header = [name.strip() for name in header]
+    if len(header) == 1 and (found := re.search(r"[;,\t|]", header[0])):
+        separator = "tabs" if path.suffix.lower() == ".tsv" else "commas"
+        raise AlbertError(
+            f"{path}: expected columns separated by {separator}, as the "
+            f"extension says. Received a header with {found[0]!r}: "
+            f"{header[0]:.60}. Rename or convert the file."
+        )
     if len(set(header)) < len(header):
         raise AlbertError(
             f"{path}: the header names a column twice: {', '.join(header)}. "
@@ -361,9 +377,9 @@ def _read_jsonl(path: Path, columns: TableColumns) -> Iterator[_Row]:
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise AlbertError(
-                f"{path}:{number}: not JSON ({error.msg}). Expected one object "
+                f"{path}:{number}: not JSON ({error}). Expected one object "
                 "a line."
             ) from None
         if not isinstance(row, dict):
@@ -375,8 +391,17 @@ def _read_jsonl(path: Path, columns: TableColumns) -> Iterator[_Row]:
 
 
 def _read_txt(path: Path, columns: TableColumns) -> Iterator[_Row]:
+    blank = None
     for number, line in read_lines(path):
-        yield number, {columns.text: line}
+        if blank and line.strip():
+            raise AlbertError(
+                f"{path}:{blank}: a blank line. Each line is an example: "
+                "remove it."
+            )
+        if line.strip():
+            yield number, {columns.text: line}
+        else:
+            blank = blank or number  # fine at the end of the file
 
 
 _READERS = {

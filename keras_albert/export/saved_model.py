@@ -14,6 +14,7 @@ from keras_albert.config import (
     ExportRun,
     check_free,
     new_folder,
+    unfinished_folder,
 )
 from keras_albert.training.distribution import traces_for_tensorflow
 from keras_albert.training.folders import Classifier, ModelFolder
@@ -24,8 +25,8 @@ def export(run: ExportRun) -> None:
 
     Signature `serving_default`: `text` (and `pair`, for a model of pairs),
     strings [B], to `label` string [B], `score` float32 [B], `probabilities`
-    float32 [B, C]. Text that is too long is cut off as in training; malformed
-    UTF-8 is ignored.
+    float32 [B, C] and the `labels` string [B, C] they belong to. Text that is
+    too long is cut off as in training; malformed UTF-8 is ignored.
 
     Raises:
         AlbertError: no classifier in the folder, the output exists, or a
@@ -66,7 +67,7 @@ def _export_here(run: ExportRun) -> None:
     from keras_albert.text.graph import GraphTokenizer
 
     tokenizer = GraphTokenizer(classifier.tokenizer)
-    labels = classifier.labels
+    labels = tf.constant(classifier.labels)
 
     module = tf.Module(name="albert_classifier")
     module.tokenizer = tokenizer
@@ -79,9 +80,11 @@ def _export_here(run: ExportRun) -> None:
         probabilities = tf.nn.softmax(model(packed, training=False))
         best = tf.argmax(probabilities, axis=-1)
         return {
-            "label": tf.gather(tf.constant(labels), best),
+            "label": tf.gather(labels, best),
             "score": tf.reduce_max(probabilities, axis=-1),
             "probabilities": probabilities,
+            # Beside each row, as servers want one batch size for all outputs.
+            "labels": tf.tile([labels], [tf.shape(probabilities)[0], 1]),
         }
 
     def strings(name):
@@ -103,9 +106,7 @@ def _export_here(run: ExportRun) -> None:
         serve, input_signature=signature, autograph=False, jit_compile=False
     )
     output = new_folder(run.output).resolve()
-    unfinished = new_folder(
-        output.with_name(f"{output.name}.unfinished-{os.getpid()}")
-    )
+    unfinished = unfinished_folder(output)
     try:
         tf.saved_model.save(
             module, str(unfinished), {"serving_default": module.serve}

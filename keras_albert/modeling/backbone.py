@@ -37,6 +37,21 @@ class AlbertModel(keras.Model):
         check_ids(self.config, x)
         return super().fit(x, *args, **kwargs)
 
+    def train_on_batch(self, x, *args, **kwargs):
+        """Checks ids in NumPy inputs, then `keras.Model.train_on_batch`."""
+        check_ids(self.config, x)
+        return super().train_on_batch(x, *args, **kwargs)
+
+    def test_on_batch(self, x, *args, **kwargs):
+        """Checks ids in NumPy inputs, then `keras.Model.test_on_batch`."""
+        check_ids(self.config, x)
+        return super().test_on_batch(x, *args, **kwargs)
+
+    def predict_on_batch(self, x):
+        """Checks ids in NumPy inputs, then `keras.Model.predict_on_batch`."""
+        check_ids(self.config, x)
+        return super().predict_on_batch(x)
+
     def evaluate(self, x=None, *args, **kwargs):
         """Checks ids in NumPy inputs, then `keras.Model.evaluate`."""
         check_ids(self.config, x)
@@ -184,6 +199,9 @@ def check_ids(config: AlbertConfig, inputs) -> None:
         "token_ids": ("vocab_size", config.vocab_size),
         "segment_ids": ("type_vocab_size", config.type_vocab_size),
     }
+    token_ids = inputs.get("token_ids")
+    if isinstance(token_ids, np.ndarray) and token_ids.ndim == 2:
+        limits["masked_positions"] = ("sequence length", token_ids.shape[1])
     for name, (field, size) in limits.items():
         ids = inputs.get(name)
         if not isinstance(ids, np.ndarray) or not ids.size:
@@ -196,6 +214,7 @@ def check_ids(config: AlbertConfig, inputs) -> None:
             wrong = ids.max() if ids.max() >= size else ids.min()
             raise AlbertError(
                 f"`{name}` must be from 0 to {size - 1} ({field}={size}). "
-                f"Received: {wrong}. Use the vocabulary that the model was "
-                "trained with."
+                f"Received: {wrong}."
+                + " Use the vocabulary that the model was trained with."
+                * (name == "token_ids")
             )

@@ -117,7 +117,8 @@ class GraphTokenizer(tf.Module):
             end_a = tf.where(paired, tf.minimum(lengths_a, keep_a) + 1, end_a)
             end_b = end_a + tf.minimum(lengths_b, keep_b) + 1
             end = tf.where(paired, end_b, end_a)
-        width = tf.reduce_max(tf.concat([end + 1, [0]], axis=0))
+        # Room for [CLS] and [SEP] even in a batch without a row.
+        width = tf.reduce_max(tf.concat([end + 1, [2]], axis=0))
         position = tf.range(width)[tf.newaxis, :]  # [1, S]
         end_a, end = end_a[:, tf.newaxis], end[:, tf.newaxis]  # [B, 1]
 

@@ -10,6 +10,7 @@ from the tokenizer made here, so the two cannot disagree on a rule.
 import functools
 import hashlib
 import json
+import os
 import string
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -276,7 +277,7 @@ class Tokenizer:
             for a, b in zip(rows_a, rows_b, strict=True)
         ]
         if pad_to is None:
-            pad_to = max((len(tokens) for tokens, _ in rows), default=0)
+            pad_to = max((len(tokens) for tokens, _ in rows), default=2)
         shape = (len(rows), pad_to)
         token_ids = np.full(shape, PAD_ID, "int32")
         segment_ids = np.zeros(shape, "int32")
@@ -311,11 +312,15 @@ class Tokenizer:
         """Writes `spiece.model` and `spiece.json`; makes the folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / VOCAB_FILE).write_bytes(self.model_bytes)
-        settings = json.dumps({"lower_case": self.lower_case}, indent=2)
-        (folder / VOCAB_SETTINGS_FILE).write_text(
-            settings + "\n", encoding="utf-8"
-        )
+        settings = json.dumps({"lower_case": self.lower_case}, indent=2) + "\n"
+        # The settings first: a vocabulary without them is taken for released.
+        for name, content in (
+            (VOCAB_SETTINGS_FILE, settings.encode()),
+            (VOCAB_FILE, self.model_bytes),
+        ):
+            unfinished = folder / f"unfinished-{name}"
+            unfinished.write_bytes(content)
+            os.replace(unfinished, folder / name)
 
 
 def check_max_length(max_length: int, pair: bool) -> None:

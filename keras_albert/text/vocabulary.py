@@ -8,7 +8,6 @@ control symbols, and eight characters that always stay pieces of their own.
 import io
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import sentencepiece
 
@@ -22,6 +21,7 @@ from keras_albert.config import (
     check_free,
     new_folder,
 )
+from keras_albert.text.files import check_files, read_lines
 from keras_albert.text.normalization import normalize
 from keras_albert.text.tokenizer import Tokenizer
 
@@ -51,6 +51,7 @@ def train_vocabulary(run: VocabRun) -> Tokenizer:
             output is taken, or `vocab_size` does not suit the text.
     """
     check_free(run.output)
+    # All of them, so that bad UTF-8 is found before SentencePiece runs.
     if not sum(1 for _ in _lines(run)):
         files = ", ".join(str(path) for path in run.input) or "no file given"
         raise AlbertError(
@@ -63,26 +64,13 @@ def train_vocabulary(run: VocabRun) -> Tokenizer:
 
 
 def _lines(run: VocabRun) -> Iterator[str]:
-    for path in map(Path, run.input):
-        if not path.is_file():
-            raise AlbertError(
-                f"{path}: no such file. Expected a UTF-8 text file."
-            )
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    text = line.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    raise AlbertError(
-                        f"{path}, line {number}: not UTF-8 ({error.reason} at "
-                        f"byte {error.start} of the line). Convert the file "
-                        "to UTF-8, or remove the line."
-                    ) from None
-                # The trainer takes NUL for the end of a file and drops lines
-                # that hold it.
-                text = normalize(text.replace("\0", " "), not run.cased)
-                if text.strip():
-                    yield text
+    for path in check_files(run.input):
+        for _, line in read_lines(path):
+            # The trainer takes NUL for the end of a file and drops lines that
+            # hold it.
+            text = normalize(line.replace("\0", " "), not run.cased)
+            if text.strip():
+                yield text
 
 
 def _train(run: VocabRun) -> bytes:

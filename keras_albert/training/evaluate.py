@@ -9,7 +9,9 @@ from keras_albert.config import (
 from keras_albert.data.pretraining import validation_dataset
 from keras_albert.data.shards import ShardSet
 from keras_albert.data.tables import label_index, read_table
+from keras_albert.training.distribution import leave_gpu_to_backend
 from keras_albert.training.finetune import majority_baseline, report_line
+from keras_albert.training.fitting import progress_verbosity
 from keras_albert.training.folders import (
     CLASSIFICATION,
     Classifier,
@@ -18,7 +20,6 @@ from keras_albert.training.folders import (
 from keras_albert.training.pretrain import (
     compile_for_pretraining,
     held_out_report,
-    progress_verbosity,
     report_lines,
 )
 
@@ -29,6 +30,7 @@ def evaluate(run: EvaluateRun) -> dict:
     Raises:
         AlbertError: the model or the data cannot be used, an unknown label.
     """
+    leave_gpu_to_backend()
     loaded = ModelFolder.load(run.model)
     if loaded.task["task"] == CLASSIFICATION:
         return _evaluate_classifier(Classifier.of(loaded), loaded.task, run)
@@ -55,6 +57,12 @@ def _evaluate_classifier(
 
 
 def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
+    if run.data.is_file():
+        raise AlbertError(
+            f"{run.model} is a pretrained model: it is evaluated on a folder "
+            f"of token shards, but {run.data} is a file. Run `keras-albert "
+            "finetune` for a classifier."
+        )
     shards = ShardSet.open(run.data)
     shards.verify()
     if shards.fingerprint != loaded.tokenizer.fingerprint:

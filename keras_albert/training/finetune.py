@@ -1,28 +1,35 @@
 """Fine-tuning: a pretrained encoder and a table -> a text classifier."""
 
 import collections
+import dataclasses
 import math
 from pathlib import Path
 
 import keras
 
 from keras_albert.config import (
-    LOG_FILE,
     AlbertError,
     FinetuneRun,
     OptimizerConfig,
     check_free,
-    new_folder,
+    claim_folder,
 )
 from keras_albert.data.tables import (
     Table,
     classification_dataset,
     label_index,
+    pack_rows,
     read_table,
 )
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.heads import AlbertForSequenceClassification
+from keras_albert.text.tokenizer import (
+    SHORTEST_PAIR,
+    SHORTEST_SINGLE,
+    Tokenizer,
+)
 from keras_albert.training.distribution import leave_gpu_to_backend
+from keras_albert.training.fitting import fit_into_folder
 from keras_albert.training.folders import (
     CLASSIFICATION,
     ModelFolder,
@@ -30,8 +37,11 @@ from keras_albert.training.folders import (
     write_report,
 )
 from keras_albert.training.optimizer import make_optimizer
-from keras_albert.training.pretrain import KeepModel, progress_verbosity
 from keras_albert.training.schedules import WarmupPolynomialDecay
+
+SHOWN_LABELS = 8  # of the most frequent, before a run
+MANY_LABELS = 20  # fewer are believed in a table of any size
+LONGEST = 2**30  # tokens: no limit
 
 
 def finetune(run: FinetuneRun) -> dict:
@@ -45,19 +55,34 @@ def finetune(run: FinetuneRun) -> dict:
     leave_gpu_to_backend()
     table = read_table(run.train, run.columns)
     labels = _label_names(table, run.train)
+    label_ids = label_index(table.labels, labels, run.train)
     held_out = run.validation and read_table(run.validation, run.columns)
     held_out_ids = held_out and label_index(
         held_out.labels, labels, run.validation, held_out.lines
     )
     pretrained, tokenizer = load_pretrained(run.model)
     config = pretrained.config
-    if run.sequence_length > config.max_position_embeddings:
+    length = run.sequence_length or config.max_position_embeddings
+    if length > config.max_position_embeddings:
         raise AlbertError(
             "`sequence_length` must not exceed the model's "
             f"max_position_embeddings={config.max_position_embeddings}. "
-            f"Received: {run.sequence_length}."
+            f"Received: {length}. Lower --sequence-length."
         )
-    output = new_folder(run.output)
+    pairs = table.pairs is not None
+    shortest = SHORTEST_PAIR if pairs else SHORTEST_SINGLE
+    if length < shortest:
+        raise AlbertError(
+            f"`sequence_length` must be at least {shortest} for "
+            f"{'pairs' if pairs else 'single texts'}. Received: {length}. "
+            "Raise --sequence-length."
+        )
+    if pairs and config.type_vocab_size < 2:
+        raise AlbertError(
+            "Pairs have two segments: the model's `type_vocab_size` must be 2 "
+            f"or more. Received: {config.type_vocab_size}."
+        )
+    output = claim_folder(run.output, run)
 
     keras.utils.set_random_seed(run.seed)
     if run.dropout is not None:
@@ -84,30 +109,26 @@ def finetune(run: FinetuneRun) -> dict:
             tokenizer,
             table,
             label_ids,
-            sequence_length=run.sequence_length,
+            sequence_length=length,
             batch_size=run.batch_size,
             seed=seed,
         )
 
+    _describe(table, tokenizer, length, steps)
     task = {
         "task": CLASSIFICATION,
         "labels": labels,
-        "sequence_length": run.sequence_length,
-        "pairs": table.pairs is not None,
-        "columns": {"text": run.columns.text, "pair": run.columns.pair},
+        "sequence_length": length,
+        "pairs": pairs,
+        "columns": dataclasses.asdict(run.columns),
     }
-    history = model.fit(
-        batches(table, label_index(table.labels, labels, run.train), run.seed),
+    history = fit_into_folder(
+        ModelFolder(model, tokenizer, task),
+        output,
+        batches(table, label_ids, run.seed),
         epochs=run.epochs,
-        validation_data=held_out and batches(held_out, held_out_ids, seed=None),
-        callbacks=[
-            keras.callbacks.TerminateOnNaN(),
-            KeepModel(ModelFolder(model, tokenizer, task), output),
-            keras.callbacks.CSVLogger(output / LOG_FILE),
-        ],
-        shuffle=False,  # the dataset does it
-        verbose=progress_verbosity(),
-    ).history
+        validation=held_out and batches(held_out, held_out_ids, seed=None),
+    )
     report = {
         "labels": len(labels),
         "training_examples": len(table.texts),
@@ -123,6 +144,7 @@ def finetune(run: FinetuneRun) -> dict:
         }
     write_report(output, report)
     print(report_line(report))
+    print(f"-> {output}")
     return report
 
 
@@ -154,10 +176,27 @@ def report_line(report: dict) -> str:
             f"training accuracy {report['training_accuracy']:.3f}; nothing "
             "was held out (--validation)"
         )
+    better = report["accuracy"] > report["majority_baseline"]
     return (
         f"held-out accuracy {report['accuracy']:.3f} (always the most frequent "
         f"label: {report['majority_baseline']:.3f}; {report['count']:,} "
-        "examples)"
+        f"examples){'' if better else ': no better than guessing'}"
+    )
+
+
+def _describe(
+    table: Table, tokenizer: Tokenizer, length: int, steps: int
+) -> None:
+    counts = collections.Counter(table.labels).most_common(SHOWN_LABELS)
+    shown = ", ".join(f"{label} {count}" for label, count in counts)
+    more = ", ..." if len(counts) < len(set(table.labels)) else ""
+    rows = pack_rows(tokenizer, table.texts, table.pairs, LONGEST)
+    cut = sum(len(tokens) > length for tokens, _ in rows)
+    print(
+        f"{len(table.texts):,} examples, {len(set(table.labels))} labels "
+        f"({shown}{more}); {steps:,} steps on {keras.backend.backend()}"
+        + (f"; {cut:,} are longer than {length} tokens and cut" if cut else ""),
+        flush=True,
     )
 
 

@@ -30,7 +30,7 @@ from keras_albert.config import (
     read_json,
 )
 from keras_albert.data.tables import pack_rows, pad_batch
-from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.backbone import AlbertBackbone, AlbertModel
 from keras_albert.modeling.heads import (
     AlbertForPretraining,
     AlbertForSequenceClassification,
@@ -39,6 +39,10 @@ from keras_albert.text.tokenizer import Tokenizer
 
 PRETRAINING = "pretraining"
 CLASSIFICATION = "classification"
+_TASK_KEYS = {
+    PRETRAINING: {"examples"},
+    CLASSIFICATION: {"labels", "sequence_length", "pairs", "columns"},
+}
 RELEASED_PREFIX = "model.ckpt-best"  # in the original's archives
 
 
@@ -51,10 +55,11 @@ class ModelFolder:
     task: dict
 
     def save(self, folder: Path) -> None:
-        """Writes each file whole or not at all; `folder` exists."""
-        self.model.config.to_json(folder / CONFIG_FILE)
-        self.tokenizer.save(folder)
-        write_json(folder / TASK_FILE, self.task)
+        """Writes each file whole or not at all; `folder` exists.
+
+        Only the model changes when it is saved again. task.json, which makes
+        it a model folder, comes last.
+        """
         # A copy that was never compiled: the optimizer's state would make the
         # file three times as large.
         bare = type(self.model).from_config(self.model.get_config())
@@ -62,6 +67,10 @@ class ModelFolder:
         unfinished = folder / f"unfinished-{MODEL_FILE}"
         bare.save(unfinished)
         os.replace(unfinished, folder / MODEL_FILE)
+        if not (folder / TASK_FILE).exists():
+            self.model.config.to_json(folder / CONFIG_FILE)
+            self.tokenizer.save(folder)
+            write_json(folder / TASK_FILE, self.task)
 
     @classmethod
     def load(cls, folder: str | Path) -> "ModelFolder":
@@ -76,10 +85,17 @@ class ModelFolder:
                 f"{folder}: not a folder of a model (no {TASK_FILE}). Give the "
                 "output folder of `keras-albert pretrain` or `finetune`."
             )
+        task = read_json(folder / TASK_FILE)
+        names = isinstance(task, dict) and _TASK_KEYS.get(task.get("task"))
+        if not names or not names <= task.keys():
+            raise AlbertError(
+                f"{folder / TASK_FILE}: not what `pretrain` or `finetune` "
+                "writes. Use another copy of the folder."
+            )
         tokenizer = Tokenizer(folder)
         model = load_model(folder / MODEL_FILE)
         _check_vocabulary(folder, model.config, tokenizer)
-        return cls(model, tokenizer, read_json(folder / TASK_FILE))
+        return cls(model, tokenizer, task)
 
 
 def load_model(path: str | Path) -> keras.Model:
@@ -96,12 +112,26 @@ def load_model(path: str | Path) -> keras.Model:
             damaged = archive.testzip()
         if damaged is not None:
             raise zipfile.BadZipFile(f"bad checksum of {damaged}")
-        return keras.saving.load_model(path, compile=False)
-    except (zipfile.BadZipFile, EOFError, KeyError, OSError) as error:
+        model = keras.saving.load_model(path, compile=False)
+    except (
+        zipfile.BadZipFile,
+        EOFError,
+        KeyError,
+        OSError,
+        TypeError,
+        ValueError,
+    ) as error:
+        reason = str(error).strip().split("\n")[0][:200]
         raise AlbertError(
-            f"{path}: the file is damaged ({error}). Use another copy of the "
-            "model."
+            f"{path}: damaged, or not a model of this package ({reason}). Use "
+            "another copy of the model."
         ) from None
+    if not isinstance(model, AlbertModel):
+        raise AlbertError(
+            f"{path}: expected a model of this package. "
+            f"Received: {type(model).__name__}."
+        )
+    return model
 
 
 def load_pretrained(folder: str | Path) -> tuple[AlbertBackbone, Tokenizer]:
@@ -188,6 +218,7 @@ class Classifier:
                 + ("single texts." if self.pairs else "pairs.")
             )
         rows = pack_rows(self.tokenizer, texts, pairs, self.sequence_length)
+        batch_size = min(batch_size, max(len(rows), 1))
         probabilities = np.zeros((len(rows), len(self.labels)), "float32")
         for start in track(
             range(0, len(rows), batch_size),
@@ -221,7 +252,8 @@ class Classifier:
 def write_json(path: Path, content: dict) -> None:
     """Writes a small file whole or not at all."""
     unfinished = path.with_name(f"unfinished-{path.name}")
-    unfinished.write_text(json.dumps(content, indent=2) + "\n")
+    text = json.dumps(content, indent=2, allow_nan=False)
+    unfinished.write_text(text + "\n")
     os.replace(unfinished, path)
 
 

@@ -16,16 +16,38 @@ def predict(run: PredictRun) -> None:
         AlbertError: the model or the data cannot be used, or the output file
             exists.
     """
-    if run.output is not None and run.output.exists():
+    if run.output is None:
+        sys.stdout.buffer.write(_predictions(run))
+        return
+    try:
+        file = run.output.open("xb")  # claimed before the work
+    except FileExistsError:
         raise AlbertError(
             f"{run.output}: the file exists. Choose another output; nothing "
             "was changed."
-        )
+        ) from None
+    try:
+        with file:
+            file.write(_predictions(run))
+    except BaseException:
+        os.unlink(run.output)
+        raise
+
+
+def _predictions(run: PredictRun) -> bytes:
     loaded = ModelFolder.load(run.model)
     classifier = Classifier.of(loaded)
     table = read_table(
         run.data, TableColumns(**loaded.task["columns"]), need_label=False
     )
+    taken = {"prediction", "score"}.intersection(
+        *map(dict.keys, table.rows[:1])
+    )
+    if taken:
+        raise AlbertError(
+            f"{run.data} has columns that would be replaced: "
+            f"{', '.join(sorted(taken))}. Rename them."
+        )
     probabilities = classifier.probabilities(
         table.texts, table.pairs, run.batch_size
     )
@@ -41,12 +63,6 @@ def predict(run: PredictRun) -> None:
         for row, p in zip(table.rows, probabilities, strict=True)
     ]
     # A lone surrogate, which JSON may hold, becomes a JSON escape again.
-    content = "".join(f"{line}\n" for line in lines).encode(
+    return "".join(f"{line}\n" for line in lines).encode(
         "utf-8", errors="backslashreplace"
     )
-    if run.output is None:
-        sys.stdout.buffer.write(content)
-        return
-    unfinished = run.output.with_name(f"unfinished-{run.output.name}")
-    unfinished.write_bytes(content)
-    os.replace(unfinished, run.output)

@@ -2,21 +2,18 @@
 
 import dataclasses
 import math
-import sys
 import warnings
-from pathlib import Path
 
 import keras
 import numpy as np
 
 from keras_albert.config import (
-    LOG_FILE,
     VARIANTS,
     AlbertConfig,
     AlbertError,
     PretrainRun,
     check_free,
-    new_folder,
+    claim_folder,
 )
 from keras_albert.data.pretraining import (
     pretraining_dataset,
@@ -26,6 +23,7 @@ from keras_albert.data.shards import ShardSet
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.heads import AlbertForPretraining
 from keras_albert.training.distribution import leave_gpu_to_backend
+from keras_albert.training.fitting import fit_into_folder
 from keras_albert.training.folders import (
     PRETRAINING,
     ModelFolder,
@@ -34,6 +32,8 @@ from keras_albert.training.folders import (
 from keras_albert.training.losses import WeightedCrossEntropy
 from keras_albert.training.optimizer import make_optimizer
 from keras_albert.training.schedules import WarmupPolynomialDecay
+
+MANY_GIGABYTES = 8  # of activations: worth a word before a run
 
 
 def pretrain(run: PretrainRun) -> dict:
@@ -69,7 +69,7 @@ def pretrain(run: PretrainRun) -> dict:
     )
     if held_out is not None and run.validation_steps is not None:
         held_out = held_out.take(run.validation_steps)
-    output = new_folder(run.output)
+    output = claim_folder(run.output, run)
 
     keras.utils.set_random_seed(run.seed)
     model = AlbertForPretraining(AlbertBackbone(config))
@@ -91,30 +91,25 @@ def pretrain(run: PretrainRun) -> dict:
     with warnings.catch_warnings():
         # The last epoch is shorter where `steps` is no multiple.
         warnings.filterwarnings("ignore", "Your input ran out of data")
-        history = model.fit(
+        history = fit_into_folder(
+            ModelFolder(model, tokenizer, task),
+            output,
             train_batches,
             epochs=math.ceil(run.steps / steps_per_epoch),
             steps_per_epoch=steps_per_epoch,
-            validation_data=held_out,
-            callbacks=[
-                keras.callbacks.TerminateOnNaN(),
-                KeepModel(ModelFolder(model, tokenizer, task), output),
-                keras.callbacks.CSVLogger(output / LOG_FILE),
-            ],
-            shuffle=False,  # the dataset does it
-            verbose=progress_verbosity(),
+            validation=held_out,
         )
     report = {
         "steps": run.steps,
         "examples_seen": run.steps * run.batch_size,
         "parameters": model.count_params(),
-        "training_loss": history.history["loss"][-1],
+        "training_loss": history["loss"][-1],
     }
     if held_out is not None:
         report["held_out"] = held_out_report(
             {
                 name.removeprefix("val_"): values[-1]
-                for name, values in history.history.items()
+                for name, values in history.items()
                 if name.startswith("val_")
             },
             held_out,
@@ -122,6 +117,7 @@ def pretrain(run: PretrainRun) -> dict:
     write_report(output, report)
     for line in report_lines(report):
         print(line)
+    print(f"-> {output}")
     return report
 
 
@@ -130,48 +126,28 @@ def compile_for_pretraining(
 ) -> None:
     """Both published losses with equal weight, and both accuracies."""
 
-    def accuracy():
-        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+    def metrics():
+        # The cross-entropy over all predictions: the losses that Keras logs
+        # are means over batches, however few predictions a batch has.
+        return [
+            keras.metrics.SparseCategoricalAccuracy(name="accuracy"),
+            keras.metrics.SparseCategoricalCrossentropy(
+                from_logits=True, name="cross_entropy"
+            ),
+        ]
 
     model.compile(
         optimizer=optimizer,
         loss={"mlm": WeightedCrossEntropy(), "sop": WeightedCrossEntropy()},
-        weighted_metrics={"mlm": accuracy(), "sop": accuracy()},
+        weighted_metrics={"mlm": metrics(), "sop": metrics()},
     )
-
-
-class KeepModel(keras.callbacks.Callback):
-    """Keeps the newest good model; a loss that is not finite ends the run."""
-
-    def __init__(self, content: ModelFolder, folder: Path):
-        super().__init__()
-        self.content = content
-        self.folder = folder
-
-    def on_epoch_end(self, epoch, logs=None):
-        """Saves, or raises AlbertError."""
-        loss = logs["loss"]
-        if not math.isfinite(loss):
-            step = int(self.content.model.optimizer.iterations)
-            raise AlbertError(
-                f"The loss became {loss} by step {step}. {self.folder} keeps "
-                "the last good model, if there was one. Lower the learning "
-                "rate or lengthen the warm-up, and start again in another "
-                "output folder."
-            )
-        self.content.save(self.folder)
-
-
-def progress_verbosity() -> int:
-    """Keras: a moving bar on a terminal, a line per epoch in a log."""
-    return 1 if sys.stdout.isatty() else 2
 
 
 def held_out_report(measured: dict, batches) -> dict:
     """Accuracies on held-out examples beside the best constant guess.
 
     Args:
-        measured: `mlm_accuracy`, `sop_accuracy` and losses of `evaluate`.
+        measured: accuracies and cross-entropies as `evaluate` names them.
         batches: the (x, y, sample_weight) that were evaluated.
     """
     mlm_labels, sop_labels = [], []
@@ -181,11 +157,11 @@ def held_out_report(measured: dict, batches) -> dict:
     mlm_labels = np.concatenate(mlm_labels)
     sop_labels = np.concatenate(sop_labels)
     return {
-        "mlm_loss": measured["mlm_loss"],
+        "mlm_loss": measured["mlm_cross_entropy"],
         "mlm_accuracy": measured["mlm_accuracy"],
         "mlm_baseline": _best_constant_guess(mlm_labels),
         "mlm_count": len(mlm_labels),
-        "sop_loss": measured["sop_loss"],
+        "sop_loss": measured["sop_cross_entropy"],
         "sop_accuracy": measured["sop_accuracy"],
         "sop_baseline": 0.5,
         "sop_count": len(sop_labels),
@@ -200,15 +176,20 @@ def report_lines(report: dict) -> list[str]:
             "out (--validation)"
         ]
     held_out = report["held_out"]
-    sop_error = 1.96 * math.sqrt(0.25 / max(held_out["sop_count"], 1))
-    return [
+    lines = [
         f"held-out masked-LM accuracy      {held_out['mlm_accuracy']:.3f}  "
         f"(always the most frequent token: {held_out['mlm_baseline']:.3f}; "
-        f"{held_out['mlm_count']:,} predictions)",
+        f"{held_out['mlm_count']:,} predictions)"
+    ]
+    if not held_out["sop_count"]:
+        return [*lines, "held-out sentence order: no document has a pair"]
+    chance = 1.96 * math.sqrt(0.25 / held_out["sop_count"])
+    lines.append(
         f"held-out sentence-order accuracy {held_out['sop_accuracy']:.3f}  "
         f"(guessing: {held_out['sop_baseline']:.3f}, 95 % of guessers within "
-        f"+-{sop_error:.3f}; {held_out['sop_count']:,} pairs)",
-    ]
+        f"+-{chance:.3f}; {held_out['sop_count']:,} pairs)"
+    )
+    return lines
 
 
 def _best_constant_guess(labels: np.ndarray) -> float:
@@ -229,11 +210,17 @@ def _check_fit(
             f"{run.data} were made with {shards.vocab_size} pieces. Set "
             "`vocab_size` in the config, or prepare with another vocabulary."
         )
+    if config.type_vocab_size < 2:
+        raise AlbertError(
+            "Pretraining has two segments: `type_vocab_size` must be 2 or "
+            f"more. Received: {config.type_vocab_size}."
+        )
     if run.examples.sequence_length > config.max_position_embeddings:
         raise AlbertError(
             "`sequence_length` must not exceed the model's "
             f"max_position_embeddings={config.max_position_embeddings}. "
-            f"Received: {run.examples.sequence_length}."
+            f"Received: {run.examples.sequence_length}. Set "
+            "--examples.sequence-length."
         )
     if validation and validation.fingerprint != shards.fingerprint:
         raise AlbertError(
@@ -248,5 +235,26 @@ def _describe(run, config, model, shards) -> None:
         f"layers of {config.hidden_size}; {shards.num_tokens:,} tokens in "
         f"{shards.num_documents:,} documents; {run.steps:,} steps of "
         f"{run.batch_size} x {run.examples.sequence_length} tokens on "
-        f"{keras.backend.backend()}"
+        f"{keras.backend.backend()}",
+        flush=True,
     )
+    gigabytes = _activation_bytes(run, config) / 1e9
+    if gigabytes > MANY_GIGABYTES:
+        print(
+            f"a step keeps roughly {gigabytes:,.0f} GB of activations on this "
+            "device; if that is too much, lower --batch-size, and "
+            "--optimizer.learning-rate with its square root",
+            flush=True,
+        )
+
+
+def _activation_bytes(run: PretrainRun, config: AlbertConfig) -> int:
+    """What backpropagation keeps of the layers, float32, to one digit."""
+    length = run.examples.sequence_length
+    a_token = (
+        10 * config.hidden_size
+        + 3 * config.intermediate_size
+        + 3 * config.num_attention_heads * length
+    )
+    tokens = run.batch_size * length
+    return 4 * tokens * a_token * config.num_hidden_layers

@@ -12,11 +12,11 @@ README = Path(__file__).parents[2] / "README.md"
 
 def test_python_blocks(road, tmp_path):  # noqa: F811
     (tmp_path / "demo").mkdir()
-    (tmp_path / "demo" / "vocab").symlink_to(road / "vocab")
     (tmp_path / "demo" / "pretrained").symlink_to(road / "pre")
-    (tmp_path / "saved_model").symlink_to(road / "served")
+    (tmp_path / "demo" / "finetuned").symlink_to(road / "fine")
+    (tmp_path / "demo" / "saved_model").symlink_to(road / "served")
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         subprocess.run([sys.executable, "-c", block], cwd=tmp_path, check=True)
     assert (tmp_path / "model.keras").is_file()

@@ -6,6 +6,7 @@ console script does; the SavedModel answers in a process of its own.
 
 import csv
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -99,7 +100,7 @@ def test_pretraining_report(road):
     held_out = report["held_out"]
     assert report["examples_seen"] == 240 * 8
     assert held_out["mlm_accuracy"] > held_out["mlm_baseline"] > 0
-    assert 0 <= held_out["sop_accuracy"] <= 1
+    assert held_out["mlm_loss"] < math.log(CONFIG.vocab_size)
     assert held_out["sop_baseline"] == 0.5
     with open(road / "pre" / "log.csv") as file:
         log = list(csv.DictReader(file))
@@ -198,6 +199,81 @@ def test_saved_model_stores_weights_once(road):
     assert sum(f.stat().st_size for f in data) < 4 * parameters * 1.05 + 9000
 
 
+def finetuned(road, name, *options):
+    """A fine-tuned model whose learning rate moves nothing."""
+    main(
+        ["finetune", "--model", str(road / "pre"), "--epochs=1"]
+        + ["--train", str(road / "renamed.jsonl"), "--columns.text=a"]
+        + ["--columns.pair=b", "--columns.label=gold", "--sequence-length=32"]
+        + ["--output", str(road / name), "--learning-rate=1e-12", *options]
+    )
+    return ModelFolder.load(road / name)
+
+
+def test_finetuning_starts_from_the_pretrained_encoder(road):
+    """And from random weights of the same architecture when asked."""
+    rows = [
+        {"a": f"A dog {i}.", "b": "The fox.", "gold": i % 2} for i in range(20)
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (road / "renamed.jsonl").write_text(text)
+    pretrained = load_pretrained(road / "pre")[0].get_weights()
+    loaded = finetuned(road, "kept", "--dropout=0.25")
+    config = loaded.model.config
+    assert config.hidden_dropout_prob == 0.25
+    assert config.attention_probs_dropout_prob == 0.25
+    assert (
+        config.replace(
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+        )
+        == load_pretrained(road / "pre")[0].config
+    )
+    kept = loaded.model.backbone.get_weights()
+    for ours, theirs in zip(kept, pretrained, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    fresh = finetuned(road, "fresh", "--from-scratch").model.backbone
+    assert fresh.config == load_pretrained(road / "pre")[0].config
+    kernel = np.asarray(keras.ops.convert_to_numpy(fresh.pooler.kernel))
+    assert abs(kernel - pretrained[-2]).max() > 0.01
+    # Columns of other names travel with the model.
+    assert loaded.task["labels"] == ["0", "1"]
+    assert loaded.task["pairs"]
+    main(
+        ["evaluate", "--model", str(road / "kept")]
+        + ["--data", str(road / "renamed.jsonl")]
+    )
+
+
+def test_interruption_says_what_is_kept(road, monkeypatch, capsys):
+    """Ctrl-C after the first validation, and before it."""
+    from keras_albert.training.fitting import KeepModel
+
+    save = KeepModel.on_epoch_end
+
+    def interrupted(when):
+        def on_epoch_end(self, epoch, logs=None):
+            if when == "after":
+                save(self, epoch, logs)
+            raise KeyboardInterrupt
+
+        return on_epoch_end
+
+    for when, message in (("after", "step 6."), ("before", "is removed")):
+        monkeypatch.setattr(KeepModel, "on_epoch_end", interrupted(when))
+        with pytest.raises(SystemExit) as stop:
+            main(
+                ["pretrain", "--data", str(road / "shards-train")]
+                + ["--config", str(road / "config.json")]
+                + ["--output", str(road / when), *PRETRAIN]
+                + ["--steps=12", "--warmup-steps=2", "--validate-every=6"]
+            )
+        assert stop.value.code == 130
+        assert message in capsys.readouterr().err
+    assert (road / "after" / "model.keras").is_file()
+    load_pretrained(road / "after")
+    assert not (road / "before").exists()
+
+
 def test_same_seed_same_model(road):
     """Two runs of `pretrain` give the same weights, bit for bit."""
     for name in ("once", "twice"):
@@ -221,8 +297,12 @@ def bad(road, case):
     finetune = ["finetune", "--model", at("pre"), "--output", out]
     wider = road / "wider.json"
     CONFIG.replace(vocab_size=161).to_json(wider)
+    segment = road / "segment.json"
+    CONFIG.replace(type_vocab_size=1).to_json(segment)
     typo = road / "typo.json"
     typo.write_text('{"hiden_size": 32}')
+    (road / "mistold").mkdir(exist_ok=True)
+    (road / "mistold" / "task.json").write_text("[]")
     (road / "empty.txt").write_text("\n \n")
     (road / "broken").mkdir(exist_ok=True)
     for file in (road / "fine").iterdir():
@@ -264,12 +344,12 @@ def bad(road, case):
         "output in use": (
             ["vocab", "--input", at("train.txt"), "--output", at("vocab")]
             + ["--vocab-size", "160"],
-            "already holds another run",
+            "the output folder is not empty",
         ),
         "model output in use": (
             ["pretrain", "--data", at("shards-train"), "--output", at("pre")]
             + ["--config", at("config.json"), *PRETRAIN],
-            "already holds another run",
+            "the output folder is not empty",
         ),
         "another vocabulary size": (
             [*pretrain, "--config", str(wider), *PRETRAIN],
@@ -295,6 +375,37 @@ def bad(road, case):
         "one label": (
             [*finetune, "--train", at("one.tsv"), *FINETUNE],
             "two or more different labels",
+        ),
+        "labels and texts swapped": (
+            [*finetune, "--train", at("train.tsv"), *FINETUNE]
+            + ["--columns.label", "text", "--columns.text", "label"],
+            "--columns.label",
+        ),
+        "shorter than anything": (
+            [*finetune, "--train", at("train.tsv"), *FINETUNE]
+            + ["--sequence-length=2"],
+            "at least 3 for single texts. Received: 2",
+        ),
+        "one segment": (
+            [*pretrain, "--config", str(segment), *PRETRAIN],
+            "`type_vocab_size` must be 2",
+        ),
+        "table for shards": (
+            ["evaluate", "--model", at("pre"), "--data", at("test.tsv")],
+            "is a pretrained model",
+        ),
+        "seed": (
+            [*pretrain, "--config", at("config.json"), "--seed", "4294967296"],
+            "from 0 to 4294967295",
+        ),
+        "task file": (
+            ["evaluate", "--model", at("mistold"), "--data", at("test.tsv")],
+            "not what `pretrain` or `finetune` writes",
+        ),
+        "no folder for predictions": (
+            ["predict", "--model", at("fine"), "--data", at("test.tsv")]
+            + ["--output", at("absent/x.jsonl")],
+            "absent/x.jsonl",
         ),
         "missing column": (
             [*finetune, "--train", at("train.tsv")]
@@ -334,6 +445,13 @@ CASES = [
     "no shards",
     "unknown label",
     "one label",
+    "labels and texts swapped",
+    "shorter than anything",
+    "one segment",
+    "table for shards",
+    "seed",
+    "task file",
+    "no folder for predictions",
     "missing column",
     "no model",
     "not a classifier",
@@ -367,8 +485,9 @@ def test_loss_that_is_not_finite(road, capsys):
             + ["--optimizer.learning-rate=1e30"]
         )
     assert stop.value.code == 2
-    assert "The loss became" in capsys.readouterr().err
-    assert not (road / "diverged" / "model.keras").exists()
+    error = capsys.readouterr().err
+    assert "diverged by step" in error and "no model was kept" in error
+    assert not (road / "diverged").exists()
 
 
 def test_released_archive(road, tmp_path):

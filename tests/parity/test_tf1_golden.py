@@ -17,6 +17,7 @@ from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.heads import AlbertForPretraining
 from keras_albert.training.losses import WeightedCrossEntropy
 from keras_albert.training.optimizer import make_optimizer
+from keras_albert.training.pretrain import compile_for_pretraining
 from keras_albert.training.schedules import WarmupPolynomialDecay
 
 FORWARD_TOLERANCE = 1e-5
@@ -110,19 +111,12 @@ def test_log_probabilities_and_losses(model, golden):
         assert difference(loss, golden_loss) <= FORWARD_TOLERANCE
 
 
-def compiled(model, optimizer):
-    model.compile(
-        optimizer=optimizer,
-        loss={"mlm": WeightedCrossEntropy(), "sop": WeightedCrossEntropy()},
-    )
-    return model
-
-
 def test_gradients(model, golden):
     """The change of one plain SGD step, rate 1, is the gradient."""
     before = {our_name(v): v.numpy() for v in weights(model)}
     x, y, weight = batch(golden, 0)
-    compiled(model, keras.optimizers.SGD(1.0)).train_on_batch(x, y, weight)
+    compile_for_pretraining(model, keras.optimizers.SGD(1.0))
+    model.train_on_batch(x, y, weight)
     after = {our_name(v): v.numpy() for v in weights(model)}
     for row in name_table(model.config):
         theirs = golden[f"grad/{row.tf1}"]
@@ -137,7 +131,7 @@ def test_twelve_lamb_steps(model, golden):
     """Losses before each step, and the weights after the last."""
     config = OptimizerConfig(learning_rate=2e-3)
     schedule = WarmupPolynomialDecay(2e-3, steps=20, warmup_steps=4)
-    compiled(model, make_optimizer(config, schedule))
+    compile_for_pretraining(model, make_optimizer(config, schedule))
     model.jit_compile = False
     losses = []
     for step in range(12):

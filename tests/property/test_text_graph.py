@@ -175,7 +175,7 @@ def test_pack(folder, rows, max_length, paired):
     packed = [
         tokenizer.pack(a, b if paired else None, max_length) for a, b in rows
     ]
-    width = max((len(ids) for ids, _ in packed), default=0)
+    width = max((len(ids) for ids, _ in packed), default=2)
     expected = {
         "token_ids": [ids + [0] * (width - len(ids)) for ids, _ in packed],
         "segment_ids": [s + [0] * (width - len(s)) for _, s in packed],

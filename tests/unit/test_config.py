@@ -71,10 +71,10 @@ def test_variants():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden_sise": 768}, "`hidden_sise` is not.*mean `hidden_size`"),
-        ({"zzz": 1}, "`zzz` is not a field of an ALBERT config. Remove it"),
+        ({"hidden_sise": 768}, "`hidden_sise`. Did you mean `hidden_size`"),
+        ({"zzz": 1}, "`zzz`. Remove them"),
         ({"hidden_size": 770}, "hidden_size=770, num_attention_heads=12"),
-        ({"hidden_size": 768.0}, "positive integer. Received: hidden_size=76"),
+        ({"hidden_size": 768.0}, "positive integer .*: hidden_size=76"),
         ({"num_hidden_layers": 0}, "num_hidden_layers=0"),
         ({"vocab_size": True}, "vocab_size=True"),
         ({"hidden_act": "swish"}, "'swish'"),
@@ -92,7 +92,25 @@ def test_bad_field(tmp_path, changes, message):
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", "\xff"])
+def test_all_unknown_and_missing_fields_at_once(tmp_path):
+    path = tmp_path / "albert_config.json"
+    path.write_text(json.dumps({**RELEASED_BASE, "a": 1, "b": 2}))
+    with pytest.raises(AlbertError, match="`a`, `b`"):
+        AlbertConfig.from_json(path)
+    path.write_text('{"hidden_size": 768}')
+    with pytest.raises(AlbertError, match=r"Missing: `vocab_size`, `embe"):
+        AlbertConfig.from_json(path)
+
+
+def test_two_runs_cannot_share_a_folder(tmp_path):
+    run = config.EvaluateRun(model=tmp_path, data=tmp_path)
+    folder = config.claim_folder(tmp_path / "run", run)
+    assert json.loads((folder / "run.json").read_text())["batch_size"] == 32
+    with pytest.raises(AlbertError, match="not empty"):
+        config.claim_folder(tmp_path / "run", run)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", "\xff", "9" * 5000])
 def test_bad_json(tmp_path, content):
     path = tmp_path / "albert_config.json"
     path.write_bytes(content.encode("latin-1"))
@@ -121,6 +139,9 @@ def run_arguments(run_class, **changes):
         (config.FinetuneRun, {"warmup_share": 1.5}, "warmup_share=1.5"),
         (config.ExampleConfig, {"sequence_length": 5}, "at least 8"),
         (config.ExampleConfig, {"masked_lm_prob": 0.0}, "above 0"),
+        (config.PretrainRun, {"seed": -1}, "seed=-1"),
+        (config.PretrainRun, {"steps": 2**31}, "2147483648"),
+        (config.ExampleConfig, {"max_predictions": 513}, "=513"),
         (config.OptimizerConfig, {"weight_decay": -1}, "0 or more"),
         (config.OptimizerConfig, {"optimizer": "sgd"}, "'sgd'"),
         (config.OptimizerConfig, {"learning_rate": float("nan")}, "=nan"),
@@ -136,7 +157,7 @@ def test_new_folder(tmp_path):
     assert folder.is_dir()
     assert config.new_folder(folder) == folder, "an empty folder is free"
     (folder / "kept.txt").write_text("kept")
-    with pytest.raises(AlbertError, match="already holds another run"):
+    with pytest.raises(AlbertError, match="not empty"):
         config.new_folder(folder)
     with pytest.raises(AlbertError, match="found a file"):
         config.new_folder(folder / "kept.txt")

@@ -156,6 +156,39 @@ def test_dropout_only_in_training(inputs):
     assert np.abs(first - still).max() > 1e-3
 
 
+DROPOUTS = {
+    "embeddings": lambda b: b.embeddings.dropout,
+    "attention": lambda b: b.encoder.groups[0][0].attention.dropout,
+    "probabilities": lambda b: b.encoder.groups[0][0].attention.probs_dropout,
+    "feed-forward": lambda b: b.encoder.groups[0][0].feed_forward.dropout,
+}
+
+
+@pytest.mark.parametrize("place", DROPOUTS)
+def test_each_dropout_acts(place, inputs):
+    """Alone, at the rate of the config, and in training only."""
+    config = CONFIG.replace(
+        hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.5
+    )
+    backbone = AlbertBackbone(config)
+    still = numpy(backbone(inputs)["sequence_output"])
+    for name, find in DROPOUTS.items():
+        rate = 0.5 if name == "probabilities" else 0.25
+        assert find(backbone).rate == rate
+        if name != place:
+            find(backbone).rate = 0.0
+    moved = numpy(backbone(inputs, training=True)["sequence_output"])
+    assert np.abs(moved - still).max() > 1e-3
+
+
+def test_classifier_dropout_acts(inputs):
+    model = AlbertForSequenceClassification(
+        AlbertBackbone(CONFIG), num_labels=3, dropout=0.5
+    )
+    still = numpy(model(inputs))
+    assert np.abs(numpy(model(inputs, training=True)) - still).max() > 1e-3
+
+
 def test_classifier_fits_and_predicts(inputs):
     keras.utils.set_random_seed(2)
     model = AlbertForSequenceClassification(
@@ -266,6 +299,7 @@ def test_logits_stay_float32(inputs):
         ({"token_ids": np.full((5, 17), -1)}, "Received: -1"),
         ({"token_ids": np.ones((5, 17))}, "integers. Received: float64"),
         ({"segment_ids": np.full((5, 17), 2)}, "type_vocab_size=2"),
+        ({"masked_positions": np.full((5, 2), 17)}, "length=17.*Received: 17"),
         ({"padding_mask": np.ones((5, 16), int)}, r"Received: \(5, 16\)"),
         ({"token_ids": np.ones(17, int)}, r"\[batch, sequence\]"),
     ],
@@ -290,6 +324,9 @@ def test_ids_out_of_range_in_the_loops(inputs):
         lambda: model.fit(inputs, labels),
         lambda: model.evaluate(inputs, labels),
         lambda: model.predict(inputs),
+        lambda: model.train_on_batch(inputs, labels),
+        lambda: model.test_on_batch(inputs, labels),
+        lambda: model.predict_on_batch(inputs),
     ):
         with pytest.raises(AlbertError, match="Received: 97"):
             call()

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_albert.config import AlbertError
+from keras_albert.config import AlbertError, OptimizerConfig
 from keras_albert.training.losses import WeightedCrossEntropy
-from keras_albert.training.optimizer import Lamb
+from keras_albert.training.optimizer import Lamb, make_optimizer
 from keras_albert.training.schedules import WarmupPolynomialDecay
 
 RATE, BETA_1, BETA_2, EPSILON, DECAY = 0.01, 0.9, 0.999, 1e-6, 0.01
@@ -154,7 +154,7 @@ def test_clips_the_true_norm_of_repeated_lookups():
 
 MIRRORED = """
 import numpy as np, tensorflow as tf, keras
-from keras_albert.training.optimizer import Lamb
+from keras_albert.training.optimizer import Lamb, make_optimizer
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(
     cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
@@ -197,6 +197,29 @@ def test_optimizer_round_trip():
     copy = keras.optimizers.deserialize(keras.optimizers.serialize(original))
     assert type(copy) is Lamb
     assert copy.get_config() == original.get_config()
+
+
+def test_every_setting_reaches_the_optimizer():
+    config = OptimizerConfig(
+        optimizer="adamw",
+        beta_1=0.8,
+        beta_2=0.97,
+        epsilon=1e-3,
+        weight_decay=0.05,
+        clip_norm=0.7,
+    )
+    made = make_optimizer(config, 0.3).get_config()
+    assert made["learning_rate"] == pytest.approx(0.3)
+    expected = {
+        "beta_1": 0.8,
+        "beta_2": 0.97,
+        "epsilon": 1e-3,
+        "weight_decay": 0.05,
+        "global_clipnorm": 0.7,
+        "layer_adaptation": False,
+    }
+    assert {name: made[name] for name in expected} == expected
+    assert make_optimizer(OptimizerConfig(), 0.3).layer_adaptation
 
 
 def test_schedule_by_hand():

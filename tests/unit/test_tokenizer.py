@@ -254,7 +254,7 @@ def test_batch_of_pairs_padded(tokenizer):
 
 
 def test_empty_batch(tokenizer):
-    assert tokenizer([])["token_ids"].shape == (0, 0)
+    assert tokenizer([])["token_ids"].shape == (0, 2)
     assert tokenizer([], pad_to=512)["token_ids"].shape == (0, 512)
 
 

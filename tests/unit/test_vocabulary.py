@@ -127,7 +127,7 @@ def test_empty_corpus(tmp_path, content):
 
 def test_no_input(tmp_path):
     a_run = VocabRun(input=(), output=tmp_path / "vocab")
-    assert_refused(a_run, "no file given")
+    assert_refused(a_run, "no text file given")
 
 
 def test_missing_file(corpus, tmp_path):
@@ -138,13 +138,13 @@ def test_missing_file(corpus, tmp_path):
 def test_bad_utf8(tmp_path):
     file = tmp_path / "latin.txt"
     file.write_bytes(b"good\n\ncaf\xe9 noir\n")
-    assert_refused(run(file), r"latin\.txt, line 3: not UTF-8 .*byte 3")
+    assert_refused(run(file), r"latin\.txt:3: not UTF-8 .*byte 0xe9")
 
 
 def test_taken_output(corpus):
     train_vocabulary(run(corpus))
     before = (corpus.parent / "vocab" / "spiece.model").read_bytes()
-    with pytest.raises(AlbertError, match="already holds another run"):
+    with pytest.raises(AlbertError, match="not empty"):
         train_vocabulary(run(corpus, cased=True))
     assert (corpus.parent / "vocab" / "spiece.model").read_bytes() == before
 
