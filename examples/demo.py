@@ -27,10 +27,10 @@ MODEL = {  # a small ALBERT; what is not named is ALBERT-base
     "initializer_range": 0.04,  # grows as the hidden size shrinks
 }
 PRETRAIN = {  # many small steps: a small model learns most per minute so
-    "--steps": 2000,
-    "--warmup-steps": 200,
+    "--steps": 1600,
+    "--warmup-steps": 160,
     "--batch-size": 32,
-    "--validate-every": 250,
+    "--validate-every": 200,
     "--optimizer.learning-rate": 0.004,
     "--examples.sequence-length": 64,
 }

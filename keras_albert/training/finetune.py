@@ -206,4 +206,10 @@ def _label_names(table: Table, path: Path) -> list[str]:
         raise AlbertError(
             f"{path}: expected two or more different labels. Received: {names}."
         )
+    if len(names) > max(MANY_LABELS, len(table.labels) // 2):
+        raise AlbertError(
+            f"{path}: {len(names)} different labels in {len(table.labels)} "
+            f"rows ({names[0]!r:.40}, {names[1]!r:.40}, ...). Name the column "
+            "of the labels with --columns.label."
+        )
     return names
