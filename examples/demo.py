@@ -17,8 +17,9 @@ from pathlib import Path
 import python_corpus
 
 VOCAB_SIZE = 4000
-MODEL = {  # a small ALBERT; what is not named is ALBERT-base
+MODEL = {  # a small ALBERT; what is not named is as in ALBERT-base
     "vocab_size": VOCAB_SIZE,
+    "embedding_size": 128,
     "hidden_size": 128,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,

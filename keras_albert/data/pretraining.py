@@ -438,7 +438,7 @@ def validation_dataset(
 
     The order is that of the plan: a random one, the same every time, so that
     the first batches are a fair sample. The last batch is filled up with rows
-    of weight 0. `num_examples` counts the others.
+    of weight 0.
 
     Raises:
         AlbertError: a number out of range, or no TensorFlow.
@@ -455,13 +455,6 @@ def validation_dataset(
     return batch_dataset(
         batches, _signature(examples, batch_size), -(-count // batch_size)
     )
-
-
-def num_examples(
-    shards: ShardSet, examples: ExampleConfig, seed: int = 0
-) -> int:
-    """How many examples an epoch of a seed has."""
-    return ExampleStream(shards, examples, seed).examples_per_epoch
 
 
 def _signature(examples: ExampleConfig, batch_size: int):

@@ -1,0 +1,53 @@
+"""`make demo` in small: every step of it, each in a process of its own."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_demo(tmp_path, monkeypatch, capfd):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import demo
+
+    monkeypatch.setitem(demo.MODEL, "num_hidden_layers", 1)
+    for option, value in (
+        ("--steps", 6),
+        ("--warmup-steps", 2),
+        ("--validate-every", 3),
+        ("--batch-size", 4),
+    ):
+        monkeypatch.setitem(demo.PRETRAIN, option, value)
+    monkeypatch.setitem(demo.FINETUNE, "--epochs", 1)
+    monkeypatch.setitem(demo.FINETUNE, "--sequence-length", 16)
+    demo.main(tmp_path / "demo")
+    out = capfd.readouterr().out
+    for question in demo.QUESTIONS:
+        assert f"  {question}\n    -> " in out
+    report = json.loads((tmp_path / "demo/finetuned/report.json").read_text())
+    assert report["count"] > 100 and report["labels"] > 8
+    assert (
+        f"chapter of a held-out passage        {report['accuracy']:.3f}" in out
+    )
+    # No held-out sentence was trained on, and a second demo may start.
+    text = tmp_path / "demo" / "text"
+    train, held_out = (
+        set((text / f"{name}.txt").read_text().splitlines()) - {""}
+        for name in ("train", "held_out")
+    )
+    assert len(train) > 5000 and len(held_out) > 500
+    assert not train & held_out
+    assert (tmp_path / "demo" / ".keras_albert_demo").is_file()
+
+
+def test_a_folder_of_the_user_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import demo
+
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "thesis.txt").write_text("mine")
+    with pytest.raises(SystemExit, match="not of a demo"):
+        demo.main(tmp_path)
+    assert (tmp_path / "text" / "thesis.txt").read_text() == "mine"
