@@ -15,7 +15,7 @@ TENSORFLOW := $(if $(filter Linux,$(shell uname)),tensorflow-cpu,tensorflow)
 # JAX compiles slowly: keep what it compiled.
 export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/$(VENV)/jax-cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0.3
-export TF_CPP_MIN_LOG_LEVEL ?= 2
+export TF_CPP_MIN_LOG_LEVEL ?= 3
 unexport PYTHONPATH
 
 .PHONY: demo test lint format clean

@@ -101,7 +101,7 @@ def _load_backend() -> None:
         AlbertError: Keras cannot load the backend that it is told to.
     """
     name = os.environ.get("KERAS_BACKEND", "tensorflow")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with tempfile.TemporaryFile() as chatter, contextlib.ExitStack() as stack:
         if os.environ["TF_CPP_MIN_LOG_LEVEL"] != "0":
             # It comes from C++, below sys.stderr.
