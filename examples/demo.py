@@ -140,11 +140,12 @@ def main(folder: Path) -> None:
     step("Three questions, answered by the SavedModel in a fresh process")
     answers = subprocess.run(
         [sys.executable, "-c", ASK, str(folder / "saved_model"), *QUESTIONS],
-        check=True,
-        stdout=subprocess.PIPE,
+        capture_output=True,
         text=True,
-    ).stdout
-    for line in answers.splitlines():
+    )
+    if answers.returncode:
+        sys.exit(answers.stderr)
+    for line in answers.stdout.splitlines():
         question, label, score = line.split("\t")
         print(f"  {question}")
         print(f"    -> {label} ({score}); right: {QUESTIONS[question]}")
