@@ -11,30 +11,16 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "keras_albert"
 # Each part may import what stands in its row, and itself.
+_BELOW_TRAINING = {"config", "modeling", "checkpoints", "text", "data"}
 MAY_IMPORT = {
     "config": set(),
     "modeling": {"config"},
     "checkpoints": {"config", "modeling"},
     "text": {"config"},
     "data": {"config", "text"},
-    "training": {"config", "modeling", "checkpoints", "text", "data"},
-    "export": {
-        "config",
-        "modeling",
-        "checkpoints",
-        "text",
-        "data",
-        "training",
-    },
-    "cli": {
-        "config",
-        "modeling",
-        "checkpoints",
-        "text",
-        "data",
-        "training",
-        "export",
-    },
+    "training": _BELOW_TRAINING,
+    "export": _BELOW_TRAINING | {"training"},
+    "cli": _BELOW_TRAINING | {"training", "export"},
 }
 BACKENDS = {"tensorflow", "jax", "torch", "tensorflow_text"}
 
