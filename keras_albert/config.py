@@ -575,7 +575,7 @@ class EvaluateRun:
     data: Path
     """TSV, CSV or JSONL file for a classifier; folder of token shards for a
     pretrained model"""
-    batch_size: int = 32
+    batch_size: int = FinetuneRun.batch_size
     """examples at a time"""
 
     def __post_init__(self):
@@ -592,7 +592,7 @@ class PredictRun:
     """TSV, CSV or JSONL file; or text, one example a line (.txt)"""
     output: Path | None = None
     """JSONL file to write; standard output when not given"""
-    batch_size: int = 32
+    batch_size: int = FinetuneRun.batch_size
     """examples at a time"""
 
     def __post_init__(self):

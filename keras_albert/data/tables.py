@@ -21,14 +21,13 @@ from keras_albert.config import (
     check_seed,
 )
 from keras_albert.data.pretraining import batch_dataset, import_tensorflow
+from keras_albert.data.shards import LINES_AT_ONCE
 from keras_albert.text.files import check_files, read_lines
 from keras_albert.text.tokenizer import Tokenizer
 
 # Lengths that batches are padded to. Few, as XLA compiles the model once for
 # each; a doubling wastes less than half of a batch on padding.
 BUCKETS = (32, 64, 128, 256, 512)
-
-TEXTS_AT_ONCE = 2_000  # tokenized together: long enough to be fast
 
 _SHUFFLE = 3  # keeps this random stream apart from those of pretraining
 
@@ -248,8 +247,8 @@ def pack_rows(
 ) -> list[tuple[np.ndarray, int]]:
     """Token ids of each example, and the length of its segment 0."""
     rows = []
-    for start in range(0, len(texts), TEXTS_AT_ONCE):
-        part = slice(start, start + TEXTS_AT_ONCE)
+    for start in range(0, len(texts), LINES_AT_ONCE):
+        part = slice(start, start + LINES_AT_ONCE)
         firsts = tokenizer.encode_batch(texts[part])
         seconds = [None] * len(firsts)
         if pairs is not None:

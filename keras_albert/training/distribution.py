@@ -5,6 +5,15 @@ import keras
 from keras_albert.data.pretraining import import_tensorflow
 
 
+def optimizer_reduces_replicas() -> bool:
+    """Whether Keras's optimizer sums the gradients of replicas itself.
+
+    TensorFlow's alone does, under tf.distribute; elsewhere gradients arrive
+    summed.
+    """
+    return hasattr(keras.optimizers.Optimizer, "_all_reduce_sum_gradients")
+
+
 def traces_for_tensorflow() -> bool:
     """Whether this process can trace graphs for TensorFlow's servers."""
     return keras.backend.backend() == "tensorflow"

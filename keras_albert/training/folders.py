@@ -27,6 +27,7 @@ from keras_albert.config import (
     TASK_FILE,
     AlbertConfig,
     AlbertError,
+    PredictRun,
     read_json,
 )
 from keras_albert.data.tables import pack_rows, pad_batch
@@ -207,7 +208,7 @@ class Classifier:
         self,
         texts: list[str],
         pairs: list[str] | None = None,
-        batch_size: int = 32,
+        batch_size: int = PredictRun.batch_size,
     ) -> np.ndarray:
         """float32 [len(texts), len(labels)], in the order of the texts."""
         if self.pairs != (pairs is not None):

@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_albert.config import EXCLUDED_WEIGHTS, OptimizerConfig
+from keras_albert.training.distribution import optimizer_reduces_replicas
 
 
 @keras.saving.register_keras_serializable("keras_albert")
@@ -36,11 +37,6 @@ class Lamb(keras.optimizers.Optimizer):
 
     Source: reference lamb_optimizer.py L66-118, optimization.py L84-109.
     """
-
-    # TensorFlow's optimizer alone reduces gradients of replicas itself.
-    _reduces_replicas = hasattr(
-        keras.optimizers.Optimizer, "_all_reduce_sum_gradients"
-    )
 
     def __init__(
         self,
@@ -120,7 +116,7 @@ class Lamb(keras.optimizers.Optimizer):
     # Clipping. Keras clips before replicas are summed; here it comes after.
 
     def _clip_gradients(self, grads):
-        return grads if self._reduces_replicas else self._clip(grads)
+        return grads if optimizer_reduces_replicas() else self._clip(grads)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         reduced = super()._all_reduce_sum_gradients(grads_and_vars)
