@@ -22,9 +22,12 @@ _HOMES = {
     "VARIANTS": "config",
     "WarmupPolynomialDecay": "training.schedules",
     "WeightedCrossEntropy": "training.losses",
+    "load": "training.folders",
     "load_model": "training.folders",
     "load_pretrained": "training.folders",
     "load_tf1": "checkpoints.tf1",
+    "save_huggingface": "checkpoints.huggingface",
+    "save_keras_hub": "checkpoints.keras_hub_presets",
 }
 __all__ = sorted(_HOMES)
 

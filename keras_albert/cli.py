@@ -15,6 +15,7 @@ import tyro
 
 from keras_albert.config import (
     AlbertError,
+    ConvertRun,
     EvaluateRun,
     ExportRun,
     FinetuneRun,
@@ -68,6 +69,12 @@ def _export(run: ExportRun) -> None:
     export(run)
 
 
+def _convert(run: ConvertRun) -> None:
+    from keras_albert.training.convert import convert
+
+    convert(run)
+
+
 # In the order in which a user needs them.
 COMMANDS = {
     "vocab": (VocabRun, _vocab),
@@ -77,6 +84,7 @@ COMMANDS = {
     "evaluate": (EvaluateRun, _evaluate),
     "predict": (PredictRun, _predict),
     "export": (ExportRun, _export),
+    "convert": (ConvertRun, _convert),
 }
 
 

@@ -71,6 +71,15 @@ def check_probability(name: str, value: float) -> None:
         )
 
 
+def check_choice(name: str, value, choices: tuple) -> None:
+    """AlbertError unless `value` is one of `choices`."""
+    if value not in choices:
+        raise AlbertError(
+            f"`{name}` must be one of {', '.join(map(repr, choices))}. "
+            f"Received: {name}={value!r}."
+        )
+
+
 def check_warmup(warmup_steps: int, steps: int) -> None:
     """AlbertError unless the warm-up ends before the run does."""
     if type(warmup_steps) is not int or not 0 <= warmup_steps < steps:
@@ -161,6 +170,11 @@ REPORT_FILE = "report.json"
 RUN_FILE = "run.json"
 LOG_FILE = "log.csv"
 
+QA_BEAM = 5  # starts, and ends of each (reference run_squad_v2.py)
+FILL_MASK_CHOICES = 5  # pieces shown for a [MASK]
+LORA_TARGETS = ("query", "value")  # Hu et al. 2021, section 7.1
+# Texts given to a model are padded to a multiple: few shapes to compile.
+LENGTH_STEP = 32
 LAYER_NORM_EPSILON = 1e-12  # tf.contrib.layers.layer_norm, float32
 CLASSIFIER_DROPOUT = 0.1  # Paper Table 14, every task
 MASKED_LM_LOSS_EPSILON = 1e-5  # reference run_pretraining.py, denominator
@@ -173,8 +187,13 @@ _IGNORED_KEYS = (
     "gap_size",
     "net_structure_type",
     "num_memory_blocks",
+    "layers_to_keep",
     "ln_type",
 )
+
+
+SHARING = ("all", "attention", "ffn", "none")
+ACTIVATION_NAMES = ("gelu", "gelu_new", "gelu_erf", "relu")
 
 
 # What a config file must say: a size left out is hardly meant to be base's.
@@ -214,12 +233,19 @@ class AlbertConfig:
     """groups of layers that share their parameters"""
     inner_group_num: int = 1
     """blocks inside a group, applied one after another"""
+    sharing: str = "all"
+    """which half of a block the layers of a group share: all, attention, ffn
+    or none (Paper Table 4; the released models share all)"""
+    relaxed_rank: int = 0
+    """rank of each layer's own low-rank difference from the shared kernels
+    (Bae et al. 2024, arXiv:2410.20672); 0 is plain sharing"""
     num_attention_heads: int = 12
     """A, attention heads"""
     intermediate_size: int = 3072
     """width of the feed-forward layer (4 H in the paper)"""
     hidden_act: str = "gelu"
-    """gelu and gelu_new (both the tanh form, as in the reference) or relu"""
+    """gelu and gelu_new (both the tanh form, as in the reference), gelu_erf
+    (the exact form, that transformers means by gelu) or relu"""
     hidden_dropout_prob: float = 0.0
     """dropout of embeddings and of both block outputs; 0.1 in most v1 models"""
     attention_probs_dropout_prob: float = 0.0
@@ -230,23 +256,39 @@ class AlbertConfig:
     """segments"""
     initializer_range: float = 0.02
     """standard deviation of the truncated normal initializer"""
+    project_equal_sizes: bool = False
+    """keep a projection E -> H where E == H, as transformers and KerasHub do;
+    the reference has none"""
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.type is int:
+            if field.type is int and field.name != "relaxed_rank":
                 check_positive(field.name, value)
+        if type(self.relaxed_rank) is not int or self.relaxed_rank < 0:
+            raise AlbertError(
+                "`relaxed_rank` must be an integer, 0 (off) or more. "
+                f"Received: relaxed_rank={self.relaxed_rank!r}."
+            )
+        if type(self.project_equal_sizes) is not bool:
+            raise AlbertError(
+                "`project_equal_sizes` must be true or false. Received: "
+                f"project_equal_sizes={self.project_equal_sizes!r}."
+            )
+        check_choice("sharing", self.sharing, SHARING)
+        check_choice("hidden_act", self.hidden_act, ACTIVATION_NAMES)
+        if self.relaxed_rank and self.sharing == "none":
+            raise AlbertError(
+                "`relaxed_rank` is the rank of differences from shared "
+                'kernels; with sharing="none" there are none. Set '
+                "relaxed_rank=0, or share a half."
+            )
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             check_probability(name, getattr(self, name))
         if not is_number(self.initializer_range) or self.initializer_range <= 0:
             raise AlbertError(
                 "`initializer_range` must be a positive number. "
                 f"Received: initializer_range={self.initializer_range!r}."
-            )
-        if self.hidden_act not in ("gelu", "gelu_new", "relu"):
-            raise AlbertError(
-                '`hidden_act` must be "gelu", "gelu_new" or "relu". '
-                f"Received: hidden_act={self.hidden_act!r}."
             )
         if self.hidden_size % self.num_attention_heads:
             raise AlbertError(
@@ -260,6 +302,20 @@ class AlbertConfig:
                 f"Received: num_hidden_groups={self.num_hidden_groups}, "
                 f"num_hidden_layers={self.num_hidden_layers}."
             )
+
+    @property
+    def has_projection(self) -> bool:
+        """Whether the embedding is projected from E to H."""
+        return (
+            self.project_equal_sizes or self.embedding_size != self.hidden_size
+        )
+
+    def group_of(self, layer: int) -> int:
+        """The group of a layer; both are counted from 0.
+
+        In integers: the reference's float arithmetic errs for some L.
+        """
+        return layer * self.num_hidden_groups // self.num_hidden_layers
 
     def replace(self, **changes) -> "AlbertConfig":
         """A copy with some fields changed; unknown names are refused."""
@@ -519,9 +575,10 @@ class TableColumns:
 class FinetuneRun:
     """Fine-tune a text classifier with model.fit."""
 
-    model: Path
-    """folder of a pretrained model: written by `pretrain`, or a released
-    archive (albert_config.json, model.ckpt-best.*, *.model)"""
+    model: str
+    """a pretrained model: a folder written by `pretrain` or `convert`, a
+    released archive (albert_config.json, model.ckpt-best.*, *.model), a folder
+    of transformers or KerasHub, hf://organization/name, kaggle://..."""
     train: Path
     """TSV, CSV or JSONL file with a text and a label column"""
     output: Path
@@ -607,3 +664,21 @@ class ExportRun:
     """folder written by `finetune`"""
     output: Path
     """folder of the SavedModel; made if absent, must hold no other run"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertRun:
+    """Convert a checkpoint between formats."""
+
+    input: str
+    """what to convert: a TF1 checkpoint (folder with albert_config.json, or
+    path without .index), a folder of transformers, KerasHub or this package, a
+    .keras file, hf://organization/name[@revision], or
+    kaggle://organization/model/framework/variation"""
+    output: Path
+    """folder for the result; made if absent, must hold nothing"""
+    to: Literal["keras-albert", "huggingface", "kerashub"] = "keras-albert"
+    """format of the result; keras-albert is what `finetune` and `load` take"""
+    gelu: Literal["tanh", "erf"] = "tanh"
+    """how "hidden_act": "gelu" of transformers is read: tanh, the form that
+    all released models were trained with, or erf, what transformers computes"""

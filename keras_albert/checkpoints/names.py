@@ -1,104 +1,319 @@
-"""One name table: each weight of ours beside its name elsewhere.
+"""One name table: each weight of ours beside its names elsewhere.
 
 Our names are Keras variable paths without the model's own name, so that they
 do not depend on what a user calls a model.
+
+Letters: H hidden size, A heads, D = H / A, V vocabulary, L layers, C labels.
 """
 
 from typing import NamedTuple
 
-from keras_albert.config import AlbertConfig
+import numpy as np
+
+from keras_albert.config import AlbertConfig, AlbertError
+
+# The other formats, and what an error calls them.
+DIALECTS = {
+    "tf1": "a TF1 checkpoint",
+    "huggingface": "transformers",
+    "keras_hub": "KerasHub",
+}
 
 
 class Row(NamedTuple):
-    """One weight."""
+    """One weight; None where a format has no such weight."""
 
     ours: str
-    tf1: str
-    transposed: bool = False
-    """the other side stores [out, in] where Keras stores [in, out]"""
+    tf1: str | None
+    huggingface: str | None
+    keras_hub: str | None
+    form: str = "same"
+    """key of FORMS: how the other formats store the value"""
+
+    def there(self, value: np.ndarray, dialect: str, heads: int) -> np.ndarray:
+        """A value of ours as `dialect` stores it, for a model of A heads."""
+        how = FORMS[self.form].get(dialect)
+        if how is None:
+            return value
+        if how == "transposed":
+            return value.T
+        return value.reshape(_split(value.shape, how, heads))
+
+    def here(self, value: np.ndarray, dialect: str, shape) -> np.ndarray:
+        """The inverse of `there`, where `value` has the shape it gives."""
+        how = FORMS[self.form].get(dialect)
+        if how == "transposed":
+            return value.T
+        return value if how is None else value.reshape(shape)
+
+    def shape_there(self, shape, dialect: str, heads: int) -> tuple[int, ...]:
+        """The shape that `there` gives to a weight of `shape`."""
+        how = FORMS[self.form].get(dialect)
+        if how is None:
+            return tuple(shape)
+        if how == "transposed":
+            return tuple(shape)[::-1]
+        return _split(shape, how, heads)
+
+
+# How a value differs per format; what is not said is stored as ours. PyTorch
+# keeps a kernel as [out, in], Keras's attention layer splits H into [A, D].
+FORMS = {
+    "same": {},
+    "kernel": {"huggingface": "transposed"},
+    # The original's task heads are [out, in] in TF1, too.
+    "output_weights": {"tf1": "transposed", "huggingface": "transposed"},
+    "kernel_to_heads": {"huggingface": "transposed", "keras_hub": "last"},
+    "kernel_of_heads": {"huggingface": "transposed", "keras_hub": "first"},
+    "bias_of_heads": {"keras_hub": "last"},
+}
+
+
+def _split(shape, axis: str, heads: int) -> tuple[int, ...]:
+    """`shape` with its first or last axis H as [A, D]."""
+    if axis == "first":
+        return (heads, shape[0] // heads, *shape[1:])
+    return (*shape[:-1], heads, shape[-1] // heads)
+
+
+def _dense(ours, tf1, huggingface, keras_hub, kernel="kernel", bias="same"):
+    """The two rows of a Dense layer."""
+    return [
+        Row(
+            f"{ours}/kernel",
+            tf1 and f"{tf1}/kernel",
+            huggingface and f"{huggingface}.weight",
+            keras_hub and f"{keras_hub}/kernel",
+            kernel,
+        ),
+        Row(
+            f"{ours}/bias",
+            tf1 and f"{tf1}/bias",
+            huggingface and f"{huggingface}.bias",
+            keras_hub and f"{keras_hub}/bias",
+            bias,
+        ),
+    ]
+
+
+def _layer_norm(ours, tf1, huggingface, keras_hub):
+    """The two rows of a LayerNorm."""
+    return [
+        Row(
+            f"{ours}/{part}",
+            tf1 and f"{tf1}/{part}",
+            huggingface and f"{huggingface}.{torch_part}",
+            keras_hub and f"{keras_hub}/{part}",
+        )
+        for part, torch_part in (("gamma", "weight"), ("beta", "bias"))
+    ]
 
 
 _EMBEDDINGS = [
-    Row(
-        "embeddings/word_embeddings/embeddings",
-        "bert/embeddings/word_embeddings",
+    *(
+        Row(
+            f"embeddings/{name}/embeddings",
+            f"bert/embeddings/{name}",
+            f"albert.embeddings.{name}.weight",
+            f"{keras_hub}/{part}",
+        )
+        for name, keras_hub, part in (
+            ("word_embeddings", "token_embedding", "embeddings"),
+            ("token_type_embeddings", "segment_embedding", "embeddings"),
+            ("position_embeddings", "position_embedding", "embeddings"),
+        )
     ),
-    Row(
-        "embeddings/token_type_embeddings/embeddings",
-        "bert/embeddings/token_type_embeddings",
+    *_layer_norm(
+        "embeddings/layer_norm",
+        "bert/embeddings/LayerNorm",
+        "albert.embeddings.LayerNorm",
+        "embeddings_layer_norm",
     ),
-    Row(
-        "embeddings/position_embeddings/embeddings",
-        "bert/embeddings/position_embeddings",
-    ),
-    Row("embeddings/layer_norm/gamma", "bert/embeddings/LayerNorm/gamma"),
-    Row("embeddings/layer_norm/beta", "bert/embeddings/LayerNorm/beta"),
 ]
-_PROJECTION = [
-    Row(
-        f"embeddings/projection/{part}",
-        f"bert/encoder/embedding_hidden_mapping_in/{part}",
-    )
-    for part in ("kernel", "bias")
-]
-# Of one block; the prefix names its group and its place in the group.
-_BLOCK = [
-    Row(f"{ours}/{part}", f"{tf1}/{part}")
-    for ours, tf1, parts in (
-        ("attention/query", "attention_1/self/query", ("kernel", "bias")),
-        ("attention/key", "attention_1/self/key", ("kernel", "bias")),
-        ("attention/value", "attention_1/self/value", ("kernel", "bias")),
-        ("attention/output", "attention_1/output/dense", ("kernel", "bias")),
-        ("attention/layer_norm", "LayerNorm", ("gamma", "beta")),
-        (
+PROJECTION = _dense(
+    "embeddings/projection",
+    "bert/encoder/embedding_hidden_mapping_in",
+    "albert.encoder.embedding_hidden_mapping_in",
+    "embedding_projection",
+)
+# Of one block; prefixes name its group or layer and its place in there.
+_BLOCK = {
+    "attention": [
+        *(
+            row
+            for name in ("query", "key", "value")
+            for row in _dense(
+                f"attention/{name}",
+                f"attention_1/self/{name}",
+                f"attention.{name}",
+                f"self_attention_layer/{name}",
+                "kernel_to_heads",
+                "bias_of_heads",
+            )
+        ),
+        *_dense(
+            "attention/output",
+            "attention_1/output/dense",
+            "attention.dense",
+            "self_attention_layer/attention_output",
+            "kernel_of_heads",
+        ),
+        *_layer_norm(
+            "attention/layer_norm",
+            "LayerNorm",
+            "attention.LayerNorm",
+            "self_attention_layer_norm",
+        ),
+    ],
+    "feed_forward": [
+        *_dense(
             "feed_forward/intermediate",
             "ffn_1/intermediate/dense",
-            ("kernel", "bias"),
+            "ffn",
+            "feedforward_intermediate_dense",
         ),
-        (
+        *_dense(
             "feed_forward/output",
             "ffn_1/intermediate/output/dense",
-            ("kernel", "bias"),
+            "ffn_output",
+            "feedforward_output_dense",
         ),
-        ("feed_forward/layer_norm", "LayerNorm_1", ("gamma", "beta")),
+        *_layer_norm(
+            "feed_forward/layer_norm",
+            "LayerNorm_1",
+            "full_layer_layer_norm",
+            "feedforward_layer_norm",
+        ),
+    ],
+}
+_POOLER = _dense("pooler", "bert/pooler/dense", "albert.pooler", "pooled_dense")
+_MASKED_LM = [
+    *_dense(
+        "masked_lm/dense",
+        "cls/predictions/transform/dense",
+        "predictions.dense",
+        "mlm_head/intermediate_dense",
+    ),
+    *_layer_norm(
+        "masked_lm/layer_norm",
+        "cls/predictions/transform/LayerNorm",
+        "predictions.LayerNorm",
+        "mlm_head/intermediate_layer_norm",
+    ),
+    Row(
+        "masked_lm/output_bias",
+        "cls/predictions/output_bias",
+        "predictions.bias",
+        "mlm_head/output_bias",
+    ),
+]
+# A head of [C, H] and [C], as the original names them.
+_OUTPUTS = [
+    Row(
+        f"{ours}/{part}",
+        f"{tf1}output_{tf1_part}",
+        f"{huggingface}.{torch_part}",
+        keras_hub and f"{keras_hub}/{part}",
+        form,
     )
-    for part in parts
+    for ours, tf1, huggingface, keras_hub in (
+        (
+            "sentence_pair",
+            "cls/seq_relationship/",
+            "sop_classifier.classifier",
+            None,
+        ),
+        ("classifier", "", "classifier", "logits"),
+        ("span", "cls/squad/", "qa_outputs", None),
+    )
+    for part, tf1_part, torch_part, form in (
+        ("kernel", "weights", "weight", "output_weights"),
+        ("bias", "bias", "bias", "same"),
+    )
 ]
-_POOLER = [
-    Row(f"pooler/{part}", f"bert/pooler/dense/{part}")
-    for part in ("kernel", "bias")
+# Question answering as for SQuAD 2.0 (reference squad_utils.py L1428-1575).
+_SPAN_V2 = [
+    *_dense("start", "start_logits/dense", None, None),
+    *_dense("end_dense", "end_logits/dense_0", None, None),
+    *_layer_norm("end_layer_norm", "end_logits/LayerNorm", None, None),
+    *_dense("end", "end_logits/dense_1", None, None),
+    *_dense("answer_dense", "answer_class/dense_0", None, None),
+    Row("answer/kernel", "answer_class/dense_1/kernel", None, None, "kernel"),
 ]
-_PRETRAINING_HEADS = [
-    Row("masked_lm/dense/kernel", "cls/predictions/transform/dense/kernel"),
-    Row("masked_lm/dense/bias", "cls/predictions/transform/dense/bias"),
-    Row(
-        "masked_lm/layer_norm/gamma",
-        "cls/predictions/transform/LayerNorm/gamma",
-    ),
-    Row(
-        "masked_lm/layer_norm/beta", "cls/predictions/transform/LayerNorm/beta"
-    ),
-    Row("masked_lm/output_bias", "cls/predictions/output_bias"),
-    Row("sentence_order/kernel", "cls/seq_relationship/output_weights", True),
-    Row("sentence_order/bias", "cls/seq_relationship/output_bias"),
-]
+HEADS = _MASKED_LM + _OUTPUTS + _SPAN_V2
 
 
 def name_table(config: AlbertConfig) -> list[Row]:
-    """The weights of the encoder and the pretraining heads."""
+    """Every weight of the encoder and of all heads.
+
+    The other formats know groups of whole blocks only. Where `config.sharing`
+    gives layers a half of their own, they have a group for each layer, and a
+    weight that is shared here stands in several rows: there are copies of it.
+    """
     rows = list(_EMBEDDINGS)
-    if config.embedding_size != config.hidden_size:
-        rows += _PROJECTION
-    for group in range(config.num_hidden_groups):
+    if config.has_projection:
+        rows += PROJECTION
+    for group in range(groups_there(config)):
         for inner in range(config.inner_group_num):
-            ours = f"encoder/group_{group}_block_{inner}"
-            tf1 = f"bert/encoder/transformer/group_{group}/inner_group_{inner}"
-            rows += [
-                Row(f"{ours}/{row.ours}", f"{tf1}/{row.tf1}") for row in _BLOCK
-            ]
-    return rows + _POOLER + _PRETRAINING_HEADS
+            for half, half_rows in _BLOCK.items():
+                ours = _home(config, half, group)
+                prefixes = (
+                    f"encoder/{ours}_block_{inner}/",
+                    "bert/encoder/transformer/"
+                    f"group_{group}/inner_group_{inner}/",
+                    f"albert.encoder.albert_layer_groups.{group}."
+                    f"albert_layers.{inner}.",
+                    f"group_{group}_inner_layer_{inner}/",
+                )
+                rows += [
+                    Row(*map(str.__add__, prefixes, row[:4]), row.form)
+                    for row in half_rows
+                ]
+    return rows + _POOLER + HEADS
+
+
+def groups_there(config: AlbertConfig) -> int:
+    """Groups that the other formats need for this model."""
+    if config.sharing == "all":
+        return config.num_hidden_groups
+    return config.num_hidden_layers
+
+
+def _home(config: AlbertConfig, half: str, group: int) -> str:
+    """Where our weights of a half of the blocks of a group there are."""
+    if config.sharing == "all":
+        return f"group_{group}"
+    shared = {"attention": "attention", "ffn": "feed_forward"}
+    if shared.get(config.sharing) == half:
+        return f"group_{config.group_of(group)}"
+    return f"layer_{group}"
 
 
 def our_name(variable) -> str:
     """The name of a Keras variable in the table: its path less the model's."""
     return variable.path.split("/", 1)[1]
+
+
+def check_groups(config: AlbertConfig, dialect: str) -> None:
+    """AlbertError where the other side gives some layer another group.
+
+    It computes the group of layer i of L with G groups in floating point:
+    int(i / L * G) in the reference, int(i / (L / G)) in transformers; i is in
+    group i // (L // G) of KerasHub, which wants L to be a multiple of G.
+    """
+    layers, groups = config.num_hidden_layers, groups_there(config)
+    formula = {
+        "tf1": lambda i: int(i / layers * groups),
+        "huggingface": lambda i: int(i / (layers / groups)),
+        "keras_hub": lambda i: i // (layers // groups),
+    }[dialect]
+    for layer in range(layers):
+        here = layer * groups // layers
+        if formula(layer) != here:
+            raise AlbertError(
+                f"with num_hidden_layers={layers} and num_hidden_groups="
+                f"{groups}, layer {layer} (from 0) is in group {here} here, in "
+                f"{formula(layer)} in {DIALECTS[dialect]}: the model would be "
+                "another one there. Only sizes that agree can be exchanged, "
+                "such as layers that are a multiple of the groups."
+            )

@@ -1,16 +1,104 @@
-"""Weights of the original's TF1 checkpoints, on every backend."""
+"""Weights of the original's TF1 checkpoints, on every backend.
+
+Any checkpoint of google-research/albert: a released archive, one of a
+pretraining or fine-tuning run of the user's own, or a TF-Hub module.
+"""
 
 import re
 from pathlib import Path
 
 import numpy as np
 
-from keras_albert.checkpoints.names import name_table, our_name
-from keras_albert.config import AlbertError
-from keras_albert.modeling.backbone import AlbertModel
+from keras_albert.checkpoints.transfer import imported
+from keras_albert.config import (
+    CONFIG_FILE,
+    AlbertConfig,
+    AlbertError,
+)
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.heads import (
+    AlbertForMaskedLM,
+    AlbertForPretraining,
+    AlbertForQuestionAnswering,
+    AlbertForQuestionAnsweringV2,
+    AlbertForSequenceClassification,
+)
+from keras_albert.modeling.model import AlbertModel
+from keras_albert.text.tokenizer import Tokenizer
+
+RELEASED_PREFIX = "model.ckpt-best"  # in the original's archives
+# Of a TF-Hub module: prefix of its weights, and of their names.
+HUB_PREFIX = Path("variables", "variables")
+HUB_SCOPE = "module/"
+HUB_ASSETS = "assets"
 
 # Not weights of a model: optimizer slots and the step.
-_SKIPPED = re.compile(r"(/adam_[mv]|/AdamWeightDecayOptimizer.*|^global_step)$")
+_SKIPPED = re.compile(
+    r"(/adam_[mv](_\d+)?|/AdamWeightDecayOptimizer.*|^global_step)$"
+)
+
+
+def find_tf1(source: Path) -> list[Path]:
+    """Prefixes of the TF1 checkpoints that `source` names or holds.
+
+    Of several in a folder the released one counts, if it is there.
+    """
+    if source.name.endswith(".index") and source.is_file():
+        return [source.with_name(source.name.removesuffix(".index"))]
+    if _index(source).is_file():
+        return [source]
+    if not source.is_dir():
+        return []
+    if _index(source / HUB_PREFIX).is_file():
+        return [source / HUB_PREFIX]
+    found = [
+        path.with_name(path.name.removesuffix(".index"))
+        for path in sorted(source.glob("*.index"))
+    ]
+    released = [path for path in found if path.name == RELEASED_PREFIX]
+    return released or found
+
+
+def load_tf1_model(prefix: Path, backbone: bool = False) -> AlbertModel:
+    """The model of a TF1 checkpoint; its heads tell which one.
+
+    Args:
+        prefix: path without `.index`; `albert_config.json` lies beside it (or
+            in a folder above or beside, for a TF-Hub module), and a `*.model`
+            vocabulary may.
+        backbone: the encoder only.
+
+    Raises:
+        AlbertError: no config, heads of no known model, weights that do not
+            fit.
+    """
+    tensors = read_tf1(prefix)
+    config = AlbertConfig.from_json(_beside(prefix, CONFIG_FILE))
+    encoder = AlbertBackbone(
+        config,
+        pooler="bert/pooler/dense/kernel" in tensors,
+        tokenizer=_vocabulary(prefix),
+    )
+    model = encoder if backbone else _with_head(encoder, tensors, prefix)
+    imported(model, tensors, "tf1", str(prefix), aside=backbone)
+    return model
+
+
+def load_tf1(model: AlbertModel, prefix: str | Path) -> None:
+    """Sets every weight of a model from a TF1 checkpoint.
+
+    Heads of the checkpoint that the model does not have are left aside;
+    nothing else may be missing, left over or of another shape.
+
+    Args:
+        model: of the checkpoint's architecture.
+        prefix: path without `.index`, as `albert_base/model.ckpt-best`.
+
+    Raises:
+        AlbertError: lists every weight that does not fit; the model is then
+            unchanged.
+    """
+    imported(model, read_tf1(prefix), "tf1", str(prefix), aside=True)
 
 
 def read_tf1(prefix: str | Path) -> dict[str, np.ndarray]:
@@ -23,7 +111,7 @@ def read_tf1(prefix: str | Path) -> dict[str, np.ndarray]:
         AlbertError: no such checkpoint, or it cannot be read.
     """
     prefix = Path(prefix)
-    if not prefix.with_name(prefix.name + ".index").is_file():
+    if not _index(prefix).is_file():
         raise AlbertError(
             f"{prefix}.index: no such file. A TF1 checkpoint is named by its "
             "path without `.index`."
@@ -38,7 +126,7 @@ def read_tf1(prefix: str | Path) -> dict[str, np.ndarray]:
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         return {
-            name: reader.get_tensor(name)
+            name.removeprefix(HUB_SCOPE): reader.get_tensor(name)
             for name in reader.get_variable_to_shape_map()
             if not _SKIPPED.search(name)
         }
@@ -50,48 +138,54 @@ def read_tf1(prefix: str | Path) -> dict[str, np.ndarray]:
         ) from None
 
 
-def load_tf1(model: AlbertModel, prefix: str | Path) -> None:
-    """Sets every weight of a backbone or pretraining model.
-
-    A backbone leaves the checkpoint's heads (`cls/...`) aside; nothing else
-    may be missing, left over or of another shape.
-
-    Raises:
-        AlbertError: lists every weight that does not fit; the model is then
-            unchanged.
-    """
-    tensors = read_tf1(prefix)
-    variables = {our_name(v): v for v in model.variables if _is_weight(v)}
-    rows = {row.ours: row for row in name_table(model.config)}
-    values, problems = {}, []
-    for name, variable in variables.items():
-        row = rows.get(name)
-        if row is None:
-            problems.append(f"{name}: no TF1 checkpoint has such a weight")
-        elif row.tf1 not in tensors:
-            problems.append(f"{row.tf1}: missing in the checkpoint")
-        else:
-            value = tensors.pop(row.tf1)
-            value = value.T if row.transposed else value
-            if value.shape != tuple(variable.shape):
-                problems.append(
-                    f"{row.tf1}: expected {tuple(variable.shape)}, "
-                    f"found {value.shape}"
-                )
-            values[name] = value
-    wants_heads = any(name.startswith("masked_lm/") for name in variables)
-    for name in sorted(tensors):
-        if wants_heads or not name.startswith("cls/"):
-            problems.append(f"{name}: in the checkpoint, not in the model")
-    if problems:
-        raise AlbertError(
-            f"{prefix} does not fit the model: " + "; ".join(problems) + ". "
-            "Build the model from the albert_config.json beside the "
-            "checkpoint."
-        )
-    for name, value in values.items():
-        variables[name].assign(value)
+def _index(prefix: Path) -> Path:
+    return prefix.with_name(prefix.name + ".index")
 
 
-def _is_weight(variable) -> bool:
-    return "seed_generator" not in variable.path
+def _beside(prefix: Path, name: str) -> Path:
+    """The file beside the checkpoint, or where a TF-Hub module may have it."""
+    folder = prefix.parent
+    places = [folder / name]
+    if folder.name == HUB_PREFIX.parent.name:
+        module = folder.parent
+        places = [module / name, module / HUB_ASSETS / name, *places]
+    for place in places:
+        if place.is_file():
+            return place
+    raise AlbertError(
+        f"{places[0]}: no such file, and a checkpoint does not say how many "
+        "layers and heads it has. Put it there; for a released size: "
+        f'VARIANTS["base_v2"].to_json({str(places[0])!r}).'
+    )
+
+
+def _vocabulary(prefix: Path) -> Tokenizer | None:
+    """The one `*.model` file with the checkpoint, if there is one."""
+    folder = prefix.parent
+    if folder.name == HUB_PREFIX.parent.name:
+        folder = folder.parent / HUB_ASSETS
+    return Tokenizer(folder) if any(folder.glob("*.model")) else None
+
+
+def _with_head(
+    encoder: AlbertBackbone, tensors: dict[str, np.ndarray], prefix: Path
+) -> AlbertModel:
+    if "cls/predictions/output_bias" in tensors:
+        if "cls/seq_relationship/output_bias" in tensors:
+            return AlbertForPretraining(encoder)
+        return AlbertForMaskedLM(encoder)
+    if "cls/squad/output_bias" in tensors:
+        return AlbertForQuestionAnswering(encoder)
+    if "start_logits/dense/kernel" in tensors:
+        return AlbertForQuestionAnsweringV2(encoder)
+    if "output_bias" in tensors:
+        labels = len(tensors["output_bias"])
+        if labels < 2:
+            raise AlbertError(
+                f"{prefix}: its head has one output, which may be a regression "
+                "(STS-B) or a multiple choice (RACE). Make the model that it "
+                "is and set its weights with load_tf1(model, "
+                f"{str(prefix)!r}), or load the encoder alone (backbone=True)."
+            )
+        return AlbertForSequenceClassification(encoder, num_labels=labels)
+    return encoder

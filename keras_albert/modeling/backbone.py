@@ -1,66 +1,27 @@
 """AlbertBackbone: token ids -> contextual vectors.
 
-Letters: B batch, S sequence length, H hidden size, L layers.
+Letters: B batch, S sequence length, H hidden size, L layers, A heads,
+I inner blocks of a layer.
 """
 
 import dataclasses
+from pathlib import Path
 
 import keras
-import numpy as np
 from keras import layers, ops
 
-from keras_albert.config import PAD_ID, AlbertConfig, AlbertError
+from keras_albert.config import (
+    LORA_TARGETS,
+    PAD_ID,
+    VOCAB_FILE,
+    AlbertConfig,
+    AlbertError,
+    check_positive,
+)
 from keras_albert.modeling.embeddings import Embeddings, initializer
 from keras_albert.modeling.encoder import Encoder
-
-_INPUTS = {"token_ids", "segment_ids", "padding_mask", "masked_positions"}
-
-
-class AlbertModel(keras.Model):
-    """Abstract: a model whose inputs are checked against its config.
-
-    Shapes are checked when the model is called or traced. Ids are checked
-    where they arrive as NumPy arrays (`model(x)`, `fit`, `evaluate`,
-    `predict`): in a compiled graph JAX would clamp an id out of range
-    silently.
-    """
-
-    config: AlbertConfig
-
-    def __call__(self, inputs, *args, **kwargs):
-        """Checks the inputs, then calls the model."""
-        check_inputs(self.config, inputs)
-        return super().__call__(inputs, *args, **kwargs)
-
-    def fit(self, x=None, *args, **kwargs):
-        """Checks ids in NumPy inputs, then `keras.Model.fit`."""
-        check_ids(self.config, x)
-        return super().fit(x, *args, **kwargs)
-
-    def train_on_batch(self, x, *args, **kwargs):
-        """Checks ids in NumPy inputs, then `keras.Model.train_on_batch`."""
-        check_ids(self.config, x)
-        return super().train_on_batch(x, *args, **kwargs)
-
-    def test_on_batch(self, x, *args, **kwargs):
-        """Checks ids in NumPy inputs, then `keras.Model.test_on_batch`."""
-        check_ids(self.config, x)
-        return super().test_on_batch(x, *args, **kwargs)
-
-    def predict_on_batch(self, x):
-        """Checks ids in NumPy inputs, then `keras.Model.predict_on_batch`."""
-        check_ids(self.config, x)
-        return super().predict_on_batch(x)
-
-    def evaluate(self, x=None, *args, **kwargs):
-        """Checks ids in NumPy inputs, then `keras.Model.evaluate`."""
-        check_ids(self.config, x)
-        return super().evaluate(x, *args, **kwargs)
-
-    def predict(self, x, *args, **kwargs):
-        """Checks ids in NumPy inputs, then `keras.Model.predict`."""
-        check_ids(self.config, x)
-        return super().predict(x, *args, **kwargs)
+from keras_albert.modeling.model import AlbertModel
+from keras_albert.text.tokenizer import Tokenizer
 
 
 @keras.saving.register_keras_serializable("keras_albert")
@@ -69,18 +30,25 @@ class AlbertBackbone(AlbertModel):
 
     Args:
         config: the architecture.
+        pooler: False leaves it out, where no head uses it.
+        loop: "unrolled", or "scan" over the layers; see `Encoder`.
+        remat: save memory in training; see `Encoder`.
+        tokenizer: the vocabulary, so that the model takes texts.
 
     Call arguments:
         inputs: dict of integer tensors [B, S]: `token_ids`; `segment_ids`
             (0 for the first text, 1 for the second; zeros when absent);
             `padding_mask` (1 token, 0 padding; `token_ids != 0` when absent).
+            Or texts, see `preprocess`.
         return_hidden_states: also return every layer's output.
+        return_attention_scores: also return the attention probabilities.
 
     Returns:
         dict: `sequence_output` [B, S, H]; `pooled_output` [B, H], tanh of a
         projection of [CLS]; if asked for `hidden_states`, a list of L tensors
         [B, S, H] without the embedding (as the reference's
-        `all_encoder_layers`).
+        `all_encoder_layers`), and `attention_scores`, a list of L x I tensors
+        [B, A, S, S].
 
     Raises:
         AlbertError: no `token_ids`, an unknown key, wrong rank or shapes that
@@ -90,7 +58,15 @@ class AlbertBackbone(AlbertModel):
     Source: Paper 3.1; reference modeling.py L195-255.
     """
 
-    def __init__(self, config: AlbertConfig, **kwargs):
+    def __init__(
+        self,
+        config: AlbertConfig,
+        pooler: bool = True,
+        loop: str = "unrolled",
+        remat: bool = False,
+        tokenizer: Tokenizer | None = None,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         if not isinstance(config, AlbertConfig):
             raise AlbertError(
@@ -98,24 +74,58 @@ class AlbertBackbone(AlbertModel):
                 f"reads a file. Received: {type(config).__name__}."
             )
         self.config = config
-        self.embeddings = Embeddings(config, name="embeddings")
-        self.encoder = Encoder(config, name="encoder")
-        self.pooler = layers.Dense(
-            config.hidden_size,
-            activation="tanh",
-            kernel_initializer=initializer(config),
-            name="pooler",
+        self.tokenizer = tokenizer
+        policy = self.dtype_policy
+        self.embeddings = Embeddings(config, dtype=policy, name="embeddings")
+        self.encoder = Encoder(
+            config, loop=loop, remat=remat, dtype=policy, name="encoder"
         )
+        self.pooler = None
+        if pooler:
+            self.pooler = layers.Dense(
+                config.hidden_size,
+                activation="tanh",
+                kernel_initializer=initializer(config),
+                dtype=policy,
+                name="pooler",
+            )
         self.build()
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The vocabulary that turns texts into ids, where there is one."""
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Tokenizer | None):
+        if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
+            raise AlbertError(
+                f"`tokenizer` must be a Tokenizer: Tokenizer({VOCAB_FILE!r}). "
+                f"Received: {type(tokenizer).__name__}."
+            )
+        if tokenizer and tokenizer.vocab_size > self.config.vocab_size:
+            raise AlbertError(
+                f"the vocabulary has {tokenizer.vocab_size} pieces, the model "
+                f"knows vocab_size={self.config.vocab_size}. Use the "
+                "vocabulary that the model was trained with."
+            )
+        self._tokenizer = tokenizer
 
     def build(self, input_shape=None):
         """Makes the weights; their shapes follow from the config."""
         self.embeddings.build()
         self.encoder.build()
-        self.pooler.build((None, self.config.hidden_size))
+        if self.pooler is not None:
+            self.pooler.build((None, self.config.hidden_size))
         self.built = True
 
-    def call(self, inputs, training=None, return_hidden_states=False):
+    def call(
+        self,
+        inputs,
+        training=None,
+        return_hidden_states=False,
+        return_attention_scores=False,
+    ):
         """See the class."""
         token_ids = inputs["token_ids"]
         segment_ids = inputs.get("segment_ids")
@@ -125,96 +135,97 @@ class AlbertBackbone(AlbertModel):
         if padding_mask is None:
             padding_mask = ops.not_equal(token_ids, PAD_ID)
         x = self.embeddings(token_ids, segment_ids, training=training)
-        hidden_states = self.encoder(x, padding_mask, training=training)
+        hidden_states, scores = self.encoder(
+            x,
+            padding_mask,
+            training=training,
+            return_scores=return_attention_scores,
+        )
         sequence_output = hidden_states[-1]  # [B, S, H]
-        outputs = {
-            "sequence_output": sequence_output,
-            "pooled_output": self.pooler(sequence_output[:, 0]),  # [B, H]
-        }
+        outputs = {"sequence_output": sequence_output}
+        if self.pooler is not None:
+            outputs["pooled_output"] = self.pooler(sequence_output[:, 0])
         if return_hidden_states:
             outputs["hidden_states"] = hidden_states
+        if return_attention_scores:
+            outputs["attention_scores"] = scores
         return outputs
+
+    def enable_lora(
+        self,
+        rank: int,
+        alpha: float | None = None,
+        targets: tuple[str, ...] = LORA_TARGETS,
+    ) -> None:
+        """Freezes the encoder and trains low-rank adapters (LoRA) instead.
+
+        One adapter of a shared kernel serves all layers that share it. A
+        saved model holds the adapters merged into the kernels, as Keras does.
+
+        Args:
+            rank: of each adapter.
+            alpha: the adapter's scale is alpha / rank; 1 when not given.
+            targets: names of projections that get one: query, key, value,
+                output (of both halves), intermediate.
+
+        Raises:
+            AlbertError: rank below 1, an unknown target, or already enabled.
+
+        Source: Hu et al. 2021, arXiv:2106.09685.
+        """
+        check_positive("rank", rank)
+        leaves = self._leaves()
+        chosen = [
+            layer
+            for path, layer in leaves.items()
+            if path.startswith("encoder/") and layer.name in targets
+        ]
+        known = sorted(
+            {
+                layer.name
+                for path, layer in leaves.items()
+                if path.startswith("encoder/")
+            }
+        )
+        if not targets or (unknown := sorted(set(targets) - set(known))):
+            raise AlbertError(
+                f"`targets` must be some of {known}. Received: "
+                f"{unknown if targets else list(targets)}."
+            )
+        if any(layer.lora_enabled for layer in leaves.values()):
+            raise AlbertError(
+                "LoRA is enabled already. Load the model again for another "
+                "rank."
+            )
+        self.trainable = False
+        for layer in chosen:
+            layer.trainable = True
+            layer.enable_lora(rank, lora_alpha=alpha)
+            layer.bias.trainable = False
 
     def get_config(self):
         """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
             "config": dataclasses.asdict(self.config),
+            "pooler": self.pooler is not None,
+            "loop": self.encoder.loop,
+            "remat": self.encoder.remat,
         }
 
     @classmethod
     def from_config(cls, config):
         """The inverse of `get_config`."""
-        return cls(**{**config, "config": AlbertConfig(**config["config"])})
+        return super().from_config(
+            {**config, "config": AlbertConfig(**config["config"])}
+        )
 
+    def save_assets(self, dir_path):
+        """Keras: puts the vocabulary into the `.keras` file."""
+        if self.tokenizer is not None:
+            self.tokenizer.save(dir_path)
 
-def check_inputs(config: AlbertConfig, inputs: dict) -> None:
-    """Refuses inputs of another structure, shape, or (NumPy) range."""
-    if not isinstance(inputs, dict) or "token_ids" not in inputs:
-        received = (
-            sorted(inputs)
-            if isinstance(inputs, dict)
-            else type(inputs).__name__
-        )
-        raise AlbertError(
-            "Inputs must be a dict with `token_ids` (and `segment_ids`, "
-            f"`padding_mask`), as Tokenizer returns. Received: {received}."
-        )
-    if unknown := sorted(inputs.keys() - _INPUTS):
-        raise AlbertError(
-            f"Inputs may have the keys {sorted(_INPUTS)}. Received also: "
-            f"{unknown}."
-        )
-    shape = tuple(inputs["token_ids"].shape)
-    if len(shape) != 2:
-        raise AlbertError(
-            "`token_ids` must have two axes [batch, sequence]. "
-            f"Received shape: {shape}."
-        )
-    if shape[1] is not None and shape[1] > config.max_position_embeddings:
-        raise AlbertError(
-            f"A sequence must not exceed max_position_embeddings="
-            f"{config.max_position_embeddings} tokens. Received: {shape[1]} "
-            "tokens. Truncate it: Tokenizer(...)(texts, max_length="
-            f"{config.max_position_embeddings})."
-        )
-    for name in ("segment_ids", "padding_mask"):
-        other = tuple(inputs[name].shape) if name in inputs else shape
-        if len(other) != 2 or any(
-            None not in (a, b) and a != b
-            for a, b in zip(other, shape, strict=True)
-        ):
-            raise AlbertError(
-                f"`{name}` must have the shape of `token_ids`, {shape}. "
-                f"Received: {other}."
-            )
-    check_ids(config, inputs)
-
-
-def check_ids(config: AlbertConfig, inputs) -> None:
-    """Refuses ids out of range in NumPy inputs; other inputs pass unseen."""
-    if not isinstance(inputs, dict):
-        return
-    limits = {
-        "token_ids": ("vocab_size", config.vocab_size),
-        "segment_ids": ("type_vocab_size", config.type_vocab_size),
-    }
-    token_ids = inputs.get("token_ids")
-    if isinstance(token_ids, np.ndarray) and token_ids.ndim == 2:
-        limits["masked_positions"] = ("sequence length", token_ids.shape[1])
-    for name, (field, size) in limits.items():
-        ids = inputs.get(name)
-        if not isinstance(ids, np.ndarray) or not ids.size:
-            continue
-        if not np.issubdtype(ids.dtype, np.integer):
-            raise AlbertError(
-                f"`{name}` must be integers. Received: {ids.dtype}."
-            )
-        if ids.min() < 0 or ids.max() >= size:
-            wrong = ids.max() if ids.max() >= size else ids.min()
-            raise AlbertError(
-                f"`{name}` must be from 0 to {size - 1} ({field}={size}). "
-                f"Received: {wrong}."
-                + " Use the vocabulary that the model was trained with."
-                * (name == "token_ids")
-            )
+    def load_assets(self, dir_path):
+        """Keras: reads the vocabulary of the `.keras` file."""
+        if (Path(dir_path) / VOCAB_FILE).is_file():
+            self.tokenizer = Tokenizer(dir_path)

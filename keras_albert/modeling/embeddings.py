@@ -14,43 +14,55 @@ def initializer(config: AlbertConfig) -> keras.initializers.Initializer:
     return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
 
 
-def layer_norm(name: str) -> layers.LayerNormalization:
+def layer_norm(name: str, dtype=None) -> layers.LayerNormalization:
     """LayerNorm over the last axis with ALBERT's epsilon."""
-    return layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, name=name)
+    return layers.LayerNormalization(
+        epsilon=LAYER_NORM_EPSILON, dtype=dtype, name=name
+    )
 
 
 class Embeddings(layers.Layer):
     """word + segment + position -> LayerNorm -> dropout -> projection E -> H.
 
-    The projection is absent when E == H (reference modeling.py L970-1014).
+    The projection is absent when E == H (reference modeling.py L970-1014),
+    unless the config says `project_equal_sizes`.
     """
 
     def __init__(self, config: AlbertConfig, **kwargs):
         super().__init__(**kwargs)
         self.config = config
 
-        def embedding(size, name):
-            return layers.Embedding(
+        def table(kind, size, name):
+            return kind(
                 size,
                 config.embedding_size,
                 embeddings_initializer=initializer(config),
+                dtype=self.dtype_policy,
                 name=name,
             )
 
-        self.word = embedding(config.vocab_size, "word_embeddings")
-        self.segment = embedding(
-            config.type_vocab_size, "token_type_embeddings"
+        # Reversible: the masked-LM decoder is the same table.
+        self.word = table(
+            layers.ReversibleEmbedding, config.vocab_size, "word_embeddings"
         )
-        self.position = embedding(
-            config.max_position_embeddings, "position_embeddings"
+        self.segment = table(
+            layers.Embedding, config.type_vocab_size, "token_type_embeddings"
         )
-        self.layer_norm = layer_norm("layer_norm")
-        self.dropout = layers.Dropout(config.hidden_dropout_prob)
+        self.position = table(
+            layers.Embedding,
+            config.max_position_embeddings,
+            "position_embeddings",
+        )
+        self.layer_norm = layer_norm("layer_norm", self.dtype_policy)
+        self.dropout = layers.Dropout(
+            config.hidden_dropout_prob, dtype=self.dtype_policy
+        )
         self.projection = None
-        if config.embedding_size != config.hidden_size:
+        if config.has_projection:
             self.projection = layers.Dense(
                 config.hidden_size,
                 kernel_initializer=initializer(config),
+                dtype=self.dtype_policy,
                 name="projection",
             )
 
@@ -62,6 +74,7 @@ class Embeddings(layers.Layer):
         self.layer_norm.build(vectors)
         if self.projection is not None:
             self.projection.build(vectors)
+        self.built = True
 
     def call(self, token_ids, segment_ids, training=None):
         """int [B, S], int [B, S] -> float [B, S, H]."""

@@ -1,50 +1,213 @@
 """How blocks repeat: L layers share the blocks of their group (Paper 3.1).
 
-Letters: B batch, S sequence length, H hidden size, L layers.
+Letters: B batch, S sequence length, H hidden size, L layers, A heads,
+I inner blocks of a layer.
 """
 
-from keras import layers, ops
+import keras
+from keras import layers, ops, tree
 
-from keras_albert.config import AlbertConfig
-from keras_albert.modeling.block import Block
+from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.modeling.block import DROPOUTS, Block, block
 
 # Added to the scores of padded keys (reference modeling.py L818-828).
 MASKED_SCORE = -10000.0
+# Which halves the layers of a group share (Paper Table 4).
+SHARED_HALVES = {
+    "all": ("attention", "feed_forward"),
+    "attention": ("attention",),
+    "ffn": ("feed_forward",),
+    "none": (),
+}
+LOOPS = ("unrolled", "scan")
 
 
 class Encoder(layers.Layer):
-    """Applies `inner_group_num` blocks of the layer's group, L times."""
+    """Applies the I blocks of a layer, L times.
 
-    def __init__(self, config: AlbertConfig, **kwargs):
+    Args:
+        config: the architecture.
+        loop: "unrolled" writes the layers out; "scan" compiles one layer of
+            each group and loops over it: faster to compile, and on TPU the
+            gradient of a shared weight is summed before devices exchange it.
+            The outputs are the same.
+        remat: compute a layer's activations again for the gradient instead of
+            keeping them: memory of one layer, a third more time.
+    """
+
+    def __init__(
+        self,
+        config: AlbertConfig,
+        loop: str = "unrolled",
+        remat: bool = False,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
+        if loop not in LOOPS:
+            raise AlbertError(
+                f"`loop` must be one of {', '.join(LOOPS)}. Received: {loop!r}."
+            )
+        if type(remat) is not bool:
+            raise AlbertError(
+                f"`remat` must be True or False. Received: {remat!r}."
+            )
         self.config = config
-        self.groups = [
+        self.loop = loop
+        self.remat = remat
+        shared = SHARED_HALVES[config.sharing]
+        own = [half for half in SHARED_HALVES["all"] if half not in shared]
+        if config.relaxed_rank:
+            own += [f"{half}_delta" for half in shared]
+        self.shared = self._blocks("group", config.num_hidden_groups, shared)
+        self.own = self._blocks("layer", config.num_hidden_layers, own)
+        self.seed_generator = keras.random.SeedGenerator()
+
+    def _blocks(self, kind: str, count: int, parts) -> list[list[Block]]:
+        """`count` rows of I blocks."""
+        return [
             [
-                Block(config, name=f"group_{group}_block_{inner}")
-                for inner in range(config.inner_group_num)
+                Block(
+                    self.config,
+                    tuple(parts),
+                    dtype=self.dtype_policy,
+                    name=f"{kind}_{number}_block_{inner}",
+                )
+                for inner in range(self.config.inner_group_num if parts else 0)
             ]
-            for group in range(config.num_hidden_groups)
+            for number in range(count)
         ]
 
     def build(self, input_shape=None):
         """Makes the weights; their shapes follow from the config."""
-        for group in self.groups:
-            for block in group:
-                block.build()
+        for row in (*self.shared, *self.own):
+            for each in row:
+                each.build()
+        self.built = True
 
-    def call(self, x, padding_mask, training=None):
-        """float [B, S, H], int [B, S] -> L tensors, float [B, S, H] each."""
+    def call(self, x, padding_mask, training=None, return_scores=False):
+        """The outputs of all layers.
+
+        Args:
+            x: float [B, S, H].
+            padding_mask: int [B, S].
+            training: whether dropout acts.
+            return_scores: also return the attention probabilities.
+
+        Returns:
+            L tensors [B, S, H]; L x I tensors [B, A, S, S] or none.
+        """
         attention_bias = (1.0 - ops.cast(padding_mask, x.dtype)) * MASKED_SCORE
         attention_bias = ops.expand_dims(attention_bias, (1, 2))  # [B, 1, 1, S]
-        outputs = []
-        for layer in range(self.config.num_hidden_layers):
-            # Integers: the reference's float arithmetic errs for some L.
-            group = (
-                layer
-                * self.config.num_hidden_groups
-                // self.config.num_hidden_layers
-            )
-            for block in self.groups[group]:
-                x = block(x, attention_bias, training=training)
+        seeds = self._draw_seeds() if training else None
+
+        def layer(x, weights, seeds):
+            scores = []
+            for inner, each in enumerate(weights):
+                seed = None if seeds is None else seeds[inner]
+                x, probs = block(
+                    self.config,
+                    each,
+                    x,
+                    attention_bias,
+                    seed,
+                    fused=not return_scores,
+                )
+                scores.append(probs)
+            return x, scores if return_scores else []
+
+        # Read once a call, however often they are used.
+        shared = [[each.tensors() for each in row] for row in self.shared]
+        own = [[each.tensors() for each in row] for row in self.own]
+        quantized = any(map(callable, tree.flatten((shared, own))))
+        if quantized or return_scores:  # the plain form knows both
+            return self._unrolled(layer, x, shared, own, seeds)
+        if self.remat and training:
+            layer = _rematerialized(layer)
+        if self.loop == "scan":
+            return self._scan(layer, x, shared, own, seeds), []
+        return self._unrolled(layer, x, shared, own, seeds)
+
+    def _unrolled(self, layer, x, shared, own, seeds):
+        outputs, scores = [], []
+        for index in range(self.config.num_hidden_layers):
+            weights = _together(shared[self.config.group_of(index)], own[index])
+            seed = None if seeds is None else seeds[index]
+            x, layer_scores = layer(x, weights, seed)
             outputs.append(x)
+            scores += layer_scores
+        return outputs, scores
+
+    def _scan(self, layer, x, shared, own, seeds):
+        outputs = []
+        for group, group_weights in enumerate(shared):
+            indices = [
+                index
+                for index in range(self.config.num_hidden_layers)
+                if self.config.group_of(index) == group
+            ]
+            first, end = indices[0], indices[-1] + 1
+            # What differs from layer to layer: weights of its own, seeds.
+            each = {}
+            if own[first]:
+                each["own"] = tree.map_structure(
+                    lambda *tensors: ops.stack(tensors), *own[first:end]
+                )
+            if seeds is not None:
+                each["seeds"] = seeds[first:end]
+
+            def step(x, each, group_weights=group_weights):
+                weights = _together(group_weights, each.get("own", []))
+                x, _ = layer(x, weights, each.get("seeds"))
+                return x, x
+
+            if each:
+                x, states = ops.scan(step, x, each)
+            else:
+                x, states = ops.scan(
+                    lambda x, _, step=step: step(x, {}), x, length=end - first
+                )
+            outputs += ops.unstack(states, end - first)
         return outputs
+
+    def _draw_seeds(self):
+        """int [L, I, DROPOUTS, 2]; None where no dropout acts.
+
+        All at once and random: counted up they would meet those of the next
+        step, as torch takes the sum of the two.
+        """
+        config = self.config
+        if not (
+            config.hidden_dropout_prob or config.attention_probs_dropout_prob
+        ):
+            return None
+        seeds = keras.random.randint(
+            (config.num_hidden_layers, config.inner_group_num, DROPOUTS, 2),
+            0,
+            2**31 - 1,
+            seed=self.seed_generator,
+        )
+        return ops.cast(seeds, self.seed_generator.state.dtype)
+
+
+def _together(shared: list[dict], own: list[dict]) -> list[dict]:
+    """The weights of a layer's blocks, shared and own."""
+    if not (shared and own):
+        return shared or own
+    return [a | b for a, b in zip(shared, own, strict=True)]
+
+
+def _rematerialized(layer):
+    """`keras.remat` of a layer; exact on every backend.
+
+    What has a gradient goes in flat: TensorFlow's gives none to what a
+    function finds around it. The seeds have none and may stay outside.
+    """
+
+    def call(x, weights, seeds):
+        def flat_layer(x, *tensors):
+            again = tree.pack_sequence_as(weights, tensors)
+            return layer(x, again, seeds)[0]
+
+        return keras.remat(flat_layer)(x, *tree.flatten(weights)), []
+
+    return call

@@ -276,9 +276,22 @@ class Tokenizer:
             self.pack(a, b, max_length)
             for a, b in zip(rows_a, rows_b, strict=True)
         ]
-        if pad_to is None:
-            pad_to = max((len(tokens) for tokens, _ in rows), default=2)
-        shape = (len(rows), pad_to)
+        return self.pad(rows, pad_to)
+
+    def pad(
+        self,
+        rows: Sequence[tuple[list[int], list[int]]],
+        length: int | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Rows of `pack` as the arrays of `__call__`.
+
+        Args:
+            rows: B rows: token_ids and segment_ids.
+            length: S; without it S is the longest row.
+        """
+        if length is None:
+            length = max((len(tokens) for tokens, _ in rows), default=2)
+        shape = (len(rows), length)
         token_ids = np.full(shape, PAD_ID, "int32")
         segment_ids = np.zeros(shape, "int32")
         padding_mask = np.zeros(shape, "int32")

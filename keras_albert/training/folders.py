@@ -19,40 +19,54 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from keras_albert.checkpoints.tf1 import load_tf1
+from keras_albert.checkpoints.huggingface import (
+    GELU_CHOICES,
+    is_huggingface,
+    load_huggingface,
+)
+from keras_albert.checkpoints.keras_hub_presets import (
+    is_keras_hub,
+    load_keras_hub,
+)
+from keras_albert.checkpoints.places import locate
+from keras_albert.checkpoints.tf1 import find_tf1, load_tf1_model
+from keras_albert.checkpoints.transfer import encoder_of, with_pooler
 from keras_albert.config import (
     CONFIG_FILE,
     MODEL_FILE,
     REPORT_FILE,
     TASK_FILE,
+    VOCAB_FILE,
     AlbertConfig,
     AlbertError,
+    ConvertRun,
     PredictRun,
     read_json,
 )
 from keras_albert.data.tables import pack_rows, pad_batch
-from keras_albert.modeling.backbone import AlbertBackbone, AlbertModel
-from keras_albert.modeling.heads import (
-    AlbertForPretraining,
-    AlbertForSequenceClassification,
-)
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.heads import AlbertForSequenceClassification
+from keras_albert.modeling.model import AlbertModel
 from keras_albert.text.tokenizer import Tokenizer
 
 PRETRAINING = "pretraining"
 CLASSIFICATION = "classification"
+SHOWN_FILES = 20  # of a folder that holds no model
+WEIGHTS = "weights"  # of any model, not trained here; perhaps no vocabulary
 _TASK_KEYS = {
     PRETRAINING: {"examples"},
     CLASSIFICATION: {"labels", "sequence_length", "pairs", "columns"},
+    WEIGHTS: set(),
 }
-RELEASED_PREFIX = "model.ckpt-best"  # in the original's archives
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelFolder:
     """A model with what belongs to it."""
 
-    model: AlbertForPretraining | AlbertForSequenceClassification
-    tokenizer: Tokenizer
+    model: AlbertModel
+    tokenizer: Tokenizer | None
+    """None only where the task is WEIGHTS"""
     task: dict
 
     def save(self, folder: Path) -> None:
@@ -70,7 +84,8 @@ class ModelFolder:
         os.replace(unfinished, folder / MODEL_FILE)
         if not (folder / TASK_FILE).exists():
             self.model.config.to_json(folder / CONFIG_FILE)
-            self.tokenizer.save(folder)
+            if self.tokenizer is not None:
+                self.tokenizer.save(folder)
             write_json(folder / TASK_FILE, self.task)
 
     @classmethod
@@ -93,9 +108,13 @@ class ModelFolder:
                 f"{folder / TASK_FILE}: not what `pretrain` or `finetune` "
                 "writes. Use another copy of the folder."
             )
-        tokenizer = Tokenizer(folder)
+        tokenizer = None
+        if task["task"] != WEIGHTS or (folder / VOCAB_FILE).is_file():
+            tokenizer = Tokenizer(folder)
         model = load_model(folder / MODEL_FILE)
-        _check_vocabulary(folder, model.config, tokenizer)
+        if tokenizer is not None:
+            _check_vocabulary(folder, model.config, tokenizer)
+            model.tokenizer = tokenizer
         return cls(model, tokenizer, task)
 
 
@@ -135,28 +154,126 @@ def load_model(path: str | Path) -> keras.Model:
     return model
 
 
-def load_pretrained(folder: str | Path) -> tuple[AlbertBackbone, Tokenizer]:
-    """The encoder and vocabulary of a model folder or a released archive.
+def load(
+    source: str | Path,
+    *,
+    gelu: str = ConvertRun.gelu,
+    backbone: bool = False,
+) -> AlbertModel:
+    """The model of a checkpoint, whatever format it has.
 
-    A released archive holds albert_config.json, model.ckpt-best.* and one
-    *.model file.
+    Args:
+        source: a folder written by this package, or a `.keras` file of it; the
+            folder, or the path without `.index`, of a TF1 checkpoint
+            (albert_config.json beside it), or of a TF-Hub module; a folder of
+            transformers; a preset folder of KerasHub;
+            `hf://organization/name[@revision]` or
+            `kaggle://organization/model/framework/variation`, which hold one
+            of these.
+        gelu: how `hidden_act` "gelu" of transformers is read: "tanh", as the
+            released models were trained, or "erf", as transformers computes.
+        backbone: True gives the encoder of any model; its head is left aside.
+
+    Returns:
+        A model of the class that the checkpoint's head asks for, AlbertBackbone
+        if it has none. `tokenizer` is set where there is a vocabulary.
+
+    Raises:
+        AlbertError: nothing, or more than one model, is found there; a file is
+            damaged; weights are missing, left over or of another shape.
     """
-    folder = Path(folder)
-    if (folder / TASK_FILE).is_file():
-        loaded = ModelFolder.load(folder)
-        return loaded.model.backbone, loaded.tokenizer
-    if not (folder / f"{RELEASED_PREFIX}.index").is_file():
+    if gelu not in GELU_CHOICES:
         raise AlbertError(
-            f"{folder}: no model here. Give a folder written by `keras-albert "
-            f"pretrain`, or one with {CONFIG_FILE}, {RELEASED_PREFIX}.* and "
-            "the *.model vocabulary."
+            f"`gelu` must be one of {', '.join(GELU_CHOICES)}. "
+            f"Received: {gelu!r}."
         )
-    tokenizer = Tokenizer(folder)
-    config = AlbertConfig.from_json(folder / CONFIG_FILE)
-    _check_vocabulary(folder, config, tokenizer)
-    backbone = AlbertBackbone(config)
-    load_tf1(backbone, folder / RELEASED_PREFIX)
-    return backbone, tokenizer
+    path = locate(source)
+    found = _found(path)
+    if len(found) != 1:
+        raise AlbertError(f"{source}: {_several_or_none(path, found)}")
+    kind, what = found[0]
+    if kind != _HUGGING_FACE and gelu != ConvertRun.gelu:
+        raise AlbertError(
+            f"{source}: `gelu` says how to read a model of transformers, this "
+            f"is {kind}. Leave gelu={gelu!r} out."
+        )
+    if kind == _HUGGING_FACE:
+        return load_huggingface(what, gelu, backbone)
+    if kind == _KERAS_HUB:
+        return load_keras_hub(what, backbone)
+    if kind == _TF1:
+        return load_tf1_model(what, backbone)
+    model = ModelFolder.load(what).model if kind == _OURS else load_model(what)
+    return encoder_of(model) if backbone else model
+
+
+def load_pretrained(
+    source: str | Path,
+) -> tuple[AlbertBackbone, Tokenizer]:
+    """The encoder and vocabulary of any source that `load` takes.
+
+    An encoder without a pooler (of a masked LM of transformers, say) gets a
+    fresh one, always the same.
+
+    Raises:
+        AlbertError: as `load`, and where there is no vocabulary.
+    """
+    backbone = load(source, backbone=True)
+    if backbone.tokenizer is None:
+        raise AlbertError(
+            f"{source}: the model has no vocabulary. Put its {VOCAB_FILE} into "
+            "the folder."
+        )
+    return with_pooler(backbone), backbone.tokenizer
+
+
+_OURS = "a folder of this package"
+_KERAS_FILE = "a .keras file"
+_TF1 = "a TF1 checkpoint"
+_HUGGING_FACE = "a folder of transformers"
+_KERAS_HUB = "a preset of KerasHub"
+
+
+def _found(path: Path) -> list[tuple[str, Path]]:
+    """Every model at a path: its kind, and the path that its reader takes."""
+    if path.is_file() and path.suffix == ".keras":
+        return [(_KERAS_FILE, path)]
+    found = [(_TF1, prefix) for prefix in find_tf1(path)]
+    if not path.is_dir():
+        return found
+    if (path / TASK_FILE).is_file() and (path / CONFIG_FILE).is_file():
+        found.append((_OURS, path))
+    elif (path / MODEL_FILE).is_file():
+        found.append((_KERAS_FILE, path / MODEL_FILE))
+    if is_huggingface(path):
+        found.append((_HUGGING_FACE, path))
+    if is_keras_hub(path):
+        found.append((_KERAS_HUB, path))
+    return found
+
+
+def _several_or_none(path: Path, found: list[tuple[str, Path]]) -> str:
+    if found:
+        listed = "; ".join(f"{kind} ({what.name})" for kind, what in found)
+        return (
+            f"more than one model is here: {listed}. Name one: the path of a "
+            "TF1 checkpoint without `.index`, a .keras file, or a folder of "
+            "its own."
+        )
+    if path.is_dir():
+        names = sorted(each.name for each in path.iterdir())
+        held = ", ".join(names[:SHOWN_FILES]) or "nothing"
+        more = ", ..." if len(names) > SHOWN_FILES else ""
+        seen = f"the folder holds {held}{more}"
+    else:
+        seen = "an unknown kind of file" if path.exists() else "no such file"
+    return (
+        f"no model here, {seen}. Expected a folder written by keras-albert "
+        f"({TASK_FILE}, {MODEL_FILE}), a .keras file of it, a TF1 checkpoint "
+        f"({CONFIG_FILE}, *.index), a folder of transformers (config.json, "
+        "model.safetensors) or a preset of KerasHub (config.json, "
+        "model.weights.h5)."
+    )
 
 
 def _check_vocabulary(

@@ -14,9 +14,9 @@ PACKAGE = Path(__file__).parents[2] / "keras_albert"
 _BELOW_TRAINING = {"config", "modeling", "checkpoints", "text", "data"}
 MAY_IMPORT = {
     "config": set(),
-    "modeling": {"config"},
-    "checkpoints": {"config", "modeling"},
     "text": {"config"},
+    "modeling": {"config", "text"},
+    "checkpoints": {"config", "text", "modeling"},
     "data": {"config", "text"},
     "training": _BELOW_TRAINING,
     "export": _BELOW_TRAINING | {"training"},

@@ -156,29 +156,30 @@ def test_dropout_only_in_training(inputs):
     assert np.abs(first - still).max() > 1e-3
 
 
-DROPOUTS = {
-    "embeddings": lambda b: b.embeddings.dropout,
-    "attention": lambda b: b.encoder.groups[0][0].attention.dropout,
-    "probabilities": lambda b: b.encoder.groups[0][0].attention.probs_dropout,
-    "feed-forward": lambda b: b.encoder.groups[0][0].feed_forward.dropout,
-}
+@pytest.mark.parametrize(
+    ("hidden", "attention"), [(0.25, 0.0), (0.0, 0.5), (0.0, 0.0)]
+)
+def test_dropout_has_the_rate_of_its_place(hidden, attention, monkeypatch):
+    """Embeddings once; then probabilities and both outputs of each block."""
+    rates = []
+    real = keras.random.dropout
 
+    def watched(x, rate, *args, **kwargs):
+        rates.append((rate, tuple(x.shape[1:])))
+        return real(x, rate, *args, **kwargs)
 
-@pytest.mark.parametrize("place", DROPOUTS)
-def test_each_dropout_acts(place, inputs):
-    """Alone, at the rate of the config, and in training only."""
-    config = CONFIG.replace(
-        hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.5
+    monkeypatch.setattr(keras.random, "dropout", watched)
+    backbone = AlbertBackbone(
+        CONFIG.replace(
+            hidden_dropout_prob=hidden, attention_probs_dropout_prob=attention
+        )
     )
-    backbone = AlbertBackbone(config)
-    still = numpy(backbone(inputs)["sequence_output"])
-    for name, find in DROPOUTS.items():
-        rate = 0.5 if name == "probabilities" else 0.25
-        assert find(backbone).rate == rate
-        if name != place:
-            find(backbone).rate = 0.0
-    moved = numpy(backbone(inputs, training=True)["sequence_output"])
-    assert np.abs(moved - still).max() > 1e-3
+    assert backbone.embeddings.dropout.rate == hidden
+    backbone({"token_ids": np.ones((2, 17), int)}, training=True)
+    outputs = [(hidden, (17, 26))] if hidden else []
+    probabilities = [(attention, (13, 17, 17))] if attention else []
+    block = probabilities + outputs + outputs
+    assert rates == block * CONFIG.num_hidden_layers
 
 
 def test_classifier_dropout_acts(inputs):

@@ -1,0 +1,255 @@
+"""Weights out of a model and into one, by the name table."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_albert.checkpoints.names import (
+    DIALECTS,
+    HEADS,
+    PROJECTION,
+    check_groups,
+    name_table,
+    our_name,
+)
+from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.model import AlbertModel
+
+SHOWN = 40  # names in one error; a wrong config spoils every weight
+
+
+def weights_of(model: AlbertModel) -> dict[str, np.ndarray]:
+    """Our name -> float32 value; adapters (LoRA) are merged into kernels.
+
+    Raises:
+        AlbertError: the model is quantized.
+    """
+    _check_not_quantized(model)
+    values = {
+        name: _array(variable) for name, variable in variables(model).items()
+    }
+    for path, layer in model._leaves().items():
+        if layer.lora_enabled:
+            part = "kernel" if hasattr(layer, "kernel") else "embeddings"
+            values[f"{path}/{part}"] = _array(getattr(layer, part))
+    return values
+
+
+def variables(model: AlbertModel) -> dict:
+    """Our name -> Keras variable, without seeds and adapters."""
+    return {
+        our_name(variable): variable
+        for variable in model.variables
+        if "seed_generator" not in variable.path
+        and not variable.path.rsplit("/", 1)[1].startswith("lora_")
+    }
+
+
+def exported(model: AlbertModel, dialect: str) -> dict[str, np.ndarray]:
+    """The weights of a model under the names and in the shapes of `dialect`.
+
+    Raises:
+        AlbertError: a weight that has no place there.
+    """
+    config = model.config
+    check_groups(config, dialect)
+    if config.relaxed_rank:
+        raise AlbertError(
+            f"{DIALECTS[dialect]} has no place for the layers' own low-rank "
+            "differences. Expected relaxed_rank=0. Received: relaxed_rank="
+            f"{config.relaxed_rank}. Keep the model in the `.keras` format."
+        )
+    values = weights_of(model)
+    homeless = set(values)
+    tensors = {}
+    for row in _rows(config, dialect):
+        if row.ours in values:
+            homeless.discard(row.ours)
+            tensors[getattr(row, dialect)] = np.ascontiguousarray(
+                row.there(values[row.ours], dialect, config.num_attention_heads)
+            )
+    if homeless:
+        raise AlbertError(
+            f"{DIALECTS[dialect]} has no weights like {_listed(homeless)} of "
+            f"this {type(model).__name__}. Export its encoder: model.backbone."
+        )
+    if not config.has_projection and dialect != "tf1":
+        tensors |= _identity_projection(config, dialect)
+    return tensors
+
+
+def imported(
+    model: AlbertModel,
+    tensors: dict[str, np.ndarray],
+    dialect: str,
+    source: str,
+    *,
+    aside: bool = False,
+) -> None:
+    """Sets every weight of a model from what `dialect` has, or none.
+
+    Args:
+        model: of the same architecture.
+        tensors: name there -> value.
+        dialect: key of `names.DIALECTS`.
+        source: where the tensors are from, for errors.
+        aside: leave the heads aside that this model does not have.
+
+    Raises:
+        AlbertError: lists everything that is missing, unused or of another
+            shape; the model is then unchanged.
+    """
+    config = model.config
+    check_groups(config, dialect)
+    _check_plain(model)
+    targets = variables(model)
+    values: dict[str, np.ndarray] = {}
+    problems, used, known = [], set(), set()
+    for row in _rows(config, dialect):
+        name = getattr(row, dialect)
+        known.add(row.ours)
+        if row.ours not in targets:
+            continue
+        used.add(name)
+        shape = tuple(targets[row.ours].shape)
+        expected = row.shape_there(shape, dialect, config.num_attention_heads)
+        if name not in tensors:
+            problems.append(f"{name}: missing in the checkpoint")
+        elif tensors[name].shape != expected:
+            problems.append(
+                f"{name}: expected {expected}, found {tensors[name].shape}"
+            )
+        else:
+            value = row.here(tensors[name], dialect, shape)
+            if row.ours in values and not np.array_equal(
+                value, values[row.ours]
+            ):
+                problems.append(
+                    f"{name}: differs from another layer's, the model shares "
+                    "them"
+                )
+            values[row.ours] = value
+    problems += [
+        f"{name}: {DIALECTS[dialect]} has no such weight"
+        for name in sorted(targets.keys() - known)
+    ]
+    heads = {getattr(row, dialect) for row in HEADS}
+    problems += [
+        f"{name}: in the checkpoint, not in the model"
+        for name in sorted(tensors.keys() - used)
+        if not (aside and name in heads)
+    ]
+    if problems:
+        raise AlbertError(
+            f"{source} does not fit the model: "
+            f"{_listed(problems, '; ')}. Build the model from the config that "
+            "belongs to the weights."
+        )
+    for name, value in values.items():
+        targets[name].assign(value)
+
+
+def copies_agree(
+    tensors: dict[str, np.ndarray], config: AlbertConfig, dialect: str
+) -> bool:
+    """Whether what the layers of `config` share is the same in all copies."""
+    first: dict[str, np.ndarray] = {}
+    for row in _rows(config, dialect):
+        value = tensors.get(getattr(row, dialect))
+        if value is not None and not np.array_equal(
+            first.setdefault(row.ours, value), value
+        ):
+            return False
+    return True
+
+
+def is_identity(
+    tensors: dict[str, np.ndarray], config: AlbertConfig, dialect: str
+) -> bool:
+    """Whether the projection is one that changes nothing."""
+    return all(
+        name in tensors and np.array_equal(tensors[name], value)
+        for name, value in _identity_projection(config, dialect).items()
+    )
+
+
+def without_projection(
+    tensors: dict[str, np.ndarray], dialect: str
+) -> dict[str, np.ndarray]:
+    """The tensors but for the projection's."""
+    names = {getattr(row, dialect) for row in PROJECTION}
+    return {k: v for k, v in tensors.items() if k not in names}
+
+
+def encoder_of(model: AlbertModel) -> AlbertBackbone:
+    """The encoder of any model of ours."""
+    return model if isinstance(model, AlbertBackbone) else model.backbone
+
+
+def with_pooler(backbone: AlbertBackbone) -> AlbertBackbone:
+    """The encoder itself, or a copy of one that lacks a pooler with one."""
+    if backbone.pooler is not None:
+        return backbone
+    config = backbone.config
+    copy = AlbertBackbone(config, tokenizer=backbone.tokenizer)
+    values = weights_of(backbone)
+    for name, variable in variables(copy).items():
+        if name in values:
+            variable.assign(values[name])
+    # From a fixed seed: what follows has seeds of its own, to be repeatable.
+    start = keras.initializers.TruncatedNormal(
+        stddev=config.initializer_range, seed=0
+    )
+    copy.pooler.kernel.assign(start(copy.pooler.kernel.shape))
+    return copy
+
+
+def _identity_projection(
+    config: AlbertConfig, dialect: str
+) -> dict[str, np.ndarray]:
+    """What a format that always projects needs where we do not: x I + 0."""
+    kernel, bias = (getattr(row, dialect) for row in PROJECTION)
+    return {
+        kernel: np.eye(config.hidden_size, dtype="float32"),
+        bias: np.zeros(config.hidden_size, "float32"),
+    }
+
+
+def _rows(config: AlbertConfig, dialect: str):
+    return [
+        row for row in name_table(config) if getattr(row, dialect) is not None
+    ]
+
+
+def _check_not_quantized(model: AlbertModel) -> None:
+    quantized = [
+        path
+        for path, layer in model._leaves().items()
+        if layer.quantization_mode is not None
+    ]
+    if quantized:
+        raise AlbertError(
+            f"the model is quantized ({_listed(quantized)}); its weights "
+            "cannot be exchanged. Take the model from before `quantize`."
+        )
+
+
+def _check_plain(model: AlbertModel) -> None:
+    _check_not_quantized(model)
+    if any(layer.lora_enabled for layer in model._leaves().values()):
+        raise AlbertError(
+            "weights are loaded into a model without adapters. Load them "
+            "before `enable_lora`."
+        )
+
+
+def _array(value) -> np.ndarray:
+    return np.asarray(ops.convert_to_numpy(value)).astype("float32")
+
+
+def _listed(names, separator: str = ", ") -> str:
+    names = sorted(names) if isinstance(names, set) else list(names)
+    more = len(names) - SHOWN
+    text = separator.join(names[:SHOWN])
+    return f"{text}{separator}and {more} more" if more > 0 else text

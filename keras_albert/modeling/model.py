@@ -1,0 +1,177 @@
+"""What all models have: checked inputs, raw strings, int8 and adapters."""
+
+import warnings
+
+import keras
+
+from keras_albert.config import VOCAB_FILE, AlbertConfig, AlbertError
+from keras_albert.modeling.inputs import (
+    ROW,
+    as_texts,
+    check_ids,
+    check_inputs,
+    holds_text,
+    round_length,
+)
+from keras_albert.text.tokenizer import Tokenizer
+
+
+class AlbertModel(keras.Model):
+    """Abstract: a model that takes checked ids, or texts.
+
+    Shapes are checked when the model is called or traced. Ids are checked
+    where they arrive as NumPy arrays (`model(x)`, `fit`, `evaluate`,
+    `predict`): in a compiled graph JAX would clamp an id out of range
+    silently. Texts are tokenized in the same places, by `preprocess`.
+    """
+
+    config: AlbertConfig
+    axes = ROW
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The vocabulary that turns texts into ids, where there is one."""
+        return self.backbone.tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Tokenizer | None):
+        self.backbone.tokenizer = tokenizer
+
+    def preprocess(self, texts) -> dict:
+        """Texts -> the arrays that the model is called with.
+
+        Args:
+            texts: list of B texts, or a tuple of two such lists: pairs. What
+                exceeds `max_position_embeddings` tokens is cut off.
+
+        Returns:
+            `token_ids`, `segment_ids`, `padding_mask`, int32 [B, S]; S is the
+            longest row, rounded up to a multiple of 32.
+
+        Raises:
+            AlbertError: the model has no vocabulary, no texts, one bare text.
+        """
+        pairs = None
+        if isinstance(texts, tuple) and len(texts) == 2:
+            texts, pairs = texts
+        return self.tokenized(texts, pairs)
+
+    def tokenized(self, texts, pairs=None) -> dict:
+        """`preprocess` of texts, and of second texts where there are pairs."""
+        texts = as_texts(texts)
+        if not len(texts):
+            raise AlbertError("there are no texts. Received: an empty list.")
+        longest = self.config.max_position_embeddings
+        arrays = self.vocabulary()(
+            texts, None if pairs is None else as_texts(pairs), longest
+        )
+        return round_length(arrays, longest)
+
+    def vocabulary(self) -> Tokenizer:
+        """The tokenizer; AlbertError if the model has none."""
+        if self.tokenizer is None:
+            raise AlbertError(
+                "Texts need a vocabulary and this model has none. Set it: "
+                f"model.tokenizer = Tokenizer({VOCAB_FILE!r}); or pass ids."
+            )
+        return self.tokenizer
+
+    def _arrays(self, x):
+        """Ids, checked, of ids or texts."""
+        if holds_text(x):
+            x = self.preprocess(x)
+        check_ids(self.config, x)
+        return x
+
+    def __call__(self, inputs, *args, **kwargs):
+        """Checks the inputs, then calls the model."""
+        if holds_text(inputs):
+            inputs = self.preprocess(inputs)
+        check_inputs(self.config, inputs, self.axes)
+        return super().__call__(inputs, *args, **kwargs)
+
+    def fit(self, x=None, *args, validation_data=None, **kwargs):
+        """Checks ids in NumPy inputs, then `keras.Model.fit`."""
+        if isinstance(validation_data, tuple):
+            held_out, *rest = validation_data
+            validation_data = (self._arrays(held_out), *rest)
+        return super().fit(
+            self._arrays(x), *args, validation_data=validation_data, **kwargs
+        )
+
+    def train_on_batch(self, x, *args, **kwargs):
+        """Checks ids in NumPy inputs, then `keras.Model.train_on_batch`."""
+        return super().train_on_batch(self._arrays(x), *args, **kwargs)
+
+    def test_on_batch(self, x, *args, **kwargs):
+        """Checks ids in NumPy inputs, then `keras.Model.test_on_batch`."""
+        return super().test_on_batch(self._arrays(x), *args, **kwargs)
+
+    def predict_on_batch(self, x):
+        """Checks ids in NumPy inputs, then `keras.Model.predict_on_batch`."""
+        return super().predict_on_batch(self._arrays(x))
+
+    def evaluate(self, x=None, *args, **kwargs):
+        """Checks ids in NumPy inputs, then `keras.Model.evaluate`."""
+        return super().evaluate(self._arrays(x), *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        """Checks ids in NumPy inputs, then `keras.Model.predict`."""
+        return super().predict(self._arrays(x), *args, **kwargs)
+
+    # Which layers are int8 or have an adapter, kept with the model.
+
+    def quantize(self, mode=None, **kwargs):
+        """`keras.Model.quantize` of every projection and table.
+
+        Shared weights are quantized once and serve all layers. For inference;
+        gradients of int8 weights do not exist.
+        """
+        with warnings.catch_warnings():
+            # Keras names each layer that has no weights to quantize.
+            warnings.filterwarnings("ignore", message=".*quantize.*implement")
+            super().quantize(mode, **kwargs)
+
+    def get_config(self):
+        """Serializable arguments of the constructor, and the adaptations."""
+        return {**super().get_config(), "adaptations": self._adaptations()}
+
+    @classmethod
+    def from_config(cls, config):
+        """The inverse of `get_config`."""
+        config = dict(config)
+        adaptations = config.pop("adaptations", {})
+        model = cls(**config)
+        model._adapt(adaptations)
+        return model
+
+    def _leaves(self) -> dict[str, keras.layers.Layer]:
+        """Layers with weights that may be adapted, by their path."""
+        return {
+            layer.path.split("/", 1)[1]: layer
+            for layer in self._flatten_layers(include_self=False)
+            if isinstance(layer, keras.layers.Dense | keras.layers.Embedding)
+        }
+
+    def _adaptations(self) -> dict:
+        found = {}
+        for path, layer in self._leaves().items():
+            own = {}
+            if layer.quantization_mode is not None:
+                own["quantization"] = layer.quantization_mode
+            if layer.lora_enabled:
+                own["rank"] = layer.lora_rank
+                own["alpha"] = layer.lora_alpha
+            if own:
+                found[path] = own
+        return found
+
+    def _adapt(self, adaptations: dict) -> None:
+        leaves = self._leaves()
+        for path, wanted in adaptations.items():
+            layer = leaves[path]
+            mode = wanted.get("quantization")
+            if mode and layer.quantization_mode is None:
+                layer.quantize(mode)
+            if "rank" in wanted and not layer.lora_enabled:
+                layer.enable_lora(wanted["rank"], lora_alpha=wanted["alpha"])

@@ -1,0 +1,175 @@
+"""The benchmark at its tiny size: that it runs, counts and refuses."""
+
+import dataclasses
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keras_albert.config import AlbertError
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "tests" / "benchmarks"
+BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
+PAIRS = 2
+
+
+@pytest.fixture
+def benchmarks(monkeypatch):
+    """The folder's modules find each other when run as scripts."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+
+def bench(*options, **environment):
+    return subprocess.run(
+        [sys.executable, BENCHMARKS / "bench_model.py", "--size", "tiny"]
+        + [*options],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            # Two threads that wait for each other are slow on a busy machine.
+            "OMP_NUM_THREADS": "1",
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_line_for_each_pair_of_sides(tmp_path):
+    peers = ["ours"]
+    if importlib.util.find_spec("keras_hub"):
+        peers.append("keras_hub")
+    if BACKEND == "torch" and importlib.util.find_spec("transformers"):
+        peers.append("transformers")
+    report_file = tmp_path / "report.json"
+    done = bench(
+        *["--backends", BACKEND, "--pairs", str(PAIRS)],
+        *["--peers", *peers, "--dtypes", "float32", "bfloat16-float32"],
+        *["--output", report_file],
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(report_file.read_text())
+    assert report["versions"]["keras"] and report["cores"] >= 1
+    assert [
+        (line["mode"], line["peer"], line["ours_dtype"])
+        for line in report["lines"]
+    ] == [
+        (mode, peer, dtype)
+        for mode in ("forward", "train")
+        for peer in peers
+        for dtype in ("float32", "bfloat16")
+    ]
+    for line in report["lines"]:
+        assert line["backend"] == BACKEND and line["peer_dtype"] == "float32"
+        assert line["pairs"] == PAIRS
+        assert len(line["ours_seconds"]) == len(line["peer_seconds"]) == PAIRS
+        numbers = line["ratio"], line["ours_ms"], line["peer_ms"]
+        assert all(math.isfinite(n) and n > 0 for n in numbers)
+        low, high = line["ratio_quartiles"]
+        assert low <= line["ratio"] <= high
+        # The table has the same line.
+        assert f"{line['ours_ms']:.1f}" in done.stdout
+
+
+def test_a_peer_that_is_not_there_is_named(tmp_path):
+    """An empty package path would hide Keras too: hide one module."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *rest: (\n"
+        "    None if name == 'keras_hub' else find(name, *rest))\n"
+    )
+    done = bench(
+        *["--backends", BACKEND, "--peers", "keras_hub"],
+        PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}",
+    )
+    assert done.returncode == 2
+    assert "keras_hub is not installed" in done.stdout
+    assert "pip install keras-hub" in done.stdout
+
+
+@pytest.mark.parametrize("mode", ["forward", "train"])
+def test_other_work_is_refused(benchmarks, mode):
+    from sides import make_side
+    from workload import SIZES, check_same_work
+
+    work = SIZES["tiny"]
+    fewer_tokens = dataclasses.replace(work, length=work.length - 1)
+    ours = make_side("ours", mode, "float32", work).facts
+    check_same_work(ours, make_side("ours", mode, "float32", work).facts)
+    other = make_side("ours", mode, "float32", fewer_tokens).facts
+    with pytest.raises(AlbertError, match="`token_shape` differs"):
+        check_same_work(ours, other)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("real_tokens", 31),
+        ("layers", 3),
+        ("heads", 8),
+        ("weight_sizes", (1,)),
+        ("output_shapes", (("mlm", (2, 16, 97)), ("sop", (2, 2)))),
+        ("optimizer", "SGD"),
+        ("learning_rate", 1e-3),
+        ("first_loss", 9.3),  # as a sum over two rows
+        ("first_loss", None),
+    ],
+)
+def test_every_fact_is_compared(benchmarks, field, value):
+    from workload import Facts, check_same_work
+
+    facts = Facts(
+        token_shape=(2, 16),
+        real_tokens=32,
+        layers=2,
+        heads=4,
+        weight_sizes=(32, 1024),
+        output_shapes=(("mlm", (2, 3, 97)), ("sop", (2, 2))),
+        optimizer="Adam",
+        learning_rate=1e-4,
+        first_loss=5.2,
+    )
+    check_same_work(facts, dataclasses.replace(facts, first_loss=5.3))
+    with pytest.raises(AlbertError, match=f"`{field}` differs"):
+        check_same_work(facts, dataclasses.replace(facts, **{field: value}))
+
+
+def test_pairs_are_taken_in_turn(benchmarks):
+    from pairing import PairedTimes, paired_times
+
+    order = []
+    times = paired_times(
+        lambda: order.append("ours"), lambda: order.append("peer"), 3
+    )
+    assert order == ["ours", "peer", "peer", "ours", "ours", "peer"]
+    assert len(times.ours) == len(times.peer) == 3
+    # Ratios 1/2, 1/2, 3/2: the machine was slow in the third pair.
+    summary = PairedTimes((1.0, 2.0, 9.0), (2.0, 4.0, 6.0)).summary()
+    assert summary == {
+        "ratio": 0.5,
+        "ratio_quartiles": [0.5, 1.0],
+        "pairs": 3,
+        "ours_ms": 2000.0,
+        "peer_ms": 4000.0,
+    }
+
+
+def test_warm_up_ends_when_calls_are_no_longer_quicker(benchmarks, monkeypatch):
+    import pairing
+
+    durations = iter([9.0, 5.0, 1.0, 1.1, 1.0])
+    monkeypatch.setattr(pairing, "seconds", lambda call: next(durations))
+    assert pairing.warm_up(None) == 4
+
+
+def test_options_are_explained():
+    done = bench("--pairs", "1")
+    assert done.returncode == 2
+    assert "2 or more, received '1'" in done.stderr
