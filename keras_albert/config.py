@@ -192,6 +192,8 @@ _IGNORED_KEYS = (
 )
 
 
+LOOPS = ("unrolled", "scan")  # how the encoder repeats its layers
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 SHARING = ("all", "attention", "ffn", "none")
 ACTIVATION_NAMES = ("gelu", "gelu_new", "gelu_erf", "relu")
 
@@ -547,6 +549,15 @@ class PretrainRun:
     """batches in a validation; all of the held-out shards when not given"""
     seed: int = 0
     """of initial weights, examples and dropout"""
+    warm_start: str | None = None
+    """model to start from, with fewer layers or groups (Paper Table 11);
+    anything that `convert --input` takes"""
+    precision: Literal[PRECISIONS] = PRECISIONS[0]
+    """what the model computes in; weights, logits and losses stay float32"""
+    loop: Literal[LOOPS] = LOOPS[0]
+    """scan compiles one layer and loops over it (TPU); unrolled elsewhere"""
+    remat: bool = False
+    """compute activations again for the gradient: less memory, more time"""
     examples: ExampleConfig = ExampleConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
 
@@ -608,6 +619,10 @@ class FinetuneRun:
     as in the pretrained config when not given"""
     seed: int = 0
     """of the classifier's weights, the order of examples and dropout"""
+    precision: Literal[PRECISIONS] = PRECISIONS[0]
+    """what the model computes in; weights, logits and losses stay float32"""
+    remat: bool = False
+    """compute activations again for the gradient: less memory, more time"""
     columns: TableColumns = TableColumns()
 
     def __post_init__(self):

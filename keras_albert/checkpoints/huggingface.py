@@ -149,12 +149,17 @@ def load_huggingface(
     shared = _shared(content, config)
     if shared is not None and copies_agree(tensors, shared, "huggingface"):
         config = shared
+    architecture = _architecture(content, folder, backbone)
     encoder = AlbertBackbone(
         config,
-        pooler=any(name.startswith(_POOLER) for name in tensors),
+        pooler=architecture in _WITH_POOLER
+        or any(name.startswith(_POOLER) for name in tensors),
         tokenizer=_tokenizer(folder),
     )
-    model = encoder if backbone else _with_head(encoder, content, folder)
+    try:
+        model = _HEADS[architecture](encoder, content)
+    except AlbertError as error:
+        raise AlbertError(f"{folder / HF_CONFIG_FILE}: {error}") from None
     imported(model, tensors, "huggingface", str(folder), aside=backbone)
     return model
 
@@ -164,7 +169,8 @@ def save_huggingface(model: AlbertModel, folder: str | Path) -> None:
 
     What transformers has no place for: the pooler of a model whose head does
     not use it (masked LM, token classification, question answering) is left
-    out; halves that layers share alone are written once for each layer.
+    out; halves that layers share alone are written once for each layer. An
+    encoder without a pooler is read there with `add_pooling_layer=False`.
 
     Args:
         model: an encoder, or one with a head that transformers has.
@@ -181,11 +187,6 @@ def save_huggingface(model: AlbertModel, folder: str | Path) -> None:
         tensors = {
             k: v for k, v in tensors.items() if not k.startswith(_POOLER)
         }
-    elif f"{_POOLER}weight" not in tensors:
-        raise AlbertError(
-            f"{architecture} of transformers has a pooler, this model has "
-            "none. Build it on AlbertBackbone(config, pooler=True)."
-        )
     save_file = _safetensors().save_file
     content = _config_there(model, architecture, settings)
     with written_whole(folder) as unfinished:
@@ -395,20 +396,18 @@ def _tokenizer(folder: Path) -> Tokenizer | None:
     return Tokenizer(folder / VOCAB_FILE, lower_case)
 
 
-def _with_head(
-    encoder: AlbertBackbone, content: dict, folder: Path
-) -> AlbertModel:
-    path = folder / HF_CONFIG_FILE
+def _architecture(content: dict, folder: Path, backbone: bool) -> str:
+    """Which class of transformers the folder is of, or is read as."""
+    if backbone:
+        return "AlbertModel"
     names = content.get("architectures") or ["AlbertModel"]
     if not isinstance(names, list) or str(names[0]) not in _HEADS:
         raise AlbertError(
-            f"{path}: `architectures` must be one of {', '.join(_HEADS)}. "
-            f"Received: {names!r}. backbone=True loads the encoder alone."
+            f"{folder / HF_CONFIG_FILE}: `architectures` must be one of "
+            f"{', '.join(_HEADS)}. Received: {names!r}. backbone=True loads "
+            "the encoder alone."
         )
-    try:
-        return _HEADS[names[0]](encoder, content)
-    except AlbertError as error:
-        raise AlbertError(f"{path}: {error}") from None
+    return names[0]
 
 
 def _labels(content: dict) -> dict:

@@ -6,6 +6,7 @@ assets/tokenizer/vocabulary.spm; task.json and task.weights.h5 for a head.
 
 import contextlib
 import json
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -309,7 +310,12 @@ def _plain_float32() -> Iterator[None]:
 @contextlib.contextmanager
 def _explained(folder: Path) -> Iterator[None]:
     try:
-        yield
+        with warnings.catch_warnings():
+            # Keras, of the encoder's place in a file of the head alone.
+            warnings.filterwarnings(
+                "ignore", message=".*nested container at '_operations_by_depth"
+            )
+            yield
     except Exception as error:  # KerasHub, Keras and h5py raise many kinds
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise AlbertError(

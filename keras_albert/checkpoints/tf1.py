@@ -34,7 +34,7 @@ HUB_ASSETS = "assets"
 
 # Not weights of a model: optimizer slots and the step.
 _SKIPPED = re.compile(
-    r"(/adam_[mv](_\d+)?|/AdamWeightDecayOptimizer.*|^global_step)$"
+    r"(/adam_[mv](_\d+)?|/AdamWeightDecayOptimizer.*|(^|/)global_step)$"
 )
 
 
@@ -74,11 +74,7 @@ def load_tf1_model(prefix: Path, backbone: bool = False) -> AlbertModel:
     """
     tensors = read_tf1(prefix)
     config = AlbertConfig.from_json(_beside(prefix, CONFIG_FILE))
-    encoder = AlbertBackbone(
-        config,
-        pooler="bert/pooler/dense/kernel" in tensors,
-        tokenizer=_vocabulary(prefix),
-    )
+    encoder = AlbertBackbone(config, tokenizer=_vocabulary(prefix))
     model = encoder if backbone else _with_head(encoder, tensors, prefix)
     imported(model, tensors, "tf1", str(prefix), aside=backbone)
     return model

@@ -29,7 +29,7 @@ def weights_of(model: AlbertModel) -> dict[str, np.ndarray]:
     values = {
         name: _array(variable) for name, variable in variables(model).items()
     }
-    for path, layer in model._leaves().items():
+    for path, layer in model.leaves().items():
         if layer.lora_enabled:
             part = "kernel" if hasattr(layer, "kernel") else "embeddings"
             values[f"{path}/{part}"] = _array(getattr(layer, part))
@@ -225,7 +225,7 @@ def _rows(config: AlbertConfig, dialect: str):
 def _check_not_quantized(model: AlbertModel) -> None:
     quantized = [
         path
-        for path, layer in model._leaves().items()
+        for path, layer in model.leaves().items()
         if layer.quantization_mode is not None
     ]
     if quantized:
@@ -237,7 +237,7 @@ def _check_not_quantized(model: AlbertModel) -> None:
 
 def _check_plain(model: AlbertModel) -> None:
     _check_not_quantized(model)
-    if any(layer.lora_enabled for layer in model._leaves().values()):
+    if any(layer.lora_enabled for layer in model.leaves().values()):
         raise AlbertError(
             "weights are loaded into a model without adapters. Load them "
             "before `enable_lora`."

@@ -75,6 +75,7 @@ class AlbertBackbone(AlbertModel):
             )
         self.config = config
         self.tokenizer = tokenizer
+        self._lora = None
         policy = self.dtype_policy
         self.embeddings = Embeddings(config, dtype=policy, name="embeddings")
         self.encoder = Encoder(
@@ -174,34 +175,28 @@ class AlbertBackbone(AlbertModel):
         Source: Hu et al. 2021, arXiv:2106.09685.
         """
         check_positive("rank", rank)
-        leaves = self._leaves()
-        chosen = [
-            layer
-            for path, layer in leaves.items()
-            if path.startswith("encoder/") and layer.name in targets
-        ]
-        known = sorted(
-            {
-                layer.name
-                for path, layer in leaves.items()
-                if path.startswith("encoder/")
-            }
-        )
-        if not targets or (unknown := sorted(set(targets) - set(known))):
+        inside = {
+            path: layer
+            for path, layer in self.leaves().items()
+            if path.startswith("encoder/")
+        }
+        known = {layer.name for layer in inside.values()}
+        if not targets or not known.issuperset(targets):
             raise AlbertError(
-                f"`targets` must be some of {known}. Received: "
-                f"{unknown if targets else list(targets)}."
+                f"`targets` must be some of {sorted(known)}. "
+                f"Received: {list(targets)}."
             )
-        if any(layer.lora_enabled for layer in leaves.values()):
+        if self._lora is not None:
             raise AlbertError(
                 "LoRA is enabled already. Load the model again for another "
                 "rank."
             )
-        self.trainable = False
-        for layer in chosen:
-            layer.trainable = True
-            layer.enable_lora(rank, lora_alpha=alpha)
-            layer.bias.trainable = False
+        for weight in self.weights:
+            weight.trainable = False
+        for layer in inside.values():
+            if layer.name in targets:
+                layer.enable_lora(rank, lora_alpha=alpha)
+        self._lora = {"rank": rank, "alpha": alpha, "targets": list(targets)}
 
     def get_config(self):
         """Serializable arguments of the constructor."""
@@ -211,14 +206,18 @@ class AlbertBackbone(AlbertModel):
             "pooler": self.pooler is not None,
             "loop": self.encoder.loop,
             "remat": self.encoder.remat,
+            "lora": self._lora,
         }
 
     @classmethod
     def from_config(cls, config):
         """The inverse of `get_config`."""
-        return super().from_config(
-            {**config, "config": AlbertConfig(**config["config"])}
-        )
+        config = {**config, "config": AlbertConfig(**config["config"])}
+        lora = config.pop("lora", None)
+        backbone = super().from_config(config)
+        if lora:
+            backbone.enable_lora(**lora)
+        return backbone
 
     def save_assets(self, dir_path):
         """Keras: puts the vocabulary into the `.keras` file."""

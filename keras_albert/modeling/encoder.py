@@ -7,7 +7,12 @@ I inner blocks of a layer.
 import keras
 from keras import layers, ops, tree
 
-from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.config import (
+    LOOPS,
+    AlbertConfig,
+    AlbertError,
+    check_choice,
+)
 from keras_albert.modeling.block import DROPOUTS, Block, block
 
 # Added to the scores of padded keys (reference modeling.py L818-828).
@@ -19,7 +24,6 @@ SHARED_HALVES = {
     "ffn": ("feed_forward",),
     "none": (),
 }
-LOOPS = ("unrolled", "scan")
 
 
 class Encoder(layers.Layer):
@@ -43,10 +47,7 @@ class Encoder(layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if loop not in LOOPS:
-            raise AlbertError(
-                f"`loop` must be one of {', '.join(LOOPS)}. Received: {loop!r}."
-            )
+        check_choice("loop", loop, LOOPS)
         if type(remat) is not bool:
             raise AlbertError(
                 f"`remat` must be True or False. Received: {remat!r}."

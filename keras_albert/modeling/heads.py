@@ -16,6 +16,7 @@ from keras_albert.config import (
     CLASSIFIER_DROPOUT,
     FILL_MASK_CHOICES,
     MASK_ID,
+    PAD_ID,
     QA_BEAM,
     SEP_ID,
     SPECIAL_PIECES,
@@ -27,13 +28,20 @@ from keras_albert.config import (
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.block import ACTIVATIONS
 from keras_albert.modeling.embeddings import initializer, layer_norm
-from keras_albert.modeling.inputs import as_texts, round_length
+from keras_albert.modeling.inputs import (
+    TOKEN_INPUTS,
+    as_texts,
+    check_equally_many,
+    round_length,
+)
 from keras_albert.modeling.model import AlbertModel
+from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
 IMPOSSIBLE = -1e30  # logit of a position that holds no answer
 SENTENCE_TASKS = ("sop", "nsp", None)
 PROBLEMS = ("single_label", "multi_label", "regression")
 POOLINGS = ("mean", "cls")
+MASK = SPECIAL_PIECES[MASK_ID]
 
 
 class HeadedModel(AlbertModel):
@@ -179,7 +187,9 @@ class AlbertForPretraining(HeadedModel):
         """See the class."""
         outputs = self.backbone(inputs, training=training)
         x = masked_vectors(outputs["sequence_output"], inputs)
-        logits = {"mlm": self.masked_lm(x, word_table=self.backbone.embeddings.word)}
+        logits = {
+            "mlm": self.masked_lm(x, word_table=self.backbone.embeddings.word)
+        }
         if self.sentence_pair is not None:
             pair = self.sentence_pair(outputs["pooled_output"])  # [B, 2]
             logits[self.sentence_task] = ops.cast(pair, "float32")
@@ -235,19 +245,21 @@ class AlbertForMaskedLM(HeadedModel):
 
     def preprocess(self, texts) -> dict:
         """As `AlbertModel.preprocess`; "[MASK]" in a text is the mask."""
-        longest = self.config.max_position_embeddings
         tokenizer = self.vocabulary()
+        pairs = None
         if isinstance(texts, tuple) and len(texts) == 2:
-            pairs = zip(*map(as_texts, texts), strict=True)
-        else:
-            pairs = ((text, None) for text in as_texts(texts))
+            texts, pairs = texts
+        texts = as_texts(texts)
+        rows_a = [_masked_ids(tokenizer, text) for text in texts]
+        rows_b = [None] * len(rows_a)
+        if pairs is not None:
+            pairs = as_texts(pairs, "pairs")
+            check_equally_many(texts=texts, pairs=pairs)
+            rows_b = [_masked_ids(tokenizer, text) for text in pairs]
+        longest = self.config.max_position_embeddings
         rows = [
-            tokenizer.pack(
-                _masked_ids(tokenizer, a),
-                None if b is None else _masked_ids(tokenizer, b),
-                longest,
-            )
-            for a, b in pairs
+            tokenizer.pack(a, b, longest)
+            for a, b in zip(rows_a, rows_b, strict=True)
         ]
         return round_length(tokenizer.pad(rows), longest)
 
@@ -257,7 +269,7 @@ class AlbertForMaskedLM(HeadedModel):
         """What may stand where the texts have "[MASK]".
 
         Args:
-            texts: B texts, each with at least one "[MASK]".
+            texts: B texts (not pairs), each with at least one "[MASK]".
             top_k: most probable pieces for each.
 
         Returns:
@@ -269,53 +281,59 @@ class AlbertForMaskedLM(HeadedModel):
                 is cut off; a bare text.
         """
         check_positive("top_k", top_k)
-        top_k = min(top_k, self.config.vocab_size)
+        texts = as_texts(texts)
         x = self.preprocess(texts)
-        is_mask = x["token_ids"] == MASK_ID
-        for text, found in zip(texts, is_mask.sum(-1), strict=True):
-            written = str(text).count(SPECIAL_PIECES[MASK_ID])
-            if found != written or not written:
+        masks = [np.flatnonzero(row == MASK_ID) for row in x["token_ids"]]
+        for text, found in zip(texts, masks, strict=True):
+            written = text.count(MASK)
+            if len(found) != written or not written:
                 raise AlbertError(
-                    'each text needs "[MASK]" within the first '
+                    f'each text needs "{MASK}" within the first '
                     f"{self.config.max_position_embeddings} tokens. "
-                    f"Received: {text!r:.80} ({written} masks, {found} of "
-                    "them in reach)."
+                    f"Received: {text!r:.80} ({written} masks, {len(found)} "
+                    "of them in reach). Write one, or shorten the text."
                 )
-        logits = self.predict(x, verbose=0)
+        positions = np.zeros((len(texts), max(map(len, masks))), "int32")
+        for row, found in enumerate(masks):
+            positions[row, : len(found)] = found
+        logits = self.predict({**x, "masked_positions": positions}, verbose=0)
         return [
             [
-                self._fills(text, number, logits[row, column], top_k)
-                for number, column in enumerate(np.flatnonzero(is_mask[row]))
+                self._fills(text, number, logits[row, number], top_k)
+                for number in range(len(masks[row]))
             ]
             for row, text in enumerate(texts)
         ]
 
-    def _fills(self, text, number, logits, top_k) -> list[Fill]:
-        probabilities = np.exp(logits - logits.max())
+    def _fills(
+        self, text: str, number: int, logits: np.ndarray, top_k: int
+    ) -> list[Fill]:
+        probabilities = np.exp(logits - logits.max())  # [V]
         probabilities /= probabilities.sum()
-        mask = SPECIAL_PIECES[MASK_ID]
-        before, after = text.split(mask)[: number + 1], text.split(mask)
-        before, after = mask.join(before), mask.join(after[number + 1 :])
+        # The model may know more ids than the vocabulary has pieces.
+        named = probabilities[: self.tokenizer.vocab_size]
+        parts = text.split(MASK)
+        before = MASK.join(parts[: number + 1])
+        after = MASK.join(parts[number + 1 :])
         fills = []
-        for index in np.argsort(-probabilities)[:top_k]:
-            piece = self.tokenizer.id_to_piece(int(index))
-            word = piece.replace("▁", " ").lstrip()
+        for index in np.argsort(-named)[:top_k]:
+            piece = self.tokenizer.id_to_piece(index)
+            word = piece.replace(WORD_MARK, " ").lstrip()
             fills.append(
-                Fill(piece, float(probabilities[index]), before + word + after)
+                Fill(piece, float(named[index]), before + word + after)
             )
         return fills
 
 
-def _masked_ids(tokenizer, text) -> list[int]:
-    parts = text.split(SPECIAL_PIECES[MASK_ID])
-    ids = tokenizer.encode(parts[0])
-    for part in parts[1:]:
+def _masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    first, *others = text.split(MASK)
+    ids = tokenizer.encode(first)
+    blank = tokenizer.piece_to_id(WORD_MARK)
+    for part in others:
         following = tokenizer.encode(part)
         # "[MASK]." : the word mark that SentencePiece puts before "." would
         # say that a blank stands there.
-        if not part[:1].isspace() and following[:1] == [
-            tokenizer.piece_to_id("▁")
-        ]:
+        if not part[:1].isspace() and following[:1] == [blank]:
             following = following[1:]
         ids += [MASK_ID, *following]
     return ids
@@ -446,16 +464,22 @@ class AlbertForTokenClassification(HeadedModel):
 
         Raises:
             AlbertError: unequal numbers of words and labels, a label out of
-                range, a word without a piece.
+                range, a word without a piece, a text that is not a list.
         """
         tokenizer = self.vocabulary()
         longest = self.config.max_position_embeddings
+        if isinstance(words, str) or any(isinstance(t, str) for t in words):
+            raise AlbertError(
+                "`words` must be a list of texts, each of them a list of "
+                f"words. Received: {words!r:.60}."
+            )
+        texts = [as_texts(text, "words") for text in words]
+        if labels is None:
+            labels = [[0] * len(text) for text in texts]
+        check_equally_many(texts=texts, labels=labels)
         rows, starts = [], []
-        for text in words:
-            if isinstance(text, str):
-                raise AlbertError(
-                    f"each text must be a list of words. Received: {text!r:.60}."
-                )
+        for text, text_labels in zip(texts, labels, strict=True):
+            _check_word_labels(text, text_labels, self.num_labels)
             ids, first = [], []
             for word, pieces in zip(
                 text, tokenizer.encode_batch(text), strict=True
@@ -472,11 +496,9 @@ class AlbertForTokenClassification(HeadedModel):
         y = np.zeros(x["token_ids"].shape, "int32")
         weights = np.zeros(y.shape, "float32")
         for row, first in enumerate(starts):
-            first = [i for i in first if i < longest - 1]
-            weights[row, first] = 1
-            if labels is not None:
-                _check_word_labels(words[row], labels[row], self.num_labels)
-                y[row, first] = labels[row][: len(first)]
+            kept = [start for start in first if start < longest - 1]  # [SEP]
+            weights[row, kept] = 1
+            y[row, kept] = labels[row][: len(kept)]
         return x, y, weights
 
     def get_config(self):
@@ -530,8 +552,9 @@ class AlbertForMultipleChoice(HeadedModel):
         """See the class."""
         choices, length = ops.shape(inputs["token_ids"])[1:]
         rows = {
-            name: ops.reshape(value, (-1, length))  # [B C, S]
-            for name, value in inputs.items()
+            name: ops.reshape(inputs[name], (-1, length))  # [B C, S]
+            for name in TOKEN_INPUTS
+            if name in inputs
         }
         pooled = self.backbone(rows, training=training)["pooled_output"]
         logits = self.classifier(self.dropout(pooled, training=training))
@@ -542,11 +565,16 @@ class AlbertForMultipleChoice(HeadedModel):
 
         Args:
             texts: dict of `context`, B texts; `choices`, B lists of C texts;
-                and `question`, B texts that stand before each choice, where
-                there are any.
+                and `question`, B texts, where there are any: a choice fills
+                the blank "_" in its question, or stands behind it. What is
+                too long is cut off the end of the context; of question and
+                choice, which differ at the end, off the start.
 
         Returns:
             `token_ids`, `segment_ids`, `padding_mask`, int32 [B, C, S].
+
+        Source: reference race_utils.py, which gives question and choice 128
+        of 512 tokens; here it is half, or what the context leaves.
         """
         needed, allowed = {"context", "choices"}, {"question"}
         if not isinstance(texts, dict) or not (
@@ -556,26 +584,34 @@ class AlbertForMultipleChoice(HeadedModel):
                 "multiple choice takes a dict of `context`, `choices` and, "
                 f"where there is one, `question`. Received: {_names(texts)}."
             )
-        contexts, choices = texts["context"], texts["choices"]
-        questions = texts.get("question", [""] * len(contexts))
-        counts = {len(each) for each in choices}
-        sizes = {len(contexts), len(choices), len(questions)}
-        if len(sizes) != 1 or len(counts) != 1 or counts == {0}:
-            raise AlbertError(
-                "`context`, `choices` and `question` must be equally many, "
-                "with the same number of choices for each. Received: "
-                f"{len(contexts)} contexts, {len(questions)} questions, "
-                f"{len(choices)} rows of {sorted(counts)} choices."
-            )
-        count = counts.pop()
-        arrays = self.tokenized(
-            [context for context in contexts for _ in range(count)],
-            [
-                f"{question} {choice}".strip()
-                for question, row in zip(questions, choices, strict=True)
-                for choice in row
-            ],
+        contexts = as_texts(texts["context"], "context")
+        choices = [as_texts(row, "choices") for row in texts["choices"]]
+        questions = [""] * len(contexts)
+        if "question" in texts:
+            questions = as_texts(texts["question"], "question")
+        check_equally_many(
+            context=contexts, choices=choices, question=questions
         )
+        counts = {len(row) for row in choices}
+        if len(counts) != 1:
+            raise AlbertError(
+                "each context needs the same number of choices. Received: "
+                f"{sorted(counts)}."
+            )
+        tokenizer = self.vocabulary()
+        longest = self.config.max_position_embeddings
+        room = longest - 3  # [CLS], two [SEP]
+        rows = []
+        for context, question, row in zip(
+            tokenizer.encode_batch(contexts), questions, choices, strict=True
+        ):
+            least = max(room // 2, room - len(context))
+            for ids in tokenizer.encode_batch(
+                _with_choice(question, choice) for choice in row
+            ):
+                rows.append(tokenizer.pack(context, ids[-least:], longest))
+        arrays = round_length(tokenizer.pad(rows), longest)
+        count = counts.pop()
         return {
             name: value.reshape(len(contexts), count, -1)
             for name, value in arrays.items()
@@ -586,6 +622,12 @@ class AlbertForMultipleChoice(HeadedModel):
         return {**super().get_config(), "dropout": self.dropout.rate}
 
 
+def _with_choice(question: str, choice: str) -> str:
+    if "_" in question:
+        return question.replace("_", choice)
+    return f"{question} {choice}"
+
+
 class _QuestionModel(HeadedModel):
     """Abstract: reads a question and a context that may hold the answer."""
 
@@ -594,8 +636,7 @@ class _QuestionModel(HeadedModel):
 
         Args:
             texts: dict of `question` and `context`, B texts each. What is too
-                long is cut off the end of the context; of the question, what
-                would leave the context less than half of the tokens.
+                long is cut off the end of the longer of the two.
 
         Returns:
             `token_ids`, `segment_ids`, `padding_mask`, int32 [B, S]; segment
@@ -609,28 +650,10 @@ class _QuestionModel(HeadedModel):
                 "question answering takes a dict of `question` and "
                 f"`context`. Received: {_names(texts)}."
             )
-        questions, contexts = map(
-            as_texts, (texts["question"], texts["context"])
-        )
-        if len(questions) != len(contexts) or not questions:
-            raise AlbertError(
-                "`question` and `context` must be equally many, one or more. "
-                f"Received: {len(questions)} questions, {len(contexts)} "
-                "contexts."
-            )
-        tokenizer = self.vocabulary()
-        longest = self.config.max_position_embeddings
-        room = longest - 3
-        rows = []
-        for question, context in zip(
-            tokenizer.encode_batch(questions),
-            tokenizer.encode_batch(contexts),
-            strict=True,
-        ):
-            question = question[: room // 2]
-            context = context[: room - len(question)]
-            rows.append(tokenizer.pack(question, context, longest))
-        return round_length(tokenizer.pad(rows), longest)
+        questions = as_texts(texts["question"], "question")
+        contexts = as_texts(texts["context"], "context")
+        check_equally_many(question=questions, context=contexts)
+        return self.tokenized(questions, contexts)
 
 
 def _answerable(inputs):
@@ -845,7 +868,7 @@ class AlbertForTextEmbedding(HeadedModel):
             return x[:, 0]
         mask = inputs.get("padding_mask")
         if mask is None:
-            mask = ops.not_equal(inputs["token_ids"], 0)
+            mask = ops.not_equal(inputs["token_ids"], PAD_ID)
         mask = ops.expand_dims(ops.cast(mask, "float32"), -1)  # [B, S, 1]
         return ops.sum(x * mask, axis=1) / ops.maximum(ops.sum(mask, axis=1), 1)
 
@@ -884,25 +907,28 @@ def _checked_labels(num_labels: int, labels, least: int):
         )
     if labels is None:
         return None
-    if isinstance(labels, str) or len(set(labels)) != num_labels:
+    is_list = isinstance(labels, list | tuple)
+    if not is_list or not len(labels) == len({*map(str, labels)}) == num_labels:
         raise AlbertError(
-            f"`labels` must be {num_labels} different names (num_labels="
-            f"{num_labels}). Received: {labels!r:.80}."
+            f"`labels` must be a list of {num_labels} different names "
+            f"(num_labels={num_labels}). Received: {labels!r:.80}."
         )
     return tuple(labels)
 
 
 def _check_word_labels(words, labels, num_labels: int) -> None:
-    if len(words) != len(labels):
+    if not hasattr(labels, "__len__") or len(words) != len(labels):
         raise AlbertError(
-            "each word needs a label. Received: "
-            f"{len(words)} words, {len(labels)} labels in {words!r:.60}."
+            f"each of the words {words!r:.60} needs a label. Received: "
+            f"{labels!r:.60} for {len(words)} words."
         )
     for word, label in zip(words, labels, strict=True):
-        if not 0 <= label < num_labels:
+        if type(label) is bool or not (
+            isinstance(label, int | np.integer) and 0 <= label < num_labels
+        ):
             raise AlbertError(
-                f"a label must be from 0 to {num_labels - 1}. "
-                f"Received: {label} for {word!r}."
+                f"a label must be an integer from 0 to {num_labels - 1}. "
+                f"Received: {label!r} for {word!r}."
             )
 
 

@@ -1,40 +1,68 @@
 """What goes into a model: checked ids, or texts on the way to ids.
 
-Letters: B batch, C choices, S sequence length.
+Letters: B batch, C choices, S sequence length, P predicted positions.
 """
 
 import numpy as np
 
 from keras_albert.config import LENGTH_STEP, PAD_ID, AlbertConfig, AlbertError
+from keras_albert.text.normalization import to_text
 
-# Beside `token_ids`; the first two have its shape.
-OPTIONAL_INPUTS = (
-    "segment_ids",
-    "padding_mask",
-    "masked_positions",
-    "start_positions",
-)
+TOKEN_INPUTS = ("token_ids", "segment_ids", "padding_mask")  # of one shape
+POSITION_INPUTS = ("masked_positions", "start_positions")
 ROW = ("batch", "sequence")
 
 
 def holds_text(inputs) -> bool:
-    """Whether these are strings, alone or in lists, tuples, arrays, a dict."""
+    """Whether these are strings, alone or in lists, tuples, arrays, a dict.
+
+    An empty list counts as one of texts, so that it is refused as such.
+    """
     if isinstance(inputs, dict):
         return any(map(holds_text, inputs.values()))
     if isinstance(inputs, list | tuple):
-        return any(map(holds_text, inputs[:1]))
-    if isinstance(inputs, np.ndarray):
-        return inputs.dtype.kind in "OSU"
-    return isinstance(inputs, str | bytes) or _is_string_tensor(inputs)
+        return not inputs or holds_text(inputs[0])
+    # NumPy's kinds of objects, bytes and both of its strings; pandas has them.
+    kind = getattr(getattr(inputs, "dtype", None), "kind", None)
+    return (
+        isinstance(inputs, str | bytes)
+        or kind in ("O", "S", "U", "T")
+        or _is_string_tensor(inputs)
+    )
 
 
-def as_texts(inputs) -> list:
-    """A list of texts, from a list, an array or a TensorFlow tensor."""
+def as_texts(inputs, name: str = "texts") -> list[str]:
+    """A list of texts, from a list, an array or a TensorFlow tensor.
+
+    Raises:
+        AlbertError: one bare text, no text, or something else than texts.
+    """
     if _is_string_tensor(inputs):
         inputs = inputs.numpy()
-    if isinstance(inputs, np.ndarray):
+    if hasattr(inputs, "tolist"):
         inputs = inputs.tolist()
-    return inputs
+    if not isinstance(inputs, list | tuple):
+        remedy = ""
+        if isinstance(inputs, str | bytes):
+            remedy = " Put a single text in a list: [text]."
+        raise AlbertError(
+            f"`{name}` must be a list of texts. Received: {inputs!r:.60} "
+            f"({type(inputs).__name__}).{remedy}"
+        )
+    if not inputs:
+        raise AlbertError(
+            f"`{name}` must be a list of one or more texts. Received: an "
+            "empty list."
+        )
+    return [to_text(text) for text in inputs]
+
+
+def check_equally_many(**lists) -> None:
+    """AlbertError unless all lists have the same length."""
+    if len({len(each) for each in lists.values()}) > 1:
+        names = " and ".join(f"`{name}`" for name in lists)
+        counts = ", ".join(f"{len(v)} {name}" for name, v in lists.items())
+        raise AlbertError(f"{names} must be equally many. Received: {counts}.")
 
 
 def _is_string_tensor(inputs) -> bool:
@@ -57,10 +85,22 @@ def round_length(
     }
 
 
+def check_data(
+    config: AlbertConfig, inputs, axes: tuple[str, ...] = ROW
+) -> None:
+    """`check_inputs` of what `fit` or `predict` is given, before Keras has it.
+
+    Datasets and generators pass: their batches are checked in the call.
+    """
+    is_plain = inputs is None or isinstance(inputs, dict | list | tuple)
+    if is_plain or hasattr(inputs, "shape"):
+        check_inputs(config, inputs, axes)
+
+
 def check_inputs(
     config: AlbertConfig, inputs: dict, axes: tuple[str, ...] = ROW
 ) -> None:
-    """Refuses inputs of another structure, shape, or (NumPy) range.
+    """Refuses inputs of another structure, dtype, shape, or (NumPy) range.
 
     Args:
         config: the architecture.
@@ -69,7 +109,7 @@ def check_inputs(
     """
     if not isinstance(inputs, dict) or "token_ids" not in inputs:
         received = (
-            sorted(inputs)
+            sorted(inputs, key=str)
             if isinstance(inputs, dict)
             else type(inputs).__name__
         )
@@ -77,61 +117,82 @@ def check_inputs(
             "Inputs must be a dict with `token_ids` (and `segment_ids`, "
             f"`padding_mask`), as Tokenizer returns. Received: {received}."
         )
-    allowed = {"token_ids", *OPTIONAL_INPUTS}
-    if unknown := sorted(inputs.keys() - allowed):
+    allowed = {*TOKEN_INPUTS, *POSITION_INPUTS}
+    if unknown := sorted(inputs.keys() - allowed, key=str):
         raise AlbertError(
             f"Inputs may have the keys {sorted(allowed)}. Received also: "
             f"{unknown}."
         )
+    for name, value in inputs.items():
+        _check_dtype(name, value)
     shape = tuple(inputs["token_ids"].shape)
     if len(shape) != len(axes):
         raise AlbertError(
             f"`token_ids` must have the axes [{', '.join(axes)}]. "
             f"Received shape: {shape}."
         )
-    if shape[-1] is not None and shape[-1] > config.max_position_embeddings:
+    longest = config.max_position_embeddings
+    if shape[-1] == 0:
         raise AlbertError(
-            f"A sequence must not exceed max_position_embeddings="
-            f"{config.max_position_embeddings} tokens. Received: {shape[-1]} "
-            "tokens. Truncate it: Tokenizer(...)(texts, max_length="
-            f"{config.max_position_embeddings})."
+            "A sequence must have at least one token, [CLS]. "
+            f"Received shape: {shape}."
+        )
+    if shape[-1] is not None and shape[-1] > longest:
+        raise AlbertError(
+            f"A sequence must not exceed max_position_embeddings={longest} "
+            f"tokens. Received: {shape[-1]} tokens. Truncate it: "
+            f"Tokenizer(...)(texts, max_length={longest})."
         )
     for name in ("segment_ids", "padding_mask"):
-        other = tuple(inputs[name].shape) if name in inputs else shape
-        if len(other) != len(shape) or any(
-            None not in (a, b) and a != b
-            for a, b in zip(other, shape, strict=True)
-        ):
-            raise AlbertError(
-                f"`{name}` must have the shape of `token_ids`, {shape}. "
-                f"Received: {other}."
-            )
-    check_ids(config, inputs)
+        _check_shape(inputs, name, shape, "the shape of `token_ids`")
+    any_number = (*shape[:-1], None)
+    _check_shape(inputs, "masked_positions", any_number, "the axes")
+    _check_shape(inputs, "start_positions", shape[:-1], "the shape")
+    _check_range(config, inputs)
 
 
-def check_ids(config: AlbertConfig, inputs) -> None:
-    """Refuses ids out of range in NumPy inputs; other inputs pass unseen."""
-    if not isinstance(inputs, dict):
+def _check_dtype(name: str, value) -> None:
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        raise AlbertError(
+            f"`{name}` must be an array or tensor of integers. Received: "
+            f"{type(value).__name__}. Make it one (numpy.array), or leave an "
+            "optional input out."
+        )
+    dtype = str(value.dtype)  # "int32", "torch.int32", "<dtype: 'int32'>"
+    if "int" not in dtype and not ("bool" in dtype and name == "padding_mask"):
+        raise AlbertError(f"`{name}` must be integers. Received: {dtype}.")
+
+
+def _check_shape(inputs: dict, name: str, expected: tuple, what: str) -> None:
+    """None in either shape is any size."""
+    if name not in inputs:
         return
+    found = tuple(inputs[name].shape)
+    if len(found) != len(expected) or any(
+        None not in (a, b) and a != b
+        for a, b in zip(found, expected, strict=True)
+    ):
+        raise AlbertError(
+            f"`{name}` must have {what}, {expected}. Received: {found}."
+        )
+
+
+def _check_range(config: AlbertConfig, inputs: dict) -> None:
+    """Refuses ids out of range in NumPy inputs; other inputs pass unseen."""
+    length = ("sequence length", inputs["token_ids"].shape[-1])
     limits = {
         "token_ids": ("vocab_size", config.vocab_size),
         "segment_ids": ("type_vocab_size", config.type_vocab_size),
         "padding_mask": ("1 token, 0 padding; values", 2),
+        "masked_positions": length,
+        "start_positions": length,
     }
-    token_ids = inputs.get("token_ids")
-    if isinstance(token_ids, np.ndarray) and token_ids.ndim >= 2:
-        length = ("sequence length", token_ids.shape[-1])
-        limits |= {"masked_positions": length, "start_positions": length}
-    for name, (field, size) in limits.items():
-        ids = inputs.get(name)
+    for name, ids in inputs.items():
         if not isinstance(ids, np.ndarray) or not ids.size:
             continue
-        if ids.dtype == bool and name == "padding_mask":
+        field, size = limits[name]
+        if size is None:  # positions in a sequence of unknown length
             continue
-        if not np.issubdtype(ids.dtype, np.integer):
-            raise AlbertError(
-                f"`{name}` must be integers. Received: {ids.dtype}."
-            )
         if ids.min() < 0 or ids.max() >= size:
             wrong = ids.max() if ids.max() >= size else ids.min()
             raise AlbertError(

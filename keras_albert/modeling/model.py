@@ -8,7 +8,7 @@ from keras_albert.config import VOCAB_FILE, AlbertConfig, AlbertError
 from keras_albert.modeling.inputs import (
     ROW,
     as_texts,
-    check_ids,
+    check_data,
     check_inputs,
     holds_text,
     round_length,
@@ -59,11 +59,11 @@ class AlbertModel(keras.Model):
     def tokenized(self, texts, pairs=None) -> dict:
         """`preprocess` of texts, and of second texts where there are pairs."""
         texts = as_texts(texts)
-        if not len(texts):
-            raise AlbertError("there are no texts. Received: an empty list.")
         longest = self.config.max_position_embeddings
         arrays = self.vocabulary()(
-            texts, None if pairs is None else as_texts(pairs), longest
+            texts,
+            None if pairs is None else as_texts(pairs, "pairs"),
+            longest,
         )
         return round_length(arrays, longest)
 
@@ -80,7 +80,7 @@ class AlbertModel(keras.Model):
         """Ids, checked, of ids or texts."""
         if holds_text(x):
             x = self.preprocess(x)
-        check_ids(self.config, x)
+        check_data(self.config, x, self.axes)
         return x
 
     def __call__(self, inputs, *args, **kwargs):
@@ -119,7 +119,7 @@ class AlbertModel(keras.Model):
         """Checks ids in NumPy inputs, then `keras.Model.predict`."""
         return super().predict(self._arrays(x), *args, **kwargs)
 
-    # Which layers are int8 or have an adapter, kept with the model.
+    # Which layers are int8 is kept with the model.
 
     def quantize(self, mode=None, **kwargs):
         """`keras.Model.quantize` of every projection and table.
@@ -133,45 +133,29 @@ class AlbertModel(keras.Model):
             super().quantize(mode, **kwargs)
 
     def get_config(self):
-        """Serializable arguments of the constructor, and the adaptations."""
-        return {**super().get_config(), "adaptations": self._adaptations()}
+        """Serializable arguments of the constructor, and what is quantized."""
+        modes = {
+            path: layer.quantization_mode
+            for path, layer in self.leaves().items()
+            if layer.quantization_mode is not None
+        }
+        return {**super().get_config(), "quantized": modes}
 
     @classmethod
     def from_config(cls, config):
         """The inverse of `get_config`."""
         config = dict(config)
-        adaptations = config.pop("adaptations", {})
+        modes = config.pop("quantized", {})
         model = cls(**config)
-        model._adapt(adaptations)
+        for path, layer in model.leaves().items():
+            if path in modes and layer.quantization_mode is None:
+                layer.quantize(modes[path])
         return model
 
-    def _leaves(self) -> dict[str, keras.layers.Layer]:
-        """Layers with weights that may be adapted, by their path."""
+    def leaves(self) -> dict[str, keras.layers.Layer]:
+        """The projections and tables, by path without the model's name."""
         return {
             layer.path.split("/", 1)[1]: layer
             for layer in self._flatten_layers(include_self=False)
             if isinstance(layer, keras.layers.Dense | keras.layers.Embedding)
         }
-
-    def _adaptations(self) -> dict:
-        found = {}
-        for path, layer in self._leaves().items():
-            own = {}
-            if layer.quantization_mode is not None:
-                own["quantization"] = layer.quantization_mode
-            if layer.lora_enabled:
-                own["rank"] = layer.lora_rank
-                own["alpha"] = layer.lora_alpha
-            if own:
-                found[path] = own
-        return found
-
-    def _adapt(self, adaptations: dict) -> None:
-        leaves = self._leaves()
-        for path, wanted in adaptations.items():
-            layer = leaves[path]
-            mode = wanted.get("quantization")
-            if mode and layer.quantization_mode is None:
-                layer.quantize(mode)
-            if "rank" in wanted and not layer.lora_enabled:
-                layer.enable_lora(wanted["rank"], lora_alpha=wanted["alpha"])

@@ -288,9 +288,19 @@ class Tokenizer:
         Args:
             rows: B rows: token_ids and segment_ids.
             length: S; without it S is the longest row.
+
+        Raises:
+            AlbertError: a row is longer than `length`.
         """
+        longest = max((len(tokens) for tokens, _ in rows), default=2)
         if length is None:
-            length = max((len(tokens) for tokens, _ in rows), default=2)
+            length = longest
+        if type(length) is not int or length < longest:
+            raise AlbertError(
+                "`length` must be an integer, at least that of the longest "
+                f"row, {longest}. Received: length={length!r}. Cut the rows: "
+                "pack(ids, max_length=length)."
+            )
         shape = (len(rows), length)
         token_ids = np.full(shape, PAD_ID, "int32")
         segment_ids = np.zeros(shape, "int32")

@@ -90,7 +90,7 @@ def finetune(run: FinetuneRun) -> dict:
             hidden_dropout_prob=run.dropout,
             attention_probs_dropout_prob=run.dropout,
         )
-    backbone = AlbertBackbone(config)
+    backbone = AlbertBackbone(config, remat=run.remat, dtype=run.precision)
     if not run.from_scratch:
         backbone.set_weights(pretrained.get_weights())
     model = AlbertForSequenceClassification(

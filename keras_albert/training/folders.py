@@ -103,7 +103,7 @@ class ModelFolder:
             )
         task = read_json(folder / TASK_FILE)
         names = isinstance(task, dict) and _TASK_KEYS.get(task.get("task"))
-        if not names or not names <= task.keys():
+        if not isinstance(names, set) or not names <= task.keys():
             raise AlbertError(
                 f"{folder / TASK_FILE}: not what `pretrain` or `finetune` "
                 "writes. Use another copy of the folder."

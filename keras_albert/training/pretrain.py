@@ -22,11 +22,13 @@ from keras_albert.data.pretraining import (
 from keras_albert.data.shards import ShardSet
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.heads import AlbertForPretraining
+from keras_albert.modeling.warm_start import warm_start
 from keras_albert.training.distribution import leave_gpu_to_backend
 from keras_albert.training.fitting import fit_into_folder
 from keras_albert.training.folders import (
     PRETRAINING,
     ModelFolder,
+    load,
     write_report,
 )
 from keras_albert.training.losses import WeightedCrossEntropy
@@ -57,6 +59,7 @@ def pretrain(run: PretrainRun) -> dict:
     )
     _check_fit(run, config, shards, validation)
     tokenizer = shards.tokenizer()
+    source = run.warm_start and load(run.warm_start)
     train_batches = pretraining_dataset(
         shards,
         run.examples,
@@ -69,10 +72,16 @@ def pretrain(run: PretrainRun) -> dict:
     )
     if held_out is not None and run.validation_steps is not None:
         held_out = held_out.take(run.validation_steps)
+    keras.utils.set_random_seed(run.seed)
+    model = AlbertForPretraining(
+        AlbertBackbone(
+            config, loop=run.loop, remat=run.remat, dtype=run.precision
+        )
+    )
+    if source:
+        warm_start(model, source)
     output = claim_folder(run.output, run)
 
-    keras.utils.set_random_seed(run.seed)
-    model = AlbertForPretraining(AlbertBackbone(config))
     compile_for_pretraining(
         model,
         make_optimizer(

@@ -1,0 +1,109 @@
+"""Depth warm start: a deeper model begins with a shallower one's weights."""
+
+from keras_albert.config import AlbertError
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.encoder import SHARED_HALVES, Encoder
+from keras_albert.modeling.model import AlbertModel
+
+
+def warm_start(model: AlbertModel, source: AlbertModel) -> None:
+    """Sets every weight of `model` from a model with fewer layers or groups.
+
+    Layer l of L begins as layer l * L0 // L of the source's L0, and what the
+    layers of a group share, as the first of them. So where the source shares
+    its only block, every layer begins with it, as the paper trained 3, 6, 12,
+    24 and 48 layers one from another, and as the reference fills its groups
+    from group 0. Sharing modes may differ; with as many layers and a source
+    that shares more, the outputs are those of the source.
+
+    Args:
+        model: changed in place; a backbone or a headed model.
+        source: of the same kind, with the same sizes but those numbers.
+
+    Raises:
+        AlbertError: lists every weight that does not fit; the model is then
+            unchanged.
+
+    Source: Paper Table 11; reference modeling.py, `init_from_group0`.
+    """
+    ours, theirs = _backbone(model), _backbone(source)
+    pairs = _encoder_pairs(ours.encoder, theirs.encoder)
+    in_encoder = {id(weight) for weight in ours.encoder.weights}
+    known = {_name(weight): weight for weight in source.weights}
+    for weight in model.weights:
+        if id(weight) not in in_encoder:
+            pairs.append((weight, known.get(_name(weight))))
+    problems = []
+    for weight, start in pairs:
+        if start is None:
+            problems.append(f"{_name(weight)}: missing in the source")
+        elif tuple(start.shape) != tuple(weight.shape):
+            problems.append(
+                f"{_name(weight)}: expected {tuple(weight.shape)}, found "
+                f"{tuple(start.shape)}"
+            )
+    if problems:
+        raise AlbertError(
+            f"{type(source).__name__} cannot start {type(model).__name__}: "
+            f"{'; '.join(problems)}. Only the numbers of layers, groups and "
+            "inner blocks, and the sharing, may differ."
+        )
+    for weight, start in pairs:
+        weight.assign(start)
+
+
+def _backbone(model: AlbertModel) -> AlbertBackbone:
+    if not isinstance(model, AlbertModel):
+        raise AlbertError(
+            "a warm start needs two models of this package. Received: "
+            f"{type(model).__name__}."
+        )
+    return model if isinstance(model, AlbertBackbone) else model.backbone
+
+
+def _name(weight) -> str:
+    return weight.path.split("/", 1)[1]
+
+
+def _encoder_pairs(ours: Encoder, theirs: Encoder) -> list[tuple]:
+    """(weight, the one it starts from or None), each weight once."""
+    layers, their_layers = (
+        each.config.num_hidden_layers for each in (ours, theirs)
+    )
+    inners, their_inners = (
+        each.config.inner_group_num for each in (ours, theirs)
+    )
+    pairs = {}
+    for layer in range(layers):
+        their_layer = layer * their_layers // layers
+        for inner in range(inners):
+            their_inner = inner * their_inners // inners
+            our_parts = _parts(ours, layer, inner)
+            their_parts = _parts(theirs, their_layer, their_inner)
+            for name, part in our_parts.items():
+                start = their_parts.get(name)
+                if start is None and name not in SHARED_HALVES["all"]:
+                    continue  # a relaxed difference of its own: starts at zero
+                for weight, other in zip(
+                    part.weights, start.weights, strict=True
+                ):
+                    pairs.setdefault(id(weight), (weight, other))
+            if lost := their_parts.keys() - our_parts.keys():
+                raise AlbertError(
+                    f"the source has {', '.join(sorted(lost))}, which the "
+                    "model has not. Set its `relaxed_rank` to the source's, "
+                    f"{theirs.config.relaxed_rank}."
+                )
+    return list(pairs.values())
+
+
+def _parts(encoder: Encoder, layer: int, inner: int) -> dict:
+    """The parts of a layer's block, shared and own."""
+    parts = {}
+    for row in (
+        encoder.shared[encoder.config.group_of(layer)],
+        encoder.own[layer],
+    ):
+        if row:
+            parts |= row[inner].parts
+    return parts

@@ -1,0 +1,77 @@
+"""A small model and batch that several tests share; a prime a dimension."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_albert.config import AlbertConfig
+
+CONFIG = AlbertConfig(
+    vocab_size=97,
+    embedding_size=11,
+    hidden_size=26,
+    num_hidden_layers=5,
+    num_attention_heads=13,
+    intermediate_size=37,
+    max_position_embeddings=23,
+    initializer_range=0.3,
+)
+BATCH, LENGTH, PREDICTIONS = 3, 17, 7
+
+
+def numpy(tensor):
+    return ops.convert_to_numpy(tensor)
+
+
+def inputs():
+    """Two full rows and one with five tokens of padding."""
+    rng = np.random.default_rng(3)
+    padding_mask = np.ones((BATCH, LENGTH), "int32")
+    padding_mask[1, 12:] = 0
+    token_ids = rng.integers(5, CONFIG.vocab_size, (BATCH, LENGTH))
+    return {
+        "token_ids": token_ids.astype("int32") * padding_mask,
+        "segment_ids": rng.integers(0, 2, (BATCH, LENGTH)).astype("int32"),
+        "padding_mask": padding_mask,
+    }
+
+
+def pretraining_batch():
+    """(x, y, sample_weight) of AlbertForPretraining."""
+    rng = np.random.default_rng(5)
+    positions = np.stack(
+        [rng.permutation(12)[:PREDICTIONS] for _ in range(BATCH)]
+    )
+    x = {**inputs(), "masked_positions": np.sort(positions).astype("int32")}
+    y = {
+        "mlm": rng.integers(5, CONFIG.vocab_size, (BATCH, PREDICTIONS)),
+        "sop": rng.integers(0, 2, BATCH),
+    }
+    weight = {
+        "mlm": rng.integers(0, 2, (BATCH, PREDICTIONS)).astype("float32"),
+        "sop": np.ones(BATCH, "float32"),
+    }
+    return x, y, weight
+
+
+def randomize(model, seed=0):
+    """Sets every weight to a random one, so that no bias is zero."""
+    rng = np.random.default_rng(seed)
+    model.set_weights(
+        [w + 0.1 * rng.normal(size=w.shape) for w in model.get_weights()]
+    )
+    return model
+
+
+def gradients(model, x, y):
+    """What one SGD step of rate 1 subtracts from each trainable weight."""
+    losses = {name: "mse" for name in y}
+    # JAX compiles long; what is compiled there is tested by the loops.
+    eager = keras.backend.backend() == "jax"
+    model.compile(keras.optimizers.SGD(1.0), loss=losses, run_eagerly=eager)
+    before = [numpy(v).copy() for v in model.trainable_variables]
+    model.train_on_batch(x, y)
+    return [
+        a - numpy(v)
+        for a, v in zip(before, model.trainable_variables, strict=True)
+    ]

@@ -1,0 +1,159 @@
+"""int8 and LoRA on shared weights, and their way through files."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_albert
+from keras_albert.config import AlbertError
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.heads import (
+    AlbertForMaskedLM,
+    AlbertForSequenceClassification,
+)
+from tests.unit.small import BATCH, CONFIG, inputs, numpy, randomize
+
+SMOOTH = CONFIG.replace(initializer_range=0.1)
+
+
+def classifier(seed=0, **changes):
+    return randomize(
+        AlbertForSequenceClassification(
+            AlbertBackbone(SMOOTH.replace(**changes)), num_labels=3
+        ),
+        seed,
+    )
+
+
+@pytest.mark.parametrize("sharing", ["all", "ffn"])
+def test_int8_is_close_and_small(sharing):
+    model = classifier(sharing=sharing)
+    expected = numpy(model(inputs()))
+    model.quantize("int8")
+    found = numpy(model(inputs()))
+    assert np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
+    assert not np.array_equal(found, expected)
+    kernels = [v for v in model.variables if v.name in ("kernel", "embeddings")]
+    assert len(kernels) >= 11
+    assert all(v.dtype == "int8" for v in kernels)
+
+
+def test_int8_masked_lm_uses_the_quantized_table():
+    model = randomize(AlbertForMaskedLM(AlbertBackbone(SMOOTH)))
+    expected = numpy(model(inputs()))
+    model.quantize("int8")
+    found = numpy(model(inputs()))
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("loop", ["unrolled", "scan"])
+def test_int8_predicts_compiled(loop):
+    model = AlbertForSequenceClassification(
+        AlbertBackbone(SMOOTH, loop=loop, remat=True), num_labels=3
+    )
+    model.quantize("int8")
+    np.testing.assert_allclose(
+        model.predict(inputs(), verbose=0), numpy(model(inputs())), atol=1e-4
+    )
+
+
+def test_one_adapter_serves_all_layers():
+    """Two kernels of H x R and R x H each, however many layers."""
+    model = classifier()
+    model.backbone.enable_lora(rank=2)
+    adapters = [v for v in model.variables if "lora" in v.path]
+    assert len(adapters) == 4
+    assert sum(np.prod(v.shape) for v in adapters) == 2 * (26 * 2 + 2 * 26)
+    head = [
+        f"{v.path.split('/')[-2]}/{v.name}"
+        for v in model.trainable_variables
+        if "lora" not in v.path
+    ]
+    assert head == ["classifier/kernel", "classifier/bias"]
+    assert len(model.trainable_variables) == 4 + 2
+
+
+def test_an_adapter_starts_at_nothing_and_learns():
+    keras.utils.set_random_seed(3)
+    model = classifier()
+    expected = numpy(model(inputs()))
+    model.backbone.enable_lora(rank=2, targets=("query", "intermediate"))
+    np.testing.assert_allclose(numpy(model(inputs())), expected, atol=1e-6)
+    frozen = [
+        (v, numpy(v).copy())
+        for v in model.backbone.weights
+        if "lora" not in v.path
+    ]
+    model.compile(
+        keras.optimizers.Adam(0.02),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    labels = np.arange(BATCH)
+    history = model.fit(inputs(), labels, epochs=12, verbose=0)
+    assert history.history["loss"][-1] < 0.7 * history.history["loss"][0]
+    for variable, before in frozen:
+        np.testing.assert_array_equal(numpy(variable), before)
+
+
+ADAPTATIONS = {
+    "int8": lambda model: model.quantize("int8"),
+    "lora": lambda model: model.backbone.enable_lora(2, alpha=4),
+    "lora, then int8": lambda model: (
+        model.backbone.enable_lora(2),
+        model.quantize("int8"),
+    ),
+    "int8, then lora": lambda model: (
+        model.quantize("int8"),
+        model.backbone.enable_lora(2),
+    ),
+    "int8 backbone": lambda model: model.backbone.quantize("int8"),
+}
+
+
+@pytest.mark.parametrize("adaptation", ADAPTATIONS)
+def test_adapted_models_survive_a_file(adaptation, tmp_path):
+    model = classifier(seed=2)
+    ADAPTATIONS[adaptation](model)
+    rng = np.random.default_rng(6)
+    for variable in model.variables:
+        if "lora_kernel_b" in variable.path:  # as after training
+            variable.assign(0.1 * rng.normal(size=variable.shape))
+    expected = numpy(model(inputs()))
+    model.save(tmp_path / "model.keras")
+    again = keras_albert.load_model(tmp_path / "model.keras")
+    # Where int8 kernels meet adapters, merging rounds once more.
+    both = "lora" in adaptation and "int8" in adaptation
+    tolerance = 0.05 * np.abs(expected).max() if both else 1e-5
+    np.testing.assert_allclose(numpy(again(inputs())), expected, atol=tolerance)
+    for kind in ("int8", "lora"):
+        assert [kind in str(v.dtype) + v.path for v in again.variables] == [
+            kind in str(v.dtype) + v.path for v in model.variables
+        ]
+    assert len(again.trainable_variables) == len(model.trainable_variables)
+    if "int8" in adaptation:
+        size = (tmp_path / "model.keras").stat().st_size
+        model_size = sum(np.prod(v.shape) for v in model.weights)
+        assert size < 4 * model_size + 200_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rank": 0}, "Received: rank=0"),
+        ({"rank": 2, "targets": ("querry",)}, r"'query'.*\['querry'\]"),
+        ({"rank": 2, "targets": ()}, r"Received: \[\]"),
+    ],
+)
+def test_bad_adapters(arguments, message):
+    backbone = AlbertBackbone(SMOOTH)
+    with pytest.raises(AlbertError, match=message):
+        backbone.enable_lora(**arguments)
+    assert len(backbone.trainable_variables) > 20
+
+
+def test_one_rank_at_a_time():
+    backbone = AlbertBackbone(SMOOTH)
+    backbone.enable_lora(2)
+    with pytest.raises(AlbertError, match="enabled already"):
+        backbone.enable_lora(3)

@@ -1,0 +1,158 @@
+"""`keras-albert convert`: from any format to any other, and on to use."""
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_albert import cli
+from keras_albert.checkpoints.huggingface import save_huggingface
+from keras_albert.checkpoints.transfer import variables, weights_of
+from keras_albert.config import AlbertConfig, AlbertError, ConvertRun
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.heads import (
+    AlbertForMaskedLM,
+    AlbertForQuestionAnsweringV2,
+)
+from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.convert import convert
+from keras_albert.training.folders import ModelFolder, load, load_pretrained
+
+pytest.importorskip("safetensors", reason="safetensors is not installed")
+
+
+@pytest.fixture
+def config(tiny_vocab):
+    return AlbertConfig(
+        vocab_size=Tokenizer(tiny_vocab).vocab_size,
+        embedding_size=16,
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=32,
+        max_position_embeddings=32,
+    )
+
+
+@pytest.fixture
+def masked_lm(config, tiny_vocab):
+    encoder = AlbertBackbone(config, tokenizer=Tokenizer(tiny_vocab))
+    model = AlbertForMaskedLM(encoder)
+    rng = np.random.default_rng(0)
+    for variable in variables(model).values():
+        variable.assign(rng.normal(scale=0.3, size=variable.shape))
+    return model
+
+
+def same_weights(a, b):
+    a, b = weights_of(a), weights_of(b)
+    return a.keys() == b.keys() and all(np.array_equal(a[n], b[n]) for n in a)
+
+
+def run(source, output, to="keras-albert", **options):
+    convert(ConvertRun(input=str(source), output=output, to=to, **options))
+    return load(output)
+
+
+def test_round_the_formats(tmp_path, masked_lm, capsys):
+    pytest.importorskip("keras_hub", reason="keras-hub is not installed")
+    masked_lm.save(tmp_path / "mine.keras")
+    source = tmp_path / "mine.keras"
+    for step, to in enumerate(
+        ("keras-albert", "kerashub", "keras-albert", "kerashub")
+    ):
+        output = tmp_path / str(step) / to
+        model = run(source, output, to)
+        assert same_weights(model, masked_lm)
+        assert model.tokenizer.lower_case
+        assert f"-> {output}" in capsys.readouterr().out
+        source = output
+    # transformers' masked LM has no pooler.
+    model = run(source, tmp_path / "there", "huggingface")
+    assert model.backbone.pooler is None
+    again = run(tmp_path / "there", tmp_path / "here")
+    assert same_weights(model, again)
+
+
+def test_a_folder_of_ours(tmp_path, masked_lm, config):
+    save_huggingface(masked_lm, tmp_path / "there")
+    run(tmp_path / "there", tmp_path / "here")
+    files = {path.name for path in (tmp_path / "here").iterdir()}
+    assert files == {
+        "model.keras",
+        "albert_config.json",
+        "spiece.model",
+        "spiece.json",
+        "task.json",
+    }
+    loaded = ModelFolder.load(tmp_path / "here")
+    assert loaded.task == {"task": "weights"}
+    backbone, tokenizer = load_pretrained(tmp_path / "here")
+    assert tokenizer.model_bytes == masked_lm.tokenizer.model_bytes
+    assert backbone.pooler is not None  # added, for a head that wants it
+    assert backbone.config.hidden_act == "gelu_new"
+    assert backbone.config.replace(hidden_act=config.hidden_act) == config
+
+
+def test_without_a_vocabulary(tmp_path, config):
+    save_huggingface(AlbertBackbone(config), tmp_path / "there")
+    model = run(tmp_path / "there", tmp_path / "here")
+    assert model.tokenizer is None
+    with pytest.raises(AlbertError, match="no vocabulary"):
+        load_pretrained(tmp_path / "here")
+
+
+def test_gelu(tmp_path, config):
+    model = AlbertBackbone(config.replace(hidden_act="gelu_erf"))
+    save_huggingface(model, tmp_path / "there")
+    tanh = run(tmp_path / "there", tmp_path / "tanh")
+    assert tanh.config.hidden_act == "gelu"
+    erf = run(tmp_path / "there", tmp_path / "erf", gelu="erf")
+    assert erf.config.hidden_act == "gelu_erf"
+
+
+def test_nothing_is_left_of_a_failure(tmp_path, config):
+    model = AlbertForQuestionAnsweringV2(AlbertBackbone(config))
+    model.save(tmp_path / "mine.keras")
+    with pytest.raises(AlbertError, match="transformers has no class"):
+        run(tmp_path / "mine.keras", tmp_path / "out", "huggingface")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.keras"]
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "note.txt").write_text("mine")
+    with pytest.raises(AlbertError, match="not empty"):
+        run(tmp_path / "nowhere", tmp_path / "out")
+
+
+def test_command_line(tmp_path, masked_lm, capsys):
+    masked_lm.save(tmp_path / "mine.keras")
+    arguments = ["convert", "--input", str(tmp_path / "mine.keras")]
+    output = tmp_path / "there"
+    cli.main([*arguments, "--output", str(output), "--to", "huggingface"])
+    assert "AlbertForMaskedLM" in capsys.readouterr().out
+    content = json.loads((output / "config.json").read_text())
+    assert content["architectures"] == ["AlbertForMaskedLM"]
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([*arguments, "--output", str(output)])
+    assert "not empty" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(
+            ["convert", "--input", "s3://a/b", "--output", str(tmp_path / "x")]
+        )
+    assert "s3://a/b: expected a path, hf://" in capsys.readouterr().err
+
+
+def test_finetune_takes_what_was_converted(tmp_path, masked_lm):
+    save_huggingface(masked_lm, tmp_path / "there")
+    table = tmp_path / "train.tsv"
+    rows = ["The fox sold two hens.\tfox", "A dog found a letter.\tdog"] * 6
+    table.write_text("text\tlabel\n" + "\n".join(rows) + "\n")
+    run(tmp_path / "there", tmp_path / "here")
+    for name in ("there", "here"):
+        cli.main(
+            ["finetune", "--model", str(tmp_path / name)]
+            + ["--train", str(table), "--output", str(tmp_path / f"{name}_c")]
+            + ["--epochs", "1", "--batch-size", "4", "--sequence-length", "16"]
+        )
+    first, second = (load(tmp_path / f"{name}_c") for name in ("there", "here"))
+    for name, value in weights_of(first).items():
+        assert np.allclose(value, weights_of(second)[name], atol=1e-6)

@@ -1,0 +1,294 @@
+"""Sharing, loop forms, rematerialization, attention; FACTS from the paper."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_albert.modeling.backbone
+import keras_albert.modeling.block
+import keras_albert.modeling.embeddings
+from keras_albert.config import VARIANTS, AlbertError
+from keras_albert.modeling.backbone import AlbertBackbone
+from tests.unit.small import (
+    BATCH,
+    CONFIG,
+    LENGTH,
+    gradients,
+    inputs,
+    numpy,
+    randomize,
+)
+
+# Paper Table 4 and its neighbours, ALBERT-base: encoder with pooler, derived
+# from the formula; the paper rounds to millions. E = 768 has no projection.
+PARAMETERS = {
+    64: (87_648_000, 61_645_056, 35_684_352, 9_681_408),
+    128: (89_650_176, 63_647_232, 37_686_528, 11_683_584),
+    256: (93_654_528, 67_651_584, 41_690_880, 15_687_936),
+    768: (109_081_344, 83_078_400, 57_117_696, 31_114_752),
+}
+SHARING = ("none", "attention", "ffn", "all")
+FORMS = list(itertools.product(("unrolled", "scan"), (False, True)))
+# Every way in which layers may differ from one another.
+ARCHITECTURES = {
+    "all": {},
+    "groups": {"num_hidden_groups": 3},
+    "none": {"sharing": "none"},
+    "attention, inner": {"sharing": "attention", "inner_group_num": 2},
+    "ffn, groups": {"sharing": "ffn", "num_hidden_groups": 2},
+    "relaxed": {"relaxed_rank": 2},
+    "ffn, relaxed": {"sharing": "ffn", "relaxed_rank": 3},
+}
+
+
+@pytest.mark.parametrize("embedding_size", PARAMETERS)
+def test_parameters_of_the_paper(embedding_size, monkeypatch):
+    for module in ("block", "embeddings", "backbone"):  # zeros cost nothing
+        monkeypatch.setattr(
+            getattr(keras_albert.modeling, module),
+            "initializer",
+            lambda config: keras.initializers.Zeros(),
+        )
+    for sharing, expected in zip(
+        SHARING, PARAMETERS[embedding_size], strict=True
+    ):
+        config = VARIANTS["base_v2"].replace(
+            embedding_size=embedding_size, sharing=sharing
+        )
+        assert AlbertBackbone(config).count_params() == expected
+    without = AlbertBackbone(config, pooler=False).count_params()
+    assert expected - without == 590_592
+
+
+def test_no_sharing_is_as_many_groups_as_layers():
+    layers = CONFIG.num_hidden_layers
+    none = randomize(AlbertBackbone(CONFIG.replace(sharing="none")))
+    groups = AlbertBackbone(CONFIG.replace(num_hidden_groups=layers))
+    groups.set_weights(none.get_weights())
+    np.testing.assert_allclose(*outputs(none, groups), atol=1e-6)
+
+
+@pytest.mark.parametrize("sharing", SHARING)
+def test_what_is_shared(sharing):
+    """Moving one half of the last layer's block moves the layers it serves."""
+    backbone = randomize(AlbertBackbone(CONFIG.replace(sharing=sharing)))
+    encoder = backbone.encoder
+    for name, modes in (
+        ("attention", {"all", "attention"}),
+        ("feed_forward", {"all", "ffn"}),
+    ):
+        before = backbone(inputs(), return_hidden_states=True)
+        place = encoder.shared[-1] if sharing in modes else encoder.own[-1]
+        half = place[0].parts[name]
+        rng = np.random.default_rng(4)  # a constant LayerNorm would remove
+        half.output_dense.bias.assign(rng.normal(size=26))
+        after = backbone(inputs(), return_hidden_states=True)
+        moved = [
+            np.abs(numpy(a) - numpy(b)).max() > 1e-3
+            for a, b in zip(
+                before["hidden_states"], after["hidden_states"], strict=True
+            )
+        ]
+        alone = [False] * (CONFIG.num_hidden_layers - 1) + [True]
+        assert moved == ([True] * len(moved) if sharing in modes else alone)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dropout"),
+    [(name, 0.0) for name in ARCHITECTURES]
+    + [(name, 0.3) for name in ("all", "attention, inner", "ffn, relaxed")],
+)
+def test_forms_have_the_same_outputs_and_gradients(architecture, dropout):
+    """Unrolled or scanned, rematerialized or not: one mask, one gradient.
+
+    Were dropout's seed drawn inside what is rematerialized, TensorFlow and
+    torch would draw another mask for the gradient, without a word.
+    """
+    config = CONFIG.replace(
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        **ARCHITECTURES[architecture],
+    )
+    x = inputs()
+    y = {
+        "sequence_output": np.zeros((BATCH, LENGTH, 26), "float32"),
+        "pooled_output": np.ones((BATCH, 26), "float32"),
+    }
+    expected = None
+    for loop, remat in FORMS:
+        keras.utils.set_random_seed(11)  # of the weights and of dropout
+        model = randomize(AlbertBackbone(config, loop=loop, remat=remat))
+        states = model(x, training=True, return_hidden_states=True)
+        found = [numpy(states[name]) for name in y]
+        found += [numpy(state) for state in states["hidden_states"]]
+        found += gradients(model, x, y)
+        if expected is None:
+            expected = found
+            # All but the keys' biases, to which a softmax is blind.
+            moved = [np.abs(each).max() > 1e-4 for each in found]
+            assert np.mean(moved) > 0.9
+            continue
+        for a, b in zip(expected, found, strict=True):
+            # The step that a gradient is read from rounds; so 5e-6.
+            np.testing.assert_allclose(a, b, atol=5e-6)
+
+
+@pytest.mark.parametrize(("loop", "remat"), FORMS)
+def test_forms_under_fit(loop, remat):
+    """Compiled, with unknown batch and length on TensorFlow."""
+    keras.utils.set_random_seed(11)
+    config = CONFIG.replace(
+        num_hidden_layers=3, num_hidden_groups=2, hidden_dropout_prob=0.1
+    )
+    model = AlbertBackbone(config, pooler=False, loop=loop, remat=remat)
+    model.compile("adam", loss={"sequence_output": "mse"})
+    y = {"sequence_output": np.ones((BATCH, LENGTH, 26), "float32")}
+    losses = model.fit(inputs(), y, epochs=3, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+def test_every_dropout_has_its_own_mask():
+    config = CONFIG.replace(hidden_dropout_prob=0.5, inner_group_num=2)
+    encoder = AlbertBackbone(config).encoder
+    draws = [numpy(encoder._draw_seeds()).reshape(-1, 2) for _ in range(2)]
+    assert draws[0].shape == (5 * 2 * 3, 2)
+    # torch takes the sum of the two numbers.
+    sums = np.concatenate(draws).astype("int64").sum(-1) & 0xFFFFFFFF
+    assert len(set(sums.tolist())) == 2 * 5 * 2 * 3
+
+
+def test_no_seed_is_drawn_without_dropout():
+    encoder = AlbertBackbone(CONFIG).encoder
+    assert encoder._draw_seeds() is None
+
+
+@pytest.mark.parametrize("loop", ["unrolled", "scan"])
+def test_attention_scores(loop):
+    """Asked for, they leave the outputs as they are (fused kernel or not)."""
+    backbone = randomize(
+        AlbertBackbone(CONFIG.replace(inner_group_num=2), loop=loop)
+    )
+    plain = backbone(inputs(), return_hidden_states=True)
+    asked = backbone(inputs(), return_attention_scores=True)
+    np.testing.assert_allclose(
+        numpy(plain["sequence_output"]),
+        numpy(asked["sequence_output"]),
+        atol=1e-5,
+    )
+    scores = [numpy(each) for each in asked["attention_scores"]]
+    assert len(scores) == 5 * 2
+    assert scores[0].shape == (BATCH, 13, LENGTH, LENGTH)
+    for each in scores:
+        np.testing.assert_allclose(each.sum(-1), 1, atol=1e-5)
+        assert each[1, :, :, 12:].max() == 0  # padding
+    assert len(plain["hidden_states"]) == 5
+    np.testing.assert_array_equal(
+        numpy(plain["hidden_states"][-1]), numpy(plain["sequence_output"])
+    )
+
+
+def test_attention_by_hand():
+    """One head, two tokens, identity projections: softmax(x x^T / sqrt(2))."""
+    identity, zeros = np.eye(2, dtype="float32"), np.zeros(2, "float32")
+    unit = {"kernel": identity, "bias": zeros}
+    weights = {
+        "qkv": {
+            "kernel": np.concatenate([identity] * 3, 1),
+            "bias": np.zeros(6, "float32"),
+        },
+        "output": unit,
+        "layer_norm": {"gamma": zeros + 1, "beta": zeros},
+    }
+    x = np.array([[[1.0, 2.0], [3.0, -1.0]]], "float32")
+    bias = np.zeros((1, 1, 1, 2), "float32")
+    scores = x[0] @ x[0].T / np.sqrt(2)
+    probs = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    summed = x[0] + probs @ x[0]
+    centred = summed - summed.mean(-1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True))
+    config = CONFIG.replace(hidden_size=2, num_attention_heads=1)
+    for fused in (True, False):
+        output, found = keras_albert.modeling.block.attention_half(
+            config, weights, ops.array(x), ops.array(bias), fused=fused
+        )
+        np.testing.assert_allclose(numpy(output)[0], expected, atol=1e-5)
+        assert (found is None) == fused
+    np.testing.assert_allclose(numpy(found)[0, 0], probs, atol=1e-6)
+
+
+def test_a_row_of_padding_alone_stays_finite():
+    x = inputs()
+    x["padding_mask"][2] = 0
+    assert np.isfinite(
+        numpy(AlbertBackbone(CONFIG)(x)["sequence_output"])
+    ).all()
+
+
+def test_relaxed_sharing_starts_as_plain_sharing():
+    plain = randomize(AlbertBackbone(CONFIG))
+    relaxed = AlbertBackbone(CONFIG.replace(relaxed_rank=2))
+    shared = {name_of(v): v for v in plain.weights}
+    own = []
+    for weight in relaxed.weights:
+        if name_of(weight) in shared:
+            weight.assign(shared[name_of(weight)])
+        else:
+            own.append(weight)
+    # A and B of four H x H, one H x F and one F x H kernel in each layer.
+    h, f, rank = 26, 37, 2
+    a_layer = rank * (4 * (h + h) + (h + f) + (f + h))
+    assert sum(np.prod(w.shape) for w in own) == 5 * a_layer
+    np.testing.assert_array_equal(*outputs(plain, relaxed))
+    # The difference belongs to its layer alone.
+    before = relaxed(inputs(), return_hidden_states=True)["hidden_states"]
+    last = [w for w in own if "layer_4_" in w.path and w.name == "b"]
+    assert len(last) == 6
+    for weight in last:
+        weight.assign(numpy(weight) + 0.1)
+    after = relaxed(inputs(), return_hidden_states=True)["hidden_states"]
+    assert [
+        np.abs(numpy(a) - numpy(b)).max() > 1e-3
+        for a, b in zip(before, after, strict=True)
+    ] == [False] * 4 + [True]
+
+
+def test_relaxed_kernel_is_the_sum():
+    """x (W + A B) + b, by a model without sharing that has the sums."""
+    relaxed = randomize(AlbertBackbone(CONFIG.replace(relaxed_rank=2)))
+    plain = AlbertBackbone(CONFIG.replace(sharing="none"))
+    values = {name_of(w): numpy(w) for w in relaxed.weights}
+    for weight in plain.weights:
+        name = name_of(weight)
+        if not name.startswith("encoder/"):
+            weight.assign(values[name])
+            continue
+        layer, half, part, kind = name.removeprefix("encoder/").split("/")
+        value = values[f"encoder/group_0_block_0/{half}/{part}/{kind}"]
+        if kind == "kernel":
+            delta = f"encoder/{layer}/{half}_delta/{part}"
+            value = value + values[f"{delta}/a"] @ values[f"{delta}/b"]
+        weight.assign(value)
+    np.testing.assert_allclose(*outputs(relaxed, plain), atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"loop": "while"}, "'unrolled', 'scan'.*Received: loop='while'"),
+        ({"remat": "yes"}, "True or False. Received: 'yes'"),
+    ],
+)
+def test_bad_form(arguments, message):
+    with pytest.raises(AlbertError, match=message):
+        AlbertBackbone(CONFIG, **arguments)
+
+
+def outputs(*models):
+    return [numpy(m(inputs())["sequence_output"]) for m in models]
+
+
+def name_of(weight):
+    return weight.path.split("/", 1)[1]

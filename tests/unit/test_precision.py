@@ -1,0 +1,95 @@
+"""Mixed precision: close to float32, trained with loss scaling."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_albert.config import PRECISIONS
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.heads import AlbertForPretraining
+from keras_albert.training.losses import WeightedCrossEntropy
+from keras_albert.training.optimizer import Lamb
+from tests.unit.small import CONFIG, inputs, numpy, pretraining_batch, randomize
+
+HALF = PRECISIONS[1:]
+STEPS = 50
+WIDE = CONFIG.replace(
+    hidden_size=52,
+    initializer_range=0.1,
+    embedding_size=31,
+    num_hidden_layers=12,
+    hidden_dropout_prob=0.1,
+    attention_probs_dropout_prob=0.1,
+)
+
+
+@pytest.mark.parametrize("sharing", ["all", "none"])
+@pytest.mark.parametrize("precision", HALF)
+def test_forward_is_close_to_float32(precision, sharing):
+    """2e-2 of the length of the output, after twelve layers."""
+    config = WIDE.replace(sharing=sharing)
+    full = randomize(AlbertBackbone(config))
+    half = AlbertBackbone(config, dtype=precision)
+    half.set_weights(full.get_weights())
+    for name, expected in full(inputs()).items():
+        found = half(inputs())[name]
+        assert keras.backend.standardize_dtype(found.dtype) == (
+            precision.removeprefix("mixed_")
+        )
+        found = numpy(ops.cast(found, "float32"))
+        difference = np.linalg.norm(found - numpy(expected))
+        assert difference < 2e-2 * np.linalg.norm(numpy(expected))
+
+
+@functools.cache
+def losses(precision, loop):
+    """Of fifty LAMB steps on one batch, from the same weights."""
+    keras.utils.set_random_seed(7)
+    model = AlbertForPretraining(
+        AlbertBackbone(
+            CONFIG.replace(initializer_range=0.1),
+            loop=loop,
+            remat=loop == "scan",
+            dtype=precision,
+        )
+    )
+    model.compile(
+        Lamb(0.003),
+        loss={"mlm": WeightedCrossEntropy(), "sop": WeightedCrossEntropy()},
+    )
+    x, y, weight = pretraining_batch()
+    history = model.fit(
+        x,
+        y,
+        sample_weight=weight,
+        batch_size=len(y["sop"]),
+        epochs=STEPS,
+        verbose=0,
+        shuffle=False,
+    )
+    assert all(w.dtype == np.float32 for w in model.get_weights())
+    return np.array(history.history["loss"]), model.optimizer
+
+
+@pytest.mark.parametrize("loop", ["unrolled", "scan"])
+@pytest.mark.parametrize("precision", HALF)
+def test_loss_curve_is_that_of_float32(precision, loop):
+    expected, _ = losses("float32", "unrolled")
+    found, optimizer = losses(precision, loop)
+    assert expected[-1] < 0.8 * expected[0]
+    assert np.abs(found / expected - 1).max() < 0.05
+    # float16 reaches neither small gradients nor large ones without it.
+    scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    assert scaled == (precision == "mixed_float16")
+
+
+def test_heads_take_the_precision_of_their_backbone():
+    backbone = AlbertBackbone(CONFIG, dtype="mixed_bfloat16")
+    model = AlbertForPretraining(backbone)
+    assert model.dtype_policy.name == "mixed_bfloat16"
+    assert model.masked_lm.dense.dtype_policy.name == "mixed_bfloat16"
+    for logits in model(inputs()).values():
+        assert keras.backend.standardize_dtype(logits.dtype) == "float32"

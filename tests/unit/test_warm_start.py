@@ -1,0 +1,110 @@
+"""Depth warm start (Paper Table 11): who begins with whose weights."""
+
+import numpy as np
+import pytest
+
+from keras_albert.config import AlbertError
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.heads import AlbertForPretraining
+from keras_albert.modeling.warm_start import warm_start
+from tests.unit.small import CONFIG, inputs, numpy, randomize
+
+SHALLOW = CONFIG.replace(num_hidden_layers=2)
+
+
+def hidden_states(backbone):
+    states = backbone(inputs(), return_hidden_states=True)["hidden_states"]
+    return [numpy(state) for state in states]
+
+
+def test_deeper_and_shared_goes_on_from_the_same_block():
+    """The first two layers of five compute what the two layers did."""
+    shallow = randomize(AlbertBackbone(SHALLOW))
+    deep = AlbertBackbone(CONFIG)
+    warm_start(deep, shallow)
+    for a, b in zip(shallow.get_weights(), deep.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(
+        hidden_states(shallow), hidden_states(deep)[:2], strict=True
+    ):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"num_hidden_groups": 3},
+        {"sharing": "none"},
+        {"sharing": "attention"},
+        {"sharing": "ffn", "num_hidden_groups": 2},
+        {"relaxed_rank": 2},
+    ],
+)
+def test_less_sharing_at_the_same_depth_keeps_the_outputs(changed):
+    source = randomize(AlbertBackbone(CONFIG))
+    model = AlbertBackbone(CONFIG.replace(**changed))
+    warm_start(model, source)
+    for a, b in zip(hidden_states(source), hidden_states(model), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_groups_start_from_the_groups_of_their_place():
+    """Six groups from two: the first three from the first."""
+    source = randomize(AlbertBackbone(SHALLOW.replace(num_hidden_groups=2)))
+    model = AlbertBackbone(
+        CONFIG.replace(num_hidden_layers=6, num_hidden_groups=6)
+    )
+    warm_start(model, source)
+    biases = [
+        numpy(row[0].parts["attention"].query.bias)
+        for row in model.encoder.shared
+    ]
+    first, second = (
+        numpy(row[0].parts["attention"].query.bias)
+        for row in source.encoder.shared
+    )
+    for bias, expected in zip(biases, [first] * 3 + [second] * 3, strict=True):
+        np.testing.assert_array_equal(bias, expected)
+
+
+def test_heads_come_along():
+    source = randomize(AlbertForPretraining(AlbertBackbone(SHALLOW)))
+    model = AlbertForPretraining(AlbertBackbone(CONFIG))
+    warm_start(model, source)
+    for name in ("masked_lm", "sentence_pair"):
+        for a, b in zip(
+            getattr(source, name).weights,
+            getattr(model, name).weights,
+            strict=True,
+        ):
+            np.testing.assert_array_equal(numpy(a), numpy(b))
+
+
+@pytest.mark.parametrize(
+    ("model", "source", "message"),
+    [
+        (
+            lambda: AlbertBackbone(CONFIG.replace(vocab_size=101)),
+            lambda: AlbertBackbone(SHALLOW),
+            r"word_embeddings.*expected \(101, 11\), found \(97, 11\).*Only",
+        ),
+        (
+            lambda: AlbertForPretraining(AlbertBackbone(CONFIG)),
+            lambda: AlbertBackbone(SHALLOW),
+            "masked_lm/dense/kernel: missing in the source",
+        ),
+        (
+            lambda: AlbertBackbone(CONFIG),
+            lambda: AlbertBackbone(SHALLOW.replace(relaxed_rank=2)),
+            "attention_delta.*`relaxed_rank` to the source's, 2",
+        ),
+        (lambda: AlbertBackbone(CONFIG), lambda: None, "Received: NoneType"),
+    ],
+)
+def test_what_does_not_fit(model, source, message):
+    model = model()
+    before = model.get_weights()
+    with pytest.raises(AlbertError, match=message):
+        warm_start(model, source())
+    for a, b in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
