@@ -18,16 +18,21 @@ export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0.3
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 unexport PYTHONPATH
 
-.PHONY: demo test lint format clean
+.PHONY: demo test bench lint format clean
 
 demo: $(VENV)/installed-$(KERAS_BACKEND)
 	KERAS_BACKEND=$(KERAS_BACKEND) $(BIN)/python examples/demo.py demo
 
-test: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) $(VENV)/installed-dev
+test: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \
+      $(VENV)/installed-dev $(VENV)/installed-peers
 	@set -e; for backend in $(TEST_BACKENDS); do \
 	  echo "== $$backend"; \
 	  KERAS_BACKEND=$$backend $(BIN)/python -m pytest -q; \
 	done
+
+# BENCH has further options: make bench BENCH="--backends jax --output a.json"
+bench: $(VENV)/installed-jax $(VENV)/installed-torch $(VENV)/installed-peers
+	$(BIN)/python tests/benchmarks/bench_model.py $(BENCH)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -62,4 +67,10 @@ $(VENV)/installed-torch: $(VENV)/installed-tensorflow
 
 $(VENV)/installed-dev: $(VENV)/installed-tensorflow
 	$(PIP) --editable ".[dev]"
+	@touch $@
+
+# keras-hub asks for the large TensorFlow wheel too.
+$(VENV)/installed-peers: $(VENV)/installed-tensorflow
+	$(PIP) kagglehub regex tokenizers transformers
+	$(PIP) --no-deps keras-hub
 	@touch $@

@@ -695,5 +695,7 @@ class ConvertRun:
     to: Literal["keras-albert", "huggingface", "kerashub"] = "keras-albert"
     """format of the result; keras-albert is what `finetune` and `load` take"""
     gelu: Literal["tanh", "erf"] = "tanh"
-    """how "hidden_act": "gelu" of transformers is read: tanh, the form that
-    all released models were trained with, or erf, what transformers computes"""
+    """how "hidden_act": "gelu" of transformers is read: tanh, the original's
+    only form, or erf, what transformers computes"""
+    backbone: bool = False
+    """convert the encoder alone, for a format that does not have the head"""

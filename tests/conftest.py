@@ -1,5 +1,6 @@
 """Shared fixtures. One backend a process: set KERAS_BACKEND."""
 
+import importlib.util
 import os
 import random
 from pathlib import Path
@@ -7,8 +8,10 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-if os.environ.get("KERAS_BACKEND") == "torch":
-    import torch  # noqa: F401  (must precede TensorFlow in a process)
+# PyTorch must precede TensorFlow in a process, and the comparisons with
+# transformers need it on every backend: two seconds, where it is installed.
+if importlib.util.find_spec("torch") is not None:
+    import torch  # noqa: F401
 
 
 @pytest.fixture(scope="session")

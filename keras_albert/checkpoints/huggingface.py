@@ -12,6 +12,7 @@ import numpy as np
 from keras_albert.checkpoints.names import DIALECTS, groups_there
 from keras_albert.checkpoints.places import written_whole
 from keras_albert.checkpoints.transfer import (
+    EXPORT_ENCODER,
     copies_agree,
     exported,
     imported,
@@ -126,9 +127,9 @@ def load_huggingface(
     Args:
         folder: holds config.json and model.safetensors (or its shards, or
             pytorch_model.bin).
-        gelu: what `hidden_act` "gelu" means. "tanh": the form that the
-            original computes and every released model was trained with;
-            "erf": what transformers computes. `gelu_new` is always tanh.
+        gelu: what `hidden_act` "gelu" means. "tanh": the only form of the
+            original, also where its configs say gelu; "erf": what transformers
+            computes. `gelu_new` is always tanh.
         backbone: the encoder only.
 
     Raises:
@@ -513,7 +514,7 @@ def _there(model: AlbertModel) -> tuple[str, dict]:
         return "AlbertForQuestionAnswering", {}
     raise AlbertError(
         f"{DIALECTS['huggingface']} has no class for this "
-        f"{type(model).__name__}. Export its encoder: model.backbone."
+        f"{type(model).__name__}. {EXPORT_ENCODER}"
     )
 
 

@@ -17,6 +17,7 @@ from keras import ops
 from keras_albert.checkpoints.names import DIALECTS, check_groups, groups_there
 from keras_albert.checkpoints.places import written_whole
 from keras_albert.checkpoints.transfer import (
+    EXPORT_ENCODER,
     exported,
     imported,
     is_identity,
@@ -228,7 +229,7 @@ def _check_supported(model: AlbertModel) -> None:
         raise AlbertError(
             f"{there} has no class for this {type(model).__name__}, only for "
             "an encoder, a masked LM and a classifier with one label a text. "
-            "Export its encoder: model.backbone."
+            f"{EXPORT_ENCODER}"
         )
     if config.hidden_act not in _ACTIVATIONS:
         raise AlbertError(

@@ -16,6 +16,7 @@ from keras_albert.config import AlbertConfig, AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.model import AlbertModel
 
+EXPORT_ENCODER = "Export its encoder: model.backbone, or `convert --backbone`."
 SHOWN = 40  # names in one error; a wrong config spoils every weight
 
 
@@ -72,7 +73,7 @@ def exported(model: AlbertModel, dialect: str) -> dict[str, np.ndarray]:
     if homeless:
         raise AlbertError(
             f"{DIALECTS[dialect]} has no weights like {_listed(homeless)} of "
-            f"this {type(model).__name__}. Export its encoder: model.backbone."
+            f"this {type(model).__name__}. {EXPORT_ENCODER}"
         )
     if not config.has_projection and dialect != "tf1":
         tensors |= _identity_projection(config, dialect)

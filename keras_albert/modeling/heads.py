@@ -468,7 +468,12 @@ class AlbertForTokenClassification(HeadedModel):
         """
         tokenizer = self.vocabulary()
         longest = self.config.max_position_embeddings
-        if isinstance(words, str) or any(isinstance(t, str) for t in words):
+        # A text is the mistake that would pass: it is a list of characters.
+        if (
+            not isinstance(words, list | tuple)
+            or not words
+            or any(isinstance(text, str) for text in words)
+        ):
             raise AlbertError(
                 "`words` must be a list of texts, each of them a list of "
                 f"words. Received: {words!r:.60}."
@@ -585,6 +590,11 @@ class AlbertForMultipleChoice(HeadedModel):
                 f"where there is one, `question`. Received: {_names(texts)}."
             )
         contexts = as_texts(texts["context"], "context")
+        if not hasattr(texts["choices"], "__len__"):
+            raise AlbertError(
+                "`choices` must be a list of lists of texts. Received: "
+                f"{texts['choices']!r:.60}."
+            )
         choices = [as_texts(row, "choices") for row in texts["choices"]]
         questions = [""] * len(contexts)
         if "question" in texts:
@@ -670,6 +680,12 @@ def _answerable(inputs):
         in_context = ops.logical_and(in_context, ops.cast(padding_mask, "bool"))
     first = ops.equal(ops.cumsum(ops.ones_like(token_ids), axis=1), 1)
     return ops.logical_or(in_context, first)
+
+
+def _best(logits, count: int):
+    """The log-probabilities and positions of the best, the best first."""
+    log_probs, index = ops.top_k(ops.log_softmax(logits), count)
+    return log_probs, ops.cast(index, "int32")  # int64 on torch
 
 
 @keras.saving.register_keras_serializable("keras_albert")
@@ -780,14 +796,14 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
                 "answer_class": answer_class,
             }
         beam = min(self.beam, x.shape[1] or self.beam)
-        start_top = ops.top_k(ops.log_softmax(start), beam)  # [B, K]
-        end = self._end(x, start_top[1], answerable)  # [B, K, S]
-        end_top = ops.top_k(ops.log_softmax(end), beam)  # [B, K, K]
+        start_log_probs, start_index = _best(start, beam)  # [B, K]
+        end = self._end(x, start_index, answerable)  # [B, K, S]
+        end_log_probs, end_index = _best(end, beam)  # [B, K, K]
         return {
-            "start_top_log_probs": start_top[0],
-            "start_top_index": start_top[1],
-            "end_top_log_probs": end_top[0],
-            "end_top_index": end_top[1],
+            "start_top_log_probs": start_log_probs,
+            "start_top_index": start_index,
+            "end_top_log_probs": end_log_probs,
+            "end_top_index": end_index,
             "answer_class": answer_class,
         }
 

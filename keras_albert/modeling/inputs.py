@@ -144,10 +144,9 @@ def check_inputs(
             f"Tokenizer(...)(texts, max_length={longest})."
         )
     for name in ("segment_ids", "padding_mask"):
-        _check_shape(inputs, name, shape, "the shape of `token_ids`")
-    any_number = (*shape[:-1], None)
-    _check_shape(inputs, "masked_positions", any_number, "the axes")
-    _check_shape(inputs, "start_positions", shape[:-1], "the shape")
+        _check_shape(inputs, name, shape, " of `token_ids`,")
+    _check_shape(inputs, "masked_positions", (*shape[:-1], None))
+    _check_shape(inputs, "start_positions", shape[:-1])
     _check_range(config, inputs)
 
 
@@ -163,7 +162,9 @@ def _check_dtype(name: str, value) -> None:
         raise AlbertError(f"`{name}` must be integers. Received: {dtype}.")
 
 
-def _check_shape(inputs: dict, name: str, expected: tuple, what: str) -> None:
+def _check_shape(
+    inputs: dict, name: str, expected: tuple, whose: str = ""
+) -> None:
     """None in either shape is any size."""
     if name not in inputs:
         return
@@ -173,7 +174,8 @@ def _check_shape(inputs: dict, name: str, expected: tuple, what: str) -> None:
         for a, b in zip(found, expected, strict=True)
     ):
         raise AlbertError(
-            f"`{name}` must have {what}, {expected}. Received: {found}."
+            f"`{name}` must have the shape{whose} {expected}. "
+            f"Received: {found}."
         )
 
 

@@ -14,6 +14,7 @@ from keras_albert.training.finetune import majority_baseline, report_line
 from keras_albert.training.fitting import progress_verbosity
 from keras_albert.training.folders import (
     CLASSIFICATION,
+    PRETRAINING,
     Classifier,
     ModelFolder,
 )
@@ -32,9 +33,16 @@ def evaluate(run: EvaluateRun) -> dict:
     """
     leave_gpu_to_backend()
     loaded = ModelFolder.load(run.model)
-    if loaded.task["task"] == CLASSIFICATION:
+    task = loaded.task["task"]
+    if task == CLASSIFICATION:
         return _evaluate_classifier(Classifier.of(loaded), loaded.task, run)
-    return _evaluate_pretrained(loaded, run)
+    if task == PRETRAINING:
+        return _evaluate_pretrained(loaded, run)
+    raise AlbertError(
+        f"{run.model} holds converted weights, with no examples that they "
+        "were trained on. Run `keras-albert finetune`, or use `ka.load` and "
+        "`model.evaluate`."
+    )
 
 
 def _evaluate_classifier(

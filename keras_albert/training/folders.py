@@ -75,10 +75,7 @@ class ModelFolder:
         Only the model changes when it is saved again. task.json, which makes
         it a model folder, comes last.
         """
-        # A copy that was never compiled: the optimizer's state would make the
-        # file three times as large.
-        bare = type(self.model).from_config(self.model.get_config())
-        bare.set_weights(self.model.get_weights())
+        bare = _bare_copy(self.model)
         unfinished = folder / f"unfinished-{MODEL_FILE}"
         bare.save(unfinished)
         os.replace(unfinished, folder / MODEL_FILE)
@@ -116,6 +113,20 @@ class ModelFolder:
             _check_vocabulary(folder, model.config, tokenizer)
             model.tokenizer = tokenizer
         return cls(model, tokenizer, task)
+
+
+def _bare_copy(model: AlbertModel) -> AlbertModel:
+    """Never compiled: the optimizer's state would triple the file.
+
+    Computing in float32, whatever it was trained in: it is to be served
+    anywhere.
+    """
+    config = model.get_config()
+    for part in (config, config.get("backbone", {}).get("config", {})):
+        part["dtype"] = "float32"
+    bare = type(model).from_config(config)
+    bare.set_weights(model.get_weights())
+    return bare
 
 
 def load_model(path: str | Path) -> keras.Model:
@@ -170,8 +181,8 @@ def load(
             `hf://organization/name[@revision]` or
             `kaggle://organization/model/framework/variation`, which hold one
             of these.
-        gelu: how `hidden_act` "gelu" of transformers is read: "tanh", as the
-            released models were trained, or "erf", as transformers computes.
+        gelu: how `hidden_act` "gelu" of transformers is read: "tanh", the
+            original's only form, or "erf", as transformers computes.
         backbone: True gives the encoder of any model; its head is left aside.
 
     Returns:

@@ -31,7 +31,7 @@ CONFIG = AlbertConfig(
     vocab_size=163,
     embedding_size=11,
     hidden_size=26,
-    num_hidden_layers=2,
+    num_hidden_layers=1,
     num_attention_heads=13,
     intermediate_size=37,
     max_position_embeddings=61,
@@ -179,6 +179,19 @@ HEADS = {
 every_head = pytest.mark.parametrize("name", HEADS)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """JAX compiles each of these small models anew: XLA need not try hard."""
+    if keras.backend.backend() != "jax":
+        yield
+        return
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture(scope="module")
 def tokenizer(tiny_vocab):
     return Tokenizer(tiny_vocab)
@@ -274,7 +287,8 @@ def test_padding_changes_nothing(name, inputs):
     model = new_model(name)
     plain = for_head(name, inputs)
     longer = tree.map_structure(
-        lambda x: np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 6)]), plain
+        lambda x: np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, LONGEST - S)]),
+        plain,
     )
     # Whatever stands behind the mask, in rows of any length.
     behind = longer["padding_mask"] == 0
@@ -282,7 +296,7 @@ def test_padding_changes_nothing(name, inputs):
     longer["segment_ids"][behind] = 1
 
     def kept(x):
-        return x[:, :S] if S + 6 in x.shape[1:2] else x
+        return x[:, :S] if LONGEST in x.shape[1:2] else x
 
     short, long = numpy(model(plain)), numpy(model(longer))
     long = tree.map_structure(kept, long)
@@ -538,13 +552,15 @@ def test_question_answering_v2_equals_xlnet_poolers(inputs):
     assert_close(model(given), expected)
 
 
-def test_question_answering_v2_of_a_short_text():
+def test_question_answering_v2_of_a_short_text(inputs):
     """Fewer positions than the beam; no segments: only [CLS] may answer."""
-    outputs = numpy(new_model("qa_v2")({"token_ids": np.array([[2, 7, 3]])}))
-    assert outputs["end_top_index"].shape == (1, 3, 3)
-    assert outputs["start_top_index"][0, 0] == 0
-    assert outputs["end_top_index"][0, 0, 0] == 0
-    np.testing.assert_allclose(outputs["start_top_log_probs"][0, 0], 0.0)
+    backbone = AlbertBackbone(CONFIG, pooler=False)
+    model = AlbertForQuestionAnsweringV2(backbone, beam=S + 2)
+    outputs = numpy(model({"token_ids": inputs["token_ids"]}))
+    assert outputs["end_top_index"].shape == (B, S, S)
+    assert not outputs["start_top_index"][:, 0].any()
+    assert not outputs["end_top_index"][:, 0, 0].any()
+    np.testing.assert_allclose(outputs["start_top_log_probs"][:, 0], 0.0)
 
 
 def test_question_answering_v2_dropout_is_of_the_answer_alone(inputs):
@@ -679,7 +695,10 @@ def test_every_kind_of_string(tokenizer, tiny_lines):
 
     both = model.predict(tokenizer(texts, pairs, max_length=LONGEST), verbose=0)
     assert np.abs(both - expected).max() > 1e-3
-    for kind in ((texts, pairs), (np.array(texts), as_bytes)):
+    for kind in (
+        (texts, pairs),
+        (np.array(texts), [text.encode() for text in pairs]),
+    ):
         assert_close(model.predict(kind, verbose=0), both)
 
 
@@ -697,27 +716,32 @@ def test_dicts_of_arrays(tokenizer, tiny_lines):
             tree.map_structure(np.testing.assert_array_equal, found, expected)
 
 
-def test_tokenizer_given_later(tokenizer):
+def test_tokenizer_given_later(tokenizer, tiny_lines):
     model = new_model("single_label")
+    texts = texts_of("texts", tiny_lines)
     with pytest.raises(Refused, match=r"has none\. Set it: model"):
-        model(["a text"])
+        model(texts)
     model.tokenizer = tokenizer
     assert model.backbone.tokenizer is tokenizer
-    assert model(["a text"]).shape == (1, C)
+    assert model(texts).shape == (B, C)
 
 
 # Training.
 
 
-TRAINED = [name for name in HEADS if name not in ("nsp", "no sentence task")]
-VALIDATED = ("single_label", "choice", "qa")  # a list, two kinds of dicts
+# The others differ little; the masked LM is trained below.
+TRAINED = [
+    n for n in HEADS if n not in ("nsp", "no sentence task", "masked_lm")
+]
+# Through the whole loop: a list of texts, and a dict of them.
+VALIDATED = ("single_label", "choice")
 
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_fits_texts_and_predicts(name, tokenizer, tiny_lines, inputs):
     """The documented losses, from raw texts to lower values."""
     head = HEADS[name]
-    model = new_model(name, tokenizer, CONFIG.replace(num_hidden_layers=1))
+    model = new_model(name, tokenizer)
     raw = texts_of(head.text, tiny_lines)
     weights, held_out = None, None
     if name == "qa_v2":  # needs the true start, which only ids have
@@ -733,7 +757,7 @@ def test_fits_texts_and_predicts(name, tokenizer, tiny_lines, inputs):
         x, y = raw, head.labels(np.random.default_rng(11), LONGEST)
         held_out = (x, y) if name in VALIDATED else None
     model.compile(
-        optimizer=keras.optimizers.Adam(0.003),
+        optimizer=keras.optimizers.Adam(0.001),
         loss=head.loss(),
         loss_weights=weights,
         # XLA takes longer to compile than these few steps, where it is a
@@ -748,8 +772,10 @@ def test_fits_texts_and_predicts(name, tokenizer, tiny_lines, inputs):
         assert history["val_loss"][-1] < history["loss"][0]
         again = model.evaluate(raw, y, verbose=0, return_dict=True)["loss"]
         np.testing.assert_allclose(again, history["val_loss"][-1], rtol=1e-5)
-    outputs = model.predict(raw, verbose=0)
-    shapes = tree.map_structure(lambda a: a.shape, outputs)
+    # What v2 predicts is another structure than what it is trained with.
+    loop = bool(held_out) or name == "qa_v2"
+    outputs = model.predict(raw, verbose=0) if loop else model(raw)
+    shapes = tree.map_structure(lambda a: tuple(a.shape), outputs)
     assert shapes == head.shapes(LONGEST)
     assert_close(outputs, model(raw))
 
@@ -872,10 +898,8 @@ def test_fill_mask_of_several_texts(tokenizer):
         assert len(fills) == tokenizer.vocab_size
         assert fills[0].piece == tokenizer.id_to_piece(31)
         assert sum(fill.probability for fill in fills) < 0.5
-    again = model.fill_mask([texts[2]], top_k=3)[0][0]
-    assert [fill.piece for fill in again] == [
-        fill.piece for fill in found[2][0][:3]
-    ]
+    again = model.fill_mask(texts, top_k=3)
+    assert again[1][2] == found[1][2][:3]
 
 
 def test_masks_inside_texts(tokenizer):
@@ -906,18 +930,18 @@ def test_masks_inside_texts(tokenizer):
 def test_encode_and_similarity(tokenizer, tiny_lines):
     model = new_model("embedding", tokenizer)
     texts = texts_of("texts", tiny_lines)
-    vectors = model.encode(texts, batch_size=2)
+    vectors = model.encode(texts, batch_size=B)
     assert vectors.shape == (B, H) and vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-    plain = model.encode(texts, normalize=False, batch_size=2)
+    plain = model.encode(texts, normalize=False)
     assert_close(plain, model(texts))
     lengths = np.linalg.norm(plain, axis=1, keepdims=True)
     np.testing.assert_allclose(vectors * lengths, plain, atol=1e-5)
     same = model.similarity(texts, texts)
     np.testing.assert_allclose(np.diag(same), 1, atol=1e-5)
     np.testing.assert_allclose(same, same.T, atol=1e-5)
-    few = model.similarity(texts[:2], texts)
-    np.testing.assert_allclose(few, same[:2], atol=1e-5)
+    turned = model.similarity(texts, texts[::-1])
+    np.testing.assert_allclose(turned, same[:, ::-1], atol=1e-5)
     assert same.min() < 0.999, "texts differ"
 
 
@@ -943,8 +967,6 @@ def test_word_examples(tokenizer):
     again, none, same = model.word_examples(words)
     assert not none.any() and (same == weights).all()
     assert (again["token_ids"] == x["token_ids"]).all()
-    logits = model(x)  # what `fit` would call
-    assert logits.shape == (2, 32, C)
 
 
 def test_word_examples_are_cut(tokenizer):

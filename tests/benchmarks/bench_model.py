@@ -1,0 +1,295 @@
+"""How fast ALBERT is here and in the peers, call by call in turn.
+
+    make bench        (or: python tests/benchmarks/bench_model.py --help)
+
+ALBERT-base, 8 rows of 128 real tokens, on the CPU: `forward` is tokens to
+vectors, `train` a step of masked LM (20 predictions a row) and sentence order
+with Adam. Both sides of a line sit in one process, are warmed up, and are
+called in turn; the ratio ours / peer is taken in each pair of calls, and its
+median and quartiles over the pairs are reported. Below 1 ours is faster. The
+peer `ours` is this package once more: how far from 1 it is, is the noise.
+`others` is the share of the machine that other processes took meanwhile:
+above a few per cent, repeat the line when they have ended. Thread pools of
+two backends suffer differently from a busy core.
+"""
+
+import argparse
+import dataclasses
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from workload import MODES, SIZES
+
+FOLDER = Path(__file__).parent
+# (ours, peer) by the name on the command line.
+DTYPES = {
+    "float32": ("float32", "float32"),
+    "bfloat16": ("bfloat16", "bfloat16"),
+    "bfloat16-float32": ("bfloat16", "float32"),
+}
+BACKENDS = ("tensorflow", "jax", "torch")
+# What must be importable, and what `pip install` calls it.
+PEERS = {
+    "keras_hub": ("keras_hub", "keras-hub"),
+    "transformers": ("transformers", "transformers"),
+    "ours": ("keras_albert", "-e ."),
+}
+# transformers is torch: on another backend only when asked for.
+DEFAULT_PEERS = {
+    "tensorflow": ("keras_hub",),
+    "jax": ("keras_hub",),
+    "torch": ("keras_hub", "transformers"),
+}
+CPU_ONLY = {
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "JAX_PLATFORMS": "cpu",
+    "KERAS_TORCH_DEVICE": "cpu",
+}
+PACKAGES = (
+    "keras",
+    "tensorflow-cpu",
+    "tensorflow",
+    "jax",
+    "torch",
+    "keras-hub",
+    "transformers",
+)
+ROW = "{:<10} {:<7} {:<12} {:<20} {:>8} {:>8}  {:>6} {:>15} {:>5} {:>6}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs it; returns the exit status."""
+    options = parser().parse_args(arguments)
+    plan = {
+        backend: lines(options, backend)
+        for backend in options.backends
+        if installed(backend, backend, f"the {backend} backend")
+    }
+    plan = {backend: todo for backend, todo in plan.items() if todo}
+    if not plan:
+        print("error: nothing is left to measure, see above.", file=sys.stderr)
+        return 2
+    about = header(options)
+    print_header(about)
+    count = sum(map(len, plan.values()))
+    print(
+        f"{count} lines of {options.pairs} pairs, a process for each of "
+        f"{', '.join(plan)}; see --help for fewer."
+    )
+    report = about | {"lines": [], "left_out": []}
+    failed = []
+    start = time.perf_counter()
+    for backend, todo in plan.items():
+        print(f"{backend}: {len(todo)} lines", flush=True)
+        found, status = measure(options, backend, todo)
+        for part, some in found.items():
+            report[part] += some
+        failed += [backend] * bool(status)
+        if options.output:
+            options.output.write_text(json.dumps(report, indent=2) + "\n")
+    print_table(report["lines"])
+    print(f"{(time.perf_counter() - start) / 60:.1f} minutes")
+    if failed:
+        print(f"error: failed on {', '.join(failed)}.", file=sys.stderr)
+    return int(bool(failed))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options; their defaults are what `make bench` runs."""
+    result = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = result.add_argument
+    add("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
+    add(
+        "--peers",
+        nargs="+",
+        choices=list(PEERS),
+        help="default: keras_hub, and on torch transformers",
+    )
+    add("--modes", nargs="+", choices=MODES, default=MODES)
+    add(
+        "--dtypes",
+        nargs="+",
+        choices=list(DTYPES),
+        help="ours-peer where they differ; default: all, but for bfloat16 "
+        "where the processor is too slow at it",
+    )
+    add("--pairs", type=at_least_two, default=8, help="of calls, a line")
+    add(
+        "--size",
+        choices=list(SIZES),
+        default="base",
+        help="tiny: to test the benchmark; its times mean nothing",
+    )
+    add("--output", type=Path, help="also write a JSON file, with all times")
+    return result
+
+
+def at_least_two(text: str) -> int:
+    """Quartiles need two values; the order must have been swapped once."""
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(
+            f"expected an integer of 2 or more, received {text!r}"
+        )
+    return int(text)
+
+
+def installed(module: str, package: str, what: str) -> bool:
+    """Whether a module is there; says so if it is not."""
+    if importlib.util.find_spec(module):
+        return True
+    print(
+        f"{what} is not installed, its lines are left out; "
+        f"pip install {package}",
+        flush=True,
+    )
+    return False
+
+
+def lines(options: argparse.Namespace, backend: str) -> list[dict]:
+    """What to measure on a backend, mode by mode."""
+    peers = [
+        peer
+        for peer in options.peers or DEFAULT_PEERS[backend]
+        if installed(*PEERS[peer], f"{backend}: {peer}")
+    ]
+    return [
+        {
+            "backend": backend,
+            "mode": mode,
+            "peer": peer,
+            "ours_dtype": DTYPES[dtype][0],
+            "peer_dtype": DTYPES[dtype][1],
+        }
+        for mode in options.modes
+        for peer in peers
+        for dtype in options.dtypes or DTYPES
+    ]
+
+
+def measure(
+    options: argparse.Namespace, backend: str, todo: list[dict]
+) -> tuple[dict, int]:
+    """What the worker wrote, and its exit status."""
+    with tempfile.TemporaryDirectory() as folder:
+        task, result = Path(folder, "task.json"), Path(folder, "result.json")
+        task.write_text(
+            json.dumps(
+                {
+                    "size": options.size,
+                    "pairs": options.pairs,
+                    "probe": not options.dtypes,
+                    "lines": todo,
+                }
+            )
+        )
+        status = subprocess.run(
+            [sys.executable, FOLDER / "worker.py", task, result],
+            env={
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+                **os.environ,
+                **CPU_ONLY,
+                "KERAS_BACKEND": backend,
+            },
+        ).returncode
+        found = {"lines": [], "left_out": []}
+        if result.exists():
+            found = json.loads(result.read_text())
+    return found, status
+
+
+def header(options: argparse.Namespace) -> dict:
+    """Machine, versions and size, for the reader of the numbers."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "processor": cpuinfo("model name") or platform.machine(),
+        # Zen 3 and older, Skylake and older have none: bfloat16 is emulated.
+        "bfloat16_units": sorted(
+            {"amx_bf16", "avx512_bf16", "bf16"} & set(cpuinfo("flags").split())
+        ),
+        "versions": versions,
+        "workload": dataclasses.asdict(SIZES[options.size]),
+    }
+
+
+def cpuinfo(field: str) -> str:
+    """What Linux says of the first core; "" elsewhere."""
+    file = Path("/proc/cpuinfo")
+    for line in file.read_text().splitlines() if file.exists() else ():
+        name, _, value = line.partition(":")
+        if name.strip() == field:
+            return value.strip()
+    return ""
+
+
+def print_header(about: dict) -> None:
+    """The header for a reader; the file has all of it."""
+    units = ", ".join(about["bfloat16_units"]) or "no units"
+    print(
+        f"{about['cores']} cores of {about['processor']}, {units} for bfloat16"
+    )
+    print(", ".join(f"{k} {v}" for k, v in about["versions"].items()))
+    work = about["workload"]
+    print(
+        f"{work['batch_size']} x {work['length']} tokens, "
+        f"{work['predictions']} predictions a row, "
+        f"{work['config']['num_hidden_layers']} layers of "
+        f"{work['config']['hidden_size']}"
+    )
+
+
+def print_table(found: list[dict]) -> None:
+    """A row a line."""
+    print(
+        ROW.format(
+            "backend",
+            "mode",
+            "peer",
+            "ours vs peer dtype",
+            "ours ms",
+            "peer ms",
+            "ratio",
+            "quartiles",
+            "pairs",
+            "others",
+        )
+    )
+    for line in found:
+        low, high = line["ratio_quartiles"]
+        dtypes = (line["ours_dtype"], line["peer_dtype"])
+        print(
+            ROW.format(
+                line["backend"],
+                line["mode"],
+                line["peer"],
+                " vs ".join(dtypes),
+                f"{line['ours_ms']:.1f}",
+                f"{line['peer_ms']:.1f}",
+                f"{line['ratio']:.3f}",
+                f"{low:.3f} - {high:.3f}",
+                line["pairs"],
+                "-" if line["others"] is None else f"{line['others']:.0%}",
+            )
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""Times of two callables, taken in turn, and the ratio of each pair."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+FEWEST_WARM_UPS, MOST_WARM_UPS = 2, 8
+# A call that is this much quicker than the last one: was still compiling.
+STILL_WARMING = 0.8
+
+
+@dataclasses.dataclass(frozen=True)
+class PairedTimes:
+    """Seconds of each call, in order; `ours[i]` and `peer[i]` are a pair."""
+
+    ours: tuple[float, ...]
+    peer: tuple[float, ...]
+
+    def summary(self) -> dict:
+        """Medians in ms; quartiles of ours / peer, below 1 where ours wins.
+
+        The ratio is taken in each pair first: what slows the machine for a
+        while then slows both.
+
+        >>> s = PairedTimes((1.0, 2.0, 9.0), (2.0, 4.0, 6.0)).summary()
+        >>> s["ratio"], s["ratio_quartiles"], s["ours_ms"], s["peer_ms"]
+        (0.5, [0.5, 1.0], 2000.0, 4000.0)
+        """
+        ratios = np.divide(self.ours, self.peer)
+        low, middle, high = np.percentile(ratios, (25, 50, 75)).tolist()
+        return {
+            "ratio": middle,
+            "ratio_quartiles": [low, high],
+            "pairs": len(ratios),
+            "ours_ms": float(np.median(self.ours)) * 1e3,
+            "peer_ms": float(np.median(self.peer)) * 1e3,
+        }
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """How long one call takes; it must wait for its own result."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def warm_up(call: Callable[[], object]) -> int:
+    """Calls until calls no longer get quicker; returns how often."""
+    last = seconds(call)
+    for count in range(2, MOST_WARM_UPS + 1):
+        now = seconds(call)
+        if count >= FEWEST_WARM_UPS and now > STILL_WARMING * last:
+            break
+        last = now
+    return count
+
+
+def paired_times(
+    ours: Callable[[], object], peer: Callable[[], object], pairs: int
+) -> PairedTimes:
+    """Calls both in turn, `pairs` times; who is first changes every time."""
+    times = {"ours": [], "peer": []}
+    both = [("ours", ours), ("peer", peer)]
+    for pair in range(pairs):
+        for name, call in both if pair % 2 == 0 else reversed(both):
+            times[name].append(seconds(call))
+    return PairedTimes(tuple(times["ours"]), tuple(times["peer"]))

@@ -1,0 +1,347 @@
+"""The contestants: ours, KerasHub and transformers, each behind one `Side`.
+
+All take NumPy arrays and return NumPy arrays, so a call has waited for its
+result and both conversions are in the time, of both sides. Models have random
+weights. Keras reads KERAS_BACKEND; the backend of all but transformers.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+
+import keras
+import numpy as np
+from keras import layers, ops
+from workload import FORWARD, LEARNING_RATE, OPTIMIZER, Facts, Workload
+
+from keras_albert.config import (
+    LAYER_NORM_EPSILON,
+    MASKED_LM_LOSS_EPSILON,
+    AlbertConfig,
+    AlbertError,
+)
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.embeddings import initializer
+from keras_albert.modeling.heads import AlbertForPretraining
+from keras_albert.training.losses import WeightedCrossEntropy
+
+KERAS_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
+
+
+@dataclasses.dataclass
+class Side:
+    """Something to time, with what it says of itself."""
+
+    call: Callable[[], object]
+    facts: Facts
+    how: dict
+    """what its owner chose and we left alone"""
+
+
+def make_side(name: str, mode: str, dtype: str, workload: Workload) -> Side:
+    """A side by its name in `SIDES`, ready to be warmed up."""
+    return SIDES[name](mode, dtype, workload)
+
+
+def matrix_product(name: str, dtype: str) -> Callable[[], object]:
+    """One product of a feed-forward layer of ALBERT-base, as a side has it."""
+    rows = np.ones((2, 128, 768), "float32")
+    if name == "transformers":
+        import torch
+
+        dense = torch.nn.Linear(768, 3072)
+
+        def call():
+            with torch.inference_mode(), _autocast(dtype):
+                return dense(torch.from_numpy(rows))
+
+        return call
+    with _keras_policy(dtype):
+        model = keras.Sequential([keras.Input((128, 768)), layers.Dense(3072)])
+    return lambda: model.predict_on_batch(rows)
+
+
+def _ours(mode: str, dtype: str, workload: Workload) -> Side:
+    with _keras_policy(dtype):
+        backbone = AlbertBackbone(workload.config)
+        model = backbone if mode == FORWARD else AlbertForPretraining(backbone)
+    config = backbone.config
+    return _keras_side(
+        model,
+        mode,
+        workload,
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+    )
+
+
+def _keras_hub(mode: str, dtype: str, workload: Workload) -> Side:
+    import keras_hub
+
+    config = workload.config
+    with _keras_policy(dtype):
+        backbone = keras_hub.models.AlbertBackbone(
+            vocabulary_size=config.vocab_size,
+            num_layers=config.num_hidden_layers,
+            num_heads=config.num_attention_heads,
+            embedding_dim=config.embedding_size,
+            hidden_dim=config.hidden_size,
+            intermediate_dim=config.intermediate_size,
+            num_groups=config.num_hidden_groups,
+            num_inner_repetitions=config.inner_group_num,
+            dropout=config.hidden_dropout_prob,
+            max_sequence_length=config.max_position_embeddings,
+            num_segments=config.type_vocab_size,
+        )
+        model = (
+            backbone
+            if mode == FORWARD
+            else _KerasHubForPretraining(backbone, config)
+        )
+    return _keras_side(
+        model,
+        mode,
+        workload,
+        layers=backbone.num_layers,
+        heads=backbone.num_heads,
+    )
+
+
+class _KerasHubForPretraining(keras.Model):
+    """KerasHub's encoder and masked-LM head; sentence order it has none.
+
+    Settings of the head as in its own `AlbertMaskedLM`.
+    """
+
+    def __init__(self, backbone, config: AlbertConfig):
+        import keras_hub
+
+        super().__init__(name="keras_hub_for_pretraining")
+        self.backbone = backbone
+        self.masked_lm = keras_hub.layers.MaskedLMHead(
+            vocabulary_size=config.vocab_size,
+            token_embedding=backbone.token_embedding,
+            intermediate_activation=lambda x: ops.gelu(x, approximate=True),
+            kernel_initializer=initializer(config),
+        )
+        self.sentence_order = layers.Dense(
+            2, kernel_initializer=initializer(config)
+        )
+
+    def build(self, input_shape=None):
+        hidden = self.backbone.hidden_dim
+        self.masked_lm.build((None, None, hidden))
+        self.sentence_order.build((None, hidden))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        names = ("token_ids", "segment_ids", "padding_mask")
+        outputs = self.backbone(
+            {name: inputs[name] for name in names}, training=training
+        )
+        mlm = self.masked_lm(
+            outputs["sequence_output"], inputs["masked_positions"]
+        )  # [B, P, V]
+        sop = self.sentence_order(outputs["pooled_output"])
+        return {
+            "mlm": ops.cast(mlm, "float32"),
+            "sop": ops.cast(sop, "float32"),
+        }
+
+
+@contextlib.contextmanager
+def _keras_policy(dtype: str):
+    """The global policy while a model is made, as a user sets it."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(KERAS_POLICIES[dtype])
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def _keras_side(
+    model: keras.Model, mode: str, workload: Workload, **sizes: int
+) -> Side:
+    """`predict_on_batch` or `train_on_batch` of a Keras model."""
+    first_loss = optimizer = None
+    if mode == FORWARD:
+        x = workload.inputs()
+
+        def call():
+            return model.predict_on_batch(x)
+
+        outputs = call()
+    else:
+        x, y, weight = workload.training_batch()
+        optimizer = getattr(keras.optimizers, OPTIMIZER)(LEARNING_RATE)
+        model.compile(
+            optimizer=optimizer,
+            loss={"mlm": WeightedCrossEntropy(), "sop": WeightedCrossEntropy()},
+        )
+        outputs = model.predict_on_batch(x)
+
+        def call():
+            # The sum of both losses; Keras puts the parts behind it.
+            losses = model.train_on_batch(x, y, sample_weight=weight)
+            return _finite(np.ravel(losses)[0])
+
+        first_loss = call()  # Keras returns the mean of all calls so far
+    facts = Facts(
+        token_shape=x["token_ids"].shape,
+        real_tokens=int(x["padding_mask"].sum()),
+        weight_sizes=_sorted_sizes(w.shape for w in model.trainable_weights),
+        output_shapes=_shapes(outputs),
+        optimizer=optimizer and type(optimizer).__name__,
+        learning_rate=optimizer and round(float(optimizer.learning_rate), 9),
+        first_loss=first_loss,
+        **sizes,
+    )
+    how = {
+        "jit_compile": bool(model.jit_compile),
+        "policy": model.dtype_policy.name,
+    }
+    return Side(call, facts, how)
+
+
+def _transformers(mode: str, dtype: str, workload: Workload) -> Side:
+    """Eager torch on CPU, sdpa, autocast for bfloat16: as its users run it."""
+    import torch
+    import transformers
+
+    config = workload.config
+    whole = transformers.AlbertForPreTraining(
+        transformers.AlbertConfig(
+            vocab_size=config.vocab_size,
+            embedding_size=config.embedding_size,
+            hidden_size=config.hidden_size,
+            num_hidden_layers=config.num_hidden_layers,
+            num_hidden_groups=config.num_hidden_groups,
+            num_attention_heads=config.num_attention_heads,
+            intermediate_size=config.intermediate_size,
+            inner_group_num=config.inner_group_num,
+            hidden_act="gelu_new",  # as its albert-base-v2 has; the tanh form
+            hidden_dropout_prob=config.hidden_dropout_prob,
+            attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+            max_position_embeddings=config.max_position_embeddings,
+            type_vocab_size=config.type_vocab_size,
+            initializer_range=config.initializer_range,
+            layer_norm_eps=LAYER_NORM_EPSILON,
+            classifier_dropout_prob=0.0,  # the reference's heads have none
+            num_labels=2,
+        )
+    )
+    encoder = whole.albert
+    autocast = _autocast(dtype)
+
+    def encode(x):
+        return encoder(
+            input_ids=torch.from_numpy(x["token_ids"]),
+            token_type_ids=torch.from_numpy(x["segment_ids"]),
+            attention_mask=torch.from_numpy(x["padding_mask"]),
+        )
+
+    def logits_of(x):
+        # Its own call predicts at every position: here at the masked ones.
+        outputs = encode(x)
+        positions = torch.from_numpy(x["masked_positions"]).long()
+        hidden = torch.take_along_dim(
+            outputs.last_hidden_state, positions.unsqueeze(2), 1
+        )  # [B, P, H]
+        return {
+            "mlm": whole.predictions(hidden).float(),
+            "sop": whole.sop_classifier(outputs.pooler_output).float(),
+        }
+
+    first_loss = optimizer = None
+    if mode == FORWARD:
+        x = workload.inputs()
+        model = encoder.eval()
+
+        def call():
+            with torch.inference_mode(), autocast:
+                outputs = encode(x)
+            return {
+                "sequence_output": outputs.last_hidden_state.float().numpy(),
+                "pooled_output": outputs.pooler_output.float().numpy(),
+            }
+
+        outputs = call()
+    else:
+        x, y, weight = workload.training_batch()
+        model = whole.train()
+        optimizer = getattr(torch.optim, OPTIMIZER)(
+            model.parameters(), LEARNING_RATE
+        )
+
+        def call():
+            optimizer.zero_grad()
+            with autocast:
+                logits = logits_of(x)
+            # WeightedCrossEntropy, in torch.
+            loss = 0.0
+            for name, labels in y.items():
+                each = torch.nn.functional.cross_entropy(
+                    logits[name].flatten(0, -2),
+                    torch.from_numpy(labels).long().flatten(),
+                    reduction="none",
+                )
+                w = torch.from_numpy(weight[name]).flatten()
+                loss = loss + (w * each).sum() / (
+                    w.sum() + MASKED_LM_LOSS_EPSILON
+                )
+            loss.backward()
+            optimizer.step()
+            return _finite(loss.item())
+
+        with torch.inference_mode(), autocast:
+            outputs = logits_of(x)
+        first_loss = call()
+    facts = Facts(
+        token_shape=x["token_ids"].shape,
+        real_tokens=int(x["padding_mask"].sum()),
+        layers=encoder.config.num_hidden_layers,
+        heads=encoder.config.num_attention_heads,
+        weight_sizes=_sorted_sizes(w.shape for w in model.parameters()),
+        output_shapes=_shapes(outputs),
+        optimizer=optimizer and type(optimizer).__name__,
+        learning_rate=optimizer and optimizer.param_groups[0]["lr"],
+        first_loss=first_loss,
+    )
+    return Side(
+        call,
+        facts,
+        {
+            "attention": encoder.config._attn_implementation,
+            "autocast": dtype,
+        },
+    )
+
+
+def _autocast(dtype: str):
+    import torch
+
+    return torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16")
+
+
+SIDES = {
+    "ours": _ours,
+    "keras_hub": _keras_hub,
+    "transformers": _transformers,
+}
+
+
+def _finite(loss) -> float:
+    if not np.isfinite(loss):
+        raise AlbertError(f"the loss must be finite. Received: {loss}.")
+    return float(loss)
+
+
+def _sorted_sizes(shapes) -> tuple[int, ...]:
+    return tuple(sorted(int(np.prod(tuple(shape))) for shape in shapes))
+
+
+def _shapes(outputs: dict) -> tuple:
+    return tuple(
+        sorted((name, tuple(value.shape)) for name, value in outputs.items())
+    )

@@ -1,0 +1,542 @@
+"""transformers computes the same, in both directions, for every head.
+
+Random weights, wide enough that errors show; biases and norms are not trivial.
+Tolerances are absolute, float32.
+"""
+
+import json
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+from keras_albert.checkpoints.huggingface import (
+    load_huggingface,
+    save_huggingface,
+)
+from keras_albert.checkpoints.names import name_table
+from keras_albert.checkpoints.transfer import imported, weights_of
+from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.heads import (
+    AlbertForMaskedLM,
+    AlbertForMultipleChoice,
+    AlbertForPretraining,
+    AlbertForQuestionAnswering,
+    AlbertForQuestionAnsweringV2,
+    AlbertForSequenceClassification,
+    AlbertForTextEmbedding,
+    AlbertForTokenClassification,
+)
+from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.folders import load
+
+torch = pytest.importorskip("torch", reason="transformers runs on PyTorch")
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed"
+)
+
+TOLERANCE = 2e-5
+LABELS = ("anger", "joy", "calm")
+# A different prime for every dimension, where they need not divide.
+SIZES = {
+    "vocab_size": 61,
+    "embedding_size": 13,
+    "hidden_size": 21,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 3,
+    "intermediate_size": 37,
+    "max_position_embeddings": 19,
+}
+CONFIGS = {
+    "one_group": {},
+    "two_groups": {"num_hidden_groups": 2},
+    "group_a_layer": {"num_hidden_groups": 4},
+    "two_inner": {"inner_group_num": 2},
+    "groups_and_inner": {"num_hidden_groups": 2, "inner_group_num": 2},
+    "equal_sizes": {"embedding_size": 21},
+    "wide_heads": {"hidden_size": 256, "num_attention_heads": 2},
+    "relu": {"hidden_act": "relu"},
+    "gelu_erf": {"hidden_act": "gelu_erf"},
+}
+THEIR_GELU = {"gelu": "gelu_new", "gelu_erf": "gelu"}
+
+
+def our_config(**changes) -> AlbertConfig:
+    return AlbertConfig(**{**SIZES, **changes})
+
+
+def their_config(**changes):
+    settings = {**SIZES, "hidden_act": "gelu_new", **changes}
+    settings["hidden_act"] = THEIR_GELU.get(
+        settings["hidden_act"], settings["hidden_act"]
+    )
+    return transformers.AlbertConfig(**settings)
+
+
+def random_value(rng, name, shape, width):
+    """Scores stay in reach of softmax whatever the width."""
+    value = rng.normal(scale=1.5 / width**0.5, size=shape)
+    if "gamma" in name or name.endswith(("LayerNorm.weight", "norm.weight")):
+        value += 1
+    return value.astype("float32")
+
+
+def their_model(architecture, seed=0, **changes):
+    attention = changes.pop("attention", "eager")
+    config = their_config(**changes)
+    model = getattr(transformers, architecture)._from_config(
+        config, attn_implementation=attention
+    )
+    rng = np.random.default_rng(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            value = random_value(rng, name, weight.shape, config.hidden_size)
+            weight.copy_(torch.from_numpy(value))
+    return model.eval()
+
+
+def randomized(model, seed=0):
+    rng = np.random.default_rng(seed)
+    width = model.config.hidden_size
+    for variable in model.variables:
+        if "seed_generator" not in variable.path:
+            variable.assign(
+                random_value(rng, variable.path, variable.shape, width)
+            )
+    return model
+
+
+def batch(choices=None):
+    """Padding in two rows, a second segment in all."""
+    rng = np.random.default_rng(5)
+    shape = (4, 11) if choices is None else (4, choices, 11)
+    token_ids = rng.integers(1, SIZES["vocab_size"], shape)
+    lengths = np.array([11, 7, 4, 10]).reshape(4, *[1] * (len(shape) - 1))
+    places = np.arange(11)
+    padding_mask = np.broadcast_to(places < lengths, shape)
+    segment_ids = np.broadcast_to(places >= lengths // 2, shape) & padding_mask
+    arrays = {
+        "token_ids": token_ids * padding_mask,
+        "segment_ids": segment_ids,
+        "padding_mask": padding_mask,
+    }
+    return {k: np.array(v, "int32", order="C") for k, v in arrays.items()}
+
+
+def their_outputs(model, x, **options):
+    with torch.no_grad():
+        return model(
+            input_ids=torch.from_numpy(x["token_ids"]).long(),
+            attention_mask=torch.from_numpy(x["padding_mask"]).long(),
+            token_type_ids=torch.from_numpy(x["segment_ids"]).long(),
+            **options,
+        )
+
+
+def heads_there(outputs) -> dict[str, np.ndarray]:
+    """transformers' outputs under our names."""
+    names = {
+        "last_hidden_state": "sequence_output",
+        "pooler_output": "pooled_output",
+        "prediction_logits": "mlm",
+        "sop_logits": "sop",
+        "logits": "logits",
+        "start_logits": "start",
+        "end_logits": "end",
+    }
+    return {
+        ours: outputs[theirs].numpy()
+        for theirs, ours in names.items()
+        if outputs.get(theirs) is not None
+    }
+
+
+def heads_here(model, x) -> dict[str, np.ndarray]:
+    outputs = model(x)
+    if not isinstance(outputs, dict):
+        outputs = {"logits": outputs}
+    return {k: keras.ops.convert_to_numpy(v) for k, v in outputs.items()}
+
+
+def assert_close(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert ours[name].shape == theirs[name].shape, name
+        assert np.abs(ours[name] - theirs[name]).max() <= TOLERANCE, name
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_encoder_from_transformers(tmp_path, name, attention):
+    theirs = their_model("AlbertModel", attention=attention, **CONFIGS[name])
+    theirs.save_pretrained(tmp_path)
+    gelu = "erf" if name == "gelu_erf" else "tanh"
+    ours = load(tmp_path, gelu=gelu)
+    assert isinstance(ours, AlbertBackbone)
+    assert ours.tokenizer is None
+    assert ours.config.project_equal_sizes == (name == "equal_sizes")
+    x = batch()
+    expected = their_outputs(theirs, x, output_hidden_states=True)
+    outputs = ours(x, return_hidden_states=True)
+    states = outputs.pop("hidden_states")
+    # theirs are of every inner block, the projected embedding before them.
+    inner = ours.config.inner_group_num
+    layers = expected.hidden_states[-inner * len(states) :][inner - 1 :: inner]
+    assert len(layers) == len(states) == 4
+    for layer, state in zip(layers, states, strict=True):
+        state = keras.ops.convert_to_numpy(state)
+        assert np.abs(state - layer.numpy()).max() <= TOLERANCE
+    assert_close(
+        {k: keras.ops.convert_to_numpy(v) for k, v in outputs.items()},
+        heads_there(expected),
+    )
+
+
+HEADS = {
+    "AlbertForPreTraining": (AlbertForPretraining, {}),
+    "AlbertForMaskedLM": (AlbertForMaskedLM, {}),
+    "AlbertForSequenceClassification": (
+        AlbertForSequenceClassification,
+        {"num_labels": 3},
+    ),
+    "AlbertForTokenClassification": (
+        AlbertForTokenClassification,
+        {"num_labels": 3},
+    ),
+    "AlbertForMultipleChoice": (AlbertForMultipleChoice, {}),
+    "AlbertForQuestionAnswering": (AlbertForQuestionAnswering, {}),
+}
+POOLED = (
+    "AlbertForPreTraining",
+    "AlbertForSequenceClassification",
+    "AlbertForMultipleChoice",
+)
+
+
+def batch_for(architecture):
+    choices = 5 if architecture == "AlbertForMultipleChoice" else None
+    return batch(choices)
+
+
+@pytest.mark.parametrize("architecture", HEADS)
+def test_head_from_transformers(tmp_path, architecture):
+    ours_class, settings = HEADS[architecture]
+    theirs = their_model(architecture, **settings)
+    theirs.save_pretrained(tmp_path)
+    ours = load(tmp_path)
+    assert type(ours) is ours_class
+    x = batch_for(architecture)
+    assert_close(heads_here(ours, x), heads_there(their_outputs(theirs, x)))
+    assert (ours.backbone.pooler is not None) == (architecture in POOLED)
+    encoder = load(tmp_path, backbone=True)
+    assert isinstance(encoder, AlbertBackbone)
+    for name, value in weights_of(encoder).items():
+        assert np.array_equal(value, weights_of(ours)[name])
+
+
+@pytest.mark.parametrize("architecture", ["AlbertModel", *HEADS])
+def test_to_transformers_and_back(
+    tmp_path, architecture, monkeypatch, caplog, capfd
+):
+    """Nothing missing or unexpected there; bit for bit the same back here."""
+    pooler = architecture in ("AlbertModel", *POOLED)
+    ours = AlbertBackbone(our_config(num_hidden_groups=2), pooler=pooler)
+    if architecture in HEADS:
+        ours_class, settings = HEADS[architecture]
+        ours = ours_class(ours, **settings)
+    randomized(ours)
+    save_huggingface(ours, tmp_path / "out")
+    transformers.logging.enable_propagation()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        theirs, info = getattr(transformers, architecture).from_pretrained(
+            tmp_path / "out", output_loading_info=True
+        )
+    assert not any(info.values()), info
+    assert not caplog.text
+    assert "weights" not in capfd.readouterr().err.replace(
+        "Loading weights", ""
+    )
+    x = batch_for(architecture)
+    assert_close(
+        heads_here(ours, x), heads_there(their_outputs(theirs.eval(), x))
+    )
+    again = load(tmp_path / "out")
+    assert type(again) is type(ours)
+    values = weights_of(again)
+    assert values.keys() == weights_of(ours).keys()
+    for name, value in weights_of(ours).items():
+        assert np.array_equal(value, values[name]), name
+
+
+def test_encoder_without_pooler(tmp_path):
+    ours = randomized(AlbertBackbone(our_config(), pooler=False))
+    save_huggingface(ours, tmp_path / "out")
+    theirs, info = transformers.AlbertModel.from_pretrained(
+        tmp_path / "out", add_pooling_layer=False, output_loading_info=True
+    )
+    assert not any(info.values()), info
+    x = batch()
+    assert_close(
+        heads_here(ours, x), heads_there(their_outputs(theirs.eval(), x))
+    )
+    again = load(tmp_path / "out")
+    assert again.pooler is None
+    theirs.save_pretrained(tmp_path / "theirs")
+    assert load(tmp_path / "theirs").pooler is None
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_config_to_transformers(tmp_path, name):
+    ours = randomized(
+        AlbertForPretraining(AlbertBackbone(our_config(**CONFIGS[name])))
+    )
+    save_huggingface(ours, tmp_path / "out")
+    theirs, info = transformers.AlbertForPreTraining.from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert not any(info.values()), info
+    x = batch()
+    outputs = heads_here(ours, x)
+    assert_close(outputs, heads_there(their_outputs(theirs.eval(), x)))
+    gelu = "erf" if name == "gelu_erf" else "tanh"
+    again = load(tmp_path / "out", gelu=gelu)
+    assert again.config.replace(hidden_act="gelu") == our_config(
+        **{**CONFIGS[name], "hidden_act": "gelu"}
+    )
+    assert weights_of(again).keys() == weights_of(ours).keys()
+    for name, value in heads_here(again, x).items():
+        assert np.array_equal(value, outputs[name])
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("sharing", ["attention", "ffn", "none"])
+def test_halves_shared_alone(tmp_path, sharing, groups):
+    """There each layer is a group of its own, here they stay shared."""
+    config = our_config(sharing=sharing, num_hidden_groups=groups)
+    ours = randomized(AlbertBackbone(config))
+    save_huggingface(ours, tmp_path / "out")
+    theirs, info = transformers.AlbertModel.from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert not any(info.values()), info
+    assert theirs.config.num_hidden_groups == 4
+    x = batch()
+    expected = heads_there(their_outputs(theirs.eval(), x))
+    assert_close(heads_here(ours, x), expected)
+    again = load(tmp_path / "out")
+    assert again.config.replace(hidden_act="gelu") == config
+    for name, value in weights_of(ours).items():
+        assert np.array_equal(value, weights_of(again)[name])
+    # Trained there, the copies go their own ways: read as separate layers.
+    with torch.no_grad():
+        theirs.encoder.albert_layer_groups[1].albert_layers[
+            0
+        ].attention.dense.bias += 1
+        theirs.encoder.albert_layer_groups[2].albert_layers[0].ffn.bias += 1
+    theirs.save_pretrained(tmp_path / "trained")
+    apart = load(tmp_path / "trained")
+    assert_close(heads_here(apart, x), heads_there(their_outputs(theirs, x)))
+
+
+@pytest.mark.parametrize("architecture", ["AlbertModel", *HEADS])
+def test_every_weight_counts(tmp_path, architecture):
+    """Each weight there, changed, changes what is computed here."""
+    settings = HEADS.get(architecture, (None, {}))[1]
+    theirs = their_model(architecture, num_hidden_groups=2, **settings)
+    theirs.save_pretrained(tmp_path)
+    ours = load(tmp_path)
+    x = batch_for(architecture)
+    before = heads_here(ours, x)
+    tensors = {
+        name: value.numpy()
+        for name, value in theirs.state_dict().items()
+        if not name.startswith("predictions.decoder")
+    }
+    if architecture == "AlbertModel":
+        tensors = {f"albert.{name}": v for name, v in tensors.items()}
+    rng = np.random.default_rng(3)
+    for name, value in tensors.items():
+        if architecture != "AlbertModel" and name.startswith("albert."):
+            continue  # AlbertModel's turn
+        change = rng.normal(scale=0.5, size=value.shape).astype("float32")
+        changed = {**tensors, name: value + change}
+        imported(ours, changed, "huggingface", "mutated")
+        difference = max(
+            np.abs(value - before[key]).max()
+            for key, value in heads_here(ours, x).items()
+        )
+        if name.endswith("key.bias"):
+            # It adds the same to all scores of a query: softmax drops it.
+            assert difference <= TOLERANCE
+            table = name_table(ours.config)
+            row = next(row for row in table if row.huggingface == name)
+            here = weights_of(ours)[row.ours]
+            assert np.array_equal(here, changed[name])
+        else:
+            assert difference > 1e-3, name
+
+
+def test_labels_and_problem(tmp_path):
+    for problem, theirs in (
+        ("single_label", "single_label_classification"),
+        ("multi_label", "multi_label_classification"),
+        ("regression", "regression"),
+    ):
+        ours = AlbertForSequenceClassification(
+            AlbertBackbone(our_config()),
+            num_labels=3,
+            problem=problem,
+            dropout=0.25,
+            labels=LABELS,
+        )
+        save_huggingface(ours, tmp_path / problem)
+        config = transformers.AutoConfig.from_pretrained(tmp_path / problem)
+        assert config.problem_type == theirs
+        assert config.id2label == dict(enumerate(LABELS))
+        assert config.label2id["joy"] == 1
+        assert config.classifier_dropout_prob == 0.25
+        again = load(tmp_path / problem)
+        assert again.labels == LABELS
+        assert again.problem == problem
+        assert again.get_config()["dropout"] == 0.25
+
+
+def test_labels_from_transformers(tmp_path):
+    model = their_model("AlbertForSequenceClassification", num_labels=1)
+    model.save_pretrained(tmp_path / "regression")
+    ours = load(tmp_path / "regression")
+    assert (ours.problem, ours.num_labels) == ("regression", 1)
+    assert ours.labels is None
+    model = their_model(
+        "AlbertForTokenClassification", id2label=dict(enumerate(LABELS))
+    )
+    model.save_pretrained(tmp_path / "tokens")
+    assert load(tmp_path / "tokens").labels == LABELS
+
+
+def test_shards_and_pickles(tmp_path):
+    theirs = their_model("AlbertForPreTraining")
+    x = batch()
+    expected = heads_there(their_outputs(theirs, x))
+    theirs.save_pretrained(tmp_path / "shards", max_shard_size="8KB")
+    assert len(list((tmp_path / "shards").glob("model-*.safetensors"))) > 2
+    assert_close(heads_here(load(tmp_path / "shards"), x), expected)
+    # As written years ago: a pickle, with names that are now computed.
+    folder = tmp_path / "pickle"
+    theirs.config.save_pretrained(folder)
+    content = json.loads((folder / "config.json").read_text())
+    content["architectures"] = ["AlbertForPreTraining"]
+    (folder / "config.json").write_text(json.dumps(content))
+    weights = theirs.state_dict()
+    weights = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): value
+        for name, value in weights.items()
+    }
+    weights["albert.embeddings.position_ids"] = torch.arange(19)[None]
+    torch.save(weights, folder / "pytorch_model.bin")
+    assert_close(heads_here(load(folder), x), expected)
+    names = sorted(weights)
+    places = {
+        n: f"pytorch_model-0000{i % 2 + 1}-of-00002.bin"
+        for i, n in enumerate(names)
+    }
+    for file in set(places.values()):
+        torch.save(
+            {n: weights[n] for n in names if places[n] == file}, folder / file
+        )
+    (folder / "pytorch_model.bin").unlink()
+    (folder / "pytorch_model.bin.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": places})
+    )
+    assert_close(heads_here(load(folder), x), expected)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_files(tmp_path, dtype):
+    theirs = their_model("AlbertModel").to(getattr(torch, dtype))
+    theirs.save_pretrained(tmp_path)
+    ours = load(tmp_path)
+    x = batch()
+    expected = heads_there(their_outputs(theirs.float(), x))
+    assert_close(heads_here(ours, x), expected)
+
+
+def test_v1_gelu(tmp_path):
+    """hidden_act "gelu" is read as the original computes, or as theirs."""
+    theirs = their_model("AlbertModel", hidden_act="gelu_erf")
+    theirs.save_pretrained(tmp_path)
+    x = batch()
+    expected = heads_there(their_outputs(theirs, x))
+    assert_close(heads_here(load_huggingface(tmp_path, "erf"), x), expected)
+    tanh = heads_here(load(tmp_path), x)
+    difference = np.abs(tanh["sequence_output"] - expected["sequence_output"])
+    assert difference.max() > TOLERANCE
+    assert load(tmp_path).config.hidden_act == "gelu"
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_vocabulary(tmp_path, tiny_vocab, lower_case):
+    pytest.importorskip(
+        "google.protobuf",
+        reason="transformers reads the vocabulary with protobuf",
+    )
+    tokenizer = Tokenizer(tiny_vocab / "spiece.model", lower_case)
+    config = our_config(vocab_size=tokenizer.vocab_size)
+    ours = AlbertForMaskedLM(AlbertBackbone(config, tokenizer=tokenizer))
+    save_huggingface(ours, tmp_path / "out")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    texts = ["The fox sold two hens", "a letter in London"]
+    expected = tokenizer(texts)
+    found = theirs(
+        texts, padding=True, return_token_type_ids=True, return_tensors="np"
+    )
+    assert np.array_equal(found["input_ids"], expected["token_ids"])
+    assert np.array_equal(found["attention_mask"], expected["padding_mask"])
+    pair = theirs(*texts, return_token_type_ids=True)
+    expected = tokenizer(texts[:1], texts[1:])
+    assert pair["input_ids"] == expected["token_ids"][0].tolist()
+    assert pair["token_type_ids"] == expected["segment_ids"][0].tolist()
+    assert theirs.mask_token_id == 4
+    again = load(tmp_path / "out").tokenizer
+    assert again.lower_case == lower_case
+    assert again.model_bytes == tokenizer.model_bytes
+    # As transformers writes it again.
+    theirs.save_pretrained(tmp_path / "again")
+    settings = (tmp_path / "again" / "tokenizer_config.json").read_text()
+    assert json.loads(settings)["do_lower_case"] == lower_case
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        AlbertForQuestionAnsweringV2,
+        AlbertForTextEmbedding,
+        lambda encoder: AlbertForPretraining(encoder, sentence_task="nsp"),
+    ],
+)
+def test_models_that_transformers_has_not(tmp_path, wrap):
+    model = wrap(AlbertBackbone(our_config()))
+    with pytest.raises(AlbertError, match=r"model\.backbone"):
+        save_huggingface(model, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+    save_huggingface(model.backbone, tmp_path / "out")
+    assert isinstance(load(tmp_path / "out"), AlbertBackbone)
+
+
+def test_no_sentence_task_is_a_masked_lm(tmp_path):
+    model = randomized(
+        AlbertForPretraining(AlbertBackbone(our_config()), sentence_task=None)
+    )
+    save_huggingface(model, tmp_path / "out")
+    theirs, info = transformers.AlbertForMaskedLM.from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert not any(info.values()), info
+    x = batch()
+    expected = heads_there(their_outputs(theirs.eval(), x))["logits"]
+    assert_close({"mlm": expected}, heads_here(model, x))

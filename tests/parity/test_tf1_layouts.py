@@ -1,0 +1,340 @@
+"""Names and shapes of the original's checkpoints, with random values.
+
+Written here with TF1's own saver, so that every weight is known.
+"""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+
+from keras_albert.checkpoints.names import name_table
+from keras_albert.checkpoints.tf1 import load_tf1, read_tf1
+from keras_albert.checkpoints.transfer import weights_of
+from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.heads import (
+    AlbertForMaskedLM,
+    AlbertForMultipleChoice,
+    AlbertForPretraining,
+    AlbertForQuestionAnswering,
+    AlbertForQuestionAnsweringV2,
+    AlbertForSequenceClassification,
+)
+from keras_albert.training.folders import load
+
+SIZES = {
+    "vocab_size": 61,
+    "embedding_size": 13,
+    "hidden_size": 21,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 3,
+    "intermediate_size": 37,
+    "max_position_embeddings": 19,
+}
+HIDDEN = SIZES["hidden_size"]
+RELEASED = "model.ckpt-best"
+
+
+def write_tf1(prefix, tensors):
+    """The checkpoint that tf.train.Saver writes of these variables."""
+    import tensorflow as tf
+
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    names = sorted(tensors)
+    tf.raw_ops.SaveV2(
+        prefix=str(prefix) + "-part",
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=[tf.constant(tensors[name]) for name in names],
+    )
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=[str(prefix) + "-part"],
+        destination_prefix=str(prefix),
+        delete_old_dirs=False,
+    )
+
+
+def shapes(config, heads=()):
+    """TF1 name -> shape: the encoder's, from the table, and `heads`."""
+    model = AlbertForPretraining(AlbertBackbone(config))
+    ours = {name: v.shape for name, v in weights_of(model).items()}
+    found = {
+        row.tf1: row.shape_there(ours[row.ours], "tf1", 1)
+        for row in name_table(config)
+        if row.ours in ours and not row.tf1.startswith("cls/")
+    }
+    return {**found, **dict(heads)}
+
+
+def filled(shapes, seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.normal(size=shape).astype("float32")
+        for name, shape in shapes.items()
+    }
+
+
+MASKED_LM = {
+    "cls/predictions/transform/dense/kernel": (HIDDEN, 13),
+    "cls/predictions/transform/dense/bias": (13,),
+    "cls/predictions/transform/LayerNorm/gamma": (13,),
+    "cls/predictions/transform/LayerNorm/beta": (13,),
+    "cls/predictions/output_bias": (61,),
+}
+SENTENCE_ORDER = {
+    "cls/seq_relationship/output_weights": (2, HIDDEN),
+    "cls/seq_relationship/output_bias": (2,),
+}
+CLASSIFIER = {"output_weights": (5, HIDDEN), "output_bias": (5,)}
+SQUAD_V1 = {
+    "cls/squad/output_weights": (2, HIDDEN),
+    "cls/squad/output_bias": (2,),
+}
+SQUAD_V2 = {
+    "start_logits/dense/kernel": (HIDDEN, 1),
+    "start_logits/dense/bias": (1,),
+    "end_logits/dense_0/kernel": (2 * HIDDEN, HIDDEN),
+    "end_logits/dense_0/bias": (HIDDEN,),
+    "end_logits/LayerNorm/gamma": (HIDDEN,),
+    "end_logits/LayerNorm/beta": (HIDDEN,),
+    "end_logits/dense_1/kernel": (HIDDEN, 1),
+    "end_logits/dense_1/bias": (1,),
+    "answer_class/dense_0/kernel": (2 * HIDDEN, HIDDEN),
+    "answer_class/dense_0/bias": (HIDDEN,),
+    "answer_class/dense_1/kernel": (HIDDEN, 1),
+}
+
+
+def assert_holds(model, tensors):
+    """Every weight of the model is the checkpoint's, and each is used."""
+    ours = weights_of(model)
+    used = set()
+    for row in name_table(model.config):
+        if row.ours in ours:
+            theirs = tensors[row.tf1]
+            # The original's heads alone are [out, in].
+            if row.tf1.endswith("output_weights"):
+                theirs = theirs.T
+            assert np.array_equal(ours.pop(row.ours), theirs), row
+            used.add(row.tf1)
+    assert not ours
+    return used
+
+
+@pytest.mark.parametrize(
+    ("layout", "model_class"),
+    [
+        ("google_albert_base_zh", AlbertForPretraining),
+        ("tfhub_albert_base_3", AlbertForMaskedLM),
+    ],
+)
+def test_released_layouts(data_folder, tmp_path, layout, model_class):
+    folder = data_folder / "golden" / "checkpoint_layouts"
+    rows = json.loads((folder / f"{layout}.json").read_text())
+    tensors = filled({row["name"]: row["shape"] for row in rows})
+    if "global_step" in tensors:
+        tensors["global_step"] = np.int64(125000)
+    write_tf1(tmp_path / RELEASED, tensors)
+    shutil.copy(
+        folder / f"{layout}.albert_config.json",
+        tmp_path / "albert_config.json",
+    )
+    model = load(tmp_path)
+    assert type(model) is model_class
+    used = assert_holds(model, tensors)
+    assert used == tensors.keys() - {"global_step"}
+    assert model.tokenizer is None  # the Chinese one is no SentencePiece
+
+
+HEADS = {
+    "encoder": ({}, AlbertBackbone),
+    "masked_lm": (MASKED_LM, AlbertForMaskedLM),
+    "pretraining": ({**MASKED_LM, **SENTENCE_ORDER}, AlbertForPretraining),
+    "classifier": (CLASSIFIER, AlbertForSequenceClassification),
+    "squad_v1": (SQUAD_V1, AlbertForQuestionAnswering),
+    "squad_v2": (SQUAD_V2, AlbertForQuestionAnsweringV2),
+}
+
+
+def checkpoint(folder, config, heads=(), prefix=RELEASED, scope=""):
+    tensors = filled(shapes(config, heads))
+    optimizer = {}
+    for name in tensors:
+        optimizer[f"{name}/adam_m"] = np.float32(1)
+        optimizer[f"{name}/adam_v"] = np.float32(1)
+    optimizer["global_step"] = np.int64(7)
+    written = {**tensors, **optimizer}
+    write_tf1(folder / prefix, {scope + name: v for name, v in written.items()})
+    config.to_json(folder / "albert_config.json")
+    return tensors
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_tell_the_model(tmp_path, name):
+    heads, model_class = HEADS[name]
+    tensors = checkpoint(tmp_path, AlbertConfig(**SIZES), heads)
+    model = load(tmp_path)
+    assert type(model) is model_class
+    assert assert_holds(model, tensors) == tensors.keys()
+    encoder = load(tmp_path, backbone=True)
+    assert isinstance(encoder, AlbertBackbone)
+    assert_holds(encoder, tensors)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_hidden_groups": 2},
+        {"num_hidden_groups": 4},
+        {"inner_group_num": 2},
+        {"embedding_size": HIDDEN},
+    ],
+)
+def test_architectures(tmp_path, changes):
+    config = AlbertConfig(**{**SIZES, **changes})
+    tensors = checkpoint(tmp_path, config)
+    groups = {name.split("/inner")[0] for name in tensors if "group_" in name}
+    assert len(groups) == config.num_hidden_groups
+    hidden_mapping = "bert/encoder/embedding_hidden_mapping_in/kernel"
+    # TF1 has no projection of equal sizes.
+    assert (hidden_mapping in tensors) == ("embedding_size" not in changes)
+    assert assert_holds(load(tmp_path), tensors) == tensors.keys()
+
+
+@pytest.mark.parametrize("sharing", ["attention", "ffn", "none"])
+def test_own_halves_from_a_group_a_layer(tmp_path, sharing):
+    """A shared half reads all of its copies, which must agree."""
+    config = AlbertConfig(**SIZES, sharing=sharing)
+    flat = config.replace(sharing="all", num_hidden_groups=4)
+    tensors = filled(shapes(flat))
+    shared = {"attention": ("attention_1", "LayerNorm/"), "none": ()}.get(
+        sharing, ("ffn_1", "LayerNorm_1/")
+    )
+    for name in tensors:
+        place = name.split("inner_group_0/")[-1]
+        if "transformer" in name and place.startswith(shared):
+            tensors[name] = tensors[
+                f"bert/encoder/transformer/group_0/inner_group_0/{place}"
+            ]
+    write_tf1(tmp_path / RELEASED, tensors)
+    model = AlbertBackbone(config)
+    load_tf1(model, tmp_path / RELEASED)
+    assert assert_holds_copies(model, tensors) == tensors.keys()
+    if shared:
+        name = f"bert/encoder/transformer/group_3/inner_group_0/{shared[1]}beta"
+        write_tf1(tmp_path / "b", {**tensors, name: tensors[name] + 1})
+        with pytest.raises(AlbertError, match=f"{name}: differs from another"):
+            load_tf1(model, tmp_path / "b")
+
+
+def assert_holds_copies(model, tensors):
+    ours, used = weights_of(model), set()
+    for row in name_table(model.config):
+        if row.ours in ours:
+            assert np.array_equal(ours[row.ours], tensors[row.tf1])
+            used.add(row.tf1)
+    return used
+
+
+@pytest.mark.parametrize("scope", ["", "module/"])
+@pytest.mark.parametrize("place", ["top", "assets", "variables"])
+def test_tf_hub_module(tmp_path, scope, place, tiny_vocab):
+    config = AlbertConfig(**{**SIZES, "vocab_size": 160})
+    folder = tmp_path / "variables"
+    tensors = checkpoint(folder, config, {}, "variables", scope)
+    (tmp_path / "assets").mkdir()
+    shutil.copy(
+        tiny_vocab / "spiece.model", tmp_path / "assets" / "30k-clean.model"
+    )
+    if place != "variables":
+        target = tmp_path if place == "top" else tmp_path / "assets"
+        shutil.move(folder / "albert_config.json", target)
+    for source in (tmp_path, folder / "variables"):
+        model = load(source)
+        assert assert_holds(model, tensors) == tensors.keys()
+        assert model.tokenizer.vocab_size == 160
+
+
+def test_any_prefix(tmp_path):
+    tensors = checkpoint(tmp_path, AlbertConfig(**SIZES), {}, "model.ckpt-9")
+    assert_holds(load(tmp_path), tensors)
+    assert_holds(load(tmp_path / "model.ckpt-9"), tensors)
+    assert_holds(load(tmp_path / "model.ckpt-9.index"), tensors)
+    other = filled(shapes(AlbertConfig(**SIZES)), seed=1)
+    write_tf1(tmp_path / "model.ckpt-10", other)
+    with pytest.raises(AlbertError, match=r"ckpt-10.*model\.ckpt-9"):
+        load(tmp_path)
+    assert_holds(load(tmp_path / "model.ckpt-10"), other)
+    # The released one is the one that is meant.
+    best = filled(shapes(AlbertConfig(**SIZES)), seed=2)
+    write_tf1(tmp_path / RELEASED, best)
+    assert_holds(load(tmp_path), best)
+
+
+def test_one_output_is_not_guessed(tmp_path):
+    head = {"output_weights": (1, HIDDEN), "output_bias": (1,)}
+    config = AlbertConfig(**SIZES)
+    tensors = checkpoint(tmp_path, config, head)
+    with pytest.raises(AlbertError, match=r"regression.*multiple choice"):
+        load(tmp_path)
+    model = AlbertForMultipleChoice(AlbertBackbone(config))
+    load_tf1(model, tmp_path / RELEASED)
+    assert assert_holds(model, tensors) == tensors.keys()
+    assert_holds(load(tmp_path, backbone=True), tensors)
+
+
+def test_what_does_not_fit_is_listed(tmp_path):
+    config = AlbertConfig(**SIZES)
+    tensors = filled(shapes(config, MASKED_LM))
+    del tensors["bert/pooler/dense/bias"]
+    tensors["bert/embeddings/LayerNorm/beta"] = np.zeros(17, "float32")
+    tensors["bert/extra"] = np.zeros(3, "float32")
+    write_tf1(tmp_path / RELEASED, tensors)
+    model = AlbertBackbone(config)
+    before = weights_of(model)
+    with pytest.raises(AlbertError) as caught:
+        load_tf1(model, tmp_path / RELEASED)
+    message = str(caught.value)
+    assert "bert/pooler/dense/bias: missing" in message
+    assert r"LayerNorm/beta: expected (13,), found (17,)" in message
+    assert "bert/extra: in the checkpoint, not in the model" in message
+    assert "cls/predictions" not in message  # a head, left aside
+    for name, value in weights_of(model).items():
+        assert np.array_equal(value, before[name])
+
+
+def test_config_is_needed(tmp_path):
+    write_tf1(tmp_path / RELEASED, filled(shapes(AlbertConfig(**SIZES))))
+    with pytest.raises(AlbertError, match=r"albert_config\.json: no such.*to_"):
+        load(tmp_path)
+
+
+def test_groups_that_the_reference_computes_otherwise(tmp_path):
+    """int(15 / 22 * 22) is 14 there."""
+    config = AlbertConfig(
+        **{**SIZES, "num_hidden_layers": 22}, num_hidden_groups=22
+    )
+    tensors = filled(shapes(config))
+    write_tf1(tmp_path / RELEASED, tensors)
+    config.to_json(tmp_path / "albert_config.json")
+    with pytest.raises(AlbertError, match=r"layer 15 .* group 15 here, in 14"):
+        load(tmp_path)
+
+
+def test_read_skips_what_is_no_weight(tmp_path):
+    tensors = checkpoint(tmp_path, AlbertConfig(**SIZES))
+    assert read_tf1(tmp_path / RELEASED).keys() == tensors.keys()
+
+
+def test_policies(tmp_path):
+    """Weights are float32 whatever the model computes in."""
+    tensors = checkpoint(tmp_path, AlbertConfig(**SIZES))
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        assert_holds(load(tmp_path), tensors)
+    finally:
+        keras.config.set_dtype_policy(policy)
