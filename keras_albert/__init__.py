@@ -13,8 +13,14 @@ _HOMES = {
     "AlbertBackbone": "modeling.backbone",
     "AlbertConfig": "config",
     "AlbertError": "config",
-    "AlbertForPretraining": "modeling.heads",
-    "AlbertForSequenceClassification": "modeling.heads",
+    "AlbertForMaskedLM": "modeling.masked_lm",
+    "AlbertForMultipleChoice": "modeling.classification",
+    "AlbertForPretraining": "modeling.masked_lm",
+    "AlbertForQuestionAnswering": "modeling.question_answering",
+    "AlbertForQuestionAnsweringV2": "modeling.question_answering",
+    "AlbertForSequenceClassification": "modeling.classification",
+    "AlbertForTextEmbedding": "modeling.text_embedding",
+    "AlbertForTokenClassification": "modeling.classification",
     "Classifier": "training.folders",
     "GraphTokenizer": "text.graph",
     "Lamb": "training.optimizer",
@@ -28,6 +34,7 @@ _HOMES = {
     "load_tf1": "checkpoints.tf1",
     "save_huggingface": "checkpoints.huggingface",
     "save_keras_hub": "checkpoints.keras_hub_presets",
+    "warm_start": "modeling.warm_start",
 }
 __all__ = sorted(_HOMES)
 

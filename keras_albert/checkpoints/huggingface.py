@@ -34,15 +34,17 @@ from keras_albert.config import (
     read_json,
 )
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.heads import (
-    AlbertForMaskedLM,
+from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
-    AlbertForPretraining,
-    AlbertForQuestionAnswering,
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
 )
+from keras_albert.modeling.masked_lm import (
+    AlbertForMaskedLM,
+    AlbertForPretraining,
+)
 from keras_albert.modeling.model import AlbertModel
+from keras_albert.modeling.question_answering import AlbertForQuestionAnswering
 from keras_albert.text.tokenizer import Tokenizer
 
 HF_CONFIG_FILE = "config.json"

@@ -30,10 +30,10 @@ from keras_albert.config import (
     read_json,
 )
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.heads import (
+from keras_albert.modeling.classification import AlbertForSequenceClassification
+from keras_albert.modeling.masked_lm import (
     AlbertForMaskedLM,
     AlbertForPretraining,
-    AlbertForSequenceClassification,
 )
 from keras_albert.modeling.model import AlbertModel
 from keras_albert.text.tokenizer import Tokenizer

@@ -16,14 +16,16 @@ from keras_albert.config import (
     AlbertError,
 )
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.heads import (
+from keras_albert.modeling.classification import AlbertForSequenceClassification
+from keras_albert.modeling.masked_lm import (
     AlbertForMaskedLM,
     AlbertForPretraining,
-    AlbertForQuestionAnswering,
-    AlbertForQuestionAnsweringV2,
-    AlbertForSequenceClassification,
 )
 from keras_albert.modeling.model import AlbertModel
+from keras_albert.modeling.question_answering import (
+    AlbertForQuestionAnswering,
+    AlbertForQuestionAnsweringV2,
+)
 from keras_albert.text.tokenizer import Tokenizer
 
 RELEASED_PREFIX = "model.ckpt-best"  # in the original's archives

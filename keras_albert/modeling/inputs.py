@@ -203,3 +203,8 @@ def _check_range(config: AlbertConfig, inputs: dict) -> None:
                 + " Use the vocabulary that the model was trained with."
                 * (name == "token_ids")
             )
+
+
+def names_of(texts):
+    """What an error says was received where a dict of texts was expected."""
+    return sorted(texts) if isinstance(texts, dict) else type(texts).__name__

@@ -22,7 +22,7 @@ from keras_albert.data.tables import (
     read_table,
 )
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.heads import AlbertForSequenceClassification
+from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.text.tokenizer import (
     SHORTEST_PAIR,
     SHORTEST_SINGLE,

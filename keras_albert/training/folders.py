@@ -45,7 +45,7 @@ from keras_albert.config import (
 )
 from keras_albert.data.tables import pack_rows, pad_batch
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.heads import AlbertForSequenceClassification
+from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.modeling.model import AlbertModel
 from keras_albert.text.tokenizer import Tokenizer
 

@@ -21,7 +21,7 @@ from keras_albert.data.pretraining import (
 )
 from keras_albert.data.shards import ShardSet
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.heads import AlbertForPretraining
+from keras_albert.modeling.masked_lm import AlbertForPretraining
 from keras_albert.modeling.warm_start import warm_start
 from keras_albert.training.distribution import leave_gpu_to_backend
 from keras_albert.training.fitting import fit_into_folder

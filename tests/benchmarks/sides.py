@@ -22,7 +22,7 @@ from keras_albert.config import (
 )
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.embeddings import initializer
-from keras_albert.modeling.heads import AlbertForPretraining
+from keras_albert.modeling.masked_lm import AlbertForPretraining
 from keras_albert.training.losses import WeightedCrossEntropy
 
 KERAS_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}

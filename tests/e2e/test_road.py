@@ -113,6 +113,35 @@ def test_pretraining_report(road):
     assert tokenizer.vocab_size == 160
 
 
+def test_deeper_from_a_shallower_one(road, tmp_path):
+    """A warm start in mixed precision, scanned and rematerialized.
+
+    The first steps must be better than the shallow model's own were.
+    """
+    deeper = CONFIG.replace(num_hidden_layers=4, hidden_dropout_prob=0.1)
+    deeper.to_json(tmp_path / "deeper.json")
+    main(
+        ["pretrain", "--data", str(road / "shards-train")]
+        + ["--output", str(tmp_path / "deeper")]
+        + ["--config", str(tmp_path / "deeper.json")]
+        + ["--warm-start", str(road / "pre"), "--precision", "mixed_bfloat16"]
+        + ["--loop", "scan", "--remat", "--steps=12", "--warmup-steps=2"]
+        + ["--batch-size=8", "--validate-every=12"]
+        + ["--optimizer.learning-rate=0.001"]
+        + ["--examples.sequence-length=64", "--examples.max-predictions=9"]
+    )
+    report = json.loads((tmp_path / "deeper" / "report.json").read_text())
+    shallow = json.loads((road / "pre" / "report.json").read_text())
+    guessing = math.log(CONFIG.vocab_size) + math.log(2)
+    assert report["training_loss"] < guessing - 1
+    assert report["training_loss"] < 1.5 * shallow["training_loss"]
+    model = ModelFolder.load(tmp_path / "deeper").model
+    assert model.config == deeper
+    # Kept for use anywhere: float32, the plain form's weights.
+    assert model.dtype_policy.name == "float32"
+    assert model.backbone.embeddings.dtype_policy.name == "float32"
+
+
 def test_evaluate_repeats_the_report(road, capsys):
     report = json.loads((road / "pre" / "report.json").read_text())
     main(

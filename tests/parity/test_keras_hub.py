@@ -12,12 +12,12 @@ from keras_albert.checkpoints.names import name_table
 from keras_albert.checkpoints.transfer import imported, weights_of
 from keras_albert.config import AlbertConfig, AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.heads import (
+from keras_albert.modeling.classification import AlbertForSequenceClassification
+from keras_albert.modeling.masked_lm import (
     AlbertForMaskedLM,
     AlbertForPretraining,
-    AlbertForQuestionAnswering,
-    AlbertForSequenceClassification,
 )
+from keras_albert.modeling.question_answering import AlbertForQuestionAnswering
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.folders import load
 

@@ -14,7 +14,7 @@ from keras_albert.checkpoints.names import name_table, our_name
 from keras_albert.checkpoints.tf1 import load_tf1, read_tf1
 from keras_albert.config import AlbertConfig, AlbertError, OptimizerConfig
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.heads import AlbertForPretraining
+from keras_albert.modeling.masked_lm import AlbertForPretraining
 from keras_albert.training.losses import WeightedCrossEntropy
 from keras_albert.training.optimizer import make_optimizer
 from keras_albert.training.pretrain import compile_for_pretraining

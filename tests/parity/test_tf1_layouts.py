@@ -15,13 +15,17 @@ from keras_albert.checkpoints.tf1 import load_tf1, read_tf1
 from keras_albert.checkpoints.transfer import weights_of
 from keras_albert.config import AlbertConfig, AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.heads import (
-    AlbertForMaskedLM,
+from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
+    AlbertForSequenceClassification,
+)
+from keras_albert.modeling.masked_lm import (
+    AlbertForMaskedLM,
     AlbertForPretraining,
+)
+from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnswering,
     AlbertForQuestionAnsweringV2,
-    AlbertForSequenceClassification,
 )
 from keras_albert.training.folders import load
 

@@ -7,10 +7,8 @@ import pytest
 import keras_albert
 from keras_albert.config import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.heads import (
-    AlbertForMaskedLM,
-    AlbertForSequenceClassification,
-)
+from keras_albert.modeling.classification import AlbertForSequenceClassification
+from keras_albert.modeling.masked_lm import AlbertForMaskedLM
 from tests.unit.small import BATCH, CONFIG, inputs, numpy, randomize
 
 SMOOTH = CONFIG.replace(initializer_range=0.1)

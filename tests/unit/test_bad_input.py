@@ -14,7 +14,20 @@ import pytest
 
 import keras_albert as ka
 from keras_albert.config import AlbertConfig, AlbertError
-from keras_albert.modeling import heads
+from keras_albert.modeling.classification import (
+    AlbertForMultipleChoice,
+    AlbertForSequenceClassification,
+    AlbertForTokenClassification,
+)
+from keras_albert.modeling.masked_lm import (
+    AlbertForMaskedLM,
+    AlbertForPretraining,
+)
+from keras_albert.modeling.question_answering import (
+    AlbertForQuestionAnswering,
+    AlbertForQuestionAnsweringV2,
+)
+from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.text.tokenizer import Tokenizer
 
 CONFIG = AlbertConfig(
@@ -36,14 +49,14 @@ def here(tiny_vocab, tmp_path_factory):
     tokenizer = Tokenizer(tiny_vocab)
     backbone = ka.AlbertBackbone(CONFIG, tokenizer=tokenizer)
     models = {
-        "pretraining": heads.AlbertForPretraining(backbone),
-        "masked_lm": heads.AlbertForMaskedLM(backbone),
-        "classifier": heads.AlbertForSequenceClassification(backbone, 3),
-        "tokens": heads.AlbertForTokenClassification(backbone, 3),
-        "choice": heads.AlbertForMultipleChoice(backbone),
-        "qa": heads.AlbertForQuestionAnswering(backbone),
-        "qa_v2": heads.AlbertForQuestionAnsweringV2(backbone),
-        "embedding": heads.AlbertForTextEmbedding(backbone),
+        "pretraining": AlbertForPretraining(backbone),
+        "masked_lm": AlbertForMaskedLM(backbone),
+        "classifier": AlbertForSequenceClassification(backbone, 3),
+        "tokens": AlbertForTokenClassification(backbone, 3),
+        "choice": AlbertForMultipleChoice(backbone),
+        "qa": AlbertForQuestionAnswering(backbone),
+        "qa_v2": AlbertForQuestionAnsweringV2(backbone),
+        "embedding": AlbertForTextEmbedding(backbone),
     }
     models["classifier"].compile("sgd", "mse")
     models["classifier"].save(folder / "good.keras")
@@ -55,7 +68,7 @@ def here(tiny_vocab, tmp_path_factory):
     (folder / "task.json").write_text("{")
     (folder / "other").mkdir()
     (folder / "other" / "notes.txt").write_text("not a model")
-    bare = heads.AlbertForMaskedLM(ka.AlbertBackbone(CONFIG))
+    bare = AlbertForMaskedLM(ka.AlbertBackbone(CONFIG))
     bare.save(folder / "no_vocabulary.keras")
     foreign = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     foreign.save(folder / "foreign.keras")
@@ -153,13 +166,11 @@ BACKBONES = [
 ]
 
 
-def head(name, *arguments, **options):
-    kind = getattr(heads, f"AlbertFor{name}")
+def head(kind, *arguments, **options):
     return lambda h: kind(h.backbone, *arguments, **options)
 
 
-def without_backbone(name, value, *arguments):
-    kind = getattr(heads, f"AlbertFor{name}")
+def without_backbone(kind, value, *arguments):
     return lambda h: kind(value, *arguments)
 
 
@@ -167,63 +178,74 @@ HEADS = [
     *(
         row(
             f"AlbertBackbone.VARIANTS.*Received: {type(value).__name__}",
-            without_backbone(name, value, *arguments),
+            without_backbone(kind, value, *arguments),
         )
-        for name, value, arguments in (
-            ("MaskedLM", None, ()),
-            ("SequenceClassification", "base_v2", (3,)),
-            ("TokenClassification", 3, (3,)),
-            ("MultipleChoice", {}, ()),
-            ("QuestionAnswering", [], ()),
-            ("QuestionAnsweringV2", (), ()),
-            ("TextEmbedding", 2.5, ()),
+        for kind, value, arguments in (
+            (AlbertForMaskedLM, None, ()),
+            (AlbertForSequenceClassification, "base_v2", (3,)),
+            (AlbertForTokenClassification, 3, (3,)),
+            (AlbertForMultipleChoice, {}, ()),
+            (AlbertForQuestionAnswering, [], ()),
+            (AlbertForQuestionAnsweringV2, (), ()),
+            (AlbertForTextEmbedding, 2.5, ()),
         )
     ),
     row(
         "'sop', 'nsp', None.*sentence_task='order'",
-        head("Pretraining", sentence_task="order"),
+        head(AlbertForPretraining, sentence_task="order"),
     ),
-    row("integer of 2 or more.*: 1.0", head("SequenceClassification", 1.0)),
-    row("integer of 2 or more.*: True", head("SequenceClassification", True)),
+    row(
+        "integer of 2 or more.*: 1.0",
+        head(AlbertForSequenceClassification, 1.0),
+    ),
+    row(
+        "integer of 2 or more.*: True",
+        head(AlbertForSequenceClassification, True),
+    ),
     row(
         "integer of 1 or more.*: 0",
-        head("SequenceClassification", 0, problem="regression"),
+        head(AlbertForSequenceClassification, 0, problem="regression"),
     ),
     row(
         "'single_label', 'multi_label'.*problem='ranking'",
-        head("SequenceClassification", 3, problem="ranking"),
+        head(AlbertForSequenceClassification, 3, problem="ranking"),
     ),
     row(
-        "`dropout` must be in.*dropout=1", head("SequenceClassification", 2, 1)
+        "`dropout` must be in.*dropout=1",
+        head(AlbertForSequenceClassification, 2, 1),
     ),
     row(
         r"2 different names .num_labels=2.*\('a', 'b', 'c'\)",
-        head("SequenceClassification", 2, labels=("a", "b", "c")),
+        head(AlbertForSequenceClassification, 2, labels=("a", "b", "c")),
     ),
     row(
         r"2 different names.*\('a', 'a', 'b'\)",
-        head("SequenceClassification", 2, labels=("a", "a", "b")),
+        head(AlbertForSequenceClassification, 2, labels=("a", "a", "b")),
     ),
     row(
         "2 different names.*'ab'",
-        head("SequenceClassification", 2, labels="ab"),
+        head(AlbertForSequenceClassification, 2, labels="ab"),
     ),
     row(
         "2 different names.*Received: 2",
-        head("SequenceClassification", 2, labels=2),
+        head(AlbertForSequenceClassification, 2, labels=2),
     ),
-    row(r"integer of 2 or more.*: 1\.$", head("TokenClassification", 1)),
+    row(r"integer of 2 or more.*: 1\.$", head(AlbertForTokenClassification, 1)),
     row(
         r"2 different names.*\('a', 'a'\)",
-        head("TokenClassification", 2, labels=("a", "a")),
+        head(AlbertForTokenClassification, 2, labels=("a", "a")),
     ),
-    row("dropout=-0.1", head("TokenClassification", 2, dropout=-0.1)),
-    row("dropout='x'", head("MultipleChoice", dropout="x")),
+    row("dropout=-0.1", head(AlbertForTokenClassification, 2, dropout=-0.1)),
+    row("dropout='x'", head(AlbertForMultipleChoice, dropout="x")),
     row(
-        "`beam` must be a positive.*beam=0", head("QuestionAnsweringV2", beam=0)
+        "`beam` must be a positive.*beam=0",
+        head(AlbertForQuestionAnsweringV2, beam=0),
     ),
-    row("dropout=1.0", head("QuestionAnsweringV2", dropout=1.0)),
-    row("'mean', 'cls'.*pooling='max'", head("TextEmbedding", pooling="max")),
+    row("dropout=1.0", head(AlbertForQuestionAnsweringV2, dropout=1.0)),
+    row(
+        "'mean', 'cls'.*pooling='max'",
+        head(AlbertForTextEmbedding, pooling="max"),
+    ),
 ]
 
 
@@ -364,7 +386,7 @@ TEXTS = [
     row("Received: an empty list", predicted([], "masked_lm")),
     row(
         "model.tokenizer = Tokenizer",
-        lambda h: heads.AlbertForMaskedLM(ka.AlbertBackbone(CONFIG))(["a"]),
+        lambda h: AlbertForMaskedLM(ka.AlbertBackbone(CONFIG))(["a"]),
     ),
     row(
         "list of texts.*'bare'",
@@ -547,7 +569,7 @@ def test_unknown_arguments_are_named(here):
     with pytest.raises(ValueError, match=r"AlbertBackbone.*poler"):
         ka.AlbertBackbone(CONFIG, poler=False)
     with pytest.raises(ValueError, match=r"AlbertForMaskedLM.*labels"):
-        heads.AlbertForMaskedLM(here.backbone, labels=3)
+        AlbertForMaskedLM(here.backbone, labels=3)
     with pytest.raises(ValueError, match=r"not recognized.*rate"):
         ka.Lamb(rate=0.1)
 

@@ -28,14 +28,18 @@ from keras_albert.checkpoints.transfer import (
 )
 from keras_albert.config import AlbertConfig, AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.heads import (
-    AlbertForMaskedLM,
+from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
-    AlbertForPretraining,
-    AlbertForQuestionAnswering,
-    AlbertForQuestionAnsweringV2,
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
+)
+from keras_albert.modeling.masked_lm import (
+    AlbertForMaskedLM,
+    AlbertForPretraining,
+)
+from keras_albert.modeling.question_answering import (
+    AlbertForQuestionAnswering,
+    AlbertForQuestionAnsweringV2,
 )
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.folders import load, load_pretrained

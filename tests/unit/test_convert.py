@@ -8,14 +8,20 @@ import pytest
 from keras_albert import cli
 from keras_albert.checkpoints.huggingface import save_huggingface
 from keras_albert.checkpoints.transfer import variables, weights_of
-from keras_albert.config import AlbertConfig, AlbertError, ConvertRun
+from keras_albert.config import (
+    AlbertConfig,
+    AlbertError,
+    ConvertRun,
+    EvaluateRun,
+)
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.heads import (
-    AlbertForMaskedLM,
+from keras_albert.modeling.masked_lm import AlbertForMaskedLM
+from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnsweringV2,
 )
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.convert import convert
+from keras_albert.training.evaluate import evaluate
 from keras_albert.training.folders import ModelFolder, load, load_pretrained
 
 pytest.importorskip("safetensors", reason="safetensors is not installed")
@@ -164,3 +170,11 @@ def test_finetune_takes_what_was_converted(tmp_path, masked_lm):
     first, second = (load(tmp_path / f"{name}_c") for name in ("there", "here"))
     for name, value in weights_of(first).items():
         assert np.allclose(value, weights_of(second)[name], atol=1e-6)
+
+
+def test_evaluate_has_no_examples_of_converted_weights(tmp_path, masked_lm):
+    masked_lm.save(tmp_path / "mine.keras")
+    run(tmp_path / "mine.keras", tmp_path / "ours")
+    evaluation = EvaluateRun(model=tmp_path / "ours", data=tmp_path)
+    with pytest.raises(AlbertError, match=r"no examples.*finetune"):
+        evaluate(evaluation)

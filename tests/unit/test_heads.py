@@ -13,16 +13,20 @@ import keras_albert
 from keras_albert.config import CLS_ID, MASK_ID, SEP_ID, AlbertConfig
 from keras_albert.config import AlbertError as Refused
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.heads import (
-    AlbertForMaskedLM,
+from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
-    AlbertForPretraining,
-    AlbertForQuestionAnswering,
-    AlbertForQuestionAnsweringV2,
     AlbertForSequenceClassification,
-    AlbertForTextEmbedding,
     AlbertForTokenClassification,
 )
+from keras_albert.modeling.masked_lm import (
+    AlbertForMaskedLM,
+    AlbertForPretraining,
+)
+from keras_albert.modeling.question_answering import (
+    AlbertForQuestionAnswering,
+    AlbertForQuestionAnsweringV2,
+)
+from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.losses import WeightedCrossEntropy
 
@@ -230,6 +234,15 @@ def for_head(name, inputs):
     rows["token_ids"][:, 1, 9:12] = 7
     rows["token_ids"][:, 2, 9:12] = 11
     return rows
+
+
+def quickest(compiled=False):
+    """How to run a few steps: a graph of TensorFlow takes longer to make."""
+    backend = keras.backend.backend()
+    return {
+        "run_eagerly": backend == "tensorflow" and not compiled,
+        "jit_compile": backend == "jax",
+    }
 
 
 def texts_of(kind, lines):
@@ -735,6 +748,7 @@ TRAINED = [
 ]
 # Through the whole loop: a list of texts, and a dict of them.
 VALIDATED = ("single_label", "choice")
+COMPILED = (*VALIDATED, "qa_v2")
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -760,9 +774,7 @@ def test_fits_texts_and_predicts(name, tokenizer, tiny_lines, inputs):
         optimizer=keras.optimizers.Adam(0.001),
         loss=head.loss(),
         loss_weights=weights,
-        # XLA takes longer to compile than these few steps, where it is a
-        # choice.
-        jit_compile=keras.backend.backend() == "jax",
+        **quickest(compiled=name in COMPILED),
     )
     history = model.fit(
         x, y, batch_size=B, epochs=5, validation_data=held_out, verbose=0
@@ -859,7 +871,7 @@ def test_fill_mask(tokenizer):
     model.compile(
         keras.optimizers.Adam(0.02),
         WeightedCrossEntropy(),
-        jit_compile=keras.backend.backend() == "jax",
+        **quickest(),
     )
     model.fit(
         {**x, "masked_positions": positions},

@@ -11,10 +11,8 @@ from keras import ops
 
 from keras_albert.config import VARIANTS, AlbertConfig, AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.heads import (
-    AlbertForPretraining,
-    AlbertForSequenceClassification,
-)
+from keras_albert.modeling.classification import AlbertForSequenceClassification
+from keras_albert.modeling.masked_lm import AlbertForPretraining
 from keras_albert.training.losses import WeightedCrossEntropy
 from keras_albert.training.optimizer import Lamb
 from keras_albert.training.schedules import WarmupPolynomialDecay

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_albert.config import PRECISIONS
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.heads import AlbertForPretraining
+from keras_albert.modeling.masked_lm import AlbertForPretraining
 from keras_albert.training.losses import WeightedCrossEntropy
 from keras_albert.training.optimizer import Lamb
 from tests.unit.small import CONFIG, inputs, numpy, pretraining_batch, randomize

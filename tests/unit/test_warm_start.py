@@ -5,7 +5,7 @@ import pytest
 
 from keras_albert.config import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.heads import AlbertForPretraining
+from keras_albert.modeling.masked_lm import AlbertForPretraining
 from keras_albert.modeling.warm_start import warm_start
 from tests.unit.small import CONFIG, inputs, numpy, randomize
 

@@ -1,0 +1,353 @@
+"""A label for a text, for its tokens, or for one of several choices.
+
+Letters: B batch, C labels or choices, S sequence length, H hidden size.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_albert.config import CLASSIFIER_DROPOUT, AlbertError, check_choice
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.headed import HeadedModel
+from keras_albert.modeling.inputs import (
+    TOKEN_INPUTS,
+    as_texts,
+    check_equally_many,
+    names_of,
+    round_length,
+)
+
+PROBLEMS = ("single_label", "multi_label", "regression")
+
+
+@keras.saving.register_keras_serializable("keras_albert")
+class AlbertForSequenceClassification(HeadedModel):
+    """One label, several labels, or a number for a text or a pair of texts.
+
+    Args:
+        backbone: the encoder, usually pretrained.
+        num_labels: C, number of labels; 1 for a regression.
+        problem: "single_label" (train with SparseCategoricalCrossentropy),
+            "multi_label" (BinaryCrossentropy) or "regression" (mean squared
+            error); the losses with `from_logits=True`.
+        dropout: before the classifier (Paper Table 14).
+        labels: names of the labels, where they are known.
+
+    Call arguments:
+        inputs: those of AlbertBackbone.
+
+    Returns:
+        float32 logits [B, C].
+
+    Source: reference classifier_utils.py L768-812.
+    """
+
+    needs_pooler = True
+
+    def __init__(
+        self,
+        backbone: AlbertBackbone,
+        num_labels: int,
+        dropout: float = CLASSIFIER_DROPOUT,
+        problem: str = "single_label",
+        labels: tuple[str, ...] | None = None,
+        **kwargs,
+    ):
+        super().__init__(backbone, **kwargs)
+        check_choice("problem", problem, PROBLEMS)
+        self.labels = _checked_labels(
+            num_labels, labels, least=2 if problem == "single_label" else 1
+        )
+        self.num_labels = num_labels
+        self.problem = problem
+        self.dropout = self._dropout(dropout)
+        self.classifier = self._dense(num_labels, "classifier")
+        self.build()
+
+    def build(self, input_shape=None):
+        """Makes the weights; their shapes follow from the config."""
+        self.classifier.build((None, self.config.hidden_size))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        """See the class."""
+        pooled = self.backbone(inputs, training=training)["pooled_output"]
+        logits = self.classifier(self.dropout(pooled, training=training))
+        return ops.cast(logits, "float32")  # [B, C]
+
+    def get_config(self):
+        """Serializable arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "num_labels": self.num_labels,
+            "dropout": self.dropout.rate,
+            "problem": self.problem,
+            "labels": self.labels,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_albert")
+class AlbertForTokenClassification(HeadedModel):
+    """A label for each token.
+
+    Args:
+        backbone: the encoder; its pooler is not used.
+        num_labels: C, number of labels.
+        dropout: before the classifier.
+        labels: names of the labels, where they are known.
+
+    Call arguments:
+        inputs: those of AlbertBackbone.
+
+    Returns:
+        float32 logits [B, S, C].
+    """
+
+    def __init__(
+        self,
+        backbone: AlbertBackbone,
+        num_labels: int,
+        dropout: float = CLASSIFIER_DROPOUT,
+        labels: tuple[str, ...] | None = None,
+        **kwargs,
+    ):
+        super().__init__(backbone, **kwargs)
+        self.labels = _checked_labels(num_labels, labels, least=2)
+        self.num_labels = num_labels
+        self.dropout = self._dropout(dropout)
+        self.classifier = self._dense(num_labels, "classifier")
+        self.build()
+
+    def build(self, input_shape=None):
+        """Makes the weights; their shapes follow from the config."""
+        self.classifier.build((None, None, self.config.hidden_size))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        """See the class."""
+        x = self.backbone(inputs, training=training)["sequence_output"]
+        logits = self.classifier(self.dropout(x, training=training))
+        return ops.cast(logits, "float32")  # [B, S, C]
+
+    def word_examples(
+        self, words: list[list[str]], labels: list[list[int]] | None = None
+    ):
+        """Texts that are split into words -> what `fit` takes.
+
+        Args:
+            words: B texts, each a list of words.
+            labels: the label of each word, from 0 to C - 1.
+
+        Returns:
+            x; y int32 [B, S], a word's label at its first piece; and its
+            sample weights float32 [B, S], 1 at those pieces, 0 elsewhere.
+            Without labels y is 0.
+
+        Raises:
+            AlbertError: unequal numbers of words and labels, a label out of
+                range, a word without a piece, a text that is not a list.
+        """
+        tokenizer = self.vocabulary()
+        longest = self.config.max_position_embeddings
+        # A text is the mistake that would pass: it is a list of characters.
+        if (
+            not isinstance(words, list | tuple)
+            or not words
+            or any(isinstance(text, str) for text in words)
+        ):
+            raise AlbertError(
+                "`words` must be a list of texts, each of them a list of "
+                f"words. Received: {words!r:.60}."
+            )
+        texts = [as_texts(text, "words") for text in words]
+        if labels is None:
+            labels = [[0] * len(text) for text in texts]
+        check_equally_many(texts=texts, labels=labels)
+        rows, starts = [], []
+        for text, text_labels in zip(texts, labels, strict=True):
+            _check_word_labels(text, text_labels, self.num_labels)
+            ids, first = [], []
+            for word, pieces in zip(
+                text, tokenizer.encode_batch(text), strict=True
+            ):
+                if not pieces:
+                    raise AlbertError(
+                        f"the word {word!r} has no piece of text. Leave it out."
+                    )
+                first.append(len(ids) + 1)  # after [CLS]
+                ids += pieces
+            rows.append(tokenizer.pack(ids, None, longest))
+            starts.append(first)
+        x = round_length(tokenizer.pad(rows), longest)
+        y = np.zeros(x["token_ids"].shape, "int32")
+        weights = np.zeros(y.shape, "float32")
+        for row, first in enumerate(starts):
+            kept = [start for start in first if start < longest - 1]  # [SEP]
+            weights[row, kept] = 1
+            y[row, kept] = labels[row][: len(kept)]
+        return x, y, weights
+
+    def get_config(self):
+        """Serializable arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "num_labels": self.num_labels,
+            "dropout": self.dropout.rate,
+            "labels": self.labels,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_albert")
+class AlbertForMultipleChoice(HeadedModel):
+    """The right one of C choices, each read with its context (as in RACE).
+
+    Args:
+        backbone: the encoder, usually pretrained.
+        dropout: before the classifier (Paper Table 14).
+
+    Call arguments:
+        inputs: those of AlbertBackbone with one more axis, [B, C, S]; or a
+            dict of texts, see `preprocess`.
+
+    Returns:
+        float32 logits [B, C].
+
+    Source: reference race_utils.py, create_model.
+    """
+
+    needs_pooler = True
+    axes = ("batch", "choice", "sequence")
+
+    def __init__(
+        self,
+        backbone: AlbertBackbone,
+        dropout: float = CLASSIFIER_DROPOUT,
+        **kwargs,
+    ):
+        super().__init__(backbone, **kwargs)
+        self.dropout = self._dropout(dropout)
+        self.classifier = self._dense(1, "classifier")
+        self.build()
+
+    def build(self, input_shape=None):
+        """Makes the weights; their shapes follow from the config."""
+        self.classifier.build((None, self.config.hidden_size))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        """See the class."""
+        choices, length = ops.shape(inputs["token_ids"])[1:]
+        rows = {
+            name: ops.reshape(inputs[name], (-1, length))  # [B C, S]
+            for name in TOKEN_INPUTS
+            if name in inputs
+        }
+        pooled = self.backbone(rows, training=training)["pooled_output"]
+        logits = self.classifier(self.dropout(pooled, training=training))
+        return ops.cast(ops.reshape(logits, (-1, choices)), "float32")
+
+    def preprocess(self, texts) -> dict:
+        """Texts -> the arrays that the model is called with.
+
+        Args:
+            texts: dict of `context`, B texts; `choices`, B lists of C texts;
+                and `question`, B texts, where there are any: a choice fills
+                the blank "_" in its question, or stands behind it. What is
+                too long is cut off the end of the context; of question and
+                choice, which differ at the end, off the start.
+
+        Returns:
+            `token_ids`, `segment_ids`, `padding_mask`, int32 [B, C, S].
+
+        Source: reference race_utils.py, which gives question and choice 128
+        of 512 tokens; here it is half, or what the context leaves.
+        """
+        needed, allowed = {"context", "choices"}, {"question"}
+        if not isinstance(texts, dict) or not (
+            needed <= texts.keys() <= needed | allowed
+        ):
+            raise AlbertError(
+                "multiple choice takes a dict of `context`, `choices` and, "
+                f"where there is one, `question`. Received: {names_of(texts)}."
+            )
+        contexts = as_texts(texts["context"], "context")
+        if not hasattr(texts["choices"], "__len__"):
+            raise AlbertError(
+                "`choices` must be a list of lists of texts. Received: "
+                f"{texts['choices']!r:.60}."
+            )
+        choices = [as_texts(row, "choices") for row in texts["choices"]]
+        questions = [""] * len(contexts)
+        if "question" in texts:
+            questions = as_texts(texts["question"], "question")
+        check_equally_many(
+            context=contexts, choices=choices, question=questions
+        )
+        counts = {len(row) for row in choices}
+        if len(counts) != 1:
+            raise AlbertError(
+                "each context needs the same number of choices. Received: "
+                f"{sorted(counts)}."
+            )
+        tokenizer = self.vocabulary()
+        longest = self.config.max_position_embeddings
+        room = longest - 3  # [CLS], two [SEP]
+        rows = []
+        for context, question, row in zip(
+            tokenizer.encode_batch(contexts), questions, choices, strict=True
+        ):
+            least = max(room // 2, room - len(context))
+            for ids in tokenizer.encode_batch(
+                _with_choice(question, choice) for choice in row
+            ):
+                rows.append(tokenizer.pack(context, ids[-least:], longest))
+        arrays = round_length(tokenizer.pad(rows), longest)
+        count = counts.pop()
+        return {
+            name: value.reshape(len(contexts), count, -1)
+            for name, value in arrays.items()
+        }
+
+    def get_config(self):
+        """Serializable arguments of the constructor."""
+        return {**super().get_config(), "dropout": self.dropout.rate}
+
+
+def _with_choice(question: str, choice: str) -> str:
+    if "_" in question:
+        return question.replace("_", choice)
+    return f"{question} {choice}"
+
+
+def _checked_labels(num_labels: int, labels, least: int):
+    if type(num_labels) is not int or num_labels < least:
+        raise AlbertError(
+            f"`num_labels` must be an integer of {least} or more. "
+            f"Received: {num_labels!r}."
+        )
+    if labels is None:
+        return None
+    is_list = isinstance(labels, list | tuple)
+    if not is_list or not len(labels) == len({*map(str, labels)}) == num_labels:
+        raise AlbertError(
+            f"`labels` must be a list of {num_labels} different names "
+            f"(num_labels={num_labels}). Received: {labels!r:.80}."
+        )
+    return tuple(labels)
+
+
+def _check_word_labels(words, labels, num_labels: int) -> None:
+    if not hasattr(labels, "__len__") or len(words) != len(labels):
+        raise AlbertError(
+            f"each of the words {words!r:.60} needs a label. Received: "
+            f"{labels!r:.60} for {len(words)} words."
+        )
+    for word, label in zip(words, labels, strict=True):
+        if type(label) is bool or not (
+            isinstance(label, int | np.integer) and 0 <= label < num_labels
+        ):
+            raise AlbertError(
+                f"a label must be an integer from 0 to {num_labels - 1}. "
+                f"Received: {label!r} for {word!r}."
+            )

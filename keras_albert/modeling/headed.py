@@ -1,0 +1,58 @@
+"""What every model with a head has in common."""
+
+import keras
+from keras import layers
+
+from keras_albert.config import AlbertError, check_probability
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.embeddings import initializer
+from keras_albert.modeling.model import AlbertModel
+
+
+class HeadedModel(AlbertModel):
+    """Abstract: a model that holds a backbone and is saved with it."""
+
+    needs_pooler = False
+
+    def __init__(self, backbone: AlbertBackbone, **kwargs):
+        if not isinstance(backbone, AlbertBackbone):
+            raise AlbertError(
+                "`backbone` must be an AlbertBackbone: "
+                "AlbertBackbone(VARIANTS['base_v2']). "
+                f"Received: {type(backbone).__name__}."
+            )
+        if self.needs_pooler and backbone.pooler is None:
+            raise AlbertError(
+                f"{type(self).__name__} stands on the pooled output: the "
+                "backbone needs `pooler=True`. Received: pooler=False."
+            )
+        kwargs.setdefault("dtype", backbone.dtype_policy)
+        super().__init__(**kwargs)
+        self.backbone = backbone
+        self.config = backbone.config
+
+    def _dense(self, units: int, name: str, **kwargs) -> layers.Dense:
+        return layers.Dense(
+            units,
+            kernel_initializer=initializer(self.config),
+            dtype=self.dtype_policy,
+            name=name,
+            **kwargs,
+        )
+
+    def _dropout(self, rate: float) -> layers.Dropout:
+        check_probability("dropout", rate)
+        return layers.Dropout(rate, dtype=self.dtype_policy)
+
+    def get_config(self):
+        """Serializable arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "backbone": keras.saving.serialize_keras_object(self.backbone),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """The inverse of `get_config`."""
+        backbone = keras.saving.deserialize_keras_object(config["backbone"])
+        return super().from_config({**config, "backbone": backbone})

@@ -1,0 +1,282 @@
+"""Pretraining heads: masked-LM, and a task on the pair of sentences.
+
+Letters: B batch, S sequence length, P predicted positions, E embedding size,
+H hidden size, V vocabulary.
+"""
+
+from typing import NamedTuple
+
+import keras
+import numpy as np
+from keras import layers, ops
+
+from keras_albert.config import (
+    FILL_MASK_CHOICES,
+    MASK_ID,
+    SPECIAL_PIECES,
+    AlbertError,
+    check_choice,
+    check_positive,
+)
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.block import ACTIVATIONS
+from keras_albert.modeling.embeddings import initializer, layer_norm
+from keras_albert.modeling.headed import HeadedModel
+from keras_albert.modeling.inputs import (
+    as_texts,
+    check_equally_many,
+    round_length,
+)
+from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
+
+MASK = SPECIAL_PIECES[MASK_ID]
+SENTENCE_TASKS = ("sop", "nsp", None)
+
+
+class MaskedLMHead(layers.Layer):
+    """H -> E -> activation -> LayerNorm -> logits through the word table.
+
+    Source: reference run_pretraining.py, get_masked_lm_output.
+    """
+
+    def __init__(self, config, **kwargs):
+        super().__init__(**kwargs)
+        self.config = config
+        self.dense = layers.Dense(
+            config.embedding_size,
+            activation=ACTIVATIONS[config.hidden_act],
+            kernel_initializer=initializer(config),
+            dtype=self.dtype_policy,
+            name="dense",
+        )
+        self.layer_norm = layer_norm("layer_norm", self.dtype_policy)
+
+    def build(self, input_shape=None):
+        """Makes the weights; their shapes follow from the config."""
+        self.dense.build((None, None, self.config.hidden_size))
+        self.layer_norm.build((None, None, self.config.embedding_size))
+        self.output_bias = self.add_weight(
+            name="output_bias",
+            shape=(self.config.vocab_size,),
+            initializer="zeros",
+        )
+        self.built = True
+
+    def call(self, x, word_table):
+        """float [B, P, H], the embedding layer -> float32 [B, P, V]."""
+        x = self.layer_norm(self.dense(x))  # [B, P, E]
+        logits = word_table(x, reverse=True)  # [B, P, V]
+        return ops.cast(logits, "float32") + ops.cast(
+            self.output_bias, "float32"
+        )
+
+
+class Fill(NamedTuple):
+    """What may stand at a [MASK]."""
+
+    piece: str
+    """as in the vocabulary: the word mark shows where a word begins"""
+    probability: float
+    text: str
+    """the whole text with this piece (and [MASK] where others are)"""
+
+
+class _MaskedModel(HeadedModel):
+    """Abstract: predicts the pieces that "[MASK]" hides in a text."""
+
+    def __init__(self, backbone: AlbertBackbone, **kwargs):
+        super().__init__(backbone, **kwargs)
+        self.masked_lm = MaskedLMHead(
+            self.config, dtype=self.dtype_policy, name="masked_lm"
+        )
+
+    def build(self, input_shape=None):
+        """Makes the weights; their shapes follow from the config."""
+        self.masked_lm.build()
+        self.built = True
+
+    def masked_logits(self, sequence_output, inputs):
+        """[B, S, H] -> [B, P, V] at `masked_positions`, where given."""
+        x = sequence_output
+        positions = inputs.get("masked_positions")
+        if positions is not None:
+            x = ops.take_along_axis(x, ops.expand_dims(positions, 2), axis=1)
+        return self.masked_lm(x, word_table=self.backbone.embeddings.word)
+
+    def preprocess(self, texts) -> dict:
+        """As `AlbertModel.preprocess`; "[MASK]" in a text is the mask."""
+        tokenizer = self.vocabulary()
+        pairs = None
+        if isinstance(texts, tuple) and len(texts) == 2:
+            texts, pairs = texts
+        texts = as_texts(texts)
+        rows_a = [_masked_ids(tokenizer, text) for text in texts]
+        rows_b = [None] * len(rows_a)
+        if pairs is not None:
+            pairs = as_texts(pairs, "pairs")
+            check_equally_many(texts=texts, pairs=pairs)
+            rows_b = [_masked_ids(tokenizer, text) for text in pairs]
+        longest = self.config.max_position_embeddings
+        rows = [
+            tokenizer.pack(a, b, longest)
+            for a, b in zip(rows_a, rows_b, strict=True)
+        ]
+        return round_length(tokenizer.pad(rows), longest)
+
+    def fill_mask(
+        self, texts: list[str], top_k: int = FILL_MASK_CHOICES
+    ) -> list[list[list[Fill]]]:
+        """What may stand where the texts have "[MASK]".
+
+        Args:
+            texts: B texts (not pairs), each with at least one "[MASK]".
+            top_k: most probable pieces for each.
+
+        Returns:
+            For each text, for each of its masks, `top_k` `Fill`s, the most
+            probable first.
+
+        Raises:
+            AlbertError: a text without "[MASK]", or one so long that a mask
+                is cut off; a bare text.
+        """
+        check_positive("top_k", top_k)
+        texts = as_texts(texts)
+        x = self.preprocess(texts)
+        masks = [np.flatnonzero(row == MASK_ID) for row in x["token_ids"]]
+        for text, found in zip(texts, masks, strict=True):
+            written = text.count(MASK)
+            if len(found) != written or not written:
+                raise AlbertError(
+                    f'each text needs "{MASK}" within the first '
+                    f"{self.config.max_position_embeddings} tokens. "
+                    f"Received: {text!r:.80} ({written} masks, {len(found)} "
+                    "of them in reach). Write one, or shorten the text."
+                )
+        positions = np.zeros((len(texts), max(map(len, masks))), "int32")
+        for row, found in enumerate(masks):
+            positions[row, : len(found)] = found
+        outputs = self.predict({**x, "masked_positions": positions}, verbose=0)
+        logits = outputs["mlm"] if isinstance(outputs, dict) else outputs
+        return [
+            [
+                self._fills(text, number, logits[row, number], top_k)
+                for number in range(len(masks[row]))
+            ]
+            for row, text in enumerate(texts)
+        ]
+
+    def _fills(
+        self, text: str, number: int, logits: np.ndarray, top_k: int
+    ) -> list[Fill]:
+        probabilities = np.exp(logits - logits.max())  # [V]
+        probabilities /= probabilities.sum()
+        # The model may know more ids than the vocabulary has pieces.
+        named = probabilities[: self.tokenizer.vocab_size]
+        parts = text.split(MASK)
+        before = MASK.join(parts[: number + 1])
+        after = MASK.join(parts[number + 1 :])
+        fills = []
+        for index in np.argsort(-named)[:top_k]:
+            piece = self.tokenizer.id_to_piece(index)
+            word = piece.replace(WORD_MARK, " ").lstrip()
+            fills.append(
+                Fill(piece, float(named[index]), before + word + after)
+            )
+        return fills
+
+
+@keras.saving.register_keras_serializable("keras_albert")
+class AlbertForPretraining(_MaskedModel):
+    """Masked-LM and a task on the pair of sentences (Paper 3.1, Table 5).
+
+    Args:
+        backbone: the encoder; its word embeddings are the decoder's weights.
+        sentence_task: "sop", sentence order; "nsp", next sentence; None.
+
+    Call arguments:
+        inputs: those of AlbertBackbone, where "[MASK]" in a text is the mask;
+            and `masked_positions`, int [B, P], the positions to predict;
+            every position when absent.
+
+    Returns:
+        dict of float32 logits: `mlm` [B, P, V] and `sop` or `nsp` [B, 2]. In
+        both, class 1 is the pair that was tampered with: swapped, or with a
+        second text from elsewhere.
+    """
+
+    needs_pooler = True
+
+    def __init__(
+        self,
+        backbone: AlbertBackbone,
+        sentence_task: str | None = "sop",
+        **kwargs,
+    ):
+        super().__init__(backbone, **kwargs)
+        check_choice("sentence_task", sentence_task, SENTENCE_TASKS)
+        self.sentence_task = sentence_task
+        self.sentence_pair = None
+        if sentence_task:
+            self.sentence_pair = self._dense(2, "sentence_pair")
+        self.build()
+
+    def build(self, input_shape=None):
+        """Makes the weights; their shapes follow from the config."""
+        super().build()
+        if self.sentence_pair is not None:
+            self.sentence_pair.build((None, self.config.hidden_size))
+
+    def call(self, inputs, training=None):
+        """See the class."""
+        outputs = self.backbone(inputs, training=training)
+        sequence_output = outputs["sequence_output"]
+        logits = {"mlm": self.masked_logits(sequence_output, inputs)}
+        if self.sentence_pair is not None:
+            pair = self.sentence_pair(outputs["pooled_output"])  # [B, 2]
+            logits[self.sentence_task] = ops.cast(pair, "float32")
+        return logits
+
+    def get_config(self):
+        """Serializable arguments of the constructor."""
+        return {**super().get_config(), "sentence_task": self.sentence_task}
+
+
+@keras.saving.register_keras_serializable("keras_albert")
+class AlbertForMaskedLM(_MaskedModel):
+    """Masked-LM alone.
+
+    Args:
+        backbone: the encoder; its word embeddings are the decoder's weights.
+
+    Call arguments:
+        inputs: those of AlbertBackbone, where "[MASK]" in a text is the mask;
+            and `masked_positions`, int [B, P], the positions to predict;
+            every position when absent.
+
+    Returns:
+        float32 logits [B, P, V].
+    """
+
+    def __init__(self, backbone: AlbertBackbone, **kwargs):
+        super().__init__(backbone, **kwargs)
+        self.build()
+
+    def call(self, inputs, training=None):
+        """See the class."""
+        outputs = self.backbone(inputs, training=training)
+        return self.masked_logits(outputs["sequence_output"], inputs)
+
+
+def _masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    first, *others = text.split(MASK)
+    ids = tokenizer.encode(first)
+    blank = tokenizer.piece_to_id(WORD_MARK)
+    for part in others:
+        following = tokenizer.encode(part)
+        # "[MASK]." : the word mark that SentencePiece puts before "." would
+        # say that a blank stands there.
+        if not part[:1].isspace() and following[:1] == [blank]:
+            following = following[1:]
+        ids += [MASK_ID, *following]
+    return ids

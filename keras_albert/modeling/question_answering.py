@@ -1,0 +1,230 @@
+"""Where a context answers a question: SQuAD 1.1 and 2.0.
+
+Letters: B batch, S sequence length, H hidden size, K beam.
+"""
+
+import keras
+from keras import ops
+
+from keras_albert.config import (
+    CLASSIFIER_DROPOUT,
+    QA_BEAM,
+    SEP_ID,
+    AlbertError,
+    check_positive,
+)
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.embeddings import layer_norm
+from keras_albert.modeling.headed import HeadedModel
+from keras_albert.modeling.inputs import as_texts, check_equally_many, names_of
+
+IMPOSSIBLE = -1e30  # logit of a position that holds no answer
+
+
+class _QuestionModel(HeadedModel):
+    """Abstract: reads a question and a context that may hold the answer."""
+
+    def preprocess(self, texts) -> dict:
+        """Texts -> the arrays that the model is called with.
+
+        Args:
+            texts: dict of `question` and `context`, B texts each. What is too
+                long is cut off the end of the longer of the two.
+
+        Returns:
+            `token_ids`, `segment_ids`, `padding_mask`, int32 [B, S]; segment
+            1 is the context.
+        """
+        if not isinstance(texts, dict) or texts.keys() != {
+            "question",
+            "context",
+        }:
+            raise AlbertError(
+                "question answering takes a dict of `question` and "
+                f"`context`. Received: {names_of(texts)}."
+            )
+        questions = as_texts(texts["question"], "question")
+        contexts = as_texts(texts["context"], "context")
+        check_equally_many(question=questions, context=contexts)
+        return self.tokenized(questions, contexts)
+
+
+def _answerable(inputs):
+    """bool [B, S]: the context, without its [SEP]; and [CLS]."""
+    token_ids = inputs["token_ids"]
+    segment_ids = inputs.get("segment_ids")
+    if segment_ids is None:
+        segment_ids = ops.zeros_like(token_ids)
+    in_context = ops.logical_and(
+        ops.equal(segment_ids, 1), ops.not_equal(token_ids, SEP_ID)
+    )
+    padding_mask = inputs.get("padding_mask")
+    if padding_mask is not None:
+        in_context = ops.logical_and(in_context, ops.cast(padding_mask, "bool"))
+    first = ops.equal(ops.cumsum(ops.ones_like(token_ids), axis=1), 1)
+    return ops.logical_or(in_context, first)
+
+
+def _best(logits, count: int):
+    """The log-probabilities and positions of the best, the best first."""
+    log_probs, index = ops.top_k(ops.log_softmax(logits), count)
+    return log_probs, ops.cast(index, "int32")  # int64 on torch
+
+
+@keras.saving.register_keras_serializable("keras_albert")
+class AlbertForQuestionAnswering(_QuestionModel):
+    """Where an answer starts and ends (SQuAD 1.1).
+
+    Args:
+        backbone: the encoder; its pooler is not used.
+
+    Call arguments:
+        inputs: those of AlbertBackbone; segment 1 is the context. Or a dict
+            of texts, see `preprocess`.
+
+    Returns:
+        dict of float32 logits [B, S]: `start` and `end`, of every position,
+        as the reference: nothing is masked.
+
+    Source: reference squad_utils.py, create_v1_model.
+    """
+
+    def __init__(self, backbone: AlbertBackbone, **kwargs):
+        super().__init__(backbone, **kwargs)
+        self.span = self._dense(2, "span")
+        self.build()
+
+    def build(self, input_shape=None):
+        """Makes the weights; their shapes follow from the config."""
+        self.span.build((None, None, self.config.hidden_size))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        """See the class."""
+        x = self.backbone(inputs, training=training)["sequence_output"]
+        start, end = ops.unstack(ops.cast(self.span(x), "float32"), axis=-1)
+        return {"start": start, "end": end}
+
+
+@keras.saving.register_keras_serializable("keras_albert")
+class AlbertForQuestionAnsweringV2(_QuestionModel):
+    """Where an answer starts and ends, and whether there is one (SQuAD 2.0).
+
+    The end is predicted from a given start: the true one in training, each of
+    the K best ones afterwards.
+
+    Args:
+        backbone: the encoder; its pooler is not used.
+        beam: K, starts that are followed, and ends for each.
+        dropout: of the answer class.
+
+    Call arguments:
+        inputs: those of AlbertBackbone; segment 1 is the context. In training
+            also `start_positions`, int [B], the true start.
+
+    Returns:
+        With `start_positions`, a dict of float32 logits: `start` [B, S],
+        `end` [B, S], `answer_class` [B] (above 0: no answer). The loss of the
+        reference is half the cross-entropy of each of the three.
+        Without, the beam: `start_top_log_probs` and `start_top_index` [B, K],
+        `end_top_log_probs` and `end_top_index` [B, K, K] (the ends of each
+        start), and `answer_class` [B].
+
+    Source: reference squad_utils.py L1428-1575.
+    """
+
+    def __init__(
+        self,
+        backbone: AlbertBackbone,
+        beam: int = QA_BEAM,
+        dropout: float = CLASSIFIER_DROPOUT,
+        **kwargs,
+    ):
+        super().__init__(backbone, **kwargs)
+        check_positive("beam", beam)
+        size = self.config.hidden_size
+        self.beam = beam
+        self.start = self._dense(1, "start")
+        self.end_dense = self._dense(size, "end_dense", activation="tanh")
+        self.end_layer_norm = layer_norm("end_layer_norm", self.dtype_policy)
+        self.end = self._dense(1, "end")
+        self.answer_dense = self._dense(size, "answer_dense", activation="tanh")
+        self.dropout = self._dropout(dropout)
+        self.answer = self._dense(1, "answer", use_bias=False)
+        self.build()
+
+    def build(self, input_shape=None):
+        """Makes the weights; their shapes follow from the config."""
+        size = self.config.hidden_size
+        self.start.build((None, None, size))
+        self.end_dense.build((None, None, 2 * size))
+        self.end_layer_norm.build((None, None, size))
+        self.end.build((None, None, size))
+        self.answer_dense.build((None, 2 * size))
+        self.answer.build((None, size))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        """See the class."""
+        x = self.backbone(inputs, training=training)["sequence_output"]
+        answerable = _answerable(inputs)
+        start = self._masked(self.start(x), answerable)  # [B, S]
+        answer_class = self._answer_class(x, start, training)
+        start_positions = inputs.get("start_positions")
+        if start_positions is not None:
+            end = self._end(x, ops.expand_dims(start_positions, 1), answerable)
+            return {
+                "start": start,
+                "end": end[:, 0],
+                "answer_class": answer_class,
+            }
+        beam = min(self.beam, x.shape[1] or self.beam)
+        start_log_probs, start_index = _best(start, beam)  # [B, K]
+        end = self._end(x, start_index, answerable)  # [B, K, S]
+        end_log_probs, end_index = _best(end, beam)  # [B, K, K]
+        return {
+            "start_top_log_probs": start_log_probs,
+            "start_top_index": start_index,
+            "end_top_log_probs": end_log_probs,
+            "end_top_index": end_index,
+            "answer_class": answer_class,
+        }
+
+    def _masked(self, logits, answerable):
+        """[..., S, 1] -> float32 [..., S], IMPOSSIBLE where no answer is."""
+        logits = ops.cast(ops.squeeze(logits, -1), "float32")
+        return ops.where(answerable, logits, IMPOSSIBLE)
+
+    def _end(self, x, starts, answerable):
+        """Of K starts, int [B, K], the logits of the ends, [B, K, S]."""
+        start_vectors = ops.take_along_axis(
+            x, ops.expand_dims(starts, 2), axis=1
+        )  # [B, K, H]
+        start_vectors = ops.expand_dims(start_vectors, 2)  # [B, K, 1, H]
+        batch, length, hidden = ops.shape(x)
+        shape = (batch, ops.shape(starts)[1], length, hidden)  # [B, K, S, H]
+        both = ops.concatenate(
+            [
+                ops.broadcast_to(ops.expand_dims(x, 1), shape),
+                ops.broadcast_to(start_vectors, shape),
+            ],
+            axis=-1,
+        )
+        hidden = self.end_layer_norm(self.end_dense(both))  # [B, K, S, H]
+        return self._masked(self.end(hidden), ops.expand_dims(answerable, 1))
+
+    def _answer_class(self, x, start, training):
+        """float32 [B]: of the expected start's vector beside [CLS]."""
+        probs = ops.cast(ops.softmax(start), x.dtype)  # [B, S]
+        start_vector = ops.einsum("bs,bsh->bh", probs, x)
+        both = ops.concatenate([start_vector, x[:, 0]], axis=-1)  # [B, 2 H]
+        hidden = self.dropout(self.answer_dense(both), training=training)
+        return ops.cast(ops.squeeze(self.answer(hidden), -1), "float32")
+
+    def get_config(self):
+        """Serializable arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "beam": self.beam,
+            "dropout": self.dropout.rate,
+        }
