@@ -23,7 +23,7 @@ from keras_albert.config import (
 from keras_albert.data.pretraining import batch_dataset, import_tensorflow
 from keras_albert.data.shards import LINES_AT_ONCE
 from keras_albert.text.files import check_files, read_lines
-from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.text.tokenizer import Tokenizer, check_batch
 
 # Lengths that batches are padded to. Few, as XLA compiles the model once for
 # each; a doubling wastes less than half of a batch on padding.
@@ -246,6 +246,14 @@ def pack_rows(
     sequence_length: int,
 ) -> list[tuple[np.ndarray, int]]:
     """Token ids of each example, and the length of its segment 0."""
+    check_batch("texts", texts)
+    if pairs is not None:
+        check_batch("pairs", pairs)
+        if len(texts) != len(pairs):
+            raise AlbertError(
+                "`texts` and `pairs` must be equally many. Received: "
+                f"{len(texts)} texts, {len(pairs)} pairs."
+            )
     rows = []
     for start in range(0, len(texts), LINES_AT_ONCE):
         part = slice(start, start + LINES_AT_ONCE)

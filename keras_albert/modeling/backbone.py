@@ -17,6 +17,7 @@ from keras_albert.config import (
     AlbertConfig,
     AlbertError,
     check_positive,
+    check_positive_number,
 )
 from keras_albert.modeling.embeddings import Embeddings, initializer
 from keras_albert.modeling.encoder import Encoder
@@ -72,6 +73,10 @@ class AlbertBackbone(AlbertModel):
             raise AlbertError(
                 "`config` must be an AlbertConfig; AlbertConfig.from_json "
                 f"reads a file. Received: {type(config).__name__}."
+            )
+        if type(pooler) is not bool:
+            raise AlbertError(
+                f"`pooler` must be True or False. Received: {pooler!r}."
             )
         self.config = config
         self.tokenizer = tokenizer
@@ -175,16 +180,19 @@ class AlbertBackbone(AlbertModel):
         Source: Hu et al. 2021, arXiv:2106.09685.
         """
         check_positive("rank", rank)
+        if alpha is not None:
+            check_positive_number("alpha", alpha)
         inside = {
             path: layer
             for path, layer in self.leaves().items()
             if path.startswith("encoder/")
         }
         known = {layer.name for layer in inside.values()}
-        if not targets or not known.issuperset(targets):
+        is_list = isinstance(targets, list | tuple)
+        if not is_list or not targets or not known.issuperset(targets):
             raise AlbertError(
-                f"`targets` must be some of {sorted(known)}. "
-                f"Received: {list(targets)}."
+                f"`targets` must be a list of some of {sorted(known)}. "
+                f"Received: {list(targets) if is_list else targets!r}."
             )
         if self._lora is not None:
             raise AlbertError(

@@ -3,6 +3,7 @@
 import warnings
 
 import keras
+import numpy as np
 
 from keras_albert.config import VOCAB_FILE, AlbertConfig, AlbertError
 from keras_albert.modeling.inputs import (
@@ -90,13 +91,18 @@ class AlbertModel(keras.Model):
         check_inputs(self.config, inputs, self.axes)
         return super().__call__(inputs, *args, **kwargs)
 
-    def fit(self, x=None, *args, validation_data=None, **kwargs):
+    def fit(self, x=None, y=None, *args, validation_data=None, **kwargs):
         """Checks ids in NumPy inputs, then `keras.Model.fit`."""
-        if isinstance(validation_data, tuple):
+        if isinstance(validation_data, list | tuple):
             held_out, *rest = validation_data
+            rest = map(_labels, rest)
             validation_data = (self._arrays(held_out), *rest)
         return super().fit(
-            self._arrays(x), *args, validation_data=validation_data, **kwargs
+            self._arrays(x),
+            _labels(y),
+            *args,
+            validation_data=validation_data,
+            **kwargs,
         )
 
     def train_on_batch(self, x, *args, **kwargs):
@@ -111,9 +117,9 @@ class AlbertModel(keras.Model):
         """Checks ids in NumPy inputs, then `keras.Model.predict_on_batch`."""
         return super().predict_on_batch(self._arrays(x))
 
-    def evaluate(self, x=None, *args, **kwargs):
+    def evaluate(self, x=None, y=None, *args, **kwargs):
         """Checks ids in NumPy inputs, then `keras.Model.evaluate`."""
-        return super().evaluate(self._arrays(x), *args, **kwargs)
+        return super().evaluate(self._arrays(x), _labels(y), *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
         """Checks ids in NumPy inputs, then `keras.Model.predict`."""
@@ -159,3 +165,8 @@ class AlbertModel(keras.Model):
             for layer in self._flatten_layers(include_self=False)
             if isinstance(layer, keras.layers.Dense | keras.layers.Embedding)
         }
+
+
+def _labels(y):
+    """Labels in a list as an array: beside texts a list is natural."""
+    return np.array(y) if isinstance(y, list) else y

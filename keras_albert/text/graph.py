@@ -54,6 +54,11 @@ class GraphTokenizer(tf.Module):
     """
 
     def __init__(self, tokenizer: Tokenizer):
+        if not isinstance(tokenizer, Tokenizer):
+            raise AlbertError(
+                "`tokenizer` must be a Tokenizer. "
+                f"Received: {type(tokenizer).__name__}."
+            )
         super().__init__(name="graph_tokenizer")
         self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
             model=tokenizer.model_bytes, out_type=tf.int32

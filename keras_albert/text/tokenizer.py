@@ -56,6 +56,11 @@ class Tokenizer:
     """
 
     def __init__(self, path: str | Path, lower_case: bool | None = None):
+        if not isinstance(path, str | os.PathLike):
+            raise AlbertError(
+                "`path` must be a path: of a SentencePiece .model file, or of "
+                f"the folder that holds it. Received: {path!r:.60}."
+            )
         file = _model_file(Path(path))
         if lower_case is None:
             lower_case = _saved_lower_case(file.parent / VOCAB_SETTINGS_FILE)
@@ -71,6 +76,11 @@ class Tokenizer:
         return tokenizer
 
     def _load(self, model_bytes: bytes, lower_case: bool, source: str) -> None:
+        if type(lower_case) is not bool:
+            raise AlbertError(
+                "`lower_case` must be True, False or, beside a file, None. "
+                f"Received: lower_case={lower_case!r}."
+            )
         self.model_bytes = model_bytes
         self.lower_case = lower_case
         self._processor = _processor(model_bytes, source)
@@ -172,7 +182,7 @@ class Tokenizer:
         Raises:
             AlbertError: `texts` is a single text.
         """
-        _check_batch("texts", texts)
+        check_batch("texts", texts)
         batch = [self._prepare(text, normalize) for text in texts]
         return [self._resplit(ids) for ids in self._processor.encode(batch)]
 
@@ -193,10 +203,11 @@ class Tokenizer:
         return self._processor.piece_to_id(piece)
 
     def _checked(self, token_id: int) -> int:
-        if not 0 <= token_id < self.vocab_size:
+        is_integer = isinstance(token_id, int | np.integer)
+        if not is_integer or not 0 <= token_id < self.vocab_size:
             raise AlbertError(
-                f"a token id must be in [0, {self.vocab_size}). "
-                f"Received: {token_id}."
+                f"a token id must be an integer in [0, {self.vocab_size}). "
+                f"Received: {token_id!r}."
             )
         return int(token_id)
 
@@ -255,17 +266,20 @@ class Tokenizer:
             AlbertError: a single text instead of a list, lists of unequal
                 length, or `pad_to` below `max_length`.
         """
-        if pad_to is not None and pad_to < max_length:
+        check_max_length(max_length, pair=pairs is not None)
+        if pad_to is not None and (
+            type(pad_to) is not int or pad_to < max_length
+        ):
             raise AlbertError(
-                "`pad_to` must not be below `max_length`. Received: "
-                f"pad_to={pad_to}, max_length={max_length}. "
+                "`pad_to` must be an integer, not below `max_length`. "
+                "Received: "
+                f"pad_to={pad_to!r}, max_length={max_length}. "
                 f"Pass max_length={pad_to} to cut texts to that length."
             )
-        check_max_length(max_length, pair=pairs is not None)
         rows_a = self.encode_batch(texts)
         rows_b = [None] * len(rows_a)
         if pairs is not None:
-            _check_batch("pairs", pairs)
+            check_batch("pairs", pairs)
             if len(pairs) != len(rows_a):
                 raise AlbertError(
                     "`texts` and `pairs` must be equally many. Received: "
@@ -357,8 +371,10 @@ def check_max_length(max_length: int, pair: bool) -> None:
         )
 
 
-def _check_batch(name: str, texts: Iterable[str | bytes]) -> None:
-    if isinstance(texts, str | bytes):
+def check_batch(name: str, texts: Iterable[str | bytes]) -> None:
+    """AlbertError unless these are several texts."""
+    # The items of a dict would be its keys.
+    if isinstance(texts, str | bytes | dict) or not hasattr(texts, "__iter__"):
         raise AlbertError(
             f"`{name}` must be a list of texts. Received: {texts!r:.60}. "
             "Put a single text in a list: [text]."
@@ -414,6 +430,11 @@ def _saved_lower_case(file: Path) -> bool:
 def _processor(
     model_bytes: bytes, source: str
 ) -> sentencepiece.SentencePieceProcessor:
+    if not isinstance(model_bytes, bytes):
+        raise AlbertError(
+            "a vocabulary must be the bytes of a .model file. "
+            f"Received: {type(model_bytes).__name__}."
+        )
     if not model_bytes:
         raise AlbertError(
             f"{source}: the file is empty. Expected a SentencePiece model; "

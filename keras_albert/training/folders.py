@@ -41,6 +41,7 @@ from keras_albert.config import (
     AlbertError,
     ConvertRun,
     PredictRun,
+    check_positive,
     read_json,
 )
 from keras_albert.data.tables import pack_rows, pad_batch
@@ -135,6 +136,10 @@ def load_model(path: str | Path) -> keras.Model:
     Raises:
         AlbertError: the file is missing or damaged.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise AlbertError(
+            f"expected the path of a .keras file. Received: {path!r:.60}."
+        )
     path = Path(path)
     if not path.is_file():
         raise AlbertError(f"{path}: no such file.")
@@ -346,6 +351,7 @@ class Classifier:
                 + "; it was given "
                 + ("single texts." if self.pairs else "pairs.")
             )
+        check_positive("batch_size", batch_size)
         rows = pack_rows(self.tokenizer, texts, pairs, self.sequence_length)
         batch_size = min(batch_size, max(len(rows), 1))
         probabilities = np.zeros((len(rows), len(self.labels)), "float32")

@@ -3,7 +3,11 @@
 import keras
 from keras import ops
 
-from keras_albert.config import MASKED_LM_LOSS_EPSILON
+from keras_albert.config import (
+    MASKED_LM_LOSS_EPSILON,
+    AlbertError,
+    check_positive_number,
+)
 
 
 @keras.saving.register_keras_serializable("keras_albert")
@@ -26,6 +30,7 @@ class WeightedCrossEntropy(keras.losses.Loss):
         name: str = "weighted_cross_entropy",
         **kwargs,
     ):
+        check_positive_number("epsilon", epsilon)
         super().__init__(name=name, **kwargs)
         self.epsilon = epsilon
 
@@ -33,14 +38,30 @@ class WeightedCrossEntropy(keras.losses.Loss):
         """See the class."""
         # `keras.losses.Loss.__call__` divides by a count of examples: replaced.
         logits = ops.cast(y_pred, "float32")
+        _check_shape("y_true", y_true, logits.shape[:-1])
         losses = keras.losses.sparse_categorical_crossentropy(
             y_true, logits, from_logits=True
         )
         if sample_weight is None:
             sample_weight = ops.ones_like(losses)
         weight = ops.cast(sample_weight, "float32")
+        # Of another rank it would be broadcast, along the wrong axis perhaps.
+        _check_shape("sample_weight", weight, losses.shape)
         return ops.sum(weight * losses) / (ops.sum(weight) + self.epsilon)
 
     def get_config(self):
         """Serializable arguments of the constructor."""
         return {"name": self.name, "epsilon": self.epsilon}
+
+
+def _check_shape(name: str, value, expected) -> None:
+    """None is any size."""
+    found, expected = tuple(ops.shape(value)), tuple(expected)
+    sizes = zip(found, expected, strict=False)
+    if len(found) != len(expected) or any(
+        isinstance(a, int) and isinstance(b, int) and a != b for a, b in sizes
+    ):
+        raise AlbertError(
+            f"`{name}` must have the shape of the logits without the last "
+            f"axis, {expected}. Received: {found}."
+        )

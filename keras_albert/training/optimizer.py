@@ -9,7 +9,14 @@ import re
 import keras
 from keras import ops
 
-from keras_albert.config import EXCLUDED_WEIGHTS, OptimizerConfig
+from keras_albert.config import (
+    EXCLUDED_WEIGHTS,
+    AlbertError,
+    OptimizerConfig,
+    check_positive_number,
+    check_probability,
+    is_number,
+)
 from keras_albert.training.distribution import optimizer_reduces_replicas
 
 
@@ -52,6 +59,23 @@ class Lamb(keras.optimizers.Optimizer):
         name: str = "lamb",
         **kwargs,
     ):
+        if is_number(learning_rate) or not callable(learning_rate):
+            check_positive_number("learning_rate", learning_rate)
+        check_probability("beta_1", beta_1)
+        check_probability("beta_2", beta_2)
+        check_positive_number("epsilon", epsilon)
+        if not is_number(weight_decay) or weight_decay < 0:
+            raise AlbertError(
+                "`weight_decay` must be a number, 0 (none) or more. "
+                f"Received: weight_decay={weight_decay!r}."
+            )
+        if global_clipnorm is not None:
+            check_positive_number("global_clipnorm", global_clipnorm)
+        _check_patterns("exclude_from_weight_decay", exclude_from_weight_decay)
+        if exclude_from_layer_adaptation is not None:
+            _check_patterns(
+                "exclude_from_layer_adaptation", exclude_from_layer_adaptation
+            )
         super().__init__(
             learning_rate=learning_rate,
             global_clipnorm=global_clipnorm,
@@ -154,6 +178,20 @@ def make_optimizer(config: OptimizerConfig, learning_rate) -> Lamb:
         layer_adaptation=config.optimizer == "lamb",
         global_clipnorm=config.clip_norm,
     )
+
+
+def _check_patterns(name: str, patterns) -> None:
+    # A bare string would be read as the patterns of its letters.
+    try:
+        if isinstance(patterns, str):
+            raise TypeError("a single string")
+        for pattern in patterns:
+            re.compile(pattern)
+    except (TypeError, re.error) as error:
+        raise AlbertError(
+            f"`{name}` must be a list of regular expressions ({error}). "
+            f"Received: {name}={patterns!r}."
+        ) from None
 
 
 def _found(patterns: tuple[str, ...], path: str) -> bool:

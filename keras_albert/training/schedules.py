@@ -3,7 +3,11 @@
 import keras
 from keras import ops
 
-from keras_albert.config import check_positive_number, check_warmup
+from keras_albert.config import (
+    check_positive,
+    check_positive_number,
+    check_warmup,
+)
 
 
 @keras.saving.register_keras_serializable("keras_albert")
@@ -30,7 +34,9 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         power: float = 1.0,
     ):
         check_positive_number("learning_rate", learning_rate)
+        check_positive("steps", steps)
         check_warmup(warmup_steps, steps)
+        check_positive_number("power", power)
         self.learning_rate = learning_rate
         self.steps = steps
         self.warmup_steps = warmup_steps

@@ -138,6 +138,9 @@ def lora_twice(h):
 
 
 BACKBONES = [
+    row("`pooler` must be True or False.*'no'", backbone(pooler="no")),
+    row("alpha=0", lora(2, alpha=0)),
+    row("`targets` must be a list.*: 3", lora(2, targets=3)),
     row(
         "AlbertConfig.from_json.*Received: str",
         lambda h: ka.AlbertBackbone("base_v2"),
@@ -488,6 +491,17 @@ TOKENIZERS = [
         lambda h: h.tokenizer(["a"], max_length="x"),
     ),
     row("str or UTF-8 bytes.*3", lambda h: h.tokenizer.encode(3)),
+    row("`path` must be a path.*None", lambda h: Tokenizer(None)),
+    row(
+        "True, False.*lower_case='no'",
+        lambda h: Tokenizer.from_bytes(h.tokenizer.model_bytes, "no"),
+    ),
+    row("bytes of a .model.*str", lambda h: Tokenizer.from_bytes("x")),
+    row("list of texts.*None", lambda h: h.tokenizer(None)),
+    row("list of texts.*'text'", lambda h: h.tokenizer({"text": 1})),
+    row("pad_to='x'", lambda h: h.tokenizer(["a"], max_length=5, pad_to="x")),
+    row(r"integer in \[0, 160\).*'a'", lambda h: h.tokenizer.decode(["a"])),
+    row("integer in .*1.5", lambda h: h.tokenizer.id_to_piece(1.5)),
 ]
 
 
@@ -519,6 +533,9 @@ FILES = [
         lambda h: ka.load_tf1(h.backbone, h.folder / "none"),
     ),
     row(r"'bare'.*\[text\]", lambda h: h.served.predict("bare")),
+    row("path of a .keras file.*3", lambda h: ka.load_model(3)),
+    row("list of texts.*'a'", lambda h: h.served.predict({"a": 1})),
+    row("batch_size=0", lambda h: h.served.probabilities(["a"], batch_size=0)),
     row("str or UTF-8 bytes.*None", lambda h: h.served.predict([None])),
     row(
         "trained on single texts; it was given pairs",
@@ -527,6 +544,43 @@ FILES = [
 ]
 
 TRAINING = [
+    row("steps=10.5", lambda h: ka.WarmupPolynomialDecay(0.1, 10.5)),
+    row("steps='x'", lambda h: ka.WarmupPolynomialDecay(0.1, "x")),
+    row("power=-1", lambda h: ka.WarmupPolynomialDecay(0.1, 10, 2, -1)),
+    *(
+        row(message, lambda h, options=options: ka.Lamb(**options))
+        for message, options in (
+            ("learning_rate=-1", {"learning_rate": -1}),
+            ("learning_rate=nan", {"learning_rate": float("nan")}),
+            ("learning_rate='x'", {"learning_rate": "x"}),
+            ("beta_1=1.5", {"beta_1": 1.5}),
+            ("beta_2='a'", {"beta_2": "a"}),
+            ("epsilon=-1", {"epsilon": -1}),
+            ("0 .none. or more.*weight_decay=-1", {"weight_decay": -1}),
+            ("global_clipnorm=-1", {"global_clipnorm": -1}),
+            (
+                "list of regular expressions .a single string.*'bias'",
+                {"exclude_from_weight_decay": "bias"},
+            ),
+            (
+                r"list of regular expressions .*\('\(',\)",
+                {"exclude_from_layer_adaptation": ("(",)},
+            ),
+        )
+    ),
+    row("epsilon=-1", lambda h: ka.WeightedCrossEntropy(epsilon=-1)),
+    row(
+        r"`sample_weight` must.*\(3, 3\).*\(3,\)",
+        lambda h: ka.WeightedCrossEntropy()(
+            np.zeros((3, 3), int), np.zeros((3, 3, 5)), np.ones(3)
+        ),
+    ),
+    row(
+        r"`y_true` must have.*\(2,\).*\(2, 3\)",
+        lambda h: ka.WeightedCrossEntropy()(
+            np.zeros((2, 3), int), np.zeros((2, 5))
+        ),
+    ),
     row(
         "`learning_rate` must be a positive number.*=0",
         lambda h: ka.WarmupPolynomialDecay(0, 10),
@@ -578,3 +632,9 @@ def test_settings_file_of_another_package(tmp_path):
     (tmp_path / "task.json").write_text(json.dumps({"task": "translation"}))
     with pytest.raises(AlbertError, match=r"task\.json: not what .*another"):
         ka.Classifier.load(tmp_path)
+
+
+def test_labels_in_lists(here):
+    x, y = ["a text", "another"], [[0, 1, 0], [1, 0, 0]]
+    here.classifier.fit(x, y, validation_data=[x, y], verbose=0)
+    assert here.classifier.evaluate(x, y, verbose=0) > 0
