@@ -496,7 +496,9 @@ def _there(model: AlbertModel) -> tuple[str, dict]:
     if isinstance(model, AlbertForPretraining):
         task = own["sentence_task"]
         if task == "sop":
-            return "AlbertForPreTraining", {}
+            # transformers drops out before its sentence-order head, the
+            # original does not.
+            return "AlbertForPreTraining", {"classifier_dropout_prob": 0.0}
         if task is None:
             return "AlbertForMaskedLM", {}
     elif isinstance(model, AlbertForMaskedLM):

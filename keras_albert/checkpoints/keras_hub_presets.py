@@ -144,8 +144,9 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
 
     KerasHub always projects and pools: where a model does not, it gets an
     identity and zeros. Labels have no names there, halves that layers share
-    alone are written once for each layer, and its tokenizer does not
-    lower-case: give it lower-case text where this one does.
+    alone are written once for each layer, `initializer_range` is not kept,
+    and its tokenizer does not lower-case: give it lower-case text where this
+    one does.
 
     Args:
         model: an encoder, masked LM, or classifier with one label a text.

@@ -14,7 +14,11 @@ from keras_albert.checkpoints.names import (
 )
 from keras_albert.config import AlbertConfig, AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.model import AlbertModel
+from keras_albert.modeling.model import (
+    AlbertModel,
+    check_not_quantized,
+    check_plain,
+)
 
 EXPORT_ENCODER = "Export its encoder: model.backbone, or `convert --backbone`."
 SHOWN = 40  # names in one error; a wrong config spoils every weight
@@ -26,7 +30,7 @@ def weights_of(model: AlbertModel) -> dict[str, np.ndarray]:
     Raises:
         AlbertError: the model is quantized.
     """
-    _check_not_quantized(model)
+    check_not_quantized(model)
     values = {
         name: _array(variable) for name, variable in variables(model).items()
     }
@@ -103,7 +107,7 @@ def imported(
     """
     config = model.config
     check_groups(config, dialect)
-    _check_plain(model)
+    check_plain(model)
     targets = variables(model)
     values: dict[str, np.ndarray] = {}
     problems, used, known = [], set(), set()
@@ -188,16 +192,23 @@ def encoder_of(model: AlbertModel) -> AlbertBackbone:
     return model if isinstance(model, AlbertBackbone) else model.backbone
 
 
-def with_pooler(backbone: AlbertBackbone) -> AlbertBackbone:
-    """The encoder itself, or a copy of one that lacks a pooler with one."""
-    if backbone.pooler is not None:
+def plain_encoder(backbone: AlbertBackbone) -> AlbertBackbone:
+    """The encoder itself; or a copy with a pooler, and adapters merged.
+
+    Raises:
+        AlbertError: it is quantized.
+    """
+    values = weights_of(backbone)
+    adapted = any(layer.lora_enabled for layer in backbone.leaves().values())
+    if backbone.pooler is not None and not adapted:
         return backbone
     config = backbone.config
     copy = AlbertBackbone(config, tokenizer=backbone.tokenizer)
-    values = weights_of(backbone)
     for name, variable in variables(copy).items():
         if name in values:
             variable.assign(values[name])
+    if backbone.pooler is not None:
+        return copy
     # From a fixed seed: what follows has seeds of its own, to be repeatable.
     start = keras.initializers.TruncatedNormal(
         stddev=config.initializer_range, seed=0
@@ -221,28 +232,6 @@ def _rows(config: AlbertConfig, dialect: str):
     return [
         row for row in name_table(config) if getattr(row, dialect) is not None
     ]
-
-
-def _check_not_quantized(model: AlbertModel) -> None:
-    quantized = [
-        path
-        for path, layer in model.leaves().items()
-        if layer.quantization_mode is not None
-    ]
-    if quantized:
-        raise AlbertError(
-            f"the model is quantized ({_listed(quantized)}); its weights "
-            "cannot be exchanged. Take the model from before `quantize`."
-        )
-
-
-def _check_plain(model: AlbertModel) -> None:
-    _check_not_quantized(model)
-    if any(layer.lora_enabled for layer in model.leaves().values()):
-        raise AlbertError(
-            "weights are loaded into a model without adapters. Load them "
-            "before `enable_lora`."
-        )
 
 
 def _array(value) -> np.ndarray:

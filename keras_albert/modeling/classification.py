@@ -62,7 +62,7 @@ class AlbertForSequenceClassification(HeadedModel):
         self.num_labels = num_labels
         self.problem = problem
         self.dropout = self._dropout(dropout)
-        self.classifier = self._dense(num_labels, "classifier")
+        self.classifier = self._logits(num_labels, "classifier")
         self.build()
 
     def build(self, input_shape=None):
@@ -74,7 +74,7 @@ class AlbertForSequenceClassification(HeadedModel):
         """See the class."""
         pooled = self.backbone(inputs, training=training)["pooled_output"]
         logits = self.classifier(self.dropout(pooled, training=training))
-        return ops.cast(logits, "float32")  # [B, C]
+        return logits  # [B, C]
 
     def get_config(self):
         """Serializable arguments of the constructor."""
@@ -116,7 +116,7 @@ class AlbertForTokenClassification(HeadedModel):
         self.labels = _checked_labels(num_labels, labels, least=2)
         self.num_labels = num_labels
         self.dropout = self._dropout(dropout)
-        self.classifier = self._dense(num_labels, "classifier")
+        self.classifier = self._logits(num_labels, "classifier")
         self.build()
 
     def build(self, input_shape=None):
@@ -128,7 +128,7 @@ class AlbertForTokenClassification(HeadedModel):
         """See the class."""
         x = self.backbone(inputs, training=training)["sequence_output"]
         logits = self.classifier(self.dropout(x, training=training))
-        return ops.cast(logits, "float32")  # [B, S, C]
+        return logits  # [B, S, C]
 
     def word_examples(
         self, words: list[list[str]], labels: list[list[int]] | None = None
@@ -227,7 +227,7 @@ class AlbertForMultipleChoice(HeadedModel):
     ):
         super().__init__(backbone, **kwargs)
         self.dropout = self._dropout(dropout)
-        self.classifier = self._dense(1, "classifier")
+        self.classifier = self._logits(1, "classifier")
         self.build()
 
     def build(self, input_shape=None):
@@ -245,7 +245,7 @@ class AlbertForMultipleChoice(HeadedModel):
         }
         pooled = self.backbone(rows, training=training)["pooled_output"]
         logits = self.classifier(self.dropout(pooled, training=training))
-        return ops.cast(ops.reshape(logits, (-1, choices)), "float32")
+        return ops.reshape(logits, (-1, choices))
 
     def preprocess(self, texts) -> dict:
         """Texts -> the arrays that the model is called with.

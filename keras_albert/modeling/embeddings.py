@@ -32,18 +32,22 @@ class Embeddings(layers.Layer):
         super().__init__(**kwargs)
         self.config = config
 
-        def table(kind, size, name):
+        def table(kind, size, name, **kwargs):
             return kind(
                 size,
                 config.embedding_size,
                 embeddings_initializer=initializer(config),
                 dtype=self.dtype_policy,
                 name=name,
+                **kwargs,
             )
 
         # Reversible: the masked-LM decoder is the same table.
         self.word = table(
-            layers.ReversibleEmbedding, config.vocab_size, "word_embeddings"
+            layers.ReversibleEmbedding,
+            config.vocab_size,
+            "word_embeddings",
+            reverse_dtype="float32",
         )
         self.segment = table(
             layers.Embedding, config.type_vocab_size, "token_type_embeddings"
@@ -80,7 +84,7 @@ class Embeddings(layers.Layer):
         """int [B, S], int [B, S] -> float [B, S, H]."""
         # A cumulative sum, not a slice of the table: slices of unknown length
         # break several exporters.
-        positions = ops.cumsum(ops.ones_like(token_ids), axis=1) - 1
+        positions = ops.cumsum(ops.ones_like(token_ids, "int32"), axis=1) - 1
         x = self.word(token_ids)
         x = x + self.segment(segment_ids)
         x = x + self.position(positions)

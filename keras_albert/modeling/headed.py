@@ -35,10 +35,13 @@ class HeadedModel(AlbertModel):
         return layers.Dense(
             units,
             kernel_initializer=initializer(self.config),
-            dtype=self.dtype_policy,
             name=name,
-            **kwargs,
+            **{"dtype": self.dtype_policy, **kwargs},
         )
+
+    def _logits(self, units: int, name: str, **kwargs) -> layers.Dense:
+        """The last projection: in float32, whatever comes before."""
+        return self._dense(units, name, dtype="float32", **kwargs)
 
     def _dropout(self, rate: float) -> layers.Dropout:
         check_probability("dropout", rate)
@@ -46,10 +49,11 @@ class HeadedModel(AlbertModel):
 
     def get_config(self):
         """Serializable arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "backbone": keras.saving.serialize_keras_object(self.backbone),
-        }
+        backbone = keras.saving.serialize_keras_object(self.backbone)
+        # Two heads of one functional model may stand on one backbone: one
+        # again when they are loaded.
+        backbone["shared_object_id"] = id(self.backbone)
+        return {**super().get_config(), "backbone": backbone}
 
     @classmethod
     def from_config(cls, config):

@@ -115,7 +115,9 @@ def check_inputs(
         )
         raise AlbertError(
             "Inputs must be a dict with `token_ids` (and `segment_ids`, "
-            f"`padding_mask`), as Tokenizer returns. Received: {received}."
+            f"`padding_mask`), as Tokenizer returns. Received: {received}. "
+            "Texts go in as lists or arrays; in a dataset or generator, make "
+            "ids of them first: model.preprocess(texts)."
         )
     allowed = {*TOKEN_INPUTS, *POSITION_INPUTS}
     if unknown := sorted(inputs.keys() - allowed, key=str):

@@ -59,6 +59,7 @@ class MaskedLMHead(layers.Layer):
             name="output_bias",
             shape=(self.config.vocab_size,),
             initializer="zeros",
+            autocast=False,  # stays float32, as the logits do
         )
         self.built = True
 
@@ -66,9 +67,7 @@ class MaskedLMHead(layers.Layer):
         """float [B, P, H], the embedding layer -> float32 [B, P, V]."""
         x = self.layer_norm(self.dense(x))  # [B, P, E]
         logits = word_table(x, reverse=True)  # [B, P, V]
-        return ops.cast(logits, "float32") + ops.cast(
-            self.output_bias, "float32"
-        )
+        return ops.cast(logits, "float32") + self.output_bias
 
 
 class Fill(NamedTuple):
@@ -218,7 +217,7 @@ class AlbertForPretraining(_MaskedModel):
         self.sentence_task = sentence_task
         self.sentence_pair = None
         if sentence_task:
-            self.sentence_pair = self._dense(2, "sentence_pair")
+            self.sentence_pair = self._logits(2, "sentence_pair")
         self.build()
 
     def build(self, input_shape=None):
@@ -233,8 +232,9 @@ class AlbertForPretraining(_MaskedModel):
         sequence_output = outputs["sequence_output"]
         logits = {"mlm": self.masked_logits(sequence_output, inputs)}
         if self.sentence_pair is not None:
-            pair = self.sentence_pair(outputs["pooled_output"])  # [B, 2]
-            logits[self.sentence_task] = ops.cast(pair, "float32")
+            logits[self.sentence_task] = self.sentence_pair(
+                outputs["pooled_output"]
+            )
         return logits
 
     def get_config(self):

@@ -5,7 +5,12 @@ import warnings
 import keras
 import numpy as np
 
-from keras_albert.config import VOCAB_FILE, AlbertConfig, AlbertError
+from keras_albert.config import (
+    VOCAB_FILE,
+    AlbertConfig,
+    AlbertError,
+    check_choice,
+)
 from keras_albert.modeling.inputs import (
     ROW,
     as_texts,
@@ -23,7 +28,8 @@ class AlbertModel(keras.Model):
     Shapes are checked when the model is called or traced. Ids are checked
     where they arrive as NumPy arrays (`model(x)`, `fit`, `evaluate`,
     `predict`): in a compiled graph JAX would clamp an id out of range
-    silently. Texts are tokenized in the same places, by `preprocess`.
+    silently; so it does where the model is a part of another. Texts are
+    tokenized in the same places, by `preprocess`.
     """
 
     config: AlbertConfig
@@ -125,43 +131,60 @@ class AlbertModel(keras.Model):
         """Checks ids in NumPy inputs, then `keras.Model.predict`."""
         return super().predict(self._arrays(x), *args, **kwargs)
 
-    # Which layers are int8 is kept with the model.
+    # What is int8 and what is frozen is kept with the model.
 
-    def quantize(self, mode=None, **kwargs):
-        """`keras.Model.quantize` of every projection and table.
+    def quantize(self, mode="int8", **kwargs):
+        """`keras.Model.quantize` of every projection and table, in int8.
 
-        Shared weights are quantized once and serve all layers. For inference;
-        gradients of int8 weights do not exist.
+        Shared weights are quantized once and serve all layers. For inference:
+        int8 weights have no gradient.
+
+        Raises:
+            AlbertError: another mode, or a model with relaxed sharing, whose
+                kernels are sums.
         """
+        check_choice("mode", mode, ("int8",))
+        if self.config.relaxed_rank:
+            raise AlbertError(
+                "relaxed sharing cannot be quantized. Expected relaxed_rank=0. "
+                f"Received: relaxed_rank={self.config.relaxed_rank}."
+            )
         with warnings.catch_warnings():
             # Keras names each layer that has no weights to quantize.
             warnings.filterwarnings("ignore", message=".*quantize.*implement")
             super().quantize(mode, **kwargs)
 
     def get_config(self):
-        """Serializable arguments of the constructor, and what is quantized."""
-        modes = {
-            path: layer.quantization_mode
-            for path, layer in self.leaves().items()
-            if layer.quantization_mode is not None
+        """Serializable arguments of the constructor, and what is special."""
+        return {
+            **super().get_config(),
+            "quantized": [
+                path
+                for path, layer in self.leaves().items()
+                if layer.quantization_mode is not None
+            ],
+            "frozen": [_name(v) for v in self.weights if not v.trainable],
         }
-        return {**super().get_config(), "quantized": modes}
 
     @classmethod
     def from_config(cls, config):
         """The inverse of `get_config`."""
         config = dict(config)
-        modes = config.pop("quantized", {})
+        quantized = config.pop("quantized", [])
+        frozen = config.pop("frozen", [])
         model = cls(**config)
         for path, layer in model.leaves().items():
-            if path in modes and layer.quantization_mode is None:
-                layer.quantize(modes[path])
+            if path in quantized and layer.quantization_mode is None:
+                layer.quantize("int8")
+        for weight in model.weights:
+            if _name(weight) in frozen:
+                weight.trainable = False
         return model
 
     def leaves(self) -> dict[str, keras.layers.Layer]:
         """The projections and tables, by path without the model's name."""
         return {
-            layer.path.split("/", 1)[1]: layer
+            _name(layer): layer
             for layer in self._flatten_layers(include_self=False)
             if isinstance(layer, keras.layers.Dense | keras.layers.Embedding)
         }
@@ -170,3 +193,36 @@ class AlbertModel(keras.Model):
 def _labels(y):
     """Labels in a list as an array: beside texts a list is natural."""
     return np.array(y) if isinstance(y, list) else y
+
+
+def _name(part) -> str:
+    """The path of a layer or weight, without the model's own name."""
+    return part.path.split("/", 1)[1]
+
+
+def check_not_quantized(model: AlbertModel) -> None:
+    """AlbertError where a projection or table is int8."""
+    quantized = [
+        path
+        for path, layer in model.leaves().items()
+        if layer.quantization_mode is not None
+    ]
+    if quantized:
+        raise AlbertError(
+            "the model is quantized, its weights cannot be exchanged. "
+            f"Received: int8 in {quantized[0]} and {len(quantized) - 1} more. "
+            "Take the model from before `quantize`."
+        )
+
+
+def check_plain(model: AlbertModel) -> None:
+    """AlbertError where a model is quantized or has adapters."""
+    check_not_quantized(model)
+    adapted = [p for p, each in model.leaves().items() if each.lora_enabled]
+    if adapted:
+        raise AlbertError(
+            "weights are exchanged between models without adapters. "
+            f"Received: LoRA in {', '.join(adapted)}. Load them before "
+            "`enable_lora`, or merge an adapted model: "
+            "`keras-albert convert`."
+        )

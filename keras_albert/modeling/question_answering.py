@@ -61,7 +61,7 @@ def _answerable(inputs):
     padding_mask = inputs.get("padding_mask")
     if padding_mask is not None:
         in_context = ops.logical_and(in_context, ops.cast(padding_mask, "bool"))
-    first = ops.equal(ops.cumsum(ops.ones_like(token_ids), axis=1), 1)
+    first = ops.equal(ops.cumsum(ops.ones_like(token_ids, "int32"), axis=1), 1)
     return ops.logical_or(in_context, first)
 
 
@@ -91,7 +91,7 @@ class AlbertForQuestionAnswering(_QuestionModel):
 
     def __init__(self, backbone: AlbertBackbone, **kwargs):
         super().__init__(backbone, **kwargs)
-        self.span = self._dense(2, "span")
+        self.span = self._logits(2, "span")
         self.build()
 
     def build(self, input_shape=None):
@@ -102,7 +102,7 @@ class AlbertForQuestionAnswering(_QuestionModel):
     def call(self, inputs, training=None):
         """See the class."""
         x = self.backbone(inputs, training=training)["sequence_output"]
-        start, end = ops.unstack(ops.cast(self.span(x), "float32"), axis=-1)
+        start, end = ops.unstack(self.span(x), axis=-1)
         return {"start": start, "end": end}
 
 
@@ -124,11 +124,14 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
 
     Returns:
         With `start_positions`, a dict of float32 logits: `start` [B, S],
-        `end` [B, S], `answer_class` [B] (above 0: no answer). The loss of the
-        reference is half the cross-entropy of each of the three.
+        `end` [B, S], `answer_class` [B, 1] (above 0: no answer). The loss of
+        the reference is half the cross-entropy of each of the three.
         Without, the beam: `start_top_log_probs` and `start_top_index` [B, K],
         `end_top_log_probs` and `end_top_index` [B, K, K] (the ends of each
-        start), and `answer_class` [B].
+        start), and `answer_class` [B, 1]. Rows need K tokens or more.
+
+    Raises:
+        AlbertError: training without `start_positions`.
 
     Source: reference squad_utils.py L1428-1575.
     """
@@ -144,13 +147,13 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
         check_positive("beam", beam)
         size = self.config.hidden_size
         self.beam = beam
-        self.start = self._dense(1, "start")
+        self.start = self._logits(1, "start")
         self.end_dense = self._dense(size, "end_dense", activation="tanh")
         self.end_layer_norm = layer_norm("end_layer_norm", self.dtype_policy)
-        self.end = self._dense(1, "end")
+        self.end = self._logits(1, "end")
         self.answer_dense = self._dense(size, "answer_dense", activation="tanh")
         self.dropout = self._dropout(dropout)
-        self.answer = self._dense(1, "answer", use_bias=False)
+        self.answer = self._logits(1, "answer", use_bias=False)
         self.build()
 
     def build(self, input_shape=None):
@@ -171,6 +174,13 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
         start = self._masked(self.start(x), answerable)  # [B, S]
         answer_class = self._answer_class(x, start, training)
         start_positions = inputs.get("start_positions")
+        if training and start_positions is None:
+            raise AlbertError(
+                "training needs `start_positions`, int [batch], the token at "
+                f"which each answer starts. Received: {sorted(inputs)}. For "
+                "texts: x = model.preprocess(texts); "
+                "x['start_positions'] = ..."
+            )
         if start_positions is not None:
             end = self._end(x, ops.expand_dims(start_positions, 1), answerable)
             return {
@@ -192,8 +202,7 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
 
     def _masked(self, logits, answerable):
         """[..., S, 1] -> float32 [..., S], IMPOSSIBLE where no answer is."""
-        logits = ops.cast(ops.squeeze(logits, -1), "float32")
-        return ops.where(answerable, logits, IMPOSSIBLE)
+        return ops.where(answerable, ops.squeeze(logits, -1), IMPOSSIBLE)
 
     def _end(self, x, starts, answerable):
         """Of K starts, int [B, K], the logits of the ends, [B, K, S]."""
@@ -214,12 +223,12 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
         return self._masked(self.end(hidden), ops.expand_dims(answerable, 1))
 
     def _answer_class(self, x, start, training):
-        """float32 [B]: of the expected start's vector beside [CLS]."""
+        """float32 [B, 1]: of the expected start's vector beside [CLS]."""
         probs = ops.cast(ops.softmax(start), x.dtype)  # [B, S]
         start_vector = ops.einsum("bs,bsh->bh", probs, x)
         both = ops.concatenate([start_vector, x[:, 0]], axis=-1)  # [B, 2 H]
         hidden = self.dropout(self.answer_dense(both), training=training)
-        return ops.cast(ops.squeeze(self.answer(hidden), -1), "float32")
+        return self.answer(hidden)
 
     def get_config(self):
         """Serializable arguments of the constructor."""

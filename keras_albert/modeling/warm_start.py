@@ -3,11 +3,11 @@
 from keras_albert.config import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.encoder import SHARED_HALVES, Encoder
-from keras_albert.modeling.model import AlbertModel
+from keras_albert.modeling.model import AlbertModel, check_plain
 
 
-def warm_start(model: AlbertModel, source: AlbertModel) -> None:
-    """Sets every weight of `model` from a model with fewer layers or groups.
+def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
+    """Sets the weights of `model` from a model with fewer layers or groups.
 
     Layer l of L begins as layer l * L0 // L of the source's L0, and what the
     layers of a group share, as the first of them. So where the source shares
@@ -18,11 +18,15 @@ def warm_start(model: AlbertModel, source: AlbertModel) -> None:
 
     Args:
         model: changed in place; a backbone or a headed model.
-        source: of the same kind, with the same sizes but those numbers.
+        source: with the same sizes but those numbers.
+
+    Returns:
+        Names of the heads' and the pooler's weights that the source lacks:
+        they keep the start that they have.
 
     Raises:
-        AlbertError: lists every weight that does not fit; the model is then
-            unchanged.
+        AlbertError: lists every weight that does not fit, or one of the models
+            is quantized or has adapters; the model is then unchanged.
 
     Source: Paper Table 11; reference modeling.py, `init_from_group0`.
     """
@@ -30,9 +34,15 @@ def warm_start(model: AlbertModel, source: AlbertModel) -> None:
     pairs = _encoder_pairs(ours.encoder, theirs.encoder)
     in_encoder = {id(weight) for weight in ours.encoder.weights}
     known = {_name(weight): weight for weight in source.weights}
+    kept = []
     for weight in model.weights:
-        if id(weight) not in in_encoder:
-            pairs.append((weight, known.get(_name(weight))))
+        name = _name(weight)
+        if id(weight) in in_encoder:
+            continue
+        if name in known or name.startswith("embeddings/"):
+            pairs.append((weight, known.get(name)))
+        else:
+            kept.append(name)
     problems = []
     for weight, start in pairs:
         if start is None:
@@ -50,6 +60,7 @@ def warm_start(model: AlbertModel, source: AlbertModel) -> None:
         )
     for weight, start in pairs:
         weight.assign(start)
+    return kept
 
 
 def _backbone(model: AlbertModel) -> AlbertBackbone:
@@ -58,6 +69,7 @@ def _backbone(model: AlbertModel) -> AlbertBackbone:
             "a warm start needs two models of this package. Received: "
             f"{type(model).__name__}."
         )
+    check_plain(model)
     return model if isinstance(model, AlbertBackbone) else model.backbone
 
 

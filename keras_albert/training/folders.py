@@ -30,7 +30,7 @@ from keras_albert.checkpoints.keras_hub_presets import (
 )
 from keras_albert.checkpoints.places import locate
 from keras_albert.checkpoints.tf1 import find_tf1, load_tf1_model
-from keras_albert.checkpoints.transfer import encoder_of, with_pooler
+from keras_albert.checkpoints.transfer import encoder_of, plain_encoder
 from keras_albert.config import (
     CONFIG_FILE,
     MODEL_FILE,
@@ -229,10 +229,11 @@ def load_pretrained(
     """The encoder and vocabulary of any source that `load` takes.
 
     An encoder without a pooler (of a masked LM of transformers, say) gets a
-    fresh one, always the same.
+    fresh one, always the same; adapters (LoRA) are merged.
 
     Raises:
-        AlbertError: as `load`, and where there is no vocabulary.
+        AlbertError: as `load`, where there is no vocabulary, and where the
+            model is quantized.
     """
     backbone = load(source, backbone=True)
     if backbone.tokenizer is None:
@@ -240,7 +241,7 @@ def load_pretrained(
             f"{source}: the model has no vocabulary. Put its {VOCAB_FILE} into "
             "the folder."
         )
-    return with_pooler(backbone), backbone.tokenizer
+    return plain_encoder(backbone), backbone.tokenizer
 
 
 _OURS = "a folder of this package"

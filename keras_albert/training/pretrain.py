@@ -78,8 +78,8 @@ def pretrain(run: PretrainRun) -> dict:
             config, loop=run.loop, remat=run.remat, dtype=run.precision
         )
     )
-    if source:
-        warm_start(model, source)
+    if source and (fresh := warm_start(model, source)):
+        print(f"{run.warm_start} has no weights for {', '.join(fresh)}")
     output = claim_folder(run.output, run)
 
     compile_for_pretraining(

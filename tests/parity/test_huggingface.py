@@ -408,6 +408,15 @@ def test_labels_and_problem(tmp_path):
         assert again.get_config()["dropout"] == 0.25
 
 
+def test_sentence_order_has_no_dropout_there(tmp_path):
+    """The original has none; transformers would take 0.1 by itself."""
+    save_huggingface(
+        AlbertForPretraining(AlbertBackbone(our_config())), tmp_path / "there"
+    )
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "there")
+    assert config.classifier_dropout_prob == 0
+
+
 def test_labels_from_transformers(tmp_path):
     model = their_model("AlbertForSequenceClassification", num_labels=1)
     model.save_pretrained(tmp_path / "regression")

@@ -22,9 +22,9 @@ from keras_albert.checkpoints.names import (
 from keras_albert.checkpoints.transfer import (
     exported,
     imported,
+    plain_encoder,
     variables,
     weights_of,
-    with_pooler,
 )
 from keras_albert.config import AlbertConfig, AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
@@ -234,7 +234,7 @@ def test_half_written_folders_vanish(tmp_path, monkeypatch):
 
 def test_a_pooler_is_added():
     bare = randomized(AlbertBackbone(CONFIG, pooler=False))
-    first, second = with_pooler(bare), with_pooler(bare)
+    first, second = plain_encoder(bare), plain_encoder(bare)
     assert same_weights(first, second)
     values = weights_of(first)
     assert values.pop("pooler/kernel").std() > 0
@@ -242,7 +242,7 @@ def test_a_pooler_is_added():
     for name, value in weights_of(bare).items():
         assert np.array_equal(value, values.pop(name))
     assert not values
-    assert with_pooler(first) is first
+    assert plain_encoder(first) is first
 
 
 # Sources.

@@ -178,3 +178,32 @@ def test_evaluate_has_no_examples_of_converted_weights(tmp_path, masked_lm):
     evaluation = EvaluateRun(model=tmp_path / "ours", data=tmp_path)
     with pytest.raises(AlbertError, match=r"no examples.*finetune"):
         evaluate(evaluation)
+
+
+def test_adapters_are_merged_for_finetuning(tmp_path, masked_lm):
+    masked_lm.backbone.enable_lora(2)
+    rng = np.random.default_rng(3)
+    for variable in masked_lm.backbone.trainable_variables:
+        variable.assign(rng.normal(scale=0.3, size=variable.shape))
+    merged = weights_of(masked_lm)
+    masked_lm.save(tmp_path / "adapted.keras")
+    backbone, _ = load_pretrained(tmp_path / "adapted.keras")
+    assert not any("lora" in v.path for v in backbone.variables)
+    for name, value in weights_of(backbone).items():
+        assert np.allclose(value, merged[name], atol=1e-6)
+
+
+def test_int8_is_refused_before_anything_is_written(
+    tmp_path, masked_lm, capsys
+):
+    masked_lm.quantize("int8")
+    masked_lm.save(tmp_path / "int8.keras")
+    table = tmp_path / "train.tsv"
+    table.write_text("text\tlabel\na fox\tfox\na dog\tdog\n")
+    with pytest.raises(SystemExit):
+        cli.main(
+            ["finetune", "--model", str(tmp_path / "int8.keras")]
+            + ["--train", str(table), "--output", str(tmp_path / "out")]
+        )
+    assert "quantized" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -149,6 +149,25 @@ def test_forms_under_fit(loop, remat):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize(("sharing", "reads"), [("all", 2), ("ffn", 6)])
+@pytest.mark.parametrize("loop", ["unrolled", "scan"])
+def test_a_shared_half_is_read_once_a_call(sharing, reads, loop, monkeypatch):
+    """Joined and cast once, however many of the five layers repeat it."""
+    backbone = AlbertBackbone(CONFIG.replace(sharing=sharing), loop=loop)
+    count = 0
+    for half in ("AttentionHalf", "FeedForwardHalf"):
+        kind = getattr(keras_albert.modeling.block, half)
+
+        def counted(self, real=kind.tensors):
+            nonlocal count
+            count += 1
+            return real(self)
+
+        monkeypatch.setattr(kind, "tensors", counted)
+    backbone(inputs())
+    assert count == reads
+
+
 def test_every_dropout_has_its_own_mask():
     config = CONFIG.replace(hidden_dropout_prob=0.5, inner_group_num=2)
     encoder = AlbertBackbone(config).encoder
@@ -191,15 +210,14 @@ def test_attention_scores(loop):
 
 def test_attention_by_hand():
     """One head, two tokens, identity projections: softmax(x x^T / sqrt(2))."""
-    identity, zeros = np.eye(2, dtype="float32"), np.zeros(2, "float32")
-    unit = {"kernel": identity, "bias": zeros}
+    identity = ops.eye(2)
     weights = {
         "qkv": {
-            "kernel": np.concatenate([identity] * 3, 1),
-            "bias": np.zeros(6, "float32"),
+            "kernel": ops.concatenate([identity] * 3, axis=1),
+            "bias": ops.zeros(6),
         },
-        "output": unit,
-        "layer_norm": {"gamma": zeros + 1, "beta": zeros},
+        "output": {"kernel": identity, "bias": ops.zeros(2)},
+        "layer_norm": {"gamma": ops.ones(2), "beta": ops.zeros(2)},
     }
     x = np.array([[[1.0, 2.0], [3.0, -1.0]]], "float32")
     bias = np.zeros((1, 1, 1, 2), "float32")

@@ -129,6 +129,18 @@ def test_padding_changes_nothing(inputs):
     np.testing.assert_allclose(padded, alone, atol=1e-5)
 
 
+def test_narrow_ids_count_positions_in_full():
+    """More positions than a uint8 can count."""
+    config = CONFIG.replace(max_position_embeddings=300)
+    backbone = AlbertBackbone(config)
+    ids = np.random.default_rng(1).integers(5, 97, (2, 300))
+    narrow, wide = (
+        numpy(backbone({"token_ids": ids.astype(kind)})["pooled_output"])
+        for kind in ("uint8", "int32")
+    )
+    np.testing.assert_array_equal(narrow, wide)
+
+
 def test_absent_inputs_are_derived(inputs):
     backbone = AlbertBackbone(CONFIG)
     inputs["segment_ids"] = np.zeros_like(inputs["segment_ids"])

@@ -5,7 +5,10 @@ import pytest
 
 from keras_albert.config import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.masked_lm import AlbertForPretraining
+from keras_albert.modeling.masked_lm import (
+    AlbertForMaskedLM,
+    AlbertForPretraining,
+)
 from keras_albert.modeling.warm_start import warm_start
 from tests.unit.small import CONFIG, inputs, numpy, randomize
 
@@ -67,6 +70,33 @@ def test_groups_start_from_the_groups_of_their_place():
         np.testing.assert_array_equal(bias, expected)
 
 
+def quantized(model):
+    model.quantize("int8")
+    return model
+
+
+def adapted(model):
+    model.enable_lora(2)
+    return model
+
+
+def test_heads_that_the_source_lacks_keep_their_start():
+    """As of released masked LMs, which have no sentence order."""
+    source = randomize(AlbertForMaskedLM(AlbertBackbone(SHALLOW, pooler=False)))
+    model = AlbertForPretraining(AlbertBackbone(CONFIG))
+    before = numpy(model.sentence_pair.kernel).copy()
+    assert warm_start(model, source) == [
+        "pooler/kernel",
+        "pooler/bias",
+        "sentence_pair/kernel",
+        "sentence_pair/bias",
+    ]
+    np.testing.assert_array_equal(before, numpy(model.sentence_pair.kernel))
+    np.testing.assert_array_equal(
+        numpy(source.masked_lm.output_bias), numpy(model.masked_lm.output_bias)
+    )
+
+
 def test_heads_come_along():
     source = randomize(AlbertForPretraining(AlbertBackbone(SHALLOW)))
     model = AlbertForPretraining(AlbertBackbone(CONFIG))
@@ -89,9 +119,14 @@ def test_heads_come_along():
             r"word_embeddings.*expected \(101, 11\), found \(97, 11\).*Only",
         ),
         (
-            lambda: AlbertForPretraining(AlbertBackbone(CONFIG)),
-            lambda: AlbertBackbone(SHALLOW),
-            "masked_lm/dense/kernel: missing in the source",
+            lambda: AlbertBackbone(CONFIG),
+            lambda: quantized(AlbertBackbone(SHALLOW)),
+            "quantized.*Received: int8",
+        ),
+        (
+            lambda: AlbertBackbone(CONFIG),
+            lambda: adapted(AlbertBackbone(SHALLOW)),
+            "without adapters. Received: LoRA in encoder/group_0",
         ),
         (
             lambda: AlbertBackbone(CONFIG),
