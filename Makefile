@@ -23,12 +23,14 @@ unexport PYTHONPATH
 demo: $(VENV)/installed-$(KERAS_BACKEND)
 	KERAS_BACKEND=$(KERAS_BACKEND) $(BIN)/python examples/demo.py demo
 
-# One thread: models this small lose more to threads than they gain.
+# Two processes of one thread each: models this small lose more to threads
+# than they gain.
 test: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \
       $(VENV)/installed-dev $(VENV)/installed-peers
 	@set -e; for backend in $(TEST_BACKENDS); do \
 	  echo "== $$backend"; \
-	  OMP_NUM_THREADS=1 KERAS_BACKEND=$$backend $(BIN)/python -m pytest -q; \
+	  OMP_NUM_THREADS=1 KERAS_BACKEND=$$backend \
+	    $(BIN)/python -m pytest -q -n 2 --dist loadfile; \
 	done
 
 # BENCH has further options: make bench BENCH="--backends jax --output a.json"

@@ -66,9 +66,14 @@ def randomize(model, seed=0):
 def gradients(model, x, y):
     """What one SGD step of rate 1 subtracts from each trainable weight."""
     losses = {name: "mse" for name in y}
-    # JAX compiles long; what is compiled there is tested by the loops.
+    # XLA compiles long; what it compiles is tested by the loops.
     eager = keras.backend.backend() == "jax"
-    model.compile(keras.optimizers.SGD(1.0), loss=losses, run_eagerly=eager)
+    model.compile(
+        keras.optimizers.SGD(1.0),
+        loss=losses,
+        run_eagerly=eager,
+        jit_compile=False,
+    )
     before = [numpy(v).copy() for v in model.trainable_variables]
     model.train_on_batch(x, y)
     return [

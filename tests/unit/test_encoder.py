@@ -108,6 +108,8 @@ def test_forms_have_the_same_outputs_and_gradients(architecture, dropout):
     torch would draw another mask for the gradient, without a word.
     """
     config = CONFIG.replace(
+        num_hidden_layers=3,
+        initializer_range=0.05,  # larger ones make rounding errors large
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
         **ARCHITECTURES[architecture],
@@ -128,7 +130,7 @@ def test_forms_have_the_same_outputs_and_gradients(architecture, dropout):
         if expected is None:
             expected = found
             # All but the keys' biases, to which a softmax is blind.
-            moved = [np.abs(each).max() > 1e-4 for each in found]
+            moved = [np.abs(each).max() > 1e-5 for each in found]
             assert np.mean(moved) > 0.9
             continue
         for a, b in zip(expected, found, strict=True):
