@@ -139,7 +139,7 @@ def check_inputs(
             "A sequence must have at least one token, [CLS]. "
             f"Received shape: {shape}."
         )
-    if shape[-1] is not None and shape[-1] > longest:
+    if isinstance(shape[-1], int) and shape[-1] > longest:
         raise AlbertError(
             f"A sequence must not exceed max_position_embeddings={longest} "
             f"tokens. Received: {shape[-1]} tokens. Truncate it: "
