@@ -27,10 +27,11 @@ demo: $(VENV)/installed-$(KERAS_BACKEND)
 # than they gain.
 test: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \
       $(VENV)/installed-dev $(VENV)/installed-peers
-	@set -e; for backend in $(TEST_BACKENDS); do \
+	@set -e; marks=; for backend in $(TEST_BACKENDS); do \
 	  echo "== $$backend"; \
 	  OMP_NUM_THREADS=1 KERAS_BACKEND=$$backend \
-	    $(BIN)/python -m pytest -q -n 2 --dist loadfile; \
+	    $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "$$marks"; \
+	  marks="not any_backend"; \
 	done
 
 # BENCH has further options: make bench BENCH="--backends jax --output a.json"

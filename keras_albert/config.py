@@ -46,6 +46,14 @@ def check_positive(name: str, value: int) -> None:
         )
 
 
+def check_flag(name: str, value: bool) -> None:
+    """AlbertError unless `value` is True or False."""
+    if type(value) is not bool:
+        raise AlbertError(
+            f"`{name}` must be True or False. Received: {name}={value!r}."
+        )
+
+
 def check_seed(seed: int) -> None:
     """AlbertError unless `seed` is an integer, 0 or more."""
     if type(seed) is not int or not 0 <= seed < 2**32:
@@ -272,11 +280,7 @@ class AlbertConfig:
                 "`relaxed_rank` must be an integer, 0 (off) or more. "
                 f"Received: relaxed_rank={self.relaxed_rank!r}."
             )
-        if type(self.project_equal_sizes) is not bool:
-            raise AlbertError(
-                "`project_equal_sizes` must be true or false. Received: "
-                f"project_equal_sizes={self.project_equal_sizes!r}."
-            )
+        check_flag("project_equal_sizes", self.project_equal_sizes)
         check_choice("sharing", self.sharing, SHARING)
         check_choice("hidden_act", self.hidden_act, ACTIVATION_NAMES)
         if self.relaxed_rank and self.sharing == "none":

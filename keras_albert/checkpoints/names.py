@@ -289,11 +289,6 @@ def _home(config: AlbertConfig, half: str, group: int) -> str:
     return f"layer_{group}"
 
 
-def our_name(variable) -> str:
-    """The name of a Keras variable in the table: its path less the model's."""
-    return variable.path.split("/", 1)[1]
-
-
 def check_groups(config: AlbertConfig, dialect: str) -> None:
     """AlbertError where the other side gives some layer another group.
 

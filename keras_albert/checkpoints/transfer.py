@@ -10,7 +10,6 @@ from keras_albert.checkpoints.names import (
     PROJECTION,
     check_groups,
     name_table,
-    our_name,
 )
 from keras_albert.config import AlbertConfig, AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
@@ -18,6 +17,7 @@ from keras_albert.modeling.model import (
     AlbertModel,
     check_not_quantized,
     check_plain,
+    own_path,
 )
 
 EXPORT_ENCODER = "Export its encoder: model.backbone, or `convert --backbone`."
@@ -44,7 +44,7 @@ def weights_of(model: AlbertModel) -> dict[str, np.ndarray]:
 def variables(model: AlbertModel) -> dict:
     """Our name -> Keras variable, without seeds and adapters."""
     return {
-        our_name(variable): variable
+        own_path(variable): variable
         for variable in model.variables
         if "seed_generator" not in variable.path
         and not variable.path.rsplit("/", 1)[1].startswith("lora_")

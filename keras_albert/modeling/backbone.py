@@ -16,6 +16,7 @@ from keras_albert.config import (
     VOCAB_FILE,
     AlbertConfig,
     AlbertError,
+    check_flag,
     check_positive,
     check_positive_number,
 )
@@ -74,10 +75,7 @@ class AlbertBackbone(AlbertModel):
                 "`config` must be an AlbertConfig; AlbertConfig.from_json "
                 f"reads a file. Received: {type(config).__name__}."
             )
-        if type(pooler) is not bool:
-            raise AlbertError(
-                f"`pooler` must be True or False. Received: {pooler!r}."
-            )
+        check_flag("pooler", pooler)
         self.config = config
         self.tokenizer = tokenizer
         self._lora = None

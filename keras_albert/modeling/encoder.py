@@ -10,8 +10,8 @@ from keras import layers, ops, tree
 from keras_albert.config import (
     LOOPS,
     AlbertConfig,
-    AlbertError,
     check_choice,
+    check_flag,
 )
 from keras_albert.modeling.block import DROPOUTS, Block, block
 
@@ -48,10 +48,7 @@ class Encoder(layers.Layer):
     ):
         super().__init__(**kwargs)
         check_choice("loop", loop, LOOPS)
-        if type(remat) is not bool:
-            raise AlbertError(
-                f"`remat` must be True or False. Received: {remat!r}."
-            )
+        check_flag("remat", remat)
         self.config = config
         self.loop = loop
         self.remat = remat

@@ -163,7 +163,7 @@ class AlbertModel(keras.Model):
                 for path, layer in self.leaves().items()
                 if layer.quantization_mode is not None
             ],
-            "frozen": [_name(v) for v in self.weights if not v.trainable],
+            "frozen": [own_path(v) for v in self.weights if not v.trainable],
         }
 
     @classmethod
@@ -177,14 +177,14 @@ class AlbertModel(keras.Model):
             if path in quantized and layer.quantization_mode is None:
                 layer.quantize("int8")
         for weight in model.weights:
-            if _name(weight) in frozen:
+            if own_path(weight) in frozen:
                 weight.trainable = False
         return model
 
     def leaves(self) -> dict[str, keras.layers.Layer]:
         """The projections and tables, by path without the model's name."""
         return {
-            _name(layer): layer
+            own_path(layer): layer
             for layer in self._flatten_layers(include_self=False)
             if isinstance(layer, keras.layers.Dense | keras.layers.Embedding)
         }
@@ -195,8 +195,12 @@ def _labels(y):
     return np.array(y) if isinstance(y, list) else y
 
 
-def _name(part) -> str:
-    """The path of a layer or weight, without the model's own name."""
+def own_path(part) -> str:
+    """The path of a layer or weight, without the model's own name.
+
+    So it is the same in every model of one architecture: the name that files
+    and name tables use.
+    """
     return part.path.split("/", 1)[1]
 
 

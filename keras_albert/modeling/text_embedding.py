@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_albert.config import PAD_ID, check_choice
+from keras_albert.config import PAD_ID, PredictRun, check_choice
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.headed import HeadedModel
 
@@ -56,7 +56,10 @@ class AlbertForTextEmbedding(HeadedModel):
         return ops.sum(x * mask, axis=1) / ops.maximum(ops.sum(mask, axis=1), 1)
 
     def encode(
-        self, texts: list[str], batch_size: int = 32, normalize: bool = True
+        self,
+        texts: list[str],
+        batch_size: int = PredictRun.batch_size,
+        normalize: bool = True,
     ) -> np.ndarray:
         """The vectors of texts.
 

@@ -3,7 +3,7 @@
 from keras_albert.config import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.encoder import SHARED_HALVES, Encoder
-from keras_albert.modeling.model import AlbertModel, check_plain
+from keras_albert.modeling.model import AlbertModel, check_plain, own_path
 
 
 def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
@@ -33,10 +33,10 @@ def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
     ours, theirs = _backbone(model), _backbone(source)
     pairs = _encoder_pairs(ours.encoder, theirs.encoder)
     in_encoder = {id(weight) for weight in ours.encoder.weights}
-    known = {_name(weight): weight for weight in source.weights}
+    known = {own_path(weight): weight for weight in source.weights}
     kept = []
     for weight in model.weights:
-        name = _name(weight)
+        name = own_path(weight)
         if id(weight) in in_encoder:
             continue
         if name in known or name.startswith("embeddings/"):
@@ -46,10 +46,10 @@ def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
     problems = []
     for weight, start in pairs:
         if start is None:
-            problems.append(f"{_name(weight)}: missing in the source")
+            problems.append(f"{own_path(weight)}: missing in the source")
         elif tuple(start.shape) != tuple(weight.shape):
             problems.append(
-                f"{_name(weight)}: expected {tuple(weight.shape)}, found "
+                f"{own_path(weight)}: expected {tuple(weight.shape)}, found "
                 f"{tuple(start.shape)}"
             )
     if problems:
@@ -71,10 +71,6 @@ def _backbone(model: AlbertModel) -> AlbertBackbone:
         )
     check_plain(model)
     return model if isinstance(model, AlbertBackbone) else model.backbone
-
-
-def _name(weight) -> str:
-    return weight.path.split("/", 1)[1]
 
 
 def _encoder_pairs(ours: Encoder, theirs: Encoder) -> list[tuple]:

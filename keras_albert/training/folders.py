@@ -37,7 +37,6 @@ from keras_albert.config import (
     REPORT_FILE,
     TASK_FILE,
     VOCAB_FILE,
-    AlbertConfig,
     AlbertError,
     ConvertRun,
     PredictRun,
@@ -111,8 +110,10 @@ class ModelFolder:
             tokenizer = Tokenizer(folder)
         model = load_model(folder / MODEL_FILE)
         if tokenizer is not None:
-            _check_vocabulary(folder, model.config, tokenizer)
-            model.tokenizer = tokenizer
+            try:
+                model.tokenizer = tokenizer
+            except AlbertError as error:
+                raise AlbertError(f"{folder}: {error}") from None
         return cls(model, tokenizer, task)
 
 
@@ -291,17 +292,6 @@ def _several_or_none(path: Path, found: list[tuple[str, Path]]) -> str:
         "model.safetensors) or a preset of KerasHub (config.json, "
         "model.weights.h5)."
     )
-
-
-def _check_vocabulary(
-    folder: Path, config: AlbertConfig, tokenizer: Tokenizer
-) -> None:
-    if tokenizer.vocab_size > config.vocab_size:
-        raise AlbertError(
-            f"{folder}: the vocabulary has {tokenizer.vocab_size} pieces, the "
-            f"model knows vocab_size={config.vocab_size}. Put the vocabulary "
-            "there that the model was trained with."
-        )
 
 
 @dataclasses.dataclass(frozen=True)

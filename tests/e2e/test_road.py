@@ -7,6 +7,7 @@ console script does; the SavedModel answers in a process of its own.
 import csv
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from keras_albert.cli import main
 from keras_albert.config import AlbertConfig, AlbertError
 from keras_albert.training.folders import ModelFolder
 
+README = Path(__file__).parents[2] / "README.md"
 CONFIG = AlbertConfig(
     vocab_size=160,
     embedding_size=32,
@@ -564,3 +566,16 @@ def test_saved_model_of_pairs(road, tmp_path):
     np.testing.assert_allclose(answers["p"], expected, atol=1e-5)
     with pytest.raises(AlbertError, match="trained on pairs"):
         classifier.predict(texts)
+
+
+def test_python_of_the_readme(road, tmp_path):
+    """It runs as it stands, one block after the other."""
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "pretrained").symlink_to(road / "pre")
+    (tmp_path / "demo" / "finetuned").symlink_to(road / "fine")
+    (tmp_path / "demo" / "saved_model").symlink_to(road / "served")
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert len(blocks) == 4
+    code = "\n".join(blocks)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    assert (tmp_path / "model.keras").is_file()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from keras_albert.checkpoints.huggingface import (
+    _FIELDS,
     load_huggingface,
     save_huggingface,
 )
@@ -35,6 +36,7 @@ from keras_albert.modeling.question_answering import (
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.folders import load
+from tests.small import EXCHANGED
 
 torch = pytest.importorskip("torch", reason="transformers runs on PyTorch")
 transformers = pytest.importorskip(
@@ -43,16 +45,6 @@ transformers = pytest.importorskip(
 
 TOLERANCE = 2e-5
 LABELS = ("anger", "joy", "calm")
-# A different prime for every dimension, where they need not divide.
-SIZES = {
-    "vocab_size": 61,
-    "embedding_size": 13,
-    "hidden_size": 21,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 3,
-    "intermediate_size": 37,
-    "max_position_embeddings": 19,
-}
 CONFIGS = {
     "one_group": {},
     "two_groups": {"num_hidden_groups": 2},
@@ -68,11 +60,15 @@ THEIR_GELU = {"gelu": "gelu_new", "gelu_erf": "gelu"}
 
 
 def our_config(**changes) -> AlbertConfig:
-    return AlbertConfig(**{**SIZES, **changes})
+    return EXCHANGED.replace(**changes)
 
 
 def their_config(**changes):
-    settings = {**SIZES, "hidden_act": "gelu_new", **changes}
+    settings = {
+        **{name: getattr(EXCHANGED, name) for name in _FIELDS},
+        "hidden_act": "gelu_new",
+        **changes,
+    }
     settings["hidden_act"] = THEIR_GELU.get(
         settings["hidden_act"], settings["hidden_act"]
     )
@@ -116,7 +112,7 @@ def batch(choices=None):
     """Padding in two rows, a second segment in all."""
     rng = np.random.default_rng(5)
     shape = (4, 11) if choices is None else (4, choices, 11)
-    token_ids = rng.integers(1, SIZES["vocab_size"], shape)
+    token_ids = rng.integers(1, EXCHANGED.vocab_size, shape)
     lengths = np.array([11, 7, 4, 10]).reshape(4, *[1] * (len(shape) - 1))
     places = np.arange(11)
     padding_mask = np.broadcast_to(places < lengths, shape)

@@ -20,19 +20,11 @@ from keras_albert.modeling.masked_lm import (
 from keras_albert.modeling.question_answering import AlbertForQuestionAnswering
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.folders import load
+from tests.small import EXCHANGED
 
 keras_hub = pytest.importorskip("keras_hub", reason="keras-hub is missing")
 
 TOLERANCE = 2e-5
-SIZES = {
-    "vocab_size": 61,
-    "embedding_size": 13,
-    "hidden_size": 21,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 3,
-    "intermediate_size": 37,
-    "max_position_embeddings": 19,
-}
 CONFIGS = {
     "one_group": {},
     "two_groups": {"num_hidden_groups": 2},
@@ -45,7 +37,7 @@ CONFIGS = {
 
 
 def our_config(**changes) -> AlbertConfig:
-    return AlbertConfig(**{**SIZES, **changes})
+    return EXCHANGED.replace(**changes)
 
 
 def their_encoder(**changes):
@@ -64,7 +56,7 @@ def their_encoder(**changes):
     )
 
 
-def randomized(model, width=SIZES["hidden_size"]):
+def randomized(model, width=EXCHANGED.hidden_size):
     """Scores stay in reach of softmax whatever the width."""
     rng = np.random.default_rng(0)
     for variable in model.variables:
@@ -81,7 +73,7 @@ def batch():
     lengths = np.array([[11], [7], [4], [10]])
     places = np.arange(11)[None]
     padding_mask = (places < lengths).astype("int32")
-    token_ids = rng.integers(1, SIZES["vocab_size"], (4, 11)) * padding_mask
+    token_ids = rng.integers(1, EXCHANGED.vocab_size, (4, 11)) * padding_mask
     return {
         "token_ids": token_ids.astype("int32"),
         "segment_ids": (places >= lengths // 2).astype("int32") * padding_mask,
@@ -119,7 +111,7 @@ def assert_close(ours, theirs):
 
 @pytest.mark.parametrize("name", [n for n in CONFIGS if n != "own_halves"])
 def test_encoder_from_keras_hub(tmp_path, name):
-    width = CONFIGS[name].get("hidden_size", SIZES["hidden_size"])
+    width = CONFIGS[name].get("hidden_size", EXCHANGED.hidden_size)
     theirs = randomized(their_encoder(**CONFIGS[name]), width)
     theirs.save_to_preset(str(tmp_path))
     ours = load(tmp_path)

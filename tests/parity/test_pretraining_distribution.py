@@ -18,6 +18,8 @@ from keras_albert.data import pretraining
 from keras_albert.data.pretraining import mask_tokens
 from keras_albert.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.any_backend
+
 CONFIG = ExampleConfig(sequence_length=128)  # as the instances were made
 REPEATS = 200
 

@@ -10,11 +10,12 @@ import keras
 import numpy as np
 import pytest
 
-from keras_albert.checkpoints.names import name_table, our_name
+from keras_albert.checkpoints.names import name_table
 from keras_albert.checkpoints.tf1 import load_tf1, read_tf1
 from keras_albert.config import AlbertConfig, AlbertError, OptimizerConfig
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.masked_lm import AlbertForPretraining
+from keras_albert.modeling.model import own_path
 from keras_albert.training.losses import WeightedCrossEntropy
 from keras_albert.training.optimizer import make_optimizer
 from keras_albert.training.pretrain import compile_for_pretraining
@@ -113,11 +114,11 @@ def test_log_probabilities_and_losses(model, golden):
 
 def test_gradients(model, golden):
     """The change of one plain SGD step, rate 1, is the gradient."""
-    before = {our_name(v): v.numpy() for v in weights(model)}
+    before = {own_path(v): v.numpy() for v in weights(model)}
     x, y, weight = batch(golden, 0)
     compile_for_pretraining(model, keras.optimizers.SGD(1.0))
     model.train_on_batch(x, y, weight)
-    after = {our_name(v): v.numpy() for v in weights(model)}
+    after = {own_path(v): v.numpy() for v in weights(model)}
     for row in rows(model):
         theirs = golden[f"grad/{row.tf1}"]
         theirs = row.here(theirs, "tf1", before[row.ours].shape)
@@ -147,7 +148,7 @@ def test_twelve_lamb_steps(model, golden):
     assert difference(np.array(losses), golden["train/losses"]) <= (
         TRAINING_TOLERANCE
     )
-    ours = {our_name(v): v for v in weights(model)}
+    ours = {own_path(v): v for v in weights(model)}
     for row in rows(model):
         theirs = golden[f"train/final/{row.tf1}"]
         theirs = row.here(theirs, "tf1", ours[row.ours].shape)
@@ -160,7 +161,7 @@ def weights(model):
 
 def rows(model):
     """Of the weights that the model has; the table has all heads."""
-    names = {our_name(v) for v in weights(model)}
+    names = {own_path(v) for v in weights(model)}
     found = [row for row in name_table(model.config) if row.ours in names]
     assert {row.ours for row in found} == names
     return found

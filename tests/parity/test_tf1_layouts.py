@@ -13,7 +13,7 @@ import pytest
 from keras_albert.checkpoints.names import name_table
 from keras_albert.checkpoints.tf1 import load_tf1, read_tf1
 from keras_albert.checkpoints.transfer import weights_of
-from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.config import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
@@ -28,17 +28,9 @@ from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnsweringV2,
 )
 from keras_albert.training.folders import load
+from tests.small import EXCHANGED
 
-SIZES = {
-    "vocab_size": 61,
-    "embedding_size": 13,
-    "hidden_size": 21,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 3,
-    "intermediate_size": 37,
-    "max_position_embeddings": 19,
-}
-HIDDEN = SIZES["hidden_size"]
+HIDDEN = EXCHANGED.hidden_size
 RELEASED = "model.ckpt-best"
 
 
@@ -179,7 +171,7 @@ def checkpoint(folder, config, heads=(), prefix=RELEASED, scope=""):
 @pytest.mark.parametrize("name", HEADS)
 def test_heads_tell_the_model(tmp_path, name):
     heads, model_class = HEADS[name]
-    tensors = checkpoint(tmp_path, AlbertConfig(**SIZES), heads)
+    tensors = checkpoint(tmp_path, EXCHANGED, heads)
     model = load(tmp_path)
     assert type(model) is model_class
     assert assert_holds(model, tensors) == tensors.keys()
@@ -198,7 +190,7 @@ def test_heads_tell_the_model(tmp_path, name):
     ],
 )
 def test_architectures(tmp_path, changes):
-    config = AlbertConfig(**{**SIZES, **changes})
+    config = EXCHANGED.replace(**changes)
     tensors = checkpoint(tmp_path, config)
     groups = {name.split("/inner")[0] for name in tensors if "group_" in name}
     assert len(groups) == config.num_hidden_groups
@@ -211,7 +203,7 @@ def test_architectures(tmp_path, changes):
 @pytest.mark.parametrize("sharing", ["attention", "ffn", "none"])
 def test_own_halves_from_a_group_a_layer(tmp_path, sharing):
     """A shared half reads all of its copies, which must agree."""
-    config = AlbertConfig(**SIZES, sharing=sharing)
+    config = EXCHANGED.replace(sharing=sharing)
     flat = config.replace(sharing="all", num_hidden_groups=4)
     tensors = filled(shapes(flat))
     shared = {"attention": ("attention_1", "LayerNorm/"), "none": ()}.get(
@@ -246,7 +238,7 @@ def assert_holds_copies(model, tensors):
 @pytest.mark.parametrize("scope", ["", "module/"])
 @pytest.mark.parametrize("place", ["top", "assets", "variables"])
 def test_tf_hub_module(tmp_path, scope, place, tiny_vocab):
-    config = AlbertConfig(**{**SIZES, "vocab_size": 160})
+    config = EXCHANGED.replace(vocab_size=160)
     folder = tmp_path / "variables"
     tensors = checkpoint(folder, config, {}, "variables", scope)
     (tmp_path / "assets").mkdir()
@@ -263,24 +255,24 @@ def test_tf_hub_module(tmp_path, scope, place, tiny_vocab):
 
 
 def test_any_prefix(tmp_path):
-    tensors = checkpoint(tmp_path, AlbertConfig(**SIZES), {}, "model.ckpt-9")
+    tensors = checkpoint(tmp_path, EXCHANGED, {}, "model.ckpt-9")
     assert_holds(load(tmp_path), tensors)
     assert_holds(load(tmp_path / "model.ckpt-9"), tensors)
     assert_holds(load(tmp_path / "model.ckpt-9.index"), tensors)
-    other = filled(shapes(AlbertConfig(**SIZES)), seed=1)
+    other = filled(shapes(EXCHANGED), seed=1)
     write_tf1(tmp_path / "model.ckpt-10", other)
     with pytest.raises(AlbertError, match=r"ckpt-10.*model\.ckpt-9"):
         load(tmp_path)
     assert_holds(load(tmp_path / "model.ckpt-10"), other)
     # The released one is the one that is meant.
-    best = filled(shapes(AlbertConfig(**SIZES)), seed=2)
+    best = filled(shapes(EXCHANGED), seed=2)
     write_tf1(tmp_path / RELEASED, best)
     assert_holds(load(tmp_path), best)
 
 
 def test_one_output_is_not_guessed(tmp_path):
     head = {"output_weights": (1, HIDDEN), "output_bias": (1,)}
-    config = AlbertConfig(**SIZES)
+    config = EXCHANGED
     tensors = checkpoint(tmp_path, config, head)
     with pytest.raises(AlbertError, match=r"regression.*multiple choice"):
         load(tmp_path)
@@ -291,7 +283,7 @@ def test_one_output_is_not_guessed(tmp_path):
 
 
 def test_what_does_not_fit_is_listed(tmp_path):
-    config = AlbertConfig(**SIZES)
+    config = EXCHANGED
     tensors = filled(shapes(config, MASKED_LM))
     del tensors["bert/pooler/dense/bias"]
     tensors["bert/embeddings/LayerNorm/beta"] = np.zeros(17, "float32")
@@ -311,16 +303,14 @@ def test_what_does_not_fit_is_listed(tmp_path):
 
 
 def test_config_is_needed(tmp_path):
-    write_tf1(tmp_path / RELEASED, filled(shapes(AlbertConfig(**SIZES))))
+    write_tf1(tmp_path / RELEASED, filled(shapes(EXCHANGED)))
     with pytest.raises(AlbertError, match=r"albert_config\.json: no such.*to_"):
         load(tmp_path)
 
 
 def test_groups_that_the_reference_computes_otherwise(tmp_path):
     """int(15 / 22 * 22) is 14 there."""
-    config = AlbertConfig(
-        **{**SIZES, "num_hidden_layers": 22}, num_hidden_groups=22
-    )
+    config = EXCHANGED.replace(num_hidden_layers=22, num_hidden_groups=22)
     tensors = filled(shapes(config))
     write_tf1(tmp_path / RELEASED, tensors)
     config.to_json(tmp_path / "albert_config.json")
@@ -329,13 +319,13 @@ def test_groups_that_the_reference_computes_otherwise(tmp_path):
 
 
 def test_read_skips_what_is_no_weight(tmp_path):
-    tensors = checkpoint(tmp_path, AlbertConfig(**SIZES))
+    tensors = checkpoint(tmp_path, EXCHANGED)
     assert read_tf1(tmp_path / RELEASED).keys() == tensors.keys()
 
 
 def test_policies(tmp_path):
     """Weights are float32 whatever the model computes in."""
-    tensors = checkpoint(tmp_path, AlbertConfig(**SIZES))
+    tensors = checkpoint(tmp_path, EXCHANGED)
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:

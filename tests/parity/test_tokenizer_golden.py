@@ -11,6 +11,8 @@ import pytest
 
 from keras_albert.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.any_backend
+
 
 @pytest.fixture(scope="module")
 def tokenizer(data_folder):

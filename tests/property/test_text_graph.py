@@ -19,6 +19,8 @@ from keras_albert.text.normalization import normalize, to_text  # noqa: E402
 from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
 from keras_albert.text.vocabulary import train_vocabulary  # noqa: E402
 
+pytestmark = pytest.mark.any_backend
+
 FAST = settings(
     max_examples=150,
     deadline=None,

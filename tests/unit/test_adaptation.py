@@ -9,9 +9,9 @@ from keras_albert.config import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.modeling.masked_lm import AlbertForMaskedLM
-from tests.unit.small import BATCH, CONFIG, inputs, numpy, randomize
+from tests.small import BATCH, CONFIG, inputs, numpy, randomize
 
-SMOOTH = CONFIG.replace(initializer_range=0.1)
+SMOOTH = CONFIG.replace(num_hidden_layers=2, initializer_range=0.1)
 
 
 def classifier(seed=0, **changes):

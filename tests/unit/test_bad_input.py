@@ -29,16 +29,8 @@ from keras_albert.modeling.question_answering import (
 )
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.text.tokenizer import Tokenizer
+from tests.small import TEXT_CONFIG as CONFIG
 
-CONFIG = AlbertConfig(
-    vocab_size=163,
-    embedding_size=11,
-    hidden_size=26,
-    num_hidden_layers=1,
-    num_attention_heads=13,
-    intermediate_size=37,
-    max_position_embeddings=61,
-)
 IDS = np.full((2, 7), 5)
 
 
@@ -104,7 +96,7 @@ CONFIGS = [
         "Set relaxed_rank=0, or share a half",
         config(relaxed_rank=2, sharing="none"),
     ),
-    row("true or false.*project_equal_sizes=1", config(project_equal_sizes=1)),
+    row("True or False.*project_equal_sizes=1", config(project_equal_sizes=1)),
     row("hidden_act=None", config(hidden_act=None)),
     row("vocab_size='x'", config(vocab_size="x")),
     row("hidden_dropout_prob='x'", config(hidden_dropout_prob="x")),

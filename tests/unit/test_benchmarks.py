@@ -49,7 +49,7 @@ def test_a_line_for_each_pair_of_sides(tmp_path):
     report_file = tmp_path / "report.json"
     done = bench(
         *["--backends", BACKEND, "--pairs", str(PAIRS)],
-        *["--peers", *peers, "--dtypes", "float32", "bfloat16-float32"],
+        *["--peers", *peers, "--dtypes", "bfloat16-float32"],
         *["--output", report_file],
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -59,10 +59,9 @@ def test_a_line_for_each_pair_of_sides(tmp_path):
         (line["mode"], line["peer"], line["ours_dtype"])
         for line in report["lines"]
     ] == [
-        (mode, peer, dtype)
+        (mode, peer, "bfloat16")
         for mode in ("forward", "train")
         for peer in peers
-        for dtype in ("float32", "bfloat16")
     ]
     for line in report["lines"]:
         assert line["backend"] == BACKEND and line["peer_dtype"] == "float32"

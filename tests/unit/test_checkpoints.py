@@ -43,30 +43,10 @@ from keras_albert.modeling.question_answering import (
 )
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.folders import load, load_pretrained
+from tests.small import EXCHANGED as CONFIG
+from tests.small import randomized, same_weights
 
 pytest.importorskip("safetensors", reason="safetensors is not installed")
-
-CONFIG = AlbertConfig(
-    vocab_size=61,
-    embedding_size=13,
-    hidden_size=21,
-    num_hidden_layers=4,
-    num_attention_heads=3,
-    intermediate_size=37,
-    max_position_embeddings=19,
-)
-
-
-def randomized(model):
-    rng = np.random.default_rng(0)
-    for variable in variables(model).values():
-        variable.assign(rng.normal(size=variable.shape))
-    return model
-
-
-def same_weights(a, b):
-    a, b = weights_of(a), weights_of(b)
-    return a.keys() == b.keys() and all(np.array_equal(a[n], b[n]) for n in a)
 
 
 def folder_of(tmp_path, model=None):

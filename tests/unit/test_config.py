@@ -5,6 +5,8 @@ import pytest
 from keras_albert import config
 from keras_albert.config import VARIANTS, AlbertConfig, AlbertError
 
+pytestmark = pytest.mark.any_backend
+
 # albert_config.json of the released albert_base_v1 and xxlarge_v2.
 RELEASED_BASE = {
     "attention_probs_dropout_prob": 0.1,

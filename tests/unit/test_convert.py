@@ -7,7 +7,7 @@ import pytest
 
 from keras_albert import cli
 from keras_albert.checkpoints.huggingface import save_huggingface
-from keras_albert.checkpoints.transfer import variables, weights_of
+from keras_albert.checkpoints.transfer import weights_of
 from keras_albert.config import (
     AlbertConfig,
     AlbertError,
@@ -23,6 +23,7 @@ from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.convert import convert
 from keras_albert.training.evaluate import evaluate
 from keras_albert.training.folders import ModelFolder, load, load_pretrained
+from tests.small import randomized, same_weights
 
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 
@@ -43,16 +44,7 @@ def config(tiny_vocab):
 @pytest.fixture
 def masked_lm(config, tiny_vocab):
     encoder = AlbertBackbone(config, tokenizer=Tokenizer(tiny_vocab))
-    model = AlbertForMaskedLM(encoder)
-    rng = np.random.default_rng(0)
-    for variable in variables(model).values():
-        variable.assign(rng.normal(scale=0.3, size=variable.shape))
-    return model
-
-
-def same_weights(a, b):
-    a, b = weights_of(a), weights_of(b)
-    return a.keys() == b.keys() and all(np.array_equal(a[n], b[n]) for n in a)
+    return randomized(AlbertForMaskedLM(encoder), scale=0.3)
 
 
 def run(source, output, to="keras-albert", **options):

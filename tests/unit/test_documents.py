@@ -5,6 +5,8 @@ import pytest
 from keras_albert.config import AlbertError
 from keras_albert.data.documents import read_documents
 
+pytestmark = pytest.mark.any_backend
+
 
 def write(folder, name, content: bytes):
     path = folder / name

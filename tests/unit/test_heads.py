@@ -10,7 +10,7 @@ import pytest
 from keras import ops, tree
 
 import keras_albert
-from keras_albert.config import CLS_ID, MASK_ID, SEP_ID, AlbertConfig
+from keras_albert.config import CLS_ID, MASK_ID, SEP_ID
 from keras_albert.config import AlbertError as Refused
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import (
@@ -29,18 +29,8 @@ from keras_albert.modeling.question_answering import (
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.losses import WeightedCrossEntropy
+from tests.small import TEXT_CONFIG as CONFIG
 
-# A prime for every size, but the 2 x 13 of the heads.
-CONFIG = AlbertConfig(
-    vocab_size=163,
-    embedding_size=11,
-    hidden_size=26,
-    num_hidden_layers=1,
-    num_attention_heads=13,
-    intermediate_size=37,
-    max_position_embeddings=61,
-    initializer_range=0.3,
-)
 B, S, C, V, H = 5, 17, 3, CONFIG.vocab_size, CONFIG.hidden_size
 LONGEST = CONFIG.max_position_embeddings  # of a row of these texts
 K = 5
@@ -517,10 +507,11 @@ def test_question_answering_v2_values(inputs):
 
 def test_question_answering_v2_equals_xlnet_poolers(inputs):
     """transformers keeps these heads, which are those of the reference."""
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("needs torch")
-    xlnet = pytest.importorskip("transformers.models.xlnet.modeling_xlnet")
-    import torch
+    torch = pytest.importorskip("torch", reason="transformers runs on PyTorch")
+    xlnet = pytest.importorskip(
+        "transformers.models.xlnet.modeling_xlnet",
+        reason="transformers is not installed",
+    )
     from transformers import XLNetConfig
 
     config = XLNetConfig(

@@ -12,7 +12,7 @@ from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.masked_lm import AlbertForPretraining
 from keras_albert.training.losses import WeightedCrossEntropy
 from keras_albert.training.optimizer import Lamb
-from tests.unit.small import CONFIG, inputs, numpy, pretraining_batch
+from tests.small import CONFIG, inputs, numpy, pretraining_batch
 
 HALF = PRECISIONS[1:]
 STEPS = 50
@@ -70,7 +70,7 @@ def losses(precision, loop):
     keras.utils.set_random_seed(7)
     model = AlbertForPretraining(
         AlbertBackbone(
-            CONFIG.replace(initializer_range=0.1),
+            CONFIG.replace(num_hidden_layers=3, initializer_range=0.1),
             loop=loop,
             remat=loop == "scan",
             dtype=precision,

@@ -20,6 +20,8 @@ from keras_albert.data.pretraining import (
 )
 from keras_albert.data.shards import Shard, ShardSet, prepare
 
+pytestmark = pytest.mark.any_backend
+
 CLS, SEP, MASK = 2, 3, 4
 
 

@@ -20,6 +20,8 @@ from keras_albert.data.shards import (
 )
 from keras_albert.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.any_backend
+
 DOCUMENTS = [
     ["The fox chased two hens.", "A dog found nothing."],
     ["My uncle sold the old barn in 1923."],

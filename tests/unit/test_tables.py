@@ -14,6 +14,8 @@ from keras_albert.data.tables import (
 )
 from keras_albert.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.any_backend
+
 COLUMNS = TableColumns()
 PAIRS = TableColumns(text="a", pair="b", label="y")
 

@@ -14,6 +14,8 @@ from keras_albert.config import AlbertError
 from keras_albert.text.normalization import normalize, to_text
 from keras_albert.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.any_backend
+
 # Every digit and letter below is a piece; "▁9," and "12," are too.
 EXTRA_PIECES = ["▁9,", "12,", "abc", "▁abc"]
 

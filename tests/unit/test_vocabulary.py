@@ -9,6 +9,8 @@ from keras_albert.config import AlbertError, VocabRun
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.text.vocabulary import train_vocabulary
 
+pytestmark = pytest.mark.any_backend
+
 LINES = [
     f"The {animal} Élan sat near {number} barns, for £{number}.\n"
     for animal in ("fox", "dog", "hen")

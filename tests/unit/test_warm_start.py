@@ -10,7 +10,7 @@ from keras_albert.modeling.masked_lm import (
     AlbertForPretraining,
 )
 from keras_albert.modeling.warm_start import warm_start
-from tests.unit.small import CONFIG, inputs, numpy, randomize
+from tests.small import CONFIG, inputs, numpy, randomize
 
 SHALLOW = CONFIG.replace(num_hidden_layers=2)
 

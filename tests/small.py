@@ -1,9 +1,10 @@
-"""A small model and batch that several tests share; a prime a dimension."""
+"""Small models and batches that tests share; a prime a dimension."""
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_albert.checkpoints.transfer import variables, weights_of
 from keras_albert.config import AlbertConfig
 
 CONFIG = AlbertConfig(
@@ -17,6 +18,27 @@ CONFIG = AlbertConfig(
     initializer_range=0.3,
 )
 BATCH, LENGTH, PREDICTIONS = 3, 17, 7
+# As wide as the vocabulary that the tests train, so that it takes texts.
+TEXT_CONFIG = AlbertConfig(
+    vocab_size=163,
+    embedding_size=11,
+    hidden_size=26,
+    num_hidden_layers=1,
+    num_attention_heads=13,
+    intermediate_size=37,
+    max_position_embeddings=61,
+    initializer_range=0.3,
+)
+# For what other packages and files hold: several layers, E != H.
+EXCHANGED = AlbertConfig(
+    vocab_size=61,
+    embedding_size=13,
+    hidden_size=21,
+    num_hidden_layers=4,
+    num_attention_heads=3,
+    intermediate_size=37,
+    max_position_embeddings=19,
+)
 
 
 def numpy(tensor):
@@ -80,3 +102,16 @@ def gradients(model, x, y):
         a - numpy(v)
         for a, v in zip(before, model.trainable_variables, strict=True)
     ]
+
+
+def randomized(model, scale=1.0):
+    """Sets every weight to a random one, by the names that files use."""
+    rng = np.random.default_rng(0)
+    for variable in variables(model).values():
+        variable.assign(rng.normal(scale=scale, size=variable.shape))
+    return model
+
+
+def same_weights(a, b):
+    a, b = weights_of(a), weights_of(b)
+    return a.keys() == b.keys() and all(np.array_equal(a[n], b[n]) for n in a)
