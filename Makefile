@@ -12,9 +12,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 # The small wheel where there is one.
 TENSORFLOW := $(if $(filter Linux,$(shell uname)),tensorflow-cpu,tensorflow)
 
-# JAX compiles slowly: keep what it compiled.
+# JAX compiles slowly: keep all that it compiled.
 export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/$(VENV)/jax-cache
-export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0.3
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
+export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 unexport PYTHONPATH
 
