@@ -108,14 +108,20 @@ def read_json(path: str | Path):
         raise AlbertError(f"{path}: not a JSON file ({error}).") from None
 
 
-def check_free(path: str | Path) -> None:
-    """AlbertError if an output folder is a file or already holds something."""
+def check_not_a_file(path: str | Path) -> None:
+    """AlbertError if an output folder is a file."""
     path = Path(path)
     if path.exists() and not path.is_dir():
         raise AlbertError(
             f"{path}: expected a folder to write to, found a file. "
             "Choose another output."
         )
+
+
+def check_free(path: str | Path) -> None:
+    """AlbertError if an output folder is a file or already holds something."""
+    path = Path(path)
+    check_not_a_file(path)
     if path.is_dir() and any(path.iterdir()):
         raise AlbertError(
             f"{path}: the output folder is not empty, it may hold another run. "
@@ -344,11 +350,6 @@ class AlbertConfig:
         path = Path(path)
         content = read_json(path)
         try:
-            if not isinstance(content, dict):
-                raise AlbertError(
-                    "expected a JSON object of fields. "
-                    f"Received: {type(content).__name__}."
-                )
             return cls.from_dict(content)
         except AlbertError as error:
             raise AlbertError(f"{path}: {error}") from None
@@ -356,6 +357,11 @@ class AlbertConfig:
     @classmethod
     def from_dict(cls, content: dict) -> "AlbertConfig":
         """Like the constructor, for the keys that released files have."""
+        if not isinstance(content, dict):
+            raise AlbertError(
+                "expected a dict of fields (in a file, a JSON object). "
+                f"Received: {type(content).__name__}."
+            )
         if content.get("net_structure_type", 0) != 0:
             raise AlbertError(
                 "`net_structure_type` must be 0, as in every released ALBERT. "

@@ -43,7 +43,7 @@ from keras_albert.modeling.masked_lm import (
     AlbertForMaskedLM,
     AlbertForPretraining,
 )
-from keras_albert.modeling.model import AlbertModel
+from keras_albert.modeling.model import AlbertModel, check_model
 from keras_albert.modeling.question_answering import AlbertForQuestionAnswering
 from keras_albert.text.tokenizer import Tokenizer
 
@@ -182,6 +182,7 @@ def save_huggingface(model: AlbertModel, folder: str | Path) -> None:
     Raises:
         AlbertError: transformers has no such model; the folder is taken.
     """
+    check_model(model)
     architecture, settings = _there(model)
     tensors = exported(model, "huggingface")
     if architecture == "AlbertModel":

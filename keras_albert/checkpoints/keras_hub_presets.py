@@ -35,7 +35,7 @@ from keras_albert.modeling.masked_lm import (
     AlbertForMaskedLM,
     AlbertForPretraining,
 )
-from keras_albert.modeling.model import AlbertModel
+from keras_albert.modeling.model import AlbertModel, check_model
 from keras_albert.text.tokenizer import Tokenizer
 
 PRESET_CONFIG_FILE = "config.json"
@@ -156,6 +156,7 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
         AlbertError: keras-hub is not installed, KerasHub has no such model,
             the folder is taken.
     """
+    check_model(model)
     hub = _keras_hub()
     config = model.config
     _check_supported(model)

@@ -204,6 +204,15 @@ def own_path(part) -> str:
     return part.path.split("/", 1)[1]
 
 
+def check_model(model) -> None:
+    """AlbertError unless this is a model of this package."""
+    if not isinstance(model, AlbertModel):
+        raise AlbertError(
+            "expected a model of this package, as keras_albert.load gives. "
+            f"Received: {type(model).__name__}."
+        )
+
+
 def check_not_quantized(model: AlbertModel) -> None:
     """AlbertError where a projection or table is int8."""
     quantized = [

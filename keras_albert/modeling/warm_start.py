@@ -3,7 +3,12 @@
 from keras_albert.config import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.encoder import SHARED_HALVES, Encoder
-from keras_albert.modeling.model import AlbertModel, check_plain, own_path
+from keras_albert.modeling.model import (
+    AlbertModel,
+    check_model,
+    check_plain,
+    own_path,
+)
 
 
 def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
@@ -64,11 +69,7 @@ def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
 
 
 def _backbone(model: AlbertModel) -> AlbertBackbone:
-    if not isinstance(model, AlbertModel):
-        raise AlbertError(
-            "a warm start needs two models of this package. Received: "
-            f"{type(model).__name__}."
-        )
+    check_model(model)
     check_plain(model)
     return model if isinstance(model, AlbertBackbone) else model.backbone
 

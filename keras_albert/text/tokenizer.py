@@ -29,6 +29,7 @@ from keras_albert.config import (
     VOCAB_SETTINGS_FILE,
     AlbertConfig,
     AlbertError,
+    check_not_a_file,
     read_json,
 )
 from keras_albert.text import normalization
@@ -348,6 +349,7 @@ class Tokenizer:
     def save(self, folder: str | Path) -> None:
         """Writes `spiece.model` and `spiece.json`; makes the folder."""
         folder = Path(folder)
+        check_not_a_file(folder)
         folder.mkdir(parents=True, exist_ok=True)
         settings = json.dumps({"lower_case": self.lower_case}, indent=2) + "\n"
         # The settings first: a vocabulary without them is taken for released.

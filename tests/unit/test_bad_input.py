@@ -102,6 +102,7 @@ CONFIGS = [
     row("hidden_dropout_prob='x'", config(hidden_dropout_prob="x")),
     row("initializer_range=inf", config(initializer_range=float("inf"))),
     row("`hiden_size`. Did you mean `hidden_size`", config(hiden_size=3)),
+    row("dict of fields.*list", lambda h: AlbertConfig.from_dict([1])),
     row(
         r"config\.json: not a JSON file",
         lambda h: AlbertConfig.from_json(h.folder / "config.json"),
@@ -494,6 +495,10 @@ TOKENIZERS = [
     row("pad_to='x'", lambda h: h.tokenizer(["a"], max_length=5, pad_to="x")),
     row(r"integer in \[0, 160\).*'a'", lambda h: h.tokenizer.decode(["a"])),
     row("integer in .*1.5", lambda h: h.tokenizer.id_to_piece(1.5)),
+    row(
+        r"text\.keras: .* folder to write to",
+        lambda h: h.tokenizer.save(h.folder / "text.keras"),
+    ),
 ]
 
 
@@ -526,6 +531,14 @@ FILES = [
     ),
     row(r"'bare'.*\[text\]", lambda h: h.served.predict("bare")),
     row("path of a .keras file.*3", lambda h: ka.load_model(3)),
+    row(
+        "keras_albert.load gives. Received: str",
+        lambda h: ka.save_huggingface("x", h.folder / "new"),
+    ),
+    row(
+        "keras_albert.load gives. Received: Sequential",
+        lambda h: ka.save_keras_hub(keras.Sequential(), h.folder / "new"),
+    ),
     row("list of texts.*'a'", lambda h: h.served.predict({"a": 1})),
     row("batch_size=0", lambda h: h.served.probabilities(["a"], batch_size=0)),
     row("str or UTF-8 bytes.*None", lambda h: h.served.predict([None])),
