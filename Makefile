@@ -25,12 +25,13 @@ demo: $(VENV)/installed-$(KERAS_BACKEND)
 	KERAS_BACKEND=$(KERAS_BACKEND) $(BIN)/python examples/demo.py demo
 
 # Two processes of one thread each: models this small lose more to threads
-# than they gain.
+# than they gain. Most of JAX's time is compilation: without optimizing.
 test: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \
       $(VENV)/installed-dev $(VENV)/installed-peers
 	@set -e; marks=; for backend in $(TEST_BACKENDS); do \
 	  echo "== $$backend"; \
-	  OMP_NUM_THREADS=1 KERAS_BACKEND=$$backend \
+	  OMP_NUM_THREADS=1 JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
+	  KERAS_BACKEND=$$backend \
 	    $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "$$marks"; \
 	  marks="not any_backend"; \
 	done
