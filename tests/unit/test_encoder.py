@@ -176,6 +176,26 @@ def test_every_dropout_has_its_own_mask():
     assert len(set(sums.tolist())) == 2 * 5 * 2 * 3
 
 
+def test_every_dropout_takes_its_own_seed(monkeypatch):
+    taken = []
+    real = keras.random.dropout
+
+    def watched(x, rate, seed):
+        if isinstance(seed, keras_albert.modeling.block._DrawnSeed):
+            taken.append(tuple(numpy(seed.next()).tolist()))
+        return real(x, rate, seed=seed)
+
+    monkeypatch.setattr(keras.random, "dropout", watched)
+    config = CONFIG.replace(
+        num_hidden_layers=2,
+        inner_group_num=2,
+        hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.1,
+    )
+    AlbertBackbone(config)(inputs(), training=True)
+    assert len(taken) == len(set(taken)) == 2 * 2 * 3
+
+
 def test_no_seed_is_drawn_without_dropout():
     encoder = AlbertBackbone(CONFIG).encoder
     assert encoder._draw_seeds() is None
