@@ -41,11 +41,8 @@ def prepare(run: PrepareRun) -> None:
     files = _find_files(run.input)
     _check_free(str(run.output))
     units = plan(files, run.shard_bytes, run.column, _open)
-    options = beam.options.pipeline_options.PipelineOptions(
-        [f"--{option}" for option in run.beam]
-    )
     output = str(run.output)
-    with beam.Pipeline(options=options) as pipeline:
+    with _pipeline(run.beam) as pipeline:
         reports = (
             pipeline
             | "Units" >> beam.Create(list(enumerate(units)))
@@ -59,6 +56,21 @@ def prepare(run: PrepareRun) -> None:
             | "Manifest"
             >> beam.Map(_finish, recipe, beam.pvalue.AsList(reports))
         )
+
+
+def _pipeline(options: tuple[str, ...]):
+    beam = _import_beam()
+    try:
+        return beam.Pipeline(
+            options=beam.options.pipeline_options.PipelineOptions(
+                [f"--{option}" for option in options]
+            )
+        )
+    except ValueError as error:
+        raise AlbertError(
+            "`beam` must be options of an Apache Beam pipeline. Received: "
+            f"{' '.join(options)}. {error}"
+        ) from None
 
 
 def _import_beam():

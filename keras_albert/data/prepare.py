@@ -86,8 +86,8 @@ def prepare(run: PrepareRun) -> Manifest:
     output = Path(run.output)
     try:
         with _claimed(output, command) as folder, _sigterm_as_ctrl_c():
-            job = _Job(recipe, tuple(units), folder)
-            reports = _make_all(job, run.workers or _cores())
+            job = _Job(recipe, folder)
+            reports = _make_all(job, units, run.workers or _cores())
             manifest = manifest_of(recipe, reports)
             recipe.tokenizer().save(folder)
             manifest.write(folder)
@@ -236,7 +236,6 @@ class _Job:
     """What every process has to know."""
 
     recipe: Recipe
-    units: tuple[Unit, ...]
     folder: Path
 
     def note(self, index: int) -> Path:
@@ -258,28 +257,30 @@ class _Stopped(Exception):
     """Ends a unit because the run has ended."""
 
 
-def _make_all(job: _Job, workers: int) -> list[UnitReport]:
-    reports = _finished_before(job)
-    missing = [i for i in range(len(job.units)) if i not in reports]
-    counters = _Counters(len(job.units))
-    with _Display(job, reports, counters) as display:
+def _make_all(job: _Job, units: list[Unit], workers: int) -> list[UnitReport]:
+    reports = _finished_before(job, units)
+    missing = {i: unit for i, unit in enumerate(units) if i not in reports}
+    counters = _Counters(len(units))
+    with _Display(units, reports, counters) as display:
         workers = min(workers, len(missing))
         if workers > 1:
             _in_processes(job, counters, missing, workers, reports, display)
         else:
-            for i in missing:
-                reports[i] = _make_unit(job, counters, i, display.show)
+            for i, unit in missing.items():
+                reports[i] = _make_unit(job, counters, i, unit, display.show)
                 display.show()
-    in_order = [reports[i] for i in range(len(job.units))]
+    in_order = [reports[i] for i in range(len(units))]
     display.summarize(in_order)
     return in_order
 
 
 def _make_unit(
-    job: _Job, counters: _Counters, index: int, show: Callable[[], None]
+    job: _Job,
+    counters: _Counters,
+    index: int,
+    unit: Unit,
+    show: Callable[[], None],
 ) -> UnitReport:
-    unit = job.units[index]
-
     def advance(size: int, tokens: int) -> None:
         counters.sizes[index] += size
         counters.tokens[index] += tokens
@@ -305,10 +306,10 @@ def _make_unit(
     return report
 
 
-def _finished_before(job: _Job) -> dict[int, UnitReport]:
+def _finished_before(job: _Job, units: list[Unit]) -> dict[int, UnitReport]:
     """Reports of the shards that an earlier run finished; removes others."""
     reports = {}
-    for index, unit in enumerate(job.units):
+    for index, unit in enumerate(units):
         report = _read_report(job, index, unit)
         if report:
             reports[index] = report
@@ -321,8 +322,9 @@ def _finished_before(job: _Job) -> dict[int, UnitReport]:
     for path in job.folder.glob("shard-*"):
         if path.name not in sound:
             path.unlink()
+    notes = {job.note(index) for index in reports}
     for path in job.folder.glob(f"{NOTES}/unit-*.json"):
-        if path not in {job.note(index) for index in reports}:
+        if path not in notes:
             path.unlink()
             print(
                 f"shard {path.stem.removeprefix('unit-')}: its text has "
@@ -353,7 +355,7 @@ def _read_report(job: _Job, index: int, unit: Unit) -> UnitReport | None:
 def _in_processes(
     job: _Job,
     counters: _Counters,
-    missing: list[int],
+    missing: dict[int, Unit],
     workers: int,
     reports: dict[int, UnitReport],
     display: "_Display",
@@ -365,8 +367,10 @@ def _in_processes(
         _start_worker,
         (job, counters),
     ) as pool:
-        pending = {pool.submit(_work, i): i for i in missing}
         try:
+            pending = {
+                pool.submit(_work, i, unit): i for i, unit in missing.items()
+            }
             while pending:
                 done, _ = concurrent.futures.wait(
                     pending,
@@ -403,9 +407,9 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _work(index: int) -> UnitReport:
+def _work(index: int, unit: Unit) -> UnitReport:
     job, counters = _worker
-    return _make_unit(job, counters, index, show=lambda: None)
+    return _make_unit(job, counters, index, unit, show=lambda: None)
 
 
 # What the user sees.
@@ -415,9 +419,12 @@ class _Display(contextlib.AbstractContextManager):
     """A bar on a terminal; one line at the end, there and in a log."""
 
     def __init__(
-        self, job: _Job, reports: dict[int, UnitReport], counters: _Counters
+        self,
+        units: list[Unit],
+        reports: dict[int, UnitReport],
+        counters: _Counters,
     ):
-        self._sizes = [unit.size for unit in job.units]
+        self._sizes = [unit.size for unit in units]
         self._reports = reports
         self._counters = counters
         self._start = time.monotonic()

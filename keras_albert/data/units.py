@@ -34,7 +34,7 @@ from keras_albert.text.documents import (
 )
 from keras_albert.text.tokenizer import Tokenizer
 
-BYTES_AT_ONCE = 2**19  # tokenized together: long enough to be fast
+CHARACTERS_AT_ONCE = 2**19  # tokenized together: long enough to be fast
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +210,7 @@ def _batches(lines: Iterable[str]) -> Iterator[list[str]]:
     for line in lines:
         batch.append(line)
         size += len(line) + 1
-        if size >= BYTES_AT_ONCE:
+        if size >= CHARACTERS_AT_ONCE:
             yield batch
             batch, size = [], 0
     if batch:

@@ -56,7 +56,8 @@ def test_shards_are_the_same_bytes(corpus, tiny_vocab, tmp_path):
     main(
         ["prepare", "--input", *inputs, "--vocab", str(tiny_vocab)]
         + ["--output", str(there), "--shard-bytes", "9000"]
-        + ["--beam", "runner=FnApiRunner", "direct_num_workers=2"]
+        + ["--beam", "runner=DirectRunner", "direct_num_workers=2"]
+        + ["direct_running_mode=multi_processing"]
     )
     assert content(there) == content(here)
     assert len(list(here.glob("*.tokens.npy"))) > 5
@@ -64,14 +65,16 @@ def test_shards_are_the_same_bytes(corpus, tiny_vocab, tmp_path):
 
 @needs_beam
 def test_mistakes(corpus, tiny_vocab, tmp_path):
-    def run(pattern, output):
-        options = {"beam": ("runner=DirectRunner",)}
+    def run(pattern, output, runner="DirectRunner"):
+        options = {"beam": (f"runner={runner}",)}
         prepare_with_beam(PrepareRun((pattern,), tiny_vocab, output, **options))
 
     with pytest.raises(AlbertError, match=r"\*\.md: no file matches"):
         run(str(corpus / "*.md"), tmp_path / "out")
     with pytest.raises(AlbertError, match="not empty"):
         run(str(corpus / "*.txt"), corpus)
+    with pytest.raises(AlbertError, match=r"runner=Nonsense.*DataflowRunner"):
+        run(str(corpus / "*.txt"), tmp_path / "out", "Nonsense")
 
 
 def test_beam_is_named_where_it_is_missing(tiny_vocab, tmp_path, monkeypatch):

@@ -181,6 +181,10 @@ def test_a_mistake_leaves_nothing_behind(corpus, tiny_vocab, tmp_path):
         attempt((corpus,), output=bad / "below a file")
     with pytest.raises(AlbertError, match=r"language code.*'English'"):
         attempt((corpus,), split_sentences="English")
+    with pytest.raises(AlbertError, match="workers=0"):
+        attempt((corpus,), workers=0)
+    with pytest.raises(AlbertError, match="shard_bytes=0"):
+        attempt((corpus,), shard_bytes=0)
 
 
 def test_an_output_in_use_is_left_alone(corpus, tiny_vocab, tmp_path):
