@@ -462,8 +462,7 @@ class PrepareRun:
     workers: int | None = None
     """processes; as many as there are cores when not given"""
     shard_bytes: int = 16_000_000
-    """text that becomes a shard, about; more where the shards would be more
-    than 256"""
+    """text that becomes a shard, about; more in corpora of gigabytes"""
     beam: tuple[str, ...] | None = None
     """run as an Apache Beam pipeline with these options, name=value each, for
     example runner=DataflowRunner; paths may then be gs:// and the like"""

@@ -5,7 +5,6 @@ Beam shares out the units and starts again those that fail. Paths are what
 Beam reads: local ones that all workers see, gs://, s3:// or hdfs://.
 """
 
-import functools
 import shutil
 import tempfile
 from pathlib import Path
@@ -47,8 +46,7 @@ def prepare(run: PrepareRun) -> None:
             pipeline
             | "Units" >> beam.Create(list(enumerate(units)))
             | "Spread" >> beam.Reshuffle()
-            | "Tokenize"
-            >> beam.Map(functools.partial(_make, recipe=recipe, output=output))
+            | "Tokenize" >> beam.Map(_make, recipe, output)
         )
         _ = (
             pipeline

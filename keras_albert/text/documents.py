@@ -232,9 +232,8 @@ def _parsed_lines(
 ) -> Iterator:
     """`parse` of the lines of a part; its AlbertError gets the place."""
     path = part.file.path
-    end = float("inf") if path.endswith(GZIP_SUFFIX) else part.end
     with _reading(path, opener) as file:
-        for offset, line in _lines_between(file, part.start, end, may_begin):
+        for offset, line in _lines_of(part, file, may_begin):
             try:
                 parsed = parse(decode_line(line, is_first=offset == 0))
             except AlbertError as error:
@@ -243,27 +242,26 @@ def _parsed_lines(
             yield parsed
 
 
-def _lines_between(
-    file: BinaryIO,
-    start: int,
-    end: float,
-    may_begin: Callable[[bytes], bool],
+def _lines_of(
+    part: Part, file: BinaryIO, may_begin: Callable[[bytes], bool]
 ) -> Iterator[tuple[int, bytes]]:
-    """Offset and bytes of each line from one cut to the next.
+    """Offset and bytes of the lines of a part of the file.
 
-    The cut of an offset is the first line at or after it that `may_begin` a
-    part, so that the parts start:middle and middle:end are start:end, whatever
-    the middle.
+    The part reaches from the first line at or after its start that `may_begin`
+    a part to the first such line at or after its end. So the parts start:middle
+    and middle:end are together start:end, whatever the middle.
     """
+    packed = part.file.path.endswith(GZIP_SUFFIX)
+    end = float("inf") if packed else part.end
     offset = 0
-    if start:
-        file.seek(start - 1)
-        offset = start - 1 + len(file.readline())
-    inside = not start
+    if part.start:
+        file.seek(part.start - 1)
+        offset = part.start - 1 + len(file.readline())
+    inside = not part.start
     while line := file.readline(LONGEST_LINE + 1):
         if len(line) > LONGEST_LINE:
             raise AlbertError(
-                f"{file.name}: a line of more than {LONGEST_LINE} bytes. "
+                f"{part.file.path}: a line of more than {LONGEST_LINE} bytes. "
                 "Expected text with a sentence or paragraph a line."
             )
         begins = may_begin(line)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.any_backend
 
 LINES = st.lists(
     st.sampled_from(
-        ["", "", " ", "a", " b b", "\u00e9\u4e2d", "\r", "long" * 5]
+        ["", "", " ", "\u00a0", "a", " b b", "\u00e9\u4e2d", "\r", "long" * 5]
     )
 )
 NAMES = st.sampled_from(["a.txt", "b.jsonl", "c.txt.gz"])
