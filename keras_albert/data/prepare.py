@@ -86,10 +86,10 @@ def prepare(run: PrepareRun) -> Manifest:
     output = Path(run.output)
     try:
         with _claimed(output, command) as folder, _sigterm_as_ctrl_c():
-            job = _Job(recipe, folder)
+            recipe.tokenizer().save(folder)
+            job = _Job(dataclasses.replace(run, vocab=folder), folder)
             reports = _make_all(job, units, run.workers or _cores())
             manifest = manifest_of(recipe, reports)
-            recipe.tokenizer().save(folder)
             manifest.write(folder)
             _publish(folder, output)
     except OSError as error:
@@ -211,21 +211,37 @@ def _publish(folder: Path, output: Path) -> None:
     shutil.rmtree(output / NOTES, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
+def _interrupt(*_) -> None:
+    raise KeyboardInterrupt
+
+
+def _sigterm_as_ctrl_c():
     """Both end a run in the same way."""
+    return _handlers({signal.SIGTERM: _interrupt})
+
+
+def _signals_ignored():
+    """While processes start: one that starts half would complain."""
+    return _handlers(
+        {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}
+    )
+
+
+@contextlib.contextmanager
+def _handlers(handlers: dict) -> Iterator[None]:
+    """Sets signal handlers, where it may: in the main thread."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set handlers
+        yield
         return
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {
+        number: signal.signal(number, handler)
+        for number, handler in handlers.items()
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # Units, in this process or in several.
@@ -233,9 +249,10 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """What every process has to know."""
+    """What every process has to know: little, for there may be many."""
 
-    recipe: Recipe
+    run: PrepareRun
+    """with the vocabulary of `folder`"""
     folder: Path
 
     def note(self, index: int) -> Path:
@@ -266,8 +283,11 @@ def _make_all(job: _Job, units: list[Unit], workers: int) -> list[UnitReport]:
         if workers > 1:
             _in_processes(job, counters, missing, workers, reports, display)
         else:
+            recipe = Recipe.of(job.run)
             for i, unit in missing.items():
-                reports[i] = _make_unit(job, counters, i, unit, display.show)
+                reports[i] = _make_unit(
+                    job, recipe, counters, i, unit, display.show
+                )
                 display.show()
     in_order = [reports[i] for i in range(len(units))]
     display.summarize(in_order)
@@ -276,6 +296,7 @@ def _make_all(job: _Job, units: list[Unit], workers: int) -> list[UnitReport]:
 
 def _make_unit(
     job: _Job,
+    recipe: Recipe,
     counters: _Counters,
     index: int,
     unit: Unit,
@@ -291,7 +312,7 @@ def _make_unit(
     notes = job.folder / NOTES
     with tempfile.TemporaryDirectory(prefix="work-", dir=notes) as work:
         work = Path(work)
-        report = write_shard(unit, index, job.recipe, work, advance)
+        report = write_shard(unit, index, recipe, work, advance)
         for part in unit.parts:
             if InputFile.of(part.file.path) != part.file:
                 raise AlbertError(
@@ -368,9 +389,11 @@ def _in_processes(
         (job, counters),
     ) as pool:
         try:
-            pending = {
-                pool.submit(_work, i, unit): i for i, unit in missing.items()
-            }
+            with _signals_ignored():
+                pending = {
+                    pool.submit(_work, i, unit): i
+                    for i, unit in missing.items()
+                }
             while pending:
                 done, _ = concurrent.futures.wait(
                     pending,
@@ -391,14 +414,15 @@ def _in_processes(
             pool.shutdown(cancel_futures=True)
 
 
-_worker: tuple[_Job, _Counters] | None = None  # of this process
+_worker: tuple[_Job, Recipe, _Counters] | None = None  # of this process
 
 
 def _start_worker(job: _Job, counters: _Counters) -> None:
     global _worker
-    _worker = job, counters
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    _worker = job, Recipe.of(job.run), counters
 
 
 def _end_with_parent() -> None:
@@ -408,8 +432,7 @@ def _end_with_parent() -> None:
 
 
 def _work(index: int, unit: Unit) -> UnitReport:
-    job, counters = _worker
-    return _make_unit(job, counters, index, unit, show=lambda: None)
+    return _make_unit(*_worker, index, unit, show=lambda: None)
 
 
 # What the user sees.

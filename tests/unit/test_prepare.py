@@ -371,16 +371,16 @@ def test_text_that_changes_meanwhile(corpus, tiny_vocab, tmp_path, monkeypatch):
 def test_a_full_disk(corpus, tiny_vocab, tmp_path, workers, capsys):
     """A limit on the size of files: writing fails as on a full disk."""
     large = tmp_path / "large.txt"
-    large.write_text("two hens in the old barn\n" * 20_000)
+    large.write_text("two hens in the old barn\n" * 60_000)  # 1.5 MB
     run = PrepareRun(
         (corpus, large),
         tiny_vocab,
         tmp_path / "out",
-        shard_bytes=300_000,
+        shard_bytes=750_000,
         workers=workers,
     )
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
     try:
         with pytest.raises(
             AlbertError, match=r"cannot be written \(.*too large.*Make room"
