@@ -4,14 +4,17 @@
         --input 'corpus/*.txt' --copies 1 4 --workers 1 2
 
 A line for each number of copies of the text and of processes: megabytes of
-text, tokens/s from start to end of the command, and the largest memory that
-all its processes had together (pages that they share are counted once; taken
-every twentieth of a second, so a short peak may be missed). Linux only.
+text, tokens/s from start to end of the command, its seconds, the seconds that
+all its processes computed (less dependent on what else the machine does), and
+the largest memory that they had together (pages that they share are counted
+once; taken every twentieth of a second, so a short peak may be missed). Linux
+only.
 """
 
 import argparse
 import contextlib
 import glob
+import resource
 import subprocess
 import sys
 import tempfile
@@ -42,16 +45,22 @@ def megabytes(pid: int) -> float:
     return 0.0  # it has ended
 
 
-def measure(command: list[str]) -> tuple[float, float]:
-    """Seconds and peak megabytes of a command."""
-    start, peak = time.perf_counter(), 0.0
+def computed() -> float:
+    """CPU seconds of all commands that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def measure(command: list[str]) -> tuple[float, float, float]:
+    """Seconds, CPU seconds and peak megabytes of a command."""
+    start, before, peak = time.perf_counter(), computed(), 0.0
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None:
             peak = max(peak, sum(map(megabytes, processes(process.pid))))
             time.sleep(SECONDS_BETWEEN_LOOKS)
     if process.returncode:
         sys.exit(f"this failed: {' '.join(command)}")
-    return time.perf_counter() - start, peak
+    return time.perf_counter() - start, computed() - before, peak
 
 
 def main() -> None:
@@ -64,7 +73,7 @@ def main() -> None:
     options = parser.parse_args()
     files = sorted(map(Path, glob.glob(options.input)))
     size = sum(path.stat().st_size for path in files) / 1e6
-    print("  text MB  workers   tokens/s  seconds  peak MB")
+    print("  text MB  workers   tokens/s  seconds  CPU seconds  peak MB")
     for copies in options.copies:
         for workers in options.workers:
             with tempfile.TemporaryDirectory() as folder:
@@ -73,7 +82,7 @@ def main() -> None:
                     for path in files:
                         link = folder / f"{copy}-{path.name}"
                         link.symlink_to(path.resolve())
-                seconds, peak = measure(
+                seconds, cpu_seconds, peak = measure(
                     [sys.executable, "-m", "keras_albert.cli", "prepare"]
                     + ["--input", f"{folder}/*", "--vocab", options.vocab]
                     + ["--output", f"{folder}/shards"]
@@ -82,7 +91,7 @@ def main() -> None:
                 tokens = Manifest.read(folder / "shards").count("tokens")
             print(
                 f"{size * copies:9.1f}  {workers:7}  {tokens / seconds:9,.0f}  "
-                f"{seconds:7.1f}  {peak:7.0f}"
+                f"{seconds:7.1f}  {cpu_seconds:11.1f}  {peak:7.0f}"
             )
 
 

@@ -429,7 +429,7 @@ def test_killed_at_random_moments(
         return finished_shards(output) > before or output.exists()
 
     kept = {}  # shard file -> inode: a file that is made again has another
-    for attempt in range(8):
+    for attempt in range(6):
         before = finished_shards(output)
         with start(
             large_corpus, tiny_vocab, output, 1 + attempt % 2
