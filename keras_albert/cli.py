@@ -34,7 +34,10 @@ def _vocab(run: VocabRun) -> None:
 
 
 def _prepare(run: PrepareRun) -> None:
-    from keras_albert.data.shards import prepare
+    if run.beam is None:
+        from keras_albert.data.prepare import prepare
+    else:
+        from keras_albert.data.beam import prepare
 
     prepare(run)
 

@@ -13,6 +13,7 @@ import difflib
 import json
 import math
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Literal
@@ -205,6 +206,10 @@ _IGNORED_KEYS = (
     "ln_type",
 )
 
+
+# A mapped shard holds three open files, of which a process may usually have
+# 1,024.
+MOST_SHARDS = 256
 
 LOOPS = ("unrolled", "scan")  # how the encoder repeats its layers
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -416,8 +421,8 @@ VARIANTS = _variants()
 class VocabRun:
     """Train a SentencePiece vocabulary with ALBERT's recipe."""
 
-    input: tuple[Path, ...]
-    """text files (UTF-8), one sentence or paragraph a line"""
+    input: tuple[str, ...]
+    """files, or quoted patterns of them, as for `prepare`"""
     output: Path
     """folder for spiece.model; made if absent, must hold no other run"""
     vocab_size: int = AlbertConfig.vocab_size
@@ -426,6 +431,8 @@ class VocabRun:
     """share of all characters that get a piece (reference README)"""
     cased: bool = False
     """keep capital letters (the released vocabularies lower-case)"""
+    column: str = "text"
+    """of JSONL and Parquet files: the one that holds the text"""
 
     def __post_init__(self):
         check_positive("vocab_size", self.vocab_size)
@@ -440,20 +447,44 @@ class VocabRun:
 
 @dataclasses.dataclass(frozen=True)
 class PrepareRun:
-    """Tokenize text files into memory-mapped token shards."""
+    """Tokenize text into memory-mapped token shards.
 
-    input: tuple[Path, ...]
-    """text files (UTF-8): one sentence or paragraph a line, blank line
-    between documents"""
+    A run that was stopped goes on when the same command is given again.
+    """
+
+    input: tuple[str, ...]
+    """files, or quoted patterns of them such as 'corpus/**/*.txt': text
+    (UTF-8), one sentence or paragraph a line, blank line between documents;
+    .jsonl and .parquet, a document a row; text and JSONL also as .gz"""
     vocab: Path
     """spiece.model, or the folder that holds it"""
-    output: Path
+    output: str
     """folder for the shards; made if absent, must hold no other run"""
-    shard_tokens: int = 50_000_000
-    """largest shard, in tokens (2 bytes each up to 65,536 pieces)"""
+    column: str = VocabRun.column
+    """of JSONL and Parquet files: the one that holds the text"""
+    split_sentences: str | None = None
+    """split paragraphs into sentences by the rules of this language, for
+    example en; lines stay as they are when not given"""
+    workers: int | None = None
+    """processes; as many as there are cores when not given"""
+    shard_bytes: int = 16_000_000
+    """text that becomes a shard, about; more in corpora of gigabytes"""
+    beam: tuple[str, ...] | None = None
+    """run as an Apache Beam pipeline with these options, name=value each, for
+    example runner=DataflowRunner; paths may then be gs:// and the like"""
 
     def __post_init__(self):
-        check_positive("shard_tokens", self.shard_tokens)
+        if self.workers is not None:
+            check_positive("workers", self.workers)
+        check_positive("shard_bytes", self.shard_bytes)
+        # The splitter takes what it does not know for English.
+        if self.split_sentences is not None and not re.fullmatch(
+            "[a-z]{2,3}([_-][A-Za-z_-]+)?", self.split_sentences
+        ):
+            raise AlbertError(
+                "`split_sentences` must be a language code such as en or de. "
+                f"Received: split_sentences={self.split_sentences!r}."
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Token shards: text tokenized once, then memory-mapped.
 
-A folder of shards needs nothing beside it:
+`prepare` and `beam` write them; here is what they are, and reading them. A
+folder of shards needs nothing beside it:
 
     manifest.json                format version, vocabulary, per shard the file
                                  names, counts and checksums
@@ -13,40 +14,26 @@ A folder of shards needs nothing beside it:
                                  documents[d] : documents[d + 1]
 
 Where words start is a function of the vocabulary (`Tokenizer.word_starts`), so
-it is not stored token by token. No sentence and no document is empty.
+it is not stored token by token. No sentence and no document is empty. The
+numbers of the shards grow; one is left out where a stretch of text held no
+beginning of a document.
 """
 
-import array
 import bisect
 import dataclasses
 import hashlib
 import itertools
 import json
-import shutil
-import sys
-import time
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-from keras_albert.config import (
-    UNK_ID,
-    VOCAB_FILE,
-    AlbertError,
-    PrepareRun,
-    new_folder,
-    read_json,
-    unfinished_folder,
-)
-from keras_albert.data.documents import read_documents
-from keras_albert.text.files import check_files
+from keras_albert.config import VOCAB_FILE, AlbertError, read_json
 from keras_albert.text.tokenizer import Tokenizer
 
 MANIFEST_FILE = "manifest.json"
 FORMAT_VERSION = 1
 PARTS = ("tokens", "sentences", "documents")
-LINES_AT_ONCE = 2_000  # tokenized together: long enough to be fast
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,186 +126,9 @@ class Manifest:
             raise TypeError
 
 
-def prepare(run: PrepareRun) -> Manifest:
-    """Tokenizes text files into a folder of shards.
-
-    The folder appears as a whole at the end: until then everything is in
-    `OUTPUT.unfinished-...` beside it, which a mistake in the input removes and
-    a killed process leaves behind. A shard ends at the first document that
-    would make it longer than `run.shard_tokens`; a longer document has a shard
-    of its own. Sentences without a token are dropped, and so are documents
-    without a sentence.
-
-    Raises:
-        AlbertError: an input file or the vocabulary is missing or unreadable,
-            the output is in use or cannot be written, a line is not UTF-8, or
-            there is no text.
-    """
-    inputs = check_files(run.input)
-    tokenizer = Tokenizer(run.vocab)
-    existed = run.output.exists()
-    try:
-        output = new_folder(run.output).resolve()
-        unfinished = unfinished_folder(output)
-        try:
-            manifest = _write_shards(
-                read_documents(inputs), tokenizer, run.shard_tokens, unfinished
-            )
-            output.rmdir()  # was empty; only POSIX renames onto a folder
-            unfinished.rename(output)
-        except BaseException:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            if not existed and output.is_dir():
-                output.rmdir()
-            raise
-    except OSError as error:
-        raise AlbertError(
-            f"{run.output}: the shards cannot be written ({error}). Make room, "
-            "or choose another output."
-        ) from None
-    return manifest
-
-
-def _write_shards(
-    documents: Iterable[list[str]],
-    tokenizer: Tokenizer,
-    shard_tokens: int,
-    folder: Path,
-) -> Manifest:
-    tokenizer.save(folder)
-    progress = _Progress()
-    shard = _ShardWriter(tokenizer.vocab_size)
-    entries = []
-    for document in tokenize_documents(documents, tokenizer):
-        length = sum(map(len, document))
-        if shard.num_documents and shard.num_tokens + length > shard_tokens:
-            entries.append(shard.write(folder, len(entries)))
-            shard = _ShardWriter(tokenizer.vocab_size)
-        shard.add(document)
-        progress.add(document, length)
-    if not shard.num_documents:
-        raise AlbertError(
-            "no token came out of the text. Check that the vocabulary belongs "
-            "to the language of the files."
-        )
-    entries.append(shard.write(folder, len(entries)))
-    manifest = Manifest(
-        fingerprint=tokenizer.fingerprint,
-        vocab_size=tokenizer.vocab_size,
-        lower_case=tokenizer.lower_case,
-        shards=tuple(entries),
-    )
-    manifest.write(folder)
-    progress.finish(len(entries))
-    return manifest
-
-
-def tokenize_documents(
-    documents: Iterable[list[str]], tokenizer: Tokenizer
-) -> Iterator[list[list[int]]]:
-    """Token ids of the sentences of each document, without empty ones."""
-    for batch in _batches_of_lines(documents):
-        ids = iter(tokenizer.encode_batch(list(itertools.chain(*batch))))
-        for document in batch:
-            sentences = list(itertools.islice(ids, len(document)))
-            sentences = [sentence for sentence in sentences if sentence]
-            if sentences:
-                yield sentences
-
-
-def _batches_of_lines(
-    documents: Iterable[list[str]],
-) -> Iterator[list[list[str]]]:
-    batch, lines = [], 0
-    for document in documents:
-        batch.append(document)
-        lines += len(document)
-        if lines >= LINES_AT_ONCE:
-            yield batch
-            batch, lines = [], 0
-    if batch:
-        yield batch
-
-
 def token_dtype(vocab_size: int) -> np.dtype:
     """The smallest of uint16 and int32 that holds every id."""
     return np.dtype("uint16" if vocab_size <= 2**16 else "int32")
-
-
-class _ShardWriter:
-    """Gathers the documents of a shard in memory, then writes its files."""
-
-    def __init__(self, vocab_size: int):
-        self._dtype = token_dtype(vocab_size)
-        self._tokens = array.array(self._dtype.char)
-        self._sentences = array.array("q", [0])
-        self._documents = array.array("q", [0])
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self._tokens)
-
-    @property
-    def num_documents(self) -> int:
-        return len(self._documents) - 1
-
-    def add(self, document: list[list[int]]) -> None:
-        for sentence in document:
-            self._tokens.extend(sentence)
-            self._sentences.append(len(self._tokens))
-        self._documents.append(len(self._sentences) - 1)
-
-    def write(self, folder: Path, index: int) -> ShardEntry:
-        arrays = {
-            "tokens": np.frombuffer(self._tokens, self._dtype),
-            "sentences": np.frombuffer(self._sentences, "int64"),
-            "documents": np.frombuffer(self._documents, "int64"),
-        }
-        files = {part: f"shard-{index:05}.{part}.npy" for part in PARTS}
-        for part, values in arrays.items():
-            np.save(folder / files[part], values)
-        return ShardEntry(
-            files=files,
-            counts={
-                "tokens": self.num_tokens,
-                "sentences": len(self._sentences) - 1,
-                "documents": self.num_documents,
-            },
-            sha256={part: _sha256(folder / files[part]) for part in PARTS},
-        )
-
-
-class _Progress:
-    """A moving line on a terminal; one line at the end in a log."""
-
-    def __init__(self):
-        self._start = self._shown = time.monotonic()
-        self._moving = sys.stderr.isatty()
-        self._documents = self._tokens = self._unknown = 0
-
-    def add(self, document: list[list[int]], tokens: int) -> None:
-        self._documents += 1
-        self._tokens += tokens
-        self._unknown += sum(sentence.count(UNK_ID) for sentence in document)
-        now = time.monotonic()
-        if self._moving and now - self._shown > 0.5:
-            self._shown = now
-            print(f"\r{self._line()}", end="", file=sys.stderr, flush=True)
-
-    def finish(self, shards: int) -> None:
-        unknown = 100 * self._unknown / self._tokens
-        print(
-            f"{chr(13) if self._moving else ''}{self._line()}, "
-            f"{unknown:.2f} % unknown; {shards} shard{'s'[: shards != 1]}",
-            file=sys.stderr,
-        )
-
-    def _line(self) -> str:
-        seconds = max(time.monotonic() - self._start, 1e-6)
-        return (
-            f"{self._documents:,} documents, {self._tokens:,} tokens, "
-            f"{self._tokens / seconds:,.0f} tokens/s"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -467,11 +277,12 @@ class ShardSet:
         for entry in self.manifest.shards:
             for part in PARTS:
                 path = self.folder / entry.files[part]
-                if _sha256(path) != entry.sha256[part]:
+                if checksum(path) != entry.sha256[part]:
                     raise _damaged(path, "its checksum is not the one recorded")
 
 
-def _sha256(path: Path) -> str:
+def checksum(path: Path) -> str:
+    """Checksum of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -21,13 +21,14 @@ from keras_albert.config import (
     check_seed,
 )
 from keras_albert.data.pretraining import batch_dataset, import_tensorflow
-from keras_albert.data.shards import LINES_AT_ONCE
 from keras_albert.text.files import check_files, read_lines
 from keras_albert.text.tokenizer import Tokenizer, check_batch
 
 # Lengths that batches are padded to. Few, as XLA compiles the model once for
 # each; a doubling wastes less than half of a batch on padding.
 BUCKETS = (32, 64, 128, 256, 512)
+
+LINES_AT_ONCE = 2_000  # tokenized together: long enough to be fast
 
 _SHUFFLE = 3  # keeps this random stream apart from those of pretraining
 

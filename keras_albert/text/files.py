@@ -1,5 +1,6 @@
-"""Text files that a user names, read line by line with clear errors."""
+"""Text files that a user names: found, opened and decoded with clear errors."""
 
+import glob
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -7,6 +8,37 @@ from keras_albert.config import AlbertError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+GZIP_SUFFIX = ".gz"
+
+
+def find_files(patterns: Iterable[str | Path]) -> list[Path]:
+    """The files that match any of the patterns, each once, checked.
+
+    `*`, `?` and `[...]` match within a name, `**` folders of any depth; the
+    matches of a pattern are sorted. A path that exists is taken as it is.
+
+    Raises:
+        AlbertError: no file matches a pattern; see `check_files`.
+    """
+    patterns = [patterns] if isinstance(patterns, str | Path) else patterns
+    found = [path for pattern in patterns for path in _matches(str(pattern))]
+    return check_files(dict.fromkeys(found))
+
+
+def _matches(pattern: str) -> list[str]:
+    if Path(pattern).exists() or not glob.has_magic(pattern):
+        return [pattern]
+    matches = sorted(
+        path
+        for path in glob.glob(pattern, recursive=True)
+        if not Path(path).is_dir()
+    )
+    if not matches:
+        raise AlbertError(
+            f"{pattern}: no file matches. Check the pattern; * stays within a "
+            "folder, ** goes into all below it."
+        )
+    return matches
 
 
 def check_files(paths: Iterable[str | Path]) -> list[Path]:
@@ -42,19 +74,31 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
-            if number == 1:
-                line = line.removeprefix(BYTE_ORDER_MARK)
-                if line.startswith(UTF_16_MARKS):
-                    raise AlbertError(
-                        f"{path}: UTF-16 text. Convert the file with `iconv -f "
-                        "UTF-16 -t UTF-8`."
-                    )
             try:
-                text = line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise AlbertError(
-                    f"{path}:{number}: not UTF-8 text ({error.reason}, byte "
-                    f"{line[error.start]:#04x}). Convert the file, for example "
-                    "with `iconv -f LATIN1 -t UTF-8`, or remove the line."
-                ) from None
-            yield number, text.removesuffix("\n").removesuffix("\r")
+                yield number, decode_line(line, is_first=number == 1)
+            except AlbertError as error:
+                raise AlbertError(f"{path}:{number}: {error}") from None
+
+
+def decode_line(line: bytes, is_first: bool) -> str:
+    """The text of a line; AlbertError, without the place, if not UTF-8."""
+    if is_first:
+        line = line.removeprefix(BYTE_ORDER_MARK)
+        if line.startswith(UTF_16_MARKS):
+            raise AlbertError(
+                "UTF-16 text. Convert the file with `iconv -f UTF-16 -t UTF-8`."
+            )
+        if line.startswith(b"\x1f\x8b"):
+            raise AlbertError(
+                "compressed text. Expected a gzip file to end in "
+                f"{GZIP_SUFFIX}; rename it."
+            )
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise AlbertError(
+            f"not UTF-8 text ({error.reason}, byte {line[error.start]:#04x}). "
+            "Convert the file, for example with `iconv -f LATIN1 -t UTF-8`, "
+            "or remove the line."
+        ) from None
+    return text.removesuffix("\n").removesuffix("\r")

@@ -176,16 +176,25 @@ class Tokenizer:
         return self._resplit(self._processor.encode(text))
 
     def encode_batch(
-        self, texts: Iterable[str | bytes], normalize: bool = True
+        self,
+        texts: Iterable[str | bytes],
+        normalize: bool = True,
+        num_threads: int = -1,
     ) -> list[list[int]]:
         """`encode` of each text.
+
+        Args:
+            texts: the texts.
+            normalize: see `tokenize`.
+            num_threads: of SentencePiece; -1: as many as there are cores.
 
         Raises:
             AlbertError: `texts` is a single text.
         """
         check_batch("texts", texts)
         batch = [self._prepare(text, normalize) for text in texts]
-        return [self._resplit(ids) for ids in self._processor.encode(batch)]
+        encoded = self._processor.encode(batch, num_threads=num_threads)
+        return [self._resplit(ids) for ids in encoded]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids: special pieces vanish, <unk> becomes " ⁇ ".

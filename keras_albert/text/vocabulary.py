@@ -1,4 +1,4 @@
-"""Vocabulary training: text files -> spiece.model, with ALBERT's recipe.
+"""Vocabulary training: text -> spiece.model, with ALBERT's recipe.
 
 The recipe is the one of the reference's README (section "SentencePiece") as
 it stands in the released 30k-clean.model: unigram, [CLS] [SEP] [MASK] as
@@ -21,7 +21,7 @@ from keras_albert.config import (
     check_free,
     new_folder,
 )
-from keras_albert.text.files import check_files, read_lines
+from keras_albert.text.documents import read_files
 from keras_albert.text.normalization import normalize
 from keras_albert.text.tokenizer import Tokenizer
 
@@ -64,13 +64,12 @@ def train_vocabulary(run: VocabRun) -> Tokenizer:
 
 
 def _lines(run: VocabRun) -> Iterator[str]:
-    for path in check_files(run.input):
-        for _, line in read_lines(path):
-            # The trainer takes NUL for the end of a file and drops lines that
-            # hold it.
-            text = normalize(line.replace("\0", " "), not run.cased)
-            if text.strip():
-                yield text
+    for line in read_files(run.input, run.column):
+        # The trainer takes NUL for the end of a file and drops lines that
+        # hold it.
+        text = normalize(line.replace("\0", " "), not run.cased)
+        if text.strip():
+            yield text
 
 
 def _train(run: VocabRun) -> bytes:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_albert.config import ExampleConfig, PrepareRun
+from keras_albert.data.prepare import prepare
 from keras_albert.data.pretraining import (
     END,
     FIRST,
@@ -18,7 +19,7 @@ from keras_albert.data.pretraining import (
     plan_epoch,
     pretraining_dataset,
 )
-from keras_albert.data.shards import Shard, ShardSet, prepare
+from keras_albert.data.shards import Shard, ShardSet
 
 pytestmark = pytest.mark.any_backend
 
@@ -48,7 +49,7 @@ def shards(tiny_lines, tiny_vocab, tmp_path_factory):
         input=(folder / "text.txt",),
         vocab=tiny_vocab,
         output=folder / "shards",
-        shard_tokens=4000,
+        shard_bytes=16_000,
     )
     prepare(run)
     return ShardSet.open(run.output)

@@ -1,9 +1,23 @@
-"""Text files to documents."""
+"""Files of every format to documents, and what is wrong with a file."""
+
+import gzip
+import itertools
+import json
+import sys
 
 import pytest
 
 from keras_albert.config import AlbertError
-from keras_albert.data.documents import read_documents
+from keras_albert.text import documents as documents_module
+from keras_albert.text.documents import (
+    InputFile,
+    parts_of,
+    read_files,
+    read_part,
+    sentence_splitter,
+    split_sentences,
+)
+from keras_albert.text.files import find_files
 
 pytestmark = pytest.mark.any_backend
 
@@ -14,48 +28,259 @@ def write(folder, name, content: bytes):
     return path
 
 
+def documents_of(lines):
+    """[["a", "b"], ["c"]] of "a", "b", "", "c", ""."""
+    groups = itertools.groupby(lines, key=bool)
+    return [list(group) for inside, group in groups if inside]
+
+
+def read(paths, column="text"):
+    return documents_of(read_files(paths, column))
+
+
+ROWS = ["one\ntwo\n\n three ", "", "four", None, "caf\u00e9\r\nfive"]
+DOCUMENTS = [["one", "two", "three"], ["four"], ["caf\u00e9", "five"]]
+TEXT = "one\ntwo\nthree\n\nfour\n \ncaf\u00e9\nfive".encode()
+JSONL = b"".join(
+    json.dumps({"text": row, "n": 3}).encode() + b"\n" for row in ROWS
+)
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
+
+    def write_parquet(name="a.parquet", rows=ROWS, column="text", **options):
+        path = tmp_path / name
+        table = pyarrow.table({"n": list(range(len(rows))), column: rows})
+        write_table(table, path, **options)
+        return path
+
+    return write_parquet
+
+
+def test_formats_hold_the_same_documents(tmp_path, parquet):
+    for name, content in (
+        ("a.txt", TEXT),
+        ("b.jsonl", JSONL),
+        ("c.json", JSONL),
+    ):
+        assert read(write(tmp_path, name, content)) == DOCUMENTS
+        packed = write(tmp_path, f"{name}.gz", gzip.compress(content))
+        assert read(packed) == DOCUMENTS
+    assert read(parquet()) == DOCUMENTS
+
+
+def test_parquet_is_read_by_row_groups(parquet):
+    path = parquet(row_group_size=2)
+    parts = parts_of(InputFile.of(path), 1, "text")
+    assert [(part.start, part.end) for part in parts] == [
+        (0, 1),
+        (1, 2),
+        (2, 3),
+    ]
+    assert [documents_of(read_part(part, "text")) for part in parts] == [
+        DOCUMENTS[:1],
+        DOCUMENTS[1:2],
+        DOCUMENTS[2:],
+    ]
+    assert all(part.size > 0 for part in parts)
+
+
+def test_another_column(tmp_path, parquet):
+    rows = write(tmp_path, "a.jsonl", b'{"body": "x"}\n')
+    assert read(rows, "body") == [["x"]]
+    assert read(parquet(column="body", rows=["x"]), "body") == [["x"]]
+
+
 def test_blank_lines_and_file_ends_separate_documents(tmp_path):
     first = write(tmp_path, "1.txt", b"\n\na \n  b\n \t\n\nc")
     second = write(tmp_path, "2.txt", b"d\r\n\r\ne\r\n")
-    assert list(read_documents([first, second])) == [
-        ["a", "b"],
-        ["c"],
-        ["d"],
-        ["e"],
-    ]
+    assert read([first, second]) == [["a", "b"], ["c"], ["d"], ["e"]]
+    assert list(read_files([first], "text")) == ["a", "b", "", "c", ""]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n\n"])
+def test_files_without_text_have_no_document(tmp_path, content):
+    path = write(tmp_path, "a.txt", content)
+    packed = write(tmp_path, "a.txt.gz", gzip.compress(content))
+    assert list(read_files([path, packed], "text")) == []
 
 
 def test_byte_order_mark_is_no_text(tmp_path):
-    path = write(tmp_path, "bom.txt", b"\xef\xbb\xbfone\ntwo\n")
-    assert list(read_documents([path])) == [["one", "two"]]
+    mark = b"\xef\xbb\xbf"
+    assert read(write(tmp_path, "a.txt", mark + b"one\ntwo\n")) == [
+        ["one", "two"]
+    ]
+    assert read(write(tmp_path, "a.jsonl", mark + b'{"text": "x"}')) == [["x"]]
 
 
 def test_only_newlines_end_lines(tmp_path):
     path = write(tmp_path, "a.txt", "a\x0bb\u2028c\x85d\n".encode())
-    assert list(read_documents(path)) == [["a\x0bb\u2028c\x85d"]]
+    assert read(path) == [["a\x0bb\u2028c\x85d"]]
 
 
 def test_documents_are_streamed(tmp_path):
     path = write(tmp_path, "a.txt", b"good\n\nbad \xff\n")
-    documents = read_documents([path])
-    assert next(documents) == ["good"]
+    lines = read_files([path], "text")
+    assert next(lines) == "good"
     with pytest.raises(AlbertError, match=r"a\.txt:3: not UTF-8.*0xff.*iconv"):
-        next(documents)
+        list(lines)
 
 
-def test_mistakes_are_named_at_the_call(tmp_path):
+def test_patterns(tmp_path):
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    names = ["b.txt", "a.txt", "deep/c.txt", "deep/er/d.txt", "[x].txt"]
+    for name in names:
+        write(tmp_path, name, b"x")
+
+    def found(*patterns):
+        paths = find_files([tmp_path / pattern for pattern in patterns])
+        return [path.relative_to(tmp_path).as_posix() for path in paths]
+
+    assert found("*.txt") == ["[x].txt", "a.txt", "b.txt"]
+    assert sorted(found("**/*.txt")) == sorted(names)
+    assert found("**") == found("**/*.txt")  # no folder among them
+    assert found("b.txt", "?.txt") == ["b.txt", "a.txt"]  # each once
+    assert found("[x].txt") == ["[x].txt"]  # a file of that very name
+    with pytest.raises(AlbertError, match=r"\*\.md: no file matches"):
+        found("a.txt", "*.md")
+
+
+def test_mistakes_in_names(tmp_path):
     with pytest.raises(AlbertError, match=r"gone\.txt: no such file"):
-        read_documents([tmp_path / "gone.txt"])
+        find_files([tmp_path / "gone.txt"])
     with pytest.raises(AlbertError, match=r"found a folder.*\*\.txt"):
-        read_documents([tmp_path])
+        find_files([tmp_path])
     with pytest.raises(AlbertError, match="no text file given"):
-        read_documents([])
+        find_files([])
 
 
-def test_a_corpus_without_text_is_refused(tmp_path):
-    empty = write(tmp_path, "empty.txt", b"")
-    blank = write(tmp_path, "blank.txt", b"\n  \n")
-    with pytest.raises(AlbertError, match=r"empty\.txt, .*blank\.txt: no text"):
-        list(read_documents([empty, blank]))
-    text = write(tmp_path, "text.txt", b"x")
-    assert list(read_documents([empty, blank, text])) == [["x"]]
+GOOD_ROW = b'{"text": "x"}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"a\n\xff\n", r"a\.txt:2: not UTF-8.*0xff"),
+        ("a.txt", b"\xff\xfea\x00", r"a\.txt:1: UTF-16.*iconv"),
+        ("a.txt", gzip.compress(TEXT), r"a\.txt:1: compressed.*rename"),
+        ("a.txt.gz", gzip.compress(b"a\n\xff"), r"a\.txt\.gz:2: not UTF-8"),
+        ("a.txt.gz", gzip.compress(TEXT)[:-9], r"a\.txt\.gz: a damaged gzip"),
+        ("a.txt.gz", TEXT, r"a\.txt\.gz: a damaged gzip"),
+        (
+            "a.txt.gz",
+            gzip.compress(TEXT)[:20] + b"xxxx" + gzip.compress(TEXT)[24:],
+            r"a\.txt\.gz: a damaged gzip",
+        ),
+        ("a.jsonl", GOOD_ROW + b"\n{\n", r"a\.jsonl:3: not a JSON object"),
+        (
+            "a.jsonl",
+            GOOD_ROW + b"[1]",
+            r"a\.jsonl:2: expected a JSON obj.*list",
+        ),
+        (
+            "a.jsonl",
+            b'{"text": 7}',
+            r"a\.jsonl:1: expected text in `text`",
+        ),
+        ("a.jsonl", b'{"a": 1, "b": 2}', r"no column `text`.*: a, b.*--column"),
+        ("a.jsonl", GOOD_ROW + b'{"text": "\xff"}', r"a\.jsonl:2: not UTF-8"),
+        ("a.jsonl", b"[" * 9_999, r"a\.jsonl:1: not a JSON object"),
+    ],
+)
+def test_bad_files(tmp_path, name, content, message):
+    path = write(tmp_path, name, content)
+    with pytest.raises(AlbertError, match=message):
+        read(path)
+
+
+def test_lines_are_counted_from_the_top_of_the_file(tmp_path):
+    path = write(tmp_path, "a.txt", b"a\n\n" * 40 + b"\xff")
+    *_, last = parts_of(InputFile.of(path), 50, "text")
+    assert last.start > 50
+    with pytest.raises(AlbertError, match=r"a\.txt:81: not UTF-8"):
+        list(read_part(last, "text"))
+
+
+def test_a_line_too_long_for_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents_module, "LONGEST_LINE", 10)
+    assert read(write(tmp_path, "a.txt", b"123456789\n")) == [["123456789"]]
+    for name, content in (
+        ("b.txt", b"1234567890\n"),
+        ("b.txt.gz", gzip.compress(b"1234567890\n")),
+    ):
+        path = write(tmp_path, name, content)
+        with pytest.raises(AlbertError, match=r"b\.txt.*more than 10 bytes"):
+            read(path)
+
+
+def test_bad_parquet(tmp_path, parquet):
+    from pyarrow.parquet import read_metadata
+
+    good = parquet().read_bytes()
+    page = read_metadata(parquet()).row_group(0).column(1).data_page_offset
+    hole = good[:page] + bytes(20) + good[page + 20 :]
+    for content in (good[:-8], b"PAR1", b"", hole):
+        path = write(tmp_path, "bad.parquet", content)
+        with pytest.raises(AlbertError, match=r"bad\.parquet: damaged"):
+            read(path)
+    with pytest.raises(AlbertError, match=r"no column `body`.*: n, text"):
+        read(parquet(), "body")
+    with pytest.raises(AlbertError, match=r"expected text in `n`.*int64"):
+        read(parquet(), "n")
+
+
+def test_parquet_rows_are_counted_from_the_top(parquet):
+    import pyarrow
+
+    rows = pyarrow.array([b"a", b"b", b"\xff"]).view(pyarrow.string())
+    path = parquet("bad.parquet", rows, row_group_size=2)
+    with pytest.raises(AlbertError, match=r"bad\.parquet: row 3: not UTF-8"):
+        read(path)
+
+
+def test_a_file_that_goes_away(tmp_path):
+    path = write(tmp_path, "a.txt", b"x")
+    (part,) = parts_of(InputFile.of(path), 99, "text")
+    path.unlink()
+    with pytest.raises(AlbertError, match=r"a\.txt: cannot be read \(No such"):
+        list(read_part(part, "text"))
+    with pytest.raises(AlbertError, match=r"a\.txt: cannot be read \(No such"):
+        InputFile.of(path)
+
+
+def test_sentences():
+    pytest.importorskip("sentencex")
+    lines = ["Dr. Smith left. He slept.", "", "One? Two!", "Three", ""]
+    assert list(split_sentences(lines, "en")) == [
+        "Dr. Smith left.",
+        "He slept.",
+        "",
+        "One?",
+        "Two!",
+        "Three",
+        "",
+    ]
+    german = ["Er kam am 3. Mai an. Sie blieb."]
+    assert list(split_sentences(german, "de")) == [
+        "Er kam am 3. Mai an.",
+        "Sie blieb.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("library", "extra", "call"),
+    [
+        ("sentencex", "sentences", lambda path: sentence_splitter()),
+        ("pyarrow", "parquet", lambda path: read(path)),
+    ],
+)
+def test_what_is_not_installed_is_named(
+    library, extra, call, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setitem(sys.modules, f"{library}.parquet", None)
+    with pytest.raises(AlbertError, match=rf"pip install.*\[{extra}\]"):
+        call(write(tmp_path, "a.parquet", b""))

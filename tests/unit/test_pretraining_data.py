@@ -5,6 +5,7 @@ import pytest
 
 from keras_albert.config import AlbertError, ExampleConfig, PrepareRun
 from keras_albert.data import pretraining
+from keras_albert.data.prepare import prepare
 from keras_albert.data.pretraining import (
     DOCUMENT,
     END,
@@ -18,7 +19,7 @@ from keras_albert.data.pretraining import (
     pretraining_dataset,
     validation_dataset,
 )
-from keras_albert.data.shards import Shard, ShardSet, prepare
+from keras_albert.data.shards import Shard, ShardSet
 
 pytestmark = pytest.mark.any_backend
 
@@ -40,7 +41,7 @@ def shards(tiny_lines, tiny_vocab, tmp_path_factory):
             input=(text,),
             vocab=tiny_vocab,
             output=folder / "shards",
-            shard_tokens=5000,
+            shard_bytes=20_000,
         )
     )
     result = ShardSet.open(folder / "shards")

@@ -1,21 +1,17 @@
-"""Text to token shards and back; damaged folders."""
+"""Token shards as they are read; damaged folders."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 
 from keras_albert.config import AlbertError, PrepareRun
+from keras_albert.data.prepare import prepare
 from keras_albert.data.shards import (
     MANIFEST_FILE,
     Manifest,
     ShardSet,
-    prepare,
     token_dtype,
 )
 from keras_albert.text.tokenizer import Tokenizer
@@ -80,116 +76,6 @@ def test_a_folder_needs_nothing_beside_it(copy, tiny_vocab):
     assert shards.tokenizer().encode("two hens") == Tokenizer(
         tiny_vocab
     ).encode("two hens")
-
-
-def test_small_shards_hold_the_same_documents(
-    corpus, folder, tiny_vocab, tmp_path
-):
-    output = tmp_path / "small"
-    manifest = prepare(
-        PrepareRun(
-            input=(corpus,), vocab=tiny_vocab, output=output, shard_tokens=1
-        )
-    )
-    # A document is never cut, so each has a shard of its own.
-    assert [shard.counts["documents"] for shard in manifest.shards] == [1, 1, 1]
-    whole, small = ShardSet.open(folder), ShardSet.open(output)
-    small.verify()
-    for document in range(3):
-        for a, b in zip(
-            whole.sentences(document), small.sentences(document), strict=True
-        ):
-            np.testing.assert_array_equal(a, b)
-
-
-def test_what_has_no_token_is_dropped(tiny_vocab, tmp_path):
-    text = tmp_path / "a.txt"
-    # U+0301 alone is a combining accent: normalization removes it.
-    text.write_text("\u0301\n\ntwo hens\n\u0301\nnothing\n")
-    output = tmp_path / "out"
-    prepare(PrepareRun(input=(text,), vocab=tiny_vocab, output=output))
-    shards = ShardSet.open(output)
-    assert (shards.num_documents, shards.num_sentences) == (1, 2)
-    text.write_text("\u0301\n")
-    with pytest.raises(AlbertError, match="no token came out"):
-        prepare(
-            PrepareRun(input=(text,), vocab=tiny_vocab, output=tmp_path / "no")
-        )
-    assert not (tmp_path / "no").exists()
-
-
-def test_a_log_gets_one_line(corpus, tiny_vocab, tmp_path, capsys):
-    prepare(
-        PrepareRun(
-            input=(corpus,), vocab=tiny_vocab, output=tmp_path / "shards"
-        )
-    )
-    shown = capsys.readouterr().err
-    assert shown.startswith("3 documents, ")
-    assert shown.endswith("; 1 shard\n") and shown.count("\n") == 1
-    assert "tokens/s" in shown
-
-
-def test_a_mistake_leaves_nothing_behind(corpus, tiny_vocab, tmp_path):
-    bad = tmp_path / "bad.txt"
-    bad.write_bytes(b"fine\n\n\xff\n")
-    work = tmp_path / "work"
-    work.mkdir()
-
-    def attempt(inputs, vocab=tiny_vocab, output=work / "out"):
-        prepare(PrepareRun(input=inputs, vocab=vocab, output=output))
-
-    with pytest.raises(AlbertError, match=r"bad\.txt:3"):
-        attempt((corpus, bad))
-    with pytest.raises(AlbertError, match="no such file"):
-        attempt((corpus, tmp_path / "gone.txt"))
-    with pytest.raises(AlbertError, match="no such file or folder"):
-        attempt((corpus,), vocab=tmp_path / "gone.model")
-    assert list(work.iterdir()) == []
-    with pytest.raises(AlbertError, match="cannot be written"):
-        attempt((corpus,), output=bad / "below a file")
-
-
-def test_an_output_in_use_is_left_alone(corpus, tiny_vocab, tmp_path):
-    (tmp_path / "theirs").write_text("x")
-    with pytest.raises(AlbertError, match="not empty"):
-        prepare(PrepareRun(input=(corpus,), vocab=tiny_vocab, output=tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
-def test_a_killed_process_leaves_no_shards(corpus, tiny_vocab, tmp_path):
-    code = (
-        "import itertools, sys; from pathlib import Path\n"
-        "from keras_albert.config import PrepareRun\n"
-        "from keras_albert.data import shards\n"
-        "endless = itertools.repeat(['two hens in the old barn'])\n"
-        "shards.read_documents = lambda paths: endless\n"
-        "a, b, c = map(Path, sys.argv[1:])\n"
-        "shards.prepare(PrepareRun((a,), b, c, shard_tokens=100_000))\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, corpus, tiny_vocab, tmp_path / "out"],
-    )
-    try:
-        deadline = time.monotonic() + 30
-        while not list(tmp_path.glob("out.unfinished-*/shard-*")):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.02)
-    finally:
-        process.kill()
-        process.wait()
-    with pytest.raises(AlbertError, match="not a folder of token shards"):
-        ShardSet.open(tmp_path / "out")
-    (leftover,) = tmp_path.glob("out.unfinished-*")
-    with pytest.raises(AlbertError, match="not a folder of token shards"):
-        ShardSet.open(leftover)
-    text = tmp_path / "text.txt"
-    text.write_text("two hens")
-    prepare(  # the empty folder it made is no obstacle
-        PrepareRun(input=(text,), vocab=tiny_vocab, output=tmp_path / "out")
-    )
-    assert ShardSet.open(tmp_path / "out").num_documents == 1
 
 
 PARTS = ("tokens", "sentences", "documents")

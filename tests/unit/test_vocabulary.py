@@ -1,5 +1,7 @@
 """Vocabulary training: the recipe, determinism, and every error."""
 
+import gzip
+import json
 import subprocess
 import sys
 
@@ -80,6 +82,15 @@ def test_files_are_read_in_order(corpus, tmp_path):
     whole = train_vocabulary(run(corpus, "whole"))
     split = train_vocabulary(run(parts, "split"))
     assert split.model_bytes == whole.model_bytes
+
+
+def test_other_formats_hold_the_same_text(corpus, tmp_path):
+    rows = (json.dumps({"body": line}) + "\n" for line in LINES)
+    jsonl = tmp_path / "corpus.jsonl.gz"
+    jsonl.write_bytes(gzip.compress("".join(rows).encode()))
+    expected = train_vocabulary(run(corpus)).fingerprint
+    found = train_vocabulary(run(jsonl, "rows", column="body")).fingerprint
+    assert found == expected
 
 
 def test_long_lines_are_used(tmp_path):

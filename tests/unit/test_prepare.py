@@ -1,0 +1,522 @@
+"""Text to token shards: processes, and whatever may stop them."""
+
+import functools
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import filelock
+import numpy as np
+import pytest
+
+from keras_albert.config import AlbertError, PrepareRun
+from keras_albert.data import prepare as prepare_module
+from keras_albert.data.prepare import NOTES, prepare
+from keras_albert.data.shards import MANIFEST_FILE, ShardSet
+from keras_albert.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.any_backend
+
+DOCUMENTS = [
+    ["The fox chased two hens.", "A dog found nothing."],
+    ["My uncle sold the old barn in 1923."],
+    ["\u00c9lodie painted a letter.", "near Prague", "\u00a39 of tea"],
+]
+
+
+def as_text(documents):
+    return "\n\n".join("\n".join(lines) for lines in documents) + "\n"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    path.write_text(as_text(DOCUMENTS))
+    return path
+
+
+@pytest.fixture(scope="module")
+def large_corpus(tiny_lines, tmp_path_factory):
+    """3 MB in 30 shards: a second's work."""
+    rng = random.Random(3)
+    path = tmp_path_factory.mktemp("large") / "corpus.txt"
+    documents = (rng.choices(tiny_lines, k=20) for _ in range(2_000))
+    path.write_text(as_text(documents))
+    return path
+
+
+def large_run(corpus, vocab, output, workers):
+    return PrepareRun(
+        (corpus,), vocab, output, shard_bytes=100_000, workers=workers
+    )
+
+
+@pytest.fixture(scope="module")
+def large_shards(large_corpus, tiny_vocab, tmp_path_factory):
+    """What an undisturbed process makes of it."""
+    output = tmp_path_factory.mktemp("whole") / "shards"
+    prepare(large_run(large_corpus, tiny_vocab, output, workers=1))
+    return content(output)
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def documents_of(folder):
+    shards = ShardSet.open(folder)
+    shards.verify()
+    return [
+        [sentence.tolist() for sentence in shards.sentences(document)]
+        for document in range(shards.num_documents)
+    ]
+
+
+def test_shards_of_any_size_hold_the_same_documents(
+    corpus, tiny_vocab, tmp_path
+):
+    tokenizer = Tokenizer(tiny_vocab)
+    expected = [tokenizer.encode_batch(lines) for lines in DOCUMENTS]
+    for shard_bytes, documents in ((1_000, [3]), (60, [1, 2]), (1, [1, 1, 1])):
+        output = tmp_path / str(shard_bytes)
+        run = PrepareRun(
+            (corpus,), tiny_vocab, output, shard_bytes=shard_bytes, workers=1
+        )
+        manifest = prepare(run)
+        counts = [shard.counts["documents"] for shard in manifest.shards]
+        assert counts == documents
+        assert documents_of(output) == expected
+
+
+def test_arrays_are_those_of_numpy(corpus, tiny_vocab, tmp_path):
+    prepare(PrepareRun((corpus,), tiny_vocab, tmp_path / "shards"))
+    for path in (tmp_path / "shards").glob("*.npy"):
+        np.save(tmp_path / "again.npy", np.load(path))
+        assert (tmp_path / "again.npy").read_bytes() == path.read_bytes()
+
+
+def test_processes_write_the_same_bytes(
+    large_corpus, large_shards, tiny_vocab, tmp_path
+):
+    output = tmp_path / "shards"
+    prepare(large_run(large_corpus, tiny_vocab, output, workers=2))
+    assert content(output) == large_shards
+    assert len(large_shards) > 60
+    assert [path.name for path in tmp_path.iterdir()] == ["shards"]
+
+
+def test_what_has_no_token_is_dropped(tiny_vocab, tmp_path):
+    text = tmp_path / "a.txt"
+    # U+0301 alone is a combining accent: normalization removes it.
+    text.write_text("\u0301\n\ntwo hens\n\u0301\nnothing\n")
+    output = tmp_path / "out"
+    prepare(PrepareRun((text,), tiny_vocab, output))
+    shards = ShardSet.open(output)
+    assert (shards.num_documents, shards.num_sentences) == (1, 2)
+    for nothing in ("\u0301\n", "", "\n \n"):
+        text.write_text(nothing)
+        with pytest.raises(AlbertError, match="no token came out"):
+            prepare(PrepareRun((text,), tiny_vocab, tmp_path / "no"))
+    assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "out"}
+
+
+def test_sentences_are_split_where_wanted(tiny_vocab, tmp_path):
+    pytest.importorskip("sentencex")
+    text = tmp_path / "a.txt"
+    text.write_text("The fox chased two hens. A dog found nothing.\n")
+    for language, expected in ((None, 1), ("en", 2)):
+        output = tmp_path / str(language)
+        prepare(
+            PrepareRun((text,), tiny_vocab, output, split_sentences=language)
+        )
+        assert ShardSet.open(output).num_sentences == expected
+
+
+def test_a_log_gets_one_line(corpus, tiny_vocab, tmp_path, capsys):
+    prepare(PrepareRun((corpus,), tiny_vocab, tmp_path / "shards"))
+    shown = capsys.readouterr().err
+    assert shown.startswith("3 documents, ")
+    assert shown.endswith("; 1 shard\n") and shown.count("\n") == 1
+    assert "tokens/s" in shown
+
+
+def test_a_terminal_gets_a_bar(
+    corpus, tiny_vocab, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    run = PrepareRun(
+        (corpus,), tiny_vocab, tmp_path / "shards", shard_bytes=60, workers=1
+    )
+    prepare(run)
+    shown = capsys.readouterr().err
+    assert "0 of 3 shards" in shown and "3 of 3 shards" in shown
+    assert "%" in shown and "tokens/s" in shown
+
+
+def test_a_mistake_leaves_nothing_behind(corpus, tiny_vocab, tmp_path):
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"fine\n\n\xff\n")
+    work = tmp_path / "work"
+    work.mkdir()
+
+    def attempt(inputs, vocab=tiny_vocab, output=work / "out", **options):
+        prepare(PrepareRun(inputs, vocab, output, **options))
+
+    with pytest.raises(AlbertError, match=r"bad\.txt:3"):
+        attempt((corpus, bad))
+    with pytest.raises(AlbertError, match="no such file"):
+        attempt((corpus, tmp_path / "gone.txt"))
+    with pytest.raises(AlbertError, match="no such file or folder"):
+        attempt((corpus,), vocab=tmp_path / "gone.model")
+    assert list(work.iterdir()) == []
+    with pytest.raises(AlbertError, match="cannot be written"):
+        attempt((corpus,), output=bad / "below a file")
+    with pytest.raises(AlbertError, match=r"language code.*'English'"):
+        attempt((corpus,), split_sentences="English")
+    with pytest.raises(AlbertError, match="workers=0"):
+        attempt((corpus,), workers=0)
+    with pytest.raises(AlbertError, match="shard_bytes=0"):
+        attempt((corpus,), shard_bytes=0)
+
+
+def test_an_output_in_use_is_left_alone(corpus, tiny_vocab, tmp_path):
+    (tmp_path / "theirs").write_text("x")
+    with pytest.raises(AlbertError, match="not empty"):
+        prepare(PrepareRun((corpus,), tiny_vocab, tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+    output = tmp_path / "new"
+    leftover = tmp_path / "new.unfinished"
+    leftover.mkdir()
+    (leftover / "shard-00000.mine").write_text("x")
+    with pytest.raises(AlbertError, match=r"something else\. Move it away"):
+        prepare(PrepareRun((corpus,), tiny_vocab, output))
+    assert (leftover / "shard-00000.mine").exists()
+
+
+def test_of_two_runs_at_once_one_is_refused(corpus, tiny_vocab, tmp_path):
+    notes = tmp_path / "out.unfinished" / NOTES
+    notes.mkdir(parents=True)
+    run = PrepareRun((corpus,), tiny_vocab, tmp_path / "out")
+    with (
+        filelock.FileLock(notes / "lock"),
+        pytest.raises(AlbertError, match="another process is preparing"),
+    ):
+        prepare(run)
+    prepare(run)
+
+
+# A run that stopped.
+
+CORRECTED = "two hens\n" * 20
+
+
+@pytest.fixture
+def stopped(corpus, tiny_vocab, tmp_path):
+    """A run that finished its first shard and failed in its second."""
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(CORRECTED.encode() + b"\xff\n")
+    good = shutil.copy(corpus, tmp_path / "good.txt")
+    run = PrepareRun(
+        (good, bad), tiny_vocab, tmp_path / "out", shard_bytes=150, workers=1
+    )
+    with pytest.raises(AlbertError, match=r"bad\.txt:21"):
+        prepare(run)
+    return run
+
+
+def leftover(run):
+    return run.output.with_name("out.unfinished")
+
+
+def changed(run, **changes):
+    return PrepareRun(**{**vars(run), **changes})
+
+
+def test_a_corrected_run_goes_on(stopped, tmp_path, capsys):
+    kept = leftover(stopped) / "shard-00000.tokens.npy"
+    assert kept.exists() and not (leftover(stopped) / MANIFEST_FILE).exists()
+    with pytest.raises(AlbertError, match="not a folder of token shards"):
+        ShardSet.open(leftover(stopped))
+    stopped.input[1].write_text(CORRECTED)
+    inode = kept.stat().st_ino
+    prepare(stopped)
+    moved = stopped.output / kept.name
+    assert moved.stat().st_ino == inode, "it was made again"
+    assert "again" not in capsys.readouterr().err
+    fresh = changed(stopped, output=tmp_path / "fresh")
+    prepare(fresh)
+    assert content(stopped.output) == content(fresh.output)
+    assert not leftover(stopped).exists()
+
+
+def test_the_way_on_is_named(stopped, capsys):
+    with pytest.raises(AlbertError, match=r"bad\.txt:21"):
+        prepare(stopped)
+    shown = capsys.readouterr().err
+    assert "1 shard finished, in " in shown
+    assert "out.unfinished: the same command goes on" in shown
+    notes = leftover(stopped) / NOTES
+    assert not list(notes.glob("work-*"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"column": "body"}, "column='text'; now it is 'body'"),
+        ({"shard_bytes": 151}, "shard_bytes=150; now it is 151"),
+        ({"split_sentences": "en"}, "split_sentences=None; now it is 'en'"),
+        ({"vocab": "other"}, "vocabulary='[0-9a-f]{64}'; now"),
+        ({"input": "first"}, r"input='.*bad\.txt'; now it is 'no file'"),
+        ({"input": "more"}, r"input='no file'; now it is '.*more\.txt'"),
+    ],
+)
+def test_another_command_is_refused(stopped, tmp_path, changes, message):
+    if "split_sentences" in changes:
+        pytest.importorskip("sentencex")
+    if "vocab" in changes:
+        model = (stopped.vocab / "spiece.model").read_bytes()
+        other = tmp_path / "other.model"
+        # A protobuf file followed by a field that nobody knows.
+        other.write_bytes(model + b"\xf8\x7f\x01")
+        changes = {"vocab": other}
+    if changes.get("input") == "first":
+        changes = {"input": stopped.input[:1]}
+    if changes.get("input") == "more":
+        more = tmp_path / "more.txt"
+        more.write_text("nothing\n")
+        changes = {"input": (*stopped.input, more)}
+    before = content(leftover(stopped) / NOTES)
+    with pytest.raises(AlbertError, match=message) as refused:
+        prepare(changed(stopped, **changes))
+    assert "another command" in str(refused.value)
+    assert "remove the folder" in str(refused.value)
+    assert content(leftover(stopped) / NOTES) == before
+
+
+def damaged_shard(run):
+    path = leftover(run) / "shard-00000.tokens.npy"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+
+def lost_shard(run):
+    (leftover(run) / "shard-00000.sentences.npy").unlink()
+
+
+def damaged_note(run):
+    (leftover(run) / NOTES / "unit-00000.json").write_text("{")
+
+
+def foreign_note(run):
+    (leftover(run) / NOTES / "unit-00000.json").write_text("[1]")
+
+
+def changed_text(run):
+    path = run.input[0]
+    path.write_text(path.read_text().replace("hens", "dogs"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [damaged_shard, lost_shard, damaged_note, foreign_note, changed_text],
+)
+def test_what_is_not_sound_is_made_again(stopped, tmp_path, change, capsys):
+    stopped.input[1].write_text(CORRECTED)
+    change(stopped)
+    prepare(stopped)
+    assert "shard 00000: its text has changed, or it is damaged" in (
+        capsys.readouterr().err
+    )
+    fresh = changed(stopped, output=tmp_path / "fresh")
+    prepare(fresh)
+    assert content(stopped.output) == content(fresh.output)
+
+
+def test_a_shard_no_longer_planned_is_removed(stopped, tmp_path):
+    stopped.input[0].write_text("")
+    stopped.input[1].write_text(CORRECTED)
+    for part in ("tokens", "sentences", "documents"):
+        (leftover(stopped) / f"shard-00009.{part}.npy").write_bytes(b"x")
+    (leftover(stopped) / NOTES / "unit-00009.json").write_text("{}")
+    prepare(stopped)
+    assert {path.name for path in stopped.output.glob("shard-*")} == {
+        f"shard-00000.{part}.npy"
+        for part in ("tokens", "sentences", "documents")
+    }
+
+
+def test_text_that_changes_meanwhile(corpus, tiny_vocab, tmp_path, monkeypatch):
+    text = shutil.copy(corpus, tmp_path / "a.txt")
+    write_shard = prepare_module.write_shard
+
+    def slow(*arguments):
+        report = write_shard(*arguments)
+        with open(text, "a") as file:
+            file.write("more\n")
+        return report
+
+    monkeypatch.setattr(prepare_module, "write_shard", slow)
+    with pytest.raises(AlbertError, match=r"a\.txt: changed while it was read"):
+        prepare(PrepareRun((text,), tiny_vocab, tmp_path / "out"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_full_disk(corpus, tiny_vocab, tmp_path, workers, capsys):
+    """A limit on the size of files: writing fails as on a full disk."""
+    large = tmp_path / "large.txt"
+    large.write_text("two hens in the old barn\n" * 60_000)  # 1.5 MB
+    run = PrepareRun(
+        (corpus, large),
+        tiny_vocab,
+        tmp_path / "out",
+        shard_bytes=750_000,
+        workers=workers,
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
+    try:
+        with pytest.raises(
+            AlbertError, match=r"cannot be written \(.*too large.*Make room"
+        ):
+            prepare(run)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    if workers == 1:  # two may fail before the first shard is finished
+        assert "the same command goes on" in capsys.readouterr().err
+    prepare(run)
+    assert ShardSet.open(run.output).num_documents == 4
+
+
+# Processes that are stopped from outside.
+
+
+def start(corpus, vocab, output, workers):
+    command = [sys.executable, "-m", "keras_albert.cli", "prepare"]
+    command += ["--input", corpus, "--vocab", vocab, "--output", output]
+    command += ["--shard-bytes", "100_000", "--workers", str(workers)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(condition, process):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def finished_shards(output):
+    notes = output.with_name("out.unfinished") / NOTES
+    return {path.name for path in notes.glob("unit-*.json")}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+def test_killed_at_random_moments(
+    large_corpus, large_shards, tiny_vocab, tmp_path
+):
+    rng = random.Random(5)
+    output = tmp_path / "out"
+    unfinished = output.with_name("out.unfinished")
+
+    def further_than(before):
+        return finished_shards(output) > before or output.exists()
+
+    kept = {}  # shard file -> inode: a file that is made again has another
+    for attempt in range(6):
+        before = finished_shards(output)
+        with start(
+            large_corpus, tiny_vocab, output, 1 + attempt % 2
+        ) as process:
+            try:
+                wait_for(functools.partial(further_than, before), process)
+                time.sleep(rng.uniform(0, 0.2))
+            finally:
+                process.kill()
+        if output.exists():
+            break
+        with pytest.raises(AlbertError, match="not a folder of token shards"):
+            ShardSet.open(unfinished)
+        now = {p.name: p.stat().st_ino for p in unfinished.glob("shard-*")}
+        assert kept.items() <= now.items(), "a finished shard was made again"
+        finished = {name[5:10] for name in finished_shards(output)}
+        kept = {name: now[name] for name in now if name[6:11] in finished}
+    assert attempt > 1, "killed too late to tell"
+    if not output.exists():
+        prepare(large_run(large_corpus, tiny_vocab, output, workers=1))
+    shutil.rmtree(output / NOTES, ignore_errors=True)  # killed while it tidied
+    assert content(output) == large_shards
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="needs /proc")
+def test_processes_end_with_their_parent(large_corpus, tiny_vocab, tmp_path):
+    output = tmp_path / "out"
+    with start(large_corpus, tiny_vocab, output, workers=2) as process:
+        try:
+            wait_for(lambda: finished_shards(output), process)
+            tasks = f"/proc/{process.pid}/task/{process.pid}/children"
+            with open(tasks) as file:
+                children = file.read().split()
+        finally:
+            process.kill()
+    assert len(children) >= 2
+    deadline = time.monotonic() + 20
+    while any(os.path.exists(f"/proc/{child}/exe") for child in children):
+        assert time.monotonic() < deadline, "a worker outlives its parent"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly(
+    large_corpus, large_shards, tiny_vocab, tmp_path, number
+):
+    output = tmp_path / "out"
+    workers = 1 + (number == signal.SIGTERM)
+    with start(large_corpus, tiny_vocab, output, workers) as process:
+        try:
+            wait_for(lambda: finished_shards(output), process)
+            process.send_signal(number)
+            _, shown = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert "finished, in" in shown and shown.count("\n") == 1
+    assert not list(tmp_path.glob(f"out.unfinished/{NOTES}/work-*"))
+    prepare(large_run(large_corpus, tiny_vocab, output, workers=1))
+    assert content(output) == large_shards
+
+
+def test_notes_tell_where_a_shard_came_from(stopped):
+    note = json.loads(
+        (leftover(stopped) / NOTES / "unit-00000.json").read_text()
+    )
+    (part,) = note["unit"]["parts"]
+    path = stopped.input[0]
+    assert part["file"] == {
+        "path": str(path),
+        "size": path.stat().st_size,
+        "changed": path.stat().st_mtime_ns,
+    }
+    assert (part["start"], part["end"]) == (0, path.stat().st_size)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="needs /proc")
+def test_the_benchmark_runs(corpus, tiny_vocab):
+    script = Path(__file__).parents[1] / "benchmarks" / "bench_prepare.py"
+    shown = subprocess.run(
+        [sys.executable, script, "--vocab", tiny_vocab, "--input", corpus]
+        + ["--copies", "2", "--workers", "1"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    _, line = shown.splitlines()
+    size, workers, *numbers = line.replace(",", "").split()
+    assert (size, workers) == ("0.0", "1")
+    assert all(float(number) > 0 for number in numbers)
