@@ -47,6 +47,15 @@ class Corpus:
             offsets[mine] += self.first_tokens[shard]
         return offsets
 
+    def sentences_from(self, tokens: np.ndarray) -> np.ndarray:
+        """int64 [R]: the first sentence that begins at or after each token."""
+        found = np.empty_like(tokens)
+        for shard, mine in _by_shard(self.first_tokens, tokens):
+            local = tokens[mine] - self.first_tokens[shard]
+            found[mine] = np.searchsorted(self.shards[shard].sentences, local)
+            found[mine] += self.first_sentences[shard]
+        return found
+
     def documents_of(self, sentences: np.ndarray) -> np.ndarray:
         """Sentences at which the document of each begins and ends.
 

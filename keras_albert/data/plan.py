@@ -172,8 +172,7 @@ def example_spans(
 
     The first 1 to n - 1 of a chunk's n sentences, with equal chance, are one
     segment, the others the second. In half of the pairs, sentence order swaps
-    them, and next sentence takes the second from a chunk of another document,
-    where it has the same place and so the same lengths.
+    them, and next sentence replaces the second, see `_other_documents`.
 
     Args:
         indices: int64 [R], 0 or more; from N on they start again.
@@ -190,15 +189,16 @@ def example_spans(
     replace = ~single & tamper & (examples.sentence_task == "nsp")
     if examples.pairs_single_sentences:
         replace |= single
-    second, second_end = split.copy(), end.copy()
-    second[replace], second_end[replace] = _other_documents(
-        corpus, plan, first[replace], keys[replace]
-    )
-    begin_a, end_a, begin_b, end_b = corpus.token_offsets(
-        np.stack([first, split, second, second_end])
+    begin_a, begin_b, end_b = corpus.token_offsets(
+        np.stack([first, split, end])
     )
     starts = np.stack([begin_a, begin_b], axis=1)
-    lengths = np.stack([end_a - begin_a, end_b - begin_b], axis=1)
+    lengths = np.stack([begin_b - begin_a, end_b - begin_b], axis=1)
+    others = _other_documents(
+        corpus, plan, first[replace], lengths[replace, 1], keys[replace]
+    )
+    begin_b, end_b = corpus.token_offsets(np.stack(others))
+    starts[replace, 1], lengths[replace, 1] = begin_b, end_b - begin_b
     starts[swap] = starts[swap, ::-1]
     lengths[swap] = lengths[swap, ::-1]
     starts, lengths = truncate(starts, lengths, examples.sequence_length, keys)
@@ -211,17 +211,25 @@ def _split(first, end, random) -> np.ndarray:
 
 
 def _other_documents(
-    corpus: Corpus, plan: Plan, first: np.ndarray, keys: np.ndarray
+    corpus: Corpus,
+    plan: Plan,
+    first: np.ndarray,
+    lengths: np.ndarray,
+    keys: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Second segments of uniformly drawn chunks of other documents.
+    """Sentences from where the second segment of another chunk begins.
+
+    The chunk is drawn uniformly from those of other documents. Sentences
+    follow until they have as many tokens as what they replace, or their
+    document ends: pairs of both labels are about as long.
 
     Args:
         first: int64 [R], sentences of the documents to avoid.
+        lengths: int64 [R], tokens of the segments to replace.
         keys: uint64 [R].
 
     Returns:
-        int64 [R], [R]: first sentences and ends. Of a chunk of a single
-        sentence that one.
+        int64 [R], [R]: first sentences and ends.
     """
     # The chunks of each example's own document.
     own, own_end = np.searchsorted(plan.edges, corpus.documents_of(first))
@@ -230,7 +238,11 @@ def _other_documents(
     chunk += np.where(chunk >= own, own_end - own, 0)
     begin, end = plan.edges[chunk], plan.edges[chunk + 1]
     split = _split(begin, end, fold(keys, OTHER_SPLIT))
-    return np.where(split < end, split, begin), end
+    begin = np.where(split < end, split, begin)
+    goal = corpus.token_offsets(begin) + lengths
+    _, document_end = corpus.documents_of(begin)
+    end = np.clip(corpus.sentences_from(goal), begin + 1, document_end)
+    return begin, end
 
 
 def truncate(

@@ -82,6 +82,8 @@ def test_corpus_numbers_run_through_all_shards():
     assert offsets.tolist() == [[0, 25, 26], [31, 35, 37]]
     bounds = SMALL.documents_of(np.array([9, 0, 6, 5, 3]))
     assert bounds.tolist() == [[7, 0, 6, 4, 0], [10, 4, 7, 6, 4]]
+    tokens = np.array([0, 1, 3, 25, 26, 27, 35, 37])
+    assert SMALL.sentences_from(tokens).tolist() == [0, 1, 1, 5, 6, 7, 9, 10]
 
 
 def test_corpus_reads_spans_of_any_shard():
@@ -223,33 +225,28 @@ def test_next_sentences_by_hand():
     end_a = spans.starts[:, 0] + spans.lengths[:, 0]
     true = pairs & (spans.labels == 0)
     assert (spans.starts[true, 1] == end_a[true]).all()
-    # The others are drawn uniformly from the second segments elsewhere.
-    seconds = {
-        0: {3: 12, 7: 8, 9: 6},
-        1: {25: 1},
-        2: {26: 5},
-        3: {33: 4, 35: 2},
-    }
-    home = {
-        (start, size): document
-        for document, found in seconds.items()
-        for start, size in found.items()
-    }
+    # The others begin where second segments elsewhere do, uniformly.
+    home = {3: 0, 7: 0, 9: 0, 25: 1, 26: 2, 33: 3, 35: 3}
+    begin_b, size_b = spans.starts[:, 1], spans.lengths[:, 1]
+    document_ends = np.array([15, 26, 31, 37])
     for own in (0, 1, 3):
         mine = (chunk == own) & (spans.labels == 1)
-        found = [
-            home[start, size]
-            for start, size in zip(
-                spans.starts[mine, 1].tolist(),
-                spans.lengths[mine, 1].tolist(),
-                strict=True,
-            )
-        ]
+        found = [home[start] for start in begin_b[mine].tolist()]
         counts = np.bincount(found, minlength=4)
         assert counts[own] == 0
         expected = mine.sum() / 3
         others = np.delete(counts, own)
         assert np.abs(others - expected).max() < 4.5 * np.sqrt(expected)
+        # Whole sentences, no more than what they replace asks for.
+        sentences = SMALL.token_offsets(np.arange(11))
+        end_b = begin_b[mine] + size_b[mine]
+        replaced = document_ends[own] - end_a[mine]
+        last = sentences[np.searchsorted(sentences, end_b) - 1]
+        assert np.isin(end_b, sentences).all()
+        assert (last - begin_b[mine] < replaced).all()
+        long = size_b[mine] >= replaced
+        assert (long | (end_b == document_ends[found])).all()
+        assert long.any() == (own != 0)  # whose last sentence is the longest
 
 
 @pytest.mark.parametrize("task", ["sop", "nsp"])
@@ -337,45 +334,35 @@ def test_pretraining_dataset(shards):
     assert_equal([next(endless.as_numpy_iterator())], batches[:1])
 
 
-def test_neither_batch_size_nor_hosts_change_an_example(shards):
-    one_by_one = listed(
-        pretraining_dataset(shards, CONFIG, batch_size=1, seed=1, steps=12)
+def joined(batches):
+    """Several batches as one."""
+    return tuple(
+        {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+        for parts in zip(*batches, strict=True)
     )
-    whole = [
-        {
-            name: np.concatenate([batch[part][name] for batch in one_by_one])
-            for name in one_by_one[0][part]
-        }
-        for part in range(3)
+
+
+def test_neither_batch_size_nor_hosts_change_an_example(shards):
+    """Examples 6 to 11: in steps of one; as the second step, of 3 hosts."""
+    one_by_one = pretraining_dataset(
+        shards, CONFIG, batch_size=1, seed=1, start_step=6, steps=6
+    )
+    hosts = [
+        pretraining_dataset(
+            shards,
+            CONFIG,
+            batch_size=6,
+            seed=1,
+            start_step=1,
+            steps=1,
+            host_index=host,
+            host_count=3,
+        )
+        for host in range(3)
     ]
-    for host_count in (1, 2, 3):
-        hosts = [
-            listed(
-                pretraining_dataset(
-                    shards,
-                    CONFIG,
-                    batch_size=6,
-                    seed=1,
-                    start_step=1,
-                    steps=1,
-                    host_index=host,
-                    host_count=host_count,
-                )
-            )[0]
-            for host in range(host_count)
-        ]
-        second_step = [
-            {name: values[6:] for name, values in part.items()}
-            for part in whole
-        ]
-        together = [
-            {
-                name: np.concatenate([host[part][name] for host in hosts])
-                for name in whole[part]
-            }
-            for part in range(3)
-        ]
-        assert_equal([together], [second_step])
+    whole = joined(listed(one_by_one))
+    assert_equal([joined([listed(host)[0] for host in hosts])], [whole])
+    assert len(whole[0]["token_ids"]) == 6
 
 
 def test_epochs_follow_without_a_gap(shards):
@@ -426,12 +413,7 @@ def test_validation_has_every_example_once(shards):
         )
         for host in range(2)
     ]
-    for batch, *hosts in zip(batches, *halves, strict=True):
-        for part, *parts in zip(batch, *hosts, strict=True):
-            for name in part:
-                np.testing.assert_array_equal(
-                    part[name], np.concatenate([half[name] for half in parts])
-                )
+    assert_equal(map(joined, zip(*halves, strict=True)), batches)
 
 
 def test_phases_follow_one_another(shards):
