@@ -92,13 +92,11 @@ class Corpus:
         places[:, 0] = np.arange(len(starts)) * width
         places[:, 1] = places[:, 0] + lengths[:, 0]
         for shard, mine in _by_shard(self.first_tokens, starts):
-            sizes = lengths[mine]
-            within = np.arange(sizes.sum())
-            within -= np.repeat(np.cumsum(sizes) - sizes, sizes)
-            sources = starts[mine] - self.first_tokens[shard]
-            text[np.repeat(places[mine], sizes) + within] = self.shards[
-                shard
-            ].tokens[np.repeat(sources, sizes) + within]
+            sizes, shift = lengths[mine], starts[mine] - places[mine]
+            skipped = places[mine] - (np.cumsum(sizes) - sizes)
+            place = np.arange(sizes.sum()) + np.repeat(skipped, sizes)
+            source = place + np.repeat(shift - self.first_tokens[shard], sizes)
+            text[place] = self.shards[shard].tokens[source]
         return text.reshape(-1, width)
 
 

@@ -4,14 +4,16 @@
 
 Both sides make the published examples (20 predictions, n-grams up to 3) of the
 same text, tokenized before. Ours are batches of `pretraining_dataset`, from
-memory maps to tensors. The peer is a transcription of the reference's
-create_pretraining_data.py to plain Python (tests/reference_examples.py), all
-documents in memory, n drawn by np.random.choice as there. It works on ids and
-writes nothing: the reference's own work on strings and TFRecords, which makes
-it slower, is left out. Sides are called in turn; the ratio is of the tokens
-that each makes in a second (padding does not count), taken in each pair of
-calls; above 1 ours is faster. On one core, both have that core; on more, the
-peer is still one process, as Python is.
+memory maps to tensors, the start of the dataset included. The peer is a
+transcription of the reference's create_pretraining_data.py to plain Python
+(tests/reference_examples.py), all documents in memory. As there, n is drawn by
+np.random.choice, the characters of every piece are asked whether it starts a
+word, and pieces become ids one by one; that it builds the sets of characters
+for each piece anew, and writes TFRecords, is left out. Sides are called in
+turn; the ratio is of the tokens that each makes in a second (padding does not
+count), taken in each pair of calls; above 1 ours is faster. `cpu ratio` is the
+same for seconds of the processor, which other work disturbs less. On one core, both
+have that core; on more, the peer is still one process, as Python is.
 
 `plan` is what must happen once an epoch before its first example: seconds for
 a million of them.
@@ -23,6 +25,8 @@ import json
 import multiprocessing
 import os
 import random
+import re
+import string
 import sys
 import tempfile
 import time
@@ -37,7 +41,10 @@ from worker import CpuMeter
 from keras_albert.config import ExampleConfig, PrepareRun, VocabRun
 
 TESTS = Path(__file__).parents[1]
-ROW = "{:>5} {:>6} {:>14} {:>14} {:>7} {:>15} {:>5} {:>6}"
+KNOWN = frozenset(string.ascii_lowercase + string.punctuation)
+PUNCTUATION = frozenset(string.punctuation)
+COPIES = 20  # of the default text
+ROW = "{:>5} {:>6} {:>14} {:>14} {:>7} {:>15} {:>9} {:>5} {:>6}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -74,11 +81,11 @@ def parser() -> argparse.ArgumentParser:
     add = result.add_argument
     add("--cores", nargs="+", type=int, default=[1, 2])
     add("--lengths", nargs="+", type=int, default=[128, 512])
-    add("--batch-size", type=int, default=64, help="examples")
-    add("--batches", type=int, default=50, help="of ours, a call")
+    add("--batch-size", type=int, default=256, help="examples")
+    add("--batches", type=int, default=100, help="of ours, a call")
     add("--pairs", type=at_least_two, default=8, help="of calls, a line")
     add("--text", type=Path, nargs="+", help="default: Python's reference")
-    add("--vocab", type=Path, help="default: 4,000 pieces of the text")
+    add("--vocab", type=Path, help="default: 3,000 pieces of the text")
     add("--output", type=Path, help="also write a JSON file, with all times")
     return result
 
@@ -93,12 +100,16 @@ def make_shards(options: argparse.Namespace, folder: Path) -> Path:
         from pydoc_data.topics import topics
 
         text = [folder / "text.txt"]
-        text[0].write_text("\n\n".join(topics.values()), encoding="utf-8")
+        documents = [
+            re.sub(r"\n\s*\n", "\n", topic) for topic in topics.values()
+        ]
+        # A small text would be planned anew after every few batches.
+        text[0].write_text("\n\n".join(documents * COPIES), encoding="utf-8")
     vocab = options.vocab
     if not vocab:
         vocab = folder / "vocab"
         train_vocabulary(
-            VocabRun(input=tuple(text), output=vocab, vocab_size=4000)
+            VocabRun(input=tuple(text), output=vocab, vocab_size=3000)
         )
     shards = folder / "shards"
     prepare(PrepareRun(input=tuple(text), vocab=vocab, output=shards))
@@ -135,13 +146,16 @@ def compare(
     examples = ExampleConfig(sequence_length=length)
     ours = OurSide(shards, examples, batch_size, batches)
     peer = ReferenceSide(shards, examples)
-    ours.call(), peer.call()  # warm up
-    ours.tokens.clear(), peer.tokens.clear()
+    our_calls, peer_calls = Calls(ours), Calls(peer)
+    our_calls(), peer_calls()  # warm up
+    our_calls.clear(), peer_calls.clear()
     meter = CpuMeter()
-    times = paired_times(ours.call, peer.call, pairs)
+    times = paired_times(our_calls, peer_calls, pairs)
     others = meter.others()
-    our_speed = np.divide(ours.tokens, times.ours)
-    peer_speed = np.divide(peer.tokens, times.peer)
+    our_speed = np.divide(our_calls.tokens, times.ours)
+    peer_speed = np.divide(peer_calls.tokens, times.peer)
+    work = np.divide(our_calls.tokens, our_calls.cpu_seconds)
+    peer_work = np.divide(peer_calls.tokens, peer_calls.cpu_seconds)
     # A ratio of times is peer / ours of speeds.
     summary = PairedTimes(tuple(1 / peer_speed), tuple(1 / our_speed)).summary()
     return {
@@ -151,12 +165,32 @@ def compare(
         "pairs": pairs,
         "ours": float(np.median(our_speed)),
         "peer": float(np.median(peer_speed)),
+        "cpu_ratio": float(np.median(work / peer_work)),
         "others": others,
         "ours_seconds": times.ours,
         "peer_seconds": times.peer,
-        "ours_tokens": ours.tokens,
-        "peer_tokens": peer.tokens,
+        "ours_cpu_seconds": our_calls.cpu_seconds,
+        "peer_cpu_seconds": peer_calls.cpu_seconds,
+        "ours_tokens": our_calls.tokens,
+        "peer_tokens": peer_calls.tokens,
     }
+
+
+class Calls:
+    """Calls one side; keeps its tokens and the processor's seconds of each."""
+
+    def __init__(self, make_tokens):
+        self.make_tokens = make_tokens
+        self.tokens, self.cpu_seconds = [], []
+
+    def __call__(self) -> None:
+        start = time.process_time()
+        self.tokens.append(self.make_tokens())
+        self.cpu_seconds.append(time.process_time() - start)
+
+    def clear(self) -> None:
+        """Forgets what was kept."""
+        self.tokens.clear(), self.cpu_seconds.clear()
 
 
 class OurSide:
@@ -168,12 +202,29 @@ class OurSide:
         self.dataset = pretraining_dataset(
             shards, examples, batch_size=batch_size, seed=0, steps=batches
         )
-        self.tokens = []
 
-    def call(self) -> None:
-        """Makes them, and counts their tokens."""
-        self.tokens.append(
-            sum(int(x["padding_mask"].numpy().sum()) for x, *_ in self.dataset)
+    def __call__(self) -> int:
+        """Makes them; returns how many tokens they have."""
+        return sum(
+            int(x["padding_mask"].numpy().sum()) for x, *_ in self.dataset
+        )
+
+
+class WordStarts:
+    """Whether a piece starts a word, asked of its characters every time."""
+
+    def __init__(self, pieces: list[str]):
+        self.pieces = pieces
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def __getitem__(self, number: int) -> bool:
+        piece = self.pieces[number]
+        if piece.startswith(("▁", "<")):
+            return True
+        return piece in PUNCTUATION or any(
+            character.lower() not in KNOWN for character in piece
         )
 
 
@@ -186,18 +237,23 @@ class ReferenceSide:
             [sentence.tolist() for sentence in shards.sentences(number)]
             for number in range(shards.num_documents)
         ]
-        self.word_starts = shards.tokenizer().word_starts.tolist()
+        tokenizer = shards.tokenizer()
+        self.pieces = [
+            tokenizer.id_to_piece(number)
+            for number in range(tokenizer.vocab_size)
+        ]
+        self.ids = {piece: number for number, piece in enumerate(self.pieces)}
+        self.word_starts = WordStarts(self.pieces)
         self.rng = random.Random(0)
         self.next = 0
-        self.tokens = []
 
-    def call(self) -> None:
-        """Makes them, padded as they are written, and counts their tokens."""
+    def __call__(self) -> int:
+        """Makes them, padded as they are written; returns their tokens."""
         end, count = time.perf_counter() + 0.5, 0
         while time.perf_counter() < end:
             count += self.make_document(self.next % len(self.documents))
             self.next += 1
-        self.tokens.append(count)
+        return count
 
     def make_document(self, number: int) -> int:
         """Returns how many tokens its examples have."""
@@ -214,6 +270,10 @@ class ReferenceSide:
             tokens, segments = pack(a, b)
             masked, positions, labels = mask_example(
                 tokens, self.word_starts, self.examples, self.rng, self.draw_n
+            )
+            masked, labels = (
+                [self.ids[self.pieces[token]] for token in values]
+                for values in (masked, labels)
             )
             padding = [0] * (length - len(tokens))
             unused = [0] * (self.examples.max_predictions - len(positions))
@@ -255,7 +315,7 @@ def print_table(report: dict) -> None:
     print(
         ROW.format(
             *("cores", "length", "ours tokens/s", "peer tokens/s", "ratio"),
-            *("quartiles", "pairs", "others"),
+            *("quartiles", "cpu ratio", "pairs", "others"),
         )
     )
     for line in report["lines"]:
@@ -269,6 +329,7 @@ def print_table(report: dict) -> None:
                 f"{line['peer']:,.0f}",
                 f"{line['ratio']:.1f}",
                 f"{low:.1f} - {high:.1f}",
+                f"{line['cpu_ratio']:.1f}",
                 line["pairs"],
                 "-" if others is None else f"{others:.0%}",
             )

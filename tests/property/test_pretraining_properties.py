@@ -144,7 +144,7 @@ def test_masking_is_what_a_loop_would_do(texts, config, seed):
         ngrams = ngrams_of(
             words_of(tokens, WORD_STARTS, config.cross_sep), config.ngram
         )
-        visits = masking.visit_order(
+        visits = masking.draw_visits(
             rows.keys[row : row + 1],
             np.array([len(ngrams)]),
             MOST_TOKENS - 2,
@@ -158,7 +158,8 @@ def test_masking_is_what_a_loop_would_do(texts, config, seed):
             choose(
                 (
                     (ngrams[visit % 2**16], lambda visit=visit: draw(visit))
-                    for visit in visits[: len(ngrams)].tolist()
+                    for visit in sorted(visits.tolist(), reverse=True)
+                    if visit >= 0
                 ),
                 budget_of(length, config),
             )

@@ -149,9 +149,9 @@ def test_ngram_lengths_follow_the_paper():
         rows.text, length, length, WORD_STARTS, examples
     )
     assert num_words.numpy().tolist() == [words] * count
-    visits = masking.visit_order(rows.keys, num_words, 62)
+    visits = masking.draw_visits(rows.keys, num_words, 62)
     starts, ends = masking.choose_ngrams(
-        visits, edges, length, length, length * 0 + 3, examples
+        visits, num_words, edges, length, length, length * 0 + 3, examples
     )
     first, size = starts.numpy()[:, 0], (ends - starts).numpy()[:, 0]
     inside = size[first < words - 2]
@@ -167,8 +167,9 @@ def test_ngram_lengths_follow_the_paper():
 
 def test_order_of_visits():
     rows = rows_of([([10] * 5, []), ([10] * 9, [])] * 500, 13, 0)
-    visits = masking.visit_order(rows.keys, np.array([5, 9] * 500), 11).numpy()
+    visits = masking.draw_visits(rows.keys, np.array([5, 9] * 500), 11).numpy()
     assert (visits[::2, 5:] == -1).all() and (visits[1::2, 9:] == -1).all()
+    visits = -np.sort(-visits)
     words = visits % 2**16
     assert (np.sort(words[::2, :5]) == np.arange(5)).all()
     assert (np.sort(words[1::2, :9]) == np.arange(9)).all()
