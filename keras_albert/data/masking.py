@@ -175,7 +175,7 @@ def choose_ngrams(
         int32 [B, P], [B, P]: where each n-gram begins and ends. Unused: W, 0.
     """
     batch_size, width = visits.shape
-    none = tf.zeros((batch_size, examples.max_predictions), tf.int32)
+    none = tf.zeros((examples.max_predictions, batch_size), tf.int32)
     state = (budget, tf.zeros_like(budget), none + width, none)
 
     def visit(some, words, state):
@@ -186,14 +186,14 @@ def choose_ngrams(
     first = min(int(FIRST_VISITS * examples.max_predictions), width)
     left, *_ = state = visit(tf.math.top_k(visits, first)[0], num_words, state)
     rest = num_words - first
-    *_, starts, ends = tf.cond(
+    *_, taken_starts, taken_ends = tf.cond(
         tf.reduce_any((left > 0) & (rest > 0)),
         lambda: visit(
             tf.sort(visits, direction="DESCENDING")[:, first:], rest, state
         ),
         lambda: state,
     )
-    return starts, ends
+    return tf.transpose(taken_starts), tf.transpose(taken_ends)
 
 
 def draw_ngrams(
@@ -209,25 +209,26 @@ def draw_ngrams(
         visits: int64 [B, R].
 
     Returns:
-        int32 [R, B]: where they begin; int32 [R, B, N]: where the first 1 to n
+        int32 [R, B]: where they begin; int32 [R, N, B]: where the first 1 to n
         of their words end, and 0 for more than the n that is drawn.
     """
-    sizes = tf.range(1, examples.ngram + 1)  # [N]
+    sizes = tf.range(1, examples.ngram + 1)[:, None]  # [N, 1]
+    thresholds = ngram_thresholds(examples.ngram)[:, None]  # [N - 1, 1]
     visits = tf.transpose(visits)
     real = tf.maximum(visits, 0)
     word = tf.cast(real % 2**_WORD_BITS, tf.int32)
     random = real // 2**_WORD_BITS % 2**_NGRAM_BITS
-    reached = random[:, :, None] >= ngram_thresholds(examples.ngram)
-    drawn = 1 + tf.reduce_sum(tf.cast(reached, tf.int32), axis=2)
-    row = tf.range(visits.shape[1]) * edges.shape[1]
-    first = (row + word)[:, :, None]
+    reached = tf.cast(random[:, None] >= thresholds, tf.int32)
+    drawn = 1 + tf.reduce_sum(reached, axis=1)
+    drawn = tf.where(visits >= 0, drawn, 0)
+    first = word + tf.range(visits.shape[1]) * edges.shape[1]
     edges = tf.reshape(edges, [-1])
-    starts = tf.gather(edges, first[:, :, 0])
+    starts = tf.gather(edges, first)
     reach_of_a = length if examples.cross_sep else length_a
     reach = tf.where(starts < length_a, reach_of_a, length)
-    ends = tf.minimum(tf.gather(edges, first + sizes), reach[:, :, None])
-    is_drawn = (sizes <= drawn[:, :, None]) & (visits >= 0)[:, :, None]
-    return starts, tf.where(is_drawn, ends, 0)
+    ends = tf.gather(edges, first[:, None] + sizes)  # [R, N, B]
+    ends = tf.minimum(ends, reach[:, None])
+    return starts, tf.where(sizes <= drawn[:, None], ends, 0)
 
 
 def take_ngrams(
@@ -245,33 +246,33 @@ def take_ngrams(
     left.
 
     Args:
-        starts, ends: int32 [R, B], [R, B, N], `draw_ngrams`.
+        starts, ends: int32 [R, B], [R, N, B], `draw_ngrams`.
         num_words: int32 [B], how many of the R visits a row can make.
         left: int32 [B], tokens that may still be taken.
         count: int32 [B], n-grams taken before.
-        taken_starts, taken_ends: int32 [B, P], and where they are.
+        taken_starts, taken_ends: int32 [P, B], and where they are.
 
     Returns:
         The last four, after the visits.
     """
-    slots = tf.range(taken_starts.shape[1])  # [P]
+    slots = tf.range(taken_starts.shape[0])[:, None]  # [P, 1]
 
     def goes_on(visit, left, *_):
         return tf.reduce_any((left > 0) & (visit < num_words))
 
     def make(visit, left, count, taken_starts, taken_ends):
-        start, candidates = starts[visit], ends[visit]  # [B], [B, N]
-        fits = candidates <= (start + left)[:, None]
-        end = tf.reduce_max(tf.where(fits, candidates, 0), axis=1)
-        meets = (taken_starts < end[:, None]) & (taken_ends > start[:, None])
-        take = (end > start) & ~tf.reduce_any(meets, axis=1)
-        here = take[:, None] & (slots == count[:, None])
+        start, candidates = starts[visit], ends[visit]  # [B], [N, B]
+        fits = candidates <= start + left
+        end = tf.reduce_max(tf.where(fits, candidates, 0), axis=0)
+        meets = (taken_starts < end) & (taken_ends > start)  # [P, B]
+        take = (end > start) & ~tf.reduce_any(meets, axis=0)
+        here = take & (slots == count)
         return (
             visit + 1,
             left - tf.where(take, end - start, 0),
             count + tf.cast(take, tf.int32),
-            tf.where(here, start[:, None], taken_starts),
-            tf.where(here, end[:, None], taken_ends),
+            tf.where(here, start, taken_starts),
+            tf.where(here, end, taken_ends),
         )
 
     _, *state = tf.while_loop(

@@ -4,7 +4,7 @@
 
 Both sides make the published examples (20 predictions, n-grams up to 3) of the
 same text, tokenized before. Ours are batches of `pretraining_dataset`, from
-memory maps to tensors, the start of the dataset included. The peer is a
+memory maps to tensors, after the first one. The peer is a
 transcription of the reference's create_pretraining_data.py to plain Python
 (tests/reference_examples.py), all documents in memory. As there, n is drawn by
 np.random.choice, the characters of every piece are asked whether it starts a
@@ -12,8 +12,8 @@ word, and pieces become ids one by one; that it builds the sets of characters
 for each piece anew, and writes TFRecords, is left out. Sides are called in
 turn; the ratio is of the tokens that each makes in a second (padding does not
 count), taken in each pair of calls; above 1 ours is faster. `cpu ratio` is the
-same for seconds of the processor, which other work disturbs less. On one core, both
-have that core; on more, the peer is still one process, as Python is.
+same for seconds of the processor, which other work disturbs less. On one core,
+both have that core; on more, the peer is still one process, as Python is.
 
 `plan` is what must happen once an epoch before its first example: seconds for
 a million of them.
@@ -21,6 +21,7 @@ a million of them.
 
 import argparse
 import concurrent.futures
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -35,7 +36,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from bench_model import at_least_two, cpuinfo
-from pairing import PairedTimes, paired_times
+from pairing import PairedTimes
 from worker import CpuMeter
 
 from keras_albert.config import ExampleConfig, PrepareRun, VocabRun
@@ -82,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     add("--cores", nargs="+", type=int, default=[1, 2])
     add("--lengths", nargs="+", type=int, default=[128, 512])
     add("--batch-size", type=int, default=256, help="examples")
-    add("--batches", type=int, default=100, help="of ours, a call")
+    add("--batches", type=int, default=60, help="of ours, a call")
     add("--pairs", type=at_least_two, default=8, help="of calls, a line")
     add("--text", type=Path, nargs="+", help="default: Python's reference")
     add("--vocab", type=Path, help="default: 3,000 pieces of the text")
@@ -146,67 +147,81 @@ def compare(
     examples = ExampleConfig(sequence_length=length)
     ours = OurSide(shards, examples, batch_size, batches)
     peer = ReferenceSide(shards, examples)
-    our_calls, peer_calls = Calls(ours), Calls(peer)
-    our_calls(), peer_calls()  # warm up
-    our_calls.clear(), peer_calls.clear()
+    sides = {"ours": ours, "peer": peer}
+    calls = {"ours": [], "peer": []}
+    ours(), peer()  # warm up
     meter = CpuMeter()
-    times = paired_times(our_calls, peer_calls, pairs)
+    for pair in range(pairs):
+        for name in sides if pair % 2 == 0 else reversed(sides):
+            calls[name].append(sides[name]())
     others = meter.others()
-    our_speed = np.divide(our_calls.tokens, times.ours)
-    peer_speed = np.divide(peer_calls.tokens, times.peer)
-    work = np.divide(our_calls.tokens, our_calls.cpu_seconds)
-    peer_work = np.divide(peer_calls.tokens, peer_calls.cpu_seconds)
-    # A ratio of times is peer / ours of speeds.
-    summary = PairedTimes(tuple(1 / peer_speed), tuple(1 / our_speed)).summary()
+    wall, cpu = (
+        PairedTimes(
+            *(
+                [getattr(call, clock) / call.tokens for call in calls[name]]
+                for name in ("peer", "ours")  # of speeds, the ratio is reversed
+            )
+        ).summary()
+        for clock in ("seconds", "cpu_seconds")
+    )
     return {
         "length": length,
-        "ratio": summary["ratio"],
-        "ratio_quartiles": summary["ratio_quartiles"],
+        "ratio": wall["ratio"],
+        "ratio_quartiles": wall["ratio_quartiles"],
+        "cpu_ratio": cpu["ratio"],
         "pairs": pairs,
-        "ours": float(np.median(our_speed)),
-        "peer": float(np.median(peer_speed)),
-        "cpu_ratio": float(np.median(work / peer_work)),
+        "ours": 1e3 / wall["peer_ms"],
+        "peer": 1e3 / wall["ours_ms"],
         "others": others,
-        "ours_seconds": times.ours,
-        "peer_seconds": times.peer,
-        "ours_cpu_seconds": our_calls.cpu_seconds,
-        "peer_cpu_seconds": peer_calls.cpu_seconds,
-        "ours_tokens": our_calls.tokens,
-        "peer_tokens": peer_calls.tokens,
+        "calls": {
+            name: [dataclasses.asdict(call) for call in some]
+            for name, some in calls.items()
+        },
     }
 
 
-class Calls:
-    """Calls one side; keeps its tokens and the processor's seconds of each."""
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What one call made."""
 
-    def __init__(self, make_tokens):
-        self.make_tokens = make_tokens
-        self.tokens, self.cpu_seconds = [], []
+    tokens: int
+    seconds: float
+    cpu_seconds: float
+    """of all threads"""
 
-    def __call__(self) -> None:
-        start = time.process_time()
-        self.tokens.append(self.make_tokens())
-        self.cpu_seconds.append(time.process_time() - start)
 
-    def clear(self) -> None:
-        """Forgets what was kept."""
-        self.tokens.clear(), self.cpu_seconds.clear()
+class Stopwatch:
+    """Runs from when it is made."""
+
+    def __init__(self):
+        self.start, self.cpu = time.perf_counter(), time.process_time()
+
+    def call(self, tokens: int) -> Call:
+        """What was made up to now."""
+        return Call(
+            tokens,
+            time.perf_counter() - self.start,
+            time.process_time() - self.cpu,
+        )
 
 
 class OurSide:
-    """Some batches of a dataset from its start, so that none is made early."""
+    """Batches of a dataset after its first one, before which none is made."""
 
     def __init__(self, shards, examples, batch_size, batches):
         from keras_albert.data.pretraining import pretraining_dataset
 
         self.dataset = pretraining_dataset(
-            shards, examples, batch_size=batch_size, seed=0, steps=batches
+            shards, examples, batch_size=batch_size, seed=0, steps=1 + batches
         )
 
-    def __call__(self) -> int:
-        """Makes them; returns how many tokens they have."""
-        return sum(
-            int(x["padding_mask"].numpy().sum()) for x, *_ in self.dataset
+    def __call__(self) -> Call:
+        """Makes them."""
+        batches = iter(self.dataset)
+        next(batches)
+        watch = Stopwatch()
+        return watch.call(
+            sum(int(x["padding_mask"].numpy().sum()) for x, *_ in batches)
         )
 
 
@@ -247,13 +262,13 @@ class ReferenceSide:
         self.rng = random.Random(0)
         self.next = 0
 
-    def __call__(self) -> int:
-        """Makes them, padded as they are written; returns their tokens."""
-        end, count = time.perf_counter() + 0.5, 0
+    def __call__(self) -> Call:
+        """Makes them, padded as they are written."""
+        end, count, watch = time.perf_counter() + 0.5, 0, Stopwatch()
         while time.perf_counter() < end:
             count += self.make_document(self.next % len(self.documents))
             self.next += 1
-        return count
+        return watch.call(count)
 
     def make_document(self, number: int) -> int:
         """Returns how many tokens its examples have."""

@@ -209,17 +209,13 @@ def test_examples_beside_the_reference(tmp_path, tiny_lines, tiny_vocab):
     assert line["cores"] == 1 and line["length"] == 128
     assert report["plan_seconds"] > 0
     # Two batches of three, two thirds of which are not padding at least.
-    assert all(512 < count <= 6 * 128 for count in line["ours_tokens"])
-    assert len(line["ours_tokens"]) == len(line["peer_tokens"]) == PAIRS
-    speeds = [
-        [
-            tokens / seconds
-            for tokens, seconds in zip(
-                line[f"{side}_tokens"], line[f"{side}_seconds"], strict=True
-            )
+    calls = line["calls"]
+    assert all(512 < call["tokens"] <= 6 * 128 for call in calls["ours"])
+    assert len(calls["ours"]) == len(calls["peer"]) == PAIRS
+    for clock, ratio in (("seconds", "ratio"), ("cpu_seconds", "cpu_ratio")):
+        ratios = [
+            (ours["tokens"] / ours[clock]) / (peer["tokens"] / peer[clock])
+            for ours, peer in zip(calls["ours"], calls["peer"], strict=True)
         ]
-        for side in ("ours", "peer")
-    ]
-    ratios = [ours / peer for ours, peer in zip(*speeds, strict=True)]
-    assert math.isclose(line["ratio"], sum(ratios) / PAIRS)
+        assert math.isclose(line[ratio], sum(ratios) / PAIRS)
     assert f"{line['ratio']:.1f}" in done.stdout
