@@ -312,7 +312,7 @@ def time_planning() -> float:
     from keras_albert.data.shards import Shard
 
     rng = np.random.default_rng(0)
-    sizes = rng.integers(1, 60, 250_000)
+    sizes = rng.integers(1, 60, 50_000)
     lengths = rng.integers(3, 60, sizes.sum())
     shard = Shard(
         tokens=np.broadcast_to(np.uint16(0), lengths.sum()),
