@@ -36,9 +36,11 @@ test: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \
 	  marks="not any_backend"; \
 	done
 
-# BENCH has further options: make bench BENCH="--backends jax --output a.json"
+# BENCH has further options: make bench BENCH="--backends jax --output a.json".
+# BENCH_EXAMPLES has those of the second benchmark, of pretraining data.
 bench: $(VENV)/installed-jax $(VENV)/installed-torch $(VENV)/installed-peers
 	$(BIN)/python tests/benchmarks/bench_model.py $(BENCH)
+	$(BIN)/python tests/benchmarks/bench_examples.py $(BENCH_EXAMPLES)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

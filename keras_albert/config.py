@@ -214,6 +214,10 @@ MOST_SHARDS = 256
 LOOPS = ("unrolled", "scan")  # how the encoder repeats its layers
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 SHARING = ("all", "attention", "ffn", "none")
+SENTENCE_TASKS = ("sop", "nsp", "none")  # of pretraining examples
+LENGTH_TARGETS = ("document", "example")
+SINGLE_SENTENCES = ("skip_order", "random_document")
+LONGEST_SEQUENCE = 2**16  # tokens; masking numbers words with 16 bits
 ACTIVATION_NAMES = ("gelu", "gelu_new", "gelu_erf", "relu")
 
 
@@ -502,15 +506,32 @@ class ExampleConfig:
     4.1)"""
     short_seq_prob: float = 0.1
     """share of documents cut to a random shorter length (Paper 4.1)"""
+    sentence_task: Literal[SENTENCE_TASKS] = SENTENCE_TASKS[0]
+    """sop: are the segments swapped (Paper 3.1); nsp: is the second one from
+    another document (BERT); none: whole sentences of a document as a single
+    segment (RoBERTa, DOC-SENTENCES)"""
+    target_per: Literal[LENGTH_TARGETS] = LENGTH_TARGETS[0]
+    """what a shorter length is drawn for: a document (reference), or each
+    example"""
+    single_sentence: Literal[SINGLE_SENTENCES] = SINGLE_SENTENCES[0]
+    """an example of a single sentence has no order: leave it out of the
+    sentence task, or pair it with a random document and label it 1 as the
+    reference does, which teaches topic"""
+    cross_sep: bool = False
+    """let words and n-grams reach over [SEP], as in the reference"""
 
     def __post_init__(self):
         for name in ("sequence_length", "max_predictions", "ngram"):
             check_positive(name, getattr(self, name))
-        if self.sequence_length < 8:
+        if not 8 <= self.sequence_length <= LONGEST_SEQUENCE:
             raise AlbertError(
-                "`sequence_length` must be at least 8 tokens. "
-                f"Received: {self.sequence_length}."
+                "`sequence_length` must be at least 8 tokens and at most "
+                f"{LONGEST_SEQUENCE}. Received: {self.sequence_length}."
             )
+        check_choice("sentence_task", self.sentence_task, SENTENCE_TASKS)
+        check_choice("target_per", self.target_per, LENGTH_TARGETS)
+        check_choice("single_sentence", self.single_sentence, SINGLE_SENTENCES)
+        check_flag("cross_sep", self.cross_sep)
         # The default may stand with short sequences: what is unused is masked.
         if self.max_predictions > max(
             self.sequence_length, ExampleConfig.max_predictions
@@ -526,6 +547,19 @@ class ExampleConfig:
             raise AlbertError(
                 "`masked_lm_prob` must be above 0: nothing would be predicted."
             )
+
+    @property
+    def needs_other_documents(self) -> bool:
+        """Whether some examples pair two documents."""
+        return self.sentence_task == "nsp" or self.pairs_single_sentences
+
+    @property
+    def pairs_single_sentences(self) -> bool:
+        """Whether a single sentence is paired with a random document."""
+        return (
+            self.sentence_task != "none"
+            and self.single_sentence == "random_document"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from keras_albert.config import (
     check_positive,
     check_seed,
 )
-from keras_albert.data.pretraining import batch_dataset, import_tensorflow
+from keras_albert.data.batching import batch_dataset, import_tensorflow
 from keras_albert.text.files import check_files, read_lines
 from keras_albert.text.tokenizer import Tokenizer, check_batch
 

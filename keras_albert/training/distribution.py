@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_albert.data.pretraining import import_tensorflow
+from keras_albert.data.batching import import_tensorflow
 
 
 def optimizer_reduces_replicas() -> bool:

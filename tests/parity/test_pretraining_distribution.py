@@ -1,41 +1,65 @@
-"""Masking against 40 instances made by the original ALBERT code.
+"""Examples against 40 instances made by the original ALBERT code.
 
-They are 8 pieces of text, masked 5 times each with independent chance, so
-counts of predictions and word boundaries must be equal, while shares can only
-be compared as samples. Each tolerance is 4 standard deviations of the same
-statistic over 40 instances, measured on 200 of our own maskings of the same 40
-texts: wide enough that a right implementation passes, and narrow enough that
-p(n) turned round (2/11, 3/11, 6/11) fails in the last test.
+They are 8 pieces of text, masked 5 times each with independent chance. So
+where texts are cut, how they are truncated, counts of predictions and word
+boundaries must be equal, while shares can only be compared as samples. Each
+tolerance is 4 standard deviations of the same statistic over 40 instances,
+measured on 200 of our own maskings of the same 40 texts: wide enough that a
+right implementation passes, and narrow enough that p(n) turned round (2/11,
+3/11, 6/11) fails in the last test.
 """
 
+import itertools
 import json
 
 import numpy as np
 import pytest
+from reference_examples import budget_of, rows_of
 
-from keras_albert.config import CLS_ID, MASK_ID, SEP_ID, ExampleConfig
-from keras_albert.data import pretraining
-from keras_albert.data.pretraining import mask_tokens
+from keras_albert.config import (
+    CLS_ID,
+    MASK_ID,
+    SEP_ID,
+    ExampleConfig,
+    PrepareRun,
+)
+from keras_albert.data import masking
+from keras_albert.data.corpus import Corpus
+from keras_albert.data.plan import example_keys, plan_epoch, truncate
+from keras_albert.data.prepare import prepare
+from keras_albert.data.shards import ShardSet
 from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend
 
-CONFIG = ExampleConfig(sequence_length=128)  # as the instances were made
+# As the instances were made.
+CONFIG = ExampleConfig(sequence_length=128, short_seq_prob=0, cross_sep=True)
 REPEATS = 200
 
 
 @pytest.fixture(scope="module")
-def tokenizer(data_folder):
-    return Tokenizer(data_folder / "vocab" / "30k-clean.model")
+def vocab(data_folder):
+    return data_folder / "vocab" / "30k-clean.model"
 
 
 @pytest.fixture(scope="module")
-def instances(data_folder, tokenizer):
-    """(tokens before masking, masked tokens, positions, word boundaries)."""
+def tokenizer(vocab):
+    return Tokenizer(vocab)
+
+
+@pytest.fixture(scope="module")
+def rows(data_folder):
     path = data_folder / "golden" / "pretraining_instances.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 40
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def instances(rows, tokenizer):
+    """(tokens before masking, masked tokens, positions, word boundaries)."""
     result = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
+    for row in rows:
         positions = np.array(row["masked_lm_positions"])
         masked = ids_of(tokenizer, row["tokens"])
         tokens = masked.copy()
@@ -43,7 +67,6 @@ def instances(data_folder, tokenizer):
         result.append(
             (tokens, masked, positions, np.array(row["token_boundary"]))
         )
-    assert len(result) == 40
     return result
 
 
@@ -51,19 +74,33 @@ def ids_of(tokenizer, pieces):
     return np.array([tokenizer.piece_to_id(piece) for piece in pieces])
 
 
+def pair_of(tokens):
+    """A and B of `[CLS] A [SEP] B [SEP]`, as lists."""
+    (ends,) = np.nonzero(tokens == SEP_ID)
+    return tokens[1 : ends[0]].tolist(), tokens[ends[0] + 1 : -1].tolist()
+
+
 @pytest.fixture(scope="module")
 def ours(instances, tokenizer):
     """Positions of `REPEATS` maskings of every instance."""
-    return [sample(instances, tokenizer, seed) for seed in range(REPEATS)]
+    return sample(instances, tokenizer)
 
 
-def sample(instances, tokenizer, seed):
-    rng = np.random.default_rng(seed)
+def sample(instances, tokenizer):
+    pairs = [pair_of(tokens) for tokens, *_ in instances] * REPEATS
+    x, _, weight = masking.build_batch(
+        rows_of(pairs, CONFIG.sequence_length, 0), tokenizer.word_starts, CONFIG
+    )
+    positions = [
+        row[used > 0]
+        for row, used in zip(
+            x["masked_positions"].numpy(), weight["mlm"].numpy(), strict=True
+        )
+    ]
+    count = len(instances)
     return [
-        mask_tokens(
-            tokens, tokenizer.word_starts, CONFIG, tokenizer.vocab_size, rng
-        )[1]
-        for tokens, *_ in instances
+        positions[start : start + count]
+        for start in range(0, len(positions), count)
     ]
 
 
@@ -120,9 +157,72 @@ def test_words_start_where_the_reference_has_them(instances, tokenizer):
 
 def test_number_of_predictions(instances, ours):
     for number, (tokens, _, positions, _) in enumerate(instances):
-        budget = min(20, max(1, round(len(tokens) * 0.15)))
+        budget = budget_of(len(tokens), CONFIG)
         assert len(positions) == budget
         assert {len(sample[number]) for sample in ours} == {budget}
+
+
+@pytest.fixture(scope="module")
+def chunks(data_folder, vocab, tmp_path_factory):
+    """Our chunks of the same text: the sentences of each, as lists of ids."""
+    run = PrepareRun(
+        input=(data_folder / "golden" / "pretraining_input.txt",),
+        vocab=vocab,
+        output=tmp_path_factory.mktemp("parity") / "shards",
+    )
+    prepare(run)
+    shards = ShardSet.open(run.output)
+    plan = plan_epoch(Corpus(shards), CONFIG, 0, 0)
+    sentences = [
+        sentence.tolist()
+        for document in range(shards.num_documents)
+        for sentence in shards.sentences(document)
+    ]
+    return [
+        sentences[first:end] for first, end in itertools.pairwise(plan.edges)
+    ]
+
+
+def could_be(pair, swapped, chunk) -> bool:
+    """Whether a pair is a chunk, split at a sentence and truncated."""
+    for split in range(1, len(chunk)):
+        segments = [
+            list(itertools.chain(*part))
+            for part in (chunk[:split], chunk[split:])
+        ]
+        if swapped:
+            segments.reverse()
+        _, sizes = truncate(
+            np.zeros((1, 2), "int64"),
+            np.array([[len(segment) for segment in segments]]),
+            CONFIG.sequence_length,
+            example_keys(0, 0, [0]),
+        )
+        if [len(part) for part in pair] == sizes[0].tolist() and all(
+            part in [segment[i : i + len(part)] for i in range(len(segment))]
+            for part, segment in zip(pair, segments, strict=True)
+        ):
+            return True
+    return False
+
+
+def test_texts_are_cut_where_the_reference_cuts(rows, instances, chunks):
+    """Every instance is a chunk of ours, and each chunk is one 5 times."""
+    found = []
+    for row, (tokens, *_) in zip(rows, instances, strict=True):
+        swapped = row["is_random_next(=SOP swapped)"]
+        pair = pair_of(tokens)
+        possible = [could_be(pair, swapped, chunk) for chunk in chunks]
+        # What the label says is what one sees.
+        assert not any(could_be(pair, not swapped, chunk) for chunk in chunks)
+        found.append(possible)
+    assert np.sum(found, axis=1).tolist() == [1] * 40
+    assert np.sum(found, axis=0).tolist() == [5] * 8
+
+
+def test_share_of_swapped_pairs(rows):
+    swapped = [row["is_random_next(=SOP swapped)"] for row in rows]
+    assert abs(np.mean(swapped) - 0.5) < 4 * 0.5 / len(rows) ** 0.5
 
 
 def test_which_tokens_are_masked(instances, ours):
@@ -143,10 +243,11 @@ def test_what_they_become(instances):
 def test_the_comparison_can_fail(instances, ours, tokenizer, monkeypatch):
     """Longer n-grams more likely: the golden sample tells them apart."""
 
-    def turned_round(n):
-        return np.append(0, np.cumsum(np.arange(1, n + 1)))
-
-    monkeypatch.setattr(pretraining, "_harmonic_numbers", turned_round)
-    wrong = [sample(instances, tokenizer, seed) for seed in range(REPEATS)]
+    monkeypatch.setattr(
+        masking,
+        "ngram_thresholds",
+        lambda ngram: np.array([2, 5]) * 2**20 // 11,
+    )
+    wrong = sample(instances, tokenizer)
     golden = [positions for _, _, positions, _ in instances]
     assert "runs of one word" in outside(instances, golden, wrong)

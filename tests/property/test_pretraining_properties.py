@@ -1,233 +1,290 @@
 """What must hold for every pretraining example."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from keras_albert.config import ExampleConfig, PrepareRun
-from keras_albert.data.prepare import prepare
-from keras_albert.data.pretraining import (
-    END,
-    FIRST,
-    SPLIT,
-    SWAPPED,
-    ExampleStream,
-    build_example,
-    cut_documents,
-    mask_tokens,
-    plan_epoch,
-    pretraining_dataset,
+from reference_examples import (
+    budget_of,
+    choose,
+    ngrams_of,
+    pack,
+    rows_of,
+    words_of,
 )
-from keras_albert.data.shards import Shard, ShardSet
+from reference_examples import (
+    truncate as remove_tokens,
+)
+
+from keras_albert.config import ExampleConfig
+from keras_albert.data import masking
+from keras_albert.data.chance import fold
+from keras_albert.data.corpus import Corpus
+from keras_albert.data.plan import (
+    REPLACE,
+    cut_documents,
+    example_keys,
+    plan_epoch,
+    truncate,
+)
+from keras_albert.data.pretraining import ExampleStream
+from keras_albert.data.shards import Shard
 
 pytestmark = pytest.mark.any_backend
 
-CLS, SEP = 2, 3
-VOCAB_SIZE = 1000
+CLS, SEP, MASK = 2, 3, 4
+VOCAB_SIZE = 1009
+WORD_STARTS = np.arange(VOCAB_SIZE) % 3 > 0
+MOST_TOKENS = 83
 
 configs = st.builds(
     ExampleConfig,
-    sequence_length=st.integers(8, 80),
+    sequence_length=st.integers(8, MOST_TOKENS),
     max_predictions=st.integers(1, 20),
     masked_lm_prob=st.floats(0.01, 0.9),
     ngram=st.integers(1, 5),
     short_seq_prob=st.floats(0, 0.9),
+    sentence_task=st.sampled_from(["sop", "nsp", "none"]),
+    target_per=st.sampled_from(["document", "example"]),
+    single_sentence=st.sampled_from(["skip_order", "random_document"]),
+    cross_sep=st.booleans(),
 )
 seeds = st.integers(0, 2**32 - 1)
-
-
-@pytest.fixture(scope="module")
-def shards(tiny_lines, tiny_vocab, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("property")
-    (folder / "text.txt").write_text(
-        "\n\n".join(
-            "\n".join(tiny_lines[k : k + 1 + k % 11]) for k in range(0, 590, 10)
-        )
-    )
-    run = PrepareRun(
-        input=(folder / "text.txt",),
-        vocab=tiny_vocab,
-        output=folder / "shards",
-        shard_bytes=16_000,
-    )
-    prepare(run)
-    return ShardSet.open(run.output)
-
-
-def naive_truncation(a: int, b: int, room: int) -> tuple[int, int]:
-    while a + b > room:
-        a, b = (a - 1, b) if a > b else (a, b - 1)
-    return a, b
-
-
-@given(
-    st.integers(1, 60),
-    st.integers(0, 60),
-    st.integers(8, 60),
-    st.booleans(),
-    seeds,
+# Lengths of the sentences of each document.
+corpora = st.lists(
+    st.lists(st.integers(1, 40), min_size=1, max_size=12),
+    min_size=1,
+    max_size=8,
 )
-def test_example(first_size, second_size, sequence_length, swapped, seed):
-    first = np.arange(100, 100 + first_size)
-    second = np.arange(500, 500 + second_size)
-    swapped = swapped and second_size > 0
-    tokens, segments = build_example(
-        first, second, swapped, sequence_length, np.random.default_rng(seed)
-    )
-    assert len(tokens) == len(segments) <= sequence_length
-    ends = np.flatnonzero(tokens == SEP).tolist()
-    assert tokens[0] == CLS and ends[-1] == len(tokens) - 1
-    assert (np.diff(segments) >= 0).all()
-    if not second_size:
-        assert len(ends) == 1 and not segments.any()
-        a, b = tokens[1:-1], []
-        assert len(a) == min(first_size, sequence_length - 2)
-    else:
-        assert len(ends) == 2
-        assert np.flatnonzero(segments)[0] == ends[0] + 1
-        a, b = tokens[1 : ends[0]], tokens[ends[0] + 1 : -1]
-        sizes = (first_size, second_size)
-        assert (len(a), len(b)) == naive_truncation(
-            *(sizes[::-1] if swapped else sizes), sequence_length - 3
-        )
-    # B comes before A in the document exactly if swapped
-    assert swapped == bool(len(b) and a[0] > b[0])
-    for part in (a, b):
-        if len(part):
-            np.testing.assert_array_equal(part, part[0] + np.arange(len(part)))
 
 
-@st.composite
-def token_rows(draw):
-    a = draw(st.lists(st.integers(5, VOCAB_SIZE - 1), min_size=1, max_size=60))
-    b = draw(st.lists(st.integers(5, VOCAB_SIZE - 1), max_size=60))
-    return np.array([CLS, *a, SEP, *b, *[SEP][: len(b)]])
-
-
-@given(token_rows(), configs, seeds)
-def test_masking(tokens, config, seed):
-    word_starts = np.arange(VOCAB_SIZE) % 3 > 0
-    masked, positions, labels = mask_tokens(
-        tokens, word_starts, config, VOCAB_SIZE, np.random.default_rng(seed)
-    )
-    budget = min(
-        config.max_predictions,
-        max(1, round(len(tokens) * config.masked_lm_prob)),
-    )
-    assert len(positions) == len(labels) <= budget
-    assert (np.diff(positions) > 0).all()
-    assert not np.isin(tokens[positions], [CLS, SEP]).any()
-    restored = masked.copy()
-    restored[positions] = labels
-    np.testing.assert_array_equal(restored, tokens)
-    assert ((masked >= 0) & (masked < VOCAB_SIZE)).all()
-    # Words are masked whole.
-    chosen = np.isin(np.arange(len(tokens)), positions)
-    for i in range(1, len(tokens)):
-        special = {int(tokens[i]), int(tokens[i - 1])} & {CLS, SEP}
-        if not special and not word_starts[tokens[i]]:
-            assert chosen[i] == chosen[i - 1]
-
-
-@given(
-    st.lists(
-        st.lists(st.integers(1, 30), min_size=1, max_size=12),
-        min_size=1,
-        max_size=8,
-    ),
-    st.data(),
-)
-def test_cutting_is_what_a_loop_would_do(documents, data):
-    targets = data.draw(
-        st.lists(
-            st.integers(2, 60),
-            min_size=len(documents),
-            max_size=len(documents),
-        )
-    )
-    expected = []
-    for number, (lengths, target) in enumerate(
-        zip(documents, targets, strict=True)
-    ):
-        first, total = 0, 0
-        for i, length in enumerate(lengths):
-            total += length
-            if total >= target or i == len(lengths) - 1:
-                expected.append([number, first, i + 1])
-                first, total = i + 1, 0
+def shard_of(documents, first_token=5):
+    """Every token tells where it is: its id is its number, and more."""
     lengths = [length for document in documents for length in document]
-    shard = Shard(
-        tokens=np.zeros(sum(lengths)),
+    return Shard(
+        tokens=np.arange(sum(lengths)) + first_token,
         sentences=np.append(0, np.cumsum(lengths)),
         documents=np.append(0, np.cumsum([len(d) for d in documents])),
     )
-    found = cut_documents(shard, np.array(targets))
+
+
+def set_of(shards, word_starts):
+    return SimpleNamespace(
+        shards=tuple(shards),
+        tokenizer=lambda: SimpleNamespace(word_starts=word_starts),
+    )
+
+
+@given(corpora, st.booleans(), st.data())
+def test_cutting_is_what_a_loop_would_do(documents, overshoot, data):
+    count = len(documents)
+    targets = data.draw(
+        st.lists(st.integers(2, 60), min_size=count, max_size=count)
+    )
+    expected, sentence = [], 0
+    for lengths, target in zip(documents, targets, strict=True):
+        total = None
+        for length in lengths:
+            full = total is not None and (
+                total >= target if overshoot else total + length > target
+            )
+            if total is None or full:
+                expected.append(sentence)
+                total = 0
+            total += length
+            sentence += 1
+    found = cut_documents(
+        shard_of(documents), lambda d, _: np.array(targets)[d], overshoot
+    )
     assert found.tolist() == expected
 
 
-@settings(max_examples=40, deadline=None)
-@given(configs, seeds, st.integers(0, 3), st.integers(0, 40))
-def test_batches(shards, config, seed, epoch, step):
-    batch_size = 7
-    stream = ExampleStream(shards, config, seed)
-    numbers = range(
-        epoch * stream.examples_per_epoch + step,
-        epoch * stream.examples_per_epoch + step + batch_size,
+@given(st.integers(1, 60), st.integers(0, 60), st.integers(8, 60), seeds)
+def test_truncation_is_what_a_loop_would_do(a, b, sequence_length, seed):
+    starts, lengths = truncate(
+        np.array([[100, 500]]),
+        np.array([[a, b]]),
+        sequence_length,
+        example_keys(seed, 0, [0]),
     )
-    x, y, weight = stream.examples_at(numbers, batch_size)
-    again = ExampleStream(shards, config, seed).examples_at(numbers, batch_size)
-    for a, b in zip((x, y, weight), again, strict=True):
-        for name in a:
-            assert a[name].tobytes() == b[name].tobytes()
-    shape = (batch_size, config.sequence_length)
-    assert x["token_ids"].shape == shape
-    assert (x["padding_mask"].sum(1) >= 3).all()
-    for row, number in enumerate(numbers):
-        its_epoch, index = divmod(number, stream.examples_per_epoch)
-        plan = plan_epoch(shards, config, seed, its_epoch)
-        span = plan[index % len(plan)]
-        assert y["sop"][row] == span[SWAPPED]
-        assert weight["sop"][row] == (span[END] - span[FIRST] > 1)
-        used = weight["mlm"][row] == 1
+    tokens_a, tokens_b = [0] * a, [0] * b
+    room = sequence_length - (3 if b else 2)
+    remove_tokens(tokens_a, tokens_b, room, np.random.default_rng(0))
+    assert lengths.tolist() == [[len(tokens_a), len(tokens_b)]]
+    front = starts[0] - [100, 500]
+    assert (front >= 0).all() and (front <= [a, b] - lengths[0]).all()
+
+
+@st.composite
+def pairs(draw):
+    tokens = st.integers(5, VOCAB_SIZE - 1)
+    a = draw(st.lists(tokens, min_size=1, max_size=60))
+    return a, draw(st.lists(tokens, max_size=MOST_TOKENS - 3 - len(a)))
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(pairs(), min_size=1, max_size=9), configs, seeds)
+def test_masking_is_what_a_loop_would_do(texts, config, seed):
+    rows = rows_of(texts, MOST_TOKENS, seed)
+    config = ExampleConfig(**{**vars(config), "sequence_length": MOST_TOKENS})
+    x, y, weight = (
+        {name: np.asarray(tensor) for name, tensor in part.items()}
+        for part in masking.build_batch(rows, WORD_STARTS, config)
+    )
+    harmonic = np.cumsum(1 / np.arange(1, config.ngram + 1))
+    bits = fold(
+        fold(rows.keys.numpy(), REPLACE)[:, None],
+        np.arange(config.max_predictions),
+    )
+    for row, (a, b) in enumerate(texts):
+        tokens, segments = pack(a, b)
+        length = len(tokens)
+        ngrams = ngrams_of(
+            words_of(tokens, WORD_STARTS, config.cross_sep), config.ngram
+        )
+        visits = masking.draw_visits(
+            rows.keys[row : row + 1],
+            np.array([len(ngrams)]),
+            MOST_TOKENS - 2,
+        ).numpy()[0]
+
+        def draw(visit):
+            share = (visit >> 16) % 2**20 / 2**20
+            return 1 + int((share >= harmonic[:-1] / harmonic[-1]).sum())
+
+        positions = sorted(
+            choose(
+                (
+                    (ngrams[visit % 2**16], lambda visit=visit: draw(visit))
+                    for visit in sorted(visits.tolist(), reverse=True)
+                    if visit >= 0
+                ),
+                budget_of(length, config),
+            )
+        )
+        count = len(positions)
+        assert x["masked_positions"][row].tolist() == positions + [0] * (
+            config.max_predictions - count
+        )
+        assert weight["mlm"][row].tolist() == [1] * count + [0] * (
+            config.max_predictions - count
+        )
+        masked = list(tokens)
+        for position, random in zip(
+            positions, bits[row, :count].tolist(), strict=True
+        ):
+            kind, low = divmod(random, 2**32)
+            if kind < 0.8 * 2**32:
+                masked[position] = MASK
+            elif kind >= 0.9 * 2**32:
+                masked[position] = low * VOCAB_SIZE // 2**32
+        labels = [tokens[position] for position in positions]
+        assert y["mlm"][row, :count].tolist() == labels
+        assert not y["mlm"][row, count:].any()
+        padding = [0] * (MOST_TOKENS - length)
+        assert x["token_ids"][row].tolist() == masked + padding
+        assert x["segment_ids"][row].tolist() == segments + padding
+        assert x["padding_mask"][row].tolist() == [1] * length + padding
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    corpora.filter(lambda documents: len(documents) > 1),
+    configs,
+    seeds,
+    st.integers(0, 3),
+    st.integers(0, 40),
+)
+def test_batches(documents, config, seed, epoch, step):
+    half = len(documents) // 2
+    first = shard_of(documents[:half])
+    shards = [
+        first,
+        shard_of(documents[half:], first_token=5 + len(first.tokens)),
+    ]
+    end = 5 + sum(map(sum, documents))
+    word_starts = np.arange(end) % 3 > 0
+    stream = ExampleStream(set_of(shards, word_starts), config, seed)
+    first_number = epoch * stream.examples_per_epoch + step
+    numbers = np.arange(first_number, first_number + 7)
+    text, lengths, labels, keys = stream.rows(numbers)
+    rows = masking.Rows(
+        text, lengths, labels, np.ones(len(numbers), "float32"), keys
+    )
+    x, y, weight = (
+        {name: np.asarray(tensor) for name, tensor in part.items()}
+        for part in masking.build_batch(rows, word_starts, config)
+    )
+    document_ends = 5 + np.cumsum([sum(d) for d in documents])
+    task = config.sentence_task
+    for row in range(len(numbers)):
         length = x["padding_mask"][row].sum()
-        tokens = x["token_ids"][row, :length].copy()
+        assert 3 <= length <= config.sequence_length
+        assert x["padding_mask"][row, :length].all()
+        used = weight["mlm"][row] == 1
         positions = x["masked_positions"][row, used]
-        assert (positions < length).all()
+        assert len(positions) <= budget_of(int(length), config)
+        assert (np.diff(positions) > 0).all() and (positions < length).all()
+        # Labels restore the text; special tokens are never masked.
+        tokens = x["token_ids"][row, :length].copy()
+        assert ((tokens >= 0) & (tokens < end)).all()
         tokens[positions] = y["mlm"][row, used]
         (ends,) = np.nonzero(tokens == SEP)
-        first, second = shards.spans(*span[[0, FIRST, SPLIT, END]].tolist())
-        sources = [first, second][:: -1 if span[SWAPPED] else 1]
-        assert is_part(tokens[1 : ends[0]], sources[0])
-        if len(ends) == 2:
-            assert is_part(tokens[ends[0] + 1 : ends[1]], sources[1])
-        for values in (x["masked_positions"], y["mlm"]):
-            assert not values[row, ~used].any()
-        for name in ("token_ids", "segment_ids"):
-            assert not x[name][row, length:].any()
+        assert tokens[0] == CLS and ends[-1] == length - 1
+        assert not np.isin(positions, [0, *ends]).any()
+        a, b = tokens[1 : ends[0]], tokens[ends[0] + 1 : -1]
+        for part in (a, b):  # a text without a gap, of one document
+            if len(part):
+                assert part.tolist() == list(
+                    range(part[0], part[0] + len(part))
+                )
+                home = np.searchsorted(
+                    document_ends, part[[0, -1]], side="right"
+                )
+                assert home[0] == home[1]
+        if task == "none":
+            assert not len(b) and set(y) == {"mlm"}
+            continue
+        assert weight[task][row] == (len(b) > 0) == (len(ends) == 2)
+        if len(b):
+            home_a, home_b = np.searchsorted(
+                document_ends, [a[0], b[0]], side="right"
+            )
+            if home_a == home_b:  # B comes first exactly if swapped
+                assert (
+                    y[task][row]
+                    == (a[0] > b[0])
+                    == (y[task][row] and task == "sop")
+                )
+            else:
+                assert y[task][row] == 1
+                assert config.needs_other_documents
+        else:
+            assert y[task][row] == 0
+            assert config.single_sentence == "skip_order"
+        # Words are masked whole.
+        chosen = np.isin(np.arange(length), positions)
+        for i in range(1, length):
+            special = {int(tokens[i]), int(tokens[i - 1])} & {CLS, SEP}
+            if not special and not word_starts[tokens[i]]:
+                assert chosen[i] == chosen[i - 1]
 
 
-def is_part(part: np.ndarray, whole: np.ndarray) -> bool:
-    """Whether `part` lies in `whole` without a gap."""
-    size = len(part)
-    return any(
-        (whole[start : start + size] == part).all()
-        for start in range(len(whole) - size + 1)
+@given(corpora, configs, seeds)
+def test_a_plan_is_a_partition(documents, config, seed):
+    shards = SimpleNamespace(
+        shards=(shard_of(documents), shard_of(documents[:1]))
     )
-
-
-@settings(max_examples=8, deadline=None)
-@given(seeds, st.integers(0, 30))
-def test_starting_later_is_skipping(shards, seed, start):
-    config = ExampleConfig(sequence_length=40, max_predictions=6)
-    arguments = {"batch_size": 3, "seed": seed}
-    skipped = pretraining_dataset(shards, config, **arguments).skip(start)
-    started = pretraining_dataset(shards, config, start_step=start, **arguments)
-    for a, b in zip(
-        skipped.take(2).as_numpy_iterator(),
-        started.take(2).as_numpy_iterator(),
-        strict=True,
-    ):
-        for one, other in zip(a, b, strict=True):
-            for name in one:
-                assert one[name].tobytes() == other[name].tobytes()
+    corpus = Corpus(shards)
+    plan = plan_epoch(corpus, config, seed, 0)
+    count = corpus.first_sentences[-1]
+    assert plan.edges[0] == 0 and plan.edges[-1] == count
+    assert sorted(plan.order.tolist()) == list(range(len(plan.edges) - 1))
+    sentences = np.arange(count)
+    chunk = np.searchsorted(plan.edges, sentences, side="right")
+    first, end = corpus.documents_of(sentences)
+    for number in range(1, len(plan.edges)):
+        assert len(np.unique(first[chunk == number])) == 1
+        assert len(np.unique(end[chunk == number])) == 1

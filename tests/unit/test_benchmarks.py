@@ -188,3 +188,34 @@ def test_options_are_explained():
     done = bench("--pairs", "1")
     assert done.returncode == 2
     assert "2 or more, received '1'" in done.stderr
+
+
+@pytest.mark.any_backend
+def test_examples_beside_the_reference(tmp_path, tiny_lines, tiny_vocab):
+    (tmp_path / "text.txt").write_text("\n".join(tiny_lines[:20]))
+    report_file = tmp_path / "report.json"
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "bench_examples.py", "--cores", "1"]
+        + ["--lengths", "128", "--batch-size", "3", "--batches", "2"]
+        + ["--text", tmp_path / "text.txt", "--vocab", tiny_vocab]
+        + ["--pairs", str(PAIRS), "--output", report_file],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(report_file.read_text())
+    (line,) = report["lines"]
+    assert line["cores"] == 1 and line["length"] == 128
+    assert report["plan_seconds"] > 0
+    # Two batches of three, two thirds of which are not padding at least.
+    calls = line["calls"]
+    assert all(512 < call["tokens"] <= 6 * 128 for call in calls["ours"])
+    assert len(calls["ours"]) == len(calls["peer"]) == PAIRS
+    for clock, ratio in (("seconds", "ratio"), ("cpu_seconds", "cpu_ratio")):
+        ratios = [
+            (ours["tokens"] / ours[clock]) / (peer["tokens"] / peer[clock])
+            for ours, peer in zip(calls["ours"], calls["peer"], strict=True)
+        ]
+        assert math.isclose(line[ratio], sum(ratios) / PAIRS)
+    assert f"{line['ratio']:.1f}" in done.stdout

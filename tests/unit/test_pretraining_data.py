@@ -1,21 +1,25 @@
-"""Cutting, ordering, truncating and masking, with answers known by hand."""
+"""Cutting, pairing, truncating and batching, with answers known by hand."""
+
+import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from keras_albert.config import AlbertError, ExampleConfig, PrepareRun
-from keras_albert.data import pretraining
+from keras_albert.data.corpus import Corpus
+from keras_albert.data.plan import (
+    cut_documents,
+    example_keys,
+    example_spans,
+    plan_epoch,
+    truncate,
+)
 from keras_albert.data.prepare import prepare
 from keras_albert.data.pretraining import (
-    DOCUMENT,
-    END,
-    FIRST,
-    SPLIT,
-    SWAPPED,
-    build_example,
-    cut_documents,
-    mask_tokens,
-    plan_epoch,
+    ExampleStream,
+    host_rows,
+    phased_dataset,
     pretraining_dataset,
     validation_dataset,
 )
@@ -23,384 +27,470 @@ from keras_albert.data.shards import Shard, ShardSet
 
 pytestmark = pytest.mark.any_backend
 
-CLS, SEP, MASK = 2, 3, 4
+CLS, SEP = 2, 3
+# Both kinds of batch, which both end in one that is not full.
+CONFIG = ExampleConfig(sequence_length=97, max_predictions=7)
+
+
+def write_shards(folder, vocab, documents, **settings):
+    text = folder / "text.txt"
+    text.write_text("\n\n".join("\n".join(lines) for lines in documents))
+    run = PrepareRun(
+        input=(text,), vocab=vocab, output=folder / "shards", **settings
+    )
+    prepare(run)
+    return ShardSet.open(run.output)
 
 
 @pytest.fixture(scope="module")
 def shards(tiny_lines, tiny_vocab, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pretraining")
-    text = folder / "text.txt"
-    # 47 documents of 1 to 23 sentences
-    lines, documents = iter(tiny_lines), []
-    for size in range(47):
-        taken = [next(lines) for _ in range(size % 23 + 1)]
-        documents.append("\n".join(taken))
-    text.write_text("\n\n".join(documents))
-    prepare(
-        PrepareRun(
-            input=(text,),
-            vocab=tiny_vocab,
-            output=folder / "shards",
-            shard_bytes=20_000,
-        )
+    lines = iter(tiny_lines)
+    documents = [
+        [next(lines) for _ in range(size % 23 + 1)] for size in range(47)
+    ]
+    result = write_shards(
+        tmp_path_factory.mktemp("pretraining"),
+        tiny_vocab,
+        documents,
+        shard_bytes=20_000,
     )
-    result = ShardSet.open(folder / "shards")
     assert len(result.shards) > 1
     return result
 
 
-def rng(seed=0):
-    return np.random.default_rng(seed)
-
-
-def sentences_of(lengths, documents):
+def shard_of(lengths, documents, first_token=0):
+    """A shard whose tokens are their own numbers."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return Shard(np.arange(offsets[-1]), offsets, np.array(documents))
-
-
-def test_documents_are_cut_where_the_target_is_reached():
-    shard = sentences_of([3, 4, 2, 6, 10, 1], [0, 4, 6])
-    np.testing.assert_array_equal(
-        cut_documents(shard, np.array([5, 20])),
-        [[0, 0, 2], [0, 2, 4], [1, 0, 2]],
-    )
-    np.testing.assert_array_equal(
-        cut_documents(shard, np.array([7, 10])),
-        [[0, 0, 2], [0, 2, 4], [1, 0, 1], [1, 1, 2]],
-    )
-    np.testing.assert_array_equal(
-        cut_documents(shard, np.array([8, 2])),
-        [[0, 0, 3], [0, 3, 4], [1, 0, 1], [1, 1, 2]],
+    return Shard(
+        np.arange(offsets[-1]) + first_token, offsets, np.array(documents)
     )
 
 
-def test_a_plan_covers_every_sentence_once(shards):
-    plan = plan_epoch(shards, ExampleConfig(sequence_length=61), 3, 5)
-    assert plan.dtype == "int64"
-    order = np.lexsort((plan[:, FIRST], plan[:, DOCUMENT]))
-    assert (order != np.arange(len(plan))).any()
-    plan = plan[order]
-    for document in range(shards.num_documents):
-        rows = plan[plan[:, DOCUMENT] == document]
-        count = len(shards.sentences(document))
-        assert rows[0, FIRST] == 0 and rows[-1, END] == count
-        np.testing.assert_array_equal(rows[1:, FIRST], rows[:-1, END])
-    single = plan[:, END] - plan[:, FIRST] == 1
-    assert (plan[single, SPLIT] == plan[single, END]).all()
-    assert (plan[single, SWAPPED] == 0).all()
-    several = plan[~single]
-    assert (several[:, FIRST] < several[:, SPLIT]).all()
-    assert (several[:, SPLIT] < several[:, END]).all()
+def corpus_of(*shards):
+    return Corpus(SimpleNamespace(shards=shards))
+
+
+# Documents: 3 4 2 6 | 10 1 || 5 | 2 2 2 tokens, || between shards.
+SMALL = corpus_of(
+    shard_of([3, 4, 2, 6, 10, 1], [0, 4, 6]),
+    shard_of([5, 2, 2, 2], [0, 1, 4], first_token=26),
+)
+
+
+def test_corpus_numbers_run_through_all_shards():
+    assert SMALL.num_documents == 4
+    offsets = SMALL.token_offsets(np.array([[0, 5, 6], [7, 9, 10]]))
+    assert offsets.tolist() == [[0, 25, 26], [31, 35, 37]]
+    bounds = SMALL.documents_of(np.array([9, 0, 6, 5, 3]))
+    assert bounds.tolist() == [[7, 0, 6, 4, 0], [10, 4, 7, 6, 4]]
+    tokens = np.array([0, 1, 3, 25, 26, 27, 35, 37])
+    assert SMALL.sentences_from(tokens).tolist() == [0, 1, 1, 5, 6, 7, 9, 10]
+
+
+def test_corpus_reads_spans_of_any_shard():
+    text = SMALL.read(
+        np.array([[0, 26], [30, 3], [37, 37], [36, 25]]),
+        np.array([[2, 3], [2, 0], [0, 0], [1, 1]]),
+        5,
+    )
+    assert text.dtype == "int32"
+    assert text.tolist() == [
+        [0, 1, 26, 27, 28],
+        [30, 31, 0, 0, 0],
+        [0, 0, 0, 0, 0],
+        [36, 25, 0, 0, 0],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("targets", "overshoot", "expected"),
+    [
+        ([5, 20], True, [0, 2, 4]),
+        ([7, 10], True, [0, 2, 4, 5]),
+        ([8, 2], True, [0, 3, 4, 5]),
+        ([9, 10], False, [0, 3, 4, 5]),
+        ([8, 11], False, [0, 2, 4]),  # 7, 8 | 11
+        ([6, 10], False, [0, 1, 3, 4, 5]),  # 3, 6, 6 | 10, 1
+        ([3, 10], False, [0, 1, 2, 3, 4, 5]),  # 4 and 6 are longer
+    ],
+)
+def test_documents_are_cut(targets, overshoot, expected):
+    firsts = cut_documents(
+        SMALL.shards[0],
+        lambda document, _: np.array(targets)[document],
+        overshoot,
+    )
+    assert firsts.tolist() == expected
+
+
+@pytest.mark.parametrize("task", ["sop", "none"])
+def test_a_plan_covers_every_sentence_once(shards, task):
+    corpus = Corpus(shards)
+    config = ExampleConfig(sequence_length=61, sentence_task=task)
+    plan = plan_epoch(corpus, config, 3, 5)
+    assert plan.edges[0] == 0 and plan.edges[-1] == shards.num_sentences
+    assert (np.diff(plan.edges) > 0).all()
+    count = len(plan.order)
+    assert plan.order.dtype == "uint32" and len(plan.edges) == count + 1
+    assert (plan.order != np.arange(count)).any()
+    np.testing.assert_array_equal(np.sort(plan.order), np.arange(count))
+    # Documents begin with a chunk of their own.
+    first = np.concatenate(
+        [
+            shard.documents[:-1] + before
+            for shard, before in zip(
+                corpus.shards, corpus.first_sentences[:-1], strict=True
+            )
+        ]
+    )
+    assert np.isin(first, plan.edges).all()
+    again = plan_epoch(corpus, config, 3, 5)
+    np.testing.assert_array_equal(plan.order, again.order)
+    other = plan_epoch(corpus, config, 3, 6)
+    assert len(other.order) != count or (other.order != plan.order).any()
+
+
+def sizes_of_chunks(target_per):
+    """4000 documents of 40 sentences of 1 token. Long target 10: 4 chunks."""
+    corpus = corpus_of(
+        shard_of(np.ones(160_000, int), np.arange(0, 160_001, 40))
+    )
+    config = ExampleConfig(
+        sequence_length=13, short_seq_prob=0.1, target_per=target_per
+    )
+    plan = plan_epoch(corpus, config, 0, 0)
+    sizes = np.diff(plan.edges)
+    assert sizes.min() >= 1 and sizes.max() == 10
+    return corpus, config, plan, sizes
 
 
 def test_short_documents_follow_their_probability():
-    # 4000 documents of 40 sentences of 1 token. Long target 10: 4 chunks.
-    class Documents:
-        shards = (
-            sentences_of(np.ones(160_000, int), np.arange(0, 160_001, 40)),
-        )
-
-    config = ExampleConfig(sequence_length=13, short_seq_prob=0.1)
-    plan = plan_epoch(Documents, config, 0, 0)
-    sizes = plan[:, END] - plan[:, FIRST]
-    shortened = {
-        document
-        for document, size in zip(plan[:, DOCUMENT], sizes, strict=True)
-        if size != 10
-    }
-    # A target of 2 to 10, each 1/9; 10 looks unshortened. 40 % 4 == 0 etc.
+    _, _, plan, sizes = sizes_of_chunks("document")
+    documents = plan.edges[:-1] // 40
+    shortened = len(set(documents[sizes != 10]))
+    # A target of 2 to 10, each 1/9; 10 looks unshortened.
     expected = 4000 * 0.1 * 8 / 9
-    assert abs(len(shortened) - expected) < 4 * np.sqrt(expected)
-    assert sizes.min() >= 1 and sizes.max() == 10
-    long = sizes == 10
-    assert abs(plan[:, SWAPPED].mean() - 0.5) < 4 * 0.5 / len(plan) ** 0.5
-    # Split after 1 to 9 of 10 sentences, with equal chance.
-    counts = np.bincount((plan[:, SPLIT] - plan[:, FIRST])[long])[1:]
+    assert abs(shortened - expected) < 4 * np.sqrt(expected)
+
+
+def test_short_examples_follow_their_probability():
+    _, _, plan, sizes = sizes_of_chunks("example")
+    firsts = plan.edges[:-1] % 40 == 0
+    assert firsts.sum() == 4000
+    counts = np.bincount(sizes[firsts], minlength=11)
+    # A tenth of the chunks at the start of a document, 2 to 10 tokens each.
+    expected = np.full(9, 4000 * 0.1 / 9)
+    expected[-1] += 4000 * 0.9
+    np.testing.assert_array_less(
+        np.abs(counts[2:] - expected), 4.5 * np.sqrt(expected)
+    )
+
+
+def spans_of(corpus, config, epoch=0, count=None):
+    plan = plan_epoch(corpus, config, 0, epoch)
+    indices = np.arange(count or len(plan.order))
+    keys = example_keys(0, epoch, indices)
+    return plan, example_spans(corpus, plan, config, indices, keys)
+
+
+def test_sentence_order_is_swapped_in_half_of_the_pairs():
+    corpus, config, _, _ = sizes_of_chunks("document")
+    plan, spans = spans_of(corpus, config)
+    count = len(plan.order)
+    assert abs(spans.labels.mean() - 0.5) < 4 * 0.5 / count**0.5
+    assert (spans.starts[:, 0] > spans.starts[:, 1]).tolist() == (
+        spans.labels == 1
+    ).tolist()
+    # The first segment is 1 to 9 of 10 sentences, with equal chance.
+    sizes = np.where(
+        spans.labels == 1, spans.lengths[:, 1], spans.lengths[:, 0]
+    )
+    long = spans.lengths.sum(1) == 10
+    counts = np.bincount(sizes[long])[1:]
     assert len(counts) == 9
     expected = long.sum() / 9
     assert np.abs(counts - expected).max() < 4.5 * np.sqrt(expected)
 
 
-def test_example_by_hand():
-    tokens, segments = build_example(
-        np.array([7, 8]), np.array([9]), True, 128, rng()
+def test_next_sentences_by_hand():
+    """Chunks of SMALL: its documents, as no target is reached."""
+    config = ExampleConfig(sentence_task="nsp", short_seq_prob=0)
+    plan, spans = spans_of(SMALL, config, count=8000)
+    assert plan.edges.tolist() == [0, 4, 6, 7, 10]
+    chunk = plan.order[np.arange(8000) % 4]
+    # The single sentence of document 2 has no second segment.
+    single = chunk == 2
+    assert not spans.labels[single].any() and not spans.lengths[single, 1].any()
+    pairs = ~single
+    assert abs(spans.labels[pairs].mean() - 0.5) < 0.03
+    end_a = spans.starts[:, 0] + spans.lengths[:, 0]
+    true = pairs & (spans.labels == 0)
+    assert (spans.starts[true, 1] == end_a[true]).all()
+    # The others begin where second segments elsewhere do, uniformly.
+    home = {3: 0, 7: 0, 9: 0, 25: 1, 26: 2, 33: 3, 35: 3}
+    begin_b, size_b = spans.starts[:, 1], spans.lengths[:, 1]
+    document_ends = np.array([15, 26, 31, 37])
+    for own in (0, 1, 3):
+        mine = (chunk == own) & (spans.labels == 1)
+        found = [home[start] for start in begin_b[mine].tolist()]
+        counts = np.bincount(found, minlength=4)
+        assert counts[own] == 0
+        expected = mine.sum() / 3
+        others = np.delete(counts, own)
+        assert np.abs(others - expected).max() < 4.5 * np.sqrt(expected)
+        # Whole sentences, no more than what they replace asks for.
+        sentences = SMALL.token_offsets(np.arange(11))
+        end_b = begin_b[mine] + size_b[mine]
+        replaced = document_ends[own] - end_a[mine]
+        last = sentences[np.searchsorted(sentences, end_b) - 1]
+        assert np.isin(end_b, sentences).all()
+        assert (last - begin_b[mine] < replaced).all()
+        long = size_b[mine] >= replaced
+        assert (long | (end_b == document_ends[found])).all()
+        assert long.any() == (own != 0)  # whose last sentence is the longest
+
+
+@pytest.mark.parametrize("task", ["sop", "nsp"])
+def test_single_sentences_with_a_random_document(task):
+    config = ExampleConfig(
+        sentence_task=task,
+        single_sentence="random_document",
+        short_seq_prob=0,
     )
-    assert tokens.tolist() == [CLS, 9, SEP, 7, 8, SEP]
-    assert segments.tolist() == [0, 0, 0, 1, 1, 1]
-    tokens, segments = build_example(
-        np.array([7, 8]), np.array([9]), False, 128, rng()
+    plan, spans = spans_of(SMALL, config, count=100)
+    single = plan.order[np.arange(100) % 4] == 2
+    assert spans.labels[single].all()
+    assert (spans.starts[single, 0] == 26).all()
+    assert (spans.lengths[single, 1] > 0).all()
+    assert (spans.starts[single, 1] != 26).all()
+
+
+def test_a_single_segment():
+    config = ExampleConfig(
+        sentence_task="none", sequence_length=10, short_seq_prob=0
     )
-    assert tokens.tolist() == [CLS, 7, 8, SEP, 9, SEP]
-    assert segments.tolist() == [0, 0, 0, 0, 1, 1]
-    tokens, segments = build_example(
-        np.array([7, 8], "uint16"), np.array([], "uint16"), False, 128, rng()
-    )
-    assert tokens.tolist() == [CLS, 7, 8, SEP]
-    assert segments.tolist() == [0, 0, 0, 0]
-    assert tokens.dtype == segments.dtype == "int32"
+    plan, spans = spans_of(SMALL, config)
+    assert plan.edges.tolist() == [0, 2, 4, 5, 6, 7, 10]  # 7 8 | 10 1 | 5 | 6
+    assert not spans.lengths[:, 1].any() and not spans.labels.any()
+    order = np.argsort(plan.order)
+    assert spans.lengths[order, 0].tolist() == [7, 8, 8, 1, 5, 6]
 
 
 def test_truncation_by_hand():
     # Room for 5 of 7 + 4: from the longer until 3 + 2; ties cost B.
-    starts = set()
-    for seed in range(50):
-        tokens, _ = build_example(
-            np.arange(10, 17), np.arange(20, 24), False, 8, rng(seed)
-        )
-        a, b = tokens[1:4], tokens[5:7]
-        assert tokens[[0, 4, 7]].tolist() == [CLS, SEP, SEP]
-        assert a.tolist() == list(range(a[0], a[0] + 3)) and 10 <= a[0] <= 14
-        assert b.tolist() == [b[0], b[0] + 1] and 20 <= b[0] <= 22
-        starts.add((int(a[0]), int(b[0])))
-    assert len(starts) > 8  # front or back, at random
-    # The short one stays whole: room 5 of 9 + 1 gives 4 + 1.
-    tokens, _ = build_example(
-        np.arange(10, 19), np.array([30]), False, 8, rng()
+    count = 300
+    starts, lengths = truncate(
+        np.tile([10, 20], (count, 1)),
+        np.tile([7, 4], (count, 1)),
+        8,
+        example_keys(0, 0, np.arange(count)),
     )
-    assert tokens[6] == 30
-
-
-WORD_STARTS = np.ones(100, bool)
-WORD_STARTS[50:] = False  # ids from 50 on continue a word
-
-
-def masked_positions(tokens, seed, **config):
-    config = ExampleConfig(sequence_length=128, **config)
-    masked, positions, labels = mask_tokens(
-        np.array(tokens), WORD_STARTS, config, 100, rng(seed)
+    assert (lengths == [3, 2]).all()
+    cut = starts - [10, 20]  # tokens from the front: 0 to 4, and 0 to 2
+    assert len(np.unique(cut, axis=0)) == 15
+    for found, flips in zip(cut.T, (4, 2), strict=True):
+        assert found.max() == flips
+        assert abs(found.mean() - flips / 2) < 5 * (flips / 4 / count) ** 0.5
+    # The short one stays whole: room for 5 of 9 + 1 gives 4 + 1, and of a
+    # single segment 6 stay.
+    starts, lengths = truncate(
+        np.array([[0, 50], [0, 50], [0, 50]]),
+        np.array([[9, 1], [1, 9], [9, 0]]),
+        8,
+        example_keys(0, 0, np.arange(3)),
     )
-    np.testing.assert_array_equal(labels, np.array(tokens)[positions])
-    untouched = np.delete(np.arange(len(tokens)), positions)
-    np.testing.assert_array_equal(
-        masked[untouched], np.array(tokens)[untouched]
-    )
-    assert masked.dtype == positions.dtype == labels.dtype == "int32"
-    return positions.tolist()
+    assert lengths.tolist() == [[4, 1], [1, 4], [6, 0]]
+    assert starts[0, 1] == 50 and starts[1, 0] == 0
 
 
-def test_masking_by_hand():
-    # words: (10 50) (11); T = 5, so prob 0.2 gives 1 token, 0.4 gives 2.
-    tokens = [CLS, 10, 50, 11, SEP]
-    for seed in range(30):
-        assert masked_positions(tokens, seed, masked_lm_prob=0.2) == [3]
-        assert masked_positions(tokens, seed, masked_lm_prob=0.4) in (
-            [1, 2],
-            [3],
-        )
-        assert masked_positions(tokens, seed, masked_lm_prob=0.6) == [1, 2, 3]
-    # the limit on predictions counts before the probability
-    assert masked_positions(
-        tokens, 0, masked_lm_prob=0.6, max_predictions=1
-    ) == [3]
+def assert_equal(batches, others):
+    for batch, other in zip(batches, others, strict=True):
+        for part, other_part in zip(batch, other, strict=True):
+            assert part.keys() == other_part.keys()
+            for name in part:
+                np.testing.assert_array_equal(part[name], other_part[name])
 
 
-def test_the_budget_rounds_as_the_reference():
-    tokens = [CLS, *range(10, 33), SEP]  # 25 tokens
-    # Python: round(12.5) is 12
-    assert len(masked_positions(tokens, 0, masked_lm_prob=0.5)) == 12
-    assert len(masked_positions(tokens, 0, masked_lm_prob=0.01)) == 1
-    assert len(masked_positions(tokens, 0, masked_lm_prob=0.99)) == 20
-
-
-def test_a_word_starts_after_every_separator():
-    # (10) | (60 61): the continuation piece after [SEP] is a word of its own
-    tokens = [CLS, 10, SEP, 60, 61, SEP]
-    found = {
-        tuple(masked_positions(tokens, seed, masked_lm_prob=0.34))
-        for seed in range(40)  # budget 2: one of the words, whole
-    }
-    assert found == {(1,), (3, 4)}
-    # ... and at the beginning, where truncation cut into a word
-    assert masked_positions([CLS, 60, 10, SEP], 0, masked_lm_prob=0.75) == [
-        1,
-        2,
-    ]
-
-
-def test_words_that_do_not_fit_leave_no_prediction():
-    assert masked_positions([CLS, 10, 50, 51, SEP], 0, masked_lm_prob=0.2) == []
-
-
-def test_ngrams_stay_inside_a_segment():
-    # With ngram 3 and budget 2 of 3 one-word segments: never more than the
-    # first n-gram of one word, so any pair of positions can occur.
-    tokens = [CLS, 10, SEP, 11, SEP, 12, SEP]
-    found = {
-        tuple(masked_positions(tokens, seed, masked_lm_prob=0.29))
-        for seed in range(60)
-    }
-    assert found == {(1, 3), (1, 5), (3, 5)}
-
-
-def test_ngram_lengths_follow_the_paper():
-    """p(n) = (1/n) / sum(1/k): 6/11, 3/11, 2/11 where three words follow."""
-    tokens = np.array([CLS, *[10] * 50_000, SEP], "int32")
-    config = ExampleConfig(sequence_length=8)
-    _, order, sizes = pretraining._draw_ngrams(
-        tokens, WORD_STARTS, config, rng(1)
-    )
-    assert sorted(order) == list(range(1, 50_001))
-    share = np.bincount(sizes, minlength=4) / len(sizes)
-    np.testing.assert_allclose(
-        share, [0, 6 / 11, 3 / 11, 2 / 11], atol=4 * 0.5 / 50_000**0.5
-    )
-    # Renormalised for the last words of a segment.
-    last = {50_000: [], 49_999: []}
-    short = tokens[-6:]
-    short[0] = CLS  # four words
-    for seed in range(4000):
-        _, order, sizes = pretraining._draw_ngrams(
-            short, WORD_STARTS, config, rng(seed)
-        )
-        last[50_000].append(sizes[order.index(4)])
-        last[49_999].append(sizes[order.index(3)])
-    assert set(last[50_000]) == {1}
-    two = np.bincount(last[49_999]) / 4000
-    np.testing.assert_allclose(two, [0, 2 / 3, 1 / 3], atol=4 * 0.5 / 4000**0.5)
-
-
-def test_what_masked_tokens_become():
-    tokens = np.array([CLS, *[10] * 40, SEP], "int32")
-    config = ExampleConfig(
-        sequence_length=64, max_predictions=40, masked_lm_prob=0.95, ngram=1
-    )
-    seen = np.concatenate(
-        [
-            mask_tokens(tokens, WORD_STARTS, config, 100, rng(seed))[0][1:-1]
-            for seed in range(500)
-        ]
-    )
-    count = len(seen)
-    assert count == 20_000
-    tolerance = 4 * 0.5 / count**0.5
-    # 80 %, and 1 in 100 of the random tenth is [MASK] or 10 itself
-    assert abs((seen == MASK).mean() - 0.801) < tolerance
-    assert abs((seen == 10).mean() - 0.101) < tolerance
-    rest = seen[(seen != MASK) & (seen != 10)]
-    assert len(np.unique(rest)) == 98  # all others, special pieces included
-
-
-def batches_equal(first, second):
-    for a, b in zip(first, second, strict=True):
-        assert a.keys() == b.keys()
-        for name in a:
-            np.testing.assert_array_equal(a[name], b[name])
+def listed(dataset):
+    return list(dataset.as_numpy_iterator())
 
 
 def test_pretraining_dataset(shards):
-    config = ExampleConfig(sequence_length=37, max_predictions=7)
-    dataset = pretraining_dataset(
-        shards, config, batch_size=5, seed=1, steps=11
-    )
+    arguments = {"batch_size": 5, "seed": 1}
+    dataset = pretraining_dataset(shards, CONFIG, **arguments, steps=11)
     x, y, weight = dataset.element_spec
-    assert x["token_ids"].shape == x["segment_ids"].shape == (5, 37)
-    assert x["padding_mask"].shape == (5, 37)
+    assert x["token_ids"].shape == x["segment_ids"].shape == (5, 97)
+    assert x["padding_mask"].shape == (5, 97)
     assert x["masked_positions"].shape == y["mlm"].shape == (5, 7)
     assert y["sop"].shape == weight["sop"].shape == (5,)
     assert dataset.cardinality() == 11
-    batches = list(dataset.as_numpy_iterator())
+    batches = listed(dataset)
     assert len(batches) == 11
     later = pretraining_dataset(
-        shards, config, batch_size=5, seed=1, start_step=8, steps=3
+        shards, CONFIG, **arguments, start_step=8, steps=3
     )
-    for a, b in zip(later.as_numpy_iterator(), batches[8:], strict=True):
-        for one, other in zip(a, b, strict=True):
-            batches_equal([one], [other])
-    endless = pretraining_dataset(shards, config, batch_size=5, seed=1)
+    assert_equal(listed(later), batches[8:])
+    endless = pretraining_dataset(shards, CONFIG, **arguments)
     assert endless.cardinality() == -1
-    batches_equal(next(endless.as_numpy_iterator()), batches[0])
+    assert_equal([next(endless.as_numpy_iterator())], batches[:1])
+
+
+def joined(batches):
+    """Several batches as one."""
+    return tuple(
+        {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+        for parts in zip(*batches, strict=True)
+    )
+
+
+def test_neither_batch_size_nor_hosts_change_an_example(shards):
+    """Examples 6 to 11: in steps of one; as the second step, of 3 hosts."""
+    one_by_one = pretraining_dataset(
+        shards, CONFIG, batch_size=1, seed=1, start_step=6, steps=6
+    )
+    hosts = [
+        pretraining_dataset(
+            shards,
+            CONFIG,
+            batch_size=6,
+            seed=1,
+            start_step=1,
+            steps=1,
+            host_index=host,
+            host_count=3,
+        )
+        for host in range(3)
+    ]
+    whole = joined(listed(one_by_one))
+    assert_equal([joined([listed(host)[0] for host in hosts])], [whole])
+    assert len(whole[0]["token_ids"]) == 6
 
 
 def test_epochs_follow_without_a_gap(shards):
     """A batch over the end of an epoch; other masks in the next one."""
-    config = ExampleConfig(sequence_length=37, short_seq_prob=0)
-    stream = pretraining.ExampleStream(shards, config, 0)
+    config = dataclasses.replace(CONFIG, short_seq_prob=0)
+    stream = ExampleStream(shards, config, 0)
     count = stream.examples_per_epoch
-    two_epochs = stream.batch(0, 2 * count)
-    for step in range(2 * count // 7):
-        one = stream.batch(step, 7)
-        for part, whole in zip(one, two_epochs, strict=True):
-            for name in part:
-                np.testing.assert_array_equal(
-                    part[name], whole[name][7 * step : 7 * step + 7]
-                )
-    x = two_epochs[0]["token_ids"]
-    assert (x[:count] != x[count:]).any()
+    text, lengths, _, keys = stream.rows(np.arange(2 * count))
+    assert len(np.unique(keys)) == 2 * count
+    for start in range(0, 2 * count - 7, 7):
+        numbers = np.arange(start, start + 7)
+        for part, whole in zip(
+            stream.rows(numbers), stream.rows(np.arange(2 * count)), strict=True
+        ):
+            np.testing.assert_array_equal(part, whole[numbers])
+    assert (text[:count] != text[count:]).any()
     # without short documents every epoch has the same chunks
-    lengths = two_epochs[0]["padding_mask"].sum(1)
-    assert sorted(lengths[:count]) == sorted(lengths[count:])
+    sizes = lengths.sum(1)
+    assert sorted(sizes[:count]) == sorted(sizes[count:])
 
 
-def test_chance_depends_on_seed_epoch_and_index(shards):
-    config = ExampleConfig(sequence_length=128)
-    span = plan_epoch(shards, config, 0, 0)[:1]
-    keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
-    masks = {
-        pretraining.build_batch(shards, config, span, [key], 1)[0][
-            "masked_positions"
-        ].tobytes()
-        for key in keys + keys
-    }
-    assert len(masks) == len(keys)
+def test_chance_depends_on_seed_epoch_and_index():
+    keys = [example_keys(*path, [0]) for path in ((0, 0), (1, 0), (0, 1))]
+    keys.append(example_keys(0, 0, [1]))
+    assert len(np.unique(keys)) == 4
+    assert example_keys(0, 0, [1]) == example_keys(0, [0, 0], [0, 1])[1]
 
 
 def test_validation_has_every_example_once(shards):
-    config = ExampleConfig(sequence_length=37, max_predictions=7)
-    count = len(plan_epoch(shards, config, 0, 0))
-    dataset = validation_dataset(shards, config, batch_size=64)
-    batches = list(dataset.as_numpy_iterator())
-    assert len(batches) == dataset.cardinality() == -(-count // 64)
+    count = ExampleStream(shards, CONFIG, 0).examples_per_epoch
     assert count % 64, "choose another batch size"
-    assert {x["token_ids"].shape for x, _, _ in batches} == {(64, 37)}
-    rows = len(pretraining.plan_epoch(shards, config, 0, 0))
-    assert rows == count
+    dataset = validation_dataset(shards, CONFIG, batch_size=64)
+    batches = listed(dataset)
+    assert len(batches) == dataset.cardinality() == -(-count // 64)
+    assert {x["token_ids"].shape for x, _, _ in batches} == {(64, 97)}
     predicting = sum((w["mlm"].sum(1) > 0).sum() for _, _, w in batches)
     assert predicting == count
     x, _, weight = batches[-1]
     assert not weight["sop"][count % 64 :].any()
     assert not weight["mlm"][count % 64 :].any()
     assert x["padding_mask"][count % 64 :, 0].all()  # no row is empty
-    for a, b in zip(batches, dataset.as_numpy_iterator(), strict=True):
-        for one, other in zip(a, b, strict=True):
-            batches_equal([one], [other])
+    assert_equal(listed(dataset), batches)
+    halves = [
+        listed(
+            validation_dataset(
+                shards, CONFIG, batch_size=64, host_index=host, host_count=2
+            )
+        )
+        for host in range(2)
+    ]
+    assert_equal(map(joined, zip(*halves, strict=True)), batches)
+
+
+def test_phases_follow_one_another(shards):
+    short = dataclasses.replace(CONFIG, sequence_length=61)
+    phases = [(short, 4), (CONFIG, 3)]
+    arguments = {"batch_size": 3, "seed": 5}
+    dataset = phased_dataset(shards, phases, **arguments)
+    assert dataset.cardinality() == 7
+    batches = listed(dataset)
+    assert [x["token_ids"].shape[1] for x, _, _ in batches] == [61] * 4 + [
+        97
+    ] * 3
+    assert_equal(
+        batches[4:],
+        listed(pretraining_dataset(shards, CONFIG, **arguments, steps=3)),
+    )
+    for start in (2, 4, 6):
+        later = phased_dataset(shards, phases, **arguments, start_step=start)
+        assert_equal(listed(later), batches[start:])
+    with pytest.raises(AlbertError, match="less than the steps of all"):
+        phased_dataset(shards, phases, **arguments, start_step=7)
+    with pytest.raises(AlbertError, match="steps=0"):
+        phased_dataset(shards, [(short, 0)], **arguments)
+
+
+def test_host_rows():
+    assert host_rows(6, 1, 2).tolist() == [3, 4, 5]
+    assert host_rows(3, 0, 1).tolist() == [0, 1, 2]
+
+
+SINGLE_SENTENCES = [["two hens"], ["nothing"], ["the old barn"]]
 
 
 def test_single_sentences_do_not_count_for_the_order(tmp_path, tiny_vocab):
-    text = tmp_path / "a.txt"
-    text.write_text("two hens\n\nnothing\n\nthe old barn\n")
-    prepare(
-        PrepareRun(input=(text,), vocab=tiny_vocab, output=tmp_path / "shards")
-    )
-    shards = ShardSet.open(tmp_path / "shards")
+    shards = write_shards(tmp_path, tiny_vocab, SINGLE_SENTENCES)
     config = ExampleConfig(
         sequence_length=16, max_predictions=14, masked_lm_prob=0.8
     )
-    (batch,) = validation_dataset(
-        shards, config, batch_size=3
-    ).as_numpy_iterator()
-    x, _, weight = batch
+    ((x, _, weight),) = listed(validation_dataset(shards, config, batch_size=3))
     assert weight["sop"].tolist() == [0, 0, 0]
     assert not x["segment_ids"].any()
     assert ((x["token_ids"] == SEP).sum(1) == 1).all()
+    with pytest.raises(AlbertError, match="every one has a single sentence"):
+        pretraining_dataset(shards, config, batch_size=3, seed=0)
     # Three examples an epoch: a batch of 8 spans three epochs.
-    stream = pretraining.ExampleStream(shards, config, 0)
-    assert stream.batch(0, 8)[2]["mlm"].any(axis=1).all()
+    alone = dataclasses.replace(config, sentence_task="none")
+    ((_, y, weight),) = listed(
+        pretraining_dataset(shards, alone, batch_size=8, seed=0, steps=1)
+    )
+    assert weight["mlm"].any(axis=1).all() and list(y) == ["mlm"]
+
+
+def test_a_single_document_has_no_other(tmp_path, tiny_vocab):
+    shards = write_shards(tmp_path, tiny_vocab, [["two hens", "nothing"]])
+    config = ExampleConfig(sentence_task="nsp")
+    with pytest.raises(AlbertError, match="'nsp' pairs two documents"):
+        validation_dataset(shards, config, batch_size=3)
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "message"),
     [
-        {"seed": -1},
-        {"seed": 1.5},
-        {"batch_size": 0},
-        {"steps": 0},
-        {"start_step": -1},
+        ({"seed": -1}, "seed"),
+        ({"seed": 1.5}, "seed"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"steps": 0}, "steps"),
+        ({"start_step": -1}, "start_step"),
+        ({"host_count": 0}, "host_count"),
+        ({"host_count": 3}, "multiple of `host_count`.*host_count=3"),
+        ({"host_count": 2, "host_index": 2}, "host_index=2"),
+        ({"host_index": -1}, "host_index=-1"),
     ],
 )
-def test_arguments_out_of_range(shards, change):
+def test_arguments_out_of_range(shards, change, message):
     arguments = {"batch_size": 2, "seed": 0, "steps": 1, **change}
-    (name,) = change
-    with pytest.raises(AlbertError, match=name):
+    with pytest.raises(AlbertError, match=message):
         pretraining_dataset(shards, ExampleConfig(), **arguments)
 
 

@@ -1,0 +1,282 @@
+"""Which tokens are in which example of an epoch.
+
+    plan_epoch      documents -> chunks of sentences, and their order
+    example_spans   chunk -> segments A and B, ordered and truncated
+
+A plan holds 12 bytes an example. All else is a function of (seed, epoch,
+index) that is computed when the example is needed, many at a time.
+
+Shapes: N examples in an epoch, R examples looked at together.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import numpy as np
+
+from keras_albert.config import ExampleConfig
+from keras_albert.data.chance import below, count_heads, fold, uniform
+from keras_albert.data.corpus import Corpus
+from keras_albert.data.shards import Shard
+
+SHORTEST_TARGET = 2  # tokens; create_instances_from_document
+
+# What a random number is for: the second step of every path from the seed.
+PLANS, EXAMPLES = range(2)
+# ... in a plan,
+ORDER, IS_SHORT, SHORT_TARGET = range(3)
+# ... and in an example. The last two are masking's.
+SPLIT, TAMPER, OTHER, OTHER_SPLIT, CUT_A, CUT_B, VISIT, REPLACE = range(8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The chunks of an epoch."""
+
+    edges: np.ndarray
+    """int64 [N + 1]: chunk c is the sentences edges[c] : edges[c + 1] of the
+    corpus; no chunk reaches over the end of a document"""
+    order: np.ndarray
+    """uint32 (or int64) [N]: example i is chunk order[i]"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Spans:
+    """Where the tokens of R examples are."""
+
+    starts: np.ndarray
+    """int64 [R, 2]: first tokens of A and B in the corpus"""
+    lengths: np.ndarray
+    """int64 [R, 2]: tokens of A and B; 0 for no B"""
+    labels: np.ndarray
+    """int32 [R]: 1 where the pair was tampered with"""
+
+
+def example_keys(seed: int, epochs, indices) -> np.ndarray:
+    """uint64: what all chance in an example hangs from.
+
+    Args:
+        epochs, indices: int [R], or one of them a number.
+    """
+    root = fold(np.uint64(seed), EXAMPLES)
+    return fold(fold(root, epochs), indices)
+
+
+def plan_epoch(
+    corpus: Corpus, examples: ExampleConfig, seed: int, epoch: int
+) -> Plan:
+    """The examples of an epoch, shuffled over all documents.
+
+    A chunk gathers sentences until they have as many tokens as its target, or
+    the document ends. The target is what an example has room for, or with
+    `short_seq_prob` a uniform shorter one, drawn once for each document (or
+    each chunk: `target_per`).
+    """
+    key = fold(fold(np.uint64(seed), PLANS), epoch)
+    parts = []
+    for number, shard in enumerate(corpus.shards):
+        first_sentence = corpus.first_sentences[number]
+        target = functools.partial(
+            _targets,
+            examples,
+            key,
+            corpus.first_documents[number],
+            first_sentence,
+        )
+        overshoot = examples.sentence_task != "none"
+        parts.append(cut_documents(shard, target, overshoot) + first_sentence)
+    edges = np.concatenate([*parts, corpus.first_sentences[-1:]])
+    count = len(edges) - 1
+    order = np.argsort(fold(fold(key, ORDER), np.arange(count)))
+    return Plan(edges, order.astype("uint32") if count < 2**32 else order)
+
+
+def _targets(
+    examples: ExampleConfig,
+    key: np.uint64,
+    first_document: int,
+    first_sentence: int,
+    documents: np.ndarray,
+    sentences: np.ndarray,
+) -> np.ndarray:
+    """Tokens that chunks are to have; see `cut_documents`."""
+    drawn_for = (
+        documents + first_document
+        if examples.target_per == "document"
+        else sentences + first_sentence
+    )
+    room = _room(examples)
+    short = uniform(fold(fold(key, IS_SHORT), drawn_for))
+    target = fold(fold(key, SHORT_TARGET), drawn_for)
+    return np.where(
+        short < examples.short_seq_prob,
+        SHORTEST_TARGET + below(target, room - SHORTEST_TARGET + 1),
+        room,
+    )
+
+
+def _room(examples: ExampleConfig) -> int:
+    """Tokens that an example has room for beside [CLS] and its [SEP]."""
+    return examples.sequence_length - (
+        2 if examples.sentence_task == "none" else 3
+    )
+
+
+def cut_documents(
+    shard: Shard,
+    target: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    overshoot: bool,
+) -> np.ndarray:
+    """Cuts each document of a shard into chunks.
+
+    Args:
+        shard: D documents.
+        target: (documents, their sentences at which chunks begin) -> tokens
+            that these chunks are to have.
+        overshoot: a chunk ends with the sentence that reaches its target;
+            else before the one that exceeds it, which may leave it a single
+            sentence that is longer.
+
+    Returns:
+        int64 [N], growing: the first sentence of each chunk.
+
+    Sentences of 3, 4, 2 and 6 tokens and a target of 6: chunks begin at 0 and
+    2 with overshoot (7 and 8 tokens), at 0, 1 and 3 without (3, 6 and 6).
+    """
+    document_ends = np.asarray(shard.documents[1:])
+    document = np.arange(len(document_ends))
+    first = np.asarray(shard.documents[:-1])
+    rounds = []
+    while len(document):  # one chunk of every unfinished document at a time
+        rounds.append(first)
+        goal = shard.sentences[first] + target(document, first)
+        if overshoot:
+            end = np.searchsorted(shard.sentences, goal)
+        else:
+            end = np.searchsorted(shard.sentences, goal, side="right") - 1
+            end = np.maximum(end, first + 1)
+        unfinished = end < document_ends[document]
+        document, first = document[unfinished], end[unfinished]
+    return np.sort(np.concatenate(rounds))
+
+
+def example_spans(
+    corpus: Corpus,
+    plan: Plan,
+    examples: ExampleConfig,
+    indices: np.ndarray,
+    keys: np.ndarray,
+) -> Spans:
+    """The segments of some examples of an epoch.
+
+    The first 1 to n - 1 of a chunk's n sentences, with equal chance, are one
+    segment, the others the second. In half of the pairs, sentence order swaps
+    them, and next sentence replaces the second, see `_other_documents`.
+
+    Args:
+        indices: int64 [R], 0 or more; from N on they start again.
+        keys: uint64 [R], `example_keys` of the examples.
+    """
+    chunks = plan.order[indices % len(plan.order)].astype("int64")
+    first, end = plan.edges[chunks], plan.edges[chunks + 1]
+    split = _split(first, end, fold(keys, SPLIT))
+    if examples.sentence_task == "none":
+        split = end
+    single = split == end
+    tamper = uniform(fold(keys, TAMPER)) < 0.5
+    swap = ~single & tamper & (examples.sentence_task == "sop")
+    replace = ~single & tamper & (examples.sentence_task == "nsp")
+    if examples.pairs_single_sentences:
+        replace |= single
+    begin_a, begin_b, end_b = corpus.token_offsets(
+        np.stack([first, split, end])
+    )
+    starts = np.stack([begin_a, begin_b], axis=1)
+    lengths = np.stack([begin_b - begin_a, end_b - begin_b], axis=1)
+    others = _other_documents(
+        corpus, plan, first[replace], lengths[replace, 1], keys[replace]
+    )
+    begin_b, end_b = corpus.token_offsets(np.stack(others))
+    starts[replace, 1], lengths[replace, 1] = begin_b, end_b - begin_b
+    starts[swap] = starts[swap, ::-1]
+    lengths[swap] = lengths[swap, ::-1]
+    starts, lengths = truncate(starts, lengths, examples.sequence_length, keys)
+    return Spans(starts, lengths, (swap | replace).astype("int32"))
+
+
+def _split(first, end, random) -> np.ndarray:
+    """Where the second segment begins; at the end of a single sentence."""
+    return first + 1 + below(random, np.maximum(end - first - 1, 1))
+
+
+def _other_documents(
+    corpus: Corpus,
+    plan: Plan,
+    first: np.ndarray,
+    lengths: np.ndarray,
+    keys: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sentences from where the second segment of another chunk begins.
+
+    The chunk is drawn uniformly from those of other documents. Sentences
+    follow until they have as many tokens as what they replace, or their
+    document ends: pairs of both labels are about as long.
+
+    Args:
+        first: int64 [R], sentences of the documents to avoid.
+        lengths: int64 [R], tokens of the segments to replace.
+        keys: uint64 [R].
+
+    Returns:
+        int64 [R], [R]: first sentences and ends.
+    """
+    # The chunks of each example's own document.
+    own, own_end = np.searchsorted(plan.edges, corpus.documents_of(first))
+    others = len(plan.order) - (own_end - own)
+    chunk = below(fold(keys, OTHER), others)
+    chunk += np.where(chunk >= own, own_end - own, 0)
+    begin, end = plan.edges[chunk], plan.edges[chunk + 1]
+    split = _split(begin, end, fold(keys, OTHER_SPLIT))
+    begin = np.where(split < end, split, begin)
+    goal = corpus.token_offsets(begin) + lengths
+    _, document_end = corpus.documents_of(begin)
+    end = np.clip(corpus.sentences_from(goal), begin + 1, document_end)
+    return begin, end
+
+
+def truncate(
+    starts: np.ndarray,
+    lengths: np.ndarray,
+    sequence_length: int,
+    keys: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cuts what does not fit, as the reference's truncate_seq_pair.
+
+    Token by token from the longer segment (from B when they are equally
+    long), at its front or its back with equal chance. In closed form: what
+    stays is known from the lengths, and what of the rest was taken from the
+    front is a number of coin flips.
+
+    Args:
+        starts, lengths: int64 [R, 2] of A and B.
+        sequence_length: tokens, [CLS] and [SEP] included.
+        keys: uint64 [R].
+
+    Returns:
+        The same, of what stays.
+
+    7 and 4 tokens in a sequence of 8, which has room for 5: 3 and 2 stay.
+    """
+    a, b = lengths.T
+    room = sequence_length - 2 - (b > 0)
+    kept = np.stack(
+        [
+            np.minimum(a, np.maximum((room + 1) // 2, room - b)),
+            np.minimum(b, np.maximum(room // 2, room - a)),
+        ],
+        axis=1,
+    )
+    coins = fold(keys[:, None], [CUT_A, CUT_B])
+    front = count_heads(coins.ravel(), (lengths - kept).ravel())
+    return starts + front.reshape(-1, 2), kept

@@ -1,0 +1,356 @@
+"""How fast pretraining examples are made, beside the reference's algorithm.
+
+    make bench        (or: python tests/benchmarks/bench_examples.py --help)
+
+Both sides make the published examples (20 predictions, n-grams up to 3) of the
+same text, tokenized before. Ours are batches of `pretraining_dataset`, from
+memory maps to tensors, after the first one. The peer is a
+transcription of the reference's create_pretraining_data.py to plain Python
+(tests/reference_examples.py), all documents in memory. As there, n is drawn by
+np.random.choice, the characters of every piece are asked whether it starts a
+word, and pieces become ids one by one; that it builds the sets of characters
+for each piece anew, and writes TFRecords, is left out. Sides are called in
+turn; the ratio is of the tokens that each makes in a second (padding does not
+count), taken in each pair of calls; above 1 ours is faster. `cpu ratio` is the
+same for seconds of the processor, which other work disturbs less. On one core,
+both have that core; on more, the peer is still one process, as Python is.
+
+`plan` is what must happen once an epoch before its first example: seconds for
+a million of them.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import json
+import multiprocessing
+import os
+import random
+import re
+import string
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+from bench_model import at_least_two, cpuinfo
+from pairing import PairedTimes
+from worker import CpuMeter
+
+from keras_albert.config import ExampleConfig, PrepareRun, VocabRun
+
+TESTS = Path(__file__).parents[1]
+KNOWN = frozenset(string.ascii_lowercase + string.punctuation)
+PUNCTUATION = frozenset(string.punctuation)
+COPIES = 20  # of the default text
+ROW = "{:>5} {:>6} {:>14} {:>14} {:>7} {:>15} {:>9} {:>5} {:>6}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs it; returns the exit status."""
+    options = parser().parse_args(arguments)
+    print(f"{os.cpu_count()} cores of {cpuinfo('model name')}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        shards = make_shards(options, Path(folder))
+        report = {"lines": [], "plan_seconds": in_process(1, time_planning)}
+        for cores in options.cores:
+            for length in options.lengths:
+                line = in_process(
+                    cores,
+                    compare,
+                    shards,
+                    length,
+                    options.batch_size,
+                    options.batches,
+                    options.pairs,
+                )
+                report["lines"].append({"cores": cores} | line)
+    print_table(report)
+    if options.output:
+        options.output.write_text(json.dumps(report, indent=2) + "\n")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options; their defaults are what `make bench` runs."""
+    result = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = result.add_argument
+    add("--cores", nargs="+", type=int, default=[1, 2])
+    add("--lengths", nargs="+", type=int, default=[128, 512])
+    add("--batch-size", type=int, default=256, help="examples")
+    add("--batches", type=int, default=60, help="of ours, a call")
+    add("--pairs", type=at_least_two, default=8, help="of calls, a line")
+    add("--text", type=Path, nargs="+", help="default: Python's reference")
+    add("--vocab", type=Path, help="default: 3,000 pieces of the text")
+    add("--output", type=Path, help="also write a JSON file, with all times")
+    return result
+
+
+def make_shards(options: argparse.Namespace, folder: Path) -> Path:
+    """Tokenizes the text; makes a vocabulary where none is given."""
+    from keras_albert.data.prepare import prepare
+    from keras_albert.text.vocabulary import train_vocabulary
+
+    text = options.text
+    if not text:
+        from pydoc_data.topics import topics
+
+        text = [folder / "text.txt"]
+        documents = [
+            re.sub(r"\n\s*\n", "\n", topic) for topic in topics.values()
+        ]
+        # A small text would be planned anew after every few batches.
+        text[0].write_text("\n\n".join(documents * COPIES), encoding="utf-8")
+    vocab = options.vocab
+    if not vocab:
+        vocab = folder / "vocab"
+        train_vocabulary(
+            VocabRun(input=tuple(text), output=vocab, vocab_size=3000)
+        )
+    shards = folder / "shards"
+    prepare(PrepareRun(input=tuple(text), vocab=vocab, output=shards))
+    return shards
+
+
+def in_process(cores: int, function, *arguments):
+    """Calls it in a new process that has so many cores, where Linux can."""
+    with concurrent.futures.ProcessPoolExecutor(
+        max_workers=1,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=hold_cores,
+        initargs=(cores,),
+    ) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def hold_cores(cores: int) -> None:
+    """Before the first thread, as threads inherit them."""
+    sys.path.insert(0, str(TESTS))
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if hasattr(os, "sched_setaffinity"):
+        available = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, available[-cores:])
+
+
+def compare(
+    folder: Path, length: int, batch_size: int, batches: int, pairs: int
+) -> dict:
+    """One line: both sides in turn, in this process."""
+    from keras_albert.data.shards import ShardSet
+
+    shards = ShardSet.open(folder)
+    examples = ExampleConfig(sequence_length=length)
+    ours = OurSide(shards, examples, batch_size, batches)
+    peer = ReferenceSide(shards, examples)
+    sides = {"ours": ours, "peer": peer}
+    calls = {"ours": [], "peer": []}
+    ours(), peer()  # warm up
+    meter = CpuMeter()
+    for pair in range(pairs):
+        for name in sides if pair % 2 == 0 else reversed(sides):
+            calls[name].append(sides[name]())
+    others = meter.others()
+    wall, cpu = (
+        PairedTimes(
+            *(
+                [getattr(call, clock) / call.tokens for call in calls[name]]
+                for name in ("peer", "ours")  # of speeds, the ratio is reversed
+            )
+        ).summary()
+        for clock in ("seconds", "cpu_seconds")
+    )
+    return {
+        "length": length,
+        "ratio": wall["ratio"],
+        "ratio_quartiles": wall["ratio_quartiles"],
+        "cpu_ratio": cpu["ratio"],
+        "pairs": pairs,
+        "ours": 1e3 / wall["peer_ms"],
+        "peer": 1e3 / wall["ours_ms"],
+        "others": others,
+        "calls": {
+            name: [dataclasses.asdict(call) for call in some]
+            for name, some in calls.items()
+        },
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What one call made."""
+
+    tokens: int
+    seconds: float
+    cpu_seconds: float
+    """of all threads"""
+
+
+class Stopwatch:
+    """Runs from when it is made."""
+
+    def __init__(self):
+        self.start, self.cpu = time.perf_counter(), time.process_time()
+
+    def call(self, tokens: int) -> Call:
+        """What was made up to now."""
+        return Call(
+            tokens,
+            time.perf_counter() - self.start,
+            time.process_time() - self.cpu,
+        )
+
+
+class OurSide:
+    """Batches of a dataset after its first one, before which none is made."""
+
+    def __init__(self, shards, examples, batch_size, batches):
+        from keras_albert.data.pretraining import pretraining_dataset
+
+        self.dataset = pretraining_dataset(
+            shards, examples, batch_size=batch_size, seed=0, steps=1 + batches
+        )
+
+    def __call__(self) -> Call:
+        """Makes them."""
+        batches = iter(self.dataset)
+        next(batches)
+        watch = Stopwatch()
+        return watch.call(
+            sum(int(x["padding_mask"].numpy().sum()) for x, *_ in batches)
+        )
+
+
+class WordStarts:
+    """Whether a piece starts a word, asked of its characters every time."""
+
+    def __init__(self, pieces: list[str]):
+        self.pieces = pieces
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def __getitem__(self, number: int) -> bool:
+        piece = self.pieces[number]
+        if piece.startswith(("▁", "<")):
+            return True
+        return piece in PUNCTUATION or any(
+            character.lower() not in KNOWN for character in piece
+        )
+
+
+class ReferenceSide:
+    """Examples of one document after another, for about half a second."""
+
+    def __init__(self, shards, examples):
+        self.examples = examples
+        self.documents = [
+            [sentence.tolist() for sentence in shards.sentences(number)]
+            for number in range(shards.num_documents)
+        ]
+        tokenizer = shards.tokenizer()
+        self.pieces = [
+            tokenizer.id_to_piece(number)
+            for number in range(tokenizer.vocab_size)
+        ]
+        self.ids = {piece: number for number, piece in enumerate(self.pieces)}
+        self.word_starts = WordStarts(self.pieces)
+        self.rng = random.Random(0)
+        self.next = 0
+
+    def __call__(self) -> Call:
+        """Makes them, padded as they are written."""
+        end, count, watch = time.perf_counter() + 0.5, 0, Stopwatch()
+        while time.perf_counter() < end:
+            count += self.make_document(self.next % len(self.documents))
+            self.next += 1
+        return watch.call(count)
+
+    def make_document(self, number: int) -> int:
+        """Returns how many tokens its examples have."""
+        from reference_examples import mask_example, pack, pairs_of_document
+
+        length, count = self.examples.sequence_length, 0
+        for a, b, _ in pairs_of_document(
+            self.documents,
+            number,
+            length,
+            self.examples.short_seq_prob,
+            self.rng,
+        ):
+            tokens, segments = pack(a, b)
+            masked, positions, labels = mask_example(
+                tokens, self.word_starts, self.examples, self.rng, self.draw_n
+            )
+            masked, labels = (
+                [self.ids[self.pieces[token]] for token in values]
+                for values in (masked, labels)
+            )
+            padding = [0] * (length - len(tokens))
+            unused = [0] * (self.examples.max_predictions - len(positions))
+            for values in (masked, segments, [1] * len(tokens)):
+                values.extend(padding)
+            for values in (positions, labels, [1.0] * len(positions)):
+                values.extend(unused)
+            count += len(tokens)
+        return count
+
+    def draw_n(self) -> int:
+        """As the reference draws it."""
+        sizes = np.arange(1, self.examples.ngram + 1)
+        return np.random.choice(sizes, p=1 / sizes / (1 / sizes).sum())
+
+
+def time_planning() -> float:
+    """Seconds for a million examples, of documents of a few hundred tokens."""
+    from keras_albert.data.corpus import Corpus
+    from keras_albert.data.plan import plan_epoch
+    from keras_albert.data.shards import Shard
+
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 60, 50_000)
+    lengths = rng.integers(3, 60, sizes.sum())
+    shard = Shard(
+        tokens=np.broadcast_to(np.uint16(0), lengths.sum()),
+        sentences=np.append(0, np.cumsum(lengths)),
+        documents=np.append(0, np.cumsum(sizes)),
+    )
+    corpus = Corpus(SimpleNamespace(shards=(shard,)))
+    start = time.perf_counter()
+    plan = plan_epoch(corpus, ExampleConfig(sequence_length=256), 0, 0)
+    return (time.perf_counter() - start) / len(plan.order) * 1e6
+
+
+def print_table(report: dict) -> None:
+    """A row a line."""
+    print(
+        ROW.format(
+            *("cores", "length", "ours tokens/s", "peer tokens/s", "ratio"),
+            *("quartiles", "cpu ratio", "pairs", "others"),
+        )
+    )
+    for line in report["lines"]:
+        low, high = line["ratio_quartiles"]
+        others = line["others"]
+        print(
+            ROW.format(
+                line["cores"],
+                line["length"],
+                f"{line['ours']:,.0f}",
+                f"{line['peer']:,.0f}",
+                f"{line['ratio']:.1f}",
+                f"{low:.1f} - {high:.1f}",
+                f"{line['cpu_ratio']:.1f}",
+                line["pairs"],
+                "-" if others is None else f"{others:.0%}",
+            )
+        )
+    print(f"plan: {report['plan_seconds']:.2f} s a million examples")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

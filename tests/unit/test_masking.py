@@ -1,0 +1,223 @@
+"""Masking and packing, with answers known by hand."""
+
+import numpy as np
+import pytest
+from reference_examples import rows_of
+
+from keras_albert.config import ExampleConfig
+from keras_albert.data import masking
+
+pytestmark = pytest.mark.any_backend
+
+CLS, SEP, MASK = 2, 3, 4
+WORD_STARTS = np.ones(101, bool)
+WORD_STARTS[50:] = False  # ids from 50 on continue a word
+
+
+def build(pairs, seed=0, sequence_length=17, **settings):
+    """(x, y, sample_weight) in NumPy."""
+    examples = ExampleConfig(
+        **{"sequence_length": sequence_length, "max_predictions": 7} | settings
+    )
+    rows = rows_of(pairs, sequence_length, seed)
+    return [
+        {name: tensor.numpy() for name, tensor in part.items()}
+        for part in masking.build_batch(rows, WORD_STARTS, examples)
+    ]
+
+
+def positions_of(a, b=(), repeats=60, **settings):
+    """The different sets of positions that are masked in one pair."""
+    x, _, weight = build([(a, b)] * repeats, **settings)
+    return {
+        tuple(row[used > 0].tolist())
+        for row, used in zip(x["masked_positions"], weight["mlm"], strict=True)
+    }
+
+
+def test_batch_by_hand():
+    # A prediction of one token at most, and 10 is the only word of one.
+    x, y, weight = build(
+        [([10], [11, 50, 51]), ([11, 50, 51, 10], [])],
+        sequence_length=11,
+        max_predictions=1,
+    )
+    expected = [[CLS, 10, SEP, 11, 50, 51, SEP], [CLS, 11, 50, 51, 10, SEP]]
+    assert x["masked_positions"].tolist() == [[1], [4]]
+    assert y["mlm"].tolist() == [[10], [10]]
+    assert weight["mlm"].tolist() == [[1], [1]]
+    assert weight["sop"].tolist() == [1, 0]
+    for row, tokens in enumerate(expected):
+        restored = x["token_ids"][row].copy()
+        restored[x["masked_positions"][row]] = y["mlm"][row]
+        assert restored.tolist() == tokens + [0] * (11 - len(tokens))
+    assert x["segment_ids"].tolist() == [
+        [0, 0, 0, 1, 1, 1, 1] + [0] * 4,
+        [0] * 11,
+    ]
+    assert x["padding_mask"].sum(1).tolist() == [7, 6]
+    assert {v.dtype.name for v in (*x.values(), *y.values())} == {"int32"}
+    assert {v.dtype.name for v in weight.values()} == {"float32"}
+
+
+def test_the_fullest_row():
+    a, b = list(range(10, 17)), list(range(20, 27))
+    x, *_ = build([(a, b)], sequence_length=17, max_predictions=1)
+    assert x["padding_mask"].all()
+    assert x["token_ids"][0, [0, 8, 16]].tolist() == [CLS, SEP, SEP]
+    x, *_ = build([(a + b + [30], [])], max_predictions=1)
+    assert x["padding_mask"].all()
+    assert (x["token_ids"] == SEP).sum() == 1
+
+
+def test_masking_by_hand():
+    # words: (10 50) (11); 5 tokens, so prob 0.2 gives 1 token, 0.4 gives 2.
+    text = [10, 50, 11]
+    assert positions_of(text, masked_lm_prob=0.2) == {(3,)}
+    assert positions_of(text, masked_lm_prob=0.4) == {(1, 2), (3,)}
+    assert positions_of(text, masked_lm_prob=0.6) == {(1, 2, 3)}
+    # the limit on predictions counts before the probability
+    assert positions_of(text, masked_lm_prob=0.6, max_predictions=1) == {(3,)}
+
+
+def test_the_budget_rounds_as_the_reference():
+    examples = ExampleConfig(masked_lm_prob=0.5)
+    tokens = np.array([25, 27, 3, 100, 1])  # Python: round(12.5) is 12
+    assert masking.budgets(tokens, examples).numpy().tolist() == [
+        12,
+        14,
+        2,
+        20,
+        1,
+    ]
+
+
+def test_words_do_not_reach_over_a_separator():
+    # (10) | (60 61): the continuation piece after [SEP] is a word of its own
+    assert positions_of([10], [60, 61], masked_lm_prob=0.34) == {(1,), (3, 4)}
+    # ... and at the beginning, where truncation cut into a word
+    assert positions_of([60, 10], masked_lm_prob=0.75, ngram=1) == {(1, 2)}
+
+
+def test_words_reach_over_a_separator_where_asked():
+    # The reference: 10 60 61 is one word, of which 2 are too few, 3 the whole.
+    over = {"cross_sep": True}
+    assert positions_of([10], [60, 61], masked_lm_prob=0.34, **over) == {()}
+    assert positions_of([10], [60, 61], masked_lm_prob=0.5, **over) == {
+        (1, 3, 4)
+    }
+
+
+def test_words_that_do_not_fit_leave_no_prediction():
+    assert positions_of([10, 50, 51], masked_lm_prob=0.2) == {()}
+
+
+def share_of_pairs(cross_sep):
+    """Two of the words at 1, 2 | 4, 5, n up to 2: how often which pair."""
+    count = 1000
+    x, *_ = build(
+        [([10, 11], [12, 13])] * count,
+        masked_lm_prob=0.3,
+        ngram=2,
+        cross_sep=cross_sep,
+    )
+    pairs = x["masked_positions"][:, :2]
+    return lambda *pair: (pairs == pair).all(1).mean()
+
+
+def test_ngrams_stay_in_a_segment():
+    """n is 2 with chance 1/3. What is left of a budget is a single word.
+
+    First an n-gram of two (at 1, at 4, and across at 2), or a single word;
+    then any of the three others, shortened.
+    """
+    share = share_of_pairs(cross_sep=False)
+    assert abs(share(1, 2) - (1 / 12 + (1 / 6 + 1 / 4) / 3)) < 0.06
+    assert abs(share(4, 5) - (1 / 12 + (1 / 6 + 1 / 4) / 3)) < 0.06
+    assert abs(share(2, 4) - (1 / 4 + 1 / 6) / 3) < 0.05
+    share = share_of_pairs(cross_sep=True)
+    assert abs(share(2, 4) - (1 / 12 + (1 / 6 + 1 / 6) / 3)) < 0.05
+
+
+def test_ngram_lengths_follow_the_paper():
+    """p(n) = (1/n) / sum(1/k): 6/11, 3/11, 2/11; at the end what is left."""
+    count, words = 4000, 40
+    rows = rows_of([(list(range(5, 5 + words)), [])] * count, 64, 0)
+    examples = ExampleConfig(sequence_length=64)
+    length = rows.lengths[:, 0]
+    edges, num_words = masking.find_words(
+        rows.text, length, length, WORD_STARTS, examples
+    )
+    assert num_words.numpy().tolist() == [words] * count
+    visits = masking.draw_visits(rows.keys, num_words, 62)
+    starts, ends = masking.choose_ngrams(
+        visits, num_words, edges, length, length, length * 0 + 3, examples
+    )
+    first, size = starts.numpy()[:, 0], (ends - starts).numpy()[:, 0]
+    inside = size[first < words - 2]
+    share = np.bincount(inside, minlength=4) / len(inside)
+    np.testing.assert_allclose(
+        share, [0, 6 / 11, 3 / 11, 2 / 11], atol=4 * 0.5 / len(inside) ** 0.5
+    )
+    assert set(size[first == words - 1]) == {1}
+    two = size[first == words - 2]
+    assert set(two) == {1, 2}
+    assert abs((two == 2).mean() - 5 / 11) < 4 * 0.5 / len(two) ** 0.5
+
+
+def test_order_of_visits():
+    rows = rows_of([([10] * 5, []), ([10] * 9, [])] * 500, 13, 0)
+    visits = masking.draw_visits(rows.keys, np.array([5, 9] * 500), 11).numpy()
+    assert (visits[::2, 5:] == -1).all() and (visits[1::2, 9:] == -1).all()
+    visits = -np.sort(-visits)
+    words = visits % 2**16
+    assert (np.sort(words[::2, :5]) == np.arange(5)).all()
+    assert (np.sort(words[1::2, :9]) == np.arange(9)).all()
+    # Every word is first equally often; and every n is as likely anywhere.
+    first = np.bincount(words[::2, 0], minlength=5)
+    assert np.abs(first - 100).max() < 5 * 10
+    numbers = (visits[1::2, :9] >> 16 & 2**20 - 1) / 2**20
+    assert np.abs(numbers.mean(0) - 0.5).max() < 5 * 0.29 / 500**0.5
+
+
+def test_what_masked_tokens_become():
+    x, _, weight = build(
+        [([10] * 40, [])] * 500,
+        sequence_length=64,
+        max_predictions=40,
+        masked_lm_prob=0.95,
+        ngram=1,
+    )
+    assert weight["mlm"].sum() == 20_000
+    seen = x["token_ids"][:, 1:41].ravel()
+    tolerance = 4 * 0.5 / len(seen) ** 0.5
+    # 80 %, and 1 in 101 of the random tenth is [MASK] or 10 itself
+    assert abs((seen == MASK).mean() - 0.801) < tolerance
+    assert abs((seen == 10).mean() - 0.101) < tolerance
+    rest = seen[(seen != MASK) & (seen != 10)]
+    assert len(np.unique(rest)) == 99  # all others, special pieces included
+
+
+def test_positions_of_intervals():
+    positions, used = masking.list_positions(
+        np.array([[7, 3, 11, 11], [11, 11, 11, 11], [0, 5, 3, 11]], "int32"),
+        np.array([[9, 4, 0, 0], [0, 0, 0, 0], [2, 6, 4, 0]], "int32"),
+    )
+    assert positions.numpy().tolist() == [
+        [3, 7, 8, 0],
+        [0, 0, 0, 0],
+        [0, 1, 3, 5],
+    ]
+    assert used.numpy().sum(1).tolist() == [3, 0, 4]
+
+
+@pytest.mark.parametrize("task", ["sop", "nsp", "none"])
+def test_labels_have_the_name_of_their_task(task):
+    x, y, weight = build([([10, 11], [])], sentence_task=task)
+    assert list(y) == list(weight) == ["mlm", task][: 1 + (task != "none")]
+    assert set(x) == {
+        "token_ids",
+        "segment_ids",
+        "padding_mask",
+        "masked_positions",
+    }
