@@ -1,5 +1,7 @@
 """Devices: the one place that asks which backend runs."""
 
+import os
+
 import keras
 
 from keras_albert.data.pretraining import import_tensorflow
@@ -20,9 +22,12 @@ def traces_for_tensorflow() -> bool:
 
 
 def leave_gpu_to_backend() -> None:
-    """Keeps TensorFlow's data pipeline from reserving JAX's or torch's GPU.
+    """Keeps a library that only helps from reserving the backend's GPU.
 
-    Must come before TensorFlow makes its first tensor.
+    TensorFlow feeds the data, JAX comes with Orbax. Must come before either
+    makes its first tensor.
     """
     if keras.backend.backend() != "tensorflow":
         import_tensorflow().config.set_visible_devices([], "GPU")
+    if keras.backend.backend() != "jax":
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
