@@ -116,6 +116,15 @@ def draw_curves(rows: list[Row], folder: Path) -> None:
     os.replace(unfinished, folder / CURVES_FILE)
 
 
+def check_tensorboard() -> None:
+    """AlbertError unless the package is installed."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise AlbertError(
+            "--tensorboard needs a package that is not installed: "
+            "pip install 'keras-albert[tensorboard]'"
+        )
+
+
 class TensorBoard:
     """The log as TensorBoard reads it: OUTPUT/tensorboard.
 
@@ -125,17 +134,9 @@ class TensorBoard:
     Args:
         folder: of the run.
         rows: what was logged before.
-
-    Raises:
-        AlbertError: the package is missing.
     """
 
     def __init__(self, folder: Path, rows: list[Row]):
-        if importlib.util.find_spec("tensorboard") is None:
-            raise AlbertError(
-                "--tensorboard needs the package: "
-                "pip install 'keras-albert[tensorboard]'"
-            )
         self._summary = import_tensorflow().summary
         folder = folder / TENSORBOARD_FOLDER
         shutil.rmtree(folder, ignore_errors=True)

@@ -3,11 +3,13 @@
 import collections
 import dataclasses
 import math
+import shutil
 from pathlib import Path
 
 import keras
 
 from keras_albert.config import (
+    CHECKPOINTS_FOLDER,
     AlbertError,
     FinetuneRun,
     OptimizerConfig,
@@ -31,7 +33,7 @@ from keras_albert.text.tokenizer import (
 )
 from keras_albert.training.checkpointing import digest_of
 from keras_albert.training.distribution import leave_gpu_to_backend
-from keras_albert.training.fitting import Schedule, fit_into_folder
+from keras_albert.training.fitting import Timetable, fit_into_folder
 from keras_albert.training.folders import (
     CLASSIFICATION,
     ModelFolder,
@@ -141,7 +143,7 @@ def finetune(run: FinetuneRun) -> dict:
         ModelFolder(model, tokenizer, task),
         output,
         batches_from,
-        Schedule(
+        Timetable(
             steps=steps,
             validate_every=steps_per_epoch,
             checkpoint_every=steps_per_epoch,
@@ -169,6 +171,7 @@ def finetune(run: FinetuneRun) -> dict:
             "count": len(held_out.texts),
         }
     write_report(output, report)
+    shutil.rmtree(output / CHECKPOINTS_FOLDER)  # nothing goes on from them
     print(report_line(report))
     print(f"-> {output}")
     return report

@@ -43,7 +43,7 @@ from keras_albert.training.progress import ProgressBar, shown_values
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class Timetable:
     """When a run does what, in steps."""
 
     steps: int
@@ -67,7 +67,7 @@ def fit_into_folder(
     content: ModelFolder,
     folder: Path,
     batches_from: Callable,
-    schedule: Schedule,
+    timetable: Timetable,
     *,
     origin: dict,
     validation=None,
@@ -84,7 +84,7 @@ def fit_into_folder(
         content: the model, and what is saved with it.
         folder: of the run.
         batches_from: step -> the dataset of batches from there to the end.
-        schedule: when to do what.
+        timetable: when to do what.
         origin: what the run is made from, see `Checkpoint`.
         validation: dataset of held-out batches.
         work: of a step, to measure speed.
@@ -100,17 +100,17 @@ def fit_into_folder(
     """
     with (
         locked(folder),
-        ProgressBar(schedule.steps) as progress,
+        ProgressBar(timetable.steps) as progress,
         StopRequest() as stop,
     ):
         log = RunLog(folder)
         checkpoints = Checkpoints(
-            folder / CHECKPOINTS_FOLDER, schedule.keep_checkpoints, origin
+            folder / CHECKPOINTS_FOLDER, timetable.keep_checkpoints, origin
         )
         keeper = IntervalKeeper(
             content,
             folder,
-            schedule,
+            timetable,
             checkpoints,
             log,
             progress,
@@ -127,7 +127,7 @@ def fit_into_folder(
             )
         try:
             keeper.finish_interval()
-            if keeper.step < schedule.steps and not stop.signal:
+            if keeper.step < timetable.steps and not stop.signal:
                 content.model.fit(
                     batches_from(keeper.step),
                     callbacks=[keeper],
@@ -141,9 +141,9 @@ def fit_into_folder(
             rest = _rest(folder, checkpoints, log)
             print(f"\ninterrupted. {rest}", file=sys.stderr)
             raise
-        if stop.signal and not log.has(schedule.steps):
+        if stop.signal and not log.has(timetable.steps):
             print(
-                f"\nstopped at step {keeper.step:,} of {schedule.steps:,}; the "
+                f"\nstopped at step {keeper.step:,} of {timetable.steps:,}; the "
                 "same command goes on from there",
                 file=sys.stderr,
             )
@@ -165,7 +165,7 @@ class IntervalKeeper(keras.callbacks.Callback):
         self,
         content: ModelFolder,
         folder: Path,
-        schedule: Schedule,
+        timetable: Timetable,
         checkpoints: Checkpoints,
         log: RunLog,
         progress: ProgressBar,
@@ -177,7 +177,7 @@ class IntervalKeeper(keras.callbacks.Callback):
         self.set_model(content.model)
         self.content = content
         self.folder = folder
-        self.schedule = schedule
+        self.timetable = timetable
         self.checkpoints = checkpoints
         self.log = log
         self.progress = progress
@@ -198,14 +198,14 @@ class IntervalKeeper(keras.callbacks.Callback):
         if not found:
             return
         restore_model(self.model, found.state)
-        if not self.schedule.ends_interval(self.step):
+        if not self.timetable.ends_interval(self.step):
             # Makes the metrics, which `fit` would make and clear later.
             self.model.evaluate(batches_from(self.step).take(1), verbose=0)
             self._state = found.state
         elif not self.log.has(self.step):
             self._unfinished = found.logs
         self.progress.line(
-            f"going on from step {self.step:,} of {self.schedule.steps:,}"
+            f"going on from step {self.step:,} of {self.timetable.steps:,}"
         )
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -221,13 +221,13 @@ class IntervalKeeper(keras.callbacks.Callback):
         if not math.isfinite(logs["loss"]):
             self._diverged(self.step + 1, f"the loss is {logs['loss']}")
         self._parts += 1
-        if self._parts < self.schedule.accumulate:
+        if self._parts < self.timetable.accumulate:
             return
         self._parts = 0
         self.step += 1
         self.meter.step()
         self.progress.update(self.step, {**logs, **self.meter.reading()})
-        if self.schedule.saves(self.step) or self.stop.signal:
+        if self.timetable.saves(self.step) or self.stop.signal:
             self._save(logs)
             self.meter.start()
 
@@ -235,7 +235,7 @@ class IntervalKeeper(keras.callbacks.Callback):
         model = self.model  # on JAX, this puts the weights into it
         if not all(np.isfinite(each).all() for each in model.get_weights()):
             self._diverged(self.step, "a weight is not finite")
-        ends = self.schedule.ends_interval(self.step)
+        ends = self.timetable.ends_interval(self.step)
         self.checkpoints.save(
             self.step, state_of(model), dict(logs) if ends else None
         )
@@ -273,6 +273,9 @@ class IntervalKeeper(keras.callbacks.Callback):
                 )
                 if self.stop.signal:
                     return  # when the run goes on, all of it is done
+                if not math.isfinite(measured["loss"]):
+                    reason = f"the held-out loss is {measured['loss']}"
+                    self._diverged(self.step, reason)
                 row |= {HELD_OUT + name: measured[name] for name in measured}
             self.content.save(self.folder)
         row |= self.meter.reading()
@@ -284,7 +287,7 @@ class IntervalKeeper(keras.callbacks.Callback):
         if can_draw():
             draw_curves(self.log.rows, self.folder)
         self.progress.line(
-            f"step {self.step:,}/{self.schedule.steps:,}: {shown_values(row)}"
+            f"step {self.step:,}/{self.timetable.steps:,}: {shown_values(row)}"
         )
 
 

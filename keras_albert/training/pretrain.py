@@ -24,9 +24,9 @@ from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.masked_lm import AlbertForPretraining
 from keras_albert.modeling.warm_start import warm_start
 from keras_albert.training.checkpointing import digest_of
-from keras_albert.training.curves import HELD_OUT
+from keras_albert.training.curves import HELD_OUT, check_tensorboard
 from keras_albert.training.distribution import leave_gpu_to_backend
-from keras_albert.training.fitting import Schedule, fit_into_folder
+from keras_albert.training.fitting import Timetable, fit_into_folder
 from keras_albert.training.flops import (
     Work,
     flops_per_example,
@@ -61,6 +61,8 @@ def pretrain(run: PretrainRun) -> dict:
         for line in report_lines(report):
             print(line)
         return report
+    if run.tensorboard:
+        check_tensorboard()
     leave_gpu_to_backend()
     shards = ShardSet.open(run.data)
     validation = run.validation and ShardSet.open(run.validation)
@@ -128,7 +130,7 @@ def pretrain(run: PretrainRun) -> dict:
         ModelFolder(model, tokenizer, task),
         output,
         batches_from,
-        Schedule(
+        Timetable(
             steps=run.steps,
             validate_every=run.validate_every,
             checkpoint_every=run.checkpoint_every or run.validate_every,

@@ -71,7 +71,7 @@ def shown_values(values: Row) -> str:
     for name, value in values.items():
         if name in _WORDS and value is not None:
             parts.append(_WORDS[name].format(value))
-        elif name not in {*_WORDS, "step"} and not name.startswith(HELD_OUT):
+        elif not name.startswith(HELD_OUT) and not name.endswith(_UNSHOWN):
             held_out = values.get(HELD_OUT + name)
             beside = "" if held_out is None else f" (held-out {held_out:.4g})"
             parts.append(f"{name.replace('_', ' ')} {value:.4g}{beside}")
@@ -81,5 +81,7 @@ def shown_values(values: Row) -> str:
 _WORDS = {
     "learning_rate": "learning rate {:.3g}",
     "tokens_per_second": "{:,.0f} tokens/s",
-    "model_flops_utilization": "{:.0%} of the device's peak",
+    "model_flops_utilization": "{:.1%} of the device's peak",
 }
+# What the others say already.
+_UNSHOWN = (*_WORDS, "step", "cross_entropy")

@@ -94,11 +94,11 @@ def test_tensorboard_has_the_rows_once(tmp_path):
         assert expected is None or values == expected
 
 
-def test_missing_packages(tmp_path, monkeypatch):
+def test_missing_packages(monkeypatch):
     monkeypatch.setattr(curves.importlib.util, "find_spec", lambda name: None)
     assert not curves.can_draw()
     with pytest.raises(AlbertError, match=r"keras-albert\[tensorboard\]"):
-        TensorBoard(tmp_path, [])
+        curves.check_tensorboard()
 
 
 TINY = AlbertConfig(
@@ -175,12 +175,13 @@ def test_a_row_for_a_reader():
         "learning_rate": 0.00125,
         "loss": 2.5,
         "mlm_accuracy": 0.123456,
+        "mlm_cross_entropy": 2.25,
         "val_loss": 2.75,
         "tokens_per_second": 1234.5,
         "model_flops_utilization": 0.314,
     }
     assert shown_values(row) == (
         "learning rate 0.00125, loss 2.5 (held-out 2.75), mlm accuracy 0.1235, "
-        "1,234 tokens/s, 31% of the device's peak"
+        "1,234 tokens/s, 31.4% of the device's peak"
     )
     assert shown_values({"tokens_per_second": None, "loss": 1.0}) == "loss 1"

@@ -1,6 +1,5 @@
 """Runs that are stopped, damaged or diverge, of a model of a moment."""
 
-import contextlib
 import json
 import os
 import resource
@@ -12,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from small import BATCH, CONFIG, LENGTH, PREDICTIONS, numpy
+from small import BATCH, CONFIG, LENGTH, PREDICTIONS, numpy, signalled
 
 from keras_albert.config import AlbertConfig, AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
@@ -20,7 +19,7 @@ from keras_albert.modeling.masked_lm import AlbertForPretraining
 from keras_albert.training import fitting
 from keras_albert.training.checkpointing import Checkpoints, locked
 from keras_albert.training.curves import RunLog
-from keras_albert.training.fitting import Schedule, fit_into_folder
+from keras_albert.training.fitting import Timetable, fit_into_folder
 from keras_albert.training.flops import Work
 from keras_albert.training.folders import ModelFolder, load_model
 from keras_albert.training.optimizer import Lamb
@@ -29,11 +28,11 @@ from keras_albert.training.schedules import WarmupPolynomialDecay
 
 STEPS = 50
 # Kept after 7, 14, 20, 21, 28, 35, 40, ...; validated after 20, 40 and 50.
-SCHEDULE = Schedule(
+TIMETABLE = Timetable(
     steps=STEPS, validate_every=20, checkpoint_every=7, keep_checkpoints=2
 )
 TINY: AlbertConfig = CONFIG.replace(
-    num_hidden_layers=2,
+    num_hidden_layers=1,
     hidden_dropout_prob=0.1,
     attention_probs_dropout_prob=0.1,
 )
@@ -78,19 +77,19 @@ def fresh_model(seed=0, **optimizer):
     return model
 
 
-def fit(folder, schedule=SCHEDULE, *, arrays=TRAINING, model=None, **options):
+def fit(folder, timetable=TIMETABLE, *, arrays=TRAINING, model=None, **options):
     folder.mkdir(exist_ok=True)
     content = ModelFolder(model or fresh_model(), None, {"task": "weights"})
 
     def batches_from(step):
         whole = tf.data.Dataset.from_tensor_slices(arrays)
-        return whole.skip(step * schedule.accumulate)
+        return whole.skip(step * timetable.accumulate)
 
     return fit_into_folder(
         content,
         folder,
         batches_from,
-        schedule,
+        timetable,
         origin=ORIGIN,
         validation=tf.data.Dataset.from_tensor_slices(HELD_OUT),
         **options,
@@ -132,40 +131,23 @@ def uninterrupted(tmp_path_factory):
     return folder
 
 
-@contextlib.contextmanager
-def signalled(monkeypatch, number, step, validating=False):
-    """A signal arrives in this step, or in the validation after it."""
-    update = fitting.ProgressBar.update
-
-    def at_step(self, current, values):
-        if current == step and not validating:
-            signal.raise_signal(number)
-        update(self, current, values)
-
-    stop_evaluation = fitting._StopEvaluation.on_test_batch_end
-
-    def while_validating(self, batch, logs=None):
-        if validating:
-            signal.raise_signal(number)
-        stop_evaluation(self, batch, logs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fitting.ProgressBar, "update", at_step)
-        patch.setattr(
-            fitting._StopEvaluation, "on_test_batch_end", while_validating
-        )
+@pytest.fixture(autouse=True, scope="module")
+def no_pictures():
+    """They are tested elsewhere, and each takes a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fitting, "can_draw", lambda: False)
         yield
 
 
 def test_stopped_twice_is_as_if_nothing_had_been(
-    tmp_path, uninterrupted, monkeypatch, capsys
+    tmp_path, uninterrupted, capsys
 ):
     """In the middle of an interval, then in a validation.
 
     Another seed begins each process: what is drawn must come from the file.
     """
     with (
-        signalled(monkeypatch, signal.SIGTERM, 13),
+        signalled(signal.SIGTERM, step=13),
         pytest.raises(SystemExit) as stop,
     ):
         fit(tmp_path)
@@ -174,7 +156,7 @@ def test_stopped_twice_is_as_if_nothing_had_been(
     assert "stopped at step 13 of 50; the same command goes on" in error
     assert checkpoints(tmp_path).steps() == [7, 13]
     with (
-        signalled(monkeypatch, signal.SIGINT, 20, validating=True),
+        signalled(signal.SIGINT),
         pytest.raises(KeyboardInterrupt),
     ):
         fit(tmp_path, model=fresh_model(seed=1))
@@ -233,9 +215,43 @@ def test_nothing_is_left_of_a_run_that_kept_nothing(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_parts_of_a_batch_are_the_batch():
+    """Four steps of three parts, and of the whole; clipping acts in each.
+
+    Every row has equally many predictions: otherwise a part's mean counts as
+    much as another's, where the batch has one mean.
+    """
+    weights = []
+    for parts in (3, 1):
+        keras.utils.set_random_seed(0)
+        model = AlbertForPretraining(
+            AlbertBackbone(
+                TINY.replace(
+                    hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+                )
+            )
+        )
+        optimizer = Lamb(
+            WarmupPolynomialDecay(0.01, 8, 2),
+            global_clipnorm=0.1,
+            gradient_accumulation_steps=parts if parts > 1 else None,
+        )
+        compile_for_pretraining(model, optimizer)
+        rows = BATCH * 3 // parts
+        arrays = tf.nest.map_structure(
+            lambda a, rows=rows: a[:12].reshape(-1, rows, *a.shape[2:]),
+            TRAINING,
+        )
+        model.fit(tf.data.Dataset.from_tensor_slices(arrays), verbose=0)
+        assert int(numpy(optimizer.iterations)) == 4
+        weights.append(model.get_weights())
+    for parts, whole in zip(*weights, strict=True):
+        np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-6)
+
+
 def test_accumulated_steps(tmp_path, capsys):
     """25 steps of two batches each; the speed counts both."""
-    schedule = Schedule(
+    timetable = Timetable(
         steps=25,
         validate_every=25,
         checkpoint_every=25,
@@ -243,7 +259,7 @@ def test_accumulated_steps(tmp_path, capsys):
         accumulate=2,
     )
     model = fresh_model(gradient_accumulation_steps=2)
-    row = fit(tmp_path, schedule, model=model, work=Work(100, 1e6, 1e12))
+    row = fit(tmp_path, timetable, model=model, work=Work(100, 1e6, 1e12))
     assert row["step"] == 25
     assert int(numpy(model.optimizer.iterations)) == 25
     assert row["model_flops_utilization"] == pytest.approx(
@@ -254,12 +270,12 @@ def test_accumulated_steps(tmp_path, capsys):
 
 def test_averages_are_evaluated_and_saved(tmp_path):
     """The run itself goes on with the weights."""
-    schedule = Schedule(
+    timetable = Timetable(
         steps=12, validate_every=6, checkpoint_every=6, keep_checkpoints=2
     )
     arrays = tf.nest.map_structure(lambda a: a[:12], TRAINING)
     model = fresh_model(use_ema=True, ema_momentum=0.8)
-    row = fit(tmp_path, schedule, arrays=arrays, model=model)
+    row = fit(tmp_path, timetable, arrays=arrays, model=model)
     saved = load_model(tmp_path / "model.keras")
     state = checkpoints(tmp_path).newest().state
     by_position = [
@@ -278,7 +294,7 @@ def test_averages_are_evaluated_and_saved(tmp_path):
     assert measured["loss"] == pytest.approx(row["val_loss"], abs=1e-5)
     # The averages are not the weights that the second half began with.
     plain = tmp_path / "plain"
-    fit(plain, schedule, arrays=arrays)
+    fit(plain, timetable, arrays=arrays)
     end = checkpoints(plain).newest().state["trainable"]
     for i, weight in enumerate(weights):
         np.testing.assert_allclose(weight, end[str(i)], atol=1e-6)
