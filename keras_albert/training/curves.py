@@ -16,7 +16,7 @@ from keras_albert.data.pretraining import import_tensorflow
 
 HELD_OUT = "val_"  # prefix of what was measured on held-out examples
 # Panels of the picture, in this order, where the log has such columns.
-PANELS = ("loss", "cross_entropy", "accuracy", "tokens_per_second")
+PANELS = ("loss", "accuracy", "tokens_per_second")
 
 Row = dict[str, float | None]
 
@@ -107,7 +107,7 @@ def draw_curves(rows: list[Row], folder: Path) -> None:
                 [row[name] for row in rows],
                 ".--" if held_out else "-",
                 color=f"C{plain.index(name.removeprefix(HELD_OUT))}",
-                label=name.replace(HELD_OUT, "held-out "),
+                label=name.replace(HELD_OUT, "held-out ").replace("_", " "),
             )
         axes.set(xlabel="step", title=panel.replace("_", " "))
         axes.legend()

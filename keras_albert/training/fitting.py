@@ -126,14 +126,7 @@ def fit_into_folder(
                 "no curves are drawn: pip install 'keras-albert[plots]'"
             )
         try:
-            keeper.finish_interval()
-            if keeper.step < timetable.steps and not stop.signal:
-                content.model.fit(
-                    batches_from(keeper.step),
-                    callbacks=[keeper],
-                    shuffle=False,  # the dataset does it
-                    verbose=0,
-                )
+            keeper.run(batches_from)
         except AlbertError as error:
             rest = _rest(folder, checkpoints, log)
             raise AlbertError(f"{error} {rest}") from None
@@ -143,15 +136,13 @@ def fit_into_folder(
             raise
         if stop.signal and not log.has(timetable.steps):
             print(
-                f"\nstopped at step {keeper.step:,} of {timetable.steps:,}; the "
-                "same command goes on from there",
+                f"\nstopped at step {keeper.step:,} of {timetable.steps:,}; "
+                "the same command goes on from there",
                 file=sys.stderr,
             )
-            raise (
-                KeyboardInterrupt
-                if stop.signal == signal.SIGINT
-                else (SystemExit(0))
-            )
+            if stop.signal == signal.SIGTERM:
+                raise SystemExit(0)
+            raise KeyboardInterrupt
         return log.rows[-1]
 
 
@@ -204,9 +195,21 @@ class IntervalKeeper(keras.callbacks.Callback):
             self._state = found.state
         elif not self.log.has(self.step):
             self._unfinished = found.logs
+        self.progress.begin_at(self.step)
         self.progress.line(
             f"going on from step {self.step:,} of {self.timetable.steps:,}"
         )
+
+    def run(self, batches_from: Callable) -> None:
+        """Does what is left of the run, or as much as it is let."""
+        self.finish_interval()
+        if self.step < self.timetable.steps and not self.stop.signal:
+            self.model.fit(
+                batches_from(self.step),
+                callbacks=[self],
+                shuffle=False,  # the dataset does it
+                verbose=0,
+            )
 
     def on_epoch_begin(self, epoch, logs=None):
         """Restores the running means of an interval that goes on."""

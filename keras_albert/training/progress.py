@@ -46,11 +46,16 @@ class ProgressBar:
     def __exit__(self, *_):
         self._progress.stop()
 
+    def begin_at(self, step: int) -> None:
+        """Time left is estimated from what follows."""
+        self._progress.reset(self._task, completed=step)
+
     def update(self, step: int, values: Row) -> None:
-        """Shows the step and what was measured up to it."""
+        """Shows the step, and the losses and speed up to it."""
         if not self._progress.disable:
+            brief = {n: v for n, v in values.items() if n.endswith(_BRIEF)}
             self._progress.update(
-                self._task, completed=step, shown=shown_values(values)
+                self._task, completed=step, shown=shown_values(brief)
             )
 
     def line(self, text: str) -> None:
@@ -83,5 +88,6 @@ _WORDS = {
     "tokens_per_second": "{:,.0f} tokens/s",
     "model_flops_utilization": "{:.1%} of the device's peak",
 }
+_BRIEF = ("loss", "tokens_per_second")
 # What the others say already.
 _UNSHOWN = (*_WORDS, "step", "cross_entropy")
