@@ -126,22 +126,18 @@ def signalled(number, step=None):
     """A signal arrives in a step of a run, or in its first validation."""
     from keras_albert.training import fitting
 
-    def before(name, happens):
-        whole_class, method = name
-        original = getattr(whole_class, method)
+    whole_class, method = (
+        (fitting._StopEvaluation, "on_test_batch_end")
+        if step is None
+        else (fitting.ProgressBar, "update")
+    )
+    original = getattr(whole_class, method)
 
-        def patched(self, *arguments):
-            if happens(*arguments):
-                signal.raise_signal(number)
-            original(self, *arguments)
-
-        patch.setattr(whole_class, method, patched)
+    def patched(self, position, *args, **kwargs):
+        if position == (step or 0):
+            signal.raise_signal(number)
+        original(self, position, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        if step is None:
-            validation = fitting._StopEvaluation, "on_test_batch_end"
-            before(validation, lambda batch, logs: batch == 0)
-        else:
-            update = fitting.ProgressBar, "update"
-            before(update, lambda current, values: current == step)
+        patch.setattr(whole_class, method, patched)
         yield
