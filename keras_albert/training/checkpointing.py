@@ -23,6 +23,10 @@ import numpy as np
 from keras import ops
 
 from keras_albert.config import AlbertError, read_json, unfinished_folder
+from keras_albert.training.distribution import (
+    random_states,
+    set_random_states,
+)
 from keras_albert.training.folders import write_json
 
 STATE_FOLDER = "state"
@@ -170,19 +174,21 @@ def state_of(model: keras.Model) -> State:
 
     Arrays by their position among the variables of a group; scalars as [1].
     """
-    return {
-        group: {
-            # A copy: on PyTorch the array would change with the variable.
-            str(i): np.array(ops.convert_to_numpy(variable), ndmin=1)
-            for i, variable in enumerate(variables)
-        }
+    groups = {
+        group: [ops.convert_to_numpy(variable) for variable in variables]
         for group, variables in _groups(model).items()
-        if variables  # Orbax keeps no empty group
+    }
+    groups["random"] = random_states()
+    return {
+        # Copies: on PyTorch the arrays would change with the variables.
+        group: {str(i): np.array(a, ndmin=1) for i, a in enumerate(arrays)}
+        for group, arrays in groups.items()
+        if arrays  # Orbax keeps no empty group
     }
 
 
 def restore_model(model: keras.Model, state: State) -> None:
-    """Sets what `state_of` read, but for the metrics.
+    """Sets the model's weights and optimizer to what `state_of` read.
 
     Raises:
         AlbertError: the state is that of another model.
@@ -195,6 +201,12 @@ def restore_model(model: keras.Model, state: State) -> None:
 def restore_metrics(model: keras.Model, state: State) -> None:
     """Sets the running means; the model has been called in `evaluate`."""
     _restore_group(model, state, "metrics")
+
+
+def restore_random(state: State) -> None:
+    """Sets the backend's generators, if they are part of the state."""
+    saved = state.get("random", {})
+    set_random_states([saved[str(i)] for i in range(len(saved))])
 
 
 def _restore_group(model: keras.Model, state: State, group: str) -> None:

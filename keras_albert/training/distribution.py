@@ -3,6 +3,7 @@
 import os
 
 import keras
+import numpy as np
 
 from keras_albert.data.pretraining import import_tensorflow
 
@@ -19,6 +20,30 @@ def optimizer_reduces_replicas() -> bool:
 def traces_for_tensorflow() -> bool:
     """Whether this process can trace graphs for TensorFlow's servers."""
     return keras.backend.backend() == "tensorflow"
+
+
+def random_states() -> list[np.ndarray]:
+    """States of generators that are no variables of a model.
+
+    PyTorch's alone: Keras draws an unseeded Dropout layer's masks from them.
+    """
+    if keras.backend.backend() != "torch":
+        return []
+    import torch
+
+    states = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
+    return [state.numpy() for state in states]
+
+
+def set_random_states(states: list[np.ndarray]) -> None:
+    """Goes back to what `random_states` gave."""
+    if not states:
+        return
+    import torch
+
+    cpu, *devices = [torch.from_numpy(state) for state in states]
+    torch.set_rng_state(cpu)
+    torch.cuda.set_rng_state_all(devices)
 
 
 def leave_gpu_to_backend() -> None:

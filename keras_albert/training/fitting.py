@@ -27,6 +27,7 @@ from keras_albert.training.checkpointing import (
     locked,
     restore_metrics,
     restore_model,
+    restore_random,
     state_of,
 )
 from keras_albert.training.curves import (
@@ -178,7 +179,7 @@ class IntervalKeeper(keras.callbacks.Callback):
         self.tensorboard = None
         self.step = 0
         self._parts = 0  # batches of the step that is being accumulated
-        self._state = None  # to be restored when `fit` has cleared its metrics
+        self._state = None  # of the checkpoint, until the first step
         self._unfinished = None  # training means of an interval without a row
 
     def restore(self, batches_from: Callable) -> None:
@@ -189,10 +190,10 @@ class IntervalKeeper(keras.callbacks.Callback):
         if not found:
             return
         restore_model(self.model, found.state)
+        self._state = found.state
         if not self.timetable.ends_interval(self.step):
             # Makes the metrics, which `fit` would make and clear later.
             self.model.evaluate(batches_from(self.step).take(1), verbose=0)
-            self._state = found.state
         elif not self.log.has(self.step):
             self._unfinished = found.logs
         self.progress.begin_at(self.step)
@@ -212,11 +213,16 @@ class IntervalKeeper(keras.callbacks.Callback):
             )
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Restores the running means of an interval that goes on."""
-        if self._state:
+        """Restores what `fit` has just cleared."""
+        if self._state and not self.timetable.ends_interval(self.step):
             restore_metrics(self.model, self._state)
-            self._state = None
         self.meter.start()
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """Restores what `fit` has drawn from until the first batch came."""
+        if self._state:
+            restore_random(self._state)
+            self._state = None
 
     def on_train_batch_end(self, batch, logs=None):
         """A part of a step, or the whole, has been computed."""
@@ -239,13 +245,13 @@ class IntervalKeeper(keras.callbacks.Callback):
         if not all(np.isfinite(each).all() for each in model.get_weights()):
             self._diverged(self.step, "a weight is not finite")
         ends = self.timetable.ends_interval(self.step)
-        self.checkpoints.save(
-            self.step, state_of(model), dict(logs) if ends else None
-        )
+        state = state_of(model)
+        self.checkpoints.save(self.step, state, dict(logs) if ends else None)
         if ends:
             self._unfinished = dict(logs)
             self.finish_interval()
             model.reset_metrics()
+            restore_random(state)  # a run that goes on has not drawn either
         self.checkpoints.prune(self.log.best_step())
         if self.stop.signal:
             model.stop_training = True
