@@ -20,6 +20,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_albert.config import CHECKPOINTS_FOLDER, AlbertError
 from keras_albert.training.checkpointing import (
@@ -348,17 +349,16 @@ def averaged_weights(model: keras.Model):
     if not averages:
         yield
         return
-    weights = [np.array(v.numpy()) for v in model.trainable_variables]
-    for variable, average in zip(
-        model.trainable_variables, averages, strict=True
-    ):
-        variable.assign(average)
+    variables = model.trainable_variables
+    # Copies: on JAX two variables must not share what one of them gives away.
+    weights = [np.array(ops.convert_to_numpy(each)) for each in variables]
+    means = [np.array(ops.convert_to_numpy(each)) for each in averages]
+    for variable, mean in zip(variables, means, strict=True):
+        variable.assign(mean)
     try:
         yield
     finally:
-        for variable, weight in zip(
-            model.trainable_variables, weights, strict=True
-        ):
+        for variable, weight in zip(variables, weights, strict=True):
             variable.assign(weight)
 
 

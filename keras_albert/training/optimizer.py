@@ -161,8 +161,9 @@ class Lamb(keras.optimizers.Optimizer):
         for variable, average in zip(
             trainable_variables, averages, strict=True
         ):
-            new = momentum * average + (1.0 - momentum) * variable
-            average.assign(ops.where(is_update, new, average))
+            old = ops.convert_to_tensor(average)
+            new = momentum * old + (1.0 - momentum) * variable
+            average.assign(ops.where(is_update, new, old))
 
     @property
     def averages(self) -> list[keras.Variable]:
