@@ -4,11 +4,15 @@ Nothing heavy is imported before a command runs, so that help is instant.
 """
 
 import contextlib
+import dataclasses
+import difflib
 import importlib
 import io
 import os
 import sys
 import tempfile
+import tomllib
+from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -23,6 +27,8 @@ from keras_albert.config import (
     PrepareRun,
     PretrainRun,
     VocabRun,
+    flat,
+    read_json,
 )
 
 
@@ -132,7 +138,92 @@ def _load_backend() -> None:
             ) from None
 
 
+def _with_settings(arguments: list[str]) -> list[str]:
+    """Options of `--file` and `--set` as ordinary ones, in front of them.
+
+    `pretrain --file run.toml --set seed=3 --steps 9` with `steps = 5` in the
+    file is `pretrain --steps=5 --seed=3 --steps 9`; the last one counts.
+
+    Raises:
+        AlbertError: a file that cannot be read, or an option that is none.
+    """
+    if not arguments or arguments[0] not in COMMANDS:
+        return arguments
+    command, *rest = arguments
+    known = _option_types(COMMANDS[command][0])
+    files, changes, ordinary = {}, {}, []
+    rest = iter(rest)
+    for argument in rest:
+        name, equals, value = argument.partition("=")
+        if name not in ("--file", "--set"):
+            ordinary.append(argument)
+            continue
+        value = value if equals else next(rest, "")
+        if name == "--file":
+            files |= _read_settings(Path(value))
+            continue
+        key, equals, value = value.partition("=")
+        if not equals:
+            raise AlbertError(
+                "`--set` takes option=value, as in --set "
+                f"optimizer.learning_rate=0.002. Received: {key!r}."
+            )
+        changes[key.replace("-", "_")] = value
+    options = []
+    for source, settings in (("--file", files), ("--set", changes)):
+        for key, value in settings.items():
+            if value is not None:  # as options are that are not given
+                options += _option(key, value, known, source)
+    return [command, *options, *ordinary]
+
+
+def _option_types(run_class, prefix: str = "") -> dict[str, type]:
+    """{"seed": int, "optimizer.beta_1": float, ...}."""
+    types = {}
+    for field in dataclasses.fields(run_class):
+        if dataclasses.is_dataclass(field.type):
+            types |= _option_types(field.type, f"{prefix}{field.name}.")
+        else:
+            types[prefix + field.name] = field.type
+    return types
+
+
+def _read_settings(path: Path) -> dict:
+    """The options of a TOML file, or of the run.json of another run."""
+    if path.suffix == ".json":
+        settings = read_json(path)
+    else:
+        try:
+            settings = tomllib.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise AlbertError(f"{path}: not a TOML file ({error}).") from None
+    if not isinstance(settings, dict):
+        raise AlbertError(f"{path}: expected options with their values.")
+    return flat(settings)
+
+
+def _option(key: str, value, known: dict[str, type], source: str) -> list[str]:
+    if key not in known:
+        close = difflib.get_close_matches(key, known, n=1)
+        hint = f"Did you mean `{close[0]}`?" if close else "See --help."
+        raise AlbertError(f"{source}: there is no option `{key}`. {hint}")
+    name = key.replace("_", "-")
+    if isinstance(value, list):
+        return [f"--{name}", *map(str, value)]
+    if known[key] is not bool:
+        return [f"--{name}={value}"]
+    if str(value).lower() not in ("true", "false"):
+        raise AlbertError(
+            f"{source}: `{key}` must be true or false. Received: {value!r}."
+        )
+    if str(value).lower() == "true":
+        return [f"--{name}"]
+    section, dot, last = name.rpartition(".")
+    return [f"--{section}{dot}no-{last}"]
+
+
 def _parse(arguments: list[str] | None):
+    arguments = _with_settings(sys.argv[1:] if arguments is None else arguments)
     union = None
     for name, (run_class, _) in COMMANDS.items():
         command = Annotated[run_class, tyro.conf.subcommand(name)]

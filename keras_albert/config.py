@@ -145,16 +145,71 @@ def claim_folder(path: str | Path, run) -> Path:
     Of two runs that start at once with one folder, one gets an AlbertError.
     """
     path = new_folder(path)
-    settings = json.dumps(dataclasses.asdict(run), indent=2, default=str)
     try:
         with open(path / RUN_FILE, "x", encoding="utf-8") as file:
-            file.write(settings + "\n")
+            file.write(json.dumps(_settings(run), indent=2) + "\n")
     except FileExistsError:
         raise AlbertError(
             f"{path}: another run has just taken this output folder. Choose "
             "another output."
         ) from None
     return path
+
+
+# What may differ where an interrupted run goes on.
+_FREE_SETTINGS = {
+    "output",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "tensorboard",
+}
+
+
+def holds_run(path: str | Path, run) -> bool:
+    """Whether an output folder holds this run, begun before.
+
+    Raises:
+        AlbertError: it holds something else: a file, another folder, or a run
+            of other settings, which are named.
+    """
+    run_file = Path(path) / RUN_FILE
+    if not run_file.is_file():
+        check_free(path)
+        return False
+    found = read_json(run_file)
+    expected = _settings(run)
+    if not isinstance(found, dict):
+        raise AlbertError(f"{run_file}: not the settings of a run.")
+    found, expected = flat(found), flat(expected)
+    differing = [
+        f"{name}={found.get(name)!r} there, {expected.get(name)!r} here"
+        for name in sorted(found.keys() | expected.keys())
+        if found.get(name) != expected.get(name) and name not in _FREE_SETTINGS
+    ]
+    if differing:
+        raise AlbertError(
+            f"{path}: the output folder is not empty, it holds a run of other "
+            f"settings ({'; '.join(differing)}). Give the same ones to go on "
+            "with it, or choose another output; nothing was changed."
+        )
+    return True
+
+
+def _settings(run) -> dict:
+    """The fields of a run as JSON has them."""
+    return json.loads(json.dumps(dataclasses.asdict(run), default=str))
+
+
+def flat(settings: dict) -> dict:
+    """{"a": {"b": 1}, "c": 2} is {"a.b": 1, "c": 2}."""
+    flattened = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            inner = flat(value)
+            flattened |= {f"{name}.{key}": inner[key] for key in inner}
+        else:
+            flattened[name] = value
+    return flattened
 
 
 def unfinished_folder(output: Path) -> Path:
@@ -184,6 +239,9 @@ TASK_FILE = "task.json"
 REPORT_FILE = "report.json"
 RUN_FILE = "run.json"
 LOG_FILE = "log.csv"
+CURVES_FILE = "curves.png"
+CHECKPOINTS_FOLDER = "checkpoints"
+TENSORBOARD_FOLDER = "tensorboard"
 
 QA_BEAM = 5  # starts, and ends of each (reference run_squad_v2.py)
 FILL_MASK_CHOICES = 5  # pieces shown for a [MASK]
@@ -580,12 +638,17 @@ class OptimizerConfig:
     weight_decay: float = 0.01
     clip_norm: float = 1.0
     """largest global gradient norm"""
+    ema_momentum: float | None = None
+    """momentum of moving averages of the weights: they are then evaluated and
+    saved instead of the weights; off when not given"""
 
     def __post_init__(self):
         for name in ("learning_rate", "epsilon", "clip_norm"):
             check_positive_number(name, getattr(self, name))
         check_probability("beta_1", self.beta_1)
         check_probability("beta_2", self.beta_2)
+        if self.ema_momentum is not None:
+            check_probability("ema_momentum", self.ema_momentum)
         if not is_number(self.weight_decay) or self.weight_decay < 0:
             raise AlbertError(
                 "`weight_decay` must be 0 or more. "
@@ -600,12 +663,18 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class PretrainRun:
-    """Pretrain: masked-LM with n-gram masking and sentence-order prediction."""
+    """Pretrain: masked-LM with n-gram masking and sentence-order prediction.
+
+    The same command again goes on where an interrupted run stopped. `--file
+    run.toml` reads options from a TOML file or a run.json, `--set
+    optimizer.learning_rate=0.002` changes one; the options below win over both.
+    """
 
     data: Path
     """folder of token shards, written by `prepare`"""
     output: Path
-    """folder for the model; made if absent, must hold no other run"""
+    """folder for the model; made if absent, must hold no other run than an
+    interrupted one of the same settings, which then goes on"""
     config: Path | None = None
     """albert_config.json of the model; without it, --variant counts"""
     variant: Literal[tuple(VARIANTS)] = "base_v2"
@@ -614,6 +683,9 @@ class PretrainRun:
     """folder of held-out token shards; without it nothing is held out"""
     batch_size: int = 4096
     """examples in a step (Paper 4.1)"""
+    accumulate: int = 1
+    """equal parts that a batch is computed in, one after another: less memory.
+    The gradients of the parts are averaged"""
     steps: int = 125_000
     """optimizer steps (Paper 4.1)"""
     warmup_steps: int = 3_125
@@ -622,6 +694,13 @@ class PretrainRun:
     """steps between two validations, log lines and saved models"""
     validation_steps: int | None = None
     """batches in a validation; all of the held-out shards when not given"""
+    checkpoint_every: int | None = None
+    """steps between two checkpoints, from which an interrupted run goes on; as
+    --validate-every when not given"""
+    keep_checkpoints: int = 2
+    """newest checkpoints to keep, besides that of the best held-out loss"""
+    tensorboard: bool = False
+    """write the log for TensorBoard, too, into OUTPUT/tensorboard"""
     seed: int = 0
     """of initial weights, examples and dropout"""
     warm_start: str | None = None
@@ -637,10 +716,22 @@ class PretrainRun:
     optimizer: OptimizerConfig = OptimizerConfig()
 
     def __post_init__(self):
-        for name in ("batch_size", "steps", "validate_every"):
+        for name in (
+            "batch_size",
+            "accumulate",
+            "steps",
+            "validate_every",
+            "keep_checkpoints",
+        ):
             check_positive(name, getattr(self, name))
-        if self.validation_steps is not None:
-            check_positive("validation_steps", self.validation_steps)
+        for name in ("validation_steps", "checkpoint_every"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+        if self.batch_size % self.accumulate:
+            raise AlbertError(
+                "`batch_size` must be a multiple of `accumulate`. Received: "
+                f"batch_size={self.batch_size}, accumulate={self.accumulate}."
+            )
         check_warmup(self.warmup_steps, self.steps)
         check_seed(self.seed)
 
@@ -659,7 +750,10 @@ class TableColumns:
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneRun:
-    """Fine-tune a text classifier with model.fit."""
+    """Fine-tune a text classifier with model.fit.
+
+    The same command again goes on where an interrupted run stopped.
+    """
 
     model: str
     """a pretrained model: a folder written by `pretrain` or `convert`, a

@@ -1,7 +1,11 @@
 """Small models and batches that tests share; a prime a dimension."""
 
+import contextlib
+import signal
+
 import keras
 import numpy as np
+import pytest
 from keras import ops
 
 from keras_albert.checkpoints.transfer import variables, weights_of
@@ -115,3 +119,25 @@ def randomized(model, scale=1.0):
 def same_weights(a, b):
     a, b = weights_of(a), weights_of(b)
     return a.keys() == b.keys() and all(np.array_equal(a[n], b[n]) for n in a)
+
+
+@contextlib.contextmanager
+def signalled(number, step=None):
+    """A signal arrives in a step of a run, or in its first validation."""
+    from keras_albert.training import fitting
+
+    whole_class, method = (
+        (fitting._StopEvaluation, "on_test_batch_end")
+        if step is None
+        else (fitting.ProgressBar, "update")
+    )
+    original = getattr(whole_class, method)
+
+    def patched(self, position, *args, **kwargs):
+        if position == (step or 0):
+            signal.raise_signal(number)
+        original(self, position, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(whole_class, method, patched)
+        yield

@@ -11,7 +11,6 @@ from keras_albert.data.shards import ShardSet
 from keras_albert.data.tables import label_index, read_table
 from keras_albert.training.distribution import leave_gpu_to_backend
 from keras_albert.training.finetune import majority_baseline, report_line
-from keras_albert.training.fitting import progress_verbosity
 from keras_albert.training.folders import (
     CLASSIFICATION,
     PRETRAINING,
@@ -23,6 +22,7 @@ from keras_albert.training.pretrain import (
     held_out_report,
     report_lines,
 )
+from keras_albert.training.progress import progress_verbosity
 
 
 def evaluate(run: EvaluateRun) -> dict:

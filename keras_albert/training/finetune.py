@@ -3,16 +3,19 @@
 import collections
 import dataclasses
 import math
+import shutil
 from pathlib import Path
 
 import keras
 
 from keras_albert.config import (
+    CHECKPOINTS_FOLDER,
     AlbertError,
     FinetuneRun,
     OptimizerConfig,
-    check_free,
+    PretrainRun,
     claim_folder,
+    holds_run,
 )
 from keras_albert.data.tables import (
     Table,
@@ -28,11 +31,13 @@ from keras_albert.text.tokenizer import (
     SHORTEST_SINGLE,
     Tokenizer,
 )
+from keras_albert.training.checkpointing import digest_of
 from keras_albert.training.distribution import leave_gpu_to_backend
-from keras_albert.training.fitting import fit_into_folder
+from keras_albert.training.fitting import Timetable, fit_into_folder
 from keras_albert.training.folders import (
     CLASSIFICATION,
     ModelFolder,
+    finished_report,
     load_pretrained,
     write_report,
 )
@@ -45,13 +50,18 @@ LONGEST = 2**30  # tokens: no limit
 
 
 def finetune(run: FinetuneRun) -> dict:
-    """Runs it; returns and keeps the report.
+    """Runs it, or goes on with it; returns and keeps the report.
 
     Raises:
         AlbertError: input that does not fit, before anything is written; or a
             loss that is not finite.
     """
-    check_free(run.output)
+    goes_on = holds_run(run.output, run)
+    report = finished_report(run.output)
+    if report:
+        print(f"{run.output} holds this run, and it is finished:")
+        print(report_line(report))
+        return report
     leave_gpu_to_backend()
     table = read_table(run.train, run.columns)
     labels = _label_names(table, run.train)
@@ -82,7 +92,7 @@ def finetune(run: FinetuneRun) -> dict:
             "Pairs have two segments: the model's `type_vocab_size` must be 2 "
             f"or more. Received: {config.type_vocab_size}."
         )
-    output = claim_folder(run.output, run)
+    output = run.output if goes_on else claim_folder(run.output, run)
 
     keras.utils.set_random_seed(run.seed)
     if run.dropout is not None:
@@ -96,7 +106,8 @@ def finetune(run: FinetuneRun) -> dict:
     model = AlbertForSequenceClassification(
         backbone, num_labels=len(labels), dropout=run.classifier_dropout
     )
-    steps = math.ceil(len(table.texts) / run.batch_size) * run.epochs
+    steps_per_epoch = math.ceil(len(table.texts) / run.batch_size)
+    steps = steps_per_epoch * run.epochs
     schedule = WarmupPolynomialDecay(
         run.learning_rate, steps, int(run.warmup_share * steps)
     )
@@ -122,27 +133,45 @@ def finetune(run: FinetuneRun) -> dict:
         "pairs": pairs,
         "columns": dataclasses.asdict(run.columns),
     }
-    history = fit_into_folder(
+
+    def batches_from(step: int):
+        # The rows before are packed again, which takes no time.
+        epochs = batches(table, label_ids, run.seed).repeat(run.epochs)
+        return epochs.skip(step)
+
+    reached = fit_into_folder(
         ModelFolder(model, tokenizer, task),
         output,
-        batches(table, label_ids, run.seed),
-        epochs=run.epochs,
+        batches_from,
+        Timetable(
+            steps=steps,
+            validate_every=steps_per_epoch,
+            checkpoint_every=steps_per_epoch,
+            keep_checkpoints=PretrainRun.keep_checkpoints,
+        ),
+        origin={
+            "backend": keras.backend.backend(),
+            "config": dataclasses.asdict(config),
+            "train": digest_of(run.train),
+            "validation": run.validation and digest_of(run.validation),
+        },
         validation=held_out and batches(held_out, held_out_ids, seed=None),
     )
     report = {
         "labels": len(labels),
         "training_examples": len(table.texts),
-        "training_loss": history["loss"][-1],
-        "training_accuracy": history["accuracy"][-1],
+        "training_loss": reached["loss"],
+        "training_accuracy": reached["accuracy"],
         "from_scratch": run.from_scratch,
     }
     if held_out:
         report |= {
-            "accuracy": history["val_accuracy"][-1],
+            "accuracy": reached["val_accuracy"],
             "majority_baseline": majority_baseline(held_out.labels),
             "count": len(held_out.texts),
         }
     write_report(output, report)
+    shutil.rmtree(output / CHECKPOINTS_FOLDER)  # nothing goes on from them
     print(report_line(report))
     print(f"-> {output}")
     return report

@@ -1,93 +1,372 @@
-"""`model.fit` into a folder: what every training run has in common."""
+"""`model.fit` into a folder: what every training run has in common.
 
+A run is steps, in intervals: at the end of each the model is validated and
+kept, and log.csv gets a row. A checkpoint is written at each end, and between
+them as often as asked, so that an interrupted run goes on as if nothing had
+been. At the end of an interval it comes first: a run that is killed while it
+validates does that again, and the missing row tells.
+"""
+
+import contextlib
+import dataclasses
 import math
+import os
 import shutil
+import signal
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
 import numpy as np
+from keras import ops
 
-from keras_albert.config import LOG_FILE, AlbertError
+from keras_albert.config import CHECKPOINTS_FOLDER, AlbertError
+from keras_albert.training.checkpointing import (
+    Checkpoints,
+    locked,
+    restore_metrics,
+    restore_model,
+    restore_random,
+    state_of,
+)
+from keras_albert.training.curves import (
+    HELD_OUT,
+    Row,
+    RunLog,
+    TensorBoard,
+    can_draw,
+    draw_curves,
+)
+from keras_albert.training.flops import SpeedMeter, Work
 from keras_albert.training.folders import ModelFolder
+from keras_albert.training.progress import ProgressBar, shown_values
+
+
+@dataclasses.dataclass(frozen=True)
+class Timetable:
+    """When a run does what, in steps."""
+
+    steps: int
+    """of the optimizer, in all"""
+    validate_every: int
+    checkpoint_every: int
+    keep_checkpoints: int
+    accumulate: int = 1
+    """batches of the dataset whose gradients are averaged for a step"""
+
+    def ends_interval(self, step: int) -> bool:
+        """Whether the model is validated and kept after this step."""
+        return step % self.validate_every == 0 or step == self.steps
+
+    def saves(self, step: int) -> bool:
+        """Whether a checkpoint is written after this step."""
+        return step % self.checkpoint_every == 0 or self.ends_interval(step)
 
 
 def fit_into_folder(
     content: ModelFolder,
     folder: Path,
-    batches,
+    batches_from: Callable,
+    timetable: Timetable,
     *,
-    epochs: int,
-    steps_per_epoch: int | None = None,
+    origin: dict,
     validation=None,
-) -> dict[str, list[float]]:
-    """`fit` with a progress bar, `log.csv` and the newest model in `folder`.
+    work: Work | None = None,
+    tensorboard: bool = False,
+) -> Row:
+    """Trains a compiled model, or goes on where the folder's run stopped.
 
-    An interruption says what the folder keeps; a folder without a model is
-    removed, so that the same command can be given again.
+    SIGTERM and SIGINT end it after the step, with a checkpoint. A folder in
+    which nothing could be kept is removed, so that the same command can be
+    given again.
+
+    Args:
+        content: the model, and what is saved with it.
+        folder: of the run.
+        batches_from: step -> the dataset of batches from there to the end.
+        timetable: when to do what.
+        origin: what the run is made from, see `Checkpoint`.
+        validation: dataset of held-out batches.
+        work: of a step, to measure speed.
+        tensorboard: write that log, too.
 
     Returns:
-        The history: metric names to a value an epoch.
+        The last row of the log.
 
     Raises:
-        AlbertError: the loss is not finite.
-        KeyboardInterrupt: after the message.
+        AlbertError: the loss is not finite, or what the folder holds cannot
+            be used.
+        KeyboardInterrupt, SystemExit: after SIGINT, SIGTERM and a message.
     """
-    keeper = KeepModel(content, folder)
-    try:
-        return content.model.fit(
-            batches,
-            epochs=epochs,
-            steps_per_epoch=steps_per_epoch,
-            validation_data=validation,
-            callbacks=[
-                keras.callbacks.TerminateOnNaN(),
-                keeper,
-                keras.callbacks.CSVLogger(folder / LOG_FILE),
-            ],
-            shuffle=False,  # the dataset does it
-            verbose=progress_verbosity(),
-        ).history
-    except KeyboardInterrupt:
-        step = int(content.model.optimizer.iterations)
-        print(f"\ninterrupted at step {step}; {keeper.rest()}", file=sys.stderr)
-        raise
-    except AlbertError as error:
-        raise AlbertError(f"{error} {keeper.rest()}") from None
+    with (
+        locked(folder),
+        ProgressBar(timetable.steps) as progress,
+        StopRequest() as stop,
+    ):
+        log = RunLog(folder)
+        checkpoints = Checkpoints(
+            folder / CHECKPOINTS_FOLDER, timetable.keep_checkpoints, origin
+        )
+        keeper = IntervalKeeper(
+            content,
+            folder,
+            timetable,
+            checkpoints,
+            log,
+            progress,
+            SpeedMeter(work),
+            stop,
+            validation,
+        )
+        keeper.restore(batches_from)
+        if tensorboard:
+            keeper.tensorboard = TensorBoard(folder, log.rows)
+        if not can_draw():
+            progress.line(
+                "no curves are drawn: pip install 'keras-albert[plots]'"
+            )
+        try:
+            keeper.run(batches_from)
+        except AlbertError as error:
+            rest = _rest(folder, checkpoints, log)
+            raise AlbertError(f"{error} {rest}") from None
+        except KeyboardInterrupt:  # the second: it does not wait for the step
+            rest = _rest(folder, checkpoints, log)
+            print(f"\ninterrupted. {rest}", file=sys.stderr)
+            raise
+        if stop.signal and not log.has(timetable.steps):
+            print(
+                f"\nstopped at step {keeper.step:,} of {timetable.steps:,}; "
+                "the same command goes on from there",
+                file=sys.stderr,
+            )
+            if stop.signal == signal.SIGTERM:
+                raise SystemExit(0)
+            raise KeyboardInterrupt
+        return log.rows[-1]
 
 
-class KeepModel(keras.callbacks.Callback):
-    """Keeps the newest good model; a loss that is not finite ends the run."""
+class IntervalKeeper(keras.callbacks.Callback):
+    """Checks each step; keeps checkpoints, the model and the log.
 
-    def __init__(self, content: ModelFolder, folder: Path):
+    Args: see `fit_into_folder`.
+    """
+
+    def __init__(
+        self,
+        content: ModelFolder,
+        folder: Path,
+        timetable: Timetable,
+        checkpoints: Checkpoints,
+        log: RunLog,
+        progress: ProgressBar,
+        meter: SpeedMeter,
+        stop: "StopRequest",
+        validation,
+    ):
         super().__init__()
+        self.set_model(content.model)
         self.content = content
         self.folder = folder
-        self.kept_step = None
+        self.timetable = timetable
+        self.checkpoints = checkpoints
+        self.log = log
+        self.progress = progress
+        self.meter = meter
+        self.stop = stop
+        self.validation = validation
+        self.tensorboard = None
+        self.step = 0
+        self._parts = 0  # batches of the step that is being accumulated
+        self._state = None  # of the checkpoint, until the first step
+        self._unfinished = None  # training means of an interval without a row
 
-    def on_epoch_end(self, epoch, logs=None):
-        """Saves, or raises AlbertError; adds `step` to what is logged."""
-        model = self.content.model
-        step = int(model.optimizer.iterations)
-        finite = all(map(math.isfinite, logs.values())) and all(
-            np.isfinite(weight).all() for weight in model.get_weights()
+    def restore(self, batches_from: Callable) -> None:
+        """Goes back to the newest checkpoint, if there is one."""
+        found = self.checkpoints.newest()
+        self.step = found.step if found else 0
+        self.log.keep_until(self.step)
+        if not found:
+            return
+        restore_model(self.model, found.state)
+        self._state = found.state
+        if not self.timetable.ends_interval(self.step):
+            # Makes the metrics, which `fit` would make and clear later.
+            self.model.evaluate(batches_from(self.step).take(1), verbose=0)
+        elif not self.log.has(self.step):
+            self._unfinished = found.logs
+        self.progress.begin_at(self.step)
+        self.progress.line(
+            f"going on from step {self.step:,} of {self.timetable.steps:,}"
         )
-        if not finite:
-            raise AlbertError(
-                f"The training diverged by step {step} (loss {logs['loss']}). "
-                "Lower the learning rate or lengthen the warm-up."
+
+    def run(self, batches_from: Callable) -> None:
+        """Does what is left of the run, or as much as it is let."""
+        self.finish_interval()
+        if self.step < self.timetable.steps and not self.stop.signal:
+            self.model.fit(
+                batches_from(self.step),
+                callbacks=[self],
+                shuffle=False,  # the dataset does it
+                verbose=0,
             )
-        self.content.save(self.folder)
-        self.kept_step = logs["step"] = step
 
-    def rest(self) -> str:
-        """What an ended run leaves; removes the folder if that is nothing."""
-        if self.kept_step is None:
-            shutil.rmtree(self.folder)
-            return f"no model was kept, {self.folder} is removed."
-        return f"{self.folder} keeps the model of step {self.kept_step}."
+    def on_epoch_begin(self, epoch, logs=None):
+        """Restores what `fit` has just cleared."""
+        if self._state and not self.timetable.ends_interval(self.step):
+            restore_metrics(self.model, self._state)
+        self.meter.start()
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """Restores what `fit` has drawn from until the first batch came."""
+        if self._state:
+            restore_random(self._state)
+            self._state = None
+
+    def on_train_batch_end(self, batch, logs=None):
+        """A part of a step, or the whole, has been computed."""
+        # The means of the interval: not finite from the first step that is not.
+        if not math.isfinite(logs["loss"]):
+            self._diverged(self.step + 1, f"the loss is {logs['loss']}")
+        self._parts += 1
+        if self._parts < self.timetable.accumulate:
+            return
+        self._parts = 0
+        self.step += 1
+        self.meter.step()
+        self.progress.update(self.step, {**logs, **self.meter.reading()})
+        if self.timetable.saves(self.step) or self.stop.signal:
+            self._save(logs)
+            self.meter.start()
+
+    def _save(self, logs: dict) -> None:
+        model = self.model  # on JAX, this puts the weights into it
+        if not all(np.isfinite(each).all() for each in model.get_weights()):
+            self._diverged(self.step, "a weight is not finite")
+        ends = self.timetable.ends_interval(self.step)
+        state = state_of(model)
+        self.checkpoints.save(self.step, state, dict(logs) if ends else None)
+        if ends:
+            self._unfinished = dict(logs)
+            self.finish_interval()
+            model.reset_metrics()
+            restore_random(state)  # a run that goes on has not drawn either
+        self.checkpoints.prune(self.log.best_step())
+        if self.stop.signal:
+            model.stop_training = True
+
+    def _diverged(self, step: int, reason: str) -> None:
+        raise AlbertError(
+            f"The training diverged at step {step}: {reason}. Lower the "
+            "learning rate or lengthen the warm-up."
+        )
+
+    def finish_interval(self) -> None:
+        """Validates, keeps the model and logs, if an interval has ended."""
+        if self._unfinished is None:
+            return
+        model = self.model
+        row = {
+            "step": self.step,
+            "learning_rate": float(model.optimizer.learning_rate),
+            **self._unfinished,
+        }
+        with averaged_weights(model):
+            if self.validation is not None:
+                measured = model.evaluate(
+                    self.validation,
+                    callbacks=[_StopEvaluation(self.stop)],
+                    return_dict=True,
+                    verbose=0,
+                )
+                if self.stop.signal:
+                    return  # when the run goes on, all of it is done
+                if not math.isfinite(measured["loss"]):
+                    reason = f"the held-out loss is {measured['loss']}"
+                    self._diverged(self.step, reason)
+                row |= {HELD_OUT + name: measured[name] for name in measured}
+            self.content.save(self.folder)
+        row |= self.meter.reading()
+        self.meter.reset()
+        self._unfinished = None
+        self.log.append(row)
+        if self.tensorboard:
+            self.tensorboard.write(row)
+        if can_draw():
+            draw_curves(self.log.rows, self.folder)
+        self.progress.line(
+            f"step {self.step:,}/{self.timetable.steps:,}: {shown_values(row)}"
+        )
 
 
-def progress_verbosity() -> int:
-    """Keras: a moving bar on a terminal, a line per epoch in a log."""
-    return 1 if sys.stdout.isatty() else 2
+class _StopEvaluation(keras.callbacks.Callback):
+    def __init__(self, stop: "StopRequest"):
+        super().__init__()
+        self.stop = stop
+
+    def on_test_batch_end(self, batch, logs=None):
+        if self.stop.signal:
+            self.model.stop_evaluating = True
+
+
+class StopRequest:
+    """SIGTERM and SIGINT are remembered until the step has ended.
+
+    A second one does not wait. Elsewhere than in the main thread, where Python
+    allows no handlers, nothing changes.
+    """
+
+    def __init__(self):
+        self.signal = None
+        self._before = {}
+
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_):
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number, frame):
+        if self.signal:
+            raise KeyboardInterrupt
+        self.signal = number
+        # `print` may not be entered twice.
+        os.write(2, b"\nstopping when the step has ended\n")
+
+
+@contextlib.contextmanager
+def averaged_weights(model: keras.Model):
+    """The model has its moving averages for weights, where there are any."""
+    optimizer = model.optimizer
+    # With loss scaling the optimizer is inside another.
+    averages = getattr(optimizer, "inner_optimizer", optimizer).averages
+    if not averages:
+        yield
+        return
+    variables = model.trainable_variables
+    # Copies: on JAX two variables must not share what one of them gives away.
+    weights = [np.array(ops.convert_to_numpy(each)) for each in variables]
+    means = [np.array(ops.convert_to_numpy(each)) for each in averages]
+    for variable, mean in zip(variables, means, strict=True):
+        variable.assign(mean)
+    try:
+        yield
+    finally:
+        for variable, weight in zip(variables, weights, strict=True):
+            variable.assign(weight)
+
+
+def _rest(folder: Path, checkpoints: Checkpoints, log: RunLog) -> str:
+    """What an ended run leaves; removes the folder if that is nothing."""
+    steps = checkpoints.steps()
+    if not steps:
+        shutil.rmtree(folder)
+        return f"No model was kept, {folder} is removed."
+    model = f" and the model of step {log.rows[-1]['step']}" if log.rows else ""
+    return f"{folder} keeps the checkpoint of step {steps[-1]}{model}."

@@ -386,3 +386,9 @@ def write_json(path: Path, content: dict) -> None:
 def write_report(folder: Path, report: dict) -> None:
     """Keeps what a run reached."""
     write_json(folder / REPORT_FILE, report)
+
+
+def finished_report(folder: Path) -> dict | None:
+    """What `write_report` kept; None where the run has not ended."""
+    path = folder / REPORT_FILE
+    return read_json(path) if path.is_file() else None

@@ -8,6 +8,7 @@ import re
 
 import keras
 from keras import ops
+from keras.optimizers import schedules
 
 from keras_albert.config import (
     EXCLUDED_WEIGHTS,
@@ -41,6 +42,9 @@ class Lamb(keras.optimizers.Optimizer):
         global_clipnorm: largest norm of all gradients together. Repeated
             embedding rows are summed first, and under tf.distribute replicas
             are summed first: the true norm of the step's gradient.
+        **kwargs: of `keras.optimizers.Optimizer`: `use_ema`, `ema_momentum`,
+            `gradient_accumulation_steps` (the schedule and the moving averages
+            count updates, not the parts that are accumulated for one).
 
     Source: reference lamb_optimizer.py L66-118, optimization.py L84-109.
     """
@@ -137,6 +141,37 @@ class Lamb(keras.optimizers.Optimizer):
             update = update * _trust_ratio(weights, update)
         self.assign_sub(variable, learning_rate * update)
 
+    # Accumulation (`gradient_accumulation_steps`). Keras clips the mean of the
+    # parts, as it must be; but it counts parts, not updates, in the two below.
+
+    def _get_current_learning_rate(self):
+        rate = self._learning_rate
+        if isinstance(rate, schedules.LearningRateSchedule):
+            return rate(self.iterations)
+        return super()._get_current_learning_rate()
+
+    def _update_model_variables_moving_average(self, trainable_variables):
+        if not self.use_ema:
+            return
+        parts = self.gradient_accumulation_steps or 1
+        is_update = ops.equal((self._iterations + 1) % parts, 0)
+        is_first = self._iterations < parts
+        momentum = ops.where(is_first, 0.0, self.ema_momentum)
+        averages = self._model_variables_moving_average
+        for variable, average in zip(
+            trainable_variables, averages, strict=True
+        ):
+            old = ops.convert_to_tensor(average)
+            new = momentum * old + (1.0 - momentum) * variable
+            average.assign(ops.where(is_update, new, old))
+
+    @property
+    def averages(self) -> list[keras.Variable]:
+        """Moving averages of the trainable variables; none without EMA."""
+        if not self.use_ema:
+            return []
+        return list(self._model_variables_moving_average)
+
     # Clipping. Keras clips before replicas are summed; here it comes after.
 
     def _clip_gradients(self, grads):
@@ -167,8 +202,19 @@ class Lamb(keras.optimizers.Optimizer):
         }
 
 
-def make_optimizer(config: OptimizerConfig, learning_rate) -> Lamb:
-    """The optimizer of a run; `learning_rate` is a float or a schedule."""
+def make_optimizer(
+    config: OptimizerConfig, learning_rate, accumulate: int = 1
+) -> Lamb:
+    """The optimizer of a run.
+
+    Args:
+        config: everything but the schedule.
+        learning_rate: a float or a schedule.
+        accumulate: parts of a batch whose gradients are averaged for a step.
+    """
+    averaging = {}
+    if config.ema_momentum is not None:
+        averaging = {"use_ema": True, "ema_momentum": config.ema_momentum}
     return Lamb(
         learning_rate=learning_rate,
         beta_1=config.beta_1,
@@ -177,6 +223,8 @@ def make_optimizer(config: OptimizerConfig, learning_rate) -> Lamb:
         weight_decay=config.weight_decay,
         layer_adaptation=config.optimizer == "lamb",
         global_clipnorm=config.clip_norm,
+        gradient_accumulation_steps=accumulate if accumulate > 1 else None,
+        **averaging,
     )
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import warnings
 
 import keras
 import numpy as np
@@ -11,23 +10,32 @@ from keras_albert.config import (
     VARIANTS,
     AlbertConfig,
     AlbertError,
+    OptimizerConfig,
     PretrainRun,
-    check_free,
     claim_folder,
+    holds_run,
 )
 from keras_albert.data.pretraining import (
     pretraining_dataset,
     validation_dataset,
 )
-from keras_albert.data.shards import ShardSet
+from keras_albert.data.shards import MANIFEST_FILE, ShardSet
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.masked_lm import AlbertForPretraining
 from keras_albert.modeling.warm_start import warm_start
+from keras_albert.training.checkpointing import digest_of
+from keras_albert.training.curves import HELD_OUT, check_tensorboard
 from keras_albert.training.distribution import leave_gpu_to_backend
-from keras_albert.training.fitting import fit_into_folder
+from keras_albert.training.fitting import Timetable, fit_into_folder
+from keras_albert.training.flops import (
+    Work,
+    flops_per_example,
+    matrix_product_peak,
+)
 from keras_albert.training.folders import (
     PRETRAINING,
     ModelFolder,
+    finished_report,
     load,
     write_report,
 )
@@ -36,16 +44,25 @@ from keras_albert.training.optimizer import make_optimizer
 from keras_albert.training.schedules import WarmupPolynomialDecay
 
 MANY_GIGABYTES = 8  # of activations: worth a word before a run
+FAR_BATCH = 2  # times the paper's, or a part of it: worth a word, too
 
 
 def pretrain(run: PretrainRun) -> dict:
-    """Runs it; returns and keeps the report.
+    """Runs it, or goes on with it; returns and keeps the report.
 
     Raises:
         AlbertError: input that does not fit, before anything is written; or a
             loss that is not finite, the last good model being kept.
     """
-    check_free(run.output)
+    goes_on = holds_run(run.output, run)
+    report = finished_report(run.output)
+    if report:
+        print(f"{run.output} holds this run, and it is finished:")
+        for line in report_lines(report):
+            print(line)
+        return report
+    if run.tensorboard:
+        check_tensorboard()
     leave_gpu_to_backend()
     shards = ShardSet.open(run.data)
     validation = run.validation and ShardSet.open(run.validation)
@@ -60,15 +77,20 @@ def pretrain(run: PretrainRun) -> dict:
     _check_fit(run, config, shards, validation)
     tokenizer = shards.tokenizer()
     source = run.warm_start and load(run.warm_start)
-    train_batches = pretraining_dataset(
-        shards,
-        run.examples,
-        batch_size=run.batch_size,
-        seed=run.seed,
-        steps=run.steps,
-    )
+    parts = run.accumulate
+
+    def batches_from(step: int):
+        return pretraining_dataset(
+            shards,
+            run.examples,
+            batch_size=run.batch_size // parts,
+            seed=run.seed,
+            start_step=step * parts,
+            steps=(run.steps - step) * parts,
+        )
+
     held_out = validation and validation_dataset(
-        validation, run.examples, batch_size=run.batch_size
+        validation, run.examples, batch_size=run.batch_size // parts
     )
     if held_out is not None and run.validation_steps is not None:
         held_out = held_out.take(run.validation_steps)
@@ -80,7 +102,7 @@ def pretrain(run: PretrainRun) -> dict:
     )
     if source and (fresh := warm_start(model, source)):
         print(f"{run.warm_start} has no weights for {', '.join(fresh)}")
-    output = claim_folder(run.output, run)
+    output = run.output if goes_on else claim_folder(run.output, run)
 
     compile_for_pretraining(
         model,
@@ -89,37 +111,58 @@ def pretrain(run: PretrainRun) -> dict:
             WarmupPolynomialDecay(
                 run.optimizer.learning_rate, run.steps, run.warmup_steps
             ),
+            parts,
         ),
     )
-    _describe(run, config, model, shards)
+    work = Work(
+        tokens=run.batch_size * run.examples.sequence_length,
+        flops=run.batch_size * flops_per_example(config, run.examples),
+        peak=matrix_product_peak(
+            keras.DTypePolicy(run.precision).compute_dtype
+        ),
+    )
+    _describe(run, config, model, shards, work)
     task = {
         "task": PRETRAINING,
         "examples": dataclasses.asdict(run.examples),
     }
-    steps_per_epoch = min(run.validate_every, run.steps)
-    with warnings.catch_warnings():
-        # The last epoch is shorter where `steps` is no multiple.
-        warnings.filterwarnings("ignore", "Your input ran out of data")
-        history = fit_into_folder(
-            ModelFolder(model, tokenizer, task),
-            output,
-            train_batches,
-            epochs=math.ceil(run.steps / steps_per_epoch),
-            steps_per_epoch=steps_per_epoch,
-            validation=held_out,
-        )
+    reached = fit_into_folder(
+        ModelFolder(model, tokenizer, task),
+        output,
+        batches_from,
+        Timetable(
+            steps=run.steps,
+            validate_every=run.validate_every,
+            checkpoint_every=run.checkpoint_every or run.validate_every,
+            keep_checkpoints=run.keep_checkpoints,
+            accumulate=parts,
+        ),
+        origin={
+            "backend": keras.backend.backend(),
+            "config": dataclasses.asdict(config),
+            "data": digest_of(run.data / MANIFEST_FILE),
+            "validation": run.validation
+            and digest_of(run.validation / MANIFEST_FILE),
+        },
+        validation=held_out,
+        work=work,
+        tensorboard=run.tensorboard,
+    )
     report = {
         "steps": run.steps,
         "examples_seen": run.steps * run.batch_size,
         "parameters": model.count_params(),
-        "training_loss": history["loss"][-1],
+        "training_loss": reached["loss"],
+        "tokens_per_second": reached["tokens_per_second"],
+        "model_flops_utilization": reached["model_flops_utilization"],
+        "ema_momentum": run.optimizer.ema_momentum,
     }
     if held_out is not None:
         report["held_out"] = held_out_report(
             {
-                name.removeprefix("val_"): values[-1]
-                for name, values in history.items()
-                if name.startswith("val_")
+                name.removeprefix(HELD_OUT): value
+                for name, value in reached.items()
+                if name.startswith(HELD_OUT)
             },
             held_out,
         )
@@ -127,6 +170,11 @@ def pretrain(run: PretrainRun) -> dict:
     for line in report_lines(report):
         print(line)
     print(f"-> {output}")
+    if run.optimizer.ema_momentum is not None:
+        print(
+            "the saved weights are moving averages, momentum "
+            f"{run.optimizer.ema_momentum:g}"
+        )
     return report
 
 
@@ -238,7 +286,25 @@ def _check_fit(
         )
 
 
-def _describe(run, config, model, shards) -> None:
+def learning_rate_advice(run: PretrainRun) -> str | None:
+    """The rate of the square-root rule, if the batch is far from the paper's.
+
+    You et al. 2020 (arXiv:1904.00962), section 4: with LAMB, keep the ratio
+    of the rate to the square root of the batch.
+    """
+    ratio = run.batch_size / PretrainRun.batch_size
+    near = 1 / FAR_BATCH < ratio < FAR_BATCH
+    if near or run.optimizer.optimizer != "lamb":
+        return None
+    rate, batch = OptimizerConfig.learning_rate, PretrainRun.batch_size
+    return (
+        f"learning rate {run.optimizer.learning_rate:g} for batches of "
+        f"{run.batch_size:,}; the square-root rule, from {rate:g} for "
+        f"{batch:,}, gives --optimizer.learning-rate={rate * ratio**0.5:.3g}"
+    )
+
+
+def _describe(run, config, model, shards, work) -> None:
     print(
         f"{model.count_params():,} parameters, {config.num_hidden_layers} "
         f"layers of {config.hidden_size}; {shards.num_tokens:,} tokens in "
@@ -247,12 +313,20 @@ def _describe(run, config, model, shards) -> None:
         f"{keras.backend.backend()}",
         flush=True,
     )
+    print(
+        f"{work.flops / 1e9:,.4g} GFLOP a step; a large matrix product reaches "
+        f"{work.peak / 1e9:,.3g} GFLOP/s in {run.precision} here",
+        flush=True,
+    )
+    advice = learning_rate_advice(run)
+    if advice:
+        print(advice, flush=True)
     gigabytes = _activation_bytes(run, config) / 1e9
     if gigabytes > MANY_GIGABYTES:
         print(
             f"a step keeps roughly {gigabytes:,.0f} GB of activations on this "
-            "device; if that is too much, lower --batch-size, and "
-            "--optimizer.learning-rate with its square root",
+            "device; if that is too much, raise --accumulate, or lower "
+            "--batch-size, and --optimizer.learning-rate with its square root",
             flush=True,
         )
 
@@ -265,5 +339,5 @@ def _activation_bytes(run: PretrainRun, config: AlbertConfig) -> int:
         + 3 * config.intermediate_size
         + 3 * config.num_attention_heads * length
     )
-    tokens = run.batch_size * length
+    tokens = run.batch_size // run.accumulate * length
     return 4 * tokens * a_token * config.num_hidden_layers

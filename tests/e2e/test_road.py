@@ -9,6 +9,7 @@ import json
 import math
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import keras
 import numpy as np
 import pytest
 import sentencepiece
+from small import signalled
 
 from keras_albert import (
     AlbertForSequenceClassification,
@@ -275,49 +277,89 @@ def test_finetuning_starts_from_the_pretrained_encoder(road):
     )
 
 
-def test_interruption_says_what_is_kept(road, monkeypatch, capsys):
-    """Ctrl-C after the first validation, and before it."""
-    from keras_albert.training.fitting import KeepModel
+def test_interrupted_pretraining_goes_on(road, capsys):
+    """Ctrl-C before the first validation; the same seed, the same model.
 
-    save = KeepModel.on_epoch_end
+    Then settings that differ are named, and a finished run says so.
+    """
 
-    def interrupted(when):
-        def on_epoch_end(self, epoch, logs=None):
-            if when == "after":
-                save(self, epoch, logs)
-            raise KeyboardInterrupt
-
-        return on_epoch_end
-
-    for when, message in (("after", "step 6."), ("before", "is removed")):
-        monkeypatch.setattr(KeepModel, "on_epoch_end", interrupted(when))
-        with pytest.raises(SystemExit) as stop:
-            main(
-                ["pretrain", "--data", str(road / "shards-train")]
-                + ["--config", str(road / "config.json")]
-                + ["--output", str(road / when), *PRETRAIN]
-                + ["--steps=12", "--warmup-steps=2", "--validate-every=6"]
-            )
-        assert stop.value.code == 130
-        assert message in capsys.readouterr().err
-    assert (road / "after" / "model.keras").is_file()
-    load_pretrained(road / "after")
-    assert not (road / "before").exists()
-
-
-def test_same_seed_same_model(road):
-    """Two runs of `pretrain` give the same weights, bit for bit."""
-    for name in ("once", "twice"):
+    def pretrain(name, *options):
         main(
             ["pretrain", "--data", str(road / "shards-train")]
+            + ["--validation", str(road / "shards-held")]
             + ["--config", str(road / "config.json")]
-            + ["--output", str(road / name), *PRETRAIN]
-            + ["--steps=12", "--warmup-steps=2"]
+            + ["--output", str(road / name), *PRETRAIN, "--steps=12"]
+            + ["--warmup-steps=2", "--validate-every=8", *options]
         )
+
+    pretrain("once")
+    with signalled(signal.SIGINT, step=5), pytest.raises(SystemExit) as stop:
+        pretrain("twice")
+    assert stop.value.code == 130
+    assert "stopped at step 5 of 12" in capsys.readouterr().err
+    for options, named in (
+        (["--steps=13"], "steps=12 there, 13 here"),
+        (["--examples.ngram=2", "--seed=3"], "examples.ngram=3 there, 2 here"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            pretrain("twice", *options)
+        assert stop.value.code == 2
+        assert named in capsys.readouterr().err
+    # What changes nothing in the model is free.
+    pretrain("twice", "--checkpoint-every=3", "--tensorboard")
+    assert "going on from step 5 of 12" in capsys.readouterr().out
     first, _ = load_pretrained(road / "once")
     second, _ = load_pretrained(road / "twice")
+    atol = 1e-6 if keras.backend.backend() == "torch" else 0.0
     for a, b in zip(first.get_weights(), second.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(a, b, rtol=0, atol=atol)
+    logs = []
+    for name in ("once", "twice"):
+        with open(road / name / "log.csv") as file:
+            rows = list(csv.DictReader(file))
+        assert [row["step"] for row in rows] == ["8", "12"]
+        assert float(rows[-1]["tokens_per_second"]) > 0
+        logs.append([float(row["val_sop_loss"]) for row in rows])
+    assert logs[0] == pytest.approx(logs[1], abs=1e-5)
+    files = {path.name for path in (road / "twice").iterdir()}
+    assert {"curves.png", "tensorboard"} <= files
+    kept = {p.name for p in (road / "twice" / "checkpoints").iterdir()}
+    assert {"step-00000009", "step-00000012"} <= kept and len(kept) <= 3
+    before = (road / "twice" / "log.csv").stat().st_mtime_ns
+    main(["pretrain", "--file", str(road / "twice" / "run.json")])
+    assert "and it is finished" in capsys.readouterr().out
+    assert (road / "twice" / "log.csv").stat().st_mtime_ns == before
+
+
+def test_interrupted_finetuning_goes_on(road, capsys):
+    """In its second epoch: the order of the rows, too, is that of one run."""
+
+    def run(name):
+        main(
+            ["finetune", "--model", str(road / "pre"), "--epochs=2"]
+            + ["--train", str(road / "test.tsv"), "--output", str(road / name)]
+            + ["--sequence-length=32", "--learning-rate=0.001"]
+        )
+
+    run("in-one")
+    with signalled(signal.SIGTERM, step=9), pytest.raises(SystemExit) as stop:
+        run("in-two")
+    assert stop.value.code == 0
+    run("in-two")
+    assert "going on from step 9 of 14" in capsys.readouterr().out
+    one, two = (
+        ModelFolder.load(road / name).model.get_weights()
+        for name in ("in-one", "in-two")
+    )
+    atol = 1e-6 if keras.backend.backend() == "torch" else 0.0
+    for a, b in zip(one, two, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=atol)
+    reports = [
+        json.loads((road / name / "report.json").read_text())
+        for name in ("in-one", "in-two")
+    ]
+    assert reports[0] == pytest.approx(reports[1], abs=1e-6)
+    assert not (road / "in-two" / "checkpoints").exists()
 
 
 def bad(road, case):
@@ -517,7 +559,7 @@ def test_loss_that_is_not_finite(road, capsys):
         )
     assert stop.value.code == 2
     error = capsys.readouterr().err
-    assert "diverged by step" in error and "no model was kept" in error
+    assert "diverged at step" in error and "No model was kept" in error
     assert not (road / "diverged").exists()
 
 

@@ -1,4 +1,6 @@
+import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
@@ -112,6 +114,48 @@ def test_two_runs_cannot_share_a_folder(tmp_path):
         config.claim_folder(tmp_path / "run", run)
 
 
+def test_which_run_a_folder_holds(tmp_path):
+    """Only the same one may go on; what changes no weight is free."""
+    folder = tmp_path / "run"
+    run = config.PretrainRun(data=Path("shards"), output=folder)
+    assert not config.holds_run(folder, run)
+    folder.mkdir()
+    assert not config.holds_run(folder, run), "an empty folder is free"
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(AlbertError, match="not empty"):
+        config.holds_run(folder, run)
+    (folder / "notes.txt").unlink()
+    config.claim_folder(folder, run)
+    assert config.holds_run(folder, run)
+    free = {
+        "output": Path("elsewhere"),
+        "checkpoint_every": 5,
+        "keep_checkpoints": 9,
+        "tensorboard": True,
+    }
+    assert config.holds_run(folder, dataclasses.replace(run, **free))
+    for field in dataclasses.fields(run):
+        other = {
+            "data": Path("others"),
+            "optimizer": config.OptimizerConfig(beta_1=0.5),
+            "examples": config.ExampleConfig(ngram=2),
+        }.get(field.name, 7)
+        # The constructor's checks have nothing to do with this.
+        changed = dataclasses.replace(run)
+        object.__setattr__(changed, field.name, other)
+        if field.name not in free:
+            with pytest.raises(AlbertError, match=rf"{field.name}.* there, "):
+                config.holds_run(folder, changed)
+    more = dataclasses.replace(run, steps=200_000)
+    with pytest.raises(AlbertError, match="steps=125000 there, 200000 here"):
+        config.holds_run(folder, more)
+
+
+def test_flat():
+    nested = {"a": {"b": 1, "c": {"d": None}}, "e": [2], "f": {}}
+    assert config.flat(nested) == {"a.b": 1, "a.c.d": None, "e": [2]}
+
+
 @pytest.mark.parametrize("content", ["", "{", "[1]", "\xff", "9" * 5000])
 def test_bad_json(tmp_path, content):
     path = tmp_path / "albert_config.json"
@@ -149,6 +193,10 @@ def run_arguments(run_class, **changes):
         (config.ExampleConfig, {"target_per": "chunk"}, "'example'.*'chunk'"),
         (config.ExampleConfig, {"single_sentence": ""}, "'skip_order'"),
         (config.ExampleConfig, {"cross_sep": 1}, "cross_sep=1"),
+        (config.PretrainRun, {"accumulate": 3}, "batch_size=4096, accumul"),
+        (config.PretrainRun, {"checkpoint_every": 0}, "checkpoint_every=0"),
+        (config.PretrainRun, {"keep_checkpoints": 0}, "keep_checkpoints=0"),
+        (config.OptimizerConfig, {"ema_momentum": 1.0}, "ema_momentum=1.0"),
         (config.OptimizerConfig, {"weight_decay": -1}, "0 or more"),
         (config.OptimizerConfig, {"optimizer": "sgd"}, "'sgd'"),
         (config.OptimizerConfig, {"learning_rate": float("nan")}, "=nan"),

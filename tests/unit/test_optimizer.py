@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from small import numpy
 
 from keras_albert.config import AlbertError, OptimizerConfig
 from keras_albert.training.losses import WeightedCrossEntropy
@@ -121,6 +122,45 @@ def test_exclusions_can_differ():
     np.testing.assert_allclose(ours["dense/bias"], bias - RATE * u, atol=1e-7)
 
 
+def test_parts_of_a_batch_are_averaged_before_all_else():
+    """Clipping, both moments, decay and the schedule see updates, not parts."""
+    parts = random_gradients(6)
+    schedule = WarmupPolynomialDecay(RATE, 3, 0)
+    optimizer = Lamb(
+        schedule,
+        gradient_accumulation_steps=2,
+        use_ema=True,
+        ema_momentum=0.8,
+    )
+    made = variables()
+    optimizer.build(made)
+    seen = []
+    for part in parts:
+        optimizer.apply([ops.convert_to_tensor(g) for g in part.values()], made)
+        seen.append([numpy(v).copy() for v in made])
+    for untouched, before in ((0, VALUES.values()), (2, seen[1]), (4, seen[3])):
+        for a, b in zip(seen[untouched], before, strict=True):
+            np.testing.assert_array_equal(a, b)
+    plain, means = variables(), []
+    for i in (0, 2, 4):
+        means.append({n: (parts[i][n] + parts[i + 1][n]) / 2 for n in VALUES})
+    other = Lamb(schedule)
+    other.build(plain)
+    for i, mean in enumerate(means):
+        other.apply([ops.convert_to_tensor(g) for g in mean.values()], plain)
+        for a, b in zip(seen[2 * i + 1], plain, strict=True):
+            np.testing.assert_allclose(a, numpy(b), atol=1e-6)
+    assert int(numpy(optimizer.iterations)) == 3
+    assert float(optimizer.learning_rate) == 0.0, "after three of three"
+    # 0.8 (0.8 w1 + 0.2 w2) + 0.2 w3: the first average is the first weight.
+    for i, average in enumerate(optimizer.averages):
+        w1, w2, w3 = (seen[step][i] for step in (1, 3, 5))
+        np.testing.assert_allclose(
+            numpy(average), 0.64 * w1 + 0.16 * w2 + 0.2 * w3, atol=1e-6
+        )
+    assert other.averages == []
+
+
 def test_model_name_does_not_exclude():
     gradients = random_gradients(2)
     plain = steps(Lamb(RATE), gradients)
@@ -207,8 +247,9 @@ def test_every_setting_reaches_the_optimizer():
         epsilon=1e-3,
         weight_decay=0.05,
         clip_norm=0.7,
+        ema_momentum=0.6,
     )
-    made = make_optimizer(config, 0.3).get_config()
+    made = make_optimizer(config, 0.3, accumulate=4).get_config()
     assert made["learning_rate"] == pytest.approx(0.3)
     expected = {
         "beta_1": 0.8,
@@ -217,9 +258,14 @@ def test_every_setting_reaches_the_optimizer():
         "weight_decay": 0.05,
         "global_clipnorm": 0.7,
         "layer_adaptation": False,
+        "use_ema": True,
+        "ema_momentum": 0.6,
+        "gradient_accumulation_steps": 4,
     }
     assert {name: made[name] for name in expected} == expected
-    assert make_optimizer(OptimizerConfig(), 0.3).layer_adaptation
+    plain = make_optimizer(OptimizerConfig(), 0.3)
+    assert plain.layer_adaptation and not plain.use_ema
+    assert plain.gradient_accumulation_steps is None
 
 
 def test_schedule_by_hand():

@@ -1,0 +1,283 @@
+"""Full-state checkpoints: everything that the next step depends on.
+
+OUTPUT/checkpoints/step-00001200/
+    state/          weights, optimizer, dropout seeds, running means: Orbax
+    manifest.json   the step, what the run was made from, and size and SHA-256
+                    of every file in state/
+
+A folder of that name is complete: it is written under another name and renamed.
+What befell it later (a truncated file, a bad sector) its manifest tells.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_albert.config import AlbertError, read_json, unfinished_folder
+from keras_albert.training.distribution import (
+    random_states,
+    set_random_states,
+)
+from keras_albert.training.folders import write_json
+
+STATE_FOLDER = "state"
+MANIFEST_FILE = "manifest.json"
+PREFIX = "step-"
+
+State = dict[str, dict[str, np.ndarray]]  # group -> position -> array
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds."""
+
+    step: int
+    """optimizer steps done; the position in the data follows from it"""
+    state: State
+    """see `state_of`"""
+    logs: dict[str, float] | None
+    """training means, where the step ends an interval of the log"""
+    origin: dict
+    """what the run was made from: to go on with anything else is refused"""
+
+
+class Checkpoints:
+    """The checkpoints of a run, in a folder.
+
+    Args:
+        folder: made when the first one is saved.
+        keep: how many of the newest stay.
+        origin: see `Checkpoint`; JSON.
+    """
+
+    def __init__(self, folder: Path, keep: int, origin: dict):
+        self.folder = folder
+        self.keep = keep
+        self.origin = origin
+
+    def steps(self) -> list[int]:
+        """The steps of all complete checkpoints, ascending."""
+        names = [path.name for path in self.folder.glob(f"{PREFIX}*")]
+        return sorted(int(name.removeprefix(PREFIX)) for name in names)
+
+    def save(self, step: int, state: State, logs: dict | None) -> None:
+        """Writes a checkpoint whole or not at all.
+
+        Raises:
+            AlbertError: it cannot be written; earlier ones stay.
+        """
+        unfinished = None
+        try:
+            self.folder.mkdir(exist_ok=True)
+            unfinished = unfinished_folder(self.folder / "checkpoint")
+            _orbax().save((unfinished / STATE_FOLDER).resolve(), state)
+            content = {
+                "step": step,
+                "logs": logs,
+                "origin": self.origin,
+                "files": _digests(unfinished),
+            }
+            write_json(unfinished / MANIFEST_FILE, content)
+            final = self._path(step)
+            shutil.rmtree(final, ignore_errors=True)  # a damaged one
+            os.replace(unfinished, final)
+        except Exception as error:  # Orbax has many for a full disk
+            if unfinished:
+                shutil.rmtree(unfinished, ignore_errors=True)
+            reason = str(error).strip().split("\n")[0][:200]
+            raise AlbertError(
+                f"{self.folder}: the checkpoint of step {step} cannot be "
+                f"written ({reason}). Make room, then give the same command "
+                "again."
+            ) from error
+
+    def newest(self) -> Checkpoint | None:
+        """The newest undamaged checkpoint; None where there never was one.
+
+        Raises:
+            AlbertError: all are damaged, or the run was made from other data,
+                another config or on another backend.
+        """
+        for path in self.folder.glob("checkpoint.unfinished-*"):
+            shutil.rmtree(path)  # of a killed process
+        steps = self.steps()
+        for step in reversed(steps):
+            try:
+                found = self._read(step)
+            except AlbertError as error:
+                print(
+                    f"warning: {error} The checkpoint before it is used.",
+                    file=sys.stderr,
+                )
+                continue
+            self._check_origin(found)
+            return found
+        if steps:
+            raise AlbertError(
+                f"{self.folder}: every checkpoint is damaged. Choose another "
+                "output to begin anew."
+            )
+        return None
+
+    def prune(self, best: int | None) -> None:
+        """Removes all but the newest, and that of step `best`."""
+        for step in self.steps()[: -self.keep]:
+            if step != best:
+                shutil.rmtree(self._path(step))
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"{PREFIX}{step:08d}"
+
+    def _read(self, step: int) -> Checkpoint:
+        path = self._path(step)
+        content = read_json(path / MANIFEST_FILE)
+        try:
+            expected = content["files"]
+            found = _digests(path)
+            damaged = [
+                name
+                for name in sorted(expected.keys() | found.keys())
+                if expected.get(name) != found.get(name)
+            ]
+            if damaged:
+                raise AlbertError(f"{path}: {damaged[0]} is damaged.")
+            state = _orbax().load((path / STATE_FOLDER).resolve())
+            return Checkpoint(step, state, content["logs"], content["origin"])
+        except (KeyError, TypeError, AttributeError):
+            raise AlbertError(f"{path / MANIFEST_FILE}: damaged.") from None
+
+    def _check_origin(self, found: Checkpoint) -> None:
+        differing = [
+            name
+            for name in sorted(self.origin.keys() | found.origin.keys())
+            if self.origin.get(name) != found.origin.get(name)
+        ]
+        if differing:
+            raise AlbertError(
+                f"{self._path(found.step)}: the run was begun with another "
+                f"{', '.join(differing)}. Give the same to go on with it, or "
+                "choose another output."
+            )
+
+
+def state_of(model: keras.Model) -> State:
+    """A copy of all that training changes, of a compiled model.
+
+    Arrays by their position among the variables of a group; scalars as [1].
+    """
+    groups = {
+        group: [ops.convert_to_numpy(variable) for variable in variables]
+        for group, variables in _groups(model).items()
+    }
+    groups["random"] = random_states()
+    return {
+        # Copies: on PyTorch the arrays would change with the variables.
+        group: {str(i): np.array(a, ndmin=1) for i, a in enumerate(arrays)}
+        for group, arrays in groups.items()
+        if arrays  # Orbax keeps no empty group
+    }
+
+
+def restore_model(model: keras.Model, state: State) -> None:
+    """Sets the model's weights and optimizer to what `state_of` read.
+
+    Raises:
+        AlbertError: the state is that of another model.
+    """
+    model.optimizer.build(model.trainable_variables)
+    for group in ("trainable", "non_trainable", "optimizer"):
+        _restore_group(model, state, group)
+
+
+def restore_metrics(model: keras.Model, state: State) -> None:
+    """Sets the running means; the model has been called in `evaluate`."""
+    _restore_group(model, state, "metrics")
+
+
+def restore_random(state: State) -> None:
+    """Sets the backend's generators, if they are part of the state."""
+    saved = state.get("random", {})
+    set_random_states([saved[str(i)] for i in range(len(saved))])
+
+
+def _restore_group(model: keras.Model, state: State, group: str) -> None:
+    variables = _groups(model)[group]
+    saved = state.get(group, {})
+    shapes = [tuple(variable.shape) for variable in variables]
+    found = [saved[str(i)].shape for i in range(len(saved))]
+    if [shape or (1,) for shape in shapes] != found:
+        raise AlbertError(
+            f"The checkpoint is of another model: its {group} variables have "
+            f"the shapes {found}, expected {shapes}. Choose another output."
+        )
+    for i, variable in enumerate(variables):
+        variable.assign(np.reshape(saved[str(i)], shapes[i]))
+
+
+def _groups(model: keras.Model) -> dict[str, list[keras.Variable]]:
+    return {
+        "trainable": model.trainable_variables,
+        "non_trainable": model.non_trainable_variables,  # dropout seeds
+        "optimizer": model.optimizer.variables,
+        "metrics": model.metrics_variables,
+    }
+
+
+def _digests(folder: Path) -> dict[str, list]:
+    """Size and SHA-256 of every file below, but for the manifest."""
+    digests = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path != folder / MANIFEST_FILE:
+            name = path.relative_to(folder).as_posix()
+            digests[name] = [path.stat().st_size, digest_of(path)]
+    return digests
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _orbax():
+    # It takes seconds, and what only evaluates does without.
+    from orbax.checkpoint import v1
+
+    return v1
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """No other process goes on with the run in `folder` meanwhile.
+
+    The system releases the lock when the process ends, however it ends.
+
+    Raises:
+        AlbertError: another process holds it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such locks
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlbertError(
+                f"{folder}: another process is at work on this run. Wait for "
+                "it, or choose another output."
+            ) from None
+        yield
+    finally:
+        os.close(handle)

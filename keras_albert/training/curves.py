@@ -1,0 +1,158 @@
+"""The log of a run: log.csv, its curves as a picture, and TensorBoard's."""
+
+import csv
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+from keras_albert.config import (
+    CURVES_FILE,
+    LOG_FILE,
+    TENSORBOARD_FOLDER,
+    AlbertError,
+)
+from keras_albert.data.pretraining import import_tensorflow
+
+HELD_OUT = "val_"  # prefix of what was measured on held-out examples
+# Panels of the picture, in this order, where the log has such columns.
+PANELS = ("loss", "accuracy", "tokens_per_second")
+
+Row = dict[str, float | None]
+
+
+class RunLog:
+    """log.csv: a row an interval, with the step that ends it.
+
+    Args:
+        folder: of the run; the rows that its log.csv has are read.
+    """
+
+    def __init__(self, folder: Path):
+        self.path = folder / LOG_FILE
+        self.rows: list[Row] = []
+        if self.path.is_file():
+            with open(self.path, newline="", encoding="utf-8") as file:
+                self.rows = [_numbers(row) for row in csv.DictReader(file)]
+
+    def has(self, step: int) -> bool:
+        """Whether the interval that ends with this step was logged."""
+        return any(row["step"] == step for row in self.rows)
+
+    def append(self, row: Row) -> None:
+        """Adds a row; the file is whole at any time."""
+        self.rows.append(row)
+        self._write()
+
+    def keep_until(self, step: int) -> None:
+        """Forgets what came after `step`: it will be done again."""
+        kept = [row for row in self.rows if row["step"] <= step]
+        if len(kept) < len(self.rows):
+            self.rows = kept
+            self._write()
+
+    def best_step(self) -> int | None:
+        """The step of the lowest held-out loss; None if nothing is held out."""
+        measured = [row for row in self.rows if f"{HELD_OUT}loss" in row]
+        if not measured:
+            return None
+        return int(
+            min(measured, key=lambda row: row[f"{HELD_OUT}loss"])["step"]
+        )
+
+    def _write(self) -> None:
+        unfinished = self.path.with_name(f"unfinished-{LOG_FILE}")
+        with open(unfinished, "w", newline="", encoding="utf-8") as file:
+            names = list(self.rows[0]) if self.rows else ["step"]
+            writer = csv.DictWriter(file, names)
+            writer.writeheader()
+            writer.writerows(self.rows)
+        os.replace(unfinished, self.path)
+
+
+def _numbers(row: dict[str, str]) -> Row:
+    values = {k: float(v) if v else None for k, v in row.items()}
+    return {**values, "step": int(values["step"])}
+
+
+def can_draw() -> bool:
+    """Whether there is matplotlib."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def draw_curves(rows: list[Row], folder: Path) -> None:
+    """Writes curves.png: losses, accuracies and speed over the steps.
+
+    Training and held-out values of a quantity have one colour, the latter
+    with dots.
+    """
+    from matplotlib.figure import Figure
+
+    panels = {
+        panel: names
+        for panel in PANELS
+        if (names := [name for name in rows[0] if name.endswith(panel)])
+    }
+    figure = Figure(figsize=(5 * len(panels), 4), layout="constrained")
+    for axes, (panel, names) in zip(
+        figure.subplots(1, len(panels), squeeze=False)[0],
+        panels.items(),
+        strict=True,
+    ):
+        plain = list(dict.fromkeys(n.removeprefix(HELD_OUT) for n in names))
+        for name in names:
+            held_out = name.startswith(HELD_OUT)
+            axes.plot(
+                [row["step"] for row in rows],
+                [row[name] for row in rows],
+                ".--" if held_out else "-",
+                color=f"C{plain.index(name.removeprefix(HELD_OUT))}",
+                label=name.replace(HELD_OUT, "held-out ").replace("_", " "),
+            )
+        axes.set(xlabel="step", title=panel.replace("_", " "))
+        axes.legend()
+    unfinished = folder / f"unfinished-{CURVES_FILE}"
+    figure.savefig(unfinished, format="png")
+    os.replace(unfinished, folder / CURVES_FILE)
+
+
+def check_tensorboard() -> None:
+    """AlbertError unless the package is installed."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise AlbertError(
+            "--tensorboard needs a package that is not installed: "
+            "pip install 'keras-albert[tensorboard]'"
+        )
+
+
+class TensorBoard:
+    """The log as TensorBoard reads it: OUTPUT/tensorboard.
+
+    Not `keras.callbacks.TensorBoard`, which counts epochs where a run counts
+    steps, and would write a step twice when a run goes on.
+
+    Args:
+        folder: of the run.
+        rows: what was logged before.
+    """
+
+    def __init__(self, folder: Path, rows: list[Row]):
+        self._summary = import_tensorflow().summary
+        folder = folder / TENSORBOARD_FOLDER
+        shutil.rmtree(folder, ignore_errors=True)
+        self._writers = {
+            part: self._summary.create_file_writer(str(folder / part))
+            for part in ("train", "validation")
+        }
+        for row in rows:
+            self.write(row)
+
+    def write(self, row: Row) -> None:
+        """Adds a row of the log."""
+        for name, value in row.items():
+            part = "validation" if name.startswith(HELD_OUT) else "train"
+            if name != "step" and value is not None:
+                with self._writers[part].as_default(step=row["step"]):
+                    self._summary.scalar(name.removeprefix(HELD_OUT), value)
+        for writer in self._writers.values():
+            writer.flush()

@@ -1,0 +1,93 @@
+"""What a run shows while it trains."""
+
+import sys
+
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from keras_albert.training.curves import HELD_OUT, Row
+
+
+def progress_verbosity() -> int:
+    """Keras: a moving bar on a terminal, a line per epoch in a log."""
+    return 1 if sys.stdout.isatty() else 2
+
+
+class ProgressBar:
+    """Step, losses, tokens a second and time left, on a terminal.
+
+    Elsewhere nothing moves; `line` prints in both.
+
+    Args:
+        steps: of the whole run.
+    """
+
+    def __init__(self, steps: int):
+        self._progress = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[shown]}"),
+            transient=True,
+            disable=not sys.stdout.isatty(),
+        )
+        self._task = self._progress.add_task("", total=steps, shown="")
+
+    def __enter__(self):
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_):
+        self._progress.stop()
+
+    def begin_at(self, step: int) -> None:
+        """Time left is estimated from what follows."""
+        self._progress.reset(self._task, completed=step)
+
+    def update(self, step: int, values: Row) -> None:
+        """Shows the step, and the losses and speed up to it."""
+        if not self._progress.disable:
+            brief = {n: v for n, v in values.items() if n.endswith(_BRIEF)}
+            self._progress.update(
+                self._task, completed=step, shown=shown_values(brief)
+            )
+
+    def line(self, text: str) -> None:
+        """Prints a line above the bar."""
+        if self._progress.disable:
+            print(text, flush=True)
+        else:
+            self._progress.console.print(text, highlight=False)
+
+
+def shown_values(values: Row) -> str:
+    """A row of the log for a reader.
+
+    {"loss": 2.5, "val_loss": 2.75, "tokens_per_second": 1234.5} is
+    "loss 2.5 (held-out 2.75), 1,234 tokens/s".
+    """
+    parts = []
+    for name, value in values.items():
+        if name in _WORDS and value is not None:
+            parts.append(_WORDS[name].format(value))
+        elif not name.startswith(HELD_OUT) and not name.endswith(_UNSHOWN):
+            held_out = values.get(HELD_OUT + name)
+            beside = "" if held_out is None else f" (held-out {held_out:.4g})"
+            parts.append(f"{name.replace('_', ' ')} {value:.4g}{beside}")
+    return ", ".join(parts)
+
+
+_WORDS = {
+    "learning_rate": "learning rate {:.3g}",
+    "tokens_per_second": "{:,.0f} tokens/s",
+    "model_flops_utilization": "{:.1%} of the device's peak",
+}
+_BRIEF = ("loss", "tokens_per_second")
+# What the others say already.
+_UNSHOWN = (*_WORDS, "step", "cross_entropy")

@@ -1,0 +1,210 @@
+"""Processes that are killed at any moment lose nothing."""
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from keras_albert import load_pretrained
+from keras_albert.cli import main
+from keras_albert.config import AlbertConfig
+from keras_albert.training.checkpointing import Checkpoints
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow",
+    reason="no backend has a part in how a process dies; what a run restores "
+    "is tested on each in test_fitting.py",
+)
+KILLS, STEPS = 20, 33
+CONFIG = AlbertConfig(
+    vocab_size=160,
+    embedding_size=8,
+    hidden_size=12,
+    num_hidden_layers=1,
+    num_attention_heads=3,
+    intermediate_size=16,
+    max_position_embeddings=32,
+    hidden_dropout_prob=0.1,
+    initializer_range=0.1,
+)
+# Imports once and forks a process for each command, as a life of seconds
+# would be spent on imports. Nothing of a run is shared: TensorFlow begins in
+# the child.
+SERVER = """
+import json, os, sys
+import tensorflow as tf
+import matplotlib.figure
+from orbax.checkpoint import v1
+from keras_albert.cli import main
+import keras_albert.training.pretrain
+
+for line in sys.stdin:
+    arguments, output = json.loads(line)
+    pid = os.fork()
+    if not pid:
+        tf.config.run_functions_eagerly(True)  # starts at once
+        file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        status = 0
+        try:
+            main(arguments)
+        except SystemExit as stop:
+            status = stop.code
+        sys.stdout.flush()
+        os._exit(status)
+    print(pid, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+class Processes:
+    """Runs `pretrain` in one process after the other."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.server = subprocess.Popen(
+            [sys.executable, "-c", SERVER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def pretrain(self, output, *options, until=None) -> tuple[int, str]:
+        """Exit status and what was printed.
+
+        Args:
+            output: folder of the run.
+            until: called with the process's id until it returns True.
+        """
+        printed = self.folder / f"{output.name}.txt"
+        printed.unlink(missing_ok=True)
+        arguments = (
+            ["pretrain", "--data", str(self.folder / "shards")]
+            + ["--config", str(self.folder / "config.json")]
+            + ["--validation", str(self.folder / "shards")]
+            + ["--validation-steps=1", f"--steps={STEPS}", "--batch-size=2"]
+            + ["--warmup-steps=6", "--validate-every=11"]
+            + ["--optimizer.learning-rate=0.005"]
+            + ["--examples.sequence-length=24", "--output", str(output)]
+        )
+        request = json.dumps([[*arguments, *options], str(printed)])
+        print(request, file=self.server.stdin, flush=True)
+        pid = int(self.server.stdout.readline())
+        while until and not until(pid):
+            time.sleep(0.01)
+        status = int(self.server.stdout.readline())
+        return status, printed.read_text() if printed.exists() else ""
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory, tiny_lines, tiny_vocab):
+    folder = tmp_path_factory.mktemp("resume")
+    documents = ["\n".join(tiny_lines[i : i + 12]) for i in range(0, 240, 12)]
+    (folder / "train.txt").write_text("\n\n".join(documents))
+    CONFIG.to_json(folder / "config.json")
+    main(
+        ["prepare", "--input", str(folder / "train.txt")]
+        + ["--vocab", str(tiny_vocab), "--output", str(folder / "shards")]
+    )
+    processes = Processes(folder)
+    yield processes
+    processes.server.stdin.close()
+    processes.server.wait(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(processes):
+    output = processes.folder / "uninterrupted"
+    status, printed = processes.pretrain(output)
+    assert status == 0, printed
+    return output
+
+
+def newest_step(output) -> int:
+    names = [path.name for path in output.glob("checkpoints/step-*")]
+    return max((int(name.removeprefix("step-")) for name in names), default=0)
+
+
+def assert_same_end(output, other):
+    """Every bit of the state, the model, and the log but for its speeds."""
+    states, logs = [], []
+    for folder in (output, other):
+        path = folder / "checkpoints" / f"step-{STEPS:08d}" / "manifest.json"
+        origin = json.loads(path.read_text())["origin"]
+        found = Checkpoints(folder / "checkpoints", 2, origin).newest()
+        assert found.step == STEPS
+        states.append(found.state)
+        with open(folder / "log.csv") as file:
+            rows = list(csv.DictReader(file))
+        for row in rows:
+            del row["tokens_per_second"], row["model_flops_utilization"]
+        logs.append(rows)
+    assert [row["step"] for row in logs[0]] == ["11", "22", "33"]
+    assert logs[0] == logs[1]
+    for group, arrays in states[0].items():
+        if group != "metrics":
+            for key, array in arrays.items():
+                np.testing.assert_array_equal(array, states[1][group][key])
+    models = [load_pretrained(each)[0] for each in (output, other)]
+    for a, b in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_killed_twenty_times(processes, uninterrupted):
+    """kill -9 while it starts, trains, saves or validates; then SIGTERM.
+
+    A life ends after a random time, or before it comes too far for twenty.
+    """
+    output = processes.folder / "killed"
+    rng = random.Random(3)
+    for life in range(KILLS):
+        begun, after = newest_step(output), rng.choice([0, 1, 1, 2])
+        delay = rng.uniform(0, 2 if after == 0 else 0.5)
+        far = STEPS * (life + 1) // (KILLS + 1)
+        since = None
+
+        def kill(pid, begun=begun, after=after, delay=delay, far=far):
+            nonlocal since
+            step = newest_step(output)
+            if since is None and step >= begun + after:
+                since = time.monotonic()
+            waited = since is not None and time.monotonic() - since >= delay
+            if waited or (step > begun and step >= far):
+                os.kill(pid, signal.SIGKILL)
+                return True
+            return False
+
+        status, printed = processes.pretrain(
+            output, "--checkpoint-every=1", until=kill
+        )
+        assert status == -signal.SIGKILL, printed
+    killed = newest_step(output)
+    assert 0 < killed < STEPS
+
+    def terminate(pid):
+        if newest_step(output) == killed:
+            return False
+        os.kill(pid, signal.SIGTERM)
+        return True
+
+    status, printed = processes.pretrain(
+        output, "--checkpoint-every=1", until=terminate
+    )
+    assert status == 0 and "warning: " not in printed
+    assert f"going on from step {killed} of {STEPS}" in printed
+    step = newest_step(output)
+    assert f"stopped at step {step} of {STEPS}; the same command" in printed
+    status, printed = processes.pretrain(output)
+    assert status == 0, printed
+    assert f"going on from step {step}" in printed
+    assert_same_end(output, uninterrupted)

@@ -1,0 +1,107 @@
+"""Options from files, and mistakes in them."""
+
+import pytest
+
+from keras_albert.cli import _parse
+from keras_albert.cli import main as command
+from keras_albert.config import (
+    AlbertError,
+    OptimizerConfig,
+    PretrainRun,
+    claim_folder,
+)
+
+pytestmark = pytest.mark.any_backend
+
+TOML = """
+data = "shards"
+output = "pretrained"
+steps = 500
+warmup_steps = 50
+remat = true
+
+[optimizer]
+learning_rate = 0.01
+beta_1 = 0.8
+
+[examples]
+ngram = 2
+"""
+
+
+@pytest.fixture
+def toml(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(TOML)
+    return str(path)
+
+
+def test_a_file_is_its_options(toml):
+    run = _parse(["pretrain", "--file", toml])
+    assert (str(run.data), run.steps, run.remat) == ("shards", 500, True)
+    assert run.optimizer == OptimizerConfig(learning_rate=0.01, beta_1=0.8)
+    assert run.examples.ngram == 2
+    assert run.batch_size == PretrainRun.batch_size
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--steps=70", "--file", "FILE", "--set=steps=60"],
+        ["--set", "steps=60", "--file=FILE", "--steps", "70"],
+    ],
+)
+def test_options_win_over_set_and_set_over_the_file(toml, options):
+    options = [option.replace("FILE", toml) for option in options]
+    run = _parse(
+        ["pretrain", *options, "--set", "optimizer.learning-rate=0.002"]
+        + ["--set", "remat=false", "--set", "config=a=b.json"]
+    )
+    assert run.steps == 70
+    assert run.optimizer == OptimizerConfig(learning_rate=0.002, beta_1=0.8)
+    assert not run.remat
+    assert str(run.config) == "a=b.json"
+
+
+def test_run_json_of_a_run_is_a_file(toml, tmp_path):
+    run = _parse(["pretrain", "--file", toml, "--output", str(tmp_path / "o")])
+    folder = claim_folder(run.output, run)
+    assert _parse(["pretrain", "--file", str(folder / "run.json")]) == run
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("stepps = 3", [], "--file: there is no option `stepps`. Did you mean"),
+        ("[optimizer]\nlearning_rat = 1.0", [], "`optimizer.learning_rate`?"),
+        ("[optimiser]\nbeta_1 = 0.5", [], "Did you mean `optimizer.beta_1`?"),
+        ("zzz = 3", [], "no option `zzz`. See --help"),
+        ("steps = ", [], "not a TOML file"),
+        ("remat = 1", [], "`remat` must be true or false. Received: 1"),
+        ("steps = 0", [], "steps=0"),
+        ("", ["--set", "step=3"], "--set: there is no option `step`."),
+        ("", ["--set", "steps"], "`--set` takes option=value"),
+        ("", ["--set"], "`--set` takes option=value"),
+        ("", ["--file=absent.toml"], "absent.toml"),
+        ("", ["--file=absent.json"], "absent.json: no such file"),
+    ],
+)
+def test_mistakes(tmp_path, capsys, content, options, message):
+    """One line, and status 2."""
+    path = tmp_path / "run.toml"
+    path.write_text(content)
+    with pytest.raises(SystemExit) as stop:
+        command(
+            ["pretrain", "--data=a", "--output=b", f"--file={path}", *options]
+        )
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("error: ") and "\n" not in error, error
+    assert message in error
+
+
+def test_json_that_is_no_run(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_text("[1]")
+    with pytest.raises(AlbertError, match="expected options"):
+        _parse(["pretrain", "--file", str(path)])

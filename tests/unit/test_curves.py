@@ -1,0 +1,188 @@
+"""The log of a run, its picture, its numbers of speed."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from keras_albert.config import AlbertConfig, AlbertError, ExampleConfig
+from keras_albert.training import curves
+from keras_albert.training.curves import RunLog, TensorBoard, draw_curves
+from keras_albert.training.flops import (
+    SpeedMeter,
+    Work,
+    flops_per_example,
+    matrix_product_peak,
+)
+from keras_albert.training.progress import shown_values
+
+pytestmark = pytest.mark.any_backend
+
+
+def rows(*steps):
+    return [
+        {
+            "step": step,
+            "learning_rate": 0.001,
+            "loss": 7.0 - step / 10,
+            "mlm_accuracy": step / 50,
+            "val_loss": abs(step - 20) + 0.1,
+            "val_mlm_accuracy": step / 60,
+            "tokens_per_second": None if step == 10 else 1e4 / 3,
+        }
+        for step in steps
+    ]
+
+
+def test_log_goes_on_without_doubles(tmp_path):
+    log = RunLog(tmp_path)
+    assert log.best_step() is None
+    for row in rows(10, 20, 30):
+        log.append(row)
+    again = RunLog(tmp_path)
+    assert again.rows == rows(10, 20, 30), "every digit, and what is missing"
+    again.keep_until(25)
+    again.append(rows(30)[0])
+    with open(tmp_path / "log.csv") as file:
+        assert [row["step"] for row in csv.DictReader(file)] == [
+            "10",
+            "20",
+            "30",
+        ]
+    assert again.has(20) and not again.has(25)
+    assert again.best_step() == 20
+    again.keep_until(0)
+    assert RunLog(tmp_path).rows == []
+
+
+def test_picture_has_the_curves(tmp_path):
+    image = pytest.importorskip("matplotlib.image")
+    draw_curves(rows(10), tmp_path)
+    one = image.imread(tmp_path / "curves.png")
+    draw_curves(rows(10, 20, 30), tmp_path)
+    three = image.imread(tmp_path / "curves.png")
+    assert three.shape == one.shape
+    assert three.shape[1] == 3 * 500, "loss, accuracy and speed"
+    # matplotlib's first colour: a curve is more than its sample in the legend.
+    blue = np.array([0x1F, 0x77, 0xB4]) / 255
+    curve, dot = (
+        (np.abs(picture[..., :3] - blue).max(-1) < 0.02).sum()
+        for picture in (three, one)
+    )
+    assert curve > dot + 200
+    assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
+
+
+def test_tensorboard_has_the_rows_once(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing import event_accumulator
+    from tensorboard.util import tensor_util
+
+    TensorBoard(tmp_path, rows(10, 20)).write(rows(30)[0])
+    TensorBoard(tmp_path, rows(10, 20)).write(rows(30)[0])  # goes on from 20
+    for part, expected in (("train", [6, 5, 4]), ("validation", None)):
+        events = event_accumulator.EventAccumulator(
+            str(tmp_path / "tensorboard" / part)
+        )
+        events.Reload()
+        found = events.Tensors("loss")
+        assert [event.step for event in found] == [10, 20, 30]
+        values = [
+            float(tensor_util.make_ndarray(event.tensor_proto))
+            for event in found
+        ]
+        assert expected is None or values == expected
+
+
+def test_missing_packages(monkeypatch):
+    monkeypatch.setattr(curves.importlib.util, "find_spec", lambda name: None)
+    assert not curves.can_draw()
+    with pytest.raises(AlbertError, match=r"keras-albert\[tensorboard\]"):
+        curves.check_tensorboard()
+
+
+TINY = AlbertConfig(
+    vocab_size=101,
+    embedding_size=3,
+    hidden_size=10,
+    num_hidden_layers=4,
+    num_attention_heads=2,
+    intermediate_size=7,
+    max_position_embeddings=13,
+)
+EXAMPLES = ExampleConfig(sequence_length=11, max_predictions=5)
+
+
+def test_operations_by_hand():
+    """Multiply-adds of one example, forward; times 2, times 3 with backward.
+
+    Projection 11 x 3 x 10 = 330. A layer: query, key, value and output
+    11 x 4 x 100 = 4400; scores and weighted sum 2 x 11 x 11 x 10 = 2420;
+    feed-forward 11 x 2 x 70 = 1540. Masked LM: 5 x 3 x 10 = 150 and
+    5 x 3 x 101 = 1515. Pooler and order: 100 + 20.
+    """
+    layers = 4 * (4400 + 2420 + 1540)
+    expected = 6 * (330 + layers + 150 + 1515 + 120)
+    assert flops_per_example(TINY, EXAMPLES) == expected
+    shared = TINY.replace(sharing="none", num_hidden_groups=2)
+    assert flops_per_example(shared, EXAMPLES) == expected
+    # Rank 2: four of 2 x (10 + 10), two of 2 x (10 + 7), a token.
+    relaxed = TINY.replace(relaxed_rank=2)
+    more = 6 * 4 * 11 * (4 * 40 + 2 * 34)
+    assert flops_per_example(relaxed, EXAMPLES) == expected + more
+    equal = TINY.replace(embedding_size=10)
+    assert flops_per_example(equal, EXAMPLES) == 6 * (
+        layers + 5 * 10 * (10 + 101) + 120
+    )
+
+
+def test_base_is_as_large_as_its_parameters_say():
+    """6 operations a token for each of 85 M weights used, and attention."""
+    flops = flops_per_example(AlbertConfig(), ExampleConfig()) / 512
+    encoder = 12 * (4 * 768**2 + 2 * 768 * 3072) + 128 * 768
+    attention = 12 * 2 * 512 * 768
+    assert flops == pytest.approx(6 * (encoder + attention), rel=0.02)
+
+
+def test_speed_leaves_out_the_first_step_and_pauses():
+    now = [0.0]
+    meter = SpeedMeter(Work(100, 4e3, 1e4), clock=lambda: now[0])
+    meter.start()
+    for seconds in (50.0, 2.0, 2.0):  # the first compiles
+        assert meter.reading()["tokens_per_second"] is None or seconds == 2
+        now[0] += seconds
+        meter.step()
+    now[0] += 1000.0  # validation
+    meter.start()
+    now[0] += 5.0
+    meter.step()
+    # Three steps in nine seconds.
+    reading = meter.reading()
+    assert reading["tokens_per_second"] == pytest.approx(100 / 3)
+    assert reading["model_flops_utilization"] == pytest.approx(4e3 / 3 / 1e4)
+    meter.reset()
+    assert meter.reading()["tokens_per_second"] is None
+    assert SpeedMeter(None).reading() == {}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_peak_is_a_speed_of_this_century(dtype):
+    assert 1e6 < matrix_product_peak(dtype) < 1e16
+
+
+def test_a_row_for_a_reader():
+    row = {
+        "step": 5,
+        "learning_rate": 0.00125,
+        "loss": 2.5,
+        "mlm_accuracy": 0.123456,
+        "mlm_cross_entropy": 2.25,
+        "val_loss": 2.75,
+        "tokens_per_second": 1234.5,
+        "model_flops_utilization": 0.314,
+    }
+    assert shown_values(row) == (
+        "learning rate 0.00125, loss 2.5 (held-out 2.75), mlm accuracy 0.1235, "
+        "1,234 tokens/s, 31.4% of the device's peak"
+    )
+    assert shown_values({"tokens_per_second": None, "loss": 1.0}) == "loss 1"

@@ -1,0 +1,413 @@
+"""Runs that are stopped, damaged or diverge, of a model of a moment."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from small import BATCH, CONFIG, LENGTH, PREDICTIONS, numpy, signalled
+
+from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.masked_lm import AlbertForPretraining
+from keras_albert.training import fitting
+from keras_albert.training.checkpointing import Checkpoints, locked
+from keras_albert.training.curves import RunLog
+from keras_albert.training.fitting import Timetable, fit_into_folder
+from keras_albert.training.flops import Work
+from keras_albert.training.folders import ModelFolder, load_model
+from keras_albert.training.optimizer import Lamb
+from keras_albert.training.pretrain import compile_for_pretraining
+from keras_albert.training.schedules import WarmupPolynomialDecay
+
+STEPS = 50
+# Kept after 7, 14, 20, 21, 28, 35, 40, ...; validated after 20, 40 and 50.
+TIMETABLE = Timetable(
+    steps=STEPS, validate_every=20, checkpoint_every=7, keep_checkpoints=2
+)
+TINY: AlbertConfig = CONFIG.replace(
+    num_hidden_layers=1,
+    hidden_dropout_prob=0.1,
+    attention_probs_dropout_prob=0.1,
+)
+ORIGIN = {"data": "numbers"}
+
+
+def batches(steps, seed=0):
+    """Dataset of `steps` batches."""
+    rng = np.random.default_rng(seed)
+    shape = (steps, BATCH, LENGTH)
+    by_prediction = (steps, BATCH, PREDICTIONS)
+    ids = rng.integers(5, CONFIG.vocab_size, shape).astype("int32")
+    x = {
+        "token_ids": ids,
+        "segment_ids": rng.integers(0, 2, shape).astype("int32"),
+        "padding_mask": np.ones(shape, "int32"),
+        "masked_positions": rng.integers(0, LENGTH, by_prediction).astype(
+            "int32"
+        ),
+    }
+    y = {
+        "mlm": rng.integers(5, CONFIG.vocab_size, by_prediction).astype(
+            "int32"
+        ),
+        "sop": rng.integers(0, 2, (steps, BATCH)).astype("int32"),
+    }
+    weight = {
+        "mlm": np.ones(by_prediction, "float32"),
+        "sop": np.ones((steps, BATCH), "float32"),
+    }
+    return x, y, weight
+
+
+TRAINING, HELD_OUT = batches(STEPS), batches(2, seed=1)
+
+
+def fresh_model(seed=0, **optimizer):
+    keras.utils.set_random_seed(seed)
+    model = AlbertForPretraining(AlbertBackbone(TINY))
+    rate = WarmupPolynomialDecay(0.01, STEPS, 5)
+    compile_for_pretraining(model, Lamb(rate, **optimizer))
+    return model
+
+
+def fit(folder, timetable=TIMETABLE, *, arrays=TRAINING, model=None, **options):
+    folder.mkdir(exist_ok=True)
+    content = ModelFolder(model or fresh_model(), None, {"task": "weights"})
+
+    def batches_from(step):
+        whole = tf.data.Dataset.from_tensor_slices(arrays)
+        return whole.skip(step * timetable.accumulate)
+
+    return fit_into_folder(
+        content,
+        folder,
+        batches_from,
+        timetable,
+        origin=ORIGIN,
+        validation=tf.data.Dataset.from_tensor_slices(HELD_OUT),
+        **options,
+    )
+
+
+def checkpoints(folder):
+    return Checkpoints(folder / "checkpoints", 2, ORIGIN)
+
+
+def same_end(folder, other):
+    """Whether two runs ended in the same state, with the same log.
+
+    Bit for bit, but for PyTorch, which promises no more than 1e-6.
+    """
+    tolerance = 1e-6 if keras.backend.backend() == "torch" else 0.0
+    ends = [checkpoints(each).newest() for each in (folder, other)]
+    assert ends[0].step == ends[1].step == STEPS
+    a, b = (end.state for end in ends)
+    for group in ("trainable", "non_trainable", "optimizer"):
+        assert a[group].keys() == b[group].keys() != set()
+        for key in a[group]:
+            np.testing.assert_allclose(
+                a[group][key], b[group][key], rtol=0, atol=tolerance
+            )
+    rows = [RunLog(each).rows for each in (folder, other)]
+    assert [row["step"] for row in rows[0]] == [20, 40, 50]
+    for ours, theirs in zip(*rows, strict=True):
+        assert ours == pytest.approx(theirs, rel=0, abs=10 * tolerance)
+    models = [load_model(each / "model.keras") for each in (folder, other)]
+    for ours, theirs in zip(*(m.get_weights() for m in models), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    fit(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_pictures():
+    """They are tested elsewhere, and each takes a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fitting, "can_draw", lambda: False)
+        yield
+
+
+def test_stopped_twice_is_as_if_nothing_had_been(
+    tmp_path, uninterrupted, capsys
+):
+    """In the middle of an interval, then in a validation.
+
+    Another seed begins each process: what is drawn must come from the file.
+    """
+    with (
+        signalled(signal.SIGTERM, step=13),
+        pytest.raises(SystemExit) as stop,
+    ):
+        fit(tmp_path)
+    assert stop.value.code == 0
+    error = capsys.readouterr().err
+    assert "stopped at step 13 of 50; the same command goes on" in error
+    assert checkpoints(tmp_path).steps() == [7, 13]
+    with (
+        signalled(signal.SIGINT),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        fit(tmp_path, model=fresh_model(seed=1))
+    assert "stopped at step 20" in capsys.readouterr().err
+    assert RunLog(tmp_path).rows == []
+    fit(tmp_path, model=fresh_model(seed=2))
+    assert "going on from step 20 of 50" in capsys.readouterr().out
+    same_end(tmp_path, uninterrupted)
+
+
+def damage(checkpoint, how):
+    if how == "no manifest":
+        (checkpoint / "manifest.json").unlink()
+        return
+    files = [p for p in (checkpoint / "state").rglob("*") if p.is_file()]
+    file = max(files, key=lambda path: path.stat().st_size)
+    if how == "no file":
+        file.unlink()
+        return
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content[: -1 if how == "truncated" else None])
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, uninterrupted, capsys):
+    """After step 50 it goes back to 49, and arrives at the same end."""
+    folder = tmp_path / "run"
+    shutil.copytree(uninterrupted, folder)
+    damage(folder / "checkpoints" / "step-00000050", "truncated")
+    fit(folder, model=fresh_model(seed=3))
+    captured = capsys.readouterr()
+    assert "step-00000050" in captured.err
+    assert "The checkpoint before it is used." in captured.err
+    assert "going on from step 49 of 50" in captured.out
+    same_end(folder, uninterrupted)
+
+
+def with_nan(step):
+    x, y, weight = TRAINING
+    mlm = weight["mlm"].copy()
+    mlm[step - 1, 1, 2] = np.nan
+    return x, y, {**weight, "mlm": mlm}
+
+
+def test_a_loss_that_is_not_finite_is_named(tmp_path):
+    with pytest.raises(AlbertError) as error:
+        fit(tmp_path, arrays=with_nan(18))
+    message = str(error.value)
+    assert "diverged at step 18: the loss is nan" in message
+    assert "Lower the learning rate" in message
+    assert message.endswith("keeps the checkpoint of step 14.")
+    assert checkpoints(tmp_path).newest().step == 14
+
+
+def test_nothing_is_left_of_a_run_that_kept_nothing(tmp_path):
+    with pytest.raises(AlbertError, match=r"step 3: .* is removed"):
+        fit(tmp_path / "run", arrays=with_nan(3))
+    assert not (tmp_path / "run").exists()
+
+
+def test_parts_of_a_batch_are_the_batch():
+    """Four steps of three parts, and of the whole; clipping acts in each.
+
+    Every row has equally many predictions: otherwise a part's mean counts as
+    much as another's, where the batch has one mean. A low rate, as the bias of
+    the key, whose gradient is nothing but rounding, moves with it.
+    """
+    weights = []
+    for parts in (3, 1):
+        keras.utils.set_random_seed(0)
+        model = AlbertForPretraining(
+            AlbertBackbone(
+                TINY.replace(
+                    hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+                )
+            )
+        )
+        optimizer = Lamb(
+            WarmupPolynomialDecay(0.002, 8, 2),
+            global_clipnorm=0.1,
+            gradient_accumulation_steps=parts if parts > 1 else None,
+        )
+        compile_for_pretraining(model, optimizer)
+        rows = BATCH * 3 // parts
+        arrays = tf.nest.map_structure(
+            lambda a, rows=rows: a[:12].reshape(-1, rows, *a.shape[2:]),
+            TRAINING,
+        )
+        dataset = tf.data.Dataset.from_tensor_slices(arrays)
+        model.fit(dataset, shuffle=False, verbose=0)
+        assert int(numpy(optimizer.iterations)) == 4
+        weights.append(model.get_weights())
+    for parts, whole in zip(*weights, strict=True):
+        np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-6)
+
+
+def test_accumulated_steps(tmp_path, capsys):
+    """25 steps of two batches each; the speed counts both."""
+    timetable = Timetable(
+        steps=25,
+        validate_every=25,
+        checkpoint_every=25,
+        keep_checkpoints=1,
+        accumulate=2,
+    )
+    model = fresh_model(gradient_accumulation_steps=2)
+    row = fit(tmp_path, timetable, model=model, work=Work(100, 1e6, 1e12))
+    assert row["step"] == 25
+    assert int(numpy(model.optimizer.iterations)) == 25
+    assert row["model_flops_utilization"] == pytest.approx(
+        row["tokens_per_second"] * 1e6 / 100 / 1e12
+    )
+    assert "tokens/s" in capsys.readouterr().out
+
+
+def test_averages_are_evaluated_and_saved(tmp_path):
+    """The run itself goes on with the weights."""
+    timetable = Timetable(
+        steps=12, validate_every=6, checkpoint_every=6, keep_checkpoints=2
+    )
+    arrays = tf.nest.map_structure(lambda a: a[:12], TRAINING)
+    model = fresh_model(use_ema=True, ema_momentum=0.8)
+    row = fit(tmp_path, timetable, arrays=arrays, model=model)
+    saved = load_model(tmp_path / "model.keras")
+    state = checkpoints(tmp_path).newest().state
+    by_position = [
+        [state[group][str(i)] for i in range(len(state[group]))]
+        for group in ("trainable", "optimizer")
+    ]
+    weights, optimizer = by_position
+    averages = optimizer[1 : 1 + len(weights)]  # after `iterations`
+    assert np.abs(averages[0] - weights[0]).max() > 1e-4
+    ours = [numpy(v) for v in saved.trainable_variables]
+    for a, b in zip(ours, averages, strict=True):
+        np.testing.assert_array_equal(a, b)
+    compile_for_pretraining(saved, "sgd")
+    held_out = tf.data.Dataset.from_tensor_slices(HELD_OUT)
+    measured = saved.evaluate(held_out, return_dict=True, verbose=0)
+    assert measured["loss"] == pytest.approx(row["val_loss"], abs=1e-5)
+    # The averages are not the weights that the second half began with.
+    plain = tmp_path / "plain"
+    fit(plain, timetable, arrays=arrays)
+    end = checkpoints(plain).newest().state["trainable"]
+    for i, weight in enumerate(weights):
+        np.testing.assert_allclose(weight, end[str(i)], atol=1e-6)
+
+
+ARRAYS = {"trainable": {"0": np.arange(3000.0), "1": np.array([7], "uint32")}}
+
+
+@pytest.mark.any_backend
+def test_newest_and_best_are_kept(tmp_path):
+    kept = checkpoints(tmp_path)
+    for step in range(1, 7):
+        kept.save(step, ARRAYS, None)
+        kept.prune(best=2)
+    assert kept.steps() == [2, 5, 6]
+    found = kept.newest()
+    assert found.step == 6 and found.logs is None
+    np.testing.assert_array_equal(found.state["trainable"]["0"], range(3000))
+    assert found.state["trainable"]["1"].dtype == "uint32"
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    "how", ["truncated", "changed", "no file", "no manifest"]
+)
+def test_damage_is_seen(tmp_path, how, capsys):
+    kept = checkpoints(tmp_path)
+    for step in (4, 5):
+        kept.save(step, ARRAYS, None)
+    damage(kept.folder / "step-00000005", how)
+    assert kept.newest().step == 4
+    error = capsys.readouterr().err
+    assert "warning: " in error and "step-00000005" in error
+    assert "The checkpoint before it is used." in error
+    kept.save(5, ARRAYS, None)
+    assert kept.newest().step == 5
+
+
+@pytest.mark.any_backend
+def test_no_room(tmp_path):
+    """A limit on the size of files, as a full disk; the first one stays."""
+    kept = checkpoints(tmp_path)
+    kept.save(1, ARRAYS, None)
+    large = {"trainable": {"0": np.random.default_rng(0).random(300_000)}}
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+        with pytest.raises(AlbertError, match=r"step 2 cannot be written.*Mak"):
+            kept.save(2, large, None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [p.name for p in kept.folder.iterdir()] == ["step-00000001"]
+    assert kept.newest().step == 1
+
+
+@pytest.mark.any_backend
+def test_another_origin_is_refused(tmp_path):
+    checkpoints(tmp_path).save(4, ARRAYS, None)
+    other = Checkpoints(tmp_path / "checkpoints", 2, {"data": "others"})
+    with pytest.raises(AlbertError, match="begun with another data"):
+        other.newest()
+
+
+@pytest.mark.any_backend
+def test_all_damaged(tmp_path, capsys):
+    kept = checkpoints(tmp_path)
+    kept.save(4, ARRAYS, None)
+    manifest = kept.folder / "step-00000004" / "manifest.json"
+    for content in ("", "[]", json.dumps({"files": {}})):
+        manifest.write_text(content)
+        with pytest.raises(AlbertError, match="every checkpoint is damaged"):
+            kept.newest()
+        assert "step-00000004" in capsys.readouterr().err
+
+
+@pytest.mark.any_backend
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    kept = checkpoints(tmp_path)
+    kept.save(4, ARRAYS, None)
+    half = kept.folder / "checkpoint.unfinished-x"
+    half.mkdir()
+    (half / "manifest.json").write_text("{")
+    assert kept.steps() == [4]
+    assert kept.newest().step == 4
+    assert not half.exists()
+
+
+@pytest.mark.any_backend
+def test_one_process_at_a_time(tmp_path):
+    with (
+        locked(tmp_path),
+        pytest.raises(AlbertError, match="another process"),
+        locked(tmp_path),
+    ):
+        pass
+    with locked(tmp_path):
+        pass
+
+
+@pytest.mark.any_backend
+def test_second_signal_does_not_wait():
+    stop = fitting.StopRequest()
+    before = signal.getsignal(signal.SIGTERM)
+    with stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.signal == signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) == before
+    thread = threading.Thread(target=stop.__enter__)
+    thread.start()  # would raise
+    thread.join()
