@@ -62,7 +62,7 @@ $(BIN)/python:
 $(VENV)/installed-tensorflow: constraints.txt pyproject.toml | $(BIN)/python
 	$(PIP) $(TENSORFLOW)
 	$(PIP) --no-deps tensorflow-text
-	$(PIP) --editable .
+	$(PIP) --editable ".[plots]"
 	@touch $@
 
 $(VENV)/installed-jax: $(VENV)/installed-tensorflow

@@ -44,6 +44,8 @@ from keras_albert.training.optimizer import make_optimizer
 from keras_albert.training.schedules import WarmupPolynomialDecay
 
 MANY_GIGABYTES = 8  # of activations: worth a word before a run
+# As a reader of the report knows them.
+SENTENCE_TASK_NAMES = {"sop": "sentence-order", "nsp": "next-sentence"}
 FAR_BATCH = 2  # times the paper's, or a part of it: worth a word, too
 
 
@@ -98,7 +100,10 @@ def pretrain(run: PretrainRun) -> dict:
     model = AlbertForPretraining(
         AlbertBackbone(
             config, loop=run.loop, remat=run.remat, dtype=run.precision
-        )
+        ),
+        None
+        if run.examples.sentence_task == "none"
+        else run.examples.sentence_task,
     )
     if source and (fresh := warm_start(model, source)):
         print(f"{run.warm_start} has no weights for {', '.join(fresh)}")
@@ -181,7 +186,7 @@ def pretrain(run: PretrainRun) -> dict:
 def compile_for_pretraining(
     model: AlbertForPretraining, optimizer: keras.optimizers.Optimizer | str
 ) -> None:
-    """Both published losses with equal weight, and both accuracies."""
+    """The published losses with equal weight, and their accuracies."""
 
     def metrics():
         # The cross-entropy over all predictions: the losses that Keras logs
@@ -193,10 +198,11 @@ def compile_for_pretraining(
             ),
         ]
 
+    tasks = [task for task in ("mlm", model.sentence_task) if task]
     model.compile(
         optimizer=optimizer,
-        loss={"mlm": WeightedCrossEntropy(), "sop": WeightedCrossEntropy()},
-        weighted_metrics={"mlm": metrics(), "sop": metrics()},
+        loss={task: WeightedCrossEntropy() for task in tasks},
+        weighted_metrics={task: metrics() for task in tasks},
     )
 
 
@@ -207,22 +213,22 @@ def held_out_report(measured: dict, batches) -> dict:
         measured: accuracies and cross-entropies as `evaluate` names them.
         batches: the (x, y, sample_weight) that were evaluated.
     """
-    mlm_labels, sop_labels = [], []
+    labels: dict[str, list[np.ndarray]] = {}
     for _, y, weight in batches.as_numpy_iterator():
-        mlm_labels.append(y["mlm"][weight["mlm"] > 0])
-        sop_labels.append(y["sop"][weight["sop"] > 0])
-    mlm_labels = np.concatenate(mlm_labels)
-    sop_labels = np.concatenate(sop_labels)
-    return {
-        "mlm_loss": measured["mlm_cross_entropy"],
-        "mlm_accuracy": measured["mlm_accuracy"],
-        "mlm_baseline": _best_constant_guess(mlm_labels),
-        "mlm_count": len(mlm_labels),
-        "sop_loss": measured["sop_cross_entropy"],
-        "sop_accuracy": measured["sop_accuracy"],
-        "sop_baseline": 0.5,
-        "sop_count": len(sop_labels),
-    }
+        for task in y:
+            labels.setdefault(task, []).append(y[task][weight[task] > 0])
+    report = {}
+    for task, parts in labels.items():
+        counted = np.concatenate(parts)
+        report |= {
+            f"{task}_loss": measured[f"{task}_cross_entropy"],
+            f"{task}_accuracy": measured[f"{task}_accuracy"],
+            f"{task}_baseline": _best_constant_guess(counted)
+            if task == "mlm"
+            else 0.5,
+            f"{task}_count": len(counted),
+        }
+    return report
 
 
 def report_lines(report: dict) -> list[str]:
@@ -238,14 +244,17 @@ def report_lines(report: dict) -> list[str]:
         f"(always the most frequent token: {held_out['mlm_baseline']:.3f}; "
         f"{held_out['mlm_count']:,} predictions)"
     ]
-    if not held_out["sop_count"]:
-        return [*lines, "held-out sentence order: no document has a pair"]
-    chance = 1.96 * math.sqrt(0.25 / held_out["sop_count"])
-    lines.append(
-        f"held-out sentence-order accuracy {held_out['sop_accuracy']:.3f}  "
-        f"(guessing: {held_out['sop_baseline']:.3f}, 95 % of guessers within "
-        f"+-{chance:.3f}; {held_out['sop_count']:,} pairs)"
-    )
+    for task, name in SENTENCE_TASK_NAMES.items():
+        count = held_out.get(f"{task}_count")
+        if count == 0:
+            lines.append(f"held-out {name}: no document has a pair")
+        elif count:
+            chance = 1.96 * math.sqrt(0.25 / count)
+            lines.append(
+                f"held-out {name} accuracy {held_out[f'{task}_accuracy']:.3f}  "
+                f"(guessing: {held_out[f'{task}_baseline']:.3f}, 95 % of "
+                f"guessers within +-{chance:.3f}; {count:,} pairs)"
+            )
     return lines
 
 

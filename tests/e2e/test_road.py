@@ -146,6 +146,32 @@ def test_deeper_from_a_shallower_one(road, tmp_path):
     assert model.backbone.embeddings.dtype_policy.name == "float32"
 
 
+@pytest.mark.parametrize("task", ["nsp", "none"])
+def test_other_sentence_tasks(road, tmp_path, task, capsys):
+    """Trained, reported, saved and evaluated under their own name."""
+    main(
+        ["pretrain", "--data", str(road / "shards-train")]
+        + ["--validation", str(road / "shards-held"), *PRETRAIN]
+        + [
+            "--config",
+            str(road / "config.json"),
+            "--output",
+            str(tmp_path / "p"),
+        ]
+        + ["--steps=2", "--warmup-steps=1", "--examples.sentence-task", task]
+    )
+    main(
+        ["evaluate", "--model", str(tmp_path / "p")]
+        + ["--data", str(road / "shards-held")]
+    )
+    out = capsys.readouterr().out
+    report = json.loads((tmp_path / "p" / "report.json").read_text())
+    measured = {name.split("_")[0] for name in report["held_out"]}
+    assert measured == ({"mlm"} if task == "none" else {"mlm", "nsp"})
+    assert out.count("held-out next-sentence accuracy") == 2 * (task == "nsp")
+    assert load_pretrained(tmp_path / "p")[0].config == CONFIG
+
+
 def test_evaluate_repeats_the_report(road, capsys):
     report = json.loads((road / "pre" / "report.json").read_text())
     main(
