@@ -149,8 +149,9 @@ def classification_dataset(
     sequence_length: int,
     batch_size: int,
     seed: int | None = None,
+    epochs: int = 1,
 ):
-    """tf.data.Dataset of batches (x, y, sample_weight), each row once a pass.
+    """tf.data.Dataset of batches (x, y, sample_weight), each row once an epoch.
 
     x: int32 `token_ids`, `segment_ids`, `padding_mask` [B, S]; y: int32 [B],
     `label_ids`; sample_weight: float32 [B]. B is `batch_size` in every batch:
@@ -163,7 +164,9 @@ def classification_dataset(
         sequence_length: longest row, in tokens; the rest is cut off.
         batch_size: B.
         seed: of the order, 0 or more; None keeps the order of the table. The
-            k-th pass over the dataset has the order of (seed, k).
+            k-th epoch has the order of (seed, k).
+        epochs: how many follow one another. Whoever reads the dataset again
+            gets the same ones.
 
     Raises:
         AlbertError: a number out of range, or no TensorFlow.
@@ -175,23 +178,22 @@ def classification_dataset(
     rows = pack_rows(tokenizer, table.texts, table.pairs, sequence_length)
     label_ids = np.asarray(label_ids, "int32")
     count = len(rows)
-    passes = 0
+    check_positive("epochs", epochs)
 
     def batches() -> Iterator[tuple]:
-        nonlocal passes
-        order = np.arange(count)
-        if seed is not None:
-            rng = np.random.default_rng((seed, _SHUFFLE, passes))
-            order = rng.permutation(count)
-        passes += 1
-        for start in range(0, count, batch_size):
-            chosen = order[start : start + batch_size]
-            yield pad_batch(
-                [rows[i] for i in chosen],
-                label_ids[chosen],
-                batch_size,
-                sequence_length,
-            )
+        for epoch in range(epochs):
+            order = np.arange(count)
+            if seed is not None:
+                rng = np.random.default_rng((seed, _SHUFFLE, epoch))
+                order = rng.permutation(count)
+            for start in range(0, count, batch_size):
+                chosen = order[start : start + batch_size]
+                yield pad_batch(
+                    [rows[i] for i in chosen],
+                    label_ids[chosen],
+                    batch_size,
+                    sequence_length,
+                )
 
     tokens = tf.TensorSpec((batch_size, None), tf.int32)
     names = ("token_ids", "segment_ids", "padding_mask")
@@ -200,7 +202,8 @@ def classification_dataset(
         tf.TensorSpec((batch_size,), tf.int32),
         tf.TensorSpec((batch_size,), tf.float32),
     )
-    return batch_dataset(batches, signature, -(-count // batch_size))
+    steps = epochs * -(-count // batch_size)
+    return batch_dataset(batches, signature, steps)
 
 
 def pad_batch(

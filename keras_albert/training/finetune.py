@@ -115,7 +115,7 @@ def finetune(run: FinetuneRun) -> dict:
         model, make_optimizer(OptimizerConfig(optimizer="adamw"), schedule)
     )
 
-    def batches(table, label_ids, seed):
+    def batches(table, label_ids, seed, epochs=1):
         return classification_dataset(
             tokenizer,
             table,
@@ -123,6 +123,7 @@ def finetune(run: FinetuneRun) -> dict:
             sequence_length=length,
             batch_size=run.batch_size,
             seed=seed,
+            epochs=epochs,
         )
 
     _describe(table, tokenizer, length, steps)
@@ -136,8 +137,7 @@ def finetune(run: FinetuneRun) -> dict:
 
     def batches_from(step: int):
         # The rows before are packed again, which takes no time.
-        epochs = batches(table, label_ids, run.seed).repeat(run.epochs)
-        return epochs.skip(step)
+        return batches(table, label_ids, run.seed, run.epochs).skip(step)
 
     reached = fit_into_folder(
         ModelFolder(model, tokenizer, task),

@@ -207,8 +207,8 @@ def test_the_last_batch_is_filled_with_weight_0(table, tokenizer):
     assert x["padding_mask"][:, 0].all()
 
 
-def test_shuffling_depends_on_seed_and_pass(table, tokenizer):
-    def passes(seed):
+def test_shuffling_depends_on_seed_and_epoch(table, tokenizer):
+    def epochs(seed):
         dataset = classification_dataset(
             tokenizer,
             table,
@@ -216,14 +216,18 @@ def test_shuffling_depends_on_seed_and_pass(table, tokenizer):
             sequence_length=64,
             batch_size=8,
             seed=seed,
+            epochs=3,
         )
-        return [collect(dataset)[1] for _ in range(3)]
+        assert int(dataset.cardinality()) == 3 * 7
+        order = collect(dataset)[1]
+        assert collect(dataset)[1] == order, "the same when read again"
+        return [order[start : start + 53] for start in (0, 53, 106)]
 
-    first = passes(4)
-    assert passes(4) == first
+    first = epochs(4)
+    assert epochs(4) == first
     assert all(sorted(order) == list(range(53)) for order in first)
     assert first[0] != first[1] != first[2] != list(range(53))
-    assert passes(5)[0] != first[0]
+    assert epochs(5)[0] != first[0]
 
 
 def test_pairs_have_two_segments(tmp_path, tokenizer):
