@@ -19,11 +19,14 @@ from keras_albert.cli import main
 from keras_albert.config import AlbertConfig
 from keras_albert.training.checkpointing import Checkpoints
 
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow",
-    reason="no backend has a part in how a process dies; what a run restores "
-    "is tested on each in test_fitting.py",
-)
+pytestmark = [
+    pytest.mark.any_backend,
+    pytest.mark.skipif(
+        keras.backend.backend() != "tensorflow",
+        reason="no backend has a part in how a process dies; what a run "
+        "restores is tested on each in test_fitting.py",
+    ),
+]
 KILLS, STEPS = 20, 33
 CONFIG = AlbertConfig(
     vocab_size=160,

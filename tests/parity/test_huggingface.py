@@ -10,6 +10,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
+from small import EXCHANGED
 
 from keras_albert.checkpoints.huggingface import (
     _FIELDS,
@@ -36,7 +37,6 @@ from keras_albert.modeling.question_answering import (
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.folders import load
-from tests.small import EXCHANGED
 
 torch = pytest.importorskip("torch", reason="transformers runs on PyTorch")
 transformers = pytest.importorskip(

@@ -6,6 +6,7 @@ Random weights, wide enough that errors show. Tolerances are absolute, float32.
 import keras
 import numpy as np
 import pytest
+from small import EXCHANGED
 
 from keras_albert.checkpoints.keras_hub_presets import save_keras_hub
 from keras_albert.checkpoints.names import name_table
@@ -20,7 +21,6 @@ from keras_albert.modeling.masked_lm import (
 from keras_albert.modeling.question_answering import AlbertForQuestionAnswering
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.folders import load
-from tests.small import EXCHANGED
 
 keras_hub = pytest.importorskip("keras_hub", reason="keras-hub is missing")
 

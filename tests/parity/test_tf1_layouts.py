@@ -9,6 +9,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
+from small import EXCHANGED
 
 from keras_albert.checkpoints.names import name_table
 from keras_albert.checkpoints.tf1 import load_tf1, read_tf1
@@ -28,7 +29,6 @@ from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnsweringV2,
 )
 from keras_albert.training.folders import load
-from tests.small import EXCHANGED
 
 HIDDEN = EXCHANGED.hidden_size
 RELEASED = "model.ckpt-best"

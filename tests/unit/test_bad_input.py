@@ -11,6 +11,7 @@ import types
 import keras
 import numpy as np
 import pytest
+from small import TEXT_CONFIG as CONFIG
 
 import keras_albert as ka
 from keras_albert.config import AlbertConfig, AlbertError
@@ -29,7 +30,6 @@ from keras_albert.modeling.question_answering import (
 )
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.text.tokenizer import Tokenizer
-from tests.small import TEXT_CONFIG as CONFIG
 
 IDS = np.full((2, 7), 5)
 

@@ -10,6 +10,8 @@ import types
 import keras
 import numpy as np
 import pytest
+from small import EXCHANGED as CONFIG
+from small import randomized, same_weights
 
 from keras_albert.checkpoints import huggingface, places
 from keras_albert.checkpoints.huggingface import save_huggingface
@@ -43,8 +45,6 @@ from keras_albert.modeling.question_answering import (
 )
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.folders import load, load_pretrained
-from tests.small import EXCHANGED as CONFIG
-from tests.small import randomized, same_weights
 
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 

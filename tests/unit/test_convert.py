@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from small import randomized, same_weights
 
 from keras_albert import cli
 from keras_albert.checkpoints.huggingface import save_huggingface
@@ -23,7 +24,6 @@ from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.convert import convert
 from keras_albert.training.evaluate import evaluate
 from keras_albert.training.folders import ModelFolder, load, load_pretrained
-from tests.small import randomized, same_weights
 
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 

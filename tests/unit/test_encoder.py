@@ -6,13 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-
-import keras_albert.modeling.backbone
-import keras_albert.modeling.block
-import keras_albert.modeling.embeddings
-from keras_albert.config import VARIANTS, AlbertError
-from keras_albert.modeling.backbone import AlbertBackbone
-from tests.small import (
+from small import (
     BATCH,
     CONFIG,
     LENGTH,
@@ -21,6 +15,12 @@ from tests.small import (
     numpy,
     randomize,
 )
+
+import keras_albert.modeling.backbone
+import keras_albert.modeling.block
+import keras_albert.modeling.embeddings
+from keras_albert.config import VARIANTS, AlbertError
+from keras_albert.modeling.backbone import AlbertBackbone
 
 # Paper Table 4 and its neighbours, ALBERT-base: encoder with pooler, derived
 # from the formula; the paper rounds to millions. E = 768 has no projection.

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops, tree
+from small import TEXT_CONFIG as CONFIG
 
 import keras_albert
 from keras_albert.config import CLS_ID, MASK_ID, SEP_ID
@@ -29,7 +30,6 @@ from keras_albert.modeling.question_answering import (
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.losses import WeightedCrossEntropy
-from tests.small import TEXT_CONFIG as CONFIG
 
 B, S, C, V, H = 5, 17, 3, CONFIG.vocab_size, CONFIG.hidden_size
 LONGEST = CONFIG.max_position_embeddings  # of a row of these texts

@@ -7,6 +7,8 @@ import sys
 import keras
 import numpy as np
 import pytest
+import small
+from small import BATCH, LENGTH, PREDICTIONS, numpy
 
 from keras_albert.config import VARIANTS, AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
@@ -15,8 +17,6 @@ from keras_albert.modeling.masked_lm import AlbertForPretraining
 from keras_albert.training.losses import WeightedCrossEntropy
 from keras_albert.training.optimizer import Lamb
 from keras_albert.training.schedules import WarmupPolynomialDecay
-from tests import small
-from tests.small import BATCH, LENGTH, PREDICTIONS, numpy
 
 CONFIG = small.CONFIG.replace(num_hidden_layers=3)
 SHAPE = (BATCH, LENGTH)

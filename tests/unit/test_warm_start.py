@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from small import CONFIG, inputs, numpy, randomize
 
 from keras_albert.config import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
@@ -10,7 +11,6 @@ from keras_albert.modeling.masked_lm import (
     AlbertForPretraining,
 )
 from keras_albert.modeling.warm_start import warm_start
-from tests.small import CONFIG, inputs, numpy, randomize
 
 SHALLOW = CONFIG.replace(num_hidden_layers=2)
 
