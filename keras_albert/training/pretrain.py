@@ -188,17 +188,20 @@ def compile_for_pretraining(
 ) -> None:
     """The published losses with equal weight, and their accuracies."""
 
+    tasks = [task for task in ("mlm", model.sentence_task) if task]
+    # Keras puts the name of an output before, where there are several.
+    prefix = "mlm_" if len(tasks) == 1 else ""
+
     def metrics():
         # The cross-entropy over all predictions: the losses that Keras logs
         # are means over batches, however few predictions a batch has.
         return [
-            keras.metrics.SparseCategoricalAccuracy(name="accuracy"),
+            keras.metrics.SparseCategoricalAccuracy(name=f"{prefix}accuracy"),
             keras.metrics.SparseCategoricalCrossentropy(
-                from_logits=True, name="cross_entropy"
+                from_logits=True, name=f"{prefix}cross_entropy"
             ),
         ]
 
-    tasks = [task for task in ("mlm", model.sentence_task) if task]
     model.compile(
         optimizer=optimizer,
         loss={task: WeightedCrossEntropy() for task in tasks},

@@ -35,7 +35,7 @@ CONFIG = AlbertConfig(
     num_hidden_layers=1,
     num_attention_heads=3,
     intermediate_size=16,
-    max_position_embeddings=32,
+    max_position_embeddings=64,
     hidden_dropout_prob=0.1,
     initializer_range=0.1,
 )
@@ -98,7 +98,7 @@ class Processes:
             + ["--validation-steps=1", f"--steps={STEPS}", "--batch-size=2"]
             + ["--warmup-steps=6", "--validate-every=11"]
             + ["--optimizer.learning-rate=0.005"]
-            + ["--examples.sequence-length=24", "--output", str(output)]
+            + ["--examples.sequence-length=64", "--output", str(output)]
         )
         request = json.dumps([[*arguments, *options], str(printed)])
         print(request, file=self.server.stdin, flush=True)
