@@ -190,6 +190,10 @@ def _option_types(run_class, prefix: str = "") -> dict[str, type]:
 
 def _read_settings(path: Path) -> dict:
     """The options of a TOML file, or of the run.json of another run."""
+    if not path.is_file():
+        raise AlbertError(
+            f"{path}: no such file. `--file` takes a TOML file or a run.json."
+        )
     if path.suffix == ".json":
         settings = read_json(path)
     else:

@@ -94,7 +94,8 @@ def check_warmup(warmup_steps: int, steps: int) -> None:
     if type(warmup_steps) is not int or not 0 <= warmup_steps < steps:
         raise AlbertError(
             "`warmup_steps` must be an integer from 0 to steps - 1. Received: "
-            f"warmup_steps={warmup_steps!r}, steps={steps}."
+            f"warmup_steps={warmup_steps!r}, steps={steps}. A tenth of the "
+            "steps is usual."
         )
 
 

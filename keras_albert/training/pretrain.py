@@ -312,7 +312,8 @@ def learning_rate_advice(run: PretrainRun) -> str | None:
     return (
         f"learning rate {run.optimizer.learning_rate:g} for batches of "
         f"{run.batch_size:,}; the square-root rule, from {rate:g} for "
-        f"{batch:,}, gives --optimizer.learning-rate={rate * ratio**0.5:.3g}"
+        f"{batch:,}, gives --optimizer.learning-rate={rate * ratio**0.5:.3g} "
+        "(a model much smaller than base may want more)"
     )
 
 

@@ -82,7 +82,8 @@ def test_run_json_of_a_run_is_a_file(toml, tmp_path):
         ("", ["--set", "step=3"], "--set: there is no option `step`."),
         ("", ["--set", "steps"], "`--set` takes option=value"),
         ("", ["--set"], "`--set` takes option=value"),
-        ("", ["--file=absent.toml"], "absent.toml"),
+        ("", ["--file=absent.toml"], "absent.toml: no such file. `--file`"),
+        ("", ["--file"], "no such file. `--file` takes a TOML file"),
         ("", ["--file=absent.json"], "absent.json: no such file"),
     ],
 )
