@@ -20,7 +20,6 @@ def predict(run: PredictRun) -> None:
         sys.stdout.buffer.write(_predictions(run))
         return
     try:
-        run.output.parent.mkdir(parents=True, exist_ok=True)
         file = run.output.open("xb")  # claimed before the work
     except FileExistsError:
         raise AlbertError(

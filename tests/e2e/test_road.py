@@ -52,7 +52,7 @@ PRETRAIN = [
 FINETUNE = [
     "--sequence-length=32",
     "--batch-size=16",
-    "--epochs=10",
+    "--epochs=16",
     "--learning-rate=0.001",
 ]
 
