@@ -7,11 +7,13 @@ import contextlib
 import dataclasses
 import difflib
 import importlib
+import importlib.metadata
 import io
 import os
 import sys
 import tempfile
 import tomllib
+import typing
 from pathlib import Path
 from typing import Annotated
 
@@ -27,9 +29,9 @@ from keras_albert.config import (
     PrepareRun,
     PretrainRun,
     VocabRun,
-    flat,
     read_json,
 )
+from keras_albert.storage import flat
 
 
 def _vocab(run: VocabRun) -> None:
@@ -99,6 +101,10 @@ COMMANDS = {
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs one command; exits with 2 on a user's mistake."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments == ["--version"]:
+        print(f"keras-albert {importlib.metadata.version('keras-albert')}")
+        return
     try:
         run = _parse(arguments)
         if type(run) not in (VocabRun, PrepareRun):  # text alone
@@ -151,7 +157,7 @@ def _with_settings(arguments: list[str]) -> list[str]:
         return arguments
     command, *rest = arguments
     known = _option_types(COMMANDS[command][0])
-    files, changes, ordinary = {}, {}, []
+    options, changes, ordinary = [], [], []
     rest = iter(rest)
     for argument in rest:
         name, equals, value = argument.partition("=")
@@ -160,7 +166,8 @@ def _with_settings(arguments: list[str]) -> list[str]:
             continue
         value = value if equals else next(rest, "")
         if name == "--file":
-            files |= _read_settings(Path(value))
+            for key, setting in _read_settings(Path(value)).items():
+                options += _option(key, setting, known, value)
             continue
         key, equals, value = value.partition("=")
         if not equals:
@@ -168,13 +175,8 @@ def _with_settings(arguments: list[str]) -> list[str]:
                 "`--set` takes option=value, as in --set "
                 f"optimizer.learning_rate=0.002. Received: {key!r}."
             )
-        changes[key.replace("-", "_")] = value
-    options = []
-    for source, settings in (("--file", files), ("--set", changes)):
-        for key, value in settings.items():
-            if value is not None:  # as options are that are not given
-                options += _option(key, value, known, source)
-    return [command, *options, *ordinary]
+        changes += _option(key.replace("-", "_"), value, known, "--set")
+    return [command, *options, *changes, *ordinary]
 
 
 def _option_types(run_class, prefix: str = "") -> dict[str, type]:
@@ -207,27 +209,61 @@ def _read_settings(path: Path) -> dict:
 
 
 def _option(key: str, value, known: dict[str, type], source: str) -> list[str]:
+    """A setting as the command line has it.
+
+    Args:
+        source: where it stands, for messages.
+    """
+    if value is None:  # as options are that are not given
+        return []
+    inside = [name for name in known if name.startswith(f"{key}.")]
+    if inside:
+        raise AlbertError(
+            f"{source}: `{key}` is a section. Give one of its options, such as "
+            f"`{inside[0]}`. Received: {key}={value!r}."
+        )
     if key not in known:
         close = difflib.get_close_matches(key, known, n=1)
         hint = f"Did you mean `{close[0]}`?" if close else "See --help."
         raise AlbertError(f"{source}: there is no option `{key}`. {hint}")
     name = key.replace("_", "-")
+    _check_kind(key, value, known[key], source)
     if isinstance(value, list):
         return [f"--{name}", *map(str, value)]
     if known[key] is not bool:
         return [f"--{name}={value}"]
-    if str(value).lower() not in ("true", "false"):
-        raise AlbertError(
-            f"{source}: `{key}` must be true or false. Received: {value!r}."
-        )
     if str(value).lower() == "true":
         return [f"--{name}"]
     section, dot, last = name.rpartition(".")
     return [f"--{section}{dot}no-{last}"]
 
 
-def _parse(arguments: list[str] | None):
-    arguments = _with_settings(sys.argv[1:] if arguments is None else arguments)
+def _check_kind(key: str, value, kind: type, source: str) -> None:
+    """AlbertError unless the value can be what the option wants."""
+    inner = typing.get_args(kind) or (kind,)
+    kinds = [each for each in inner if each is not type(None)]
+    text = str(value)
+    if kind is bool:
+        wanted, fits = "true or false", text.lower() in ("true", "false")
+    elif typing.get_origin(kind) is typing.Literal:
+        wanted, fits = f"one of {', '.join(map(str, kinds))}", value in kinds
+    elif kinds[0] in (int, float):
+        (number,) = kinds
+        wanted = "an integer" if number is int else "a number"
+        try:
+            fits = not isinstance(value, bool) and number(text) is not None
+        except ValueError:
+            fits = False
+    else:
+        return
+    if not fits:
+        raise AlbertError(
+            f"{source}: `{key}` must be {wanted}. Received: {value!r}."
+        )
+
+
+def _parse(arguments: list[str]):
+    arguments = _with_settings(arguments)
     union = None
     for name, (run_class, _) in COMMANDS.items():
         command = Annotated[run_class, tyro.conf.subcommand(name)]
@@ -240,7 +276,11 @@ def _parse(arguments: list[str] | None):
                 prog="keras-albert",
                 description=(
                     "Pretrain, fine-tune and serve ALBERT on the Keras backend "
-                    "that KERAS_BACKEND names (tensorflow, jax or torch)."
+                    "that KERAS_BACKEND names (tensorflow, jax or torch). "
+                    "Every command also reads its options from a TOML file or "
+                    "a run.json with --file, and single ones with --set "
+                    "option=value; those on the command line win over --set, "
+                    "and it over the file. --version says which one this is."
                 ),
                 args=arguments,
             )

@@ -12,9 +12,7 @@ import dataclasses
 import difflib
 import json
 import math
-import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Literal
 
@@ -110,123 +108,6 @@ def read_json(path: str | Path):
         raise AlbertError(f"{path}: not a JSON file ({error}).") from None
 
 
-def check_not_a_file(path: str | Path) -> None:
-    """AlbertError if an output folder is a file."""
-    path = Path(path)
-    if path.exists() and not path.is_dir():
-        raise AlbertError(
-            f"{path}: expected a folder to write to, found a file. "
-            "Choose another output."
-        )
-
-
-def check_free(path: str | Path) -> None:
-    """AlbertError if an output folder is a file or already holds something."""
-    path = Path(path)
-    check_not_a_file(path)
-    if path.is_dir() and any(path.iterdir()):
-        raise AlbertError(
-            f"{path}: the output folder is not empty, it may hold another run. "
-            "Choose another output, or move the old one away; nothing was "
-            "changed."
-        )
-
-
-def new_folder(path: str | Path) -> Path:
-    """Makes the folder of a run; see `check_free`."""
-    check_free(path)
-    path = Path(path)
-    path.mkdir(parents=True, exist_ok=True)
-    return path
-
-
-def claim_folder(path: str | Path, run) -> Path:
-    """Makes the folder of a long run and keeps its settings in `run.json`.
-
-    Of two runs that start at once with one folder, one gets an AlbertError.
-    """
-    path = new_folder(path)
-    try:
-        with open(path / RUN_FILE, "x", encoding="utf-8") as file:
-            file.write(json.dumps(_settings(run), indent=2) + "\n")
-    except FileExistsError:
-        raise AlbertError(
-            f"{path}: another run has just taken this output folder. Choose "
-            "another output."
-        ) from None
-    return path
-
-
-# What may differ where an interrupted run goes on.
-_FREE_SETTINGS = {
-    "output",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "tensorboard",
-}
-
-
-def holds_run(path: str | Path, run) -> bool:
-    """Whether an output folder holds this run, begun before.
-
-    Raises:
-        AlbertError: it holds something else: a file, another folder, or a run
-            of other settings, which are named.
-    """
-    run_file = Path(path) / RUN_FILE
-    if not run_file.is_file():
-        check_free(path)
-        return False
-    found = read_json(run_file)
-    expected = _settings(run)
-    if not isinstance(found, dict):
-        raise AlbertError(f"{run_file}: not the settings of a run.")
-    found, expected = flat(found), flat(expected)
-    differing = [
-        f"{name}={found.get(name)!r} there, {expected.get(name)!r} here"
-        for name in sorted(found.keys() | expected.keys())
-        if found.get(name) != expected.get(name) and name not in _FREE_SETTINGS
-    ]
-    if differing:
-        raise AlbertError(
-            f"{path}: the output folder is not empty, it holds a run of other "
-            f"settings ({'; '.join(differing)}). Give the same ones to go on "
-            "with it, or choose another output; nothing was changed."
-        )
-    return True
-
-
-def _settings(run) -> dict:
-    """The fields of a run as JSON has them."""
-    return json.loads(json.dumps(dataclasses.asdict(run), default=str))
-
-
-def flat(settings: dict) -> dict:
-    """{"a": {"b": 1}, "c": 2} is {"a.b": 1, "c": 2}."""
-    flattened = {}
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            inner = flat(value)
-            flattened |= {f"{name}.{key}": inner[key] for key in inner}
-        else:
-            flattened[name] = value
-    return flattened
-
-
-def unfinished_folder(output: Path) -> Path:
-    """A fresh folder beside `output`, to be renamed to it when complete."""
-    prefix = f"{output.name}.unfinished-"
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=output.parent))
-    folder.chmod(0o777 & ~_umask())  # mkdtemp's are for their owner alone
-    return folder
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 # Token ids fixed by the vocabulary recipe (reference README, "sentencepiece").
 PAD_ID, UNK_ID, CLS_ID, SEP_ID, MASK_ID = range(5)
 SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
@@ -242,6 +123,7 @@ RUN_FILE = "run.json"
 LOG_FILE = "log.csv"
 CURVES_FILE = "curves.png"
 CHECKPOINTS_FOLDER = "checkpoints"
+LOCK_FILE = ".lock"  # of the process that is at work on a run
 TENSORBOARD_FOLDER = "tensorboard"
 
 QA_BEAM = 5  # starts, and ends of each (reference run_squad_v2.py)
@@ -608,6 +490,13 @@ class ExampleConfig:
             )
 
     @property
+    def num_predictions(self) -> int:
+        """Predictions that a batch has room for in each example: no more
+        than a full one asks for, since unused ones cost as much."""
+        budget = max(1, round(self.sequence_length * self.masked_lm_prob))
+        return min(self.max_predictions, budget)
+
+    @property
     def needs_other_documents(self) -> bool:
         """Whether some examples pair two documents."""
         return self.sentence_task == "nsp" or self.pairs_single_sentences
@@ -679,7 +568,7 @@ class PretrainRun:
     config: Path | None = None
     """albert_config.json of the model; without it, --variant counts"""
     variant: Literal[tuple(VARIANTS)] = "base_v2"
-    """a released size"""
+    """a released size, with the vocabulary of the shards"""
     validation: Path | None = None
     """folder of held-out token shards; without it nothing is held out"""
     batch_size: int = 4096

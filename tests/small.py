@@ -23,15 +23,8 @@ CONFIG = AlbertConfig(
 )
 BATCH, LENGTH, PREDICTIONS = 3, 17, 7
 # As wide as the vocabulary that the tests train, so that it takes texts.
-TEXT_CONFIG = AlbertConfig(
-    vocab_size=163,
-    embedding_size=11,
-    hidden_size=26,
-    num_hidden_layers=1,
-    num_attention_heads=13,
-    intermediate_size=37,
-    max_position_embeddings=61,
-    initializer_range=0.3,
+TEXT_CONFIG = CONFIG.replace(
+    vocab_size=163, num_hidden_layers=1, max_position_embeddings=61
 )
 # For what other packages and files hold: several layers, E != H.
 EXCHANGED = AlbertConfig(

@@ -3,14 +3,12 @@
 transformers itself is not needed for either direction.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from keras_albert.checkpoints.names import DIALECTS, groups_there
-from keras_albert.checkpoints.places import written_whole
 from keras_albert.checkpoints.transfer import (
     EXPORT_ENCODER,
     copies_agree,
@@ -45,6 +43,7 @@ from keras_albert.modeling.masked_lm import (
 )
 from keras_albert.modeling.model import AlbertModel, check_model
 from keras_albert.modeling.question_answering import AlbertForQuestionAnswering
+from keras_albert.storage import write_json, written_whole
 from keras_albert.text.tokenizer import Tokenizer
 
 HF_CONFIG_FILE = "config.json"
@@ -197,7 +196,7 @@ def save_huggingface(model: AlbertModel, folder: str | Path) -> None:
         save_file(
             tensors, unfinished / SAFETENSORS_FILE, metadata={"format": "pt"}
         )
-        _write_json(unfinished / HF_CONFIG_FILE, content)
+        write_json(unfinished / HF_CONFIG_FILE, content)
         if model.tokenizer is not None:
             _write_tokenizer(model.tokenizer, model.config, unfinished)
 
@@ -570,8 +569,8 @@ def _write_tokenizer(
         "cls_token": SPECIAL_PIECES[CLS_ID],
         "mask_token": SPECIAL_PIECES[MASK_ID],
     }
-    _write_json(folder / SPECIAL_TOKENS_FILE, special)
-    _write_json(
+    write_json(folder / SPECIAL_TOKENS_FILE, special)
+    write_json(
         folder / TOKENIZER_CONFIG_FILE,
         {
             "tokenizer_class": "AlbertTokenizer",
@@ -580,11 +579,4 @@ def _write_tokenizer(
             "model_max_length": config.max_position_embeddings,
             **special,
         },
-    )
-
-
-def _write_json(path: Path, content: dict) -> None:
-    path.write_text(
-        json.dumps(content, indent=2, ensure_ascii=False) + "\n",
-        encoding="utf-8",
     )

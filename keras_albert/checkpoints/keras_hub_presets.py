@@ -5,7 +5,6 @@ assets/tokenizer/vocabulary.spm; task.json and task.weights.h5 for a head.
 """
 
 import contextlib
-import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ import numpy as np
 from keras import ops
 
 from keras_albert.checkpoints.names import DIALECTS, check_groups, groups_there
-from keras_albert.checkpoints.places import written_whole
 from keras_albert.checkpoints.transfer import (
     EXPORT_ENCODER,
     exported,
@@ -36,6 +34,7 @@ from keras_albert.modeling.masked_lm import (
     AlbertForPretraining,
 )
 from keras_albert.modeling.model import AlbertModel, check_model
+from keras_albert.storage import write_json, written_whole
 from keras_albert.text.tokenizer import Tokenizer
 
 PRESET_CONFIG_FILE = "config.json"
@@ -208,9 +207,8 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
                 tokenizer.save_to_preset(str(unfinished))
             # Beside the vocabulary, where our own tokenizer looks for it.
             settings = {"lower_case": model.tokenizer.lower_case}
-            (unfinished / PRESET_VOCAB_FILE).with_name(
-                VOCAB_SETTINGS_FILE
-            ).write_text(json.dumps(settings) + "\n")
+            vocabulary = unfinished / PRESET_VOCAB_FILE
+            write_json(vocabulary.with_name(VOCAB_SETTINGS_FILE), settings)
 
 
 def _check_supported(model: AlbertModel) -> None:

@@ -1,12 +1,8 @@
-"""Where checkpoints come from, and folders that are written whole."""
+"""Where checkpoints come from: a path, or a place to download from."""
 
-import contextlib
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
-from keras_albert.config import AlbertError, check_free, unfinished_folder
+from keras_albert.config import AlbertError
 
 # What a model may need of a repository; weights that only one of several
 # formats would be read from are fetched when nothing better is there.
@@ -90,21 +86,3 @@ def _from_kaggle(name: str) -> Path:
 
 
 _SCHEMES = {"hf": _from_hugging_face, "kaggle": _from_kaggle}
-
-
-@contextlib.contextmanager
-def written_whole(folder: str | Path) -> Iterator[Path]:
-    """A folder to write into, that becomes `folder` when all went well.
-
-    Raises:
-        AlbertError: `folder` is a file or already holds something.
-    """
-    check_free(folder)
-    folder = Path(folder).resolve()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = unfinished_folder(folder)
-    try:
-        yield unfinished
-        os.replace(unfinished, folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)

@@ -19,6 +19,7 @@ from keras_albert.config import ExampleConfig
 from keras_albert.data.chance import below, count_heads, fold, uniform
 from keras_albert.data.corpus import Corpus
 from keras_albert.data.shards import Shard
+from keras_albert.text.tokenizer import truncated_lengths
 
 SHORTEST_TARGET = 2  # tokens; create_instances_from_document
 
@@ -270,13 +271,7 @@ def truncate(
     """
     a, b = lengths.T
     room = sequence_length - 2 - (b > 0)
-    kept = np.stack(
-        [
-            np.minimum(a, np.maximum((room + 1) // 2, room - b)),
-            np.minimum(b, np.maximum(room // 2, room - a)),
-        ],
-        axis=1,
-    )
+    kept = np.stack(truncated_lengths(a, b, room), axis=1)
     coins = fold(keys[:, None], [CUT_A, CUT_B])
     front = count_heads(coins.ravel(), (lengths - kept).ravel())
     return starts + front.reshape(-1, 2), kept

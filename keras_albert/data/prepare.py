@@ -30,7 +30,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-import filelock
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -40,13 +39,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from keras_albert.config import AlbertError, PrepareRun, check_free, read_json
+from keras_albert.config import RUN_FILE, AlbertError, PrepareRun, read_json
 from keras_albert.data.shards import (
     FORMAT_VERSION,
     PARTS,
     Manifest,
     ShardEntry,
-    checksum,
 )
 from keras_albert.data.units import (
     Recipe,
@@ -56,6 +54,7 @@ from keras_albert.data.units import (
     plan,
     write_shard,
 )
+from keras_albert.storage import check_free, checksum, locked, write_json
 from keras_albert.text.documents import InputFile, sentence_splitter
 from keras_albert.text.files import find_files
 
@@ -69,7 +68,7 @@ def prepare(run: PrepareRun) -> Manifest:
 
     The folder appears as a whole at the end. Whatever stops the run, finished
     shards stay in `OUTPUT.unfinished`, and the same run goes on from there;
-    where none is finished nothing stays.
+    where none is finished nothing stays. A finished run is not run again.
 
     A script that calls this with more than one worker must do so below
     `if __name__ == "__main__":`, as always with multiprocessing.
@@ -82,14 +81,21 @@ def prepare(run: PrepareRun) -> Manifest:
     recipe = Recipe.of(run)
     files = [InputFile.of(path) for path in find_files(run.input)]
     command = _describe(run, recipe, [file.path for file in files])
-    units = plan(files, run.shard_bytes, run.column)
     output = Path(run.output)
+    made_of = {**command, "files": _as_json(files)}
+    if (output / RUN_FILE).is_file() and read_json(
+        output / RUN_FILE
+    ) == made_of:
+        print(f"{output} holds these shards, and they are finished.")
+        return Manifest.read(output)
+    units = plan(files, run.shard_bytes, run.column)
     try:
         with _claimed(output, command) as folder, _sigterm_as_ctrl_c():
             recipe.tokenizer().save(folder)
             job = _Job(dataclasses.replace(run, vocab=folder), folder)
             reports = _make_all(job, units, run.workers or _cores())
             manifest = manifest_of(recipe, reports)
+            write_json(folder / RUN_FILE, made_of)
             manifest.write(folder)
             _publish(folder, output)
     except OSError as error:
@@ -114,6 +120,10 @@ def _describe(run: PrepareRun, recipe: Recipe, inputs: list[str]) -> dict:
     }
 
 
+def _as_json(files: list[InputFile]) -> list[dict]:
+    return [dataclasses.asdict(file) for file in files]
+
+
 def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # Linux: those this process may use
         return len(os.sched_getaffinity(0))
@@ -132,14 +142,11 @@ def _claimed(output: Path, command: dict) -> Iterator[Path]:
     _check_ours(folder)
     notes = folder / NOTES
     notes.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = filelock.FileLock(notes / "lock").acquire(blocking=False)
-    except filelock.Timeout:
-        raise AlbertError(
-            f"{output}: another process is preparing these shards. Wait for "
-            "it, or choose another output."
-        ) from None
-    with lock:
+    with locked(
+        notes / "lock",
+        f"{output}: another process is preparing these shards. Wait for it, "
+        "or choose another output.",
+    ):
         check_free(output)  # by now the other process may have finished
         _check_command(folder, command)
         for work in notes.glob("work-*"):
@@ -166,7 +173,7 @@ def _check_ours(folder: Path) -> None:
 def _check_command(folder: Path, command: dict) -> None:
     path = folder / NOTES / COMMAND_FILE
     if not path.exists():
-        _write_json(command, path)
+        write_json(path, command)
         return
     before = read_json(path)
     for name, now in command.items():
@@ -180,13 +187,6 @@ def _check_command(folder: Path, command: dict) -> None:
                 f"now it is {now!r}. Give that command again to go on, or "
                 "remove the folder to start afresh."
             )
-
-
-def _write_json(content, path: Path) -> None:
-    """Writes a file that is there as a whole or not at all."""
-    unfinished = path.with_name(f"unfinished-{path.name}")
-    unfinished.write_text(json.dumps(content), encoding="utf-8")
-    os.replace(unfinished, path)
 
 
 def _keep_or_remove(folder: Path) -> None:
@@ -323,7 +323,7 @@ def _make_unit(
             for name in report.shard.files.values():
                 os.replace(work / name, job.folder / name)
         note = {"unit": dataclasses.asdict(unit)} | dataclasses.asdict(report)
-        _write_json(note, job.note(index))
+        write_json(job.note(index), note)
     return report
 
 

@@ -21,7 +21,6 @@ beginning of a document.
 
 import bisect
 import dataclasses
-import hashlib
 import itertools
 import json
 from pathlib import Path
@@ -29,6 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_albert.config import VOCAB_FILE, AlbertError, read_json
+from keras_albert.storage import checksum
 from keras_albert.text.tokenizer import Tokenizer
 
 MANIFEST_FILE = "manifest.json"
@@ -229,26 +229,6 @@ class ShardSet:
         """The tokenizer that made the tokens."""
         return self._tokenizer
 
-    def spans(
-        self, document: int, first: int, split: int, end: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of the sentences first:split and split:end of a document.
-
-        Sentences count from 0 in each document. No copy is made: the results
-        are read-only views, uint16 or int32 [T].
-
-        Raises:
-            IndexError: there is no such document.
-        """
-        shard, local = self._locate(document)
-        base = int(shard.documents[local])
-        sentences = shard.sentences
-        middle = sentences[base + split]
-        return (
-            shard.tokens[sentences[base + first] : middle],
-            shard.tokens[middle : sentences[base + end]],
-        )
-
     def sentences(self, document: int) -> list[np.ndarray]:
         """Tokens of each sentence of a document: read-only views, [T] each.
 
@@ -279,12 +259,6 @@ class ShardSet:
                 path = self.folder / entry.files[part]
                 if checksum(path) != entry.sha256[part]:
                     raise _damaged(path, "its checksum is not the one recorded")
-
-
-def checksum(path: Path) -> str:
-    """Checksum of a file, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _damaged(path: Path, reason: str) -> AlbertError:

@@ -20,9 +20,9 @@ from keras_albert.data.shards import (
     PARTS,
     Manifest,
     ShardEntry,
-    checksum,
     token_dtype,
 )
+from keras_albert.storage import checksum
 from keras_albert.text.documents import (
     InputFile,
     Opener,

@@ -5,17 +5,14 @@ this one runs another backend, so that every server can run the result.
 """
 
 import os
-import shutil
 import subprocess
 import sys
 
 from keras_albert.config import (
     AlbertError,
     ExportRun,
-    check_free,
-    new_folder,
-    unfinished_folder,
 )
+from keras_albert.storage import check_free, written_whole
 from keras_albert.training.distribution import traces_for_tensorflow
 from keras_albert.training.folders import Classifier, ModelFolder
 
@@ -105,12 +102,7 @@ def _export_here(run: ExportRun) -> None:
     module.serve = tf.function(
         serve, input_signature=signature, autograph=False, jit_compile=False
     )
-    output = new_folder(run.output).resolve()
-    unfinished = unfinished_folder(output)
-    try:
+    with written_whole(run.output) as unfinished:
         tf.saved_model.save(
             module, str(unfinished), {"serving_default": module.serve}
         )
-        os.replace(unfinished, output)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)

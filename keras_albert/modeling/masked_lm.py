@@ -13,6 +13,7 @@ from keras import layers, ops
 from keras_albert.config import (
     FILL_MASK_CHOICES,
     MASK_ID,
+    SENTENCE_TASKS,
     SPECIAL_PIECES,
     AlbertError,
     check_choice,
@@ -30,7 +31,8 @@ from keras_albert.modeling.inputs import (
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
 MASK = SPECIAL_PIECES[MASK_ID]
-SENTENCE_TASKS = ("sop", "nsp", None)
+# What examples call "none" is None for a model.
+HEADS = (*(task for task in SENTENCE_TASKS if task != "none"), None)
 
 
 class MaskedLMHead(layers.Layer):
@@ -213,7 +215,7 @@ class AlbertForPretraining(_MaskedModel):
         **kwargs,
     ):
         super().__init__(backbone, **kwargs)
-        check_choice("sentence_task", sentence_task, SENTENCE_TASKS)
+        check_choice("sentence_task", sentence_task, HEADS)
         self.sentence_task = sentence_task
         self.sentence_pair = None
         if sentence_task:

@@ -196,10 +196,14 @@ def _value_of(line: str, column: str):
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise AlbertError(f"not a JSON object ({error}).") from None
+        raise AlbertError(
+            f"not a JSON object ({error}). Expected one a line, as in "
+            f'{{"{column}": "..."}}.'
+        ) from None
     if not isinstance(row, dict):
         raise AlbertError(
-            f"expected a JSON object. Received: {type(row).__name__}."
+            f"expected a JSON object. Received: a {type(row).__name__}. Write "
+            f'one a line, as in {{"{column}": "..."}}.'
         )
     if column not in row:
         raise AlbertError(_no_column(column, row))
@@ -212,7 +216,8 @@ def _row_lines(text: str | None, column: str) -> list[str]:
         return []
     if not isinstance(text, str):
         raise AlbertError(
-            f"expected text in `{column}`. Received: {text!r:.60}."
+            f"expected text in `{column}`. Received: {text!r:.60}. Correct "
+            "the row, or name another column with --column."
         )
     return [line for line in text.split("\n") if line.strip()]
 
@@ -333,7 +338,7 @@ def _parquet_file(path: str, column: str, opener: Opener) -> Iterator:
             if kind not in (pyarrow.string(), pyarrow.large_string()):
                 raise AlbertError(
                     f"{path}: expected text in `{column}`. Received: a column "
-                    f"of type {kind}."
+                    f"of type {kind}. Name another with --column."
                 )
             yield parquet
     except (OSError, pyarrow.ArrowException) as error:

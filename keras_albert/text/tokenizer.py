@@ -29,9 +29,9 @@ from keras_albert.config import (
     VOCAB_SETTINGS_FILE,
     AlbertConfig,
     AlbertError,
-    check_not_a_file,
     read_json,
 )
+from keras_albert.storage import check_not_a_file, replacing
 from keras_albert.text import normalization
 
 WORD_MARK = "▁"  # SentencePiece's U+2581: a space stood before the piece
@@ -244,9 +244,7 @@ class Tokenizer:
             a_ids = a_ids[: max_length - 2]
             return [CLS_ID, *a_ids, SEP_ID], [0] * (len(a_ids) + 2)
         room = max_length - 3
-        # The closed form of popping one token at a time.
-        keep_a = max((room + 1) // 2, room - len(b_ids))
-        keep_b = max(room // 2, room - len(a_ids))
+        keep_a, keep_b = truncated_lengths(len(a_ids), len(b_ids), room)
         a_ids, b_ids = a_ids[:keep_a], b_ids[:keep_b]
         return (
             [CLS_ID, *a_ids, SEP_ID, *b_ids, SEP_ID],
@@ -366,9 +364,22 @@ class Tokenizer:
             (VOCAB_SETTINGS_FILE, settings.encode()),
             (VOCAB_FILE, self.model_bytes),
         ):
-            unfinished = folder / f"unfinished-{name}"
-            unfinished.write_bytes(content)
-            os.replace(unfinished, folder / name)
+            with replacing(folder / name) as unfinished:
+                unfinished.write_bytes(content)
+
+
+def truncated_lengths(a, b, room):
+    """How long the texts of a pair are that is cut to `room` tokens.
+
+    Token by token the longer one is cut, b when they are equally long: in
+    closed form. Integers, or arrays of them.
+
+    7 and 4 tokens in room for 5 are 3 and 2.
+    """
+    return (
+        np.minimum(a, np.maximum((room + 1) // 2, room - b)),
+        np.minimum(b, np.maximum(room // 2, room - a)),
+    )
 
 
 def check_max_length(max_length: int, pair: bool) -> None:

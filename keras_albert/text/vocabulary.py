@@ -18,9 +18,8 @@ from keras_albert.config import (
     UNK_ID,
     AlbertError,
     VocabRun,
-    check_free,
-    new_folder,
 )
+from keras_albert.storage import check_free, new_folder
 from keras_albert.text.documents import read_files
 from keras_albert.text.normalization import normalize
 from keras_albert.text.tokenizer import Tokenizer

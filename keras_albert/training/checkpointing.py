@@ -9,25 +9,22 @@ A folder of that name is complete: it is written under another name and renamed.
 What befell it later (a truncated file, a bad sector) its manifest tells.
 """
 
-import contextlib
 import dataclasses
-import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_albert.config import AlbertError, read_json, unfinished_folder
+from keras_albert.config import AlbertError, read_json
+from keras_albert.storage import checksum, unfinished_folder, write_json
 from keras_albert.training.distribution import (
     random_states,
     set_random_states,
 )
-from keras_albert.training.folders import write_json
 
 STATE_FOLDER = "state"
 MANIFEST_FILE = "manifest.json"
@@ -238,14 +235,8 @@ def _digests(folder: Path) -> dict[str, list]:
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path != folder / MANIFEST_FILE:
             name = path.relative_to(folder).as_posix()
-            digests[name] = [path.stat().st_size, digest_of(path)]
+            digests[name] = [path.stat().st_size, checksum(path)]
     return digests
-
-
-def digest_of(path: Path) -> str:
-    """SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _orbax():
@@ -253,31 +244,3 @@ def _orbax():
     from orbax.checkpoint import v1
 
     return v1
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """No other process goes on with the run in `folder` meanwhile.
-
-    The system releases the lock when the process ends, however it ends.
-
-    Raises:
-        AlbertError: another process holds it.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such locks
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise AlbertError(
-                f"{folder}: another process is at work on this run. Wait for "
-                "it, or choose another output."
-            ) from None
-        yield
-    finally:
-        os.close(handle)

@@ -2,9 +2,9 @@
 
 from keras_albert.checkpoints.huggingface import save_huggingface
 from keras_albert.checkpoints.keras_hub_presets import save_keras_hub
-from keras_albert.checkpoints.places import written_whole
-from keras_albert.config import ConvertRun, check_free
+from keras_albert.config import ConvertRun
 from keras_albert.modeling.model import AlbertModel
+from keras_albert.storage import check_free, written_whole
 from keras_albert.training.folders import WEIGHTS, ModelFolder, load
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import importlib.util
-import os
 import shutil
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from keras_albert.config import (
     AlbertError,
 )
 from keras_albert.data.pretraining import import_tensorflow
+from keras_albert.storage import replacing
 
 HELD_OUT = "val_"  # prefix of what was measured on held-out examples
 # Panels of the picture, in this order, where the log has such columns.
@@ -61,13 +61,14 @@ class RunLog:
         )
 
     def _write(self) -> None:
-        unfinished = self.path.with_name(f"unfinished-{LOG_FILE}")
-        with open(unfinished, "w", newline="", encoding="utf-8") as file:
+        with (
+            replacing(self.path) as unfinished,
+            open(unfinished, "w", newline="", encoding="utf-8") as file,
+        ):
             names = list(self.rows[0]) if self.rows else ["step"]
             writer = csv.DictWriter(file, names)
             writer.writeheader()
             writer.writerows(self.rows)
-        os.replace(unfinished, self.path)
 
 
 def _numbers(row: dict[str, str]) -> Row:
@@ -111,9 +112,8 @@ def draw_curves(rows: list[Row], folder: Path) -> None:
             )
         axes.set(xlabel="step", title=panel.replace("_", " "))
         axes.legend()
-    unfinished = folder / f"unfinished-{CURVES_FILE}"
-    figure.savefig(unfinished, format="png")
-    os.replace(unfinished, folder / CURVES_FILE)
+    with replacing(folder / CURVES_FILE) as unfinished:
+        figure.savefig(unfinished, format="png")
 
 
 def check_tensorboard() -> None:

@@ -48,6 +48,11 @@ def evaluate(run: EvaluateRun) -> dict:
 def _evaluate_classifier(
     classifier: Classifier, task: dict, run: EvaluateRun
 ) -> dict:
+    if run.data.is_dir():
+        raise AlbertError(
+            f"{run.model} is a classifier: it is evaluated on a TSV, CSV or "
+            f"JSONL file, but {run.data} is a folder. Name the file."
+        )
     table = read_table(run.data, TableColumns(**task["columns"]))
     expected = label_index(
         table.labels, classifier.labels, run.data, table.lines
@@ -60,7 +65,7 @@ def _evaluate_classifier(
         "majority_baseline": majority_baseline(table.labels),
         "count": len(table.texts),
     }
-    print(report_line(report))
+    print(report_line(report, examples=""))
     return report
 
 
@@ -88,6 +93,6 @@ def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
         batches, return_dict=True, verbose=progress_verbosity()
     )
     report = {"held_out": held_out_report(measured, batches)}
-    for line in report_lines(report):
+    for line in report_lines(report, examples=""):
         print(line)
     return report

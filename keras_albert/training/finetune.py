@@ -14,8 +14,6 @@ from keras_albert.config import (
     FinetuneRun,
     OptimizerConfig,
     PretrainRun,
-    claim_folder,
-    holds_run,
 )
 from keras_albert.data.tables import (
     Table,
@@ -26,12 +24,12 @@ from keras_albert.data.tables import (
 )
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForSequenceClassification
+from keras_albert.storage import checksum, claim_folder, holds_run
 from keras_albert.text.tokenizer import (
     SHORTEST_PAIR,
     SHORTEST_SINGLE,
     Tokenizer,
 )
-from keras_albert.training.checkpointing import digest_of
 from keras_albert.training.distribution import leave_gpu_to_backend
 from keras_albert.training.fitting import Timetable, fit_into_folder
 from keras_albert.training.folders import (
@@ -152,8 +150,8 @@ def finetune(run: FinetuneRun) -> dict:
         origin={
             "backend": keras.backend.backend(),
             "config": dataclasses.asdict(config),
-            "train": digest_of(run.train),
-            "validation": run.validation and digest_of(run.validation),
+            "train": checksum(run.train),
+            "validation": run.validation and checksum(run.validation),
         },
         validation=held_out and batches(held_out, held_out_ids, seed=None),
     )
@@ -198,18 +196,19 @@ def majority_baseline(labels: list[str]) -> float:
     return max(collections.Counter(labels).values()) / len(labels)
 
 
-def report_line(report: dict) -> str:
-    """The report for a reader."""
+def report_line(report: dict, examples: str = "held-out ") -> str:
+    """The report for a reader, with what is known of the examples."""
     if "accuracy" not in report:
         return (
             f"training accuracy {report['training_accuracy']:.3f}; nothing "
             "was held out (--validation)"
         )
     better = report["accuracy"] > report["majority_baseline"]
+    verdict = "" if better else ": no better than guessing"
     return (
-        f"held-out accuracy {report['accuracy']:.3f} (always the most frequent "
-        f"label: {report['majority_baseline']:.3f}; {report['count']:,} "
-        f"examples){'' if better else ': no better than guessing'}"
+        f"{examples}accuracy {report['accuracy']:.3f} (always the most "
+        f"frequent label: {report['majority_baseline']:.3f}; "
+        f"{report['count']:,} examples){verdict}"
     )
 
 

@@ -22,10 +22,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_albert.config import CHECKPOINTS_FOLDER, AlbertError
+from keras_albert.config import CHECKPOINTS_FOLDER, LOCK_FILE, AlbertError
+from keras_albert.storage import locked
 from keras_albert.training.checkpointing import (
     Checkpoints,
-    locked,
     restore_metrics,
     restore_model,
     restore_random,
@@ -101,7 +101,11 @@ def fit_into_folder(
         KeyboardInterrupt, SystemExit: after SIGINT, SIGTERM and a message.
     """
     with (
-        locked(folder),
+        locked(
+            folder / LOCK_FILE,
+            f"{folder}: another process is at work on this run. Wait for it, "
+            "or choose another output.",
+        ),
         ProgressBar(timetable.steps) as progress,
         StopRequest() as stop,
     ):
@@ -337,7 +341,7 @@ class StopRequest:
             raise KeyboardInterrupt
         self.signal = number
         # `print` may not be entered twice.
-        os.write(2, b"\nstopping when the step has ended\n")
+        os.write(2, b"\nstopping when the step has ended (once more: now)\n")
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ report.json         what it reached; log.csv its way there
 """
 
 import dataclasses
-import json
 import os
 import sys
 import zipfile
@@ -47,6 +46,7 @@ from keras_albert.data.tables import pack_rows, pad_batch
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.modeling.model import AlbertModel
+from keras_albert.storage import replacing, write_json
 from keras_albert.text.tokenizer import Tokenizer
 
 PRETRAINING = "pretraining"
@@ -76,9 +76,8 @@ class ModelFolder:
         it a model folder, comes last.
         """
         bare = _bare_copy(self.model)
-        unfinished = folder / f"unfinished-{MODEL_FILE}"
-        bare.save(unfinished)
-        os.replace(unfinished, folder / MODEL_FILE)
+        with replacing(folder / MODEL_FILE) as unfinished:
+            bare.save(unfinished)
         if not (folder / TASK_FILE).exists():
             self.model.config.to_json(folder / CONFIG_FILE)
             if self.tokenizer is not None:
@@ -373,14 +372,6 @@ class Classifier:
         """The most probable label of each text, or pair of texts."""
         best = self.probabilities(texts, pairs).argmax(-1)
         return [self.labels[index] for index in best]
-
-
-def write_json(path: Path, content: dict) -> None:
-    """Writes a small file whole or not at all."""
-    unfinished = path.with_name(f"unfinished-{path.name}")
-    text = json.dumps(content, indent=2, allow_nan=False)
-    unfinished.write_text(text + "\n")
-    os.replace(unfinished, path)
 
 
 def write_report(folder: Path, report: dict) -> None:

@@ -28,7 +28,10 @@ def predict(run: PredictRun) -> None:
         ) from None
     try:
         with file:
-            file.write(_predictions(run))
+            lines = _predictions(run)
+            file.write(lines)
+        count = lines.count(b"\n")
+        print(f"{count:,} predictions -> {run.output}")
     except BaseException:
         os.unlink(run.output)
         raise

@@ -12,8 +12,6 @@ from keras_albert.config import (
     AlbertError,
     OptimizerConfig,
     PretrainRun,
-    claim_folder,
-    holds_run,
 )
 from keras_albert.data.pretraining import (
     pretraining_dataset,
@@ -23,7 +21,7 @@ from keras_albert.data.shards import MANIFEST_FILE, ShardSet
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.masked_lm import AlbertForPretraining
 from keras_albert.modeling.warm_start import warm_start
-from keras_albert.training.checkpointing import digest_of
+from keras_albert.storage import checksum, claim_folder, holds_run
 from keras_albert.training.curves import HELD_OUT, check_tensorboard
 from keras_albert.training.distribution import leave_gpu_to_backend
 from keras_albert.training.fitting import Timetable, fit_into_folder
@@ -74,7 +72,7 @@ def pretrain(run: PretrainRun) -> dict:
     config = (
         AlbertConfig.from_json(run.config)
         if run.config
-        else VARIANTS[run.variant]
+        else VARIANTS[run.variant].replace(vocab_size=shards.vocab_size)
     )
     _check_fit(run, config, shards, validation)
     tokenizer = shards.tokenizer()
@@ -145,9 +143,9 @@ def pretrain(run: PretrainRun) -> dict:
         origin={
             "backend": keras.backend.backend(),
             "config": dataclasses.asdict(config),
-            "data": digest_of(run.data / MANIFEST_FILE),
+            "data": checksum(run.data / MANIFEST_FILE),
             "validation": run.validation
-            and digest_of(run.validation / MANIFEST_FILE),
+            and checksum(run.validation / MANIFEST_FILE),
         },
         validation=held_out,
         work=work,
@@ -234,8 +232,8 @@ def held_out_report(measured: dict, batches) -> dict:
     return report
 
 
-def report_lines(report: dict) -> list[str]:
-    """The report for a reader."""
+def report_lines(report: dict, examples: str = "held-out ") -> list[str]:
+    """The report for a reader, with what is known of the examples."""
     if "held_out" not in report:
         return [
             f"training loss {report['training_loss']:.3f}; nothing was held "
@@ -243,20 +241,23 @@ def report_lines(report: dict) -> list[str]:
         ]
     held_out = report["held_out"]
     lines = [
-        f"held-out masked-LM accuracy      {held_out['mlm_accuracy']:.3f}  "
+        f"{examples}masked-LM accuracy      {held_out['mlm_accuracy']:.3f}  "
         f"(always the most frequent token: {held_out['mlm_baseline']:.3f}; "
         f"{held_out['mlm_count']:,} predictions)"
     ]
     for task, name in SENTENCE_TASK_NAMES.items():
         count = held_out.get(f"{task}_count")
         if count == 0:
-            lines.append(f"held-out {name}: no document has a pair")
+            lines.append(f"{examples}{name}: no document has a pair")
         elif count:
             chance = 1.96 * math.sqrt(0.25 / count)
+            accuracy, guessing = (
+                held_out[f"{task}_{each}"] for each in ("accuracy", "baseline")
+            )
             lines.append(
-                f"held-out {name} accuracy {held_out[f'{task}_accuracy']:.3f}  "
-                f"(guessing: {held_out[f'{task}_baseline']:.3f}, 95 % of "
-                f"guessers within +-{chance:.3f}; {count:,} pairs)"
+                f"{examples}{name} accuracy {accuracy:.3f}  (guessing: "
+                f"{guessing:.3f}, 95 % of guessers within +-{chance:.3f}; "
+                f"{count:,} pairs)"
             )
     return lines
 
@@ -277,7 +278,7 @@ def _check_fit(
         raise AlbertError(
             f"The model's vocab_size is {config.vocab_size}, the shards in "
             f"{run.data} were made with {shards.vocab_size} pieces. Set "
-            "`vocab_size` in the config, or prepare with another vocabulary."
+            f"`vocab_size` in {run.config}, or prepare with another vocabulary."
         )
     if config.type_vocab_size < 2:
         raise AlbertError(

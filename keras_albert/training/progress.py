@@ -1,6 +1,7 @@
 """What a run shows while it trains."""
 
 import sys
+import time
 
 from rich.progress import (
     BarColumn,
@@ -12,6 +13,8 @@ from rich.progress import (
 
 from keras_albert.training.curves import HELD_OUT, Row
 
+SECONDS_BETWEEN_LINES = 60  # where nothing moves
+
 
 def progress_verbosity() -> int:
     """Keras: a moving bar on a terminal, a line per epoch in a log."""
@@ -21,7 +24,7 @@ def progress_verbosity() -> int:
 class ProgressBar:
     """Step, losses, tokens a second and time left, on a terminal.
 
-    Elsewhere nothing moves; `line` prints in both.
+    Elsewhere, such as in a log, it is a line a minute. `line` prints in both.
 
     Args:
         steps: of the whole run.
@@ -37,6 +40,8 @@ class ProgressBar:
             transient=True,
             disable=not sys.stdout.isatty(),
         )
+        self._steps = steps
+        self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
         self._task = self._progress.add_task("", total=steps, shown="")
 
     def __enter__(self):
@@ -52,16 +57,19 @@ class ProgressBar:
 
     def update(self, step: int, values: Row) -> None:
         """Shows the step, and the losses and speed up to it."""
+        brief = {n: v for n, v in values.items() if n.endswith(_BRIEF)}
         if not self._progress.disable:
-            brief = {n: v for n, v in values.items() if n.endswith(_BRIEF)}
             self._progress.update(
                 self._task, completed=step, shown=shown_values(brief)
             )
+        elif time.monotonic() > self._next_line:
+            self.line(f"step {step:,}/{self._steps:,}: {shown_values(brief)}")
 
     def line(self, text: str) -> None:
         """Prints a line above the bar."""
         if self._progress.disable:
             print(text, flush=True)
+            self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
         else:
             self._progress.console.print(text, highlight=False)
 

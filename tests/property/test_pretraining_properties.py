@@ -136,7 +136,7 @@ def test_masking_is_what_a_loop_would_do(texts, config, seed):
     harmonic = np.cumsum(1 / np.arange(1, config.ngram + 1))
     bits = fold(
         fold(rows.keys.numpy(), REPLACE)[:, None],
-        np.arange(config.max_predictions),
+        np.arange(config.num_predictions),
     )
     for row, (a, b) in enumerate(texts):
         tokens, segments = pack(a, b)
@@ -166,10 +166,10 @@ def test_masking_is_what_a_loop_would_do(texts, config, seed):
         )
         count = len(positions)
         assert x["masked_positions"][row].tolist() == positions + [0] * (
-            config.max_predictions - count
+            config.num_predictions - count
         )
         assert weight["mlm"][row].tolist() == [1] * count + [0] * (
-            config.max_predictions - count
+            config.num_predictions - count
         )
         masked = list(tokens)
         for position, random in zip(

@@ -206,7 +206,7 @@ def test_half_written_folders_vanish(tmp_path, monkeypatch):
     def stop(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr(huggingface, "_write_json", stop)
+    monkeypatch.setattr(huggingface, "write_json", stop)
     with pytest.raises(OSError, match="no space"):
         save_huggingface(AlbertBackbone(CONFIG), tmp_path / "out")
     assert not list(tmp_path.iterdir())

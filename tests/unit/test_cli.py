@@ -8,8 +8,8 @@ from keras_albert.config import (
     AlbertError,
     OptimizerConfig,
     PretrainRun,
-    claim_folder,
 )
+from keras_albert.storage import claim_folder
 
 pytestmark = pytest.mark.any_backend
 
@@ -72,13 +72,24 @@ def test_run_json_of_a_run_is_a_file(toml, tmp_path):
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        ("stepps = 3", [], "--file: there is no option `stepps`. Did you mean"),
+        ("stepps = 3", [], "run.toml: there is no option `stepps`. Did you"),
         ("[optimizer]\nlearning_rat = 1.0", [], "`optimizer.learning_rate`?"),
         ("[optimiser]\nbeta_1 = 0.5", [], "Did you mean `optimizer.beta_1`?"),
         ("zzz = 3", [], "no option `zzz`. See --help"),
         ("steps = ", [], "not a TOML file"),
         ("remat = 1", [], "`remat` must be true or false. Received: 1"),
         ("steps = 0", [], "steps=0"),
+        ("steps = 1.5", [], "`steps` must be an integer. Received: 1.5"),
+        ("steps = true", [], "`steps` must be an integer. Received: True"),
+        ('seed = "x"', [], "`seed` must be an integer. Received: 'x'"),
+        ("checkpoint_every = 'x'", [], "`checkpoint_every` must be an integer"),
+        ("optimizer = 3", [], "`optimizer` is a section. Give one of its"),
+        ("[optimizer]\noptimizer = 'sgd'", [], "one of lamb, adamw. Received"),
+        (
+            "",
+            ["--set", "optimizer.beta_1=x"],
+            "must be a number. Rec",
+        ),
         ("", ["--set", "step=3"], "--set: there is no option `step`."),
         ("", ["--set", "steps"], "`--set` takes option=value"),
         ("", ["--set"], "`--set` takes option=value"),
@@ -99,6 +110,11 @@ def test_mistakes(tmp_path, capsys, content, options, message):
     error = capsys.readouterr().err.strip()
     assert error.startswith("error: ") and "\n" not in error, error
     assert message in error
+
+
+def test_version(capsys):
+    command(["--version"])
+    assert capsys.readouterr().out.split() == ["keras-albert", "0.1.0"]
 
 
 def test_json_that_is_no_run(tmp_path):

@@ -1,6 +1,4 @@
-import dataclasses
 import json
-from pathlib import Path
 
 import pytest
 
@@ -106,54 +104,19 @@ def test_all_unknown_and_missing_fields_at_once(tmp_path):
         AlbertConfig.from_json(path)
 
 
-def test_two_runs_cannot_share_a_folder(tmp_path):
-    run = config.EvaluateRun(model=tmp_path, data=tmp_path)
-    folder = config.claim_folder(tmp_path / "run", run)
-    assert json.loads((folder / "run.json").read_text())["batch_size"] == 32
-    with pytest.raises(AlbertError, match="not empty"):
-        config.claim_folder(tmp_path / "run", run)
-
-
-def test_which_run_a_folder_holds(tmp_path):
-    """Only the same one may go on; what changes no weight is free."""
-    folder = tmp_path / "run"
-    run = config.PretrainRun(data=Path("shards"), output=folder)
-    assert not config.holds_run(folder, run)
-    folder.mkdir()
-    assert not config.holds_run(folder, run), "an empty folder is free"
-    (folder / "notes.txt").write_text("mine")
-    with pytest.raises(AlbertError, match="not empty"):
-        config.holds_run(folder, run)
-    (folder / "notes.txt").unlink()
-    config.claim_folder(folder, run)
-    assert config.holds_run(folder, run)
-    free = {
-        "output": Path("elsewhere"),
-        "checkpoint_every": 5,
-        "keep_checkpoints": 9,
-        "tensorboard": True,
-    }
-    assert config.holds_run(folder, dataclasses.replace(run, **free))
-    for field in dataclasses.fields(run):
-        other = {
-            "data": Path("others"),
-            "optimizer": config.OptimizerConfig(beta_1=0.5),
-            "examples": config.ExampleConfig(ngram=2),
-        }.get(field.name, 7)
-        # The constructor's checks have nothing to do with this.
-        changed = dataclasses.replace(run)
-        object.__setattr__(changed, field.name, other)
-        if field.name not in free:
-            with pytest.raises(AlbertError, match=rf"{field.name}.* there, "):
-                config.holds_run(folder, changed)
-    more = dataclasses.replace(run, steps=200_000)
-    with pytest.raises(AlbertError, match="steps=125000 there, 200000 here"):
-        config.holds_run(folder, more)
-
-
-def test_flat():
-    nested = {"a": {"b": 1, "c": {"d": None}}, "e": [2], "f": {}}
-    assert config.flat(nested) == {"a.b": 1, "a.c.d": None, "e": [2]}
+@pytest.mark.parametrize(
+    ("settings", "room"),
+    [
+        ({}, 20),  # 0.15 x 512 is 77: the limit
+        ({"sequence_length": 128}, 19),
+        ({"sequence_length": 64}, 10),
+        ({"sequence_length": 8, "masked_lm_prob": 0.01}, 1),
+        ({"sequence_length": 128, "max_predictions": 7}, 7),
+    ],
+)
+def test_room_for_predictions(settings, room):
+    """0.15 x 128 = 19.2; 0.15 x 64 = 9.6; never less than one."""
+    assert config.ExampleConfig(**settings).num_predictions == room
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "\xff", "9" * 5000])
@@ -205,15 +168,3 @@ def run_arguments(run_class, **changes):
 def test_bad_run(run_class, changes, message):
     with pytest.raises(AlbertError, match=message):
         run_class(**run_arguments(run_class, **changes))
-
-
-def test_new_folder(tmp_path):
-    folder = config.new_folder(tmp_path / "a" / "b")
-    assert folder.is_dir()
-    assert config.new_folder(folder) == folder, "an empty folder is free"
-    (folder / "kept.txt").write_text("kept")
-    with pytest.raises(AlbertError, match="not empty"):
-        config.new_folder(folder)
-    with pytest.raises(AlbertError, match="found a file"):
-        config.new_folder(folder / "kept.txt")
-    assert (folder / "kept.txt").read_text() == "kept"

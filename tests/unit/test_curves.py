@@ -110,7 +110,7 @@ TINY = AlbertConfig(
     intermediate_size=7,
     max_position_embeddings=13,
 )
-EXAMPLES = ExampleConfig(sequence_length=11, max_predictions=5)
+EXAMPLES = ExampleConfig(sequence_length=11, masked_lm_prob=0.45)
 
 
 def test_operations_by_hand():
@@ -118,8 +118,8 @@ def test_operations_by_hand():
 
     Projection 11 x 3 x 10 = 330. A layer: query, key, value and output
     11 x 4 x 100 = 4400; scores and weighted sum 2 x 11 x 11 x 10 = 2420;
-    feed-forward 11 x 2 x 70 = 1540. Masked LM: 5 x 3 x 10 = 150 and
-    5 x 3 x 101 = 1515. Pooler and order: 100 + 20.
+    feed-forward 11 x 2 x 70 = 1540. Masked LM, 5 of 11 tokens: 5 x 3 x 10 =
+    150 and 5 x 3 x 101 = 1515. Pooler and order: 100 + 20.
     """
     layers = 4 * (4400 + 2420 + 1540)
     expected = 6 * (330 + layers + 150 + 1515 + 120)

@@ -17,7 +17,7 @@ from keras_albert.config import AlbertConfig, AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.masked_lm import AlbertForPretraining
 from keras_albert.training import fitting
-from keras_albert.training.checkpointing import Checkpoints, locked
+from keras_albert.training.checkpointing import Checkpoints
 from keras_albert.training.curves import RunLog
 from keras_albert.training.fitting import Timetable, fit_into_folder
 from keras_albert.training.flops import Work
@@ -384,18 +384,6 @@ def test_what_a_killed_process_left_is_removed(tmp_path):
     assert kept.steps() == [4]
     assert kept.newest().step == 4
     assert not half.exists()
-
-
-@pytest.mark.any_backend
-def test_one_process_at_a_time(tmp_path):
-    with (
-        locked(tmp_path),
-        pytest.raises(AlbertError, match="another process"),
-        locked(tmp_path),
-    ):
-        pass
-    with locked(tmp_path):
-        pass
 
 
 @pytest.mark.any_backend

@@ -10,13 +10,21 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "keras_albert"
 # Each part may import what stands in its row, and itself.
-_BELOW_TRAINING = {"config", "modeling", "checkpoints", "text", "data"}
+_BELOW_TRAINING = {
+    "config",
+    "storage",
+    "text",
+    "modeling",
+    "checkpoints",
+    "data",
+}
 MAY_IMPORT = {
     "config": set(),
-    "text": {"config"},
+    "storage": {"config"},
+    "text": {"config", "storage"},
     "modeling": {"config", "text"},
-    "checkpoints": {"config", "text", "modeling"},
-    "data": {"config", "text"},
+    "checkpoints": {"config", "storage", "text", "modeling"},
+    "data": {"config", "storage", "text"},
     "training": _BELOW_TRAINING,
     "export": _BELOW_TRAINING | {"training"},
     "cli": _BELOW_TRAINING | {"training", "export"},

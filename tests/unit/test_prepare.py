@@ -112,6 +112,21 @@ def test_processes_write_the_same_bytes(
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
 
 
+def test_a_finished_run_is_not_run_again(corpus, tiny_vocab, tmp_path, capsys):
+    """Unless the text has changed since."""
+    text = tmp_path / "a.txt"
+    text.write_bytes(corpus.read_bytes())
+    run = PrepareRun((text,), tiny_vocab, tmp_path / "shards")
+    manifest = prepare(run)
+    before = content(run.output)
+    assert prepare(run) == manifest
+    assert content(run.output) == before
+    assert "they are finished" in capsys.readouterr().out
+    text.write_bytes(corpus.read_bytes() * 2)
+    with pytest.raises(AlbertError, match="not empty"):
+        prepare(run)
+
+
 def test_what_has_no_token_is_dropped(tiny_vocab, tmp_path):
     text = tmp_path / "a.txt"
     # U+0301 alone is a combining accent: normalization removes it.

@@ -1,0 +1,201 @@
+"""Files and folders: written whole or not at all, never over another run.
+
+What is being written has another name until it is complete; a rename, which
+the file system does at once or not at all, then gives it its own.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from keras_albert.config import RUN_FILE, AlbertError, read_json
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to write, that becomes `path` when all went well."""
+    unfinished = path.with_name(f"unfinished-{path.name}")
+    try:
+        yield unfinished
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: dict) -> None:
+    """Writes a small file."""
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    with replacing(path) as unfinished:
+        unfinished.write_text(text + "\n", encoding="utf-8")
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def locked(path: Path, refusal: str) -> Iterator[None]:
+    """No other process has this lock file meanwhile.
+
+    The system releases it when the process ends, however it ends.
+
+    Raises:
+        AlbertError: another process has it; `refusal` is the message.
+    """
+    import filelock  # half of what `keras-albert --help` may take
+
+    try:
+        lock = filelock.FileLock(path).acquire(blocking=False)
+    except filelock.Timeout:
+        raise AlbertError(refusal) from None
+    with lock:
+        yield
+
+
+# Output folders.
+
+
+def check_not_a_file(path: str | Path) -> None:
+    """AlbertError if an output folder is a file."""
+    path = Path(path)
+    if path.exists() and not path.is_dir():
+        raise AlbertError(
+            f"{path}: expected a folder to write to, found a file. "
+            "Choose another output."
+        )
+
+
+def check_free(path: str | Path) -> None:
+    """AlbertError if an output folder is a file or already holds something."""
+    path = Path(path)
+    check_not_a_file(path)
+    if path.is_dir() and any(path.iterdir()):
+        raise AlbertError(
+            f"{path}: the output folder is not empty, it may hold another run. "
+            "Choose another output, or move the old one away; nothing was "
+            "changed."
+        )
+
+
+def new_folder(path: str | Path) -> Path:
+    """Makes the folder of a run; see `check_free`."""
+    check_free(path)
+    path = Path(path)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@contextlib.contextmanager
+def written_whole(folder: str | Path) -> Iterator[Path]:
+    """A folder to write into, that becomes `folder` when all went well.
+
+    Raises:
+        AlbertError: `folder` is a file or already holds something.
+    """
+    check_free(folder)
+    folder = Path(folder).resolve()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = unfinished_folder(folder)
+    try:
+        yield unfinished
+        os.replace(unfinished, folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def unfinished_folder(output: Path) -> Path:
+    """A fresh folder beside `output`, to be renamed to it when complete."""
+    prefix = f"{output.name}.unfinished-"
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=output.parent))
+    folder.chmod(0o777 & ~_umask())  # mkdtemp's are for their owner alone
+    return folder
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+# Folders of runs that can go on.
+
+
+def claim_folder(path: str | Path, run) -> Path:
+    """Makes the folder of a long run and keeps its settings in `run.json`.
+
+    Of two runs that start at once with one folder, one gets an AlbertError.
+    """
+    path = new_folder(path)
+    try:
+        with open(path / RUN_FILE, "x", encoding="utf-8") as file:
+            file.write(json.dumps(_settings(run), indent=2) + "\n")
+    except FileExistsError:
+        raise AlbertError(
+            f"{path}: another run has just taken this output folder. Choose "
+            "another output."
+        ) from None
+    return path
+
+
+# What may differ where an interrupted run goes on.
+_FREE_SETTINGS = {
+    "output",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "tensorboard",
+}
+
+
+def holds_run(path: str | Path, run) -> bool:
+    """Whether an output folder holds this run, begun before.
+
+    Raises:
+        AlbertError: it holds something else: a file, another folder, or a run
+            of other settings, which are named.
+    """
+    run_file = Path(path) / RUN_FILE
+    if not run_file.is_file():
+        check_free(path)
+        return False
+    found = read_json(run_file)
+    expected = _settings(run)
+    if not isinstance(found, dict):
+        raise AlbertError(f"{run_file}: not the settings of a run.")
+    found, expected = flat(found), flat(expected)
+    differing = [
+        f"{name}={found.get(name)!r} there, {expected.get(name)!r} here"
+        for name in sorted(found.keys() | expected.keys())
+        if found.get(name) != expected.get(name) and name not in _FREE_SETTINGS
+    ]
+    if differing:
+        raise AlbertError(
+            f"{path}: the output folder is not empty, it holds a run of other "
+            f"settings ({'; '.join(differing)}). Give the same ones to go on "
+            "with it, or choose another output; nothing was changed."
+        )
+    return True
+
+
+def _settings(run) -> dict:
+    """The fields of a run as JSON has them."""
+    return json.loads(json.dumps(dataclasses.asdict(run), default=str))
+
+
+def flat(settings: dict) -> dict:
+    """{"a": {"b": 1}, "c": 2} is {"a.b": 1, "c": 2}."""
+    flattened = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            inner = flat(value)
+            flattened |= {f"{name}.{key}": inner[key] for key in inner}
+        else:
+            flattened[name] = value
+    return flattened

@@ -1,0 +1,142 @@
+"""Files and folders that are whole or not there."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from keras_albert import config, storage
+from keras_albert.config import AlbertError
+
+pytestmark = pytest.mark.any_backend
+
+
+def test_a_file_is_replaced_whole_or_stays(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with (
+        pytest.raises(OSError, match="no space"),
+        storage.replacing(path) as unfinished,
+    ):
+        unfinished.write_text("half")
+        raise OSError("no space left")
+    assert path.read_text() == "old"
+    with storage.replacing(path) as unfinished:
+        unfinished.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path], "nothing else is left"
+
+
+def test_a_folder_is_there_whole_or_not_at_all(tmp_path):
+    output = tmp_path / "a" / "b"
+    with (
+        pytest.raises(OSError, match="no space"),
+        storage.written_whole(output) as folder,
+    ):
+        (folder / "half.txt").touch()
+        raise OSError("no space left")
+    assert not list(output.parent.iterdir())
+    with storage.written_whole(output) as folder:
+        (folder / "whole.txt").touch()
+        assert not output.exists()
+    assert [path.name for path in output.iterdir()] == ["whole.txt"]
+    with (
+        pytest.raises(AlbertError, match="not empty"),
+        storage.written_whole(output),
+    ):
+        pass
+
+
+def test_checksum(tmp_path):
+    """FIPS 180-2, appendix B.1."""
+    path = tmp_path / "abc"
+    path.write_bytes(b"abc")
+    assert storage.checksum(path) == (
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )
+
+
+def test_json_keeps_every_letter(tmp_path):
+    path = tmp_path / "a.json"
+    storage.write_json(path, {"é": [1, None]})
+    assert "é" in path.read_text(encoding="utf-8")
+    assert config.read_json(path) == {"é": [1, None]}
+    with pytest.raises(ValueError, match="JSON"):
+        storage.write_json(path, {"a": float("nan")})
+    assert config.read_json(path) == {"é": [1, None]}
+
+
+def test_one_process_at_a_time(tmp_path):
+    lock = tmp_path / "lock"
+    with (
+        storage.locked(lock, "first"),
+        pytest.raises(AlbertError, match="another process"),
+        storage.locked(lock, "another process has it"),
+    ):
+        pass
+    with storage.locked(lock, "again"):
+        pass
+
+
+def test_two_runs_cannot_share_a_folder(tmp_path):
+    run = config.EvaluateRun(model=tmp_path, data=tmp_path)
+    folder = storage.claim_folder(tmp_path / "run", run)
+    assert json.loads((folder / "run.json").read_text())["batch_size"] == 32
+    with pytest.raises(AlbertError, match="not empty"):
+        storage.claim_folder(tmp_path / "run", run)
+
+
+def test_which_run_a_folder_holds(tmp_path):
+    """Only the same one may go on; what changes no weight is free."""
+    folder = tmp_path / "run"
+    run = config.PretrainRun(data=Path("shards"), output=folder)
+    assert not storage.holds_run(folder, run)
+    folder.mkdir()
+    assert not storage.holds_run(folder, run), "an empty folder is free"
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(AlbertError, match="not empty"):
+        storage.holds_run(folder, run)
+    (folder / "notes.txt").unlink()
+    storage.claim_folder(folder, run)
+    assert storage.holds_run(folder, run)
+    free = {
+        "output": Path("elsewhere"),
+        "checkpoint_every": 5,
+        "keep_checkpoints": 9,
+        "tensorboard": True,
+    }
+    assert storage.holds_run(folder, dataclasses.replace(run, **free))
+    for field in dataclasses.fields(run):
+        other = {
+            "data": Path("others"),
+            "optimizer": config.OptimizerConfig(beta_1=0.5),
+            "examples": config.ExampleConfig(ngram=2),
+        }.get(field.name, 7)
+        # The constructor's checks have nothing to do with this.
+        changed = dataclasses.replace(run)
+        object.__setattr__(changed, field.name, other)
+        if field.name not in free:
+            with pytest.raises(AlbertError, match=rf"{field.name}.* there, "):
+                storage.holds_run(folder, changed)
+    more = dataclasses.replace(run, steps=200_000)
+    with pytest.raises(AlbertError, match="steps=125000 there, 200000 here"):
+        storage.holds_run(folder, more)
+
+
+def test_flat():
+    nested = {"a": {"b": 1, "c": {"d": None}}, "e": [2], "f": {}}
+    assert storage.flat(nested) == {"a.b": 1, "a.c.d": None, "e": [2]}
+
+
+def test_new_folder(tmp_path):
+    folder = storage.new_folder(tmp_path / "a" / "b")
+    assert folder.is_dir()
+    assert storage.new_folder(folder) == folder, "an empty folder is free"
+    (folder / "kept.txt").write_text("kept")
+    with pytest.raises(AlbertError, match="not empty"):
+        storage.new_folder(folder)
+    with pytest.raises(AlbertError, match="found a file"):
+        storage.new_folder(folder / "kept.txt")
+    assert (folder / "kept.txt").read_text() == "kept"
