@@ -22,8 +22,10 @@ _HOMES = {
     "AlbertForTextEmbedding": "modeling.text_embedding",
     "AlbertForTokenClassification": "modeling.classification",
     "Classifier": "training.folders",
+    "ExampleConfig": "config",
     "GraphTokenizer": "text.graph",
     "Lamb": "training.optimizer",
+    "ShardSet": "data.shards",
     "Tokenizer": "text.tokenizer",
     "VARIANTS": "config",
     "WarmupPolynomialDecay": "training.schedules",
@@ -32,8 +34,11 @@ _HOMES = {
     "load_model": "training.folders",
     "load_pretrained": "training.folders",
     "load_tf1": "checkpoints.tf1",
+    "phased_dataset": "data.pretraining",
+    "pretraining_dataset": "data.pretraining",
     "save_huggingface": "checkpoints.huggingface",
     "save_keras_hub": "checkpoints.keras_hub_presets",
+    "validation_dataset": "data.pretraining",
     "warm_start": "modeling.warm_start",
 }
 __all__ = sorted(_HOMES)

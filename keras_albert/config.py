@@ -580,6 +580,11 @@ class PretrainRun:
     """optimizer steps (Paper 4.1)"""
     warmup_steps: int = 3_125
     """steps of linear warm-up (reference run_pretraining.py)"""
+    short_steps: int = 0
+    """first steps, whose examples have `short_length` tokens; nine tenths of
+    all in BERT (Devlin et al. 2018, appendix A.2), none in ALBERT"""
+    short_length: int = 128
+    """tokens in an example of those steps"""
     validate_every: int = 1_000
     """steps between two validations, log lines and saved models"""
     validation_steps: int | None = None
@@ -624,6 +629,31 @@ class PretrainRun:
             )
         check_warmup(self.warmup_steps, self.steps)
         check_seed(self.seed)
+        check_positive("short_length", self.short_length)
+        if type(self.short_steps) is not int or not (
+            0 <= self.short_steps < self.steps
+        ):
+            raise AlbertError(
+                "`short_steps` must be an integer from 0 to steps - 1. "
+                f"Received: short_steps={self.short_steps!r}, "
+                f"steps={self.steps}."
+            )
+        longest = self.examples.sequence_length
+        if self.short_steps and self.short_length >= longest:
+            raise AlbertError(
+                "`short_length` must be below `examples.sequence_length`. "
+                f"Received: short_length={self.short_length}, "
+                f"examples.sequence_length={longest}."
+            )
+        self.examples_of(1)
+
+    def examples_of(self, step: int) -> ExampleConfig:
+        """The examples of a step, counted from 1."""
+        if step > self.short_steps:
+            return self.examples
+        return dataclasses.replace(
+            self.examples, sequence_length=self.short_length
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -73,7 +73,7 @@ def fit_into_folder(
     *,
     origin: dict,
     validation=None,
-    work: Work | None = None,
+    work_of: Callable[[int], Work] | None = None,
     tensorboard: bool = False,
 ) -> Row:
     """Trains a compiled model, or goes on where the folder's run stopped.
@@ -89,7 +89,7 @@ def fit_into_folder(
         timetable: when to do what.
         origin: what the run is made from, see `Checkpoint`.
         validation: dataset of held-out batches.
-        work: of a step, to measure speed.
+        work_of: see `SpeedMeter`.
         tensorboard: write that log, too.
 
     Returns:
@@ -120,7 +120,7 @@ def fit_into_folder(
             checkpoints,
             log,
             progress,
-            SpeedMeter(work),
+            SpeedMeter(work_of),
             stop,
             validation,
         )
@@ -239,7 +239,7 @@ class IntervalKeeper(keras.callbacks.Callback):
             return
         self._parts = 0
         self.step += 1
-        self.meter.step()
+        self.meter.step(self.step)
         self.progress.update(self.step, {**logs, **self.meter.reading()})
         if self.timetable.saves(self.step) or self.stop.signal:
             self._save(logs)

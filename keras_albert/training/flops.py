@@ -13,6 +13,7 @@ E embedding size, V vocabulary, r relaxed rank.
 
 import dataclasses
 import time
+from collections.abc import Callable
 
 from keras import ops
 
@@ -85,41 +86,51 @@ class SpeedMeter:
     """Tokens a second and utilisation, of training alone.
 
     Args:
-        work: None where steps differ in size: nothing is measured.
+        work_of: a step, counted from 1, -> what it does; None where steps
+            differ in size: nothing is measured.
         clock: seconds.
     """
 
-    def __init__(self, work: Work | None, clock=time.perf_counter):
-        self.work = work
+    def __init__(
+        self,
+        work_of: Callable[[int], Work] | None,
+        clock=time.perf_counter,
+    ):
+        self.work_of = work_of
         self._clock = clock
         self._started = None
-        self._compiled = False
-        self._steps, self._seconds = 0, 0.0
+        self._before = None  # the work of the step before
+        self.reset()
 
     def start(self) -> None:
         """Training begins, or goes on after something else."""
         self._started = self._clock()
 
-    def step(self) -> None:
-        """A step has ended; the first one, which compiles, does not count."""
+    def step(self, number: int) -> None:
+        """A step has ended; the first of its kind, which compiles, is out."""
         now = self._clock()
-        if self._compiled:
-            self._steps += 1
+        work = self.work_of and self.work_of(number)
+        if work and work == self._before:
+            self._tokens += work.tokens
+            self._used += work.flops / work.peak
             self._seconds += now - self._started
-        self._compiled = True
+        self._before = work
         self._started = now
 
     def reading(self) -> dict[str, float | None]:
         """Since the last `reset`; None before there is anything to divide."""
-        if self.work is None:
+        if self.work_of is None:
             return {}
-        per_second = self._steps / self._seconds if self._steps else None
+        seconds = self._seconds
         return {
-            "tokens_per_second": per_second and self.work.tokens * per_second,
-            "model_flops_utilization": per_second
-            and self.work.flops * per_second / self.work.peak,
+            "tokens_per_second": self._tokens / seconds if seconds else None,
+            "model_flops_utilization": self._used / seconds
+            if seconds
+            else None,
         }
 
     def reset(self) -> None:
         """Begins a new interval."""
-        self._steps, self._seconds = 0, 0.0
+        self._tokens = 0
+        self._used = 0.0  # seconds that the device would need at its peak
+        self._seconds = 0.0

@@ -14,7 +14,7 @@ from keras_albert.config import (
     PretrainRun,
 )
 from keras_albert.data.pretraining import (
-    pretraining_dataset,
+    phased_dataset,
     validation_dataset,
 )
 from keras_albert.data.shards import MANIFEST_FILE, ShardSet
@@ -80,13 +80,15 @@ def pretrain(run: PretrainRun) -> dict:
     parts = run.accumulate
 
     def batches_from(step: int):
-        return pretraining_dataset(
+        phases = [(run.examples, run.steps - run.short_steps)]
+        if run.short_steps:
+            phases = [(run.examples_of(1), run.short_steps), *phases]
+        return phased_dataset(
             shards,
-            run.examples,
+            [(examples, steps * parts) for examples, steps in phases],
             batch_size=run.batch_size // parts,
             seed=run.seed,
             start_step=step * parts,
-            steps=(run.steps - step) * parts,
         )
 
     held_out = validation and validation_dataset(
@@ -117,14 +119,17 @@ def pretrain(run: PretrainRun) -> dict:
             parts,
         ),
     )
-    work = Work(
-        tokens=run.batch_size * run.examples.sequence_length,
-        flops=run.batch_size * flops_per_example(config, run.examples),
-        peak=matrix_product_peak(
-            keras.DTypePolicy(run.precision).compute_dtype
-        ),
-    )
-    _describe(run, config, model, shards, work)
+    peak = matrix_product_peak(keras.DTypePolicy(run.precision).compute_dtype)
+
+    def work_of(step: int) -> Work:
+        examples = run.examples_of(step)
+        return Work(
+            tokens=run.batch_size * examples.sequence_length,
+            flops=run.batch_size * flops_per_example(config, examples),
+            peak=peak,
+        )
+
+    _describe(run, config, model, shards, work_of(run.steps))
     task = {
         "task": PRETRAINING,
         "examples": dataclasses.asdict(run.examples),
@@ -148,7 +153,7 @@ def pretrain(run: PretrainRun) -> dict:
             and checksum(run.validation / MANIFEST_FILE),
         },
         validation=held_out,
-        work=work,
+        work_of=work_of,
         tensorboard=run.tensorboard,
     )
     report = {
@@ -323,8 +328,13 @@ def _describe(run, config, model, shards, work) -> None:
         f"{model.count_params():,} parameters, {config.num_hidden_layers} "
         f"layers of {config.hidden_size}; {shards.num_tokens:,} tokens in "
         f"{shards.num_documents:,} documents; {run.steps:,} steps of "
-        f"{run.batch_size} x {run.examples.sequence_length} tokens on "
-        f"{keras.backend.backend()}",
+        f"{run.batch_size} x {run.examples.sequence_length} tokens"
+        + (
+            f", the first {run.short_steps:,} of {run.short_length}"
+            if run.short_steps
+            else ""
+        )
+        + f" on {keras.backend.backend()}",
         flush=True,
     )
     print(

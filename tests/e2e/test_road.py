@@ -148,7 +148,10 @@ def test_deeper_from_a_shallower_one(road, tmp_path):
 
 @pytest.mark.parametrize("task", ["nsp", "none"])
 def test_other_sentence_tasks(road, tmp_path, task, capsys):
-    """Trained, reported, saved and evaluated under their own name."""
+    """Trained, reported, saved and evaluated under their own name.
+
+    The first three steps on short sequences.
+    """
     main(
         ["pretrain", "--data", str(road / "shards-train")]
         + ["--validation", str(road / "shards-held"), *PRETRAIN]
@@ -158,7 +161,8 @@ def test_other_sentence_tasks(road, tmp_path, task, capsys):
             "--output",
             str(tmp_path / "p"),
         ]
-        + ["--steps=2", "--warmup-steps=1", "--examples.sentence-task", task]
+        + ["--steps=5", "--warmup-steps=1", "--examples.sentence-task", task]
+        + ["--short-steps=3", "--short-length=40"]
     )
     main(
         ["evaluate", "--model", str(tmp_path / "p")]

@@ -159,6 +159,13 @@ def run_arguments(run_class, **changes):
         (config.PretrainRun, {"accumulate": 3}, "batch_size=4096, accumul"),
         (config.PretrainRun, {"checkpoint_every": 0}, "checkpoint_every=0"),
         (config.PretrainRun, {"keep_checkpoints": 0}, "keep_checkpoints=0"),
+        (config.PretrainRun, {"short_steps": 125_000}, "short_steps=125000"),
+        (
+            config.PretrainRun,
+            {"short_steps": 9, "short_length": 512},
+            "short_length=512",
+        ),
+        (config.PretrainRun, {"short_steps": 9, "short_length": 3}, "least 8"),
         (config.OptimizerConfig, {"ema_momentum": 1.0}, "ema_momentum=1.0"),
         (config.OptimizerConfig, {"weight_decay": -1}, "0 or more"),
         (config.OptimizerConfig, {"optimizer": "sgd"}, "'sgd'"),

@@ -144,22 +144,32 @@ def test_base_is_as_large_as_its_parameters_say():
     assert flops == pytest.approx(6 * (encoder + attention), rel=0.02)
 
 
-def test_speed_leaves_out_the_first_step_and_pauses():
+def test_speed_is_of_training_alone():
+    """Steps 1 to 4 have 100 tokens, and from the fifth on 300."""
     now = [0.0]
-    meter = SpeedMeter(Work(100, 4e3, 1e4), clock=lambda: now[0])
+    short, long = Work(100, 4e3, 1e4), Work(300, 2e4, 1e4)
+    meter = SpeedMeter(
+        lambda step: long if step > 4 else short, clock=lambda: now[0]
+    )
     meter.start()
-    for seconds in (50.0, 2.0, 2.0):  # the first compiles
-        assert meter.reading()["tokens_per_second"] is None or seconds == 2
+    for step, seconds in enumerate((50.0, 2.0, 2.0), 1):  # the first compiles
+        assert meter.reading()["tokens_per_second"] is None or step == 3
         now[0] += seconds
-        meter.step()
+        meter.step(step)
     now[0] += 1000.0  # validation
     meter.start()
     now[0] += 5.0
-    meter.step()
+    meter.step(4)
     # Three steps in nine seconds.
     reading = meter.reading()
     assert reading["tokens_per_second"] == pytest.approx(100 / 3)
     assert reading["model_flops_utilization"] == pytest.approx(4e3 / 3 / 1e4)
+    for step, seconds in enumerate((70.0, 11.0), 5):  # 5 compiles again
+        now[0] += seconds
+        meter.step(step)
+    reading = meter.reading()
+    assert reading["tokens_per_second"] == pytest.approx(600 / 20)
+    assert reading["model_flops_utilization"] == pytest.approx(3.2e4 / 20 / 1e4)
     meter.reset()
     assert meter.reading()["tokens_per_second"] is None
     assert SpeedMeter(None).reading() == {}

@@ -263,7 +263,9 @@ def test_accumulated_steps(tmp_path, capsys):
         accumulate=2,
     )
     model = fresh_model(gradient_accumulation_steps=2)
-    row = fit(tmp_path, timetable, model=model, work=Work(100, 1e6, 1e12))
+    row = fit(
+        tmp_path, timetable, model=model, work_of=lambda _: Work(100, 1e6, 1e12)
+    )
     assert row["step"] == 25
     assert int(numpy(model.optimizer.iterations)) == 25
     assert row["model_flops_utilization"] == pytest.approx(
