@@ -117,6 +117,7 @@ def test_pretraining_report(road):
     assert tokenizer.vocab_size == 160
 
 
+@pytest.mark.any_backend
 def test_deeper_from_a_shallower_one(road, tmp_path):
     """A warm start in mixed precision, scanned and rematerialized.
 
@@ -146,6 +147,7 @@ def test_deeper_from_a_shallower_one(road, tmp_path):
     assert model.backbone.embeddings.dtype_policy.name == "float32"
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("task", ["nsp", "none"])
 def test_other_sentence_tasks(road, tmp_path, task, capsys):
     """Trained, reported, saved and evaluated under their own name.
@@ -309,6 +311,7 @@ def test_finetuning_starts_from_the_pretrained_encoder(road):
     )
 
 
+@pytest.mark.any_backend
 def test_interrupted_pretraining_goes_on(road, capsys):
     """Ctrl-C before the first validation; the same seed, the same model.
 
@@ -363,6 +366,7 @@ def test_interrupted_pretraining_goes_on(road, capsys):
     assert (road / "twice" / "log.csv").stat().st_mtime_ns == before
 
 
+@pytest.mark.any_backend
 def test_interrupted_finetuning_goes_on(road, capsys):
     """In its second epoch: the order of the rows, too, is that of one run."""
 
@@ -565,6 +569,7 @@ CASES = [
 ]
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("case", CASES)
 def test_bad_input(road, case, capsys):
     """One line, status 2, and nothing written."""
@@ -617,6 +622,7 @@ def test_released_archive(road, tmp_path):
     assert kernel.shape == (32, 32)
 
 
+@pytest.mark.any_backend
 def test_saved_model_of_pairs(road, tmp_path):
     """A model of pairs takes two strings; an empty second one is a single."""
     backbone, tokenizer = load_pretrained(road / "pre")
