@@ -608,6 +608,13 @@ class ExampleConfig:
             )
 
     @property
+    def num_predictions(self) -> int:
+        """Predictions that a batch has room for in each example: no more
+        than a full one asks for, since unused ones cost as much."""
+        budget = max(1, round(self.sequence_length * self.masked_lm_prob))
+        return min(self.max_predictions, budget)
+
+    @property
     def needs_other_documents(self) -> bool:
         """Whether some examples pair two documents."""
         return self.sentence_task == "nsp" or self.pairs_single_sentences

@@ -101,7 +101,7 @@ def budgets(num_tokens: tf.Tensor, examples: ExampleConfig) -> tf.Tensor:
     """
     share = tf.cast(num_tokens, tf.float64) * examples.masked_lm_prob
     budget = tf.maximum(tf.cast(tf.round(share), tf.int32), 1)
-    return tf.minimum(budget, examples.max_predictions)
+    return tf.minimum(budget, examples.num_predictions)
 
 
 def find_words(
@@ -175,7 +175,7 @@ def choose_ngrams(
         int32 [B, P], [B, P]: where each n-gram begins and ends. Unused: W, 0.
     """
     batch_size, width = visits.shape
-    none = tf.zeros((examples.max_predictions, batch_size), tf.int32)
+    none = tf.zeros((examples.num_predictions, batch_size), tf.int32)
     state = (budget, tf.zeros_like(budget), none + width, none)
 
     def visit(some, words, state):
@@ -183,7 +183,7 @@ def choose_ngrams(
         return take_ngrams(*ngrams, words, *state)
 
     # Hardly any example needs more visits: few are sorted, and rarely all.
-    first = min(int(FIRST_VISITS * examples.max_predictions), width)
+    first = min(int(FIRST_VISITS * examples.num_predictions), width)
     left, *_ = state = visit(tf.math.top_k(visits, first)[0], num_words, state)
     rest = num_words - first
     *_, taken_starts, taken_ends = tf.cond(

@@ -25,7 +25,7 @@ REPEATS = 2
 
 def flops_per_example(config: AlbertConfig, examples: ExampleConfig) -> int:
     """Operations of a training step for one example, both heads included."""
-    sequence, predictions = examples.sequence_length, examples.max_predictions
+    sequence, predictions = examples.sequence_length, examples.num_predictions
     hidden, inner = config.hidden_size, config.intermediate_size
     embedding, rank = config.embedding_size, config.relaxed_rank
     attention_kernels = 4 * hidden * hidden
