@@ -154,8 +154,8 @@ def test_every_question_has_windows_and_its_answer(data_folder, tokenizer):
             longer += text.strip() != answer
             whole.add(window.question)
     assert len(whole) == 10_570
-    # Answers that begin or end within a piece: "7" in "1978". Most of them
-    # stand where the start of the rebuilt file was guessed.
+    # Answers that begin or end within a piece: "7" in "1978", "Japan" in
+    # "Japanese", "7.8" in "7.8%".
     assert longer == 39
 
 
