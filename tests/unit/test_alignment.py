@@ -71,6 +71,20 @@ def test_normal_text_and_its_sources(text, lower_case, expected):
         ("\u1112\u1161\u11ab(", [("▁", 0, 0), ("한", 0, 3), ("(", 3, 4)]),
         # An invisible space before a visible one: the visible one is meant.
         ("a\u200e b", [("▁", 0, 0), ("a", 0, 1), ("▁", 2, 3), ("b", 3, 4)]),
+        # Characters that SentencePiece drops.
+        ("a\x01b\ufeff", [("▁", 0, 0), ("a", 0, 1), ("b", 2, 3)]),
+        # A word mark of the comma rule within a character.
+        (
+            "⅑,",
+            [
+                ("▁", 0, 0),
+                ("1", 0, 1),
+                ("⁄", 0, 1),
+                ("▁", 0, 1),
+                ("9", 0, 1),
+                (",", 1, 2),
+            ],
+        ),
         ("\u0301", []),
     ],
 )

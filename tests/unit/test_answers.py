@@ -142,7 +142,7 @@ def test_windows_of_a_question_compete():
         window(2, 5, best=[True, True, True]),
     ]
     start = [row(p3=1, p5=8), row(p3=4), row(p3=2)]
-    end = [row(p4=1), row(p4=4), row(p5=2, p3=1)]
+    end = [row(p4=1, p5=0), row(p4=4), row(p5=2, p3=1)]
     first, other = decode_logits(
         [ask(), ask(name="other")], windows, start, end, AnswerConfig(n_best=2)
     )

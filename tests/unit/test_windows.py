@@ -39,11 +39,12 @@ def test_max_context():
     first, second = max_context([(0, 6), (3, 9)])
     assert first.tolist() == [1, 1, 1, 1, 1, 0]
     assert second.tolist() == [0, 0, 1, 1, 1, 1]
-    # Of two equal contexts that of the longer window wins: 5 has one token
-    # on its poorer side in each.
-    first, second = max_context([(0, 7), (4, 8)])
-    assert first.tolist() == [1, 1, 1, 1, 1, 1, 0]
-    assert second.tolist() == [0, 0, 1, 1]
+    # A much longer window outweighs a little more context: 275 has 24 tokens
+    # on its poorer side in the first and 25 in the second, but 24 + 3.00 is
+    # more than 25 + 0.60; 276 has 23 and 26.
+    first, second = max_context([(0, 300), (250, 310)])
+    assert np.flatnonzero(first).tolist() == list(range(276))
+    assert np.flatnonzero(second).tolist() == list(range(26, 60))
 
 
 def test_tokens_and_marks(tokenizer):
