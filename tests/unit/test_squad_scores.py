@@ -38,6 +38,7 @@ def asked(name, *answers):
         ("(the)", ""),
         ("a1 a_b", "a1 ab"),
         ("Ünder THE", "ünder"),
+        ("x—a—b", "x— —b"),  # a space takes the place of an article
     ],
 )
 def test_words(text, expected):
