@@ -6,7 +6,7 @@ The reference (squad_utils.py, convert_examples_to_features) guesses the same
 from a longest common subsequence of the raw and the tokenized text, and drops
 the questions of a text where that has less than 80 % of its characters. Here
 each step of the tokenizer is followed, so every text is aligned. Both agree on
-all pieces of SQuAD but for two kinds:
+all pieces of the development set of SQuAD 1.1 but for two kinds:
 
 - a word mark before the text, where it is a piece of its own, stands for no
   character; the reference gives it the first one, which is the next piece's;
