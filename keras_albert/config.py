@@ -788,3 +788,44 @@ class ConvertRun:
     only form, or erf, what transformers computes"""
     backbone: bool = False
     """convert the encoder alone, for a format that does not have the head"""
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowConfig:
+    """How a question and its context are cut into windows."""
+
+    sequence_length: int = 384
+    """most tokens in a window, [CLS] and two [SEP] included (Paper Table 14,
+    SQuAD 1.1; 512 for SQuAD 2.0)"""
+    stride: int = 128
+    """tokens of the context from one window to the next (reference
+    run_squad_v1.py, run_squad_v2.py: doc_stride)"""
+    query_length: int = 64
+    """most tokens of a question; the rest is cut off (the same:
+    max_query_length)"""
+
+    def __post_init__(self):
+        for name in ("sequence_length", "stride", "query_length"):
+            check_positive(name, getattr(self, name))
+        if self.sequence_length <= self.query_length + 3:
+            raise AlbertError(
+                "`sequence_length` must be above `query_length` + 3, or no "
+                "context fits beside a long question. Received: "
+                f"sequence_length={self.sequence_length}, "
+                f"query_length={self.query_length}."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerConfig:
+    """Which answers are considered (reference run_squad_v1.py)."""
+
+    n_best: int = 20
+    """most answers to a question; also how many starts and ends of a window
+    are combined to answers"""
+    answer_length: int = 30
+    """most tokens of an answer"""
+
+    def __post_init__(self):
+        check_positive("n_best", self.n_best)
+        check_positive("answer_length", self.answer_length)
