@@ -5,10 +5,13 @@
     choose_ngrams  n-grams within the budget, first come first served
     replace        80 % [MASK], 10 % any token, 10 % as it was
     pack           [CLS] A [SEP] B [SEP]
+    share_rows     several of these in a row, where asked
 
 Shapes: B examples in a batch, S sequence length, W = S - 2 tokens of text (A,
 then B, without special tokens, so that those are never masked), P most
-predictions, N longest n-gram, V vocabulary. Nothing loops over examples.
+predictions, N longest n-gram, V vocabulary. Nothing loops over examples. Where
+they share rows, there are M examples in B rows, K and Q are the most examples
+and predictions of a row, and M and K differ from B and 1.
 
 The algorithm is that of the reference's create_masked_lm_predictions.
 """
@@ -174,9 +177,10 @@ def choose_ngrams(
     Returns:
         int32 [B, P], [B, P]: where each n-gram begins and ends. Unused: W, 0.
     """
-    batch_size, width = visits.shape
-    none = tf.zeros((examples.num_predictions, batch_size), tf.int32)
-    state = (budget, tf.zeros_like(budget), none + width, none)
+    width = visits.shape[1]
+    zeros = tf.zeros_like(budget)
+    none = tf.tile(zeros[None], [examples.num_predictions, 1])  # [P, B]
+    state = (budget, zeros, none + width, none)
 
     def visit(some, words, state):
         ngrams = draw_ngrams(some, edges, length_a, length, examples)
@@ -221,7 +225,7 @@ def draw_ngrams(
     reached = tf.cast(random[:, None] >= thresholds, tf.int32)
     drawn = 1 + tf.reduce_sum(reached, axis=1)
     drawn = tf.where(visits >= 0, drawn, 0)
-    first = word + tf.range(visits.shape[1]) * edges.shape[1]
+    first = word + _numbers(length) * edges.shape[1]
     edges = tf.reshape(edges, [-1])
     starts = tf.gather(edges, first)
     reach_of_a = length if examples.cross_sep else length_a
@@ -325,9 +329,9 @@ def replace(
     vocab_size: int,
 ) -> tf.Tensor:
     """int32 [B, W]: the text with its predicted tokens replaced."""
-    batch_size, slots = positions.shape
+    slots = np.arange(positions.shape[1])
     random = fold(
-        _use(rows.keys, REPLACE)[:, None], np.arange(slots), tf.bitwise
+        _use(rows.keys, REPLACE)[:, None], slots, tf.bitwise
     )  # [B, P]
     kind = tf.bitwise.right_shift(random, np.uint64(_HALF_BITS))
     kind = tf.cast(kind, tf.float64) * 2.0**-_HALF_BITS
@@ -342,7 +346,7 @@ def replace(
             kind < MASK_SHARE + KEEP_SHARE, labels, tf.cast(token, tf.int32)
         ),
     )
-    row = tf.broadcast_to(tf.range(batch_size)[:, None], positions.shape)
+    row = _numbers(positions[:, 0])[:, None] + tf.zeros_like(positions)
     # Added, as unused predictions all point at position 0.
     return tf.tensor_scatter_nd_add(
         rows.text, tf.stack([row, positions], axis=-1), (new - labels) * used
@@ -384,6 +388,79 @@ def pack(
         "segment_ids": tf.cast(is_b, tf.int32) * inside,
         "padding_mask": inside,
     }
+
+
+def share_rows(
+    batch: tuple[dict, dict, dict], counts: tf.Tensor, examples: ExampleConfig
+) -> tuple[dict, dict, dict]:
+    """Puts the examples of a batch into rows, one behind the other.
+
+    Args:
+        batch: `build_batch` of M examples, row by row.
+        counts: int32 [B], examples in each row, 1 to K.
+
+    Returns:
+        x: int32 `token_ids`, `segment_ids`, `padding_mask`, `example_ids` (1
+            to K, 0 padding), `position_ids` (from 0 in each example) [B, S];
+            `masked_positions` [B, Q] and `cls_positions` [B, K], in the row
+        y: int32 `mlm` [B, Q]; of a sentence task its name, [B, K]
+        sample_weight: float32, the same
+
+        Unused predictions and examples have position, label and weight 0.
+
+    With 2 = [CLS] and 3 = [SEP], [2, 7, 3] and [2, 8, 9, 3] in a row of 8:
+    [2, 7, 3, 2, 8, 9, 3, 0], example_ids [1, 1, 1, 2, 2, 2, 2, 0],
+    position_ids [0, 1, 2, 0, 1, 2, 3, 0], cls_positions [0, 3, ...].
+    """
+    x, y, weight = batch
+
+    def lay(values, sizes, width):
+        """Values of the M examples, `sizes` [M] of each, as [B, width]."""
+        of_rows = tf.RaggedTensor.from_row_lengths(sizes, counts)
+        rows = tf.RaggedTensor.from_row_lengths(
+            values, tf.reduce_sum(of_rows, axis=1), validate=False
+        )
+        return rows.to_tensor(shape=(counts.shape[0], width))
+
+    sizes = tf.reduce_sum(x["padding_mask"], axis=1)  # [M], tokens
+    before = tf.cumsum(sizes, exclusive=True)
+    first = tf.cumsum(counts, exclusive=True)  # example of each row
+    offsets = before - tf.repeat(tf.gather(before, first), counts)  # in its row
+    numbers = _numbers(sizes) - tf.repeat(first, counts) + 1
+
+    tokens = tf.where(x["padding_mask"] > 0)  # [T, 2]: example, position
+    length = examples.sequence_length
+    rows = {
+        name: lay(tf.gather_nd(x[name], tokens), sizes, length)
+        for name in ("token_ids", "segment_ids", "padding_mask")
+    }
+    rows["example_ids"] = lay(tf.gather(numbers, tokens[:, 0]), sizes, length)
+    places = tf.cast(tokens[:, 1], tf.int32)
+    rows["position_ids"] = lay(places, sizes, length)
+
+    used = weight["mlm"] > 0
+    predictions = tf.where(used)
+    asked = tf.reduce_sum(tf.cast(used, tf.int32), axis=1)  # [M]
+    room = examples.row_predictions
+    positions = tf.gather_nd(x["masked_positions"], predictions)
+    positions += tf.gather(offsets, predictions[:, 0])
+    rows["masked_positions"] = lay(positions, asked, room)
+    labels, weights = (
+        {"mlm": lay(tf.gather_nd(part["mlm"], predictions), asked, room)}
+        for part in (y, weight)
+    )
+    ones, most = tf.ones_like(sizes), examples.row_examples
+    rows["cls_positions"] = lay(offsets, ones, most)
+    if examples.sentence_task != "none":
+        task = examples.sentence_task
+        labels[task] = lay(y[task], ones, most)
+        weights[task] = lay(weight[task], ones, most)
+    return rows, labels, weights
+
+
+def _numbers(like: tf.Tensor) -> tf.Tensor:
+    """int32: 0, 1, ... as many as `like` [B] has; B may be unknown."""
+    return tf.cumsum(tf.ones_like(like)) - 1
 
 
 def _use(keys: tf.Tensor, use: int) -> tf.Tensor:

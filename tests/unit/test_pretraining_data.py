@@ -370,8 +370,8 @@ def test_epochs_follow_without_a_gap(shards):
     """A batch over the end of an epoch; other masks in the next one."""
     config = dataclasses.replace(CONFIG, short_seq_prob=0)
     stream = ExampleStream(shards, config, 0)
-    count = stream.examples_per_epoch
-    text, lengths, _, keys = stream.rows(np.arange(2 * count))
+    count = stream.rows_per_epoch
+    text, lengths, _, keys, _ = stream.rows(np.arange(2 * count))
     assert len(np.unique(keys)) == 2 * count
     for start in range(0, 2 * count - 7, 7):
         numbers = np.arange(start, start + 7)
@@ -393,7 +393,7 @@ def test_chance_depends_on_seed_epoch_and_index():
 
 
 def test_validation_has_every_example_once(shards):
-    count = ExampleStream(shards, CONFIG, 0).examples_per_epoch
+    count = ExampleStream(shards, CONFIG, 0).rows_per_epoch
     assert count % 64, "choose another batch size"
     dataset = validation_dataset(shards, CONFIG, batch_size=64)
     batches = listed(dataset)
