@@ -24,11 +24,11 @@ LONG_ENOUGH = 0.05  # seconds of a product: start-up no longer counts
 REPEATS = 2
 
 
-def flops_per_row(config: AlbertConfig, examples: ExampleConfig) -> int:
-    """Operations of a training step for one row, both heads included.
+def flops_per_example(config: AlbertConfig, examples: ExampleConfig) -> int:
+    """Operations of a training step for one example, both heads included.
 
-    A row is S tokens with P predictions, used or not, as one example has them
-    or several that share it.
+    S tokens and P predictions, used or not. Examples that share a row have
+    them together: then it is the row that counts.
     """
     sequence, predictions = examples.sequence_length, examples.row_predictions
     hidden, inner = config.hidden_size, config.intermediate_size

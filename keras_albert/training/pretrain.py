@@ -165,9 +165,7 @@ def pretrain(run: PretrainRun) -> dict:
     )
     report = {
         "steps": run.steps,
-        # An example a row, unless they share rows.
-        "rows_seen" if run.examples.pack else "examples_seen": run.steps
-        * run.batch_size,
+        "rows_seen" if packing else "examples_seen": run.steps * run.batch_size,
         "parameters": model.count_params(),
         "training_loss": reached["loss"],
         "tokens_per_second": reached["tokens_per_second"],

@@ -11,7 +11,7 @@ from keras_albert.training.curves import RunLog, TensorBoard, draw_curves
 from keras_albert.training.flops import (
     SpeedMeter,
     Work,
-    flops_per_row,
+    flops_per_example,
     matrix_product_peak,
 )
 from keras_albert.training.progress import shown_values
@@ -123,22 +123,22 @@ def test_operations_by_hand():
     """
     layers = 4 * (4400 + 2420 + 1540)
     expected = 6 * (330 + layers + 150 + 1515 + 120)
-    assert flops_per_row(TINY, EXAMPLES) == expected
+    assert flops_per_example(TINY, EXAMPLES) == expected
     shared = TINY.replace(sharing="none", num_hidden_groups=2)
-    assert flops_per_row(shared, EXAMPLES) == expected
+    assert flops_per_example(shared, EXAMPLES) == expected
     # Rank 2: four of 2 x (10 + 10), two of 2 x (10 + 7), a token.
     relaxed = TINY.replace(relaxed_rank=2)
     more = 6 * 4 * 11 * (4 * 40 + 2 * 34)
-    assert flops_per_row(relaxed, EXAMPLES) == expected + more
+    assert flops_per_example(relaxed, EXAMPLES) == expected + more
     equal = TINY.replace(embedding_size=10)
-    assert flops_per_row(equal, EXAMPLES) == 6 * (
+    assert flops_per_example(equal, EXAMPLES) == 6 * (
         layers + 5 * 10 * (10 + 101) + 120
     )
 
 
 def test_base_is_as_large_as_its_parameters_say():
     """6 operations a token for each of 85 M weights used, and attention."""
-    flops = flops_per_row(AlbertConfig(), ExampleConfig()) / 512
+    flops = flops_per_example(AlbertConfig(), ExampleConfig()) / 512
     encoder = 12 * (4 * 768**2 + 2 * 768 * 3072) + 128 * 768
     attention = 12 * 2 * 512 * 768
     assert flops == pytest.approx(6 * (encoder + attention), rel=0.02)

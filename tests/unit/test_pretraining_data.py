@@ -30,6 +30,7 @@ pytestmark = pytest.mark.any_backend
 CLS, SEP = 2, 3
 # Both kinds of batch, which both end in one that is not full.
 CONFIG = ExampleConfig(sequence_length=97, max_predictions=7)
+PACKED = dataclasses.replace(CONFIG, pack=True, max_examples=5)
 
 
 def write_shards(folder, vocab, documents, **settings):
@@ -343,15 +344,16 @@ def joined(batches):
     )
 
 
-def test_neither_batch_size_nor_hosts_change_an_example(shards):
-    """Examples 6 to 11: in steps of one; as the second step, of 3 hosts."""
+@pytest.mark.parametrize("config", [CONFIG, PACKED])
+def test_neither_batch_size_nor_hosts_change_a_row(shards, config):
+    """Rows 6 to 11: in steps of one; as the second step, of 3 hosts."""
     one_by_one = pretraining_dataset(
-        shards, CONFIG, batch_size=1, seed=1, start_step=6, steps=6
+        shards, config, batch_size=1, seed=1, start_step=6, steps=6
     )
     hosts = [
         pretraining_dataset(
             shards,
-            CONFIG,
+            config,
             batch_size=6,
             seed=1,
             start_step=1,
@@ -392,10 +394,11 @@ def test_chance_depends_on_seed_epoch_and_index():
     assert example_keys(0, 0, [1]) == example_keys(0, [0, 0], [0, 1])[1]
 
 
-def test_validation_has_every_example_once(shards):
-    count = ExampleStream(shards, CONFIG, 0).rows_per_epoch
+@pytest.mark.parametrize("config", [CONFIG, PACKED])
+def test_validation_has_every_row_once(shards, config):
+    count = ExampleStream(shards, config, 0).rows_per_epoch
     assert count % 64, "choose another batch size"
-    dataset = validation_dataset(shards, CONFIG, batch_size=64)
+    dataset = validation_dataset(shards, config, batch_size=64)
     batches = listed(dataset)
     assert len(batches) == dataset.cardinality() == -(-count // 64)
     assert {x["token_ids"].shape for x, _, _ in batches} == {(64, 97)}
@@ -409,7 +412,7 @@ def test_validation_has_every_example_once(shards):
     halves = [
         listed(
             validation_dataset(
-                shards, CONFIG, batch_size=64, host_index=host, host_count=2
+                shards, config, batch_size=64, host_index=host, host_count=2
             )
         )
         for host in range(2)
@@ -438,6 +441,8 @@ def test_phases_follow_one_another(shards):
         phased_dataset(shards, phases, **arguments, start_step=7)
     with pytest.raises(AlbertError, match="steps=0"):
         phased_dataset(shards, [(short, 0)], **arguments)
+    with pytest.raises(AlbertError, match="`pack` must be the same"):
+        phased_dataset(shards, [(short, 4), (PACKED, 3)], **arguments)
 
 
 def test_host_rows():
