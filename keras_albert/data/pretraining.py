@@ -142,7 +142,7 @@ def pretraining_dataset(
     starts at `start_step` sees what the uninterrupted one would have seen; it
     starts at once. Which examples a step has, and their masks, depend on
     neither `host_count` nor `host_index`. Shapes and dtypes are those of
-    `masking.build_batch`, or `masking.share_rows`, all static.
+    `masking.build_batch`, all static.
 
     Args:
         batch_size: rows in a step, over all hosts.
@@ -308,7 +308,7 @@ def _examples_dataset(
             row without a token.
     """
     tf = import_tensorflow()
-    from keras_albert.data.masking import Rows, build_batch, share_rows
+    from keras_albert.data.masking import Rows, build_batch
 
     def batches() -> Iterator[tuple]:
         for wanted in numbers():
@@ -324,9 +324,10 @@ def _examples_dataset(
 
     @tf.autograph.experimental.do_not_convert
     def mask(*parts):
-        *rows, counts = parts
-        batch = build_batch(Rows(*rows), stream.word_starts, examples)
-        return share_rows(batch, counts, examples) if examples.pack else batch
+        rows = Rows(*parts)
+        if not examples.pack:
+            rows = rows._replace(counts=None)
+        return build_batch(rows, stream.word_starts, examples)
 
     count_examples = None if examples.pack else batch_size
     signature = (

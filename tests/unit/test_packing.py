@@ -5,10 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+from reference_examples import rows_of
 
 from keras_albert.config import AlbertError, ExampleConfig, PrepareRun
+from keras_albert.data import masking
 from keras_albert.data.corpus import Corpus
-from keras_albert.data.masking import share_rows
 from keras_albert.data.packing import Packing, kinds_of_rows, pack_examples
 from keras_albert.data.plan import example_lengths, plan_epoch
 from keras_albert.data.prepare import prepare
@@ -86,54 +87,67 @@ def test_examples_take_their_places_in_order():
     assert packings[0].members.dtype == "uint32"
 
 
-def test_examples_in_a_row_by_hand():
-    examples = ExampleConfig(
-        sequence_length=8, masked_lm_prob=0.25, pack=True, max_examples=2
+def test_places_in_rows_by_hand():
+    """3 and 4 tokens in a row of 8, then 5 in another."""
+    offsets, numbers, example, places = (
+        tensor.numpy().tolist()
+        for tensor in masking.lay_out(
+            tf.constant([3, 4, 5]), tf.constant([2, 1]), 8
+        )
     )
-    assert (examples.num_predictions, examples.row_predictions) == (2, 3)
-    x = {
-        "token_ids": [[2, 7, 3, 0, 0, 0, 0, 0], [2, 8, 3, 9, 3, 0, 0, 0]],
-        "segment_ids": [[0] * 8, [0, 0, 0, 1, 1, 0, 0, 0]],
-        "padding_mask": [[1] * 3 + [0] * 5, [1] * 5 + [0] * 3],
-        "masked_positions": [[1, 0], [1, 3]],
+    assert offsets == [0, 3, 0]
+    assert numbers == [[1, 1, 1, 2, 2, 2, 2, 2], [1] * 8]
+    assert example == [[0, 0, 0, 1, 1, 1, 1, 1], [2] * 8]
+    assert places == [[0, 1, 2, 0, 1, 2, 3, 4], list(range(8))]
+
+
+def test_predictions_in_rows_by_hand():
+    used = tf.constant([[1, 0], [1, 1], [0, 0], [1, 1]])
+    positions = tf.constant([[4, 0], [1, 3], [0, 0], [5, 7]])
+    found = masking.gather_used(
+        (positions, tf.cast(positions, tf.float32) / 2),
+        used,
+        tf.constant([2, 2]),
+        3,
+    )
+    assert found[0].numpy().tolist() == [[4, 1, 3], [5, 7, 0]]
+    assert found[1].numpy().tolist() == [[2, 0.5, 1.5], [2.5, 3.5, 0]]
+
+
+def test_a_batch_by_hand():
+    """[CLS] 10 [SEP] 11 [SEP] and [CLS] 12 [SEP] in a row, 13 in another.
+
+    Of 5 tokens 2 are predicted, which are both words; of 3 one.
+    """
+    examples = ExampleConfig(
+        sequence_length=9, masked_lm_prob=0.4, pack=True, max_examples=2
+    )
+    rows = rows_of([([10], [11]), ([12], []), ([13], [])], 9, 0)._replace(
+        labels=tf.constant([1, 0, 0]),
+        weights=tf.constant([1.0, 1.0, 0.0]),  # the last one only fills up
+        counts=tf.constant([2, 1]),
+    )
+    x, y, weight = (
+        {name: tensor.numpy() for name, tensor in part.items()}
+        for part in masking.build_batch(rows, np.ones(17, bool), examples)
+    )
+    positions = x.pop("masked_positions")
+    assert positions.tolist() == [[1, 3, 6, 0], [1, 0, 0, 0]]
+    assert y["mlm"].tolist() == [[10, 11, 12, 0], [13, 0, 0, 0]]
+    assert weight["mlm"].tolist() == [[1, 1, 1, 0], [0, 0, 0, 0]]
+    x["token_ids"][[0, 0, 0, 1], [1, 3, 6, 1]] = [10, 11, 12, 13]
+    assert {name: x[name].tolist() for name in x} == {
+        "token_ids": [[2, 10, 3, 11, 3, 2, 12, 3, 0], [2, 13, 3] + [0] * 6],
+        "segment_ids": [[0, 0, 0, 1, 1, 0, 0, 0, 0], [0] * 9],
+        "padding_mask": [[1] * 8 + [0], [1] * 3 + [0] * 6],
+        "example_ids": [[1] * 5 + [2] * 3 + [0], [1] * 3 + [0] * 6],
+        "position_ids": [[0, 1, 2, 3, 4, 0, 1, 2, 0], [0, 1, 2] + [0] * 6],
+        "cls_positions": [[0, 5], [0, 0]],
     }
-    y = {"mlm": [[17, 0], [18, 19]], "sop": [1, 1]}
-    weight = {"mlm": [[1.0, 0.0], [1.0, 1.0]], "sop": [0.0, 1.0]}
-    batch = [
-        {name: tf.constant(value) for name, value in part.items()}
-        for part in (x, y, weight)
-    ]
-
-    def shared(counts):
-        return [
-            {name: tensor.numpy().tolist() for name, tensor in part.items()}
-            for part in share_rows(batch, tf.constant(counts), examples)
-        ]
-
-    assert shared([2]) == [
-        {
-            "token_ids": [[2, 7, 3, 2, 8, 3, 9, 3]],
-            "segment_ids": [[0, 0, 0, 0, 0, 0, 1, 1]],
-            "padding_mask": [[1] * 8],
-            "example_ids": [[1, 1, 1, 2, 2, 2, 2, 2]],
-            "position_ids": [[0, 1, 2, 0, 1, 2, 3, 4]],
-            "masked_positions": [[1, 4, 6]],
-            "cls_positions": [[0, 3]],
-        },
-        {"mlm": [[17, 18, 19]], "sop": [[1, 1]]},
-        {"mlm": [[1, 1, 1]], "sop": [[0, 1]]},
-    ]
-    assert shared([1, 1]) == [
-        {
-            **{name: x[name] for name in list(x)[:3]},
-            "example_ids": x["padding_mask"],
-            "position_ids": [[0, 1, 2] + [0] * 5, [0, 1, 2, 3, 4] + [0] * 3],
-            "masked_positions": [[1, 0, 0], [1, 3, 0]],
-            "cls_positions": [[0, 0], [0, 0]],
-        },
-        {"mlm": [[17, 0, 0], [18, 19, 0]], "sop": [[1, 0], [1, 0]]},
-        {"mlm": [[1, 0, 0], [1, 1, 0]], "sop": [[0, 0], [1, 0]]},
-    ]
+    assert y["sop"].tolist() == [[1, 0], [0, 0]]
+    assert weight["sop"].tolist() == [[1, 0], [0, 0]]
+    for part, kind in ((x, "int32"), (y, "int32"), (weight, "float32")):
+        assert {array.dtype.name for array in part.values()} == {kind}
 
 
 def examples_of(batches, task):
@@ -179,23 +193,16 @@ def examples_of(batches, task):
 def test_an_epoch_has_the_unpacked_examples(shards, settings):
     """All of them, once each, with the same masks and labels."""
     config = dataclasses.replace(CONFIG, **settings)
-    packed = dataclasses.replace(config, pack=True)
-    rows = ExampleStream(shards, packed, 0).rows_per_epoch
-    count = ExampleStream(shards, config, 0).rows_per_epoch
-    assert rows < 0.8 * count
-    batches = [
-        list(
-            validation_dataset(
-                shards, each, batch_size=size, seed=3
-            ).as_numpy_iterator()
-        )
-        for each, size in ((packed, 1), (config, 1))
-    ]
-    assert len(batches[1]) == ExampleStream(shards, config, 3).rows_per_epoch
-    found, expected = (
-        examples_of(some, config.sentence_task) for some in batches
-    )
-    assert found == expected
+    found = []
+    for each in (dataclasses.replace(config, pack=True), config):
+        rows = ExampleStream(shards, each, 3).rows_per_epoch
+        (batch,) = validation_dataset(
+            shards, each, batch_size=rows, seed=3
+        ).as_numpy_iterator()
+        found.append((rows, examples_of([batch], config.sentence_task)))
+    (rows, packed), (count, expected) = found
+    assert rows < 0.8 * count == 0.8 * len(expected)
+    assert packed == expected
 
 
 @pytest.mark.parametrize("task", ["sop", "nsp", "none"])
