@@ -420,9 +420,10 @@ def test_validation_has_every_row_once(shards, config):
     assert_equal(map(joined, zip(*halves, strict=True)), batches)
 
 
-def test_phases_follow_one_another(shards):
-    short = dataclasses.replace(CONFIG, sequence_length=61)
-    phases = [(short, 4), (CONFIG, 3)]
+@pytest.mark.parametrize("config", [CONFIG, PACKED])
+def test_phases_follow_one_another(shards, config):
+    short = dataclasses.replace(config, sequence_length=61)
+    phases = [(short, 4), (config, 3)]
     arguments = {"batch_size": 3, "seed": 5}
     dataset = phased_dataset(shards, phases, **arguments)
     assert dataset.cardinality() == 7
@@ -432,7 +433,7 @@ def test_phases_follow_one_another(shards):
     ] * 3
     assert_equal(
         batches[4:],
-        listed(pretraining_dataset(shards, CONFIG, **arguments, steps=3)),
+        listed(pretraining_dataset(shards, config, **arguments, steps=3)),
     )
     for start in (2, 4, 6):
         later = phased_dataset(shards, phases, **arguments, start_step=start)
@@ -442,7 +443,8 @@ def test_phases_follow_one_another(shards):
     with pytest.raises(AlbertError, match="steps=0"):
         phased_dataset(shards, [(short, 0)], **arguments)
     with pytest.raises(AlbertError, match="`pack` must be the same"):
-        phased_dataset(shards, [(short, 4), (PACKED, 3)], **arguments)
+        other = dataclasses.replace(config, pack=not config.pack)
+        phased_dataset(shards, [(short, 4), (other, 3)], **arguments)
 
 
 def test_host_rows():
