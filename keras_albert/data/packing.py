@@ -73,7 +73,7 @@ def pack_examples(
     return Packing(
         members[_runs(first[order], sizes)],
         np.concatenate([[0], np.cumsum(sizes)]),
-        fill=lengths.sum() / (row_length * len(sizes)),
+        fill=float(lengths.sum() / (row_length * len(sizes))),
     )
 
 
