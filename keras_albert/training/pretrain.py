@@ -13,7 +13,9 @@ from keras_albert.config import (
     OptimizerConfig,
     PretrainRun,
 )
+from keras_albert.data.packing import Packing
 from keras_albert.data.pretraining import (
+    ExampleStream,
     phased_dataset,
     validation_dataset,
 )
@@ -75,6 +77,11 @@ def pretrain(run: PretrainRun) -> dict:
         else VARIANTS[run.variant].replace(vocab_size=shards.vocab_size)
     )
     _check_fit(run, config, shards, validation)
+    packing = (
+        ExampleStream(shards, run.examples, run.seed).packing
+        if run.examples.pack
+        else None
+    )
     tokenizer = shards.tokenizer()
     source = run.warm_start and load(run.warm_start)
     parts = run.accumulate
@@ -129,7 +136,7 @@ def pretrain(run: PretrainRun) -> dict:
             peak=peak,
         )
 
-    _describe(run, config, model, shards, work_of(run.steps))
+    _describe(run, config, model, shards, work_of(run.steps), packing)
     task = {
         "task": PRETRAINING,
         "examples": dataclasses.asdict(run.examples),
@@ -158,7 +165,7 @@ def pretrain(run: PretrainRun) -> dict:
     )
     report = {
         "steps": run.steps,
-        "examples_seen": run.steps * run.batch_size,
+        "rows_seen" if packing else "examples_seen": run.steps * run.batch_size,
         "parameters": model.count_params(),
         "training_loss": reached["loss"],
         "tokens_per_second": reached["tokens_per_second"],
@@ -304,26 +311,29 @@ def _check_fit(
         )
 
 
-def learning_rate_advice(run: PretrainRun) -> str | None:
+def learning_rate_advice(
+    run: PretrainRun, packing: Packing | None = None
+) -> str | None:
     """The rate of the square-root rule, if the batch is far from the paper's.
 
     You et al. 2020 (arXiv:1904.00962), section 4: with LAMB, keep the ratio
     of the rate to the square root of the batch.
     """
-    ratio = run.batch_size / PretrainRun.batch_size
+    examples = run.batch_size * (packing.examples_per_row if packing else 1)
+    ratio = examples / PretrainRun.batch_size
     near = 1 / FAR_BATCH < ratio < FAR_BATCH
     if near or run.optimizer.optimizer != "lamb":
         return None
     rate, batch = OptimizerConfig.learning_rate, PretrainRun.batch_size
     return (
         f"learning rate {run.optimizer.learning_rate:g} for batches of "
-        f"{run.batch_size:,}; the square-root rule, from {rate:g} for "
+        f"{examples:,.0f}; the square-root rule, from {rate:g} for "
         f"{batch:,}, gives --optimizer.learning-rate={rate * ratio**0.5:.3g} "
         "(a model much smaller than base may want more)"
     )
 
 
-def _describe(run, config, model, shards, work) -> None:
+def _describe(run, config, model, shards, work, packing) -> None:
     print(
         f"{model.count_params():,} parameters, {config.num_hidden_layers} "
         f"layers of {config.hidden_size}; {shards.num_tokens:,} tokens in "
@@ -342,7 +352,13 @@ def _describe(run, config, model, shards, work) -> None:
         f"{work.peak / 1e9:,.3g} GFLOP/s in {run.precision} here",
         flush=True,
     )
-    advice = learning_rate_advice(run)
+    if packing:
+        print(
+            f"rows of {packing.examples_per_row:.2f} examples on average; "
+            f"{packing.fill:.1%} of their tokens are not padding",
+            flush=True,
+        )
+    advice = learning_rate_advice(run, packing)
     if advice:
         print(advice, flush=True)
     gigabytes = _activation_bytes(run, config) / 1e9

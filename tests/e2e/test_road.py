@@ -26,7 +26,8 @@ from keras_albert import (
     load_pretrained,
 )
 from keras_albert.cli import main
-from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.config import AlbertConfig, AlbertError, EvaluateRun
+from keras_albert.training.evaluate import evaluate
 from keras_albert.training.folders import ModelFolder
 
 README = Path(__file__).parents[2] / "README.md"
@@ -177,6 +178,45 @@ def test_other_sentence_tasks(road, tmp_path, task, capsys):
     assert out.count("next-sentence accuracy") == 2 * (task == "nsp")
     assert out.count("held-out next-sentence") == (task == "nsp")
     assert load_pretrained(tmp_path / "p")[0].config == CONFIG
+
+
+def test_examples_share_rows(road, tmp_path, tiny_lines, capsys):
+    """Documents of two short sentences.
+
+    The model is evaluated on the same examples, alone or together.
+    """
+    folder, shards = tmp_path / "packed", str(tmp_path / "shards")
+    lines = [line[:12] for line in tiny_lines]
+    documents = ["\n".join(lines[i : i + 2]) for i in range(0, 200, 2)]
+    (tmp_path / "short.txt").write_text("\n\n".join(documents))
+    main(
+        ["prepare", "--input", str(tmp_path / "short.txt")]
+        + ["--vocab", str(road / "vocab"), "--output", shards]
+    )
+    main(
+        ["pretrain", "--data", shards, "--validation", shards, *PRETRAIN]
+        + ["--config", str(road / "config.json"), "--output", str(folder)]
+        + ["--steps=3", "--warmup-steps=1", "--examples.pack"]
+    )
+    out = capsys.readouterr().out
+    filled = re.search(
+        r"rows of (\S+) examples on average; (\S+)% of their tokens", out
+    )
+    assert float(filled[1]) > 2 and float(filled[2]) > 80
+    report = json.loads((folder / "report.json").read_text())
+    assert report["rows_seen"] == 3 * 8 and "examples_seen" not in report
+    task = json.loads((folder / "task.json").read_text())
+    measured = []
+    for pack in (True, False):
+        task["examples"]["pack"] = pack
+        (folder / "task.json").write_text(json.dumps(task))
+        run = EvaluateRun(model=folder, data=Path(shards))
+        measured.append(evaluate(run)["held_out"])
+    packed, alone = measured
+    assert packed.keys() == alone.keys() == report["held_out"].keys()
+    for name in alone:
+        assert packed[name] == pytest.approx(alone[name], abs=1e-5)
+        assert packed[name] == pytest.approx(report["held_out"][name], abs=1e-5)
 
 
 def test_evaluate_repeats_the_report(road, capsys):
