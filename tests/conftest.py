@@ -6,6 +6,7 @@ import os
 import random
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -13,6 +14,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # transformers need it on every backend: two seconds, where it is installed.
 if importlib.util.find_spec("torch") is not None:
     import torch  # noqa: F401
+
+
+# No test is about time, and these machines have other work.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_collection_finish():

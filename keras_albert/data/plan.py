@@ -26,6 +26,7 @@ from keras_albert.text.tokenizer import truncated_lengths
 
 SHORTEST_TARGET = 2  # tokens; create_instances_from_document
 
+FEW_DOCUMENTS = 64  # a round over them takes as long as over one
 MEASURED = 2**16  # examples at a time, whose lengths a plan asks for
 
 # What a random number is for: the second step of every path from the seed.
@@ -180,17 +181,32 @@ def cut_documents(
     document_ends = np.asarray(shard.documents[1:])
     document = np.arange(len(document_ends))
     first = np.asarray(shard.documents[:-1])
-    rounds = []
-    while len(document):  # one chunk of every unfinished document at a time
-        rounds.append(first)
+    rounds = [np.zeros(0, "int64")]
+
+    def end_of(document, first):
+        """Where chunks end that begin at these sentences."""
         goal = shard.sentences[first] + target(document, first)
         if overshoot:
-            end = np.searchsorted(shard.sentences, goal)
-        else:
-            end = np.searchsorted(shard.sentences, goal, side="right") - 1
-            end = np.maximum(end, first + 1)
+            return np.searchsorted(shard.sentences, goal)
+        end = np.searchsorted(shard.sentences, goal, side="right") - 1
+        return np.maximum(end, first + 1)
+
+    # One chunk of every unfinished document at a time, while they are many.
+    while len(document) > FEW_DOCUMENTS:
+        rounds.append(first)
+        end = end_of(document, first)
         unfinished = end < document_ends[document]
         document, first = document[unfinished], end[unfinished]
+    # A long one by itself: where chunks would end that begin at any of its
+    # sentences; then from end to end.
+    for each, begin in zip(document.tolist(), first.tolist(), strict=True):
+        sentences = np.arange(begin, document_ends[each])
+        ends = end_of(np.full_like(sentences, each), sentences).tolist()
+        starts, at = [], begin
+        while at - begin < len(ends):
+            starts.append(at)
+            at = ends[at - begin]
+        rounds.append(np.array(starts, "int64"))
     return np.sort(np.concatenate(rounds))
 
 

@@ -22,6 +22,7 @@ from keras_albert.data.pretraining import (
 from keras_albert.data.shards import MANIFEST_FILE, ShardSet
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.masked_lm import AlbertForPretraining
+from keras_albert.modeling.model import AlbertModel
 from keras_albert.modeling.warm_start import warm_start
 from keras_albert.storage import checksum, claim_folder, holds_run
 from keras_albert.training.curves import HELD_OUT, check_tensorboard
@@ -76,14 +77,14 @@ def pretrain(run: PretrainRun) -> dict:
         if run.config
         else VARIANTS[run.variant].replace(vocab_size=shards.vocab_size)
     )
-    _check_fit(run, config, shards, validation)
+    source = run.warm_start and load(run.warm_start)
+    _check_fit(run, config, shards, validation, source)
     packing = (
         ExampleStream(shards, run.examples, run.seed).packing
         if run.examples.pack
         else None
     )
     tokenizer = shards.tokenizer()
-    source = run.warm_start and load(run.warm_start)
     parts = run.accumulate
 
     def batches_from(step: int):
@@ -236,9 +237,7 @@ def held_out_report(measured: dict, batches) -> dict:
         report |= {
             f"{task}_loss": measured[f"{task}_cross_entropy"],
             f"{task}_accuracy": measured[f"{task}_accuracy"],
-            f"{task}_baseline": _best_constant_guess(counted)
-            if task == "mlm"
-            else 0.5,
+            f"{task}_baseline": _best_constant_guess(counted),
             f"{task}_count": len(counted),
         }
     return report
@@ -262,14 +261,14 @@ def report_lines(report: dict, examples: str = "held-out ") -> list[str]:
         if count == 0:
             lines.append(f"{examples}{name}: no document has a pair")
         elif count:
-            chance = 1.96 * math.sqrt(0.25 / count)
             accuracy, guessing = (
                 held_out[f"{task}_{each}"] for each in ("accuracy", "baseline")
             )
+            chance = 1.96 * math.sqrt(guessing * (1 - guessing) / count)
             lines.append(
-                f"{examples}{name} accuracy {accuracy:.3f}  (guessing: "
-                f"{guessing:.3f}, 95 % of guessers within +-{chance:.3f}; "
-                f"{count:,} pairs)"
+                f"{examples}{name} accuracy {accuracy:.3f}  (always the more "
+                f"frequent answer: {guessing:.3f}, 95 % of such guessers "
+                f"within +-{chance:.3f}; {count:,} pairs)"
             )
     return lines
 
@@ -285,6 +284,7 @@ def _check_fit(
     config: AlbertConfig,
     shards: ShardSet,
     validation: ShardSet | None,
+    source: AlbertModel | None,
 ) -> None:
     if config.vocab_size != shards.vocab_size:
         raise AlbertError(
@@ -309,27 +309,42 @@ def _check_fit(
             f"{run.validation} was prepared with another vocabulary than "
             f"{run.data}. Prepare both with the same one."
         )
+    if (
+        source
+        and source.tokenizer
+        and source.tokenizer.fingerprint != shards.fingerprint
+    ):
+        raise AlbertError(
+            f"{run.warm_start} has another vocabulary than {run.data}: its "
+            "embeddings would stand for other pieces. Prepare the text with "
+            "its vocabulary."
+        )
+    # Before anything is written or measured.
+    for step in {1, run.steps}:
+        ExampleStream(shards, run.examples_of(step), run.seed).check_pairs()
 
 
 def learning_rate_advice(
-    run: PretrainRun, packing: Packing | None = None
+    run: PretrainRun, config: AlbertConfig, packing: Packing | None = None
 ) -> str | None:
     """The rate of the square-root rule, if the batch is far from the paper's.
+
+    Models much smaller than base learn with far higher ones: no advice.
 
     You et al. 2020 (arXiv:1904.00962), section 4: with LAMB, keep the ratio
     of the rate to the square root of the batch.
     """
+    is_small = config.hidden_size < VARIANTS["base_v2"].hidden_size
     examples = run.batch_size * (packing.examples_per_row if packing else 1)
     ratio = examples / PretrainRun.batch_size
     near = 1 / FAR_BATCH < ratio < FAR_BATCH
-    if near or run.optimizer.optimizer != "lamb":
+    if near or is_small or run.optimizer.optimizer != "lamb":
         return None
     rate, batch = OptimizerConfig.learning_rate, PretrainRun.batch_size
     return (
         f"learning rate {run.optimizer.learning_rate:g} for batches of "
         f"{examples:,.0f}; the square-root rule, from {rate:g} for "
-        f"{batch:,}, gives --optimizer.learning-rate={rate * ratio**0.5:.3g} "
-        "(a model much smaller than base may want more)"
+        f"{batch:,}, gives --optimizer.learning-rate={rate * ratio**0.5:.3g}"
     )
 
 
@@ -358,7 +373,7 @@ def _describe(run, config, model, shards, work, packing) -> None:
             f"{packing.fill:.1%} of their tokens are not padding",
             flush=True,
         )
-    advice = learning_rate_advice(run, packing)
+    advice = learning_rate_advice(run, config, packing)
     if advice:
         print(advice, flush=True)
     gigabytes = _activation_bytes(run, config) / 1e9

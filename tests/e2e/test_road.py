@@ -106,7 +106,7 @@ def test_pretraining_report(road):
     assert report["examples_seen"] == 240 * 8
     assert held_out["mlm_accuracy"] > held_out["mlm_baseline"] > 0
     assert held_out["mlm_loss"] < math.log(CONFIG.vocab_size)
-    assert held_out["sop_baseline"] == 0.5
+    assert 0.5 <= held_out["sop_baseline"] < 0.6
     with open(road / "pre" / "log.csv") as file:
         log = list(csv.DictReader(file))
     assert len(log) == 2, "240 steps, validated after 160 and 240"

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_albert.config import AlbertError, ExampleConfig, PrepareRun
+from keras_albert.data import plan
 from keras_albert.data.corpus import Corpus
 from keras_albert.data.plan import (
     cut_documents,
@@ -103,6 +104,7 @@ def test_corpus_reads_spans_of_any_shard():
     ]
 
 
+@pytest.mark.parametrize("few", [0, 64])  # in rounds, and each by itself
 @pytest.mark.parametrize(
     ("targets", "overshoot", "expected"),
     [
@@ -115,7 +117,8 @@ def test_corpus_reads_spans_of_any_shard():
         ([3, 10], False, [0, 1, 2, 3, 4, 5]),  # 4 and 6 are longer
     ],
 )
-def test_documents_are_cut(targets, overshoot, expected):
+def test_documents_are_cut(monkeypatch, few, targets, overshoot, expected):
+    monkeypatch.setattr(plan, "FEW_DOCUMENTS", few)
     firsts = cut_documents(
         SMALL.shards[0],
         lambda document, _: np.array(targets)[document],
@@ -202,6 +205,14 @@ def test_sentence_order_is_swapped_in_half_of_the_pairs():
     assert (spans.starts[:, 0] > spans.starts[:, 1]).tolist() == (
         spans.labels == 1
     ).tolist()
+    # Nothing but the text tells the label: neither where the chunk is split
+    # nor how long the segments are.
+    in_order = np.where(
+        spans.labels[:, None], spans.lengths[:, ::-1], spans.lengths
+    )
+    for known in (in_order[:, 0], spans.lengths[:, 0], spans.lengths[:, 1]):
+        correlation = np.corrcoef(known, spans.labels)[0, 1]
+        assert abs(correlation) < 5 / count**0.5
     # The first segment is 1 to 9 of 10 sentences, with equal chance.
     sizes = np.where(
         spans.labels == 1, spans.lengths[:, 1], spans.lengths[:, 0]
