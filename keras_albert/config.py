@@ -116,7 +116,7 @@ SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 MODEL_FILE = "model.keras"
 CONFIG_FILE = "albert_config.json"
 VOCAB_FILE = "spiece.model"
-VOCAB_SETTINGS_FILE = "spiece.json"  # {"lower_case": bool}
+VOCAB_SETTINGS_FILE = "spiece.json"  # Tokenizer.settings
 TASK_FILE = "task.json"
 REPORT_FILE = "report.json"
 RUN_FILE = "run.json"
@@ -376,6 +376,9 @@ class VocabRun:
     """share of all characters that get a piece (reference README)"""
     cased: bool = False
     """keep capital letters (the released vocabularies lower-case)"""
+    keep_accents: bool = False
+    """keep accents and all other marks, and know the words of any script (the
+    released vocabularies drop marks and know English words)"""
     column: str = "text"
     """of JSONL and Parquet files: the one that holds the text"""
 

@@ -379,24 +379,24 @@ def _tokenizer(folder: Path) -> Tokenizer | None:
     """Of spiece.model and do_lower_case, where there is a vocabulary."""
     if not (folder / VOCAB_FILE).is_file():
         return None
-    lower_case = None
+    chosen = {}
     path = folder / TOKENIZER_CONFIG_FILE
     if path.is_file():
         settings = read_json(path)
         if not isinstance(settings, dict):
             raise AlbertError(f"{path}: expected a JSON object.")
-        if settings.get("keep_accents", False):
-            raise AlbertError(
-                f"{path}: `keep_accents` must be false, ALBERT's vocabularies "
-                "are without accents. Received: true."
-            )
-        lower_case = settings.get("do_lower_case", True)
-        if not isinstance(lower_case, bool):
-            raise AlbertError(
-                f"{path}: `do_lower_case` must be true or false. "
-                f"Received: {lower_case!r}."
-            )
-    return Tokenizer(folder / VOCAB_FILE, lower_case)
+        for ours, theirs, default in (
+            ("lower_case", "do_lower_case", True),
+            ("keep_accents", "keep_accents", False),
+        ):
+            value = settings.get(theirs, default)
+            if not isinstance(value, bool):
+                raise AlbertError(
+                    f"{path}: `{theirs}` must be true or false. "
+                    f"Received: {value!r}."
+                )
+            chosen[ours] = value
+    return Tokenizer(folder / VOCAB_FILE, **chosen)
 
 
 def _architecture(content: dict, folder: Path, backbone: bool) -> str:
@@ -575,7 +575,7 @@ def _write_tokenizer(
         {
             "tokenizer_class": "AlbertTokenizer",
             "do_lower_case": tokenizer.lower_case,
-            "keep_accents": False,
+            "keep_accents": tokenizer.keep_accents,
             "model_max_length": config.max_position_embeddings,
             **special,
         },

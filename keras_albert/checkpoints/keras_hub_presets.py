@@ -206,7 +206,7 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
             if preprocessor is None:
                 tokenizer.save_to_preset(str(unfinished))
             # Beside the vocabulary, where our own tokenizer looks for it.
-            settings = {"lower_case": model.tokenizer.lower_case}
+            settings = model.tokenizer.settings
             vocabulary = unfinished / PRESET_VOCAB_FILE
             write_json(vocabulary.with_name(VOCAB_SETTINGS_FILE), settings)
 

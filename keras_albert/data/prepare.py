@@ -117,6 +117,7 @@ def _describe(run: PrepareRun, recipe: Recipe, inputs: list[str]) -> dict:
         "format": FORMAT_VERSION,
         "vocabulary": recipe.tokenizer().fingerprint,
         "lower_case": recipe.lower_case,
+        "keep_accents": recipe.keep_accents,
         "column": recipe.column,
         "split_sentences": recipe.language,
         "splitter": sentence_splitter() if recipe.language else None,
@@ -181,7 +182,7 @@ def _check_command(folder: Path, command: dict) -> None:
         return
     before = read_json(path)
     for name, now in command.items():
-        then = before[name]
+        then = before.get(name, now)
         if now != then:
             if name == "input":
                 pairs = itertools.zip_longest(then, now, fillvalue="no file")

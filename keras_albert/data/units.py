@@ -56,6 +56,8 @@ class Recipe:
     model: bytes
     """content of spiece.model"""
     lower_case: bool
+    keep_accents: bool
+    """as the tokenizer's"""
     column: str
     """of JSONL and Parquet files"""
     language: str | None
@@ -68,18 +70,19 @@ class Recipe:
         return cls(
             tokenizer.model_bytes,
             tokenizer.lower_case,
+            tokenizer.keep_accents,
             run.column,
             run.split_sentences,
         )
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer; made once in a process."""
-        return _tokenizer(self.model, self.lower_case)
+        return _tokenizer(self.model, self.lower_case, self.keep_accents)
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer(model: bytes, lower_case: bool) -> Tokenizer:
-    return Tokenizer.from_bytes(model, lower_case)
+def _tokenizer(model: bytes, lower_case: bool, keep_accents: bool) -> Tokenizer:
+    return Tokenizer.from_bytes(model, lower_case, keep_accents)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Aligner:
     def __call__(self, text: str) -> AlignedPieces:
         """All pieces of a text."""
         normal, sources = normalize_with_sources(
-            text, self._tokenizer.lower_case
+            text, **self._tokenizer.settings
         )
         starts, ends = self._character_spans(text, normal, sources)
         ids, spans, position = [], [], 0
@@ -148,7 +148,7 @@ def _after_marks(text: str) -> np.ndarray:
 
 
 def normalize_with_sources(
-    text: str, lower_case: bool
+    text: str, lower_case: bool, keep_accents: bool = False
 ) -> tuple[str, list[int]]:
     """`normalize`, and the index in `text` of each of its characters.
 
@@ -170,18 +170,27 @@ def normalize_with_sources(
             sources += range(*word.span())
             continue
         for i in range(*word.span()):
-            form = _normal_form(text[i])
+            form = _normal_form(text[i], keep_accents)
             parts.append(form)
             sources += [i] * len(form)
     normal = "".join(parts)
-    # Of the whole text: a final sigma has its own small form. Of normalized
-    # characters, none changes the length.
-    return normal.lower() if lower_case else normal, sources
+    if not lower_case:
+        return normal, sources
+    # Of the whole text: a final sigma has its own small form, of one
+    # character, too. One capital, dotted I, becomes two where marks are kept.
+    lower = normal.lower()
+    if len(lower) != len(normal):
+        sources = [
+            source
+            for character, source in zip(normal, sources, strict=True)
+            for _ in character.lower()
+        ]
+    return lower, sources
 
 
 @functools.cache
-def _normal_form(character: str) -> str:
-    return normalize(to_text(character), lower_case=False)
+def _normal_form(character: str, keep_accents: bool) -> str:
+    return normalize(to_text(character), False, keep_accents)
 
 
 def _split(

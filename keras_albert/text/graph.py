@@ -19,7 +19,6 @@ Import this module only to export or to test: it imports TensorFlow.
 
 import functools
 import sys
-import unicodedata
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -31,6 +30,7 @@ from keras_albert.config import (
     AlbertConfig,
     AlbertError,
 )
+from keras_albert.text.normalization import normalize
 from keras_albert.text.tokenizer import Tokenizer, check_max_length
 
 try:
@@ -65,7 +65,7 @@ class GraphTokenizer(tf.Module):
         )
         self._lower_case = tokenizer.lower_case
         self._normal_forms = _Substitution(
-            _changed_code_points(tokenizer.lower_case)
+            _changed_code_points(**tokenizer.settings)
         )
         self._resplits = _Substitution(tokenizer.resplits)
 
@@ -239,7 +239,9 @@ def _code_points() -> Sequence[int]:
 
 
 @functools.cache
-def _changed_code_points(lower_case: bool) -> dict[int, tuple[int, ...]]:
+def _changed_code_points(
+    lower_case: bool, keep_accents: bool
+) -> dict[int, tuple[int, ...]]:
     """What `normalize` makes of single code points, where it changes them.
 
     Marks vanish, so canonical reordering cannot show and normalization is
@@ -251,11 +253,7 @@ def _changed_code_points(lower_case: bool) -> dict[int, tuple[int, ...]]:
         character = chr(code)
         if character.isspace():
             continue
-        normal = "".join(
-            c
-            for c in unicodedata.normalize("NFKD", character)
-            if not unicodedata.combining(c)
-        )
+        normal = normalize(character, False, keep_accents)
         if lower_case:
             normal = "".join(
                 c if c == chr(SIGMA) else c.lower() for c in normal

@@ -36,17 +36,22 @@ def to_text(value: str | bytes) -> str:
     return value.decode("utf-8", errors="ignore")
 
 
-def normalize(text: str, lower_case: bool = True) -> str:
+def normalize(
+    text: str, lower_case: bool = True, keep_accents: bool = False
+) -> str:
     """Collapses whitespace, decomposes (NFKD), drops marks, lower-cases.
 
     A mark is a character whose canonical combining class is not 0. That is
     not the Unicode category Mn: some vowel signs are kept, as published.
+    `keep_accents` leaves out decomposing and dropping: SentencePiece composes
+    (NFKC, with its own changes) by itself.
 
     >>> normalize("  Ünïcode\\n in  ２０１０ ")
     'unicode in 2010'
     """
     text = " ".join(text.split())
-    if not text.isascii():  # ASCII is its own NFKD and has no marks
+    # ASCII is its own NFKD and has no marks.
+    if not (keep_accents or text.isascii()):
         text = unicodedata.normalize("NFKD", text)
         text = "".join(c for c in text if not unicodedata.combining(c))
     return text.lower() if lower_case else text

@@ -12,7 +12,8 @@ import hashlib
 import json
 import os
 import string
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -50,40 +51,64 @@ class Tokenizer:
         lower_case: lower-case the text first. None: as `spiece.json` beside
             the model file says, and True where there is none (the released
             vocabularies are lower-cased).
+        keep_accents: keep combining marks, and know the words of any script.
+            None: as `spiece.json` says, and False where there is none, as
+            published.
 
     Raises:
         AlbertError: no such file, not a SentencePiece model, or a vocabulary
             whose ids 0-4 are not ALBERT's special pieces.
     """
 
-    def __init__(self, path: str | Path, lower_case: bool | None = None):
+    def __init__(
+        self,
+        path: str | Path,
+        lower_case: bool | None = None,
+        keep_accents: bool | None = None,
+    ):
         if not isinstance(path, str | os.PathLike):
             raise AlbertError(
                 "`path` must be a path: of a SentencePiece .model file, or of "
                 f"the folder that holds it. Received: {path!r:.60}."
             )
         file = _model_file(Path(path))
-        if lower_case is None:
-            lower_case = _saved_lower_case(file.parent / VOCAB_SETTINGS_FILE)
-        self._load(file.read_bytes(), lower_case, str(file))
+        saved = _saved_settings(file.parent / VOCAB_SETTINGS_FILE)
+        self._load(
+            file.read_bytes(),
+            saved["lower_case"] if lower_case is None else lower_case,
+            saved["keep_accents"] if keep_accents is None else keep_accents,
+            str(file),
+        )
 
     @classmethod
     def from_bytes(
-        cls, model_bytes: bytes, lower_case: bool = True
+        cls,
+        model_bytes: bytes,
+        lower_case: bool = True,
+        keep_accents: bool = False,
     ) -> "Tokenizer":
         """A tokenizer from the content of a `.model` file."""
         tokenizer = cls.__new__(cls)
-        tokenizer._load(model_bytes, lower_case, "the vocabulary")
+        tokenizer._load(model_bytes, lower_case, keep_accents, "the vocabulary")
         return tokenizer
 
-    def _load(self, model_bytes: bytes, lower_case: bool, source: str) -> None:
-        if type(lower_case) is not bool:
-            raise AlbertError(
-                "`lower_case` must be True, False or, beside a file, None. "
-                f"Received: lower_case={lower_case!r}."
-            )
+    def _load(
+        self,
+        model_bytes: bytes,
+        lower_case: bool,
+        keep_accents: bool,
+        source: str,
+    ) -> None:
+        self.settings = {"lower_case": lower_case, "keep_accents": keep_accents}
+        for name, value in self.settings.items():
+            if type(value) is not bool:
+                raise AlbertError(
+                    f"`{name}` must be True, False or, beside a file, None. "
+                    f"Received: {name}={value!r}."
+                )
         self.model_bytes = model_bytes
         self.lower_case = lower_case
+        self.keep_accents = keep_accents
         self._processor = _processor(model_bytes, source)
         self.vocab_size: int = self._processor.vocab_size()
         self._pieces: list[str] = self._processor.id_to_piece(
@@ -141,7 +166,7 @@ class Tokenizer:
         text = normalization.to_text(text)
         if not normalize:
             return text
-        return normalization.normalize(text, self.lower_case)
+        return normalization.normalize(text, **self.settings)
 
     def _resplit(self, ids: list[int]) -> list[int]:
         if self.resplits.keys().isdisjoint(ids):
@@ -344,9 +369,13 @@ class Tokenizer:
         `_is_start_piece_sp` of the reference's create_pretraining_data.py: a
         piece that begins with the word mark or "<", is one of the characters
         !"#$%&()*+,-./:;?@[\]^_`{|}~, or has a character that is neither one
-        of those nor an English letter.
+        of those nor an English letter. With `keep_accents` a letter, or a
+        mark, of any script takes the place of an English one.
         """
-        return np.array([_starts_word(piece) for piece in self._pieces])
+        is_letter = _is_letter if self.keep_accents else _is_english
+        return np.array(
+            [_starts_word(piece, is_letter) for piece in self._pieces]
+        )
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -358,7 +387,7 @@ class Tokenizer:
         folder = Path(folder)
         check_not_a_file(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        settings = json.dumps({"lower_case": self.lower_case}, indent=2) + "\n"
+        settings = json.dumps(self.settings, indent=2) + "\n"
         # The settings first: a vocabulary without them is taken for released.
         for name, content in (
             (VOCAB_SETTINGS_FILE, settings.encode()),
@@ -405,14 +434,21 @@ def check_batch(name: str, texts: Iterable[str | bytes]) -> None:
 
 # The reference's list: ASCII punctuation without ' < = >.
 _PUNCTUATION = frozenset(string.punctuation) - frozenset("'<=>")
-_ENGLISH = frozenset(string.ascii_lowercase) | _PUNCTUATION
 
 
-def _starts_word(piece: str) -> bool:
+def _is_english(character: str) -> bool:
+    return character.lower() in string.ascii_lowercase
+
+
+def _is_letter(character: str) -> bool:
+    return character.isalpha() or unicodedata.category(character)[0] == "M"
+
+
+def _starts_word(piece: str, is_letter: Callable[[str], bool]) -> bool:
     return (
         piece.startswith((WORD_MARK, "<"))
         or piece in _PUNCTUATION
-        or any(c.lower() not in _ENGLISH for c in piece)
+        or not all(c in _PUNCTUATION or is_letter(c) for c in piece)
     )
 
 
@@ -436,17 +472,22 @@ def _model_file(path: Path) -> Path:
     return models[0]
 
 
-def _saved_lower_case(file: Path) -> bool:
+def _saved_settings(file: Path) -> dict[str, bool]:
+    published = {"lower_case": True, "keep_accents": False}
     if not file.exists():
-        return True
+        return published
     settings = read_json(file)
-    value = settings.get("lower_case") if isinstance(settings, dict) else None
-    if not isinstance(value, bool):
+    if (
+        not isinstance(settings, dict)
+        or "lower_case" not in settings
+        or not settings.keys() <= published.keys()
+        or not all(isinstance(value, bool) for value in settings.values())
+    ):
         raise AlbertError(
-            f'{file}: expected {{"lower_case": true}} or false. '
-            f"Received: {json.dumps(settings)}."
+            f"{file}: expected {json.dumps(published)}, or others of true and "
+            f"false. Received: {json.dumps(settings)}."
         )
-    return value
+    return published | settings
 
 
 def _processor(

@@ -57,7 +57,7 @@ def train_vocabulary(run: VocabRun) -> Tokenizer:
             f"`input` has no text to train on ({files}). Expected UTF-8 text "
             "files, one sentence or paragraph a line."
         )
-    tokenizer = Tokenizer.from_bytes(_train(run), lower_case=not run.cased)
+    tokenizer = Tokenizer.from_bytes(_train(run), **_settings(run))
     tokenizer.save(new_folder(run.output))
     return tokenizer
 
@@ -66,9 +66,13 @@ def _lines(run: VocabRun) -> Iterator[str]:
     for line in read_files(run.input, run.column):
         # The trainer takes NUL for the end of a file and drops lines that
         # hold it.
-        text = normalize(line.replace("\0", " "), not run.cased)
+        text = normalize(line.replace("\0", " "), **_settings(run))
         if text.strip():
             yield text
+
+
+def _settings(run: VocabRun) -> dict[str, bool]:
+    return {"lower_case": not run.cased, "keep_accents": run.keep_accents}
 
 
 def _train(run: VocabRun) -> bytes:

@@ -34,9 +34,13 @@ LIKELY = st.text(
 TEXTS = st.one_of(st.text(max_size=30), LIKELY)
 
 
-@pytest.fixture(scope="module", params=["lower", "cased"])
+@pytest.fixture(scope="module", params=["lower", "cased", "accents"])
 def tokenizer(request, digit_comma_vocab):
-    return Tokenizer(digit_comma_vocab, lower_case=request.param == "lower")
+    return Tokenizer(
+        digit_comma_vocab,
+        lower_case=request.param != "cased",
+        keep_accents=request.param == "accents",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +54,13 @@ def visible(tokenizer, text):
     return unicodedata.normalize("NFKD", pieces).replace("ς", "σ")
 
 
-@given(text=TEXTS, lower_case=st.booleans())
+@given(text=TEXTS, lower_case=st.booleans(), keep_accents=st.booleans())
+@example("İstanbul", True, True)
 @FAST
-def test_normal_text_and_its_sources(text, lower_case):
-    found, sources = normalize_with_sources(text, lower_case)
+def test_normal_text_and_its_sources(text, lower_case, keep_accents):
+    found, sources = normalize_with_sources(text, lower_case, keep_accents)
     # Half a character between spaces leaves two of them.
-    expected = normalize(to_text(text), lower_case)
+    expected = normalize(to_text(text), lower_case, keep_accents)
     assert found.split() == expected.split()
     if to_text(text) == text:
         assert found == expected
@@ -65,7 +70,8 @@ def test_normal_text_and_its_sources(text, lower_case):
         if text[source].isspace():
             assert character == " "
         else:
-            form = normalize(text[source], lower_case).replace("σ", "ς")
+            form = normalize(text[source], lower_case, keep_accents)
+            form = form.replace("σ", "ς")
             assert character.replace("σ", "ς") in form
 
 

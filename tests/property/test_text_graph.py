@@ -46,14 +46,20 @@ def folder(digit_comma_vocab):
     return digit_comma_vocab
 
 
-@pytest.fixture(scope="module", params=["lower", "cased", "released"])
+@pytest.fixture(
+    scope="module", params=["lower", "cased", "accents", "released"]
+)
 def twins(request, folder):
     """A Tokenizer, and its twin's ids and normal forms."""
     if request.param == "released":
         data = request.getfixturevalue("data_folder")
         tokenizer = Tokenizer(data / "vocab" / "30k-clean.model")
     else:
-        tokenizer = Tokenizer(folder, lower_case=request.param == "lower")
+        tokenizer = Tokenizer(
+            folder,
+            lower_case=request.param != "cased",
+            keep_accents=request.param == "accents",
+        )
     return tokenizer, GraphTokenizer(tokenizer)
 
 
@@ -114,7 +120,7 @@ def test_ids_of_bytes(twins, texts):
 @given(st.lists(st.one_of(TEXTS, BYTES), min_size=1, max_size=5))
 def test_normal_forms(twins, texts):
     tokenizer, graph = twins
-    ours = [normalize(to_text(x), tokenizer.lower_case) for x in texts]
+    ours = [normalize(to_text(x), **tokenizer.settings) for x in texts]
     theirs = [x.decode("utf-8") for x in graph.normalize(utf8(texts)).numpy()]
     assert ours == theirs
 
@@ -128,7 +134,7 @@ def test_every_code_point(twins):
     different = [
         hex(code)
         for code, text, found in zip(codes, texts, theirs, strict=True)
-        if normalize(text, tokenizer.lower_case) != found.decode("utf-8")
+        if normalize(text, **tokenizer.settings) != found.decode("utf-8")
     ]
     assert different == []
 

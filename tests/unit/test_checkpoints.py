@@ -523,8 +523,10 @@ def test_vocabularies_that_do_not_fit(tmp_path, tiny_vocab):
     assert load(folder).tokenizer.lower_case is False
     edit_json(settings, do_lower_case=None)
     assert load(folder).tokenizer.lower_case is True
+    edit_json(settings, keep_accents=True)
+    assert load(folder).tokenizer.keep_accents is True
     for changes, message in (
-        ({"keep_accents": True}, "`keep_accents` must be false"),
+        ({"keep_accents": 1}, "`keep_accents` must be true or false"),
         ({"keep_accents": False, "do_lower_case": 3}, "must be true or false"),
     ):
         edit_json(settings, **changes)

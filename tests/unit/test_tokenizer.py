@@ -11,6 +11,7 @@ import pytest
 import sentencepiece
 
 from keras_albert.config import AlbertError
+from keras_albert.text import tokenizer as tokenizer_module
 from keras_albert.text.normalization import normalize, to_text
 from keras_albert.text.tokenizer import Tokenizer
 
@@ -72,6 +73,32 @@ def test_normalize(text, expected):
 
 def test_normalize_cased():
     assert normalize(" Élodie  À ", lower_case=False) == "Elodie A"
+
+
+def test_normalize_with_accents():
+    assert (
+        normalize(" Käse\n がぎ  हिन्दी", keep_accents=True) == "käse がぎ हिन्दी"
+    )
+    assert normalize("Käse", lower_case=False, keep_accents=True) == "Käse"
+
+
+@pytest.mark.parametrize(
+    ("piece", "published", "any_script"),
+    [
+        ("▁дом", True, True),
+        ("ом", True, False),
+        ("がぎ", True, False),
+        ("ि", True, False),  # a vowel sign: a mark
+        ("ing", False, False),
+        ("7", True, True),
+        ("a.", False, False),
+        (".", True, True),
+    ],
+)
+def test_words_of_any_script(piece, published, any_script):
+    starts, module = tokenizer_module._starts_word, tokenizer_module
+    assert starts(piece, module._is_english) == published
+    assert starts(piece, module._is_letter) == any_script
 
 
 @pytest.mark.parametrize(
@@ -284,13 +311,18 @@ def test_save_and_load(tokenizer, model_bytes, tmp_path):
     saved = tmp_path / "new" / "folder"
     assert (saved / "spiece.model").read_bytes() == model_bytes
     assert json.loads((saved / "spiece.json").read_text()) == {
-        "lower_case": False
+        "lower_case": False,
+        "keep_accents": False,
     }
     for path in (saved, saved / "spiece.model", str(saved)):
         again = Tokenizer(path)
         assert not again.lower_case
         assert again.fingerprint == tokenizer.fingerprint
     assert Tokenizer(saved, lower_case=True).lower_case
+    assert Tokenizer(saved, keep_accents=True).keep_accents
+    # As they were written before marks could be kept.
+    (saved / "spiece.json").write_text('{"lower_case": false}')
+    assert not Tokenizer(saved).keep_accents
 
 
 def test_released_folder(model_bytes, tmp_path):
@@ -346,6 +378,8 @@ def test_truncated_file(tmp_path, model_bytes):
         ("{", r"spiece\.json: not a JSON file"),
         ("[]", r"spiece\.json: expected"),
         ('{"lower_case": 1}', r"spiece\.json: expected"),
+        ('{"keep_accents": true}', r"spiece\.json: expected"),
+        ('{"lower_case": true, "cased": true}', r"spiece\.json: expected"),
     ],
 )
 def test_bad_settings(tmp_path, model_bytes, settings, message):

@@ -51,6 +51,20 @@ def test_recipe(corpus):
     assert again.fingerprint == tokenizer.fingerprint
 
 
+def test_marks_are_kept_where_wanted(tmp_path):
+    """Voiced kana, Hindi's vowel signs, German: nothing is another letter."""
+    text = "がぎ かき हिन्दी हनद Käse Kase"
+    path = tmp_path / "text.txt"
+    path.write_text(f"{text}\n" * 9)
+    tokenizer = train_vocabulary(run(path, keep_accents=True, vocab_size=32))
+    assert tokenizer.keep_accents
+    assert tokenizer.decode(tokenizer.encode(text)) == text.lower()
+    assert Tokenizer(tmp_path / "vocab").encode(text) == tokenizer.encode(text)
+    published = train_vocabulary(run(path, "published", vocab_size=27))
+    found = published.decode(published.encode(text)).split()
+    assert found[0] == found[1] and found[4] == found[5] == "kase"
+
+
 def test_cased(corpus):
     tokenizer = train_vocabulary(run(corpus, cased=True))
     assert not tokenizer.lower_case
