@@ -225,9 +225,7 @@ def test_files_that_are_something_else(tmp_path):
     with pytest.raises(AlbertError, match="`split` must be one of 'train'"):
         read_glue(tmp_path, "RTE", "validation")
     write(tmp_path, "RTE/dev.tsv", "index\tsentence1\tsentence2\n0\ta\tb\n")
-    with pytest.raises(
-        AlbertError, match=r"no column `label`\. The first line"
-    ):
+    with pytest.raises(AlbertError, match=r"no column `label`\. The"):
         read_glue(tmp_path, "RTE", "dev")
     write(tmp_path, "RTE/test.tsv", "sentence1\tsentence2\na\tb\n")
     with pytest.raises(AlbertError, match="no column `index`"):
