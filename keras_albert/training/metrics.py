@@ -18,6 +18,7 @@ from keras_albert.training.curves import can_draw
 
 MOST_DRAWN_COUNTS = 20  # classes whose counts fit into the cells of a picture
 MOST_SHOWN_COLUMNS = 12  # classes of a confusion matrix on 80 columns of text
+ROUNDING = 1e-6  # relative; by so much float32 outputs of one input may differ
 UNDEFINED = 0.0  # what stands for a value that is not defined
 
 
@@ -155,9 +156,7 @@ def multilabel_scores(expected, predicted) -> Scores:
     """
     from sklearn.metrics import f1_score
 
-    expected, predicted = (
-        array.astype(bool) for array in _pair(expected, predicted, axes=2)
-    )
+    expected, predicted = map(_decided, _pair(expected, predicted, axes=2))
     values = {
         f"{average}_f1": float(
             f1_score(
@@ -361,6 +360,17 @@ def _pair(expected, predicted, axes: int = 1) -> tuple[np.ndarray, np.ndarray]:
     return expected, predicted
 
 
+def _decided(values: np.ndarray) -> np.ndarray:
+    """Decisions about labels as booleans."""
+    undecided = values[(values != 0) & (values != 1)]
+    if undecided.size:
+        raise AlbertError(
+            "whether a label applies must be 0 or 1. Received: "
+            f"{undecided[0]:g}. Compare probabilities with a threshold first."
+        )
+    return values.astype(bool)
+
+
 def _accuracy(expected: np.ndarray, predicted: np.ndarray) -> float:
     return (expected == predicted).mean()
 
@@ -406,9 +416,7 @@ def _no_ones(expected: np.ndarray, predicted: np.ndarray) -> str | None:
 
 def _constant(expected: np.ndarray, predicted: np.ndarray) -> str | None:
     for name, values in (("predictions", predicted), ("labels", expected)):
-        # A collapsed regression still has rounding errors of float32.
-        noise = np.finfo("float32").eps * np.abs(values).max()
-        if values.max() - values.min() <= noise:
+        if np.ptp(values) <= ROUNDING * np.abs(values).max():
             return f"all {name} are {values[0]:g}"
     return None
 

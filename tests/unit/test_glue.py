@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_albert.config import AlbertError
@@ -159,6 +159,7 @@ def test_what_looks_like_a_line_or_a_quote_is_text(tmp_path):
     assert table.lines == [1, 3]
 
 
+@settings(deadline=None)
 @given(
     texts=st.lists(
         st.text(

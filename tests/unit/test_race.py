@@ -25,9 +25,7 @@ def passage(name="p", count=2, **changes):
         "id": f"{name}.txt",
         "article": f"The article of {name}.",
         "questions": [f"{name}: which is {i}?" for i in range(count)],
-        "options": [
-            [f"{i}{letter}" for letter in "wxyz"] for i in range(count)
-        ],
+        "options": [[f"{i}{x}" for x in "wxyz"] for i in range(count)],
         "answers": [letters[i % 4] for i in range(count)],
         **changes,
     }
@@ -45,14 +43,8 @@ def write(folder, split="dev", middle=(), high=()):
 
 
 def test_the_original_layout(tmp_path):
-    write(
-        tmp_path,
-        middle=[
-            passage("a", 3),
-            b"\xef\xbb\xbf" + json.dumps(passage("b")).encode(),
-        ],
-        high=[passage("c", 1)],
-    )
+    marked = b"\xef\xbb\xbf" + json.dumps(passage("b")).encode()
+    write(tmp_path, middle=[passage("a", 3), marked], high=[passage("c", 1)])
     (tmp_path / "dev" / "high" / "notes.md").write_text("no passage")
     found, skipped = read_race(tmp_path, "dev")
     assert skipped == []
@@ -116,7 +108,7 @@ def test_blanks_of_other_widths():
 )
 def test_bad_passages(tmp_path, changes, message):
     write(tmp_path, middle=[passage("a")], high=[passage("b", **changes)])
-    place = r"high.0\.txt:1: "
+    place = r"high.0\.txt:1: .*"
     with pytest.raises(AlbertError, match=place + message) as error:
         read_race(tmp_path, "dev")
     assert "--skip-bad" in str(error.value)
@@ -160,7 +152,7 @@ def test_files_that_are_no_passage(tmp_path, content, message):
 )
 def test_bad_questions(tmp_path, changes, message):
     write(tmp_path, middle=[passage("a", **changes)], high=[passage("b", 1)])
-    place = r"0\.txt:1: question 2: "
+    place = r"0\.txt:1: question 2: .*"
     with pytest.raises(AlbertError, match=place + message):
         read_race(tmp_path, "dev")
     found, skipped = read_race(tmp_path, "dev", skip_bad=True)
