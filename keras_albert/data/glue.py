@@ -56,7 +56,7 @@ class GlueTask:
     metrics: tuple[str, ...]
     """what the benchmark reports: names of `training.metrics`"""
     splits: dict[str, GlueSplit]
-    """"train", "dev" and "test"; of MNLI "dev_matched" and so on"""
+    """train, dev and test; of MNLI dev_matched, dev_mismatched and so on"""
     index: str = "index"
     """column that numbers the rows of a test file"""
 
@@ -202,8 +202,8 @@ def read_glue(
     """A split of a task as a table, and what was left out of it.
 
     A line of the file is a row; quotes are text. `Table.rows` has the columns
-    of the index, the texts and the label, and none of the others: the parse
-    trees of MNLI are four fifths of it.
+    of the index, the texts and the label, and none of the others (MNLI's file
+    has the parse trees of its sentences, too).
 
     Args:
         folder: of the benchmark.
@@ -351,8 +351,8 @@ def _header(path: Path, task: GlueTask, labelled: bool) -> list[str]:
     if missing := [name for name in needed if name not in header]:
         raise AlbertError(
             f"{path}: no column {', '.join(f'`{name}`' for name in missing)}. "
-            f"The first line names {', '.join(f'`{name}`' for name in header)}"
-            ". Expected the file as the benchmark publishes it."
+            f"The first line names {', '.join(header)!r:.200}. Expected the "
+            "file as the benchmark publishes it."
         )
     return header
 

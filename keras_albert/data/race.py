@@ -22,6 +22,7 @@ SPLITS = ("train", "dev", "test")
 LEVELS = ("middle", "high")  # schools, in the reference's order
 ANSWERS = "ABCD"
 ALL_PASSAGES = "all.txt"
+_KEYS = ("questions", "options", "answers")  # lists of a passage
 
 # Characters that the reference's normalization turns into "_" before it looks
 # for the blank in a question (NFKD): of full width, and vertical or wavy.
@@ -112,7 +113,7 @@ def _files(folder: Path) -> list[Path]:
     if not files:
         raise AlbertError(
             f"{folder}: no passages. Expected *.txt in this folder, as in "
-            "RACE/train/middle of the original archive; name the folder RACE."
+            "RACE/train/middle of the original archive. Give its folder RACE."
         )
     whole = folder / ALL_PASSAGES
     return check_files([whole] if whole in files else files)
@@ -146,9 +147,6 @@ def _questions(
                 else:
                     key = f"{name}-{position}"
                     yield place, (key, passage["article"], *question)
-
-
-_KEYS = ("questions", "options", "answers")
 
 
 def _passage(line: bytes, number: int, need_answers: bool) -> dict:
