@@ -190,6 +190,7 @@ GOOD = "s\t1\t\tfine"
         (b"s\t1\t\tlong\t", r"expected 4 fields.*Received: 5"),
         (b"s\t1\t\t\xff", "not UTF-8 text"),
         (b"s\t1\t\t ", "the text in column `sentence` is empty"),
+        (b"\t\t\t", "the text in column `sentence` is empty"),
         (b"s\t2\t\tx", "unknown label '2'. Expected one of '0', '1'"),
         (b"s\t\t\tx", "unknown label ''"),
     ],
