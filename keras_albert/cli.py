@@ -200,7 +200,7 @@ def _read_settings(path: Path) -> dict:
         settings = read_json(path)
     else:
         try:
-            settings = tomllib.loads(path.read_text(encoding="utf-8"))
+            settings = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except ValueError as error:
             raise AlbertError(f"{path}: not a TOML file ({error}).") from None
     if not isinstance(settings, dict):

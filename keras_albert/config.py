@@ -460,10 +460,23 @@ class ExampleConfig:
     reference does, which teaches topic"""
     cross_sep: bool = False
     """let words and n-grams reach over [SEP], as in the reference"""
+    pack: bool = False
+    """let short examples share a row of `sequence_length` tokens, without
+    seeing one another, instead of padding it; a batch then counts rows"""
+    max_examples: int = 16
+    """most examples in a shared row. Sixteen fill 0.99 of rows of 512 tokens
+    with paragraphs (97 tokens on average), eight 0.90; each one more takes a
+    place in every batch"""
 
     def __post_init__(self):
-        for name in ("sequence_length", "max_predictions", "ngram"):
+        for name in (
+            "sequence_length",
+            "max_predictions",
+            "ngram",
+            "max_examples",
+        ):
             check_positive(name, getattr(self, name))
+        check_flag("pack", self.pack)
         if not 8 <= self.sequence_length <= LONGEST_SEQUENCE:
             raise AlbertError(
                 "`sequence_length` must be at least 8 tokens and at most "
@@ -491,10 +504,30 @@ class ExampleConfig:
 
     @property
     def num_predictions(self) -> int:
-        """Predictions that a batch has room for in each example: no more
-        than a full one asks for, since unused ones cost as much."""
+        """Most predictions in an example: no more than a full one asks for,
+        since unused ones cost as much."""
         budget = max(1, round(self.sequence_length * self.masked_lm_prob))
         return min(self.max_predictions, budget)
+
+    @property
+    def row_predictions(self) -> int:
+        """Predictions that a batch has room for in each row: as many as
+        its examples can ask for.
+
+        An example of n tokens asks for max(1, round(n p)), which is at most
+        n p + 1/2, or, of its three tokens or more, n p + 1 - 3 p.
+        """
+        if not self.pack:
+            return self.num_predictions
+        share = self.masked_lm_prob
+        rounding = self.max_examples * max(0.5, 1 - 3 * share)
+        room = self.sequence_length * share + rounding
+        return min(self.max_examples * self.num_predictions, int(room + 1e-6))
+
+    @property
+    def row_examples(self) -> int:
+        """Examples that a batch has room for in each row."""
+        return self.max_examples if self.pack else 1
 
     @property
     def needs_other_documents(self) -> bool:
@@ -572,7 +605,7 @@ class PretrainRun:
     validation: Path | None = None
     """folder of held-out token shards; without it nothing is held out"""
     batch_size: int = 4096
-    """examples in a step (Paper 4.1)"""
+    """examples in a step (Paper 4.1); rows of them with --examples.pack"""
     accumulate: int = 1
     """equal parts that a batch is computed in, one after another: less memory.
     The gradients of the parts are averaged"""
@@ -788,3 +821,44 @@ class ConvertRun:
     only form, or erf, what transformers computes"""
     backbone: bool = False
     """convert the encoder alone, for a format that does not have the head"""
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowConfig:
+    """How a question and its context are cut into windows."""
+
+    sequence_length: int = 384
+    """most tokens in a window, [CLS] and two [SEP] included (Paper Table 14,
+    SQuAD 1.1; 512 for SQuAD 2.0)"""
+    stride: int = 128
+    """tokens of the context from one window to the next (reference
+    run_squad_v1.py, run_squad_v2.py: doc_stride)"""
+    query_length: int = 64
+    """most tokens of a question; the rest is cut off (the same:
+    max_query_length)"""
+
+    def __post_init__(self):
+        for name in ("sequence_length", "stride", "query_length"):
+            check_positive(name, getattr(self, name))
+        if self.sequence_length <= self.query_length + 3:
+            raise AlbertError(
+                "`sequence_length` must be above `query_length` + 3, or no "
+                "context fits beside a long question. Received: "
+                f"sequence_length={self.sequence_length}, "
+                f"query_length={self.query_length}."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerConfig:
+    """Which answers are considered (reference run_squad_v1.py)."""
+
+    n_best: int = 20
+    """most answers to a question; also how many starts and ends of a window
+    are combined to answers"""
+    answer_length: int = 30
+    """most tokens of an answer"""
+
+    def __post_init__(self):
+        check_positive("n_best", self.n_best)
+        check_positive("answer_length", self.answer_length)

@@ -23,9 +23,16 @@ def replacing(path: Path) -> Iterator[Path]:
     unfinished = path.with_name(f"unfinished-{path.name}")
     try:
         yield unfinished
+        _write_out(unfinished)
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _write_out(path: Path) -> None:
+    """Waits until a file is on the disk: a power cut may come."""
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
 
 
 def write_json(path: Path, content: dict) -> None:
@@ -106,9 +113,17 @@ def written_whole(folder: str | Path) -> Iterator[Path]:
     unfinished = unfinished_folder(folder)
     try:
         yield unfinished
+        write_out(unfinished)
         os.replace(unfinished, folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def write_out(folder: Path) -> None:
+    """Waits until all files of a folder are on the disk."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            _write_out(path)
 
 
 def unfinished_folder(output: Path) -> Path:
@@ -117,6 +132,17 @@ def unfinished_folder(output: Path) -> Path:
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=output.parent))
     folder.chmod(0o777 & ~_umask())  # mkdtemp's are for their owner alone
     return folder
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes a folder; its content alone where a link or mount names it."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _umask() -> int:
@@ -169,7 +195,9 @@ def holds_run(path: str | Path, run) -> bool:
     expected = _settings(run)
     if not isinstance(found, dict):
         raise AlbertError(f"{run_file}: not the settings of a run.")
-    found, expected = flat(found), flat(expected)
+    # Written before an option existed, a run has its default.
+    found = flat(_defaults(type(run))) | flat(found)
+    expected = flat(expected)
     differing = [
         f"{name}={found.get(name)!r} there, {expected.get(name)!r} here"
         for name in sorted(found.keys() | expected.keys())
@@ -182,6 +210,26 @@ def holds_run(path: str | Path, run) -> bool:
             "with it, or choose another output; nothing was changed."
         )
     return True
+
+
+def _defaults(run_class) -> dict:
+    """The settings that need not be given."""
+    defaults = {
+        field.name: field.default
+        for field in dataclasses.fields(run_class)
+        if field.default is not dataclasses.MISSING
+    }
+    return json.loads(
+        json.dumps(
+            {
+                name: dataclasses.asdict(value)
+                if dataclasses.is_dataclass(value)
+                else value
+                for name, value in defaults.items()
+            },
+            default=str,
+        )
+    )
 
 
 def _settings(run) -> dict:

@@ -6,6 +6,7 @@ import os
 import random
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -13,6 +14,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # transformers need it on every backend: two seconds, where it is installed.
 if importlib.util.find_spec("torch") is not None:
     import torch  # noqa: F401
+
+
+# No test is about time, and these machines have other work.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_collection_finish():
@@ -65,3 +71,28 @@ def tiny_vocab(tmp_path_factory, tiny_lines) -> Path:
     output = folder / "vocab"
     train_vocabulary(VocabRun(input=(corpus,), output=output, vocab_size=160))
     return output
+
+
+@pytest.fixture(scope="session")
+def digit_comma_vocab(tmp_path_factory) -> Path:
+    """A vocabulary with "9,", "▁9,", "1990," and "▁1990," among its pieces."""
+    from keras_albert.config import VocabRun
+    from keras_albert.text.vocabulary import train_vocabulary
+
+    rng = random.Random(11)
+
+    def letters(n):
+        return "".join(rng.choice("abcdefghijklm") for _ in range(n))
+
+    lines = (
+        f"in 1990,{letters(2)} x1990,{letters(1)} a9,{letters(1)} 9, "
+        f"9,{letters(1)} 42,{letters(1)} b42,{letters(1)} ({letters(3)})\n"
+        for _ in range(600)
+    )
+    path = tmp_path_factory.mktemp("digit_comma")
+    (path / "corpus.txt").write_text("".join(lines))
+    run = VocabRun(
+        input=(path / "corpus.txt",), output=path / "vocab", vocab_size=50
+    )
+    train_vocabulary(run)
+    return run.output

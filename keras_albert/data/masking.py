@@ -4,11 +4,15 @@
     draw_visits    a random order of words, and an n for each
     choose_ngrams  n-grams within the budget, first come first served
     replace        80 % [MASK], 10 % any token, 10 % as it was
+    lay_out        where in a row examples are, where several share it
     pack           [CLS] A [SEP] B [SEP]
+    gather_used    what is predicted in a row, where several share it
 
 Shapes: B examples in a batch, S sequence length, W = S - 2 tokens of text (A,
 then B, without special tokens, so that those are never masked), P most
-predictions, N longest n-gram, V vocabulary. Nothing loops over examples.
+predictions, N longest n-gram, V vocabulary. Nothing loops over examples. Where
+these share rows, there are B examples in R rows, each of which has room for K
+examples and Q predictions; B is another number in every batch.
 
 The algorithm is that of the reference's create_masked_lm_predictions.
 """
@@ -44,6 +48,8 @@ class Rows(NamedTuple):
     """float32 [B]: 0 for rows that only fill up a batch"""
     keys: tf.Tensor
     """uint64 [B]: `example_keys`"""
+    counts: tf.Tensor | None = None
+    """int32 [R]: examples in each row, 1 to K; None: each has its own"""
 
 
 @tf.autograph.experimental.do_not_convert  # nothing to convert; quick to trace
@@ -63,6 +69,10 @@ def build_batch(
             0 where there is no B
 
         Unused predictions have position, label and weight 0.
+
+        Where examples share rows, R and Q stand for B and P; the sentence task
+        is [R, K]; and x has also `example_ids` (1 to K, 0 padding) and
+        `position_ids` (in the example) [R, S], and `cls_positions` [R, K].
     """
     length_a, length = rows.lengths[:, 0], tf.reduce_sum(rows.lengths, axis=1)
     has_b = rows.lengths[:, 1] > 0
@@ -82,15 +92,35 @@ def build_batch(
     positions, used = list_positions(starts, ends)  # [B, P]
     labels = tf.gather(rows.text, positions, batch_dims=1) * used
     masked = replace(rows, positions, labels, used, len(word_starts))
-    x = pack(masked, length_a, num_tokens, examples.sequence_length)
     after_a = tf.cast(positions >= length_a[:, None], tf.int32)
-    x["masked_positions"] = (positions + 1 + after_a) * used
-    weights = rows.weights
-    y = {"mlm": labels}
-    weight = {"mlm": tf.cast(used, tf.float32) * weights[:, None]}
+    positions = (positions + 1 + after_a) * used
+    weights = tf.cast(used, tf.float32) * rows.weights[:, None]
+    order = rows.labels, tf.cast(has_b, tf.float32) * rows.weights
+    sequence_length = examples.sequence_length
+    if rows.counts is None:
+        example = _numbers(length)[:, None]  # [B, 1]
+        places = tf.range(sequence_length)[None]  # [1, S]
+        x = pack(masked, length_a, num_tokens, example, places)
+    else:
+        offsets, numbers, example, places = lay_out(
+            num_tokens, rows.counts, sequence_length
+        )
+        x = pack(masked, length_a, num_tokens, example, places)
+        x["example_ids"] = numbers * x["padding_mask"]
+        x["position_ids"] = places * x["padding_mask"]
+        positions, labels, weights = gather_used(
+            (positions + offsets[:, None], labels, weights),
+            used,
+            rows.counts,
+            examples.row_predictions,
+        )
+        slots = examples.max_examples
+        x["cls_positions"] = _side_by_side(offsets, rows.counts, slots)
+        order = [_side_by_side(part, rows.counts, slots) for part in order]
+    x["masked_positions"] = positions
+    y, weight = {"mlm": labels}, {"mlm": weights}
     if examples.sentence_task != "none":
-        y[examples.sentence_task] = rows.labels
-        weight[examples.sentence_task] = tf.cast(has_b, tf.float32) * weights
+        y[examples.sentence_task], weight[examples.sentence_task] = order
     return x, y, weight
 
 
@@ -174,9 +204,10 @@ def choose_ngrams(
     Returns:
         int32 [B, P], [B, P]: where each n-gram begins and ends. Unused: W, 0.
     """
-    batch_size, width = visits.shape
-    none = tf.zeros((examples.num_predictions, batch_size), tf.int32)
-    state = (budget, tf.zeros_like(budget), none + width, none)
+    width = visits.shape[1]
+    zeros = tf.zeros_like(budget)
+    none = tf.tile(zeros[None], [examples.num_predictions, 1])  # [P, B]
+    state = (budget, zeros, none + width, none)
 
     def visit(some, words, state):
         ngrams = draw_ngrams(some, edges, length_a, length, examples)
@@ -221,7 +252,7 @@ def draw_ngrams(
     reached = tf.cast(random[:, None] >= thresholds, tf.int32)
     drawn = 1 + tf.reduce_sum(reached, axis=1)
     drawn = tf.where(visits >= 0, drawn, 0)
-    first = word + tf.range(visits.shape[1]) * edges.shape[1]
+    first = word + _numbers(length) * edges.shape[1]
     edges = tf.reshape(edges, [-1])
     starts = tf.gather(edges, first)
     reach_of_a = length if examples.cross_sep else length_a
@@ -325,9 +356,9 @@ def replace(
     vocab_size: int,
 ) -> tf.Tensor:
     """int32 [B, W]: the text with its predicted tokens replaced."""
-    batch_size, slots = positions.shape
+    slots = np.arange(positions.shape[1])
     random = fold(
-        _use(rows.keys, REPLACE)[:, None], np.arange(slots), tf.bitwise
+        _use(rows.keys, REPLACE)[:, None], slots, tf.bitwise
     )  # [B, P]
     kind = tf.bitwise.right_shift(random, np.uint64(_HALF_BITS))
     kind = tf.cast(kind, tf.float64) * 2.0**-_HALF_BITS
@@ -342,18 +373,51 @@ def replace(
             kind < MASK_SHARE + KEEP_SHARE, labels, tf.cast(token, tf.int32)
         ),
     )
-    row = tf.broadcast_to(tf.range(batch_size)[:, None], positions.shape)
+    row = _numbers(positions[:, 0])[:, None] + tf.zeros_like(positions)
     # Added, as unused predictions all point at position 0.
     return tf.tensor_scatter_nd_add(
         rows.text, tf.stack([row, positions], axis=-1), (new - labels) * used
     )
 
 
+def lay_out(
+    num_tokens: tf.Tensor, counts: tf.Tensor, sequence_length: int
+) -> tuple[tf.Tensor, ...]:
+    """Puts the examples of each row one behind the other.
+
+    Args:
+        num_tokens: int32 [B], tokens of the examples, row by row.
+        counts: int32 [R], examples in each row.
+
+    Returns:
+        int32 [B]: where in its row each example begins; and of each place in a
+        row, int32 [R, S], the number of its example in the row, from 1, and in
+        the batch, from 0, and its place in the example. Places behind the last
+        example go on with that.
+
+    Examples of 3 and 4 tokens in a row of 8: begin at 0, 3; 1 1 1 2 2 2 2 2;
+    0 0 0 1 1 1 1 1; 0 1 2 0 1 2 3 4.
+    """
+    first = tf.cumsum(counts, exclusive=True)  # example of each row
+    before = tf.cumsum(num_tokens, exclusive=True)
+    offsets = before - tf.repeat(tf.gather(before, first), counts)
+    row = tf.repeat(_numbers(counts), counts)
+    shape = (counts.shape[0], sequence_length)
+    begins = tf.scatter_nd(
+        tf.stack([row, offsets], axis=1), tf.ones_like(row), shape
+    )
+    numbers = tf.cumsum(begins, axis=1)
+    example = numbers - 1 + first[:, None]
+    places = tf.range(sequence_length) - tf.gather(offsets, example)
+    return offsets, numbers, example, places
+
+
 def pack(
     text: tf.Tensor,
     length_a: tf.Tensor,
     num_tokens: tf.Tensor,
-    sequence_length: int,
+    example: tf.Tensor,
+    places: tf.Tensor,
 ) -> dict[str, tf.Tensor]:
     """`[CLS] A [SEP] B [SEP]`, or `[CLS] A [SEP]` where there is no B.
 
@@ -361,21 +425,24 @@ def pack(
         text: int32 [B, W]: A, then B.
         length_a: int32 [B], tokens of A.
         num_tokens: int32 [B], tokens of the example, special ones included.
+        example: int32 [R, S], or of one size where it is the same: the example
+            at each place of the result.
+        places: int32, the same: the place in that example.
 
     Returns:
-        int32 [B, S] `token_ids`, `segment_ids` (0 up to the first [SEP]),
-        `padding_mask`; 0 behind the example.
+        int32 [R, S] `token_ids`, `segment_ids` (0 up to the first [SEP]),
+        `padding_mask`; 0 behind an example.
 
     With 2 = [CLS] and 3 = [SEP], A = [7, 8] and B = [9]: [2, 7, 8, 3, 9, 3]
     and [0, 0, 0, 0, 1, 1].
     """
-    places = tf.range(sequence_length)[None]  # [1, S]
-    sep = length_a[:, None] + 1
-    last = num_tokens[:, None] - 1
+    sep = tf.gather(length_a, example) + 1
+    last = tf.gather(num_tokens, example) - 1
     is_b = places > sep
+    width = text.shape[1]
     source = places - 1 - tf.cast(is_b, tf.int32)
-    source = tf.clip_by_value(source, 0, text.shape[1] - 1)
-    token_ids = tf.gather(text, source, batch_dims=1)
+    source = tf.clip_by_value(source, 0, width - 1) + example * width
+    token_ids = tf.gather(tf.reshape(text, [-1]), source)
     token_ids = tf.where((places == sep) | (places == last), SEP_ID, token_ids)
     token_ids = tf.where(places == 0, CLS_ID, token_ids)
     inside = tf.cast(places <= last, tf.int32)
@@ -384,6 +451,45 @@ def pack(
         "segment_ids": tf.cast(is_b, tf.int32) * inside,
         "padding_mask": inside,
     }
+
+
+def gather_used(
+    predictions: tuple[tf.Tensor, ...],
+    used: tf.Tensor,
+    counts: tf.Tensor,
+    room: int,
+) -> list[tf.Tensor]:
+    """The predictions of examples that share rows, without unused ones.
+
+    Args:
+        predictions: several [B, P].
+        used: int32 [B, P], 1 where used.
+        counts: int32 [R], examples in each row.
+        room: Q.
+
+    Returns:
+        The same, [R, Q]; behind the used ones 0.
+    """
+    asked = tf.RaggedTensor.from_row_lengths(
+        tf.reduce_sum(used, axis=1), counts, validate=False
+    )
+    in_rows = tf.reduce_sum(asked, axis=1)  # [R]
+    chosen = tf.where(used > 0)
+    return [
+        _side_by_side(tf.gather_nd(part, chosen), in_rows, room)
+        for part in predictions
+    ]
+
+
+def _side_by_side(values: tf.Tensor, sizes: tf.Tensor, width: int) -> tf.Tensor:
+    """Values of the rows one after another, `sizes` [R] of each: [R, width]."""
+    rows = tf.RaggedTensor.from_row_lengths(values, sizes, validate=False)
+    return rows.to_tensor(shape=(sizes.shape[0], width))
+
+
+def _numbers(like: tf.Tensor) -> tf.Tensor:
+    """int32: 0, 1, ... as many as `like` [B] has; B may be unknown."""
+    return tf.cumsum(tf.ones_like(like)) - 1
 
 
 def _use(keys: tf.Tensor, use: int) -> tf.Tensor:

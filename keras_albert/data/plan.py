@@ -1,10 +1,12 @@
 """Which tokens are in which example of an epoch.
 
-    plan_epoch      documents -> chunks of sentences, and their order
+    plan_epoch      documents -> chunks of sentences, and their order; which
+                    of them share a row
     example_spans   chunk -> segments A and B, ordered and truncated
 
-A plan holds 12 bytes an example. All else is a function of (seed, epoch,
-index) that is computed when the example is needed, many at a time.
+A plan holds 12 bytes an example, where they share rows at most 24. All else is
+a function of (seed, epoch, index) that is computed when the example is needed,
+many at a time.
 
 Shapes: N examples in an epoch, R examples looked at together.
 """
@@ -18,15 +20,19 @@ import numpy as np
 from keras_albert.config import ExampleConfig
 from keras_albert.data.chance import below, count_heads, fold, uniform
 from keras_albert.data.corpus import Corpus
+from keras_albert.data.packing import Packing, pack_examples
 from keras_albert.data.shards import Shard
 from keras_albert.text.tokenizer import truncated_lengths
 
 SHORTEST_TARGET = 2  # tokens; create_instances_from_document
 
+FEW_DOCUMENTS = 64  # a round over them takes as long as over one
+MEASURED = 2**16  # examples at a time, whose lengths a plan asks for
+
 # What a random number is for: the second step of every path from the seed.
 PLANS, EXAMPLES = range(2)
 # ... in a plan,
-ORDER, IS_SHORT, SHORT_TARGET = range(3)
+ORDER, IS_SHORT, SHORT_TARGET, ROWS = range(4)
 # ... and in an example. The last two are masking's.
 SPLIT, TAMPER, OTHER, OTHER_SPLIT, CUT_A, CUT_B, VISIT, REPLACE = range(8)
 
@@ -40,6 +46,24 @@ class Plan:
     corpus; no chunk reaches over the end of a document"""
     order: np.ndarray
     """uint32 (or int64) [N]: example i is chunk order[i]"""
+    packing: Packing | None = None
+    """which examples share a row; None: each has its own"""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in the epoch."""
+        edges = self.edges if self.packing is None else self.packing.edges
+        return len(edges) - 1
+
+    def examples_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The examples of some rows, and how many each row has.
+
+        From row `num_rows` on they start again: unpacked as examples N and
+        on, which have other masks.
+        """
+        if self.packing is None:
+            return rows, np.ones_like(rows)
+        return self.packing.examples_of(rows % self.num_rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +114,16 @@ def plan_epoch(
     edges = np.concatenate([*parts, corpus.first_sentences[-1:]])
     count = len(edges) - 1
     order = np.argsort(fold(fold(key, ORDER), np.arange(count)))
-    return Plan(edges, order.astype("uint32") if count < 2**32 else order)
+    plan = Plan(edges, order.astype("uint32") if count < 2**32 else order)
+    if not examples.pack:
+        return plan
+    packing = pack_examples(
+        example_lengths(corpus, plan, examples, seed, epoch),
+        examples.sequence_length,
+        examples.max_examples,
+        fold(key, ROWS),
+    )
+    return dataclasses.replace(plan, packing=packing)
 
 
 def _targets(
@@ -148,17 +181,32 @@ def cut_documents(
     document_ends = np.asarray(shard.documents[1:])
     document = np.arange(len(document_ends))
     first = np.asarray(shard.documents[:-1])
-    rounds = []
-    while len(document):  # one chunk of every unfinished document at a time
-        rounds.append(first)
+    rounds = [np.zeros(0, "int64")]
+
+    def end_of(document, first):
+        """Where chunks end that begin at these sentences."""
         goal = shard.sentences[first] + target(document, first)
         if overshoot:
-            end = np.searchsorted(shard.sentences, goal)
-        else:
-            end = np.searchsorted(shard.sentences, goal, side="right") - 1
-            end = np.maximum(end, first + 1)
+            return np.searchsorted(shard.sentences, goal)
+        end = np.searchsorted(shard.sentences, goal, side="right") - 1
+        return np.maximum(end, first + 1)
+
+    # One chunk of every unfinished document at a time, while they are many.
+    while len(document) > FEW_DOCUMENTS:
+        rounds.append(first)
+        end = end_of(document, first)
         unfinished = end < document_ends[document]
         document, first = document[unfinished], end[unfinished]
+    # A long one by itself: where chunks would end that begin at any of its
+    # sentences; then from end to end.
+    for each, begin in zip(document.tolist(), first.tolist(), strict=True):
+        sentences = np.arange(begin, document_ends[each])
+        ends = end_of(np.full_like(sentences, each), sentences).tolist()
+        starts, at = [], begin
+        while at - begin < len(ends):
+            starts.append(at)
+            at = ends[at - begin]
+        rounds.append(np.array(starts, "int64"))
     return np.sort(np.concatenate(rounds))
 
 
@@ -180,6 +228,38 @@ def example_spans(
         keys: uint64 [R], `example_keys` of the examples.
     """
     chunks = plan.order[indices % len(plan.order)].astype("int64")
+    starts, lengths, labels = _segments(corpus, plan, examples, chunks, keys)
+    starts, lengths = truncate(starts, lengths, examples.sequence_length, keys)
+    return Spans(starts, lengths, labels)
+
+
+def example_lengths(
+    corpus: Corpus, plan: Plan, examples: ExampleConfig, seed: int, epoch: int
+) -> np.ndarray:
+    """int32 [N]: tokens of each example, special ones included."""
+    count = len(plan.order)
+    example_of = np.empty_like(plan.order)
+    example_of[plan.order] = np.arange(count)
+    result = np.empty(count, "int32")
+    # Chunk by chunk, as neighbours lie in the same shard.
+    for start in range(0, count, MEASURED):
+        chunks = np.arange(start, min(start + MEASURED, count))
+        mine = example_of[chunks]
+        keys = example_keys(seed, epoch, mine)
+        _, lengths, _ = _segments(corpus, plan, examples, chunks, keys)
+        kept = kept_lengths(lengths, examples.sequence_length)
+        result[mine] = kept.sum(1) + num_special(lengths)
+    return result
+
+
+def _segments(
+    corpus: Corpus,
+    plan: Plan,
+    examples: ExampleConfig,
+    chunks: np.ndarray,
+    keys: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`Spans` of R chunks, not yet truncated."""
     first, end = plan.edges[chunks], plan.edges[chunks + 1]
     split = _split(first, end, fold(keys, SPLIT))
     if examples.sentence_task == "none":
@@ -202,8 +282,7 @@ def example_spans(
     starts[replace, 1], lengths[replace, 1] = begin_b, end_b - begin_b
     starts[swap] = starts[swap, ::-1]
     lengths[swap] = lengths[swap, ::-1]
-    starts, lengths = truncate(starts, lengths, examples.sequence_length, keys)
-    return Spans(starts, lengths, (swap | replace).astype("int32"))
+    return starts, lengths, (swap | replace).astype("int32")
 
 
 def _split(first, end, random) -> np.ndarray:
@@ -269,9 +348,19 @@ def truncate(
 
     7 and 4 tokens in a sequence of 8, which has room for 5: 3 and 2 stay.
     """
-    a, b = lengths.T
-    room = sequence_length - 2 - (b > 0)
-    kept = np.stack(truncated_lengths(a, b, room), axis=1)
+    kept = kept_lengths(lengths, sequence_length)
     coins = fold(keys[:, None], [CUT_A, CUT_B])
     front = count_heads(coins.ravel(), (lengths - kept).ravel())
     return starts + front.reshape(-1, 2), kept
+
+
+def kept_lengths(lengths: np.ndarray, sequence_length: int) -> np.ndarray:
+    """int64 [R, 2]: how much of A and B stays, see `truncate`."""
+    a, b = lengths.T
+    room = sequence_length - num_special(lengths)
+    return np.stack(truncated_lengths(a, b, room), axis=1)
+
+
+def num_special(lengths: np.ndarray) -> np.ndarray:
+    """int64 [R]: [CLS] and one [SEP], or two where there is a B."""
+    return 2 + (lengths[:, 1] > 0)

@@ -81,7 +81,12 @@ def prepare(run: PrepareRun) -> Manifest:
     recipe = Recipe.of(run)
     files = [InputFile.of(path) for path in find_files(run.input)]
     command = _describe(run, recipe, [file.path for file in files])
-    output = Path(run.output)
+    output = Path(run.output).resolve()
+    if os.path.ismount(output):
+        raise AlbertError(
+            f"{run.output}: a mount point cannot appear as a whole. Name a "
+            "folder in it."
+        )
     made_of = {**command, "files": _as_json(files)}
     if (output / RUN_FILE).is_file() and read_json(
         output / RUN_FILE
@@ -137,7 +142,6 @@ def _cores() -> int:
 def _claimed(output: Path, command: dict) -> Iterator[Path]:
     """The folder `OUTPUT.unfinished`, for this process and command alone."""
     check_free(output)
-    output = output.resolve()
     folder = output.with_name(f"{output.name}.unfinished")
     _check_ours(folder)
     notes = folder / NOTES
@@ -207,7 +211,7 @@ def _keep_or_remove(folder: Path) -> None:
 def _publish(folder: Path, output: Path) -> None:
     if output.is_dir():
         output.rmdir()  # was empty; only POSIX renames onto a folder
-    folder.rename(output.resolve())
+    folder.rename(output)
     shutil.rmtree(output / NOTES, ignore_errors=True)
 
 

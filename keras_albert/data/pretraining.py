@@ -5,10 +5,14 @@ each epoch, and any step can be made at once, on any host:
 
     plan.py      documents -> chunks, shuffled; chunk -> where A and B are
     corpus.py    where they are -> their tokens, from the memory maps
+    packing.py   which chunks share a row, where asked
     masking.py   tokens -> (x, y, sample_weight), a batch at a time
-    this file    which examples are in which batch; tf.data around all
+    this file    which rows are in which batch; tf.data around all
 
-Shapes: B examples in a batch of this host, S sequence length, W = S - 2.
+A row holds one example, or several where `ExampleConfig.pack` is set.
+
+Shapes: B rows in a batch of this host, M examples in them, S sequence length,
+W = S - 2.
 """
 
 import functools
@@ -25,24 +29,20 @@ from keras_albert.config import (
 )
 from keras_albert.data.batching import batch_dataset, import_tensorflow
 from keras_albert.data.corpus import Corpus
-from keras_albert.data.plan import (
-    Spans,
-    example_keys,
-    example_spans,
-    plan_epoch,
-)
+from keras_albert.data.packing import Packing
+from keras_albert.data.plan import example_keys, example_spans, plan_epoch
 from keras_albert.data.shards import ShardSet
 
 
 class ExampleStream:
-    """The endless row of examples of a seed; any of them at any time.
+    """The endless sequence of rows of a seed; any of them at any time.
 
     Epochs follow one another without a gap: the last batch of one holds the
-    first examples of the next. All are counted as long as epoch 0, so that no
+    first rows of the next. All are counted as long as epoch 0, so that no
     earlier epoch must be planned to know where one begins. Lengths differ a
     little, with the documents that draw a short target: a longer epoch leaves
-    out the last of its shuffled examples, a shorter one begins again, with
-    other masks.
+    out the last of its shuffled rows, a shorter one begins again (with other
+    masks, where examples do not share rows).
 
     Args:
         shards: the documents.
@@ -70,7 +70,12 @@ class ExampleStream:
         self._plan = functools.lru_cache(maxsize=2)(
             functools.partial(plan_epoch, self.corpus, examples, seed)
         )
-        self.examples_per_epoch = len(self._plan(0).order)
+        self.rows_per_epoch = self._plan(0).num_rows
+
+    @property
+    def packing(self) -> Packing | None:
+        """Which examples share a row in epoch 0; None where none do."""
+        return self._plan(0).packing
 
     def check_pairs(self) -> None:
         """AlbertError if no example has a pair for the sentence task."""
@@ -90,37 +95,34 @@ class ExampleStream:
             )
 
     def rows(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The examples with these numbers in the stream, not yet masked.
+        """The examples of the rows with these numbers, not yet masked.
 
         Args:
-            numbers: int64 [R], growing.
+            numbers: int64 [B], growing.
 
         Returns:
-            int32 text [R, W], lengths [R, 2], labels [R], and uint64 keys [R];
-            see `masking.Rows`.
+            int32 text [M, W], lengths [M, 2], labels [M], and uint64 keys [M],
+            see `masking.Rows`; int32 [B], examples in each row.
         """
-        epochs, indices = np.divmod(numbers, self.examples_per_epoch)
-        keys = example_keys(self.seed, epochs, indices)
-        found = [
-            self._spans(int(epoch), epochs == epoch, indices, keys)
+        epochs, rows = np.divmod(numbers, self.rows_per_epoch)
+        parts = [
+            self._examples(int(epoch), rows[epochs == epoch])
             for epoch in np.unique(epochs)
         ]
-        starts, lengths, labels = (
-            np.concatenate([getattr(spans, part) for spans in found])
-            for part in ("starts", "lengths", "labels")
+        starts, lengths, labels, keys, counts = map(
+            np.concatenate, zip(*parts, strict=True)
         )
         width = self.examples.sequence_length - 2
         text = self.corpus.read(starts, lengths, width)
-        return text, lengths.astype("int32"), labels, keys
+        lengths, counts = lengths.astype("int32"), counts.astype("int32")
+        return text, lengths, labels, keys, counts
 
-    def _spans(self, epoch: int, mine, indices, keys) -> Spans:
-        return example_spans(
-            self.corpus,
-            self._plan(epoch),
-            self.examples,
-            indices[mine],
-            keys[mine],
-        )
+    def _examples(self, epoch: int, rows: np.ndarray) -> tuple:
+        plan = self._plan(epoch)
+        indices, counts = plan.examples_of(rows)
+        keys = example_keys(self.seed, epoch, indices)
+        spans = example_spans(self.corpus, plan, self.examples, indices, keys)
+        return spans.starts, spans.lengths, spans.labels, keys, counts
 
 
 def pretraining_dataset(
@@ -143,7 +145,7 @@ def pretraining_dataset(
     `masking.build_batch`, all static.
 
     Args:
-        batch_size: examples in a step, over all hosts.
+        batch_size: rows in a step, over all hosts.
         seed: 0 or more.
         start_step: the first step, 0 or more.
         steps: how many steps follow it; without end when None. Epochs of the
@@ -189,7 +191,7 @@ def validation_dataset(
     """
     rows = host_rows(batch_size, host_index, host_count)
     stream = ExampleStream(shards, examples, seed)
-    count = stream.examples_per_epoch
+    count = stream.rows_per_epoch
 
     def numbers() -> Iterator[np.ndarray]:
         for start in range(0, count, batch_size):
@@ -224,6 +226,11 @@ def phased_dataset(
     Other arguments, and what is raised, are those of `pretraining_dataset`.
     """
     _check_start(start_step)
+    if len({examples.pack for examples, _ in phases}) > 1:
+        raise AlbertError(
+            "`pack` must be the same in all phases, as it changes the inputs "
+            "of the model. Set it in each of them, or in none."
+        )
     parts = []
     for examples, steps in phases:
         check_positive("steps", steps)
@@ -293,12 +300,12 @@ def _examples_dataset(
     """Reads rows in NumPy, and masks them in parallel, in order.
 
     Args:
-        numbers: gives the numbers of the examples of each batch, int64 [B].
+        numbers: gives the numbers of the rows of each batch, int64 [B].
         batch_size: B.
         count: batches; None: without end.
-        end: examples from this number on only fill up: the last one before
-            it, with weight 0. A copy and not zeros, as a model need not
-            survive a row without a token.
+        end: rows from this number on only fill up: the last one before it,
+            with weight 0. A copy and not zeros, as a model need not survive a
+            row without a token.
     """
     tf = import_tensorflow()
     from keras_albert.data.masking import Rows, build_batch
@@ -309,20 +316,27 @@ def _examples_dataset(
             if end is not None:
                 weights[wanted >= end] = 0
                 wanted = np.minimum(wanted, end - 1)
-            text, lengths, labels, keys = stream.rows(wanted)
-            yield text, lengths, labels, weights, keys
+            text, lengths, labels, keys, counts = stream.rows(wanted)
+            weights = np.repeat(weights, counts)
+            yield text, lengths, labels, weights, keys, counts
+
+    examples = stream.examples
 
     @tf.autograph.experimental.do_not_convert
-    def mask(*rows):
-        return build_batch(Rows(*rows), stream.word_starts, stream.examples)
+    def mask(*parts):
+        rows = Rows(*parts)
+        if not examples.pack:
+            rows = rows._replace(counts=None)
+        return build_batch(rows, stream.word_starts, examples)
 
-    width = stream.examples.sequence_length - 2
+    count_examples = None if examples.pack else batch_size
     signature = (
-        tf.TensorSpec((batch_size, width), tf.int32),
-        tf.TensorSpec((batch_size, 2), tf.int32),
+        tf.TensorSpec((count_examples, examples.sequence_length - 2), tf.int32),
+        tf.TensorSpec((count_examples, 2), tf.int32),
+        tf.TensorSpec((count_examples,), tf.int32),
+        tf.TensorSpec((count_examples,), tf.float32),
+        tf.TensorSpec((count_examples,), tf.uint64),
         tf.TensorSpec((batch_size,), tf.int32),
-        tf.TensorSpec((batch_size,), tf.float32),
-        tf.TensorSpec((batch_size,), tf.uint64),
     )
     return (
         batch_dataset(batches, signature, count)

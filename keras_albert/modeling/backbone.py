@@ -1,7 +1,7 @@
 """AlbertBackbone: token ids -> contextual vectors.
 
 Letters: B batch, S sequence length, H hidden size, L layers, A heads,
-I inner blocks of a layer.
+I inner blocks of a layer, K examples in a row.
 """
 
 import dataclasses
@@ -42,15 +42,21 @@ class AlbertBackbone(AlbertModel):
             (0 for the first text, 1 for the second; zeros when absent);
             `padding_mask` (1 token, 0 padding; `token_ids != 0` when absent).
             Or texts, see `preprocess`.
+            Where rows hold several examples also `example_ids` [B, S], which
+            example a token belongs to (0 padding): tokens of others do not
+            exist for it; `position_ids` [B, S], its place in that example;
+            and `cls_positions` [B, K], where in the row each example's [CLS]
+            is (anywhere, 0 for instance, for unused ones). Each of them may
+            stand alone.
         return_hidden_states: also return every layer's output.
         return_attention_scores: also return the attention probabilities.
 
     Returns:
         dict: `sequence_output` [B, S, H]; `pooled_output` [B, H], tanh of a
-        projection of [CLS]; if asked for `hidden_states`, a list of L tensors
-        [B, S, H] without the embedding (as the reference's
-        `all_encoder_layers`), and `attention_scores`, a list of L x I tensors
-        [B, A, S, S].
+        projection of [CLS] ([B, K, H] with `cls_positions`); if asked for
+        `hidden_states`, a list of L tensors [B, S, H] without the embedding
+        (as the reference's `all_encoder_layers`), and `attention_scores`, a
+        list of L x I tensors [B, A, S, S].
 
     Raises:
         AlbertError: no `token_ids`, an unknown key, wrong rank or shapes that
@@ -59,6 +65,8 @@ class AlbertBackbone(AlbertModel):
 
     Source: Paper 3.1; reference modeling.py L195-255.
     """
+
+    takes_packed = True
 
     def __init__(
         self,
@@ -138,17 +146,26 @@ class AlbertBackbone(AlbertModel):
         padding_mask = inputs.get("padding_mask")
         if padding_mask is None:
             padding_mask = ops.not_equal(token_ids, PAD_ID)
-        x = self.embeddings(token_ids, segment_ids, training=training)
+        x = self.embeddings(
+            token_ids,
+            segment_ids,
+            inputs.get("position_ids"),
+            training=training,
+        )
         hidden_states, scores = self.encoder(
             x,
             padding_mask,
+            inputs.get("example_ids"),
             training=training,
             return_scores=return_attention_scores,
         )
         sequence_output = hidden_states[-1]  # [B, S, H]
         outputs = {"sequence_output": sequence_output}
         if self.pooler is not None:
-            outputs["pooled_output"] = self.pooler(sequence_output[:, 0])
+            first = sequence_output[:, 0]  # [B, H]
+            if "cls_positions" in inputs:
+                first = vectors_at(sequence_output, inputs["cls_positions"])
+            outputs["pooled_output"] = self.pooler(first)
         if return_hidden_states:
             outputs["hidden_states"] = hidden_states
         if return_attention_scores:
@@ -234,3 +251,8 @@ class AlbertBackbone(AlbertModel):
         """Keras: reads the vocabulary of the `.keras` file."""
         if (Path(dir_path) / VOCAB_FILE).is_file():
             self.tokenizer = Tokenizer(dir_path)
+
+
+def vectors_at(x, positions):
+    """float [B, S, H], int [B, P] -> float [B, P, H]."""
+    return ops.take_along_axis(x, ops.expand_dims(positions, 2), axis=1)

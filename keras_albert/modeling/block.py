@@ -36,7 +36,8 @@ def attention_half(
         config: the architecture.
         weights: of `AttentionHalf.tensors` (and `AttentionDelta.tensors`).
         x: float [B, S, H].
-        attention_bias: float [B, 1, 1, S], added to the scores of each key.
+        attention_bias: float [B, 1, 1, S] or [B, 1, S, S], added to the
+            scores of each key.
         seeds: int [DROPOUTS, 2], or None: no dropout.
         fused: let the backend's kernel compute it where nothing forbids.
 
@@ -53,8 +54,10 @@ def attention_half(
     half = keras.backend.standardize_dtype(query.dtype) == "float16"
     if fused and not half and (seeds is None or not rate):
         probs = None
+        # Not flash attention: of Keras's kernels for it, torch's takes no
+        # bias, and JAX's on TPU leaves it out without a word.
         context = ops.dot_product_attention(
-            query, key, value, bias=attention_bias
+            query, key, value, bias=attention_bias, flash_attention=False
         )
     else:
         probs = _attention_probs(query, key, attention_bias)  # [B, A, S, S]

@@ -80,13 +80,15 @@ class Embeddings(layers.Layer):
             self.projection.build(vectors)
         self.built = True
 
-    def call(self, token_ids, segment_ids, training=None):
-        """int [B, S], int [B, S] -> float [B, S, H]."""
-        # A cumulative sum, not a slice of the table: slices of unknown length
-        # break several exporters.
-        positions = ops.cumsum(ops.ones_like(token_ids, "int32"), axis=1) - 1
+    def call(self, token_ids, segment_ids, position_ids=None, training=None):
+        """int [B, S] each -> float [B, S, H]; positions are 0 to S - 1."""
+        if position_ids is None:
+            # A cumulative sum, not a slice of the table: slices of unknown
+            # length break several exporters.
+            ones = ops.ones_like(token_ids, "int32")
+            position_ids = ops.cumsum(ones, axis=1) - 1
         x = self.word(token_ids)
         x = x + self.segment(segment_ids)
-        x = x + self.position(positions)
+        x = x + self.position(position_ids)
         x = self.dropout(self.layer_norm(x), training=training)  # [B, S, E]
         return x if self.projection is None else self.projection(x)

@@ -82,20 +82,27 @@ class Encoder(layers.Layer):
                 each.build()
         self.built = True
 
-    def call(self, x, padding_mask, training=None, return_scores=False):
+    def call(
+        self,
+        x,
+        padding_mask,
+        example_ids=None,
+        training=None,
+        return_scores=False,
+    ):
         """The outputs of all layers.
 
         Args:
             x: float [B, S, H].
             padding_mask: int [B, S].
+            example_ids: int [B, S], where rows hold several examples.
             training: whether dropout acts.
             return_scores: also return the attention probabilities.
 
         Returns:
             L tensors [B, S, H]; L x I tensors [B, A, S, S] or none.
         """
-        attention_bias = (1.0 - ops.cast(padding_mask, x.dtype)) * MASKED_SCORE
-        attention_bias = ops.expand_dims(attention_bias, (1, 2))  # [B, 1, 1, S]
+        bias = attention_bias(padding_mask, example_ids, x.dtype)
         seeds = self._draw_seeds() if training else None
 
         def layer(x, weights, seeds):
@@ -106,7 +113,7 @@ class Encoder(layers.Layer):
                     self.config,
                     each,
                     x,
-                    attention_bias,
+                    bias,
                     seed,
                     fused=not return_scores,
                 )
@@ -185,6 +192,30 @@ class Encoder(layers.Layer):
             seed=self.seed_generator,
         )
         return ops.cast(seeds, self.seed_generator.state.dtype)
+
+
+def attention_bias(padding_mask, example_ids, dtype):
+    """What is added to scores: 0 where a token may look, else MASKED_SCORE.
+
+    Of that a softmax makes 0 exactly, in every float dtype.
+
+    Args:
+        padding_mask: int [B, S].
+        example_ids: int [B, S], equal for the tokens that may look at one
+            another; None: all of a row may.
+
+    Returns:
+        float [B, 1, 1, S]; with `example_ids` [B, 1, S, S], where the axis of
+        the tokens that look comes first.
+    """
+    seen = ops.expand_dims(ops.cast(padding_mask, dtype), (1, 2))
+    if example_ids is not None:
+        together = ops.equal(
+            ops.expand_dims(example_ids, (1, 3)),
+            ops.expand_dims(example_ids, (1, 2)),
+        )
+        seen = seen * ops.cast(together, dtype)
+    return (1.0 - seen) * MASKED_SCORE
 
 
 def _together(shared: list[dict], own: list[dict]) -> list[dict]:

@@ -1,15 +1,23 @@
 """What goes into a model: checked ids, or texts on the way to ids.
 
-Letters: B batch, C choices, S sequence length, P predicted positions.
+Letters: B batch, C choices, S sequence length, P predicted positions,
+K examples in a row.
 """
 
 import numpy as np
 
-from keras_albert.config import LENGTH_STEP, PAD_ID, AlbertConfig, AlbertError
+from keras_albert.config import (
+    LARGEST_COUNT,
+    LENGTH_STEP,
+    PAD_ID,
+    AlbertConfig,
+    AlbertError,
+)
 from keras_albert.text.normalization import to_text
 
 TOKEN_INPUTS = ("token_ids", "segment_ids", "padding_mask")  # of one shape
 POSITION_INPUTS = ("masked_positions", "start_positions")
+PACKED_INPUTS = ("example_ids", "position_ids", "cls_positions")
 ROW = ("batch", "sequence")
 
 
@@ -86,7 +94,10 @@ def round_length(
 
 
 def check_data(
-    config: AlbertConfig, inputs, axes: tuple[str, ...] = ROW
+    config: AlbertConfig,
+    inputs,
+    axes: tuple[str, ...] = ROW,
+    takes_packed: bool = False,
 ) -> None:
     """`check_inputs` of what `fit` or `predict` is given, before Keras has it.
 
@@ -94,11 +105,14 @@ def check_data(
     """
     is_plain = inputs is None or isinstance(inputs, dict | list | tuple)
     if is_plain or hasattr(inputs, "shape"):
-        check_inputs(config, inputs, axes)
+        check_inputs(config, inputs, axes, takes_packed)
 
 
 def check_inputs(
-    config: AlbertConfig, inputs: dict, axes: tuple[str, ...] = ROW
+    config: AlbertConfig,
+    inputs: dict,
+    axes: tuple[str, ...] = ROW,
+    takes_packed: bool = False,
 ) -> None:
     """Refuses inputs of another structure, dtype, shape, or (NumPy) range.
 
@@ -106,6 +120,7 @@ def check_inputs(
         config: the architecture.
         inputs: what a model is called with.
         axes: of `token_ids`; the last one is the sequence.
+        takes_packed: whether a row may hold several examples.
     """
     if not isinstance(inputs, dict) or "token_ids" not in inputs:
         received = (
@@ -120,6 +135,8 @@ def check_inputs(
             "ids of them first: model.preprocess(texts)."
         )
     allowed = {*TOKEN_INPUTS, *POSITION_INPUTS}
+    if takes_packed:
+        allowed |= {*PACKED_INPUTS}
     if unknown := sorted(inputs.keys() - allowed, key=str):
         raise AlbertError(
             f"Inputs may have the keys {sorted(allowed)}. Received also: "
@@ -145,9 +162,10 @@ def check_inputs(
             f"tokens. Received: {shape[-1]} tokens. Truncate it: "
             f"Tokenizer(...)(texts, max_length={longest})."
         )
-    for name in ("segment_ids", "padding_mask"):
+    for name in ("segment_ids", "padding_mask", "example_ids", "position_ids"):
         _check_shape(inputs, name, shape, " of `token_ids`,")
-    _check_shape(inputs, "masked_positions", (*shape[:-1], None))
+    for name in ("masked_positions", "cls_positions"):
+        _check_shape(inputs, name, (*shape[:-1], None))
     _check_shape(inputs, "start_positions", shape[:-1])
     _check_range(config, inputs)
 
@@ -188,8 +206,14 @@ def _check_range(config: AlbertConfig, inputs: dict) -> None:
         "token_ids": ("vocab_size", config.vocab_size),
         "segment_ids": ("type_vocab_size", config.type_vocab_size),
         "padding_mask": ("1 token, 0 padding; values", 2),
+        "example_ids": ("0 padding; values", LARGEST_COUNT),
+        "position_ids": (
+            "max_position_embeddings",
+            config.max_position_embeddings,
+        ),
         "masked_positions": length,
         "start_positions": length,
+        "cls_positions": length,
     }
     for name, ids in inputs.items():
         if not isinstance(ids, np.ndarray) or not ids.size:

@@ -1,7 +1,7 @@
 """Pretraining heads: masked-LM, and a task on the pair of sentences.
 
 Letters: B batch, S sequence length, P predicted positions, E embedding size,
-H hidden size, V vocabulary.
+H hidden size, V vocabulary, K examples in a row.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from keras_albert.config import (
     check_choice,
     check_positive,
 )
-from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.backbone import AlbertBackbone, vectors_at
 from keras_albert.modeling.block import ACTIVATIONS
 from keras_albert.modeling.embeddings import initializer, layer_norm
 from keras_albert.modeling.headed import HeadedModel
@@ -85,6 +85,8 @@ class Fill(NamedTuple):
 class _MaskedModel(HeadedModel):
     """Abstract: predicts the pieces that "[MASK]" hides in a text."""
 
+    takes_packed = True
+
     def __init__(self, backbone: AlbertBackbone, **kwargs):
         super().__init__(backbone, **kwargs)
         self.masked_lm = MaskedLMHead(
@@ -101,7 +103,7 @@ class _MaskedModel(HeadedModel):
         x = sequence_output
         positions = inputs.get("masked_positions")
         if positions is not None:
-            x = ops.take_along_axis(x, ops.expand_dims(positions, 2), axis=1)
+            x = vectors_at(x, positions)
         return self.masked_lm(x, word_table=self.backbone.embeddings.word)
 
     def preprocess(self, texts) -> dict:
@@ -201,9 +203,9 @@ class AlbertForPretraining(_MaskedModel):
             every position when absent.
 
     Returns:
-        dict of float32 logits: `mlm` [B, P, V] and `sop` or `nsp` [B, 2]. In
-        both, class 1 is the pair that was tampered with: swapped, or with a
-        second text from elsewhere.
+        dict of float32 logits: `mlm` [B, P, V] and `sop` or `nsp` [B, 2], or
+        [B, K, 2] with `cls_positions`. In both, class 1 is the pair that was
+        tampered with: swapped, or with a second text from elsewhere.
     """
 
     needs_pooler = True

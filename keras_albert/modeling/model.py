@@ -34,6 +34,7 @@ class AlbertModel(keras.Model):
 
     config: AlbertConfig
     axes = ROW
+    takes_packed = False  # rows of several examples
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -87,14 +88,14 @@ class AlbertModel(keras.Model):
         """Ids, checked, of ids or texts."""
         if holds_text(x):
             x = self.preprocess(x)
-        check_data(self.config, x, self.axes)
+        check_data(self.config, x, self.axes, self.takes_packed)
         return x
 
     def __call__(self, inputs, *args, **kwargs):
         """Checks the inputs, then calls the model."""
         if holds_text(inputs):
             inputs = self.preprocess(inputs)
-        check_inputs(self.config, inputs, self.axes)
+        check_inputs(self.config, inputs, self.axes, self.takes_packed)
         return super().__call__(inputs, *args, **kwargs)
 
     def fit(self, x=None, y=None, *args, validation_data=None, **kwargs):

@@ -173,7 +173,7 @@ def _import_sentencex():
 
 
 def _is_jsonl(path: str) -> bool:
-    return path.removesuffix(GZIP_SUFFIX).endswith(JSONL_SUFFIXES)
+    return path.lower().removesuffix(GZIP_SUFFIX).endswith(JSONL_SUFFIXES)
 
 
 def _text_lines(part: Part, opener: Opener) -> Iterator[str]:
@@ -261,7 +261,12 @@ def _lines_of(
     offset = 0
     if part.start:
         file.seek(part.start - 1)
-        offset = part.start - 1 + len(file.readline())
+        offset = part.start - 1
+        # The rest of a line, however long.
+        while rest := file.readline(LONGEST_LINE):
+            offset += len(rest)
+            if rest.endswith(b"\n") or offset >= end:
+                break
     inside = not part.start
     while line := file.readline(LONGEST_LINE + 1):
         if len(line) > LONGEST_LINE:
@@ -270,7 +275,8 @@ def _lines_of(
                 "Expected text with a sentence or paragraph a line."
             )
         begins = may_begin(line)
-        if begins and offset >= end:
+        # Before the first one begins there is nothing of this part.
+        if offset >= end and (begins or not inside):
             return
         inside = inside or begins
         if inside:

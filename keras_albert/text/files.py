@@ -21,8 +21,11 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
         AlbertError: no file matches a pattern; see `check_files`.
     """
     patterns = [patterns] if isinstance(patterns, str | Path) else patterns
-    found = [path for pattern in patterns for path in _matches(str(pattern))]
-    return check_files(dict.fromkeys(found))
+    found = {}
+    for pattern in patterns:
+        for path in _matches(str(pattern)):
+            found.setdefault(Path(path).resolve(), path)
+    return check_files(found.values())
 
 
 def _matches(pattern: str) -> list[str]:

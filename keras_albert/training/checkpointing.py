@@ -11,6 +11,7 @@ What befell it later (a truncated file, a bad sector) its manifest tells.
 
 import dataclasses
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -20,7 +21,12 @@ import numpy as np
 from keras import ops
 
 from keras_albert.config import AlbertError, read_json
-from keras_albert.storage import checksum, unfinished_folder, write_json
+from keras_albert.storage import (
+    checksum,
+    unfinished_folder,
+    write_json,
+    write_out,
+)
 from keras_albert.training.distribution import (
     random_states,
     set_random_states,
@@ -29,6 +35,8 @@ from keras_albert.training.distribution import (
 STATE_FOLDER = "state"
 MANIFEST_FILE = "manifest.json"
 PREFIX = "step-"
+COMPLETE = re.compile(rf"{PREFIX}\d{{8,}}")
+DAMAGED = "damaged-"
 
 State = dict[str, dict[str, np.ndarray]]  # group -> position -> array
 
@@ -64,7 +72,11 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """The steps of all complete checkpoints, ascending."""
         names = [path.name for path in self.folder.glob(f"{PREFIX}*")]
-        return sorted(int(name.removeprefix(PREFIX)) for name in names)
+        return sorted(
+            int(name.removeprefix(PREFIX))
+            for name in names
+            if COMPLETE.fullmatch(name)  # a user may keep copies beside them
+        )
 
     def save(self, step: int, state: State, logs: dict | None) -> None:
         """Writes a checkpoint whole or not at all.
@@ -84,6 +96,7 @@ class Checkpoints:
                 "files": _digests(unfinished),
             }
             write_json(unfinished / MANIFEST_FILE, content)
+            write_out(unfinished)
             final = self._path(step)
             shutil.rmtree(final, ignore_errors=True)  # a damaged one
             os.replace(unfinished, final)
@@ -100,6 +113,8 @@ class Checkpoints:
     def newest(self) -> Checkpoint | None:
         """The newest undamaged checkpoint; None where there never was one.
 
+        Damaged ones are renamed.
+
         Raises:
             AlbertError: all are damaged, or the run was made from other data,
                 another config or on another backend.
@@ -115,6 +130,7 @@ class Checkpoints:
                     f"warning: {error} The checkpoint before it is used.",
                     file=sys.stderr,
                 )
+                self._put_aside(step)
                 continue
             self._check_origin(found)
             return found
@@ -130,6 +146,12 @@ class Checkpoints:
         for step in self.steps()[: -self.keep]:
             if step != best:
                 shutil.rmtree(self._path(step))
+
+    def _put_aside(self, step: int) -> None:
+        """A damaged one must not count among the newest that are kept."""
+        aside = self.folder / f"{DAMAGED}{self._path(step).name}"
+        shutil.rmtree(aside, ignore_errors=True)
+        os.replace(self._path(step), aside)
 
     def _path(self, step: int) -> Path:
         return self.folder / f"{PREFIX}{step:08d}"
@@ -156,7 +178,7 @@ class Checkpoints:
         differing = [
             name
             for name in sorted(self.origin.keys() | found.origin.keys())
-            if self.origin.get(name) != found.origin.get(name)
+            if not _same(self.origin.get(name), found.origin.get(name))
         ]
         if differing:
             raise AlbertError(
@@ -164,6 +186,13 @@ class Checkpoints:
                 f"{', '.join(differing)}. Give the same to go on with it, or "
                 "choose another output."
             )
+
+
+def _same(here, there) -> bool:
+    """Equal; settings but for those that did not exist then."""
+    if isinstance(here, dict) and isinstance(there, dict):
+        return there == {name: here.get(name) for name in there}
+    return here == there
 
 
 def state_of(model: keras.Model) -> State:

@@ -11,7 +11,7 @@ from keras_albert.config import (
     TENSORBOARD_FOLDER,
     AlbertError,
 )
-from keras_albert.data.pretraining import import_tensorflow
+from keras_albert.data.batching import import_tensorflow
 from keras_albert.storage import replacing
 
 HELD_OUT = "val_"  # prefix of what was measured on held-out examples
@@ -33,7 +33,14 @@ class RunLog:
         self.rows: list[Row] = []
         if self.path.is_file():
             with open(self.path, newline="", encoding="utf-8") as file:
-                self.rows = [_numbers(row) for row in csv.DictReader(file)]
+                reader = csv.DictReader(file)
+                try:
+                    self.rows = [_numbers(row) for row in reader]
+                except (ValueError, TypeError, KeyError):
+                    raise AlbertError(
+                        f"{self.path}:{reader.line_num}: not a row of numbers "
+                        "that a run has written. Remove the line."
+                    ) from None
 
     def has(self, step: int) -> bool:
         """Whether the interval that ends with this step was logged."""

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import math
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -23,7 +22,7 @@ import numpy as np
 from keras import ops
 
 from keras_albert.config import CHECKPOINTS_FOLDER, LOCK_FILE, AlbertError
-from keras_albert.storage import locked
+from keras_albert.storage import locked, remove_folder
 from keras_albert.training.checkpointing import (
     Checkpoints,
     restore_metrics,
@@ -41,6 +40,7 @@ from keras_albert.training.curves import (
 )
 from keras_albert.training.flops import SpeedMeter, Work
 from keras_albert.training.folders import ModelFolder
+from keras_albert.training.optimizer import Lamb
 from keras_albert.training.progress import ProgressBar, shown_values
 
 
@@ -274,7 +274,7 @@ class IntervalKeeper(keras.callbacks.Callback):
         model = self.model
         row = {
             "step": self.step,
-            "learning_rate": float(model.optimizer.learning_rate),
+            "learning_rate": plain(model.optimizer).last_learning_rate,
             **self._unfinished,
         }
         with averaged_weights(model):
@@ -344,12 +344,15 @@ class StopRequest:
         os.write(2, b"\nstopping when the step has ended (once more: now)\n")
 
 
+def plain(optimizer: keras.optimizers.Optimizer) -> Lamb:
+    """Without loss scaling, which puts an optimizer inside another."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
 @contextlib.contextmanager
 def averaged_weights(model: keras.Model):
     """The model has its moving averages for weights, where there are any."""
-    optimizer = model.optimizer
-    # With loss scaling the optimizer is inside another.
-    averages = getattr(optimizer, "inner_optimizer", optimizer).averages
+    averages = plain(model.optimizer).averages
     if not averages:
         yield
         return
@@ -370,7 +373,7 @@ def _rest(folder: Path, checkpoints: Checkpoints, log: RunLog) -> str:
     """What an ended run leaves; removes the folder if that is nothing."""
     steps = checkpoints.steps()
     if not steps:
-        shutil.rmtree(folder)
+        remove_folder(folder)
         return f"No model was kept, {folder} is removed."
     model = f" and the model of step {log.rows[-1]['step']}" if log.rows else ""
     return f"{folder} keeps the checkpoint of step {steps[-1]}{model}."

@@ -8,7 +8,7 @@ rematerialization computes again does not count, nor do lookups,
 normalisation and the optimizer.
 
 Letters: S sequence length, P predictions, H hidden size, I intermediate size,
-E embedding size, V vocabulary, r relaxed rank.
+E embedding size, V vocabulary, r relaxed rank, K examples in a row.
 """
 
 import dataclasses
@@ -25,8 +25,12 @@ REPEATS = 2
 
 
 def flops_per_example(config: AlbertConfig, examples: ExampleConfig) -> int:
-    """Operations of a training step for one example, both heads included."""
-    sequence, predictions = examples.sequence_length, examples.num_predictions
+    """Operations of a training step for one example, both heads included.
+
+    S tokens and P predictions, used or not. Examples that share a row have
+    them together: then it is the row that counts.
+    """
+    sequence, predictions = examples.sequence_length, examples.row_predictions
     hidden, inner = config.hidden_size, config.intermediate_size
     embedding, rank = config.embedding_size, config.relaxed_rank
     attention_kernels = 4 * hidden * hidden
@@ -40,7 +44,7 @@ def flops_per_example(config: AlbertConfig, examples: ExampleConfig) -> int:
     blocks = config.num_hidden_layers * config.inner_group_num
     projection = sequence * embedding * hidden if config.has_projection else 0
     masked_lm = predictions * embedding * (hidden + config.vocab_size)
-    sentence_order = hidden * hidden + 2 * hidden
+    sentence_order = examples.row_examples * (hidden * hidden + 2 * hidden)
     products = projection + blocks * block + masked_lm + sentence_order
     return 3 * 2 * products
 

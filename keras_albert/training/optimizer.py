@@ -166,6 +166,14 @@ class Lamb(keras.optimizers.Optimizer):
             average.assign(ops.where(is_update, new, old))
 
     @property
+    def last_learning_rate(self) -> float:
+        """That of the update before; `learning_rate` is the next one's."""
+        rate = self._learning_rate
+        if isinstance(rate, schedules.LearningRateSchedule):
+            rate = rate(ops.maximum(self.iterations - 1, 0))
+        return float(ops.convert_to_numpy(rate))
+
+    @property
     def averages(self) -> list[keras.Variable]:
         """Moving averages of the trainable variables; none without EMA."""
         if not self.use_ema:

@@ -13,13 +13,16 @@ from keras_albert.config import (
     OptimizerConfig,
     PretrainRun,
 )
+from keras_albert.data.packing import Packing
 from keras_albert.data.pretraining import (
+    ExampleStream,
     phased_dataset,
     validation_dataset,
 )
 from keras_albert.data.shards import MANIFEST_FILE, ShardSet
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.masked_lm import AlbertForPretraining
+from keras_albert.modeling.model import AlbertModel
 from keras_albert.modeling.warm_start import warm_start
 from keras_albert.storage import checksum, claim_folder, holds_run
 from keras_albert.training.curves import HELD_OUT, check_tensorboard
@@ -74,9 +77,14 @@ def pretrain(run: PretrainRun) -> dict:
         if run.config
         else VARIANTS[run.variant].replace(vocab_size=shards.vocab_size)
     )
-    _check_fit(run, config, shards, validation)
-    tokenizer = shards.tokenizer()
     source = run.warm_start and load(run.warm_start)
+    _check_fit(run, config, shards, validation, source)
+    packing = (
+        ExampleStream(shards, run.examples, run.seed).packing
+        if run.examples.pack
+        else None
+    )
+    tokenizer = shards.tokenizer()
     parts = run.accumulate
 
     def batches_from(step: int):
@@ -129,7 +137,7 @@ def pretrain(run: PretrainRun) -> dict:
             peak=peak,
         )
 
-    _describe(run, config, model, shards, work_of(run.steps))
+    _describe(run, config, model, shards, work_of(run.steps), packing)
     task = {
         "task": PRETRAINING,
         "examples": dataclasses.asdict(run.examples),
@@ -158,7 +166,7 @@ def pretrain(run: PretrainRun) -> dict:
     )
     report = {
         "steps": run.steps,
-        "examples_seen": run.steps * run.batch_size,
+        "rows_seen" if packing else "examples_seen": run.steps * run.batch_size,
         "parameters": model.count_params(),
         "training_loss": reached["loss"],
         "tokens_per_second": reached["tokens_per_second"],
@@ -229,9 +237,7 @@ def held_out_report(measured: dict, batches) -> dict:
         report |= {
             f"{task}_loss": measured[f"{task}_cross_entropy"],
             f"{task}_accuracy": measured[f"{task}_accuracy"],
-            f"{task}_baseline": _best_constant_guess(counted)
-            if task == "mlm"
-            else 0.5,
+            f"{task}_baseline": _best_constant_guess(counted),
             f"{task}_count": len(counted),
         }
     return report
@@ -255,14 +261,14 @@ def report_lines(report: dict, examples: str = "held-out ") -> list[str]:
         if count == 0:
             lines.append(f"{examples}{name}: no document has a pair")
         elif count:
-            chance = 1.96 * math.sqrt(0.25 / count)
             accuracy, guessing = (
                 held_out[f"{task}_{each}"] for each in ("accuracy", "baseline")
             )
+            chance = 1.96 * math.sqrt(guessing * (1 - guessing) / count)
             lines.append(
-                f"{examples}{name} accuracy {accuracy:.3f}  (guessing: "
-                f"{guessing:.3f}, 95 % of guessers within +-{chance:.3f}; "
-                f"{count:,} pairs)"
+                f"{examples}{name} accuracy {accuracy:.3f}  (always the more "
+                f"frequent answer: {guessing:.3f}, 95 % of such guessers "
+                f"within +-{chance:.3f}; {count:,} pairs)"
             )
     return lines
 
@@ -278,6 +284,7 @@ def _check_fit(
     config: AlbertConfig,
     shards: ShardSet,
     validation: ShardSet | None,
+    source: AlbertModel | None,
 ) -> None:
     if config.vocab_size != shards.vocab_size:
         raise AlbertError(
@@ -302,28 +309,46 @@ def _check_fit(
             f"{run.validation} was prepared with another vocabulary than "
             f"{run.data}. Prepare both with the same one."
         )
+    if (
+        source
+        and source.tokenizer
+        and source.tokenizer.fingerprint != shards.fingerprint
+    ):
+        raise AlbertError(
+            f"{run.warm_start} has another vocabulary than {run.data}: its "
+            "embeddings would stand for other pieces. Prepare the text with "
+            "its vocabulary."
+        )
+    # Before anything is written or measured.
+    for step in {1, run.steps}:
+        ExampleStream(shards, run.examples_of(step), run.seed).check_pairs()
 
 
-def learning_rate_advice(run: PretrainRun) -> str | None:
+def learning_rate_advice(
+    run: PretrainRun, config: AlbertConfig, packing: Packing | None = None
+) -> str | None:
     """The rate of the square-root rule, if the batch is far from the paper's.
+
+    Models much smaller than base learn with far higher ones: no advice.
 
     You et al. 2020 (arXiv:1904.00962), section 4: with LAMB, keep the ratio
     of the rate to the square root of the batch.
     """
-    ratio = run.batch_size / PretrainRun.batch_size
+    is_small = config.hidden_size < VARIANTS["base_v2"].hidden_size
+    examples = run.batch_size * (packing.examples_per_row if packing else 1)
+    ratio = examples / PretrainRun.batch_size
     near = 1 / FAR_BATCH < ratio < FAR_BATCH
-    if near or run.optimizer.optimizer != "lamb":
+    if near or is_small or run.optimizer.optimizer != "lamb":
         return None
     rate, batch = OptimizerConfig.learning_rate, PretrainRun.batch_size
     return (
         f"learning rate {run.optimizer.learning_rate:g} for batches of "
-        f"{run.batch_size:,}; the square-root rule, from {rate:g} for "
-        f"{batch:,}, gives --optimizer.learning-rate={rate * ratio**0.5:.3g} "
-        "(a model much smaller than base may want more)"
+        f"{examples:,.0f}; the square-root rule, from {rate:g} for "
+        f"{batch:,}, gives --optimizer.learning-rate={rate * ratio**0.5:.3g}"
     )
 
 
-def _describe(run, config, model, shards, work) -> None:
+def _describe(run, config, model, shards, work, packing) -> None:
     print(
         f"{model.count_params():,} parameters, {config.num_hidden_layers} "
         f"layers of {config.hidden_size}; {shards.num_tokens:,} tokens in "
@@ -342,7 +367,13 @@ def _describe(run, config, model, shards, work) -> None:
         f"{work.peak / 1e9:,.3g} GFLOP/s in {run.precision} here",
         flush=True,
     )
-    advice = learning_rate_advice(run)
+    if packing:
+        print(
+            f"rows of {packing.examples_per_row:.2f} examples on average; "
+            f"{packing.fill:.1%} of their tokens are not padding",
+            flush=True,
+        )
+    advice = learning_rate_advice(run, config, packing)
     if advice:
         print(advice, flush=True)
     gigabytes = _activation_bytes(run, config) / 1e9

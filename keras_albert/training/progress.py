@@ -36,7 +36,7 @@ class ProgressBar:
             MofNCompleteColumn(),
             BarColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[shown]}"),
+            TextColumn("{task.fields[shown]}", markup=False),
             transient=True,
             disable=not sys.stdout.isatty(),
         )
@@ -71,7 +71,7 @@ class ProgressBar:
             print(text, flush=True)
             self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
         else:
-            self._progress.console.print(text, highlight=False)
+            self._progress.console.print(text, highlight=False, markup=False)
 
 
 def shown_values(values: Row) -> str:

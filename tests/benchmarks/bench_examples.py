@@ -15,8 +15,12 @@ count), taken in each pair of calls; above 1 ours is faster. `cpu ratio` is the
 same for seconds of the processor, which other work disturbs less. On one core,
 both have that core; on more, the peer is still one process, as Python is.
 
+Further lines have ours on both sides: examples that share rows (`pack`),
+beside one a row. Of the second a part of all tokens is padding, `fill` is what
+is not; each row of the first holds as many examples as the last column says.
+
 `plan` is what must happen once an epoch before its first example: seconds for
-a million of them.
+a million of them, alone in their rows and sharing them.
 """
 
 import argparse
@@ -46,6 +50,7 @@ KNOWN = frozenset(string.ascii_lowercase + string.punctuation)
 PUNCTUATION = frozenset(string.punctuation)
 COPIES = 20  # of the default text
 ROW = "{:>5} {:>6} {:>14} {:>14} {:>7} {:>15} {:>9} {:>5} {:>6}"
+PACKED = {"pack": True}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,20 +59,30 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{os.cpu_count()} cores of {cpuinfo('model name')}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         shards = make_shards(options, Path(folder))
-        report = {"lines": [], "plan_seconds": in_process(1, time_planning)}
+        report = {
+            "lines": [],
+            "packed": [],
+            "plan_seconds": in_process(1, time_planning, {}),
+            "packed_plan_seconds": in_process(1, time_planning, PACKED),
+        }
         for cores in options.cores:
             for length in options.lengths:
-                line = in_process(
-                    cores,
-                    compare,
-                    shards,
-                    length,
-                    options.batch_size,
-                    options.batches,
-                    options.pairs,
-                )
-                report["lines"].append({"cores": cores} | line)
-    print_table(report)
+                for lines, sides in (
+                    (report["lines"], reference_sides),
+                    (report["packed"], packing_sides),
+                ):
+                    line = in_process(
+                        cores,
+                        compare,
+                        sides,
+                        shards,
+                        length,
+                        options.batch_size,
+                        options.batches,
+                        options.pairs,
+                    )
+                    lines.append({"cores": cores} | line)
+    print_tables(report)
     if options.output:
         options.output.write_text(json.dumps(report, indent=2) + "\n")
     return 0
@@ -137,16 +152,43 @@ def hold_cores(cores: int) -> None:
         os.sched_setaffinity(0, available[-cores:])
 
 
+def reference_sides(shards, examples, batch_size: int, batches: int):
+    """Ours, the transcription, and nothing else to say."""
+    ours = OurSide(shards, examples, batch_size, batches)
+    return ours, ReferenceSide(shards, examples), {}
+
+
+def packing_sides(shards, examples, batch_size: int, batches: int):
+    """Ours with shared rows, ours without, and how full rows are."""
+    from keras_albert.data.pretraining import ExampleStream
+
+    packed = dataclasses.replace(examples, **PACKED)
+    packing = ExampleStream(shards, packed, 0).packing
+    return (
+        OurSide(shards, packed, batch_size, batches),
+        OurSide(shards, examples, batch_size, batches),
+        {
+            "fill": packing.fill,
+            "peer_fill": packing.fill / packing.examples_per_row,
+            "examples_per_row": packing.examples_per_row,
+        },
+    )
+
+
 def compare(
-    folder: Path, length: int, batch_size: int, batches: int, pairs: int
+    make_sides,
+    folder: Path,
+    length: int,
+    batch_size: int,
+    batches: int,
+    pairs: int,
 ) -> dict:
     """One line: both sides in turn, in this process."""
     from keras_albert.data.shards import ShardSet
 
     shards = ShardSet.open(folder)
     examples = ExampleConfig(sequence_length=length)
-    ours = OurSide(shards, examples, batch_size, batches)
-    peer = ReferenceSide(shards, examples)
+    ours, peer, facts = make_sides(shards, examples, batch_size, batches)
     sides = {"ours": ours, "peer": peer}
     calls = {"ours": [], "peer": []}
     ours(), peer()  # warm up
@@ -173,6 +215,7 @@ def compare(
         "ours": 1e3 / wall["peer_ms"],
         "peer": 1e3 / wall["ours_ms"],
         "others": others,
+        **facts,
         "calls": {
             name: [dataclasses.asdict(call) for call in some]
             for name, some in calls.items()
@@ -305,7 +348,7 @@ class ReferenceSide:
         return np.random.choice(sizes, p=1 / sizes / (1 / sizes).sum())
 
 
-def time_planning() -> float:
+def time_planning(settings: dict) -> float:
     """Seconds for a million examples, of documents of a few hundred tokens."""
     from keras_albert.data.corpus import Corpus
     from keras_albert.data.plan import plan_epoch
@@ -320,20 +363,38 @@ def time_planning() -> float:
         documents=np.append(0, np.cumsum(sizes)),
     )
     corpus = Corpus(SimpleNamespace(shards=(shard,)))
+    examples = ExampleConfig(sequence_length=256, **settings)
     start = time.perf_counter()
-    plan = plan_epoch(corpus, ExampleConfig(sequence_length=256), 0, 0)
+    plan = plan_epoch(corpus, examples, 0, 0)
     return (time.perf_counter() - start) / len(plan.order) * 1e6
 
 
-def print_table(report: dict) -> None:
+def print_tables(report: dict) -> None:
     """A row a line."""
+    print_table(report["lines"], "ours tokens/s", "peer tokens/s")
+    print("examples that share rows, beside one a row:")
+    print_table(report["packed"], "shared", "one a row")
+    for line in report["packed"]:
+        print(
+            f"{line['length']} tokens: {line['fill']:.1%} filled, "
+            f"{line['peer_fill']:.1%} by one example, "
+            f"{line['examples_per_row']:.2f} examples a row"
+        )
+    print(
+        f"plan: {report['plan_seconds']:.2f} s a million examples, "
+        f"{report['packed_plan_seconds']:.2f} s to share rows"
+    )
+
+
+def print_table(lines: list[dict], ours: str, peer: str) -> None:
+    """Speeds, under the names of the two sides."""
     print(
         ROW.format(
-            *("cores", "length", "ours tokens/s", "peer tokens/s", "ratio"),
+            *("cores", "length", ours, peer, "ratio"),
             *("quartiles", "cpu ratio", "pairs", "others"),
         )
     )
-    for line in report["lines"]:
+    for line in lines:
         low, high = line["ratio_quartiles"]
         others = line["others"]
         print(
@@ -342,14 +403,13 @@ def print_table(report: dict) -> None:
                 line["length"],
                 f"{line['ours']:,.0f}",
                 f"{line['peer']:,.0f}",
-                f"{line['ratio']:.1f}",
-                f"{low:.1f} - {high:.1f}",
-                f"{line['cpu_ratio']:.1f}",
+                f"{line['ratio']:.2f}",
+                f"{low:.2f} - {high:.2f}",
+                f"{line['cpu_ratio']:.2f}",
                 line["pairs"],
                 "-" if others is None else f"{others:.0%}",
             )
         )
-    print(f"plan: {report['plan_seconds']:.2f} s a million examples")
 
 
 if __name__ == "__main__":

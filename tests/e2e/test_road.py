@@ -26,7 +26,8 @@ from keras_albert import (
     load_pretrained,
 )
 from keras_albert.cli import main
-from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.config import AlbertConfig, AlbertError, EvaluateRun
+from keras_albert.training.evaluate import evaluate
 from keras_albert.training.folders import ModelFolder
 
 README = Path(__file__).parents[2] / "README.md"
@@ -105,7 +106,7 @@ def test_pretraining_report(road):
     assert report["examples_seen"] == 240 * 8
     assert held_out["mlm_accuracy"] > held_out["mlm_baseline"] > 0
     assert held_out["mlm_loss"] < math.log(CONFIG.vocab_size)
-    assert held_out["sop_baseline"] == 0.5
+    assert 0.5 <= held_out["sop_baseline"] < 0.6
     with open(road / "pre" / "log.csv") as file:
         log = list(csv.DictReader(file))
     assert len(log) == 2, "240 steps, validated after 160 and 240"
@@ -117,6 +118,7 @@ def test_pretraining_report(road):
     assert tokenizer.vocab_size == 160
 
 
+@pytest.mark.any_backend
 def test_deeper_from_a_shallower_one(road, tmp_path):
     """A warm start in mixed precision, scanned and rematerialized.
 
@@ -146,6 +148,7 @@ def test_deeper_from_a_shallower_one(road, tmp_path):
     assert model.backbone.embeddings.dtype_policy.name == "float32"
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("task", ["nsp", "none"])
 def test_other_sentence_tasks(road, tmp_path, task, capsys):
     """Trained, reported, saved and evaluated under their own name.
@@ -175,6 +178,45 @@ def test_other_sentence_tasks(road, tmp_path, task, capsys):
     assert out.count("next-sentence accuracy") == 2 * (task == "nsp")
     assert out.count("held-out next-sentence") == (task == "nsp")
     assert load_pretrained(tmp_path / "p")[0].config == CONFIG
+
+
+def test_examples_share_rows(road, tmp_path, tiny_lines, capsys):
+    """Documents of two short sentences.
+
+    The model is evaluated on the same examples, alone or together.
+    """
+    folder, shards = tmp_path / "packed", str(tmp_path / "shards")
+    lines = [line[:12] for line in tiny_lines]
+    documents = ["\n".join(lines[i : i + 2]) for i in range(0, 200, 2)]
+    (tmp_path / "short.txt").write_text("\n\n".join(documents))
+    main(
+        ["prepare", "--input", str(tmp_path / "short.txt")]
+        + ["--vocab", str(road / "vocab"), "--output", shards]
+    )
+    main(
+        ["pretrain", "--data", shards, "--validation", shards, *PRETRAIN]
+        + ["--config", str(road / "config.json"), "--output", str(folder)]
+        + ["--steps=3", "--warmup-steps=1", "--examples.pack"]
+    )
+    out = capsys.readouterr().out
+    filled = re.search(
+        r"rows of (\S+) examples on average; (\S+)% of their tokens", out
+    )
+    assert float(filled[1]) > 2 and float(filled[2]) > 80
+    report = json.loads((folder / "report.json").read_text())
+    assert report["rows_seen"] == 3 * 8 and "examples_seen" not in report
+    task = json.loads((folder / "task.json").read_text())
+    measured = []
+    for pack in (True, False):
+        task["examples"]["pack"] = pack
+        (folder / "task.json").write_text(json.dumps(task))
+        run = EvaluateRun(model=folder, data=Path(shards))
+        measured.append(evaluate(run)["held_out"])
+    packed, alone = measured
+    assert packed.keys() == alone.keys() == report["held_out"].keys()
+    for name in alone:
+        assert packed[name] == pytest.approx(alone[name], abs=1e-5)
+        assert packed[name] == pytest.approx(report["held_out"][name], abs=1e-5)
 
 
 def test_evaluate_repeats_the_report(road, capsys):
@@ -309,6 +351,7 @@ def test_finetuning_starts_from_the_pretrained_encoder(road):
     )
 
 
+@pytest.mark.any_backend
 def test_interrupted_pretraining_goes_on(road, capsys):
     """Ctrl-C before the first validation; the same seed, the same model.
 
@@ -363,6 +406,7 @@ def test_interrupted_pretraining_goes_on(road, capsys):
     assert (road / "twice" / "log.csv").stat().st_mtime_ns == before
 
 
+@pytest.mark.any_backend
 def test_interrupted_finetuning_goes_on(road, capsys):
     """In its second epoch: the order of the rows, too, is that of one run."""
 
@@ -565,6 +609,7 @@ CASES = [
 ]
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("case", CASES)
 def test_bad_input(road, case, capsys):
     """One line, status 2, and nothing written."""
@@ -617,6 +662,7 @@ def test_released_archive(road, tmp_path):
     assert kernel.shape == (32, 32)
 
 
+@pytest.mark.any_backend
 def test_saved_model_of_pairs(road, tmp_path):
     """A model of pairs takes two strings; an empty second one is a single."""
     backbone, tokenizer = load_pretrained(road / "pre")

@@ -207,9 +207,9 @@ def test_batches(documents, config, seed, epoch, step):
     end = 5 + sum(map(sum, documents))
     word_starts = np.arange(end) % 3 > 0
     stream = ExampleStream(set_of(shards, word_starts), config, seed)
-    first_number = epoch * stream.examples_per_epoch + step
+    first_number = epoch * stream.rows_per_epoch + step
     numbers = np.arange(first_number, first_number + 7)
-    text, lengths, labels, keys = stream.rows(numbers)
+    text, lengths, labels, keys, _ = stream.rows(numbers)
     rows = masking.Rows(
         text, lengths, labels, np.ones(len(numbers), "float32"), keys
     )

@@ -2,7 +2,6 @@
 
 import builtins
 import os
-import random
 import subprocess
 import sys
 
@@ -13,11 +12,9 @@ from hypothesis import strategies as st
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text")
 
-from keras_albert.config import VocabRun  # noqa: E402
 from keras_albert.text.graph import GraphTokenizer  # noqa: E402
 from keras_albert.text.normalization import normalize, to_text  # noqa: E402
 from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
-from keras_albert.text.vocabulary import train_vocabulary  # noqa: E402
 
 pytestmark = pytest.mark.any_backend
 
@@ -45,25 +42,8 @@ BYTES = st.one_of(
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A vocabulary with "9,", "▁9,", "1990," and "▁1990," among its pieces."""
-    rng = random.Random(11)
-
-    def letters(n):
-        return "".join(rng.choice("abcdefghijklm") for _ in range(n))
-
-    lines = (
-        f"in 1990,{letters(2)} x1990,{letters(1)} a9,{letters(1)} 9, "
-        f"9,{letters(1)} 42,{letters(1)} b42,{letters(1)} ({letters(3)})\n"
-        for _ in range(600)
-    )
-    path = tmp_path_factory.mktemp("digit_comma")
-    (path / "corpus.txt").write_text("".join(lines))
-    run = VocabRun(
-        input=(path / "corpus.txt",), output=path / "vocab", vocab_size=50
-    )
-    train_vocabulary(run)
-    return run.output
+def folder(digit_comma_vocab):
+    return digit_comma_vocab
 
 
 @pytest.fixture(scope="module", params=["lower", "cased", "released"])

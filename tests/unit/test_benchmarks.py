@@ -207,7 +207,13 @@ def test_examples_beside_the_reference(tmp_path, tiny_lines, tiny_vocab):
     report = json.loads(report_file.read_text())
     (line,) = report["lines"]
     assert line["cores"] == 1 and line["length"] == 128
-    assert report["plan_seconds"] > 0
+    assert report["plan_seconds"] > 0 and report["packed_plan_seconds"] > 0
+    (packed,) = report["packed"]
+    assert packed["fill"] == pytest.approx(
+        packed["peer_fill"] * packed["examples_per_row"]
+    )
+    for call in packed["calls"]["ours"]:
+        assert 512 < call["tokens"] <= 6 * 128
     # Two batches of three, two thirds of which are not padding at least.
     calls = line["calls"]
     assert all(512 < call["tokens"] <= 6 * 128 for call in calls["ours"])
@@ -218,4 +224,4 @@ def test_examples_beside_the_reference(tmp_path, tiny_lines, tiny_vocab):
             for ours, peer in zip(calls["ours"], calls["peer"], strict=True)
         ]
         assert math.isclose(line[ratio], sum(ratios) / PAIRS)
-    assert f"{line['ratio']:.1f}" in done.stdout
+    assert f"{line['ratio']:.2f}" in done.stdout

@@ -144,6 +144,15 @@ def test_base_is_as_large_as_its_parameters_say():
     assert flops == pytest.approx(6 * (encoder + attention), rel=0.02)
 
 
+def test_a_foreign_line_in_the_log(tmp_path):
+    log = RunLog(tmp_path)
+    log.append(rows(10)[0])
+    with open(log.path, "a") as file:
+        file.write("see the notes\n")
+    with pytest.raises(AlbertError, match=r"log\.csv:3: not a row"):
+        RunLog(tmp_path)
+
+
 def test_speed_is_of_training_alone():
     """Steps 1 to 4 have 100 tokens, and from the fifth on 300."""
     now = [0.0]

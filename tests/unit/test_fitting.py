@@ -192,6 +192,9 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, uninterrupted, capsys):
     assert "The checkpoint before it is used." in captured.err
     assert "going on from step 49 of 50" in captured.out
     same_end(folder, uninterrupted)
+    names = {path.name for path in (folder / "checkpoints").iterdir()}
+    assert "damaged-step-00000050" in names
+    assert "step-00000050" in names, "made again"
 
 
 def with_nan(step):
@@ -354,6 +357,21 @@ def test_no_room(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [p.name for p in kept.folder.iterdir()] == ["step-00000001"]
     assert kept.newest().step == 1
+
+
+@pytest.mark.any_backend
+def test_a_damaged_one_is_not_among_the_newest(tmp_path, capsys):
+    """40 is good, 50 damaged: 42 must stay when only one is kept."""
+    kept = Checkpoints(tmp_path / "checkpoints", 1, {})
+    for step in (40, 50):
+        kept.save(step, ARRAYS, None)
+    damage(kept.folder / "step-00000050", "truncated")
+    (kept.folder / "step-00000040.bak").mkdir()  # somebody's copy
+    assert kept.newest().step == 40
+    kept.save(42, ARRAYS, None)
+    kept.prune(None)
+    assert kept.steps() == [42]
+    assert kept.newest().step == 42
 
 
 @pytest.mark.any_backend

@@ -54,11 +54,13 @@ def part_of(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@pytest.mark.any_backend
 def test_there_are_sources():
     parts = {part_of(path) for path in sources()}
     assert parts == {*MAY_IMPORT, "__init__"}
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("path", sources(), ids=str)
 def test_imports_go_one_way(path):
     part = part_of(path)
@@ -71,6 +73,7 @@ def test_imports_go_one_way(path):
             assert target in MAY_IMPORT[part] | {part}, module
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("path", sources(), ids=str)
 def test_no_backend_at_import(path):
     if path in GRAPHS:
@@ -114,6 +117,7 @@ def test_every_public_name_exists():
         _ = keras_albert.Albert
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [(["--help"], "fine-tune and serve"), (["pretrain", "--help"], "0.00176")],

@@ -152,6 +152,9 @@ def test_parts_of_a_batch_are_averaged_before_all_else():
             np.testing.assert_allclose(a, numpy(b), atol=1e-6)
     assert int(numpy(optimizer.iterations)) == 3
     assert float(optimizer.learning_rate) == 0.0, "after three of three"
+    assert optimizer.last_learning_rate == pytest.approx(
+        float(numpy(schedule(2)))
+    )
     # 0.8 (0.8 w1 + 0.2 w2) + 0.2 w3: the first average is the first weight.
     for i, average in enumerate(optimizer.averages):
         w1, w2, w3 = (seen[step][i] for step in (1, 3, 5))

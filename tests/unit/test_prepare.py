@@ -127,6 +127,15 @@ def test_a_finished_run_is_not_run_again(corpus, tiny_vocab, tmp_path, capsys):
         prepare(run)
 
 
+def test_the_output_may_be_a_link_to_an_empty_folder(
+    corpus, tiny_vocab, tmp_path
+):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    prepare(PrepareRun((corpus,), tiny_vocab, tmp_path / "link"))
+    assert documents_of(tmp_path / "there") == documents_of(tmp_path / "link")
+
+
 def test_what_has_no_token_is_dropped(tiny_vocab, tmp_path):
     text = tmp_path / "a.txt"
     # U+0301 alone is a combining accent: normalization removes it.

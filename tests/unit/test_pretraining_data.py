@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_albert.config import AlbertError, ExampleConfig, PrepareRun
+from keras_albert.data import plan
 from keras_albert.data.corpus import Corpus
 from keras_albert.data.plan import (
     cut_documents,
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.any_backend
 CLS, SEP = 2, 3
 # Both kinds of batch, which both end in one that is not full.
 CONFIG = ExampleConfig(sequence_length=97, max_predictions=7)
+PACKED = dataclasses.replace(CONFIG, pack=True, max_examples=5)
 
 
 def write_shards(folder, vocab, documents, **settings):
@@ -102,6 +104,7 @@ def test_corpus_reads_spans_of_any_shard():
     ]
 
 
+@pytest.mark.parametrize("few", [0, 64])  # in rounds, and each by itself
 @pytest.mark.parametrize(
     ("targets", "overshoot", "expected"),
     [
@@ -114,7 +117,8 @@ def test_corpus_reads_spans_of_any_shard():
         ([3, 10], False, [0, 1, 2, 3, 4, 5]),  # 4 and 6 are longer
     ],
 )
-def test_documents_are_cut(targets, overshoot, expected):
+def test_documents_are_cut(monkeypatch, few, targets, overshoot, expected):
+    monkeypatch.setattr(plan, "FEW_DOCUMENTS", few)
     firsts = cut_documents(
         SMALL.shards[0],
         lambda document, _: np.array(targets)[document],
@@ -201,6 +205,14 @@ def test_sentence_order_is_swapped_in_half_of_the_pairs():
     assert (spans.starts[:, 0] > spans.starts[:, 1]).tolist() == (
         spans.labels == 1
     ).tolist()
+    # Nothing but the text tells the label: neither where the chunk is split
+    # nor how long the segments are.
+    in_order = np.where(
+        spans.labels[:, None], spans.lengths[:, ::-1], spans.lengths
+    )
+    for known in (in_order[:, 0], spans.lengths[:, 0], spans.lengths[:, 1]):
+        correlation = np.corrcoef(known, spans.labels)[0, 1]
+        assert abs(correlation) < 5 / count**0.5
     # The first segment is 1 to 9 of 10 sentences, with equal chance.
     sizes = np.where(
         spans.labels == 1, spans.lengths[:, 1], spans.lengths[:, 0]
@@ -343,15 +355,16 @@ def joined(batches):
     )
 
 
-def test_neither_batch_size_nor_hosts_change_an_example(shards):
-    """Examples 6 to 11: in steps of one; as the second step, of 3 hosts."""
+@pytest.mark.parametrize("config", [CONFIG, PACKED])
+def test_neither_batch_size_nor_hosts_change_a_row(shards, config):
+    """Rows 6 to 11: in steps of one; as the second step, of 3 hosts."""
     one_by_one = pretraining_dataset(
-        shards, CONFIG, batch_size=1, seed=1, start_step=6, steps=6
+        shards, config, batch_size=1, seed=1, start_step=6, steps=6
     )
     hosts = [
         pretraining_dataset(
             shards,
-            CONFIG,
+            config,
             batch_size=6,
             seed=1,
             start_step=1,
@@ -370,8 +383,8 @@ def test_epochs_follow_without_a_gap(shards):
     """A batch over the end of an epoch; other masks in the next one."""
     config = dataclasses.replace(CONFIG, short_seq_prob=0)
     stream = ExampleStream(shards, config, 0)
-    count = stream.examples_per_epoch
-    text, lengths, _, keys = stream.rows(np.arange(2 * count))
+    count = stream.rows_per_epoch
+    text, lengths, _, keys, _ = stream.rows(np.arange(2 * count))
     assert len(np.unique(keys)) == 2 * count
     for start in range(0, 2 * count - 7, 7):
         numbers = np.arange(start, start + 7)
@@ -392,10 +405,11 @@ def test_chance_depends_on_seed_epoch_and_index():
     assert example_keys(0, 0, [1]) == example_keys(0, [0, 0], [0, 1])[1]
 
 
-def test_validation_has_every_example_once(shards):
-    count = ExampleStream(shards, CONFIG, 0).examples_per_epoch
+@pytest.mark.parametrize("config", [CONFIG, PACKED])
+def test_validation_has_every_row_once(shards, config):
+    count = ExampleStream(shards, config, 0).rows_per_epoch
     assert count % 64, "choose another batch size"
-    dataset = validation_dataset(shards, CONFIG, batch_size=64)
+    dataset = validation_dataset(shards, config, batch_size=64)
     batches = listed(dataset)
     assert len(batches) == dataset.cardinality() == -(-count // 64)
     assert {x["token_ids"].shape for x, _, _ in batches} == {(64, 97)}
@@ -409,7 +423,7 @@ def test_validation_has_every_example_once(shards):
     halves = [
         listed(
             validation_dataset(
-                shards, CONFIG, batch_size=64, host_index=host, host_count=2
+                shards, config, batch_size=64, host_index=host, host_count=2
             )
         )
         for host in range(2)
@@ -417,9 +431,10 @@ def test_validation_has_every_example_once(shards):
     assert_equal(map(joined, zip(*halves, strict=True)), batches)
 
 
-def test_phases_follow_one_another(shards):
-    short = dataclasses.replace(CONFIG, sequence_length=61)
-    phases = [(short, 4), (CONFIG, 3)]
+@pytest.mark.parametrize("config", [CONFIG, PACKED])
+def test_phases_follow_one_another(shards, config):
+    short = dataclasses.replace(config, sequence_length=61)
+    phases = [(short, 4), (config, 3)]
     arguments = {"batch_size": 3, "seed": 5}
     dataset = phased_dataset(shards, phases, **arguments)
     assert dataset.cardinality() == 7
@@ -429,7 +444,7 @@ def test_phases_follow_one_another(shards):
     ] * 3
     assert_equal(
         batches[4:],
-        listed(pretraining_dataset(shards, CONFIG, **arguments, steps=3)),
+        listed(pretraining_dataset(shards, config, **arguments, steps=3)),
     )
     for start in (2, 4, 6):
         later = phased_dataset(shards, phases, **arguments, start_step=start)
@@ -438,6 +453,9 @@ def test_phases_follow_one_another(shards):
         phased_dataset(shards, phases, **arguments, start_step=7)
     with pytest.raises(AlbertError, match="steps=0"):
         phased_dataset(shards, [(short, 0)], **arguments)
+    with pytest.raises(AlbertError, match="`pack` must be the same"):
+        other = dataclasses.replace(config, pack=not config.pack)
+        phased_dataset(shards, [(short, 4), (other, 3)], **arguments)
 
 
 def test_host_rows():

@@ -140,3 +140,27 @@ def test_new_folder(tmp_path):
     with pytest.raises(AlbertError, match="found a file"):
         storage.new_folder(folder / "kept.txt")
     assert (folder / "kept.txt").read_text() == "kept"
+
+
+def test_a_run_from_before_an_option_existed(tmp_path):
+    """It has the option's default."""
+    run = config.PretrainRun(data=Path("shards"), output=tmp_path / "run")
+    folder = storage.claim_folder(run.output, run)
+    settings = config.read_json(folder / "run.json")
+    del settings["short_steps"], settings["examples"]["pack"]
+    storage.write_json(folder / "run.json", settings)
+    assert storage.holds_run(folder, run)
+    packed = dataclasses.replace(run, examples=config.ExampleConfig(pack=True))
+    with pytest.raises(AlbertError, match="pack=False there, True here"):
+        storage.holds_run(folder, packed)
+
+
+def test_a_folder_behind_a_link_is_emptied(tmp_path):
+    folder, link = tmp_path / "folder", tmp_path / "link"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "a.txt").touch()
+    link.symlink_to(folder)
+    storage.remove_folder(link)
+    assert link.is_symlink() and list(folder.iterdir()) == []
+    storage.remove_folder(folder)
+    assert not folder.exists()

@@ -1,0 +1,179 @@
+"""Pieces, windows and answers of any Unicode text lead back to its characters.
+
+What is compared is what one can see: the pieces of a text without word marks.
+"""
+
+import itertools
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from keras_albert.config import AnswerConfig, WindowConfig
+from keras_albert.data.answers import decode_logits
+from keras_albert.data.squad import Answer, Question
+from keras_albert.data.windows import make_windows, max_context, window_spans
+from keras_albert.text.alignment import Aligner, normalize_with_sources
+from keras_albert.text.normalization import normalize, to_text
+from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
+
+pytestmark = pytest.mark.any_backend
+
+FAST = settings(max_examples=150, deadline=None)
+# Digits and commas, sigmas, dotted I, marks, NUL and other controls, odd and
+# invisible spaces, characters that become several (½ ﬁ 🄁) or one of several
+# (the jamo of 한, ｶﾞ), half a character.
+LIKELY = st.text(
+    "0129,,, aAbcx.'\"(-£ΣσİI\u0301\u0345\0\x01\x1c\x85\u00a0\u3000¨ﬁ½²٣한"
+    "\u1112\u1161\u11abｶﾞ\u200b\u200d\u200e\ufeff\u00ad\U0001f101😀▁[<>"
+    "\ud800",
+    max_size=30,
+)
+TEXTS = st.one_of(st.text(max_size=30), LIKELY)
+
+
+@pytest.fixture(scope="module", params=["lower", "cased"])
+def tokenizer(request, digit_comma_vocab):
+    return Tokenizer(digit_comma_vocab, lower_case=request.param == "lower")
+
+
+@pytest.fixture(scope="module")
+def aligner(tokenizer):
+    return Aligner(tokenizer)
+
+
+def visible(tokenizer, text):
+    pieces = "".join(tokenizer.tokenize(text)).replace(WORD_MARK, "")
+    # The small form of a sigma depends on what follows it.
+    return unicodedata.normalize("NFKD", pieces).replace("ς", "σ")
+
+
+@given(text=TEXTS, lower_case=st.booleans())
+@FAST
+def test_normal_text_and_its_sources(text, lower_case):
+    found, sources = normalize_with_sources(text, lower_case)
+    # Half a character between spaces leaves two of them.
+    expected = normalize(to_text(text), lower_case)
+    assert found.split() == expected.split()
+    if to_text(text) == text:
+        assert found == expected
+    assert len(sources) == len(found)
+    assert sources == sorted(sources)
+    for character, source in zip(found, sources, strict=True):
+        if text[source].isspace():
+            assert character == " "
+        else:
+            form = normalize(text[source], lower_case).replace("σ", "ς")
+            assert character.replace("σ", "ς") in form
+
+
+@given(text=TEXTS)
+@example("x1990, 9,9, 1990,a \U0001f101a ½,")
+@example("\u200b")
+@example("a \ufeff b\ufeff")
+@FAST
+def test_each_piece_is_in_its_characters(tokenizer, aligner, text):
+    pieces = aligner(text)
+    assert pieces.ids.tolist() == tokenizer.encode(text)
+    spans = list(zip(pieces.starts.tolist(), pieces.ends.tolist(), strict=True))
+    written = tokenizer.tokenize(text)
+    assert len(spans) == len(written)
+    left = list(text)
+    for (start, end), piece in zip(spans, written, strict=True):
+        assert 0 <= start <= end <= len(text)
+        shown = unicodedata.normalize("NFKD", piece.replace(WORD_MARK, ""))
+        shown = shown.replace("ς", "σ")
+        assert shown in visible(tokenizer, text[start:end])
+        left[start:end] = " " * (end - start)
+    # Characters of no piece are those that the tokenizer drops.
+    assert visible(tokenizer, "".join(left)) == ""
+    for values in (pieces.starts, pieces.ends):
+        assert np.all(np.diff(values) >= 0)
+
+
+@given(text=TEXTS, data=st.data())
+@FAST
+def test_covering_is_what_overlaps(aligner, text, data):
+    start, end = sorted(
+        data.draw(st.integers(0, len(text)), label=name) for name in "ab"
+    )
+    pieces = aligner(text)
+    overlapping = np.flatnonzero((pieces.starts < end) & (pieces.ends > start))
+    found = pieces.covering(start, end)
+    if not len(overlapping) or start == end:
+        assert found is None or start == end
+    else:
+        assert found == (overlapping[0], overlapping[-1])
+
+
+@given(count=st.integers(0, 90), room=st.integers(1, 20), data=st.data())
+@FAST
+def test_windows_have_all_tokens(count, room, data):
+    stride = data.draw(st.integers(1, 25))
+    spans = window_spans(count, room, stride)
+    assert set().union(*(range(*span) for span in spans)) == set(range(count))
+    assert all(end - start <= room for start, end in spans)
+    assert all(end - start == room for start, end in spans[:-1])
+    steps = {b[0] - a[0] for a, b in itertools.pairwise(spans)}
+    assert steps <= {min(room, stride)}
+    # Of the windows that have a token, the first of the highest scores.
+    owners = np.full(count, -1)
+    for number, (best, (start, end)) in enumerate(
+        zip(max_context(spans), spans, strict=True)
+    ):
+        assert best.shape == (end - start,)
+        assert np.all(owners[start:end][best] == -1), "two windows"
+        owners[start:end][best] = number
+    for token, owner in enumerate(owners):
+        scores = [
+            min(token - start, end - 1 - token) + 0.01 * (end - start)
+            if start <= token < end
+            else -1.0
+            for start, end in spans
+        ]
+        assert owner == scores.index(max(scores))
+
+
+@given(context=TEXTS.filter(str.strip), data=st.data())
+@example("서울은 대한민국의 수도이다", None)
+@settings(FAST, max_examples=200)
+def test_an_answer_comes_back(tokenizer, aligner, context, data):
+    """Marked in windows, read by a model that is sure, found in the text."""
+    if data is None:
+        start, end = 3, 8
+    else:
+        start = data.draw(st.integers(0, len(context) - 1), label="start")
+        end = data.draw(st.integers(start + 1, len(context)), label="end")
+    answer = Answer(context[start:end], start)
+    question = Question("q", "a 9,b", context, (answer,), False)
+    config = WindowConfig(sequence_length=16, stride=4, query_length=3)
+    rejected = []
+    windows = make_windows(tokenizer, [question], config, rejected.append)
+    if rejected:
+        assert visible(tokenizer, answer.text) == ""
+        return
+    assert [w.question for w in windows] == [0] * len(windows)
+    logits = np.zeros((2, len(windows), 16), "float32")
+    marked = [w for w, window in enumerate(windows) if window.start]
+    for w in marked:
+        logits[0, w, windows[w].start] = logits[1, w, windows[w].end] = 9.0
+    (prediction,) = decode_logits(
+        [question], windows, *logits, AnswerConfig(answer_length=16)
+    )
+    # The window with most context for the start may not have all of a long
+    # answer.
+    if not any(
+        windows[w].max_context[windows[w].start - windows[w].context_start]
+        for w in marked
+    ):
+        return
+    pieces = aligner(context)
+    first, last = pieces.covering(start, end)
+    best = prediction.candidates[0]
+    assert (
+        best.text == context[pieces.starts[first] : pieces.ends[last]].strip()
+    )
+    assert best.text == context[best.start : best.end]
+    assert visible(tokenizer, answer.text) in visible(tokenizer, best.text)

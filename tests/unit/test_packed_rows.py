@@ -1,0 +1,320 @@
+"""Rows of several examples: each as if it stood alone, on every path."""
+
+import keras
+import numpy as np
+import pytest
+import small
+from keras import ops
+from small import numpy, randomize
+
+from keras_albert.config import AlbertError
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.classification import (
+    AlbertForMultipleChoice,
+    AlbertForSequenceClassification,
+    AlbertForTokenClassification,
+)
+from keras_albert.modeling.encoder import attention_bias
+from keras_albert.modeling.masked_lm import (
+    AlbertForMaskedLM,
+    AlbertForPretraining,
+)
+from keras_albert.modeling.question_answering import AlbertForQuestionAnswering
+from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+from keras_albert.training.pretrain import compile_for_pretraining
+
+CONFIG = small.CONFIG.replace(num_hidden_layers=3, initializer_range=0.05)
+LENGTH, SLOTS = 17, 3  # tokens of a row, examples of a row
+ROWS = [[5, 7, 3], [11, 6], [13]]  # tokens of each example; 4 are padding
+EXAMPLES = [length for row in ROWS for length in row]
+ALONE = 2  # predictions of an example
+# (row, first token, tokens, place in the row) of each example.
+PLACES = [
+    (number, sum(row[:slot]), length, slot)
+    for number, row in enumerate(ROWS)
+    for slot, length in enumerate(row)
+]
+
+
+@pytest.fixture
+def alone():
+    """(x, y, sample_weight) of every example in a row of its own."""
+    rng = np.random.default_rng(3)
+    count = len(EXAMPLES)
+    mask = np.arange(LENGTH) < np.array(EXAMPLES)[:, None]
+    ids = rng.integers(5, CONFIG.vocab_size, (count, LENGTH))
+    positions = [np.sort(rng.permutation(n)[:ALONE]) for n in EXAMPLES]
+    x = {
+        "token_ids": ids * mask,
+        "segment_ids": rng.integers(0, 2, (count, LENGTH)) * mask,
+        "padding_mask": mask,
+        "masked_positions": np.array(positions),
+    }
+    y = {
+        "mlm": rng.integers(5, CONFIG.vocab_size, (count, ALONE)),
+        "sop": rng.integers(0, 2, count),
+    }
+    # One prediction and one order do not count.
+    weight = {"mlm": np.ones((count, ALONE)), "sop": np.ones(count)}
+    weight["mlm"][2, 1] = weight["sop"][4] = 0
+    x, y = (keras.tree.map_structure(as_int, part) for part in (x, y))
+    return x, y, {name: weight[name].astype("float32") for name in weight}
+
+
+def as_int(array):
+    return array.astype("int32")
+
+
+def packed(alone):
+    """The same examples, in `ROWS`."""
+    x, y, weight = alone
+    names = ("token_ids", "segment_ids", "padding_mask")
+    names += ("example_ids", "position_ids")
+    rows = {name: np.zeros((len(ROWS), LENGTH), "int32") for name in names}
+    rows["cls_positions"] = np.zeros((len(ROWS), SLOTS), "int32")
+    rows["masked_positions"] = np.zeros((len(ROWS), SLOTS * ALONE), "int32")
+    labels, weights = (
+        {
+            "mlm": np.zeros(rows["masked_positions"].shape, kind),
+            "sop": np.zeros((len(ROWS), SLOTS), kind),
+        }
+        for kind in ("int32", "float32")
+    )
+    for example, (row, first, length, slot) in enumerate(PLACES):
+        place = row, slice(first, first + length)
+        for name in ("token_ids", "segment_ids", "padding_mask"):
+            rows[name][place] = x[name][example, :length]
+        rows["example_ids"][place] = slot + 1
+        rows["position_ids"][place] = np.arange(length)
+        rows["cls_positions"][row, slot] = first
+        mine = row, slice(slot * ALONE, (slot + 1) * ALONE)
+        rows["masked_positions"][mine] = x["masked_positions"][example] + first
+        for part, source in ((labels, y), (weights, weight)):
+            part["mlm"][mine] = source["mlm"][example]
+            part["sop"][row, slot] = source["sop"][example]
+    return rows, labels, weights
+
+
+def assert_same(sequence, alone, atol=1e-6):
+    """[B, S, ...] of rows and of examples, where there is no padding."""
+    for example, (row, first, length, _) in enumerate(PLACES):
+        np.testing.assert_allclose(
+            numpy(sequence)[row, first : first + length],
+            numpy(alone)[example, :length],
+            atol=atol,
+        )
+
+
+@pytest.mark.parametrize("loop", ["unrolled", "scan"])
+@pytest.mark.parametrize("scores", [False, True])
+def test_encoder_outputs(alone, loop, scores):
+    """By the fused kernel, and with scores without it."""
+    backbone = randomize(AlbertBackbone(CONFIG, loop=loop))
+    x, expected = (
+        backbone(
+            {name: batch[0][name] for name in batch[0] if name[:6] != "masked"},
+            return_hidden_states=True,
+            return_attention_scores=scores,
+        )
+        for batch in (packed(alone), alone)
+    )
+    for states in zip(
+        x["hidden_states"], expected["hidden_states"], strict=True
+    ):
+        assert_same(*states)
+    assert x["pooled_output"].shape == (len(ROWS), SLOTS, CONFIG.hidden_size)
+    for example, (row, _, _, slot) in enumerate(PLACES):
+        np.testing.assert_allclose(
+            numpy(x["pooled_output"])[row, slot],
+            numpy(expected["pooled_output"])[example],
+            atol=1e-6,
+        )
+
+
+def test_pretraining_logits(alone):
+    model = randomize(AlbertForPretraining(AlbertBackbone(CONFIG)))
+    x, expected = model(packed(alone)[0]), model(alone[0])
+    assert x["mlm"].shape == (len(ROWS), SLOTS * ALONE, CONFIG.vocab_size)
+    assert x["sop"].shape == (len(ROWS), SLOTS, 2)
+    for example, (row, _, _, slot) in enumerate(PLACES):
+        mine = slice(slot * ALONE, (slot + 1) * ALONE)
+        for found, wanted in (
+            (x["mlm"][row, mine], expected["mlm"][example]),
+            (x["sop"][row, slot], expected["sop"][example]),
+        ):
+            np.testing.assert_allclose(numpy(found), numpy(wanted), atol=1e-6)
+
+
+@pytest.mark.parametrize("form", [{"remat": True}, {"loop": "scan"}])
+def test_losses_accuracies_and_gradients(alone, form):
+    """Of a step: what is not used counts nowhere."""
+    results = []
+    for x, y, weight in (packed(alone), alone):
+        keras.utils.set_random_seed(1)
+        model = randomize(AlbertForPretraining(AlbertBackbone(CONFIG, **form)))
+        compile_for_pretraining(model, keras.optimizers.SGD(1.0))
+        # XLA compiles long: as in `small.gradients`.
+        model.run_eagerly = keras.backend.backend() == "jax"
+        model.jit_compile = False
+        before = [numpy(each).copy() for each in model.trainable_variables]
+        logs = model.train_on_batch(x, y, weight, return_dict=True)
+        steps = [
+            a - numpy(b)
+            for a, b in zip(before, model.trainable_variables, strict=True)
+        ]
+        results.append((logs, steps))
+    (logs, steps), (expected_logs, expected_steps) = results
+    assert logs.keys() == expected_logs.keys()
+    for name in logs:
+        np.testing.assert_allclose(
+            logs[name], expected_logs[name], atol=1e-6, err_msg=name
+        )
+    for step, expected in zip(steps, expected_steps, strict=True):
+        np.testing.assert_allclose(step, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_no_influence_at_all(alone, dropout, dtype):
+    """Other tokens in one example: not a bit changes in the others.
+
+    With dropout of attention there is no fused kernel.
+    """
+    config = CONFIG.replace(attention_probs_dropout_prob=dropout)
+    backbone = AlbertBackbone(config, dtype=dtype)
+    x = {**packed(alone)[0]}
+    del x["masked_positions"]
+    changed = {**x, "token_ids": x["token_ids"].copy()}
+    mine = (0, slice(5, 12))  # the second example of the first row
+    changed["token_ids"][mine] = changed["token_ids"][mine] % 90 + 6
+    outputs = []
+    for inputs in (x, changed):
+        backbone.encoder.seed_generator.state.assign([7, 7])  # one mask
+        outputs.append(
+            numpy(
+                ops.cast(
+                    backbone(inputs, training=True)["sequence_output"],
+                    "float32",
+                )
+            )
+        )
+    differs = (outputs[0] != outputs[1]).any(-1)
+    assert differs[mine].all()
+    differs[mine] = False
+    assert not differs[x["padding_mask"] == 1].any()
+
+
+def test_scores_are_zero_across_examples(alone):
+    config = CONFIG.replace(attention_probs_dropout_prob=0.4)
+    x = {**packed(alone)[0]}
+    del x["masked_positions"]
+    outputs = randomize(AlbertBackbone(config))(
+        x, training=True, return_attention_scores=True
+    )
+    ids = x["example_ids"]
+    together = (ids[:, :, None] == ids[:, None]) & (ids > 0)[:, None]
+    real = x["padding_mask"] == 1
+    for scores in outputs["attention_scores"]:
+        scores = np.moveaxis(numpy(scores), 1, -1)[real]  # [tokens, S, A]
+        assert (scores[~together[real]] == 0).all()
+        assert (scores[together[real]] > 0).all()
+        np.testing.assert_allclose(scores.sum(1), 1, atol=1e-5)
+
+
+def test_bias_by_hand():
+    mask = np.array([[1, 1, 1, 0]])
+    plain = numpy(attention_bias(mask, None, "float32"))
+    assert plain.tolist() == [[[[0, 0, 0, -10000]]]]
+    shared = numpy(attention_bias(mask, np.array([[1, 1, 2, 0]]), "float32"))
+    off = -10000
+    assert shared.tolist() == [
+        [
+            [
+                [0, 0, off, off],
+                [0, 0, off, off],
+                [off, off, 0, off],
+                [off, off, off, off],
+            ]
+        ]
+    ]
+
+
+def test_flash_attention_is_not_left_to_chance(alone, monkeypatch):
+    """Keras's for JAX on TPU computes without the bias."""
+    asked = []
+    real = ops.dot_product_attention
+
+    def watched(*args, **kwargs):
+        asked.append(kwargs["flash_attention"])
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(ops, "dot_product_attention", watched)
+    AlbertBackbone(CONFIG)({"token_ids": alone[0]["token_ids"]})
+    assert asked == [False] * CONFIG.num_hidden_layers
+
+
+def test_in_a_functional_model(alone):
+    model = AlbertForPretraining(AlbertBackbone(CONFIG))
+    x = packed(alone)[0]
+    inputs = {
+        name: keras.Input(x[name].shape[1:], dtype="int32", name=name)
+        for name in x
+    }
+    whole = keras.Model(inputs, model(inputs))
+    assert whole.output["sop"].shape == (None, SLOTS, 2)
+    outputs, expected = whole(x), model(x)
+    for task in expected:
+        np.testing.assert_allclose(
+            numpy(outputs[task]), numpy(expected[task]), atol=1e-6
+        )
+
+
+def test_masked_lm_takes_them(alone):
+    model = AlbertForMaskedLM(AlbertBackbone(CONFIG))
+    x = packed(alone)[0]
+    everywhere = {name: x[name] for name in x if name[:6] != "masked"}
+    plain = {name: alone[0][name] for name in alone[0] if name[:6] != "masked"}
+    assert_same(model(everywhere), model(plain))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("example_ids", np.ones((3, 16), int), r"`example_ids`.*\(3, 16\)"),
+        ("position_ids", np.ones((3,), int), r"`position_ids`.*\(3,\)"),
+        ("cls_positions", np.ones((2, 3), int), r"`cls_positions`.*\(2, 3\)"),
+        ("example_ids", np.ones((3, 17)), "integers. Received: float64"),
+        ("example_ids", np.full((3, 17), -1), "Received: -1"),
+        (
+            "position_ids",
+            np.full((3, 17), 23),
+            r"\(max_position_embeddings=23\). Received: 23",
+        ),
+        (
+            "cls_positions",
+            np.full((3, 3), 17),
+            r"sequence length=17\). Received: 17",
+        ),
+    ],
+)
+def test_bad_inputs(alone, name, value, message):
+    model = AlbertForPretraining(AlbertBackbone(CONFIG))
+    with pytest.raises(AlbertError, match=message):
+        model({**packed(alone)[0], name: value})
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        lambda backbone: AlbertForSequenceClassification(backbone, 3),
+        lambda backbone: AlbertForTokenClassification(backbone, 3),
+        AlbertForMultipleChoice,
+        AlbertForQuestionAnswering,
+        AlbertForTextEmbedding,
+    ],
+)
+def test_other_heads_read_one_example_a_row(alone, head):
+    """They would answer for the whole row without a word."""
+    x, *_ = packed(alone)
+    with pytest.raises(AlbertError, match=r"also:.*'example_ids'"):
+        head(AlbertBackbone(CONFIG))(x)

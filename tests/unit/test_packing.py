@@ -1,0 +1,275 @@
+"""Which examples share a row, and how they get there; by hand."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from reference_examples import rows_of
+
+from keras_albert.config import AlbertError, ExampleConfig, PrepareRun
+from keras_albert.data import masking
+from keras_albert.data.corpus import Corpus
+from keras_albert.data.packing import Packing, kinds_of_rows, pack_examples
+from keras_albert.data.plan import example_lengths, plan_epoch
+from keras_albert.data.prepare import prepare
+from keras_albert.data.pretraining import (
+    ExampleStream,
+    pretraining_dataset,
+    validation_dataset,
+)
+from keras_albert.data.shards import ShardSet
+
+pytestmark = pytest.mark.any_backend
+
+CONFIG = ExampleConfig(sequence_length=61, max_predictions=5)
+
+
+@pytest.fixture(scope="module")
+def shards(tiny_lines, tiny_vocab, tmp_path_factory):
+    """Documents of one to nine sentences, most of them short."""
+    lines = iter(tiny_lines)
+    documents = [
+        "\n".join(
+            next(lines)[: 7 + 3 * (size % 7)] for _ in range(size % 9 + 1)
+        )
+        for size in range(61)
+    ]
+    folder = tmp_path_factory.mktemp("packing")
+    (folder / "text.txt").write_text("\n\n".join(documents))
+    run = PrepareRun(
+        input=(folder / "text.txt",),
+        vocab=tiny_vocab,
+        output=folder / "shards",
+        shard_bytes=5_000,
+    )
+    prepare(run)
+    result = ShardSet.open(run.output)
+    assert len(result.shards) > 1
+    return result
+
+
+@pytest.mark.parametrize(
+    ("lengths", "most", "expected"),
+    [
+        ([6, 4, 4, 6, 2, 4], 3, [(2, (6, 4)), (1, (4, 2))]),
+        ([10, 9, 1, 1], 3, [(1, (10,)), (1, (9, 1)), (1, (1,))]),
+        ([3, 3, 3, 3, 3, 3, 3], 3, [(2, (3, 3, 3)), (1, (3,))]),
+        ([3, 3, 3, 3, 3, 3, 3], 2, [(3, (3, 3)), (1, (3,))]),
+        # 5 joins 4, where it leaves no room but one, and not 3
+        ([4, 3, 7, 5, 6], 9, [(1, (7, 3)), (1, (6, 4)), (1, (5,))]),
+        ([2] * 4, 1, [(4, (2,))]),
+    ],
+)
+def test_kinds_of_rows(lengths, most, expected):
+    kinds = kinds_of_rows(np.bincount(lengths, minlength=11), 10, most)
+    assert sorted(kinds) == sorted(expected)
+
+
+def test_rows_of_a_packing():
+    packing = Packing(np.array([4, 0, 2, 3, 1]), np.array([0, 1, 4, 5]), 0.5)
+    examples, counts = packing.examples_of(np.array([1, 0, 1]))
+    assert examples.tolist() == [0, 2, 3, 4, 0, 2, 3]
+    assert counts.tolist() == [3, 1, 3]
+    assert packing.examples_per_row == 5 / 3
+
+
+def test_examples_take_their_places_in_order():
+    """Rows are shuffled; of two examples of a length the first comes first."""
+    lengths = np.array([6, 4, 6, 4])
+    packings = [
+        pack_examples(lengths, 10, 2, np.uint64(key)) for key in range(20)
+    ]
+    found = {tuple(packing.members.tolist()) for packing in packings}
+    assert found == {(0, 1, 2, 3), (2, 3, 0, 1)}
+    assert all(packing.edges.tolist() == [0, 2, 4] for packing in packings)
+    assert all(packing.fill == 1 for packing in packings)
+    assert packings[0].members.dtype == "uint32"
+
+
+def test_places_in_rows_by_hand():
+    """3 and 4 tokens in a row of 8, then 5 in another."""
+    offsets, numbers, example, places = (
+        tensor.numpy().tolist()
+        for tensor in masking.lay_out(
+            tf.constant([3, 4, 5]), tf.constant([2, 1]), 8
+        )
+    )
+    assert offsets == [0, 3, 0]
+    assert numbers == [[1, 1, 1, 2, 2, 2, 2, 2], [1] * 8]
+    assert example == [[0, 0, 0, 1, 1, 1, 1, 1], [2] * 8]
+    assert places == [[0, 1, 2, 0, 1, 2, 3, 4], list(range(8))]
+
+
+def test_predictions_in_rows_by_hand():
+    used = tf.constant([[1, 0], [1, 1], [0, 0], [1, 1]])
+    positions = tf.constant([[4, 0], [1, 3], [0, 0], [5, 7]])
+    found = masking.gather_used(
+        (positions, tf.cast(positions, tf.float32) / 2),
+        used,
+        tf.constant([2, 2]),
+        3,
+    )
+    assert found[0].numpy().tolist() == [[4, 1, 3], [5, 7, 0]]
+    assert found[1].numpy().tolist() == [[2, 0.5, 1.5], [2.5, 3.5, 0]]
+
+
+def test_a_batch_by_hand():
+    """[CLS] 10 [SEP] 11 [SEP] and [CLS] 12 [SEP] in a row, 13 in another.
+
+    Of 5 tokens 2 are predicted, which are both words; of 3 one.
+    """
+    examples = ExampleConfig(
+        sequence_length=9, masked_lm_prob=0.4, pack=True, max_examples=2
+    )
+    rows = rows_of([([10], [11]), ([12], []), ([13], [])], 9, 0)._replace(
+        labels=tf.constant([1, 0, 0]),
+        weights=tf.constant([1.0, 1.0, 0.0]),  # the last one only fills up
+        counts=tf.constant([2, 1]),
+    )
+    x, y, weight = (
+        {name: tensor.numpy() for name, tensor in part.items()}
+        for part in masking.build_batch(rows, np.ones(17, bool), examples)
+    )
+    positions = x.pop("masked_positions")
+    assert positions.tolist() == [[1, 3, 6, 0], [1, 0, 0, 0]]
+    assert y["mlm"].tolist() == [[10, 11, 12, 0], [13, 0, 0, 0]]
+    assert weight["mlm"].tolist() == [[1, 1, 1, 0], [0, 0, 0, 0]]
+    x["token_ids"][[0, 0, 0, 1], [1, 3, 6, 1]] = [10, 11, 12, 13]
+    assert {name: x[name].tolist() for name in x} == {
+        "token_ids": [[2, 10, 3, 11, 3, 2, 12, 3, 0], [2, 13, 3] + [0] * 6],
+        "segment_ids": [[0, 0, 0, 1, 1, 0, 0, 0, 0], [0] * 9],
+        "padding_mask": [[1] * 8 + [0], [1] * 3 + [0] * 6],
+        "example_ids": [[1] * 5 + [2] * 3 + [0], [1] * 3 + [0] * 6],
+        "position_ids": [[0, 1, 2, 3, 4, 0, 1, 2, 0], [0, 1, 2] + [0] * 6],
+        "cls_positions": [[0, 5], [0, 0]],
+    }
+    assert y["sop"].tolist() == [[1, 0], [0, 0]]
+    assert weight["sop"].tolist() == [[1, 0], [0, 0]]
+    for part, kind in ((x, "int32"), (y, "int32"), (weight, "float32")):
+        assert {array.dtype.name for array in part.values()} == {kind}
+
+
+def examples_of(batches, task):
+    """Each example as one bytes object, sorted; of packed rows or of plain."""
+    found = []
+    for x, y, weight in batches:
+        plain = "example_ids" not in x
+        ids = x["padding_mask"] if plain else x["example_ids"]
+        for row in range(len(ids)):
+            for number in range(1, ids[row].max() + 1):
+                (places,) = np.nonzero(ids[row] == number)
+                assert (np.diff(places) == 1).all()  # one behind the other
+                first = places[0]
+                used = weight["mlm"][row] > 0
+                used &= np.isin(x["masked_positions"][row], places)
+                parts = [
+                    x["token_ids"][row][places],
+                    x["segment_ids"][row][places],
+                    x["masked_positions"][row][used] - first,
+                    y["mlm"][row][used],
+                ]
+                if not plain:
+                    assert x["cls_positions"][row, number - 1] == first
+                    restarted = x["position_ids"][row][places]
+                    assert restarted.tolist() == list(range(len(places)))
+                if task != "none":
+                    slot = () if plain else (number - 1,)
+                    parts += [y[task][row][slot], weight[task][row][slot]]
+                found.append(b"|".join(np.asarray(p).tobytes() for p in parts))
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"sentence_task": "nsp"},
+        {"sentence_task": "none"},
+        {"single_sentence": "random_document", "target_per": "example"},
+        {"max_examples": 2, "masked_lm_prob": 0.6, "max_predictions": 30},
+    ],
+)
+def test_an_epoch_has_the_unpacked_examples(shards, settings):
+    """All of them, once each, with the same masks and labels."""
+    config = dataclasses.replace(CONFIG, **settings)
+    found = []
+    for each in (dataclasses.replace(config, pack=True), config):
+        rows = ExampleStream(shards, each, 3).rows_per_epoch
+        (batch,) = validation_dataset(
+            shards, each, batch_size=rows, seed=3
+        ).as_numpy_iterator()
+        found.append((rows, examples_of([batch], config.sentence_task)))
+    (rows, packed), (count, expected) = found
+    assert rows < 0.8 * count == 0.8 * len(expected)
+    assert packed == expected
+
+
+@pytest.mark.parametrize("task", ["sop", "nsp", "none"])
+def test_lengths_are_those_of_the_examples(shards, task):
+    config = dataclasses.replace(CONFIG, sentence_task=task)
+    corpus = Corpus(shards)
+    plan = plan_epoch(corpus, config, 3, 0)
+    lengths = example_lengths(corpus, plan, config, 3, 0)
+    x = next(
+        validation_dataset(
+            shards, config, batch_size=len(lengths), seed=3
+        ).as_numpy_iterator()
+    )[0]
+    assert lengths.tolist() == x["padding_mask"].sum(1).tolist()
+
+
+def test_the_fill_is_that_of_the_rows(shards):
+    config = dataclasses.replace(CONFIG, pack=True)
+    stream = ExampleStream(shards, config, 0)
+    rows = stream.rows_per_epoch
+    x = next(
+        validation_dataset(shards, config, batch_size=rows).as_numpy_iterator()
+    )[0]
+    assert stream.packing.fill == pytest.approx(x["padding_mask"].mean())
+    assert stream.packing.fill > 0.9
+
+
+def test_epochs_of_rows(shards):
+    """Each has other rows and other masks; one that is shorter than the
+    first begins again."""
+    config = dataclasses.replace(CONFIG, pack=True, short_seq_prob=0.5)
+    streams = [ExampleStream(shards, config, seed) for seed in range(9)]
+    counts = {
+        seed: [
+            plan_epoch(stream.corpus, config, seed, epoch).num_rows
+            for epoch in (0, 1)
+        ]
+        for seed, stream in enumerate(streams)
+    }
+    seed = next(seed for seed, (a, b) in counts.items() if b < a)
+    first, second = counts[seed]
+    *_, keys, sizes = streams[seed].rows(np.arange(2 * first))
+    rows = np.split(keys, np.cumsum(sizes)[:-1])
+    whole = np.concatenate(rows[: first + second])
+    assert len(np.unique(whole)) == len(whole)
+    for again in range(second, first):
+        np.testing.assert_array_equal(
+            rows[first + again], rows[first + again - second]
+        )
+
+
+def test_packed_batches_have_static_shapes(shards):
+    config = dataclasses.replace(CONFIG, pack=True, max_examples=4)
+    x, y, weight = pretraining_dataset(
+        shards, config, batch_size=3, seed=0
+    ).element_spec
+    # 61 x 0.15 + 4 x 0.55 = 11.35
+    assert config.row_predictions == 11
+    for name in ("token_ids", "example_ids", "position_ids"):
+        assert x[name].shape == (3, 61)
+    assert x["cls_positions"].shape == y["sop"].shape == (3, 4)
+    assert weight["sop"].shape == (3, 4)
+    assert x["masked_positions"].shape == y["mlm"].shape == (3, 11)
+
+
+def test_bad_settings():
+    with pytest.raises(AlbertError, match="max_examples=0"):
+        ExampleConfig(max_examples=0)
+    with pytest.raises(AlbertError, match="pack='yes'"):
+        ExampleConfig(pack="yes")

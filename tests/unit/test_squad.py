@@ -1,0 +1,166 @@
+"""SQuAD files, good and bad."""
+
+import json
+
+import pytest
+
+from keras_albert.config import AlbertError
+from keras_albert.data.squad import Answer, Question, read_squad
+
+pytestmark = pytest.mark.any_backend
+
+CONTEXT = "Ünder the old oak, the fox. The old fox!"
+OAK = {"text": "old oak", "answer_start": 10}
+
+
+def qa(**changes):
+    item = {"id": "1", "question": "Where?", "answers": [OAK]} | changes
+    return {key: value for key, value in item.items() if value is not None}
+
+
+def write(folder, *items, context=CONTEXT):
+    content = {
+        "version": "1.1",
+        "data": [{"title": "x", "paragraphs": [{"context": context}]}],
+    }
+    content["data"][0]["paragraphs"][0]["qas"] = list(items)
+    path = folder / "squad.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def test_questions_of_both_versions(tmp_path):
+    fox = {"text": "fox", "answer_start": 23, "extra": 1}
+    path = write(
+        tmp_path,
+        qa(answers=[OAK, fox]),
+        qa(id="2", is_impossible=False),
+        qa(id="3", answers=[], is_impossible=True, plausible_answers=[fox]),
+    )
+    oak = Answer("old oak", 10)
+    assert read_squad(path) == [
+        Question("1", "Where?", CONTEXT, (oak, Answer("fox", 23)), False),
+        Question("2", "Where?", CONTEXT, (oak,), False),
+        Question("3", "Where?", CONTEXT, (), True),
+    ]
+
+
+def test_to_predict_on(tmp_path):
+    path = write(tmp_path, qa(answers=None), qa(id="2", answers="later"))
+    questions = read_squad(path, need_answers=False)
+    assert [question.answers for question in questions] == [(), ()]
+    with pytest.raises(AlbertError, match=r"question 1: no key `answers`"):
+        read_squad(path)
+
+
+def test_byte_order_mark(tmp_path):
+    path = write(tmp_path, qa())
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert len(read_squad(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (qa(id=None), r"data\[0\].paragraphs\[0\].qas\[0\]: no key `id`"),
+        (qa(id=" "), "`id` is empty"),
+        (qa(id=7), "question 7: `id` must be of type string. Received: 7"),
+        (qa(question=None), "question 1: no key `question`. Received: id, ans"),
+        (qa(question=" \n"), "question 1: `question` is empty"),
+        (qa(answers=OAK), "`answers` must be of type array"),
+        (qa(answers=[]), "0 answers, but `is_impossible` is false"),
+        (qa(is_impossible=True), "1 answers, but `is_impossible` is true"),
+        (qa(is_impossible=1), "`is_impossible` must be of type true or false"),
+        (qa(answers=["oak"]), "expected an object. Received: 'oak'"),
+        (qa(answers=[{"text": "oak"}]), "no key `answer_start`"),
+        (
+            qa(answers=[{"text": "oak", "answer_start": True}]),
+            "`answer_start` must be of type integer. Received: True",
+        ),
+        (qa(answers=[{"text": " ", "answer_start": 5}]), "an answer is empty"),
+        ([1], "expected an object"),
+    ],
+)
+def test_bad_questions(tmp_path, item, message):
+    path = write(tmp_path, item)
+    with pytest.raises(AlbertError, match=message) as error:
+        read_squad(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "message"),
+    [
+        ("old", 27, "Found there: ' Th'. The nearest place is 32: correct"),
+        ("old", -30, "Found there: 'Ünd'. The nearest place is 10: correct"),
+        ("old", 99, "of 40 characters. Found there: ''. The nearest place is"),
+        ("Old", 10, "Found there: 'old'. It is nowhere in the context"),
+    ],
+)
+def test_answer_that_is_not_in_the_context(tmp_path, text, start, message):
+    path = write(tmp_path, qa(answers=[{"text": text, "answer_start": start}]))
+    with pytest.raises(AlbertError, match="question 1: the answer") as error:
+        read_squad(path)
+    assert message in str(error.value)
+
+
+def test_repeated_id(tmp_path):
+    path = write(tmp_path, qa(), qa(question="Who?"))
+    with pytest.raises(AlbertError, match="question 1: the id '1' is there tw"):
+        read_squad(path)
+
+
+def test_bad_ones_can_be_left_out(tmp_path):
+    path = write(tmp_path, qa(), qa(), qa(id="2", question=""), qa(id="3"))
+    content = json.loads(path.read_text())
+    (article,) = content["data"]
+    article["paragraphs"].insert(0, {"context": " ", "qas": [qa(id="4")]})
+    article["paragraphs"].insert(0, {"qas": []})
+    content["data"].append({"title": "empty"})
+    path.write_text(json.dumps(content))
+    messages = []
+    questions = read_squad(path, reject=messages.append)
+    assert [question.id for question in questions] == ["1", "3"]
+    places = [message.removeprefix(f"{path}: ") for message in messages]
+    for found, expected in zip(
+        places,
+        [
+            "data[0].paragraphs[0]: no key `context`",
+            "data[0].paragraphs[1]: the context is empty",
+            "question 1: the id '1' is there twice",
+            "question 2: `question` is empty",
+            "data[1]: expected an object with a list `paragraphs`",
+        ],
+        strict=True,
+    ):
+        assert found.startswith(expected)
+    path.write_text(json.dumps({"data": content["data"][1:]}))
+    with pytest.raises(AlbertError, match="no questions"):
+        read_squad(path, reject=messages.append)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not a JSON file"),
+        (b'{"data": [', "not a JSON file"),
+        (b"[" * 10**5, "not a JSON file"),
+        (b'[{"context": "a"}]', "not a SQuAD file. Expected"),
+        (b'{"version": 1, "rows": []}', "Received: version, rows"),
+        (b'{"data": {}}', "not a SQuAD file"),
+        (b'{"data": []}', "no questions"),
+        ('{"data": "é"}'.encode("latin1"), "not UTF-8 text"),
+        ('{"data": []}'.encode("utf-16"), "UTF-16 text. Convert"),
+    ],
+)
+def test_files_of_another_kind(tmp_path, content, message):
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(AlbertError, match=message) as error:
+        read_squad(path, reject=[].append)
+    assert str(path) in str(error.value)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(AlbertError, match="no such file"):
+        read_squad(tmp_path / "a.json")

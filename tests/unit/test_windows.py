@@ -1,0 +1,172 @@
+"""Questions and contexts as windows of tokens."""
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_albert.config import CLS_ID, SEP_ID, AlbertError, WindowConfig
+from keras_albert.data.squad import Answer, Question, read_squad
+from keras_albert.data.windows import make_windows, max_context, window_spans
+from keras_albert.text.alignment import Aligner
+from keras_albert.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.any_backend
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_vocab):
+    return Tokenizer(tiny_vocab)
+
+
+def question(context, answer=None, start=None, text="Who found the barn?"):
+    answers = ()
+    if answer:
+        start = context.index(answer) if start is None else start
+        answers = (Answer(answer, start),)
+    return Question("q1", text, context, answers, not answers)
+
+
+def test_spans():
+    assert window_spans(10, room=6, stride=3) == [(0, 6), (3, 9), (6, 10)]
+    assert window_spans(6, room=6, stride=3) == [(0, 6)]
+    assert window_spans(7, room=3, stride=5) == [(0, 3), (3, 6), (6, 7)]
+    assert window_spans(0, room=6, stride=3) == [(0, 0)]
+
+
+def test_max_context():
+    # 3 has 2 tokens on its poorer side, then 0; 4 has 1 in both: the first.
+    first, second = max_context([(0, 6), (3, 9)])
+    assert first.tolist() == [1, 1, 1, 1, 1, 0]
+    assert second.tolist() == [0, 0, 1, 1, 1, 1]
+    # A much longer window outweighs a little more context: 275 has 24 tokens
+    # on its poorer side in the first and 25 in the second, but 24 + 3.00 is
+    # more than 25 + 0.60; 276 has 23 and 26.
+    first, second = max_context([(0, 300), (250, 310)])
+    assert np.flatnonzero(first).tolist() == list(range(276))
+    assert np.flatnonzero(second).tolist() == list(range(26, 60))
+
+
+def test_tokens_and_marks(tokenizer):
+    context = "Élodie sold two hens. The fox found the old barn near Prague."
+    (answer,) = windows = make_windows(
+        tokenizer,
+        [question(context, "the old barn")],
+        WindowConfig(sequence_length=128, stride=8, query_length=64),
+    )
+    assert len(windows) == 1
+    query = tokenizer.encode("Who found the barn?")
+    body = tokenizer.encode(context)
+    tokens = [CLS_ID, *query, SEP_ID, *body, SEP_ID]
+    assert answer.token_ids.tolist() == tokens
+    assert answer.token_ids.dtype == np.int32
+    assert answer.context_start == len(query) + 2
+    segments = [0] * (len(query) + 2) + [1] * (len(body) + 1)
+    assert answer.segment_ids.tolist() == segments
+    p_mask = [0] + [1] * (len(query) + 1) + [0] * len(body) + [1]
+    assert answer.p_mask.tolist() == p_mask
+    assert answer.max_context.all()
+    marked = tokens[answer.start : answer.end + 1]
+    assert marked == tokenizer.encode("the old barn")
+    first, last = answer.start - answer.context_start, answer.end
+    last -= answer.context_start
+    assert context[answer.starts[first] : answer.ends[last]] == " the old barn"
+
+
+def test_long_context_is_read_in_windows(tokenizer):
+    context = "The fox found two hens. " * 6 + "A dog sold the old barn."
+    config = WindowConfig(sequence_length=40, stride=10, query_length=8)
+    asked = question(context, "the old barn")
+    windows = make_windows(tokenizer, [asked, asked], config)
+    half = len(windows) // 2
+    assert [w.question for w in windows] == [0] * half + [1] * half
+    query = tokenizer.encode(asked.text)[:8]
+    assert len(query) == 8 < len(tokenizer.encode(asked.text))
+    body = tokenizer.encode(context)
+    first, last = Aligner(tokenizer)(context).covering(
+        context.index("the old barn"), len(context) - 1
+    )
+    spans = window_spans(len(body), 40 - 8 - 3, 10)
+    assert len(spans) == half > 3
+    with_answer = 0
+    for window, (start, end) in zip(windows, spans, strict=False):
+        assert len(window.token_ids) <= 40
+        assert window.token_ids[10:-1].tolist() == body[start:end]
+        if start <= first and last < end:
+            with_answer += 1
+            assert window.start == first - start + 10
+            assert window.end == last - start + 10
+        else:  # all of it, or nothing
+            assert (window.start, window.end) == (0, 0)
+    assert 0 < with_answer < half
+    owners = sum(int(window.max_context.sum()) for window in windows[:half])
+    assert owners == len(body)
+
+
+def test_no_answer_is_marked_as_none(tokenizer):
+    (window,) = make_windows(tokenizer, [question("A dog.")], WindowConfig())
+    assert (window.start, window.end) == (0, 0)
+
+
+def test_context_that_vanishes_is_kept(tokenizer):
+    (window,) = make_windows(tokenizer, [question("\u0301")], WindowConfig())
+    assert window.token_ids[-2:].tolist() == [SEP_ID, SEP_ID]
+    assert len(window.starts) == len(window.max_context) == 0
+
+
+def test_answer_that_vanishes(tokenizer):
+    asked = [question("A dog. \ufeff", "\ufeff"), question("A dog.", "dog")]
+    with pytest.raises(AlbertError, match="question q1: nothing is left of"):
+        make_windows(tokenizer, asked, WindowConfig())
+    messages = []
+    (window,) = make_windows(tokenizer, asked, WindowConfig(), messages.append)
+    assert window.question == 1
+    assert len(messages) == 1
+
+
+def test_what_the_reference_drops_is_kept(tokenizer):
+    # It gives a question up where less than 80 % of the characters of its
+    # context can be matched; Hangul decomposes, so none of these can.
+    context = "서울은 대한민국의 수도이다."
+    matched = sum(char.isascii() for char in context)
+    assert matched < 0.8 * len(context)
+    (window,) = make_windows(
+        tokenizer, [question(context, "대한민국의")], WindowConfig()
+    )
+    start = window.starts[window.start - window.context_start]
+    end = window.ends[window.end - window.context_start]
+    assert context[start:end].strip() == "대한민국의"
+
+
+def test_context_of_100_000_characters(tokenizer, tmp_path):
+    context = "The fox found two hens. " * 4_200 + "A dog sold £9 of tea."
+    answer = {"text": "£9 of tea", "answer_start": context.index("£9")}
+    item = {"id": "1", "question": "What?", "answers": [answer]}
+    file = tmp_path / "long.json"
+    file.write_text(
+        json.dumps(
+            {"data": [{"paragraphs": [{"context": context, "qas": [item]}]}]}
+        )
+    )
+    assert len(context) > 100_000
+    windows = make_windows(tokenizer, read_squad(file), WindowConfig())
+    assert sum(w.max_context.sum() for w in windows) == len(
+        tokenizer.encode(context)
+    )
+    (marked,) = [w for w in windows if w.start]
+    start = marked.starts[marked.start - marked.context_start]
+    end = marked.ends[marked.end - marked.context_start]
+    assert context[start:end] == "£9 of tea"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sequence_length": 67}, "must be above `query_length` \\+ 3"),
+        ({"stride": 0}, "`stride` must be a positive integer"),
+        ({"query_length": -1}, "`query_length` must be a positive integer"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(AlbertError, match=message):
+        WindowConfig(**settings)
