@@ -1,0 +1,479 @@
+"""GLUE: tables of its files, targets, submissions, the paper's recipes."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_albert.config import AlbertError
+from keras_albert.data.glue import (
+    GLUE,
+    glue_targets,
+    glue_task,
+    read_glue,
+    write_submission,
+)
+from keras_albert.data.tables import Table
+from keras_albert.training.recipes import RECIPES
+
+pytestmark = pytest.mark.any_backend
+
+# The first line of each file, as the benchmark has it.
+HEADERS = {
+    "SST-2": "sentence label",
+    "MRPC": "Quality|#1 ID|#2 ID|#1 String|#2 String",
+    "STS-B": "index genre filename year old_index source1 source2 sentence1 "
+    "sentence2 score",
+    "QQP": "id qid1 qid2 question1 question2 is_duplicate",
+    "MNLI": "index promptID pairID genre sentence1_binary_parse "
+    "sentence2_binary_parse sentence1_parse sentence2_parse sentence1 "
+    "sentence2 label1 gold_label",
+    "QNLI": "index question sentence label",
+    "RTE": "index sentence1 sentence2 label",
+    "WNLI": "index sentence1 sentence2 label",
+}
+TEST_HEADERS = {
+    "CoLA": "index sentence",
+    "SST-2": "index sentence",
+    "MRPC": "index|#1 ID|#2 ID|#1 String|#2 String",
+    "STS-B": "index genre filename year old_index source1 source2 sentence1 "
+    "sentence2",
+    "QQP": "id question1 question2",
+    "MNLI": "index promptID pairID genre sentence1_binary_parse "
+    "sentence2_binary_parse sentence1_parse sentence2_parse sentence1 "
+    "sentence2",
+    "QNLI": "index question sentence",
+    "RTE": "index sentence1 sentence2",
+    "WNLI": "index sentence1 sentence2",
+    "AX": "index sentence1 sentence2",
+}
+
+
+def tabbed(header):
+    return header.replace("|" if "|" in header else " ", "\t")
+
+
+def write(folder, path, content):
+    path = folder / path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, str):
+        content = content.encode()
+    path.write_bytes(content)
+    return path
+
+
+def generated(folder, task, split, rows=6):
+    """A small file of the layout; every cell says where it stands."""
+    settings = GLUE[task]
+    file = settings.splits[split]
+    headers = HEADERS if file.submission is None else TEST_HEADERS
+    header = file.header or tabbed(headers[task]).split("\t")
+    labels = settings.labels or ("0", "3.75", "5.000")
+    lines = [] if file.header else ["\t".join(header)]
+    for i in range(rows):
+        cells = [f"{name} {i}" for name in header]
+        if settings.index in header:
+            cells[header.index(settings.index)] = str(100 + i)
+        if settings.columns.label in header:
+            column = header.index(settings.columns.label)
+            cells[column] = labels[i % len(labels)]
+        lines.append("\t".join(cells))
+    write(folder, file.path, "\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("task", "split"),
+    [(task, split) for task, value in GLUE.items() for split in value.splits],
+)
+def test_every_layout(tmp_path, task, split):
+    generated(tmp_path, task, split)
+    table, skipped = read_glue(tmp_path, task, split, any_size=True)
+    settings = GLUE[task]
+    columns = settings.columns
+    assert skipped == []
+    assert table.texts == [f"{columns.text} {i}" for i in range(6)]
+    if columns.pair:
+        assert table.pairs == [f"{columns.pair} {i}" for i in range(6)]
+    else:
+        assert table.pairs is None
+    headless = settings.splits[split].header is not None
+    assert table.lines == list(range(2 - headless, 8 - headless))
+    if settings.submission_of(split):
+        assert table.labels is None
+        assert [row[settings.index] for row in table.rows] == [
+            str(100 + i) for i in range(6)
+        ]
+        return
+    labels = settings.labels or ("0", "3.75", "5.000")
+    assert table.labels == [labels[i % len(labels)] for i in range(6)]
+    targets = glue_targets(task, table)
+    if settings.labels is None:
+        assert targets.dtype == "float32"
+        assert targets.tolist() == [0, 3.75, 5] * 2
+    else:
+        assert targets.dtype == "int32"
+        assert targets.tolist() == [i % len(labels) for i in range(6)]
+
+
+def test_the_table_of_tasks():
+    assert len(GLUE) == 10
+    submissions = {
+        value.submission_of(split)
+        for value in GLUE.values()
+        for split in value.test_splits
+    }
+    names = ["AX", "CoLA", "MNLI-m", "MNLI-mm", "MRPC", "QNLI", "QQP", "RTE"]
+    names += ["SST-2", "STS-B", "WNLI"]
+    assert submissions == {f"{name}.tsv" for name in names}
+    assert GLUE["MNLI"].dev_splits == ("dev_matched", "dev_mismatched")
+    assert GLUE["AX"].dev_splits == ()
+    # Lines of a whole submission, which has eleven headers more.
+    assert (
+        sum(
+            value.splits[split].sizes[0]
+            for value in GLUE.values()
+            for split in value.test_splits
+        )
+        == 426_320 - 11
+    )
+    with pytest.raises(AlbertError, match="must be one of 'CoLA', 'SST-2'"):
+        glue_task("cola")
+
+
+def read_cola(folder, content, split="dev", **options):
+    write(folder, GLUE["CoLA"].splits[split].path, content)
+    options = {"any_size": True, **options}
+    return read_glue(folder, "CoLA", split, **options)
+
+
+def test_what_looks_like_a_line_or_a_quote_is_text(tmp_path):
+    r"""`str.splitlines` would cut at \x0b, \x85, \u2028; `csv` at a quote."""
+    text = "a \"b\x0b\x0c\x1c\x1d\x1e\x85 \u2028\u2029c\rd'' \""
+    content = f"\ufeffs\t1\t\t{text}\r\n\ns\t0\t*\t \x85x \n"
+    table, _ = read_cola(tmp_path, content)
+    assert table.texts == [text, " \x85x "]
+    assert table.labels == ["1", "0"]
+    assert table.lines == [1, 3]
+
+
+@settings(deadline=None)
+@given(
+    texts=st.lists(
+        st.text(
+            st.characters(exclude_categories=["Cs"], exclude_characters="\t\n"),
+            min_size=1,
+        ).filter(lambda text: text.strip() and not text.endswith("\r")),
+        min_size=1,
+    ),
+    mark=st.booleans(),
+    end=st.booleans(),
+)
+def test_no_row_is_lost(tmp_path_factory, texts, mark, end):
+    folder = tmp_path_factory.mktemp("glue", numbered=True)
+    lines = "\n".join(f"s\t{i % 2}\t\t{text}" for i, text in enumerate(texts))
+    content = "\ufeff" * mark + lines + "\n" * end
+    table, skipped = read_cola(folder, content)
+    assert table.texts == texts
+    assert skipped == []
+
+
+GOOD = "s\t1\t\tfine"
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (b"s\t1\tshort", r"expected 4 fields \(source, label.*Received: 3"),
+        (b"s\t1\t\tlong\t", r"expected 4 fields.*Received: 5"),
+        (b"s\t1\t\t\xff", "not UTF-8 text"),
+        (b"s\t1\t\t ", "the text in column `sentence` is empty"),
+        (b"\t\t\t", "the text in column `sentence` is empty"),
+        (b"s\t2\t\tx", "unknown label '2'. Expected one of '0', '1'"),
+        (b"s\t\t\tx", "unknown label ''"),
+    ],
+)
+def test_bad_rows(tmp_path, bad, message):
+    content = b"\n".join([GOOD.encode(), bad, GOOD.encode()])
+    with pytest.raises(AlbertError, match=rf"dev\.tsv:2: {message}") as error:
+        read_cola(tmp_path, content)
+    assert "--skip-bad" in str(error.value)
+    table, skipped = read_cola(tmp_path, content, skip_bad=True)
+    assert table.lines == [1, 3]
+    (fault,) = skipped
+    assert "dev.tsv:2: " in fault and "--skip-bad" not in fault
+
+
+@pytest.mark.parametrize("label", ["5.01", "-0.1", "nan", "similar"])
+def test_a_similarity_is_a_number_from_0_to_5(tmp_path, label):
+    generated(tmp_path, "STS-B", "dev")
+    path = tmp_path / "STS-B" / "dev.tsv"
+    path.write_text(path.read_text().replace("3.75", label, 1))
+    with pytest.raises(AlbertError, match=r":3: unknown label.*from 0 to 5"):
+        read_glue(tmp_path, "STS-B", "dev", any_size=True)
+
+
+def test_a_test_split_keeps_every_row(tmp_path):
+    content = "index\tsentence\n0\tx\n1\n"
+    with pytest.raises(AlbertError, match=r":3: expected 2.*Get the file"):
+        read_cola(tmp_path, content, "test", skip_bad=True)
+
+
+def test_files_that_are_something_else(tmp_path):
+    with pytest.raises(AlbertError, match=r"RTE/dev\.tsv: no such file.*GLUE"):
+        read_glue(tmp_path, "RTE", "dev")
+    with pytest.raises(AlbertError, match="`split` must be one of 'train'"):
+        read_glue(tmp_path, "RTE", "validation")
+    write(tmp_path, "RTE/dev.tsv", "index\tsentence1\tsentence2\n0\ta\tb\n")
+    with pytest.raises(AlbertError, match=r"no column `label`\. The"):
+        read_glue(tmp_path, "RTE", "dev")
+    write(tmp_path, "RTE/test.tsv", "sentence1\tsentence2\na\tb\n")
+    with pytest.raises(AlbertError, match="no column `index`"):
+        read_glue(tmp_path, "RTE", "test")
+    write(tmp_path, "RTE/train.tsv", b"\xff\xfei\0")
+    with pytest.raises(AlbertError, match=r"train\.tsv:1: UTF-16"):
+        read_glue(tmp_path, "RTE", "train", skip_bad=True)
+    write(tmp_path, "RTE/dev.tsv", "index\tsentence1\tsentence2\tlabel\n")
+    with pytest.raises(AlbertError, match="no rows"):
+        read_glue(tmp_path, "RTE", "dev", any_size=True)
+
+
+@pytest.fixture
+def wnli_of_four(monkeypatch):
+    """A task whose dev file is said to have 4 or 7 rows."""
+    file = dataclasses.replace(GLUE["WNLI"].splits["dev"], sizes=(4, 7))
+    monkeypatch.setitem(GLUE["WNLI"].splits, "dev", file)
+
+
+@pytest.mark.parametrize("rows", [3, 4, 5, 6, 7, 8])
+def test_sizes(tmp_path, wnli_of_four, rows):
+    generated(tmp_path, "WNLI", "dev", rows)
+    if rows in (4, 7):
+        table, _ = read_glue(tmp_path, "WNLI", "dev")
+        assert len(table.rows) == rows
+        return
+    with pytest.raises(AlbertError, match=rf"4 or 7 rows.*Received: {rows}\."):
+        read_glue(tmp_path, "WNLI", "dev")
+    read_glue(tmp_path, "WNLI", "dev", any_size=True)
+
+
+@pytest.mark.parametrize(
+    ("good", "empty", "broken", "fits"),
+    [
+        (4, 0, 2, True),  # the broken ones are halves of a fifth row
+        (3, 1, 5, True),  # an empty text is a row of the published file
+        (2, 0, 1, False),
+        (2, 0, 2, True),
+        (5, 0, 1, False),
+        (3, 2, 1, False),
+    ],
+)
+def test_sizes_where_rows_are_left_out(
+    tmp_path, wnli_of_four, good, empty, broken, fits
+):
+    lines = ["index\tsentence1\tsentence2\tlabel"]
+    lines += ["0\ta\tb\t1"] * good + ["0\ta\t\t1"] * empty + ["0\ta"] * broken
+    write(tmp_path, "WNLI/dev.tsv", "\n".join(lines))
+    if not fits:
+        with pytest.raises(AlbertError, match="expected 4 or 7 rows"):
+            read_glue(tmp_path, "WNLI", "dev", skip_bad=True)
+        return
+    table, skipped = read_glue(tmp_path, "WNLI", "dev", skip_bad=True)
+    assert len(table.rows) == good
+    assert len(skipped) == empty + broken
+
+
+# Submissions.
+
+
+def table_of(task, indices):
+    rows = [{GLUE[task].index: str(index)} for index in indices]
+    return Table(["x"] * len(rows), None, None, rows, [])
+
+
+def submitted(path):
+    lines = path.read_text(encoding="utf-8").split("\n")
+    assert lines.pop() == ""
+    return [tuple(line.split("\t")) for line in lines]
+
+
+def test_submission_of_classes(tmp_path):
+    table = table_of("MNLI", [7, 3, 5])
+    path = write_submission(
+        tmp_path / "new",
+        "MNLI",
+        "test_mismatched",
+        table,
+        np.array([2, 0, 1], "int32"),
+    )
+    assert path == tmp_path / "new" / "MNLI-mm.tsv"
+    assert submitted(path) == [
+        ("index", "prediction"),
+        ("7", "neutral"),
+        ("3", "contradiction"),
+        ("5", "entailment"),
+    ]
+    assert [file.name for file in path.parent.iterdir()] == ["MNLI-mm.tsv"]
+
+
+def test_submission_of_similarities(tmp_path):
+    table = table_of("STS-B", range(4))
+    path = write_submission(
+        tmp_path, "STS-B", "test", table, [-0.2, 5.7, 2.71828, np.float32(3)]
+    )
+    assert submitted(path)[1:] == [
+        ("0", "0.000"),
+        ("1", "5.000"),
+        ("2", "2.718"),
+        ("3", "3.000"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("task", "split", "predictions", "message"),
+    [
+        ("RTE", "dev", [0, 1], "`split` must be one of 'test'"),
+        ("RTE", "test", [0], "one for each of the 2 rows of RTE. Received: 1"),
+        ("RTE", "test", [0, 2], "class indices from 0 to 1. Received: 2"),
+        ("RTE", "test", [0, 0.5], "class indices from 0 to 1. Received: 0.5"),
+        ("RTE", "test", [0, -1], "class indices from 0 to 1. Received: -1"),
+        ("STS-B", "test", [0, np.nan], "finite numbers. Received: nan"),
+    ],
+)
+def test_submissions_that_are_none(tmp_path, task, split, predictions, message):
+    with pytest.raises(AlbertError, match=message):
+        write_submission(
+            tmp_path, task, split, table_of(task, [0, 1]), predictions
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_index_counts_once(tmp_path):
+    with pytest.raises(AlbertError, match="twice in its column `id`"):
+        write_submission(
+            tmp_path, "QQP", "test", table_of("QQP", [4, 4]), [0, 1]
+        )
+
+
+# Real files.
+
+
+@pytest.mark.parametrize(
+    ("task", "split", "labels", "first", "last"),
+    [
+        ("CoLA", "train", {"0": 2528, "1": 6023}, "Our fr", "Christmas?"),
+        ("CoLA", "dev", {"0": 322, "1": 721}, "The sa", "about himself."),
+        ("SST-2", "train", {"0": 29780, "1": 37569}, "hide n", "the title . "),
+        ("SST-2", "dev", {"0": 428, "1": 444}, "it 's ", "improved upon . ' "),
+        ("MRPC", "train", {"0": 1194, "1": 2474}, "Amrozi", "'s close ."),
+        ("MRPC", "dev", {"0": 129, "1": 279}, "He sai", "alien ideology ' ."),
+        (
+            "RTE",
+            "train",
+            {"entailment": 1249, "not_entailment": 1241},
+            "No Wea",
+            "her territory directly.",
+        ),
+        (
+            "RTE",
+            "dev",
+            {"entailment": 146, "not_entailment": 131},
+            "Dana R",
+            'his political opinions."',
+        ),
+    ],
+)
+def test_published_files(data_folder, task, split, labels, first, last):
+    table, skipped = read_glue(data_folder / "glue", task, split)
+    assert skipped == []
+    assert collections.Counter(table.labels) == labels
+    assert table.texts[0].startswith(first)
+    assert table.texts[-1].endswith(last)
+    assert len(table.texts) in GLUE[task].splits[split].sizes
+    assert np.bincount(glue_targets(task, table)).tolist() == [
+        labels[name] for name in GLUE[task].labels
+    ]
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_published_similarities(data_folder, split):
+    table, _ = read_glue(data_folder / "glue", "STS-B", split)
+    scores = glue_targets("STS-B", table)
+    assert len(scores) == {"train": 5749, "dev": 1500}[split]
+    assert (scores.min(), scores.max()) == (0, 5)
+    # The last column, as any reader of bytes finds it.
+    path = data_folder / "glue" / "STS-B" / f"{split}.tsv"
+    cells = path.read_bytes().rstrip(b"\n").replace(b"\n", b"\t").split(b"\t")
+    assert len(cells) == 10 * (len(scores) + 1)
+    assert scores.tolist() == np.array(cells[19::10], "float32").tolist()
+
+
+def test_mrpc_keeps_its_mark_and_quotes(data_folder):
+    """The dev file begins with a byte order mark; 16 lines have odd quotes."""
+    path = data_folder / "glue" / "MRPC" / "dev.tsv"
+    lines = path.read_bytes().split(b"\n")
+    assert lines[0].startswith(b"\xef\xbb\xbfQuality")
+    assert sum(line.count(b'"') % 2 for line in lines) == 16
+    table, _ = read_glue(data_folder / "glue", "MRPC", "dev")
+    assert len(table.texts) == 408
+    assert list(table.rows[0]) == ["#1 String", "#2 String", "Quality"]
+    quotes = sum(text.count('"') for text in table.texts + table.pairs)
+    assert quotes == path.read_bytes().count(b'"')
+
+
+# The paper's recipes.
+
+
+def test_recipes_are_of_the_tasks():
+    assert RECIPES.keys() >= GLUE.keys() - {"AX"}
+    assert RECIPES.keys() - GLUE.keys() == {
+        "SQuAD-1.1",
+        "SQuAD-2.0",
+        "RACE",
+        "RACE-v2",
+    }
+    assert {name for name, recipe in RECIPES.items() if recipe.start} == {
+        "RTE",
+        "STS-B",
+        "MRPC",
+    }
+    for recipe in RECIPES.values():
+        assert recipe.warmup_steps < recipe.steps
+        assert recipe.classifier_dropout == 0.1
+        assert recipe.start in (None, "MNLI")
+
+
+def test_recipes_are_the_papers():
+    """Sums over Table 14's rows, and how many epochs its steps are."""
+    paper = {k: v for k, v in RECIPES.items() if k != "RACE-v2"}
+    assert sum(recipe.steps for recipe in paper.values()) == 114_374
+    assert sum(recipe.warmup_steps for recipe in paper.values()) == 8_605
+    assert {k for k, v in paper.items() if v.dropout} == {
+        "QQP",
+        "RTE",
+        "WNLI",
+        "RACE",
+    }
+    assert {k: v.sequence_length for k, v in paper.items()} == {
+        **dict.fromkeys(paper, 512),
+        "SQuAD-1.1": 384,
+    }
+    epochs = {
+        name: RECIPES[name].steps
+        * RECIPES[name].batch_size
+        / GLUE[name].splits["train"].sizes[0]
+        for name in GLUE.keys() - {"AX"}
+    }
+    assert {k: round(v, 1) for k, v in epochs.items()} == {
+        "CoLA": 10.0,
+        "STS-B": 10.0,
+        "SST-2": 9.9,
+        "MNLI": 3.3,
+        "QNLI": 10.1,
+        "QQP": 4.9,
+        "RTE": 10.3,
+        "MRPC": 7.0,
+        "WNLI": 50.4,
+    }

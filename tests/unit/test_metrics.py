@@ -1,0 +1,331 @@
+"""Metrics by hand, beside scikit-learn and SciPy, and where none is defined."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn import metrics as sk
+
+from keras_albert.config import AlbertError
+from keras_albert.data.glue import GLUE
+from keras_albert.training import metrics
+from keras_albert.training.metrics import (
+    Scores,
+    accuracy_by,
+    class_report,
+    draw_confusion,
+    glue_average,
+    glue_scores,
+    joined,
+    measure,
+    multilabel_scores,
+    report_text,
+)
+
+pytestmark = pytest.mark.any_backend
+
+# Of 7 ones 4 are found, and 2 of 6 zeros are taken for ones.
+EXPECTED = [1] * 7 + [0] * 6
+PREDICTED = [1, 1, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0]
+
+
+def test_classes_by_hand():
+    scores = measure(["accuracy", "f1", "matthews"], EXPECTED, PREDICTED)
+    assert scores.values == {
+        "accuracy": pytest.approx(8 / 13),
+        "f1": pytest.approx(2 * 4 / (2 * 4 + 2 + 3)),
+        "matthews": pytest.approx(
+            (4 * 4 - 2 * 3) / math.sqrt((4 + 2) * (4 + 3) * (4 + 2) * (4 + 3))
+        ),
+    }
+    assert scores.remarks == ()
+    assert scores.score == pytest.approx((8 / 13 + 8 / 13 + 10 / 42) / 3)
+
+
+def test_matthews_of_three_classes_by_hand():
+    """R_3 of [[2, 1, 0], [0, 2, 0], [1, 0, 3]]: (7 * 9 - 3 * 3 - 3 * 2 -
+    3 * 4) / sqrt((81 - 27) * (81 - 29))."""
+    expected = [0, 0, 0, 1, 1, 2, 2, 2, 2]
+    predicted = [0, 0, 1, 1, 1, 0, 2, 2, 2]
+    scores = measure(["matthews"], expected, predicted)
+    assert scores.score == pytest.approx(36 / math.sqrt(54 * 52))
+
+
+def test_correlations_by_hand():
+    """Ranks 1, 2, 3.5, 3.5 and 2, 1, 3, 4: covariance 3.5, variances 4.5, 5."""
+    expected = np.array([0, 1, 2, 2], "float32")
+    predicted = np.array([0.5, 0.25, 3, 4], "float32")
+    scores = measure(["pearson", "spearman"], expected, predicted)
+    a = np.array([-1.25, -0.25, 0.75, 0.75])
+    b = np.array([0.5, 0.25, 3, 4]) - 7.75 / 4
+    assert scores.values == {
+        "pearson": pytest.approx(a @ b / math.sqrt((a @ a) * (b @ b))),
+        "spearman": pytest.approx(3.5 / math.sqrt(4.5 * 5)),
+    }
+
+
+pairs_of_bits = st.lists(
+    st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=40
+)
+
+
+@settings(deadline=None)
+@given(pairs_of_bits)
+@pytest.mark.filterwarnings("ignore:A single label")
+def test_classes_are_those_of_scikit_learn(pairs):
+    expected, predicted = np.array(pairs, int).T
+    scores = measure(["accuracy", "f1", "matthews"], expected, predicted)
+    assert scores.values == {
+        "accuracy": pytest.approx(sk.accuracy_score(expected, predicted)),
+        "f1": pytest.approx(sk.f1_score(expected, predicted, zero_division=0)),
+        "matthews": pytest.approx(sk.matthews_corrcoef(expected, predicted)),
+    }
+    constant = len(set(expected)) == 1 or len(set(predicted)) == 1
+    assert any("matthews" in each for each in scores.remarks) == constant
+
+
+numbers = st.integers(0, 20).map(lambda n: n / 4)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(numbers, numbers), min_size=2, max_size=30))
+def test_correlations_are_those_of_scipy(pairs):
+    doubles = np.array(pairs).T
+    expected, predicted = doubles.astype("float32")
+    scores = measure(["pearson", "spearman"], expected, predicted)
+    if np.ptp(expected) and np.ptp(predicted):
+        assert scores.remarks == ()
+        assert scores.values == {
+            "pearson": pytest.approx(stats.pearsonr(*doubles)[0], abs=1e-9),
+            "spearman": pytest.approx(stats.spearmanr(*doubles)[0], abs=1e-9),
+        }
+    else:
+        assert scores.values == {"pearson": 0, "spearman": 0}
+        assert len(scores.remarks) == 2
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected", "predicted", "reason"),
+    [
+        ("matthews", [0, 1, 1], [1, 1, 1], "all predictions are 1"),
+        ("matthews", [0, 0, 0], [0, 1, 0], "all labels are 0"),
+        ("f1", [0, 0], [0, 0], "class 1 neither occurs nor is predicted"),
+        ("pearson", [1.0, 2.0], [2.5, 2.5], "all predictions are 2.5"),
+        ("spearman", [1.0, 2.0], [2.5, 2.5], "all predictions are 2.5"),
+        ("pearson", [3.0, 3.0], [1.0, 2.5], "all labels are 3"),
+        ("pearson", [3.0], [1.0], "all predictions are 1"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_what_is_not_defined_is_0_and_said(metric, expected, predicted, reason):
+    scores = measure(["accuracy", metric], expected, predicted)
+    assert scores.values[metric] == 0
+    (remark,) = scores.remarks
+    assert remark == f"{metric} is not defined ({reason}) and set to 0"
+
+
+@pytest.mark.filterwarnings("error")
+def test_rounding_errors_are_no_predictions():
+    """A regression that collapsed: float32 neighbours of one number."""
+    predicted = np.nextafter(np.float32(2.5), np.array([9, 0, 9, 0], "float32"))
+    assert len(set(predicted.tolist())) == 2
+    scores = measure(["pearson"], [1.0, 2.0, 3.0, 1.0], predicted)
+    assert scores.values == {"pearson": 0}
+    assert scores.remarks
+
+
+@pytest.mark.filterwarnings("error")
+def test_f1_of_a_class_never_predicted_is_0_without_a_remark():
+    assert measure(["f1"], [0, 1], [0, 0]) == Scores({"f1": 0.0})
+
+
+@pytest.mark.parametrize(
+    ("names", "expected", "predicted", "message"),
+    [
+        (["recall"], [0], [0], "`metrics` must be one of 'accuracy', 'f1'"),
+        (["f1"], [0, 1], [0], r"equally many.*\(2,\) and \(1,\)"),
+        (["f1"], [], [], "one or more"),
+        (["f1"], [[0]], [[0]], "with 1 axis"),
+        (["pearson"], [0.0, 1.0], [0.5, np.nan], "finite.*learning rate"),
+        (["pearson"], [0.0, 1.0], [0.5, np.inf], "finite.*learning rate"),
+    ],
+)
+def test_what_cannot_be_measured(names, expected, predicted, message):
+    with pytest.raises(AlbertError, match=message):
+        measure(names, expected, predicted)
+
+
+# The benchmark.
+
+
+def test_tasks_have_known_metrics():
+    known = {name for task in GLUE.values() for name in task.metrics}
+    assert known == metrics._METRICS.keys()
+
+
+def test_mrpc_and_mnli():
+    scores = glue_scores("MRPC", {"dev": (EXPECTED, PREDICTED)})
+    assert list(scores.values) == ["accuracy", "f1"]
+    assert scores.score == pytest.approx(8 / 13)
+    scores = glue_scores(
+        "MNLI",
+        {
+            "dev_matched": ([0, 1, 2, 2], [0, 1, 2, 0]),
+            "dev_mismatched": ([0, 1], [1, 1]),
+        },
+    )
+    assert scores.values == {
+        "matched_accuracy": 0.75,
+        "mismatched_accuracy": 0.5,
+    }
+    assert scores.score == 0.625
+    with pytest.raises(AlbertError, match="dev_matched, dev_mismatched of"):
+        glue_scores("MNLI", {"dev": ([0], [0])})
+    with pytest.raises(AlbertError, match="AX is measured on none"):
+        glue_scores("AX", {"test": ([0], [0])})
+
+
+def test_parts_keep_their_remarks():
+    parts = {"a": Scores({"f1": 0.0}, ("x",)), "b": Scores({"f1": 0.5})}
+    assert joined(parts) == Scores({"a_f1": 0.0, "b_f1": 0.5}, ("a: x",))
+
+
+def test_the_average_has_nine_tasks():
+    names = [name for name in GLUE if name != "AX"]
+    scores = {name: i / 10 for i, name in enumerate(names)}
+    assert glue_average(scores) == pytest.approx(0.4)
+    with pytest.raises(AlbertError, match=r"average is of CoLA.*Received: AX"):
+        glue_average({"AX": 0.5})
+
+
+def test_accuracy_of_schools():
+    levels = ["high", "middle", "high", "high"]
+    found = accuracy_by(levels, [0, 1, 2, 3], [0, 0, 2, 1])
+    assert found == {"high": pytest.approx(2 / 3), "middle": 0.0, "all": 0.5}
+    with pytest.raises(AlbertError, match="1 groups, 2 examples"):
+        accuracy_by(["high"], [0, 1], [0, 1])
+
+
+# Several labels, and each class.
+
+
+@pytest.mark.filterwarnings("error")
+def test_several_labels_by_hand():
+    """Labels with (found, too many, missed) (1, 1, 0), (0, 0, 2), none."""
+    expected = [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
+    predicted = np.array([[1, 0, 0], [1, 0, 0], [0, 0, 0]], "float32")
+    scores = multilabel_scores(expected, predicted)
+    assert scores.values == {
+        "micro_f1": pytest.approx(2 / (2 + 1 + 2)),
+        "macro_f1": pytest.approx((2 / 3 + 0 + 0) / 3),
+    }
+    assert scores.remarks[0].startswith("1 labels neither occur")
+    nothing = multilabel_scores([[0, 0]], [[0, 0]])
+    assert nothing.values == {"micro_f1": 0, "macro_f1": 0}
+
+
+def test_several_labels_are_decided():
+    with pytest.raises(AlbertError, match=r"0 or 1\. Received: 0\.25"):
+        multilabel_scores([[0, 1]], [[0.25, 0.7]])
+    with pytest.raises(AlbertError, match="with 2 axes"):
+        multilabel_scores([0, 1], [0, 1])
+
+
+LABELS = ("cat", "dog", "ox")
+TRUE = [0] * 5 + [1] * 3
+FOUND = [0, 0, 0, 1, 1, 1, 1, 0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_each_class_by_hand():
+    """No ox: nothing is divided by nothing."""
+    report = class_report(TRUE, FOUND, LABELS)
+    assert report.confusion.tolist() == [[3, 2, 0], [1, 2, 0], [0, 0, 0]]
+    assert report.precision.tolist() == [3 / 4, 2 / 4, 0]
+    assert report.recall.tolist() == [3 / 5, pytest.approx(2 / 3), 0]
+    assert report.f1.tolist() == [
+        pytest.approx(6 / 9),
+        pytest.approx(4 / 7),
+        0,
+    ]
+    assert report.counts.tolist() == [5, 3, 0]
+    as_dict = report.as_dict()
+    assert as_dict["confusion"] == report.confusion.tolist()
+    assert as_dict["classes"][1] == {
+        "label": "dog",
+        "precision": 0.5,
+        "recall": pytest.approx(2 / 3),
+        "f1": pytest.approx(4 / 7),
+        "count": 3,
+    }
+    with pytest.raises(AlbertError, match=r"`predicted` .*to 2.*0 to 3"):
+        class_report([0, 0], [0, 3], LABELS)
+
+
+def test_report_for_a_reader():
+    assert report_text(class_report(TRUE, FOUND, LABELS)).split("\n") == [
+        "label  precision  recall     F1  examples",
+        "cat        0.750   0.600  0.667         5",
+        "dog        0.500   0.667  0.571         3",
+        "ox         0.000   0.000  0.000         0",
+        "",
+        "expected in rows, predicted in columns",
+        "           1  2  3",
+        " 1  cat    3  2  0",
+        " 2  dog    1  2  0",
+        " 3  ox     0  0  0",
+    ]
+
+
+def test_many_classes_show_what_is_confused():
+    labels = [f"class{i}" for i in range(13)]
+    expected = [*range(13), 4, 4, 4, 7]
+    predicted = [*range(13), 5, 5, 2, 8]
+    lines = report_text(class_report(expected, predicted, labels)).split("\n")
+    assert lines[15:] == [
+        "most often confused (expected -> predicted)",
+        "class4 -> class5: 2",
+        "class4 -> class2: 1",
+        "class7 -> class8: 1",
+    ]
+
+
+def test_picture_shows_the_shares(tmp_path):
+    image = pytest.importorskip("matplotlib.image")
+    path = tmp_path / "confusion.png"
+
+    def darkest(predicted):
+        """Where most of the darkest blue is: (row, column) of four."""
+        draw_confusion(class_report([0, 1], predicted, ["$a", "b$"]), path)
+        picture = image.imread(path)[..., :3]
+        dark = (picture.max(-1) < 0.45) & (picture[..., 2] > 0.3)
+        rows, columns = np.nonzero(dark[:, : int(0.8 * dark.shape[1])])
+        return rows.mean(), columns.mean(), len(rows)
+
+    (right_row, right_column, right), (row, column, count) = (
+        darkest([0, 0]),
+        darkest([1, 1]),
+    )
+    assert min(right, count) > 1000
+    assert column > right_column + 50, "the second column is the predicted one"
+    assert row == pytest.approx(right_row, abs=20)
+    assert [file.name for file in tmp_path.iterdir()] == ["confusion.png"]
+
+
+def test_pictures_of_many_classes_have_no_counts(tmp_path):
+    pytest.importorskip("matplotlib")
+    classes = range(metrics.MOST_DRAWN_COUNTS + 1)
+    labels = list(map(str, classes))
+    path = tmp_path / "many.png"
+    draw_confusion(class_report(classes, classes, labels), path)
+    assert path.stat().st_size > 1000
+
+
+def test_pictures_need_matplotlib(tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics, "can_draw", lambda: False)
+    with pytest.raises(AlbertError, match=r"keras-albert\[plots\]"):
+        draw_confusion(class_report(TRUE, FOUND, LABELS), tmp_path / "a.png")
+    assert list(tmp_path.iterdir()) == []

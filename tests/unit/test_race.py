@@ -1,0 +1,276 @@
+"""RACE: passages and questions from its files, and what the model reads."""
+
+import collections
+import json
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+
+from keras_albert.config import CLS_ID, SEP_ID, AlbertConfig, AlbertError
+from keras_albert.data import race
+from keras_albert.data.race import read_race
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.classification import AlbertForMultipleChoice
+from keras_albert.text.normalization import normalize
+from keras_albert.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.any_backend
+
+
+def passage(name="p", count=2, **changes):
+    letters = "DCBA"
+    return {
+        "id": f"{name}.txt",
+        "article": f"The article of {name}.",
+        "questions": [f"{name}: which is {i}?" for i in range(count)],
+        "options": [[f"{i}{x}" for x in "wxyz"] for i in range(count)],
+        "answers": [letters[i % 4] for i in range(count)],
+        **changes,
+    }
+
+
+def write(folder, split="dev", middle=(), high=()):
+    """Passages or bytes as files 0.txt, 1.txt ... of the two schools."""
+    for level, passages in (("middle", middle), ("high", high)):
+        (folder / split / level).mkdir(parents=True, exist_ok=True)
+        for number, content in enumerate(passages):
+            if isinstance(content, dict):
+                content = json.dumps(content).encode()
+            (folder / split / level / f"{number}.txt").write_bytes(content)
+    return folder
+
+
+def test_the_original_layout(tmp_path):
+    marked = b"\xef\xbb\xbf" + json.dumps(passage("b")).encode()
+    write(tmp_path, middle=[passage("a", 3), marked], high=[passage("c", 1)])
+    (tmp_path / "dev" / "high" / "notes.md").write_text("no passage")
+    found, skipped = read_race(tmp_path, "dev")
+    assert skipped == []
+    assert found.ids == [
+        *("a.txt-1", "a.txt-2", "a.txt-3", "b.txt-1", "b.txt-2", "c.txt-1")
+    ]
+    assert found.levels == ["middle"] * 5 + ["high"]
+    assert found.contexts == [f"The article of {name}." for name in "aaabbc"]
+    assert found.questions[3] == "b: which is 0?"
+    assert found.choices[4] == ["1w", "1x", "1y", "1z"]
+    assert found.answers.tolist() == [3, 2, 1, 3, 2, 3]
+    assert found.answers.dtype == "int32"
+    assert found.texts() == {
+        "context": found.contexts,
+        "question": found.questions,
+        "choices": found.choices,
+    }
+
+
+def test_all_passages_in_one_file(tmp_path):
+    passages = [passage("a"), passage("b", 1)]
+    write(tmp_path, middle=passages, high=[passage("c")])
+    separate, _ = read_race(tmp_path, "dev")
+    lines = "\n\n".join(json.dumps(each) for each in passages) + "\n"
+    (tmp_path / "dev" / "middle" / "all.txt").write_text(lines)
+    together, _ = read_race(tmp_path, "dev")
+    assert together.ids == separate.ids, "not twice"
+    assert together.texts() == separate.texts()
+
+
+def test_answers_are_optional(tmp_path):
+    unanswered = passage("a", 2)
+    del unanswered["answers"]
+    write(tmp_path, middle=[unanswered], high=[passage("b", 1, answers=[None])])
+    with pytest.raises(AlbertError, match=r"0\.txt:1: .*Missing: answers"):
+        read_race(tmp_path, "dev")
+    found, _ = read_race(tmp_path, "dev", need_answers=False)
+    assert found.answers is None
+    assert found.ids == ["a.txt-1", "a.txt-2", "b.txt-1"]
+
+
+def test_blanks_of_other_widths():
+    """All that NFKD makes "_": the reference looks for it after NFKD."""
+    blanks = {
+        chr(code)
+        for code in range(sys.maxunicode + 1)
+        if "_" in unicodedata.normalize("NFKD", chr(code))
+    }
+    assert blanks == {"_", *map(chr, race._BLANKS)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"article": " \n"}, "the article is empty"),
+        ({"article": ["x"]}, "the article must be a text"),
+        ({"questions": "which?"}, "questions, options, answers must be lists"),
+        ({"questions": ["one?"]}, "as many of each: 1 questions, 2 options"),
+        ({"answers": ["A"] * 3}, "2 questions, 2 options, 3 answers"),
+    ],
+)
+def test_bad_passages(tmp_path, changes, message):
+    write(tmp_path, middle=[passage("a")], high=[passage("b", **changes)])
+    place = r"high.0\.txt:1: .*"
+    with pytest.raises(AlbertError, match=place + message) as error:
+        read_race(tmp_path, "dev")
+    assert "--skip-bad" in str(error.value)
+    found, skipped = read_race(tmp_path, "dev", skip_bad=True)
+    assert found.ids == ["a.txt-1", "a.txt-2"]
+    assert len(skipped) == 1 and "--skip-bad" not in skipped[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[]", "expected a JSON object. Received: \\[\\]"),
+        (b"{}", "Missing: article, questions, options, answers"),
+        (b"\xff\xfe{", "UTF-16"),
+        (b'{"article": "caf\xe9"}', "not UTF-8"),
+    ],
+)
+def test_files_that_are_no_passage(tmp_path, content, message):
+    write(tmp_path, middle=[passage("a"), content], high=[passage("b")])
+    with pytest.raises(AlbertError, match=rf"middle.1\.txt:1: .*{message}"):
+        read_race(tmp_path, "dev")
+    found, skipped = read_race(tmp_path, "dev", skip_bad=True)
+    assert len(found.ids) == 4
+    assert len(skipped) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"questions": ["fine?", ""]}, "the question is empty"),
+        ({"options": [list("wxyz"), list("wxy")]}, "a list of 4 options"),
+        ({"options": [list("wxyz"), "wxyz"]}, "a list of 4 options"),
+        ({"options": [list("wxyz"), list("wx z")]}, "the option C is empty"),
+        ({"options": [list("wxyz"), [*"wxy", 5]]}, "the option D must be a"),
+        ({"answers": ["A", "E"]}, "one of A, B, C, D. Received: 'E'"),
+        ({"answers": ["A", "AB"]}, "one of A, B, C, D. Received: 'AB'"),
+        ({"answers": ["A", 1]}, "one of A, B, C, D. Received: 1"),
+    ],
+)
+def test_bad_questions(tmp_path, changes, message):
+    write(tmp_path, middle=[passage("a", **changes)], high=[passage("b", 1)])
+    place = r"0\.txt:1: question 2: .*"
+    with pytest.raises(AlbertError, match=place + message):
+        read_race(tmp_path, "dev")
+    found, skipped = read_race(tmp_path, "dev", skip_bad=True)
+    assert found.ids == ["a.txt-1", "b.txt-1"]
+    assert len(skipped) == 1
+
+
+def test_folders_that_are_something_else(tmp_path):
+    with pytest.raises(AlbertError, match="`split` must be one of 'train'"):
+        read_race(tmp_path, "validation")
+    with pytest.raises(AlbertError, match=r"middle: no passages.*folder RACE"):
+        read_race(tmp_path, "dev")
+    write(tmp_path, middle=[b"\n"], high=[passage("a", 0)])
+    with pytest.raises(AlbertError, match=r"dev: no questions\."):
+        read_race(tmp_path, "dev")
+    write(tmp_path, middle=[b"{"], high=[passage("a", 0)])
+    with pytest.raises(AlbertError, match=r"but 1 bad ones: .*not JSON"):
+        read_race(tmp_path, "dev", skip_bad=True)
+
+
+# What becomes of a question and its options, against the reference's rule.
+
+
+def reference_rows(tokenizer, found, length, longest_ending):
+    """race_utils.py, `read_examples` and `convert_single_example`."""
+    for context, question, options in zip(
+        found.contexts, found.questions, found.choices, strict=True
+    ):
+        question = normalize(question)
+        passage_ids = tokenizer.encode(context)
+        for option in map(normalize, options):
+            joined = (
+                question.replace("_", option)
+                if "_" in question
+                else f"{question} {option}"
+            )
+            ending = tokenizer.encode(joined, normalize=False)
+            ending = ending[-longest_ending:]
+            kept = passage_ids[: length - 3 - len(ending)]
+            yield [CLS_ID, *kept, SEP_ID, *ending, SEP_ID]
+
+
+def model_rows(tokenizer, found, length):
+    config = AlbertConfig(
+        vocab_size=tokenizer.vocab_size,
+        embedding_size=1,
+        hidden_size=2,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=2,
+        max_position_embeddings=length,
+    )
+    backbone = AlbertBackbone(config, tokenizer=tokenizer)
+    x = AlbertForMultipleChoice(backbone).preprocess(found.texts())
+    assert x["token_ids"].shape[:2] == (len(found.ids), 4)
+    ids, mask, segments = (
+        x[name].reshape(-1, x[name].shape[-1])
+        for name in ("token_ids", "padding_mask", "segment_ids")
+    )
+    for row, length, segment in zip(ids, mask.sum(-1), segments, strict=True):
+        row = row[:length].tolist()
+        first = row.index(SEP_ID) + 1
+        assert segment.tolist() == [0] * first + [1] * (length - first) + [
+            0
+        ] * (len(segment) - length)
+        yield row
+
+
+def test_the_model_reads_what_the_reference_did(tmp_path, tiny_vocab):
+    """Long and short passages, blanks of every kind, odd whitespace."""
+    tokenizer = Tokenizer(tiny_vocab)
+    short, long = "The fox found nothing.", "A dog sold two hens. " * 20
+    questions = ["Who _ ?", "Where\n is  it?", "_", "Who ＿ it ﹏?", "__!"]
+    options = [[" Élodie ", "the\t old barn", "£9", "a_b"]] * len(questions)
+    answers = ["A"] * len(questions)
+    rest = {"questions": questions, "options": options, "answers": answers}
+    write(
+        tmp_path,
+        middle=[passage("a", **rest, article=short)],
+        high=[passage("b", **rest, article=long)],
+    )
+    found, _ = read_race(tmp_path, "dev")
+    expected = list(reference_rows(tokenizer, found, 61, longest_ending=29))
+    assert list(model_rows(tokenizer, found, 61)) == expected
+    assert {len(row) for row in expected[-20:]} == {61}
+
+
+def test_published_passages(data_folder):
+    folder = data_folder / "race" / "RACE"
+    found, skipped = read_race(folder, "dev")
+    assert skipped == []
+    # A sample: the published split has 1,436 and 3,451 questions.
+    assert collections.Counter(found.levels) == {"middle": 605, "high": 1024}
+    assert np.bincount(found.answers).tolist() == [346, 441, 423, 419]
+    assert len(set(found.ids)) == len(found.ids)
+    one = json.loads((folder / "dev" / "high" / "1048.txt").read_text("utf-8"))
+    places = [
+        i
+        for i, name in enumerate(found.ids)
+        if name.startswith("high1048.txt-")
+    ]
+    assert [found.questions[i] for i in places] == [
+        " ".join(question.split()) for question in one["questions"]
+    ]
+    assert {found.contexts[i] for i in places} == {one["article"]}
+    assert ["ABCD"[found.answers[i]] for i in places] == one["answers"]
+
+
+def test_published_passages_are_read_as_the_reference_did(data_folder):
+    """Every twelfth question, at 512 tokens of which 128 for the ending."""
+    tokenizer = Tokenizer(data_folder / "vocab" / "30k-clean.model")
+    found, _ = read_race(data_folder / "race" / "RACE", "dev")
+    part = race.RaceQuestions(
+        **{
+            name: values[::12] if values is not None else None
+            for name, values in vars(found).items()
+        }
+    )
+    expected = list(reference_rows(tokenizer, part, 512, longest_ending=128))
+    assert list(model_rows(tokenizer, part, 512)) == expected
+    assert max(map(len, expected)) == 512, "some passages are cut"
