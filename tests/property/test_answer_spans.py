@@ -50,8 +50,10 @@ def aligner(tokenizer):
 
 def visible(tokenizer, text):
     pieces = "".join(tokenizer.tokenize(text)).replace(WORD_MARK, "")
-    # The small form of a sigma depends on what follows it.
-    return unicodedata.normalize("NFKD", pieces).replace("ς", "σ")
+    # The small form of a sigma depends on what follows it. Marks that are kept
+    # belong to the letter before them, and are sorted with its others.
+    letters = unicodedata.normalize("NFKD", pieces).replace("ς", "σ")
+    return "".join(c for c in letters if not unicodedata.combining(c))
 
 
 @given(text=TEXTS, lower_case=st.booleans(), keep_accents=st.booleans())
