@@ -121,7 +121,7 @@ class Checkpoints:
         """
         for path in self.folder.glob("checkpoint.unfinished-*"):
             shutil.rmtree(path)  # of a killed process
-        steps = self.steps()
+        steps, damaged = self.steps(), []
         for step in reversed(steps):
             try:
                 found = self._read(step)
@@ -130,9 +130,11 @@ class Checkpoints:
                     f"warning: {error} The checkpoint before it is used.",
                     file=sys.stderr,
                 )
-                self._put_aside(step)
+                damaged.append(step)
                 continue
             self._check_origin(found)
+            for each in damaged:
+                self._put_aside(each)
             return found
         if steps:
             raise AlbertError(

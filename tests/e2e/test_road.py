@@ -165,7 +165,7 @@ def test_other_sentence_tasks(road, tmp_path, task, capsys):
             str(tmp_path / "p"),
         ]
         + ["--steps=5", "--warmup-steps=1", "--examples.sentence-task", task]
-        + ["--short-steps=3", "--short-length=40"]
+        + ["--short-steps=3", "--short-length=60"]
     )
     main(
         ["evaluate", "--model", str(tmp_path / "p")]
@@ -694,8 +694,9 @@ def test_python_of_the_readme(road, tmp_path):
     (tmp_path / "demo" / "pretrained").symlink_to(road / "pre")
     (tmp_path / "demo" / "finetuned").symlink_to(road / "fine")
     (tmp_path / "demo" / "saved_model").symlink_to(road / "served")
+    (tmp_path / "demo" / "shards-train").symlink_to(road / "shards-train")
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     code = "\n".join(blocks)
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     assert (tmp_path / "model.keras").is_file()
