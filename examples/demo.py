@@ -175,7 +175,7 @@ def report(held_out: dict, finetuned: dict, scratch: dict) -> None:
         f"chapter of a held-out passage        "
         f"{finetuned['accuracy']:.3f}   without pretraining "
         f"{scratch['accuracy']:.3f}, always the most frequent chapter "
-        f"{finetuned['majority_baseline']:.3f}   ({finetuned['count']:,} "
+        f"{finetuned['baseline']:.3f}   ({finetuned['count']:,} "
         f"passages, {finetuned['labels']} chapters)"
     )
 

@@ -122,6 +122,7 @@ REPORT_FILE = "report.json"
 RUN_FILE = "run.json"
 LOG_FILE = "log.csv"
 CURVES_FILE = "curves.png"
+CONFUSION_FILE = "confusion.png"
 CHECKPOINTS_FOLDER = "checkpoints"
 LOCK_FILE = ".lock"  # of the process that is at work on a run
 TENSORBOARD_FOLDER = "tensorboard"
@@ -157,6 +158,13 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 SHARING = ("all", "attention", "ffn", "none")
 SENTENCE_TASKS = ("sop", "nsp", "none")  # of pretraining examples
 LENGTH_TARGETS = ("document", "example")
+FINETUNE_TASKS = (
+    "classification",
+    "regression",
+    "multilabel",
+    "tokens",
+    "choice",
+)
 SINGLE_SENTENCES = ("skip_order", "random_document")
 LONGEST_SEQUENCE = 2**16  # tokens; masking numbers words with 16 bits
 ACTIVATION_NAMES = ("gelu", "gelu_new", "gelu_erf", "relu")
@@ -701,12 +709,17 @@ class TableColumns:
     pair: str | None = None
     """column of the second text of a pair, where there is one"""
     label: str = "label"
-    """column of the label"""
+    """column of the label; of several labels, of a label for each word, of a
+    number, or of the right choice"""
+    question: str | None = None
+    """column of the question about a text, where there are choices"""
+    choices: str = "choices"
+    """column of the choices"""
 
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneRun:
-    """Fine-tune a text classifier with model.fit.
+    """Fine-tune a model on labelled texts with model.fit.
 
     The same command again goes on where an interrupted run stopped.
     """
@@ -716,11 +729,22 @@ class FinetuneRun:
     released archive (albert_config.json, model.ckpt-best.*, *.model), a folder
     of transformers or KerasHub, hf://organization/name, kaggle://..."""
     train: Path
-    """TSV, CSV or JSONL file with a text and a label column"""
+    """TSV, CSV, JSONL or Parquet file with a text and a label column"""
     output: Path
     """folder for the model; made if absent, must hold no other run"""
+    task: Literal[FINETUNE_TASKS] = FINETUNE_TASKS[0]
+    """what to learn of a text, or a pair of texts: one label; a number; any
+    number of labels; a label for each word; the right one of several choices"""
     validation: Path | None = None
-    """TSV, CSV or JSONL file to evaluate on after each epoch"""
+    """file to evaluate on after each epoch: the model of the best one is
+    kept"""
+    patience: int | None = None
+    """epochs without a better model after which to stop; all of them when not
+    given"""
+    class_weights: bool = False
+    """weigh examples so that each label counts the same in all"""
+    skip_bad: bool = False
+    """leave out rows that cannot be read, and say how many"""
     from_scratch: bool = False
     """keep the model's architecture and vocabulary, but start from random
     weights: the baseline that shows what pretraining gave"""
@@ -753,6 +777,19 @@ class FinetuneRun:
     def __post_init__(self):
         for name in ("batch_size", "epochs"):
             check_positive(name, getattr(self, name))
+        for name in ("class_weights", "skip_bad"):
+            check_flag(name, getattr(self, name))
+        if self.patience is not None:
+            check_positive("patience", self.patience)
+            if self.validation is None:
+                raise AlbertError(
+                    "`patience` needs held-out examples. Give --validation."
+                )
+        if self.class_weights and self.task != "classification":
+            raise AlbertError(
+                "`class_weights` are for --task classification. Received: "
+                f"task={self.task!r}."
+            )
         if self.sequence_length is not None:
             check_positive("sequence_length", self.sequence_length)
         check_positive_number("learning_rate", self.learning_rate)
@@ -765,18 +802,21 @@ class FinetuneRun:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateRun:
-    """Evaluate a classifier on a table, or a pretrained model on shards."""
+    """Evaluate a fine-tuned model on a table, or a pretrained one on shards."""
 
     model: Path
     """folder written by `finetune` or `pretrain`"""
     data: Path
-    """TSV, CSV or JSONL file for a classifier; folder of token shards for a
-    pretrained model"""
+    """TSV, CSV, JSONL or Parquet file for a fine-tuned model; folder of token
+    shards for a pretrained one"""
     batch_size: int = FinetuneRun.batch_size
     """examples at a time"""
+    skip_bad: bool = FinetuneRun.skip_bad
+    """leave out rows that cannot be read, and say how many"""
 
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)
+        check_flag("skip_bad", self.skip_bad)
 
 
 @dataclasses.dataclass(frozen=True)

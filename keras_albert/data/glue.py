@@ -198,8 +198,8 @@ def read_glue(
     *,
     skip_bad: bool = False,
     any_size: bool = False,
-) -> tuple[Table, list[str]]:
-    """A split of a task as a table, and what was left out of it.
+) -> Table:
+    """A split of a task as a table.
 
     A line of the file is a row; quotes are text. `Table.rows` has the columns
     of the index, the texts and the label, and none of the others (MNLI's file
@@ -215,7 +215,7 @@ def read_glue(
         any_size: reads a part of the published file, or another edition.
 
     Returns:
-        the table; and for each bad row its file, line and fault.
+        the table.
 
     Raises:
         AlbertError: no such task, split or file; a column is missing; a bad
@@ -244,22 +244,20 @@ def read_glue(
     if not examples:
         raise AlbertError(f"{path}: no rows. Expected one or more examples.")
     lines, texts, pairs, labels, rows = map(list, zip(*examples, strict=True))
-    table = Table(
-        texts,
-        pairs if settings.columns.pair else None,
-        labels if labelled else None,
-        rows,
-        lines,
-    )
-    return table, skipped
+    values = {"text": texts}
+    if settings.columns.pair:
+        values["pair"] = pairs
+    if labelled:
+        values["label"] = labels
+    return Table(path, values, rows, lines, skipped)
 
 
 def glue_targets(task: str, table: Table) -> np.ndarray:
     """What a model learns: int32 class indices [B], float32 scores of STS-B."""
-    labels = glue_task(task).labels
-    if labels is None:
-        return np.array([float(label) for label in table.labels], "float32")
-    return np.array([labels.index(label) for label in table.labels], "int32")
+    names, labels = glue_task(task).labels, table.values["label"]
+    if names is None:
+        return np.array([float(label) for label in labels], "float32")
+    return np.array([names.index(label) for label in labels], "int32")
 
 
 def write_submission(

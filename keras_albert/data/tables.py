@@ -1,79 +1,82 @@
-"""Own labelled texts: TSV, CSV, JSONL or plain text files -> batches.
-
-Shapes: B examples in a batch, S tokens a row.
-"""
+"""Own labelled texts: TSV, CSV, JSONL or plain text files."""
 
 import csv
 import dataclasses
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from keras_albert.config import (
-    PAD_ID,
     AlbertError,
-    TableColumns,
-    check_positive,
-    check_seed,
+    is_number,
 )
-from keras_albert.data.batching import batch_dataset, import_tensorflow
-from keras_albert.text.files import check_files, read_lines
-from keras_albert.text.tokenizer import Tokenizer, check_batch
+from keras_albert.text.files import (
+    check_files,
+    open_parquet,
+    read_lines,
+    read_lines_or_faults,
+)
 
-# Lengths that batches are padded to. Few, as XLA compiles the model once for
-# each; a doubling wastes less than half of a batch on padding.
-BUCKETS = (32, 64, 128, 256, 512)
+ROWS_AT_ONCE = 1_000  # of a Parquet file
 
-LINES_AT_ONCE = 2_000  # tokenized together: long enough to be fast
+# A row, or why it cannot be read, and the line of the file where it ends.
+_Row = tuple[int, dict[str, object] | AlbertError]
 
-_SHUFFLE = 3  # keeps this random stream apart from those of pretraining
 
-# A row and the line of the file where it ends.
-_Row = tuple[int, dict[str, object]]
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """What a task reads of each row."""
+
+    column: str
+    read: Callable[[object], object]
+    """the value of the file -> that of the example; its AlbertError says what
+    is wrong with it, without the place"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
     """The rows of a file, in its order."""
 
-    texts: list[str]
-    pairs: list[str] | None
-    """second texts, where `columns.pair` names their column"""
-    labels: list[str] | None
-    """None where no labels were asked for"""
+    path: Path
+    values: dict[str, list]
+    """what was read of each row, by the names of the fields"""
     rows: list[dict[str, object]]
     """all columns as they are in the file"""
     lines: list[int]
     """the line of the file on which each row ends"""
+    skipped: list[str] = dataclasses.field(default_factory=list)
+    """file, line and fault of each row that was left out"""
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 def read_table(
-    path: str | Path, columns: TableColumns, need_label: bool = True
+    path: str | Path, fields: Mapping[str, Field], skip_bad: bool = False
 ) -> Table:
     """Reads a file by its extension.
 
     .tsv has a header and no quoting; .csv a header and RFC 4180 quoting;
-    .jsonl an object a line; .txt a text a line, without labels. UTF-8, with or
-    without a byte order mark. Blank lines are skipped, but in .txt only at
-    the end: there each line is an example.
-
-    In JSONL a text is a string; a label may also be a number or a boolean and
-    then reads as it is written there.
+    .jsonl an object a line; .parquet a row an example; .txt a text a line,
+    without anything else. UTF-8, with or without a byte order mark. Blank
+    lines are skipped, but in .txt only at the end: there each line is an
+    example.
 
     Args:
         path: the file.
-        columns: the columns to use.
-        need_label: whether `columns.label` must be there. Without it `labels`
-            is None.
+        fields: what to read, by a name that messages use and `Table.values`
+            has.
+        skip_bad: leaves out rows that cannot be read.
 
     Raises:
         AlbertError: a missing or empty file, an unknown extension, a missing
-            column, a row with another number of fields than the header, a
-            malformed line, a line that is not UTF-8, an empty text or label.
+            column; unless they are left out, a row with another number of
+            fields than the header, a malformed line, a line that is not
+            UTF-8, a value that its field refuses.
     """
     (path,) = check_files([path])
     extension = path.suffix.lower()
@@ -82,31 +85,136 @@ def read_table(
             f"{path}: expected a file that ends in {', '.join(_READERS)}. "
             f"Received: {path.suffix or 'no extension'}. Convert or rename it."
         )
-    if extension == ".txt" and (need_label or columns.pair):
+    if extension == ".txt" and fields.keys() != {"text"}:
+        others = ", ".join(name for name in fields if name != "text")
         raise AlbertError(
-            f"{path}: a .txt file has one text a line, and no "
-            f"{'labels' if need_label else 'pairs'}. Give a .tsv, .csv or "
-            ".jsonl file."
+            f"{path}: a .txt file has one text a line, and no {others}. Give "
+            "a .tsv, .csv, .jsonl or .parquet file."
         )
-    texts, pairs, labels, rows, lines = [], [], [], [], []
-    for line, row in _READERS[extension](path, columns):
-        place = f"{path}:{line}"
-        texts.append(_text(row, columns.text, "text", place))
-        if columns.pair:
-            pairs.append(_text(row, columns.pair, "pair", place))
-        if need_label:
-            labels.append(_label(row, columns.label, place))
+    values = {name: [] for name in fields}
+    rows, lines, skipped = [], [], []
+    for line, row in _READERS[extension](path, fields):
+        try:
+            if isinstance(row, AlbertError):
+                raise row
+            found = {
+                name: _value(row, name, field) for name, field in fields.items()
+            }
+        except MissingColumn as error:
+            raise AlbertError(f"{path}:{line}: {error}") from None
+        except AlbertError as error:
+            fault = f"{path}:{line}: {error}"
+            if not skip_bad:
+                raise AlbertError(
+                    f"{fault} Or leave such rows out with --skip-bad."
+                ) from None
+            skipped.append(fault)
+            continue
+        for name, value in found.items():
+            values[name].append(value)
         rows.append(row)
         lines.append(line)
     if not rows:
-        raise AlbertError(f"{path}: no rows. Expected one or more examples.")
-    return Table(
-        texts,
-        pairs if columns.pair else None,
-        labels if need_label else None,
-        rows,
-        lines,
-    )
+        raise AlbertError(
+            f"{path}: no rows. Expected one or more examples."
+            + (f" {len(skipped)} bad ones were left out." if skipped else "")
+        )
+    return Table(path, values, rows, lines, skipped)
+
+
+class MissingColumn(AlbertError):
+    """A file without a column that is needed: every row is bad."""
+
+
+def _value(row: dict[str, object], name: str, field: Field) -> object:
+    if field.column not in row:
+        raise MissingColumn(
+            f"no column `{field.column}` for the {name}. The columns are "
+            f"{', '.join(f'`{each}`' for each in row) or 'none'}. Name the "
+            f"right one with --columns.{name}, rename it in the file, or add "
+            "the header line if it is missing."
+        )
+    try:
+        return field.read(row[field.column])
+    except AlbertError as error:
+        raise AlbertError(
+            f"the {name} in column `{field.column}` {error}"
+        ) from None
+
+
+# What a column may hold.
+
+
+def read_text(value: object) -> str:
+    """A text that is not blank."""
+    if not isinstance(value, str):
+        raise AlbertError(f"must be a text. Received: {value!r:.60}.")
+    if not value.strip():
+        raise AlbertError("is empty. Fill it in or remove the row.")
+    return value
+
+
+def read_label(value: object) -> str:
+    """A label; a number or a boolean reads as JSON writes it."""
+    if isinstance(value, bool | int | float):
+        value = json.dumps(value)
+    if not isinstance(value, str):
+        raise AlbertError(
+            f"must be a text, a number or a boolean. Received: {value!r:.60}."
+        )
+    value = value.strip()
+    if not value.isascii() and value != value.encode(errors="ignore").decode():
+        raise AlbertError(
+            f"({value!r}) has half a character (a lone surrogate). Correct it."
+        )
+    if not value:
+        raise AlbertError("is empty. Fill it in or remove the row.")
+    return value
+
+
+def read_number(value: object) -> float:
+    """A finite number."""
+    try:
+        number = float(value) if isinstance(value, str) else value
+    except ValueError:
+        number = None
+    if not is_number(number):
+        raise AlbertError(f"must be a number. Received: {value!r:.60}.")
+    return float(number)
+
+
+def read_labels(value: object) -> list[str]:
+    """Several labels, perhaps none: a list, or a text with "|" between."""
+    if isinstance(value, str):
+        value = [part for part in value.split("|") if part.strip()]
+    if not isinstance(value, list):
+        raise AlbertError(
+            'must be a list of labels, or a text such as "a|b". '
+            f"Received: {value!r:.60}."
+        )
+    return [read_label(label) for label in value]
+
+
+def read_words(value: object) -> list[str]:
+    """Words, or a label for each: a list, or a text with spaces between."""
+    words = value.split() if isinstance(value, str) else value
+    if not isinstance(words, list) or not words:
+        raise AlbertError(
+            "must be a list of words, or a text with spaces between them. "
+            f"Received: {value!r:.60}."
+        )
+    return [read_label(word) for word in words]
+
+
+def read_choices(value: object) -> list[str]:
+    """Two or more texts to choose from: a list, or a text with "|" between."""
+    choices = value.split("|") if isinstance(value, str) else value
+    if not isinstance(choices, list) or len(choices) < 2:
+        raise AlbertError(
+            'must be a list of two or more texts, or a text such as "a|b". '
+            f"Received: {value!r:.60}."
+        )
+    return [read_text(choice) for choice in choices]
 
 
 def label_index(
@@ -141,196 +249,20 @@ def label_index(
     return np.array([index[label] for label in labels], "int32")
 
 
-def classification_dataset(
-    tokenizer: Tokenizer,
-    table: Table,
-    label_ids: np.ndarray,
-    *,
-    sequence_length: int,
-    batch_size: int,
-    seed: int | None = None,
-    epochs: int = 1,
-):
-    """tf.data.Dataset of batches (x, y, sample_weight), each row once an epoch.
-
-    x: int32 `token_ids`, `segment_ids`, `padding_mask` [B, S]; y: int32 [B],
-    `label_ids`; sample_weight: float32 [B]. B is `batch_size` in every batch:
-    the last one is filled up with copies of its last row that weigh 0. S is
-    the smallest of BUCKETS that holds the longest row of the batch, but not
-    above `sequence_length`.
-
-    Args:
-        label_ids: int [len(table.texts)], from `label_index`.
-        sequence_length: longest row, in tokens; the rest is cut off.
-        batch_size: B.
-        seed: of the order, 0 or more; None keeps the order of the table. The
-            k-th epoch has the order of (seed, k).
-        epochs: how many follow one another. Whoever reads the dataset again
-            gets the same ones.
-
-    Raises:
-        AlbertError: a number out of range, or no TensorFlow.
-    """
-    check_positive("batch_size", batch_size)
-    if seed is not None:
-        check_seed(seed)
-    tf = import_tensorflow()
-    rows = pack_rows(tokenizer, table.texts, table.pairs, sequence_length)
-    label_ids = np.asarray(label_ids, "int32")
-    count = len(rows)
-    check_positive("epochs", epochs)
-
-    def batches() -> Iterator[tuple]:
-        for epoch in range(epochs):
-            order = np.arange(count)
-            if seed is not None:
-                rng = np.random.default_rng((seed, _SHUFFLE, epoch))
-                order = rng.permutation(count)
-            for start in range(0, count, batch_size):
-                chosen = order[start : start + batch_size]
-                yield pad_batch(
-                    [rows[i] for i in chosen],
-                    label_ids[chosen],
-                    batch_size,
-                    sequence_length,
-                )
-
-    tokens = tf.TensorSpec((batch_size, None), tf.int32)
-    names = ("token_ids", "segment_ids", "padding_mask")
-    signature = (
-        dict.fromkeys(names, tokens),
-        tf.TensorSpec((batch_size,), tf.int32),
-        tf.TensorSpec((batch_size,), tf.float32),
-    )
-    steps = epochs * -(-count // batch_size)
-    return batch_dataset(batches, signature, steps)
+# Rows of a file, by its extension. One that cannot be read is an AlbertError
+# in its place.
 
 
-def pad_batch(
-    rows: Sequence[tuple[np.ndarray, int]],
-    label_ids: np.ndarray,
-    batch_size: int,
-    sequence_length: int,
-) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """One batch of `classification_dataset`.
-
-    Args:
-        rows: R times (token_ids int [T], length of segment 0), 1 <= R <= B.
-        label_ids: int32 [R].
-        batch_size: B.
-        sequence_length: the longest S.
-    """
-    longest = max(len(tokens) for tokens, _ in rows)
-    length = min(
-        next((size for size in BUCKETS if size >= longest), sequence_length),
-        sequence_length,
-    )
-    missing = batch_size - len(rows)
-    token_ids = np.full((batch_size, length), PAD_ID, "int32")
-    segment_ids, padding_mask = np.zeros((2, batch_size, length), "int32")
-    for row, (tokens, first) in enumerate([*rows, *[rows[-1]] * missing]):
-        token_ids[row, : len(tokens)] = tokens
-        segment_ids[row, first : len(tokens)] = 1
-        padding_mask[row, : len(tokens)] = 1
-    return (
-        {
-            "token_ids": token_ids,
-            "segment_ids": segment_ids,
-            "padding_mask": padding_mask,
-        },
-        np.pad(label_ids, (0, missing), "edge"),
-        np.pad(np.ones(len(rows), "float32"), (0, missing)),
-    )
-
-
-def pack_rows(
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    pairs: Sequence[str] | None,
-    sequence_length: int,
-) -> list[tuple[np.ndarray, int]]:
-    """Token ids of each example, and the length of its segment 0."""
-    check_batch("texts", texts)
-    if pairs is not None:
-        check_batch("pairs", pairs)
-        if len(texts) != len(pairs):
-            raise AlbertError(
-                "`texts` and `pairs` must be equally many. Received: "
-                f"{len(texts)} texts, {len(pairs)} pairs."
-            )
-    rows = []
-    for start in range(0, len(texts), LINES_AT_ONCE):
-        part = slice(start, start + LINES_AT_ONCE)
-        firsts = tokenizer.encode_batch(texts[part])
-        seconds = [None] * len(firsts)
-        if pairs is not None:
-            seconds = tokenizer.encode_batch(pairs[part])
-        for first, second in zip(firsts, seconds, strict=True):
-            tokens, segments = tokenizer.pack(first, second, sequence_length)
-            rows.append((np.array(tokens, "int32"), segments.count(0)))
-    return rows
-
-
-def _text(row: dict[str, object], column: str, kind: str, place: str) -> str:
-    value = _value(row, column, kind, place)
-    if not isinstance(value, str):
-        raise AlbertError(
-            f"{place}: `{column}` must be a text. Received: {value!r:.60}."
-        )
-    if not value.strip():
-        raise AlbertError(
-            f"{place}: the {kind} in column `{column}` is empty. Fill it in or "
-            "remove the row."
-        )
-    return value
-
-
-def _label(row: dict[str, object], column: str, place: str) -> str:
-    value = _value(row, column, "label", place)
-    if isinstance(value, bool | int | float):
-        value = json.dumps(value)
-    if not isinstance(value, str):
-        raise AlbertError(
-            f"{place}: the label in `{column}` must be a text, a number or a "
-            f"boolean. Received: {value!r:.60}."
-        )
-    value = value.strip()
-    if not value.isascii() and value != value.encode(errors="ignore").decode():
-        raise AlbertError(
-            f"{place}: the label {value!r} has half a character (a lone "
-            "surrogate). Correct it."
-        )
-    if not value:
-        raise AlbertError(
-            f"{place}: the label in column `{column}` is empty. Fill it in or "
-            "remove the row."
-        )
-    return value
-
-
-def _value(
-    row: dict[str, object], column: str, kind: str, place: str
-) -> object:
-    if column not in row:
-        raise AlbertError(
-            f"{place}: no column `{column}` for the {kind}. The columns are "
-            f"{', '.join(f'`{name}`' for name in row) or 'none'}. Name the "
-            f"right one with `finetune --columns.{kind}`, rename it in the "
-            "file, or add the header line if it is missing."
-        )
-    return row[column]
-
-
-def _read_tsv(path: Path, columns: TableColumns) -> Iterator[_Row]:
+def _read_tsv(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
     records = (
-        (number, line.split("\t"))
-        for number, line in read_lines(path)
-        if line.strip()
+        (number, line if isinstance(line, AlbertError) else line.split("\t"))
+        for number, line in read_lines_or_faults(path)
+        if isinstance(line, AlbertError) or line.strip()
     )
-    return _with_header(path, columns, records, "Remove tabs inside a text")
+    return _with_header(path, records, "Remove tabs inside a text")
 
 
-def _read_csv(path: Path, columns: TableColumns) -> Iterator[_Row]:
+def _read_csv(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
     def records():
         csv.field_size_limit(sys.maxsize)  # texts may be long
         reader = csv.reader(
@@ -347,18 +279,19 @@ def _read_csv(path: Path, columns: TableColumns) -> Iterator[_Row]:
             ) from None
 
     return _with_header(
-        path, columns, records(), "Put a text with commas in double quotes"
+        path, records(), "Put a text with commas in double quotes"
     )
 
 
 def _with_header(
     path: Path,
-    columns: TableColumns,
-    records: Iterable[tuple[int, list[str]]],
+    records: Iterable[tuple[int, list[str] | AlbertError]],
     remedy: str,
 ) -> Iterator[_Row]:
     records = iter(records)
     _, header = next(records, (0, []))
+    if isinstance(header, AlbertError):
+        raise AlbertError(f"{path}:1: {header}")
     header = [name.strip() for name in header]
     if len(header) == 1 and (found := re.search(r"[;,\t|]", header[0])):
         separator = "tabs" if path.suffix.lower() == ".tsv" else "commas"
@@ -373,35 +306,52 @@ def _with_header(
             "Rename one."
         )
     for number, record in records:
-        if len(record) != len(header):
-            raise AlbertError(
-                f"{path}:{number}: expected {len(header)} fields, as in the "
-                f"header. Received: {len(record)}. {remedy}, and check that "
-                "the first line of the file names the columns."
+        if isinstance(record, AlbertError):
+            yield number, record
+        elif len(record) == len(header):
+            yield number, dict(zip(header, record, strict=True))
+        else:
+            yield (
+                number,
+                AlbertError(
+                    f"expected {len(header)} fields, as in the header. "
+                    f"Received: {len(record)}. {remedy}, and check that the "
+                    "first line of the file names the columns."
+                ),
             )
-        yield number, dict(zip(header, record, strict=True))
 
 
-def _read_jsonl(path: Path, columns: TableColumns) -> Iterator[_Row]:
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise AlbertError(
-                f"{path}:{number}: not JSON ({error}). Expected one object "
-                "a line."
-            ) from None
-        if not isinstance(row, dict):
-            raise AlbertError(
-                f'{path}:{number}: expected an object such as {{"text": "..."}}'
-                f". Received: {line.strip():.60}."
-            )
-        yield number, row
+def _read_jsonl(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
+    for number, line in read_lines_or_faults(path):
+        if isinstance(line, AlbertError):
+            yield number, line
+        elif line.strip():
+            yield number, _json_object(line)
 
 
-def _read_txt(path: Path, columns: TableColumns) -> Iterator[_Row]:
+def _json_object(line: str) -> dict[str, object] | AlbertError:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return AlbertError(f"not JSON ({error}). Expected one object a line.")
+    if isinstance(row, dict):
+        return row
+    return AlbertError(
+        'expected an object such as {"text": "..."}. '
+        f"Received: {line.strip():.60}."
+    )
+
+
+def _read_parquet(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
+    with open_parquet(path) as file:
+        number = 0
+        for batch in file.iter_batches(ROWS_AT_ONCE):
+            for row in batch.to_pylist():
+                number += 1
+                yield number, row
+
+
+def _read_txt(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
     blank = None
     for number, line in read_lines(path):
         if blank and line.strip():
@@ -410,7 +360,7 @@ def _read_txt(path: Path, columns: TableColumns) -> Iterator[_Row]:
                 "remove it."
             )
         if line.strip():
-            yield number, {columns.text: line}
+            yield number, {fields["text"].column: line}
         else:
             blank = blank or number  # fine at the end of the file
 
@@ -419,5 +369,6 @@ _READERS = {
     ".tsv": _read_tsv,
     ".csv": _read_csv,
     ".jsonl": _read_jsonl,
+    ".parquet": _read_parquet,
     ".txt": _read_txt,
 }

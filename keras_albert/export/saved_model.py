@@ -14,7 +14,7 @@ from keras_albert.config import (
 )
 from keras_albert.storage import check_free, written_whole
 from keras_albert.training.distribution import traces_for_tensorflow
-from keras_albert.training.folders import Classifier, ModelFolder
+from keras_albert.training.folders import ModelFolder, Predictor
 
 
 def export(run: ExportRun) -> None:
@@ -57,7 +57,12 @@ def _export_in_worker(run: ExportRun) -> None:
 
 def _export_here(run: ExportRun) -> None:
     loaded = ModelFolder.load(run.model)
-    classifier = Classifier.of(loaded)
+    classifier = Predictor.of(loaded)
+    if classifier.task != "classification":
+        raise AlbertError(
+            f"{run.model} was trained for {classifier.task}: only a "
+            "classifier can be exported yet."
+        )
     # Imported late: TensorFlow is not a dependency of the other backends.
     import tensorflow as tf
 
@@ -95,7 +100,7 @@ def _export_here(run: ExportRun) -> None:
         ids = tokenizer(text), tokenizer(pair)
         return answer(tokenizer.pack(*ids, classifier.sequence_length))
 
-    if classifier.pairs:
+    if classifier.columns.pair:
         serve, signature = serve_pair, [strings("text"), strings("pair")]
     else:
         serve, signature = serve_text, [strings("text")]

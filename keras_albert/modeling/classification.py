@@ -17,6 +17,7 @@ from keras_albert.modeling.inputs import (
     names_of,
     round_length,
 )
+from keras_albert.text.rows import Row, choice_rows, word_row
 
 PROBLEMS = ("single_label", "multi_label", "regression")
 
@@ -167,25 +168,15 @@ class AlbertForTokenClassification(HeadedModel):
         rows, starts = [], []
         for text, text_labels in zip(texts, labels, strict=True):
             _check_word_labels(text, text_labels, self.num_labels)
-            ids, first = [], []
-            for word, pieces in zip(
-                text, tokenizer.encode_batch(text), strict=True
-            ):
-                if not pieces:
-                    raise AlbertError(
-                        f"the word {word!r} has no piece of text. Leave it out."
-                    )
-                first.append(len(ids) + 1)  # after [CLS]
-                ids += pieces
-            rows.append(tokenizer.pack(ids, None, longest))
+            row, first = word_row(tokenizer, text, longest)
+            rows.append(row)
             starts.append(first)
-        x = round_length(tokenizer.pad(rows), longest)
+        x = round_length(_padded(tokenizer, rows), longest)
         y = np.zeros(x["token_ids"].shape, "int32")
         weights = np.zeros(y.shape, "float32")
         for row, first in enumerate(starts):
-            kept = [start for start in first if start < longest - 1]  # [SEP]
-            weights[row, kept] = 1
-            y[row, kept] = labels[row][: len(kept)]
+            weights[row, first] = 1
+            y[row, first] = labels[row][: len(first)]
         return x, y, weights
 
     def get_config(self):
@@ -252,16 +243,11 @@ class AlbertForMultipleChoice(HeadedModel):
 
         Args:
             texts: dict of `context`, B texts; `choices`, B lists of C texts;
-                and `question`, B texts, where there are any: a choice fills
-                the blank "_" in its question, or stands behind it. What is
-                too long is cut off the end of the context; of question and
-                choice, which differ at the end, off the start.
+                and `question`, B texts, where there are any; see
+                `choice_rows`.
 
         Returns:
             `token_ids`, `segment_ids`, `padding_mask`, int32 [B, C, S].
-
-        Source: reference race_utils.py, which gives question and choice 128
-        of 512 tokens; here it is half, or what the context leaves.
         """
         needed, allowed = {"context", "choices"}, {"question"}
         if not isinstance(texts, dict) or not (
@@ -292,17 +278,8 @@ class AlbertForMultipleChoice(HeadedModel):
             )
         tokenizer = self.vocabulary()
         longest = self.config.max_position_embeddings
-        room = longest - 3  # [CLS], two [SEP]
-        rows = []
-        for context, question, row in zip(
-            tokenizer.encode_batch(contexts), questions, choices, strict=True
-        ):
-            least = max(room // 2, room - len(context))
-            for ids in tokenizer.encode_batch(
-                _with_choice(question, choice) for choice in row
-            ):
-                rows.append(tokenizer.pack(context, ids[-least:], longest))
-        arrays = round_length(tokenizer.pad(rows), longest)
+        rows = choice_rows(tokenizer, contexts, questions, choices, longest)
+        arrays = round_length(_padded(tokenizer, rows), longest)
         count = counts.pop()
         return {
             name: value.reshape(len(contexts), count, -1)
@@ -314,10 +291,13 @@ class AlbertForMultipleChoice(HeadedModel):
         return {**super().get_config(), "dropout": self.dropout.rate}
 
 
-def _with_choice(question: str, choice: str) -> str:
-    if "_" in question:
-        return question.replace("_", choice)
-    return f"{question} {choice}"
+def _padded(tokenizer, rows: list[Row]) -> dict[str, np.ndarray]:
+    return tokenizer.pad(
+        [
+            (tokens.tolist(), [0] * first + [1] * (len(tokens) - first))
+            for tokens, first in rows
+        ]
+    )
 
 
 def _checked_labels(num_labels: int, labels, least: int):

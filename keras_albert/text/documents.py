@@ -24,7 +24,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from keras_albert.config import AlbertError
-from keras_albert.text.files import GZIP_SUFFIX, decode_line, find_files
+from keras_albert.text.files import (
+    GZIP_SUFFIX,
+    decode_line,
+    find_files,
+    open_parquet,
+)
 
 JSONL_SUFFIXES = (".jsonl", ".json")
 PARQUET_SUFFIX = ".parquet"
@@ -33,7 +38,6 @@ PARQUET_SUFFIX = ".parquet"
 GZIP_RATIO = 3
 LONGEST_LINE = 2**26  # bytes; more is no text, and would have to fit in memory
 ROWS_AT_ONCE = 100  # of a Parquet file
-PARQUET_BUFFER = 2**20  # bytes read at a time, instead of a whole row group
 
 Opener = Callable[[str], BinaryIO]
 
@@ -317,41 +321,20 @@ def _line_number(path: str, opener: Opener, offset: int) -> int:
     return newlines + 1
 
 
-def _import_pyarrow():
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise AlbertError(
-            "reading Parquet files needs the library pyarrow: "
-            "pip install 'keras-albert[parquet]'"
-        ) from None
-    return pyarrow
-
-
 @contextlib.contextmanager
 def _parquet_file(path: str, column: str, opener: Opener) -> Iterator:
     """The open Parquet file, after a check of the column."""
-    pyarrow = _import_pyarrow()
-    try:
-        with opener(path) as file:
-            parquet = pyarrow.parquet.ParquetFile(
-                file, buffer_size=PARQUET_BUFFER
+    with open_parquet(path, opener) as parquet:
+        schema = parquet.schema_arrow
+        if column not in schema.names:
+            raise AlbertError(f"{path}: {_no_column(column, schema.names)}")
+        kind = str(schema.field(column).type)
+        if kind not in ("string", "large_string"):
+            raise AlbertError(
+                f"{path}: expected text in `{column}`. Received: a column of "
+                f"type {kind}. Name another with --column."
             )
-            schema = parquet.schema_arrow
-            if column not in schema.names:
-                raise AlbertError(f"{path}: {_no_column(column, schema.names)}")
-            kind = schema.field(column).type
-            if kind not in (pyarrow.string(), pyarrow.large_string()):
-                raise AlbertError(
-                    f"{path}: expected text in `{column}`. Received: a column "
-                    f"of type {kind}. Name another with --column."
-                )
-            yield parquet
-    except (OSError, pyarrow.ArrowException) as error:
-        raise AlbertError(
-            f"{path}: damaged, or not a Parquet file ({error}). Copy it again, "
-            "or leave it out."
-        ) from None
+        yield parquet
 
 
 def _group_sizes(parquet, column: str) -> list[int]:

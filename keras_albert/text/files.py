@@ -1,7 +1,8 @@
 """Text files that a user names: found, opened and decoded with clear errors."""
 
+import contextlib
 import glob
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from keras_albert.config import AlbertError
@@ -9,6 +10,7 @@ from keras_albert.config import AlbertError
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 GZIP_SUFFIX = ".gz"
+PARQUET_BUFFER = 2**20  # bytes read at a time, instead of a whole row group
 
 
 def find_files(patterns: Iterable[str | Path]) -> list[Path]:
@@ -75,12 +77,50 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     Raises:
         AlbertError: a line is not UTF-8; the message has file and line.
     """
+    for number, line in read_lines_or_faults(path):
+        if isinstance(line, AlbertError):
+            raise AlbertError(f"{path}:{number}: {line}")
+        yield number, line
+
+
+def read_lines_or_faults(
+    path: Path,
+) -> Iterator[tuple[int, str | AlbertError]]:
+    """As `read_lines`, with an error in place of a line that is not UTF-8."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             try:
                 yield number, decode_line(line, is_first=number == 1)
             except AlbertError as error:
-                raise AlbertError(f"{path}:{number}: {error}") from None
+                yield number, error
+
+
+@contextlib.contextmanager
+def open_parquet(path: str | Path, opener: Callable | None = None) -> Iterator:
+    """An open pyarrow.parquet.ParquetFile.
+
+    Args:
+        path: the file.
+        opener: path -> binary file; of this machine when not given.
+
+    Raises:
+        AlbertError: pyarrow is missing, or the file is damaged.
+    """
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise AlbertError(
+            "reading Parquet files needs the library pyarrow: "
+            "pip install 'keras-albert[parquet]'"
+        ) from None
+    try:
+        with opener(path) if opener else open(path, "rb") as file:
+            yield pyarrow.parquet.ParquetFile(file, buffer_size=PARQUET_BUFFER)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise AlbertError(
+            f"{path}: damaged, or not a Parquet file ({error}). Copy it again, "
+            "or leave it out."
+        ) from None
 
 
 def decode_line(line: bytes, is_first: bool) -> str:

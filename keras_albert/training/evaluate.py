@@ -4,25 +4,29 @@ from keras_albert.config import (
     AlbertError,
     EvaluateRun,
     ExampleConfig,
-    TableColumns,
 )
 from keras_albert.data.pretraining import validation_dataset
 from keras_albert.data.shards import ShardSet
-from keras_albert.data.tables import label_index, read_table
 from keras_albert.training.distribution import leave_gpu_to_backend
-from keras_albert.training.finetune import majority_baseline, report_line
-from keras_albert.training.folders import (
-    CLASSIFICATION,
-    PRETRAINING,
-    Classifier,
-    ModelFolder,
+from keras_albert.training.finetune import (
+    class_report_of,
+    print_skipped,
+    scores_lines,
+    scores_report,
 )
+from keras_albert.training.folders import (
+    PRETRAINING,
+    ModelFolder,
+    Predictor,
+)
+from keras_albert.training.metrics import report_text
 from keras_albert.training.pretrain import (
     compile_for_pretraining,
     held_out_report,
     report_lines,
 )
 from keras_albert.training.progress import progress_verbosity
+from keras_albert.training.tasks import TASKS
 
 
 def evaluate(run: EvaluateRun) -> dict:
@@ -34,8 +38,8 @@ def evaluate(run: EvaluateRun) -> dict:
     leave_gpu_to_backend()
     loaded = ModelFolder.load(run.model)
     task = loaded.task["task"]
-    if task == CLASSIFICATION:
-        return _evaluate_classifier(Classifier.of(loaded), loaded.task, run)
+    if task in TASKS:
+        return _evaluate_finetuned(Predictor.of(loaded), run)
     if task == PRETRAINING:
         return _evaluate_pretrained(loaded, run)
     raise AlbertError(
@@ -45,27 +49,21 @@ def evaluate(run: EvaluateRun) -> dict:
     )
 
 
-def _evaluate_classifier(
-    classifier: Classifier, task: dict, run: EvaluateRun
-) -> dict:
+def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
     if run.data.is_dir():
         raise AlbertError(
-            f"{run.model} is a classifier: it is evaluated on a TSV, CSV or "
-            f"JSONL file, but {run.data} is a folder. Name the file."
+            f"{run.model} is a fine-tuned model: it is evaluated on a table, "
+            f"but {run.data} is a folder. Name the file."
         )
-    table = read_table(run.data, TableColumns(**task["columns"]))
-    expected = label_index(
-        table.labels, classifier.labels, run.data, table.lines
-    )
-    probabilities = classifier.probabilities(
-        table.texts, table.pairs, run.batch_size
-    )
-    report = {
-        "accuracy": float((probabilities.argmax(-1) == expected).mean()),
-        "majority_baseline": majority_baseline(table.labels),
-        "count": len(table.texts),
-    }
-    print(report_line(report, examples=""))
+    table = predictor.read(run.data, labelled=True, skip_bad=run.skip_bad)
+    print_skipped(table)
+    features = predictor.features(table)
+    outputs = predictor.outputs(features, run.batch_size)
+    report = scores_report(predictor.task, outputs, features, predictor.labels)
+    for line in scores_lines(report, examples=""):
+        print(line)
+    if predictor.task == "classification":
+        print(report_text(class_report_of(outputs, features, predictor.labels)))
     return report
 
 

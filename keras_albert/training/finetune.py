@@ -1,50 +1,64 @@
-"""Fine-tuning: a pretrained encoder and a table -> a text classifier."""
+"""Fine-tuning: a pretrained encoder and a table -> a model for a task."""
 
 import collections
 import dataclasses
 import math
 import shutil
-from pathlib import Path
+from collections.abc import Callable
 
 import keras
+import numpy as np
+from keras import ops
 
 from keras_albert.config import (
     CHECKPOINTS_FOLDER,
+    CONFUSION_FILE,
+    AlbertConfig,
     AlbertError,
     FinetuneRun,
     OptimizerConfig,
     PretrainRun,
 )
-from keras_albert.data.tables import (
-    Table,
-    classification_dataset,
-    label_index,
-    pack_rows,
-    read_table,
+from keras_albert.data.features import (
+    Features,
+    choose_lengths,
+    training_dataset,
 )
+from keras_albert.data.tables import Table, read_table
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.storage import checksum, claim_folder, holds_run
 from keras_albert.text.tokenizer import (
     SHORTEST_PAIR,
     SHORTEST_SINGLE,
     Tokenizer,
 )
+from keras_albert.training.curves import Row, can_draw
 from keras_albert.training.distribution import leave_gpu_to_backend
 from keras_albert.training.fitting import Timetable, fit_into_folder
 from keras_albert.training.folders import (
-    CLASSIFICATION,
     ModelFolder,
+    Predictor,
     finished_report,
     load_pretrained,
     write_report,
 )
+from keras_albert.training.metrics import (
+    ClassReport,
+    class_report,
+    draw_confusion,
+    report_text,
+)
 from keras_albert.training.optimizer import make_optimizer
 from keras_albert.training.schedules import WarmupPolynomialDecay
+from keras_albert.training.tasks import (
+    LABEL,
+    TASKS,
+    Outputs,
+    flat,
+)
 
 SHOWN_LABELS = 8  # of the most frequent, before a run
-MANY_LABELS = 20  # fewer are believed in a table of any size
-LONGEST = 2**30  # tokens: no limit
+SHOWN_SKIPPED = 3  # of the rows that were left out
 
 
 def finetune(run: FinetuneRun) -> dict:
@@ -58,18 +72,135 @@ def finetune(run: FinetuneRun) -> dict:
     report = finished_report(run.output)
     if report:
         print(f"{run.output} holds this run, and it is finished:")
-        print(report_line(report))
+        print_report(report)
         return report
     leave_gpu_to_backend()
-    table = read_table(run.train, run.columns)
-    labels = _label_names(table, run.train)
-    label_ids = label_index(table.labels, labels, run.train)
-    held_out = run.validation and read_table(run.validation, run.columns)
-    held_out_ids = held_out and label_index(
-        held_out.labels, labels, run.validation, held_out.lines
+    task = TASKS[run.task]
+    fields = task.fields(run.columns, labelled=True)
+    table = read_table(run.train, fields, run.skip_bad)
+    print_skipped(table)
+    names = task.names(table)
+    held_out = run.validation and read_table(
+        run.validation, fields, run.skip_bad
     )
+    if held_out:
+        print_skipped(held_out)
     pretrained, tokenizer = load_pretrained(run.model)
-    config = pretrained.config
+    length = _longest(run, pretrained.config)
+    examples = task.features(tokenizer, table, names, length)
+    if run.class_weights:
+        examples = dataclasses.replace(
+            examples, weight=balanced_weights(examples.target)
+        )
+    # The last length holds any text that the model may meet.
+    lengths = np.union1d(choose_lengths(examples.lengths, length), length)
+    measured_on = held_out and task.features(tokenizer, held_out, names, length)
+    output = run.output if goes_on else claim_folder(run.output, run)
+
+    keras.utils.set_random_seed(run.seed)
+    model = _fresh_model(run, pretrained, names)
+    steps_per_epoch = math.ceil(len(examples) / run.batch_size)
+    steps = steps_per_epoch * run.epochs
+    schedule = WarmupPolynomialDecay(
+        run.learning_rate, steps, int(run.warmup_share * steps)
+    )
+    compile_for(
+        run.task,
+        model,
+        make_optimizer(OptimizerConfig(optimizer="adamw"), schedule),
+    )
+    predictor = Predictor(
+        model,
+        tokenizer,
+        run.task,
+        names,
+        tuple(lengths.tolist()),
+        run.columns,
+    )
+    _describe(run, table, tokenizer, length, steps)
+
+    def validate(stopped: Callable[[], bool]) -> Row:
+        outputs = predictor.outputs(measured_on, run.batch_size, stopped)
+        if stopped():
+            return {}
+        logits, target = flat(outputs, measured_on)
+        loss = task.loss()(target, logits)
+        scores = task.scores(outputs, measured_on, names)
+        return {"loss": float(ops.convert_to_numpy(loss)), **scores.values}
+
+    kept = fit_into_folder(
+        ModelFolder(model, tokenizer, predictor.settings()),
+        output,
+        lambda step: training_dataset(
+            examples,
+            lengths,
+            batch_size=run.batch_size,
+            seed=run.seed,
+            epochs=run.epochs,
+            start_step=step,
+        ),
+        Timetable(
+            steps=steps,
+            validate_every=steps_per_epoch,
+            checkpoint_every=steps_per_epoch,
+            keep_checkpoints=PretrainRun.keep_checkpoints,
+        ),
+        origin={
+            "backend": keras.backend.backend(),
+            "config": dataclasses.asdict(model.config),
+            "train": checksum(run.train),
+            "validation": run.validation and checksum(run.validation),
+        },
+        validate=validate if held_out else None,
+        best=task.best if held_out else None,
+        patience=run.patience,
+    )
+    report = {
+        "task": run.task,
+        "labels": names and len(names),
+        "training_examples": len(examples),
+        "training_loss": kept["loss"],
+        "from_scratch": run.from_scratch,
+        "epoch": kept["step"] // steps_per_epoch,
+    }
+    if held_out:
+        best = dataclasses.replace(
+            predictor, model=ModelFolder.load(output).model
+        )
+        outputs = best.outputs(measured_on, run.batch_size)
+        report |= scores_report(run.task, outputs, measured_on, names)
+        if run.task == "classification":
+            of_classes = class_report_of(outputs, measured_on, names)
+            report |= of_classes.as_dict()
+            print(report_text(of_classes))
+            if can_draw():
+                draw_confusion(of_classes, output / CONFUSION_FILE)
+    write_report(output, report)
+    shutil.rmtree(output / CHECKPOINTS_FOLDER)  # nothing goes on from them
+    print_report(report)
+    print(f"-> {output}")
+    return report
+
+
+def compile_for(
+    task: str, model: keras.Model, optimizer: keras.optimizers.Optimizer | str
+) -> None:
+    """The task's loss; rows and tokens that do not count weigh 0."""
+    model.compile(optimizer=optimizer, loss=TASKS[task].loss())
+
+
+def balanced_weights(target: np.ndarray) -> np.ndarray:
+    """float32 [N]: each class counts the same in all, and 1 on average.
+
+    Three zeros and a one: 2/3 for each zero, 2 for the one.
+    """
+    counts = np.bincount(target)
+    present = (counts > 0).sum()
+    return (len(target) / (present * counts[target])).astype("float32")
+
+
+def _longest(run: FinetuneRun, config: AlbertConfig) -> int:
+    """Tokens of the longest row; AlbertError if the model cannot have it."""
     length = run.sequence_length or config.max_position_embeddings
     if length > config.max_position_embeddings:
         raise AlbertError(
@@ -77,7 +208,7 @@ def finetune(run: FinetuneRun) -> dict:
             f"max_position_embeddings={config.max_position_embeddings}. "
             f"Received: {length}. Lower --sequence-length."
         )
-    pairs = table.pairs is not None
+    pairs = run.columns.pair is not None or run.task == "choice"
     shortest = SHORTEST_PAIR if pairs else SHORTEST_SINGLE
     if length < shortest:
         raise AlbertError(
@@ -90,9 +221,11 @@ def finetune(run: FinetuneRun) -> dict:
             "Pairs have two segments: the model's `type_vocab_size` must be 2 "
             f"or more. Received: {config.type_vocab_size}."
         )
-    output = run.output if goes_on else claim_folder(run.output, run)
+    return length
 
-    keras.utils.set_random_seed(run.seed)
+
+def _fresh_model(run: FinetuneRun, pretrained: AlbertBackbone, names):
+    config = pretrained.config
     if run.dropout is not None:
         config = config.replace(
             hidden_dropout_prob=run.dropout,
@@ -101,143 +234,100 @@ def finetune(run: FinetuneRun) -> dict:
     backbone = AlbertBackbone(config, remat=run.remat, dtype=run.precision)
     if not run.from_scratch:
         backbone.set_weights(pretrained.get_weights())
-    model = AlbertForSequenceClassification(
-        backbone, num_labels=len(labels), dropout=run.classifier_dropout
-    )
-    steps_per_epoch = math.ceil(len(table.texts) / run.batch_size)
-    steps = steps_per_epoch * run.epochs
-    schedule = WarmupPolynomialDecay(
-        run.learning_rate, steps, int(run.warmup_share * steps)
-    )
-    compile_for_classification(
-        model, make_optimizer(OptimizerConfig(optimizer="adamw"), schedule)
-    )
+    return TASKS[run.task].head(backbone, names, run.classifier_dropout)
 
-    def batches(table, label_ids, seed, epochs=1):
-        return classification_dataset(
-            tokenizer,
-            table,
-            label_ids,
-            sequence_length=length,
-            batch_size=run.batch_size,
-            seed=seed,
-            epochs=epochs,
-        )
 
-    _describe(table, tokenizer, length, steps)
-    task = {
-        "task": CLASSIFICATION,
-        "labels": labels,
-        "sequence_length": length,
-        "pairs": pairs,
-        "columns": dataclasses.asdict(run.columns),
+# What a user reads.
+
+
+def scores_report(
+    task: str, outputs: Outputs, features: Features, names
+) -> dict:
+    """Scores, the best constant answer's, and what is to be known of them."""
+    scores = TASKS[task].scores(outputs, features, names)
+    return {
+        **scores.values,
+        "best": TASKS[task].best,
+        "baseline": TASKS[task].guess(features),
+        "count": len(features),
+        "remarks": list(scores.remarks),
     }
 
-    def batches_from(step: int):
-        # The rows before are packed again, which takes no time.
-        return batches(table, label_ids, run.seed, run.epochs).skip(step)
 
-    reached = fit_into_folder(
-        ModelFolder(model, tokenizer, task),
-        output,
-        batches_from,
-        Timetable(
-            steps=steps,
-            validate_every=steps_per_epoch,
-            checkpoint_every=steps_per_epoch,
-            keep_checkpoints=PretrainRun.keep_checkpoints,
-        ),
-        origin={
-            "backend": keras.backend.backend(),
-            "config": dataclasses.asdict(config),
-            "train": checksum(run.train),
-            "validation": run.validation and checksum(run.validation),
-        },
-        validation=held_out and batches(held_out, held_out_ids, seed=None),
+def class_report_of(outputs: Outputs, features: Features, names) -> ClassReport:
+    """Of a classification."""
+    predicted = np.stack(outputs).argmax(-1)
+    return class_report(features.target, predicted, names)
+
+
+def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
+    """A report for a reader, with what is known of the examples.
+
+    "held-out accuracy 0.750, matthews 0.500 (always the most frequent label:
+    accuracy 0.600; 40 examples)"
+    """
+    best, guess = report["best"], report["baseline"]
+    known = {"best", "baseline", "count", "remarks"}
+    others = [
+        name
+        for name, value in report.items()
+        if name not in known | {best}
+        and isinstance(value, float)
+        and not name.startswith("training_")
+    ]
+    shown = ", ".join(
+        f"{name.replace('_', ' ')} {report[name]:.3f}"
+        for name in [best, *others]
     )
-    report = {
-        "labels": len(labels),
-        "training_examples": len(table.texts),
-        "training_loss": reached["loss"],
-        "training_accuracy": reached["accuracy"],
-        "from_scratch": run.from_scratch,
-    }
-    if held_out:
-        report |= {
-            "accuracy": reached["val_accuracy"],
-            "majority_baseline": majority_baseline(held_out.labels),
-            "count": len(held_out.texts),
-        }
-    write_report(output, report)
-    shutil.rmtree(output / CHECKPOINTS_FOLDER)  # nothing goes on from them
-    print(report_line(report))
-    print(f"-> {output}")
-    return report
+    count = f"{report['count']:,} examples"
+    if guess is None:
+        return [f"{examples}{shown} ({count})", *report["remarks"]]
+    verdict = "" if report[best] > guess else ": no better than guessing"
+    return [
+        f"{examples}{shown} (always the most frequent label: {best} "
+        f"{guess:.3f}; {count}){verdict}",
+        *report["remarks"],
+    ]
 
 
-def compile_for_classification(
-    model: AlbertForSequenceClassification,
-    optimizer: keras.optimizers.Optimizer | str,
-) -> None:
-    """Cross-entropy of the labels, and accuracy; padding rows weigh 0."""
-    model.compile(
-        optimizer=optimizer,
-        loss=keras.losses.SparseCategoricalCrossentropy(
-            from_logits=True, reduction="mean_with_sample_weight"
-        ),
-        weighted_metrics=[
-            keras.metrics.SparseCategoricalAccuracy(name="accuracy")
-        ],
-    )
-
-
-def majority_baseline(labels: list[str]) -> float:
-    """Accuracy of always guessing the most frequent label."""
-    return max(collections.Counter(labels).values()) / len(labels)
-
-
-def report_line(report: dict, examples: str = "held-out ") -> str:
-    """The report for a reader, with what is known of the examples."""
-    if "accuracy" not in report:
-        return (
-            f"training accuracy {report['training_accuracy']:.3f}; nothing "
-            "was held out (--validation)"
+def print_report(report: dict) -> None:
+    """The report of a run for a reader."""
+    if "best" in report:
+        for line in scores_lines(report):
+            print(line)
+    else:
+        print(
+            f"training loss {report['training_loss']:.3f}; nothing was held "
+            "out (--validation)"
         )
-    better = report["accuracy"] > report["majority_baseline"]
-    verdict = "" if better else ": no better than guessing"
-    return (
-        f"{examples}accuracy {report['accuracy']:.3f} (always the most "
-        f"frequent label: {report['majority_baseline']:.3f}; "
-        f"{report['count']:,} examples){verdict}"
-    )
+
+
+def print_skipped(table: Table) -> None:
+    """How many rows were left out, and the first of them."""
+    if table.skipped:
+        print(f"{table.path}: {len(table.skipped):,} bad rows are left out:")
+        for fault in table.skipped[:SHOWN_SKIPPED]:
+            print(f"  {fault}")
 
 
 def _describe(
-    table: Table, tokenizer: Tokenizer, length: int, steps: int
+    run: FinetuneRun,
+    table: Table,
+    tokenizer: Tokenizer,
+    length: int,
+    steps: int,
 ) -> None:
-    counts = collections.Counter(table.labels).most_common(SHOWN_LABELS)
-    shown = ", ".join(f"{label} {count}" for label, count in counts)
-    more = ", ..." if len(counts) < len(set(table.labels)) else ""
-    rows = pack_rows(tokenizer, table.texts, table.pairs, LONGEST)
-    cut = sum(len(tokens) > length for tokens, _ in rows)
+    known = ""
+    if run.task == "classification":
+        counts = collections.Counter(table.values[LABEL])
+        shown = ", ".join(
+            f"{label} {count}"
+            for label, count in counts.most_common(SHOWN_LABELS)
+        )
+        more = ", ..." if len(counts) > SHOWN_LABELS else ""
+        known = f", {len(counts)} labels ({shown}{more})"
     print(
-        f"{len(table.texts):,} examples, {len(set(table.labels))} labels "
-        f"({shown}{more}); {steps:,} steps on {keras.backend.backend()}"
-        + (f"; {cut:,} are longer than {length} tokens and cut" if cut else ""),
+        f"{len(table):,} examples{known}; {steps:,} steps on "
+        f"{keras.backend.backend()}",
         flush=True,
     )
-
-
-def _label_names(table: Table, path: Path) -> list[str]:
-    names = sorted(set(table.labels))
-    if len(names) < 2:
-        raise AlbertError(
-            f"{path}: expected two or more different labels. Received: {names}."
-        )
-    if len(names) > max(MANY_LABELS, len(table.labels) // 2):
-        raise AlbertError(
-            f"{path}: {len(names)} different labels in {len(table.labels)} "
-            f"rows ({names[0]!r:.40}, {names[1]!r:.40}, ...). Name the column "
-            "of the labels with --columns.label."
-        )
-    return names

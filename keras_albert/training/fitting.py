@@ -72,7 +72,9 @@ def fit_into_folder(
     timetable: Timetable,
     *,
     origin: dict,
-    validation=None,
+    validate: Callable[[Callable[[], bool]], Row] | None = None,
+    best: str | None = None,
+    patience: int | None = None,
     work_of: Callable[[int], Work] | None = None,
     tensorboard: bool = False,
 ) -> Row:
@@ -88,12 +90,17 @@ def fit_into_folder(
         batches_from: step -> the dataset of batches from there to the end.
         timetable: when to do what.
         origin: what the run is made from, see `Checkpoint`.
-        validation: dataset of held-out batches.
+        validate: what held-out examples give, by name, `loss` among them. It
+            may return early, with anything, when its argument says that the
+            run is to stop.
+        best: the validation's value that a better model has more of: the best
+            model is kept. None: the newest.
+        patience: intervals without a better model that end the run.
         work_of: see `SpeedMeter`.
         tensorboard: write that log, too.
 
     Returns:
-        The last row of the log.
+        The row of the log of the model that is kept.
 
     Raises:
         AlbertError: the loss is not finite, or what the folder holds cannot
@@ -122,7 +129,9 @@ def fit_into_folder(
             progress,
             SpeedMeter(work_of),
             stop,
-            validation,
+            validate,
+            best,
+            patience,
         )
         keeper.restore(batches_from)
         if tensorboard:
@@ -140,7 +149,7 @@ def fit_into_folder(
             rest = _rest(folder, checkpoints, log)
             print(f"\ninterrupted. {rest}", file=sys.stderr)
             raise
-        if stop.signal and not log.has(timetable.steps):
+        if stop.signal and not keeper.is_finished():
             print(
                 f"\nstopped at step {keeper.step:,} of {timetable.steps:,}; "
                 "the same command goes on from there",
@@ -149,7 +158,7 @@ def fit_into_folder(
             if stop.signal == signal.SIGTERM:
                 raise SystemExit(0)
             raise KeyboardInterrupt
-        return log.rows[-1]
+        return keeper.kept()
 
 
 class IntervalKeeper(keras.callbacks.Callback):
@@ -168,7 +177,9 @@ class IntervalKeeper(keras.callbacks.Callback):
         progress: ProgressBar,
         meter: SpeedMeter,
         stop: "StopRequest",
-        validation,
+        validate: Callable[[Callable[[], bool]], Row] | None,
+        best: str | None,
+        patience: int | None,
     ):
         super().__init__()
         self.set_model(content.model)
@@ -180,7 +191,9 @@ class IntervalKeeper(keras.callbacks.Callback):
         self.progress = progress
         self.meter = meter
         self.stop = stop
-        self.validation = validation
+        self.validate = validate
+        self.best = best
+        self.patience = patience
         self.tensorboard = None
         self.step = 0
         self._parts = 0  # batches of the step that is being accumulated
@@ -209,7 +222,7 @@ class IntervalKeeper(keras.callbacks.Callback):
     def run(self, batches_from: Callable) -> None:
         """Does what is left of the run, or as much as it is let."""
         self.finish_interval()
-        if self.step < self.timetable.steps and not self.stop.signal:
+        if not self.is_finished() and not self.stop.signal:
             self.model.fit(
                 batches_from(self.step),
                 callbacks=[self],
@@ -258,8 +271,24 @@ class IntervalKeeper(keras.callbacks.Callback):
             model.reset_metrics()
             restore_random(state)  # a run that goes on has not drawn either
         self.checkpoints.prune(self.log.best_step())
-        if self.stop.signal:
+        if self.stop.signal or self.is_finished():
             model.stop_training = True
+
+    def is_finished(self) -> bool:
+        """Whether all steps are done, or no better model has come for long."""
+        rows = self.log.rows
+        if self.log.has(self.timetable.steps):
+            return True
+        if not self.patience or not rows:
+            return False
+        return len(rows) - 1 - rows.index(self.kept()) >= self.patience
+
+    def kept(self) -> Row:
+        """The row of the model that is kept."""
+        if self.best is None:
+            return self.log.rows[-1]
+        # Of equals the first.
+        return max(self.log.rows, key=lambda row: row[HELD_OUT + self.best])
 
     def _diverged(self, step: int, reason: str) -> None:
         raise AlbertError(
@@ -278,20 +307,16 @@ class IntervalKeeper(keras.callbacks.Callback):
             **self._unfinished,
         }
         with averaged_weights(model):
-            if self.validation is not None:
-                measured = model.evaluate(
-                    self.validation,
-                    callbacks=[_StopEvaluation(self.stop)],
-                    return_dict=True,
-                    verbose=0,
-                )
+            if self.validate is not None:
+                measured = self.validate(lambda: self.stop.signal is not None)
                 if self.stop.signal:
                     return  # when the run goes on, all of it is done
                 if not math.isfinite(measured["loss"]):
                     reason = f"the held-out loss is {measured['loss']}"
                     self._diverged(self.step, reason)
                 row |= {HELD_OUT + name: measured[name] for name in measured}
-            self.content.save(self.folder)
+            if self._is_best(row):
+                self.content.save(self.folder)
         row |= self.meter.reading()
         self.meter.reset()
         self._unfinished = None
@@ -304,15 +329,32 @@ class IntervalKeeper(keras.callbacks.Callback):
             f"step {self.step:,}/{self.timetable.steps:,}: {shown_values(row)}"
         )
 
+    def _is_best(self, row: Row) -> bool:
+        if self.best is None or not self.log.rows:
+            return True
+        name = HELD_OUT + self.best
+        return row[name] > self.kept()[name]
+
+
+def evaluate_until(
+    model: keras.Model, batches, stopped: Callable[[], bool]
+) -> Row:
+    """`model.evaluate`, which may be stopped; see `fit_into_folder`."""
+    return model.evaluate(
+        batches,
+        callbacks=[_StopEvaluation(stopped)],
+        return_dict=True,
+        verbose=0,
+    )
+
 
 class _StopEvaluation(keras.callbacks.Callback):
-    def __init__(self, stop: "StopRequest"):
+    def __init__(self, stopped: Callable[[], bool]):
         super().__init__()
-        self.stop = stop
+        self.stopped = stopped
 
     def on_test_batch_end(self, batch, logs=None):
-        if self.stop.signal:
-            self.model.stop_evaluating = True
+        self.model.stop_evaluating = self.stopped()
 
 
 class StopRequest:

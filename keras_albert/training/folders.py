@@ -11,6 +11,7 @@ import dataclasses
 import os
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -32,6 +33,7 @@ from keras_albert.checkpoints.tf1 import find_tf1, load_tf1_model
 from keras_albert.checkpoints.transfer import encoder_of, plain_encoder
 from keras_albert.config import (
     CONFIG_FILE,
+    FINETUNE_TASKS,
     MODEL_FILE,
     REPORT_FILE,
     TASK_FILE,
@@ -39,23 +41,25 @@ from keras_albert.config import (
     AlbertError,
     ConvertRun,
     PredictRun,
+    TableColumns,
     check_positive,
     read_json,
 )
-from keras_albert.data.tables import pack_rows, pad_batch
+from keras_albert.data.features import Features, sorted_plan
+from keras_albert.data.tables import Table, read_table
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.classification import AlbertForSequenceClassification
+from keras_albert.modeling.inputs import check_equally_many
 from keras_albert.modeling.model import AlbertModel
 from keras_albert.storage import replacing, write_json
 from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.tasks import TASKS, Outputs, softmax
 
 PRETRAINING = "pretraining"
-CLASSIFICATION = "classification"
 SHOWN_FILES = 20  # of a folder that holds no model
 WEIGHTS = "weights"  # of any model, not trained here; perhaps no vocabulary
 _TASK_KEYS = {
+    **{task: {"labels", "lengths", "columns"} for task in FINETUNE_TASKS},
     PRETRAINING: {"examples"},
-    CLASSIFICATION: {"labels", "sequence_length", "pairs", "columns"},
     WEIGHTS: set(),
 }
 
@@ -294,38 +298,137 @@ def _several_or_none(path: Path, found: list[tuple[str, Path]]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Classifier:
-    """A fine-tuned text classifier: strings in, labels out."""
+class Predictor:
+    """A fine-tuned model: texts in, labels (or what it was trained for) out."""
 
-    model: AlbertForSequenceClassification
+    model: AlbertModel
     tokenizer: Tokenizer
-    labels: tuple[str, ...]
-    sequence_length: int
-    """longest text, in tokens; the rest is cut off"""
-    pairs: bool
-    """whether it was trained on pairs of texts"""
+    task: str
+    """of TASKS"""
+    labels: tuple[str, ...] | None
+    """names in the order of the logits; None where there are none"""
+    lengths: tuple[int, ...]
+    """static lengths that texts are padded to, in tokens, ascending; what is
+    longer than the last is cut off"""
+    columns: TableColumns
+    """of the table it was trained on; `pair` is set for a model of pairs"""
 
     @classmethod
-    def load(cls, folder: str | Path) -> "Classifier":
+    def load(cls, folder: str | Path) -> "Predictor":
         """Reads the output folder of `finetune`."""
         return cls.of(ModelFolder.load(folder))
 
     @classmethod
-    def of(cls, loaded: ModelFolder) -> "Classifier":
-        """The classifier of a loaded folder; AlbertError if it has none."""
-        if loaded.task["task"] != CLASSIFICATION:
+    def of(cls, loaded: ModelFolder) -> "Predictor":
+        """That of a loaded folder; AlbertError if it was not fine-tuned."""
+        task = loaded.task
+        if task["task"] not in TASKS:
             raise AlbertError(
-                "Expected the folder of a fine-tuned classifier, found a "
-                f"model for {loaded.task['task']}. Run `keras-albert finetune` "
-                "first."
+                "Expected the folder of a fine-tuned model, found a model for "
+                f"{task['task']}. Run `keras-albert finetune` first."
             )
         return cls(
             model=loaded.model,
             tokenizer=loaded.tokenizer,
-            labels=tuple(loaded.task["labels"]),
-            sequence_length=loaded.task["sequence_length"],
-            pairs=loaded.task["pairs"],
+            task=task["task"],
+            labels=task["labels"] and tuple(task["labels"]),
+            lengths=tuple(task["lengths"]),
+            columns=TableColumns(**task["columns"]),
         )
+
+    def settings(self) -> dict:
+        """What `ModelFolder.task` has to say of it."""
+        return {
+            "task": self.task,
+            "labels": self.labels,
+            "lengths": self.lengths,
+            "columns": dataclasses.asdict(self.columns),
+        }
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens of the longest text."""
+        return self.lengths[-1]
+
+    def read(
+        self, path: str | Path, labelled: bool, skip_bad: bool = False
+    ) -> Table:
+        """A file with the columns of the table that it was trained on."""
+        fields = TASKS[self.task].fields(self.columns, labelled)
+        return read_table(path, fields, skip_bad)
+
+    def features(self, table: Table) -> Features:
+        """The examples of a table, with their target if it has labels."""
+        return TASKS[self.task].features(
+            self.tokenizer, table, self.labels, self.sequence_length
+        )
+
+    def outputs(
+        self,
+        features: Features,
+        batch_size: int = PredictRun.batch_size,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Outputs:
+        """Logits of each example, in order; it may be stopped early."""
+        check_positive("batch_size", batch_size)
+        batch_size = min(batch_size, len(features))
+        outputs = [None] * len(features)
+        for chosen, length in track(
+            sorted_plan(features.lengths, np.array(self.lengths), batch_size),
+            description="Predicting",
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        ):
+            if stopped():
+                break
+            x, _, _ = features.batch(chosen, batch_size, length)
+            logits = np.asarray(self.model.predict_on_batch(x))
+            for row, place in enumerate(chosen):
+                outputs[place] = logits[row]
+                if features.token_target is not None:
+                    tokens, _ = features.rows[place]
+                    outputs[place] = logits[row, : len(tokens)]
+        return outputs
+
+    def decode(
+        self, outputs: Outputs, features: Features
+    ) -> list[dict[str, object]]:
+        """The columns that predictions add, of each example."""
+        return TASKS[self.task].decode(outputs, features, self.labels)
+
+    def predict(
+        self,
+        texts: list,
+        pairs: list[str] | None = None,
+        *,
+        questions: list[str] | None = None,
+        choices: list[list[str]] | None = None,
+        batch_size: int = PredictRun.batch_size,
+    ) -> list:
+        """The prediction for each text, or pair of texts.
+
+        Args:
+            texts: strings; lists of words where each word gets a label.
+            pairs: second texts, of a model of pairs.
+            questions, choices: of a model that chooses.
+            batch_size: examples at a time.
+
+        Returns:
+            for each a label, a number, a list of labels, a label for each
+            word that is not cut off, or the index of a choice.
+        """
+        given = {
+            "text": texts,
+            "pair": pairs,
+            "question": questions,
+            "choices": choices,
+        }
+        features = self._features_of(given)
+        if features is None:
+            return []
+        outputs = self.outputs(features, batch_size)
+        return [row["prediction"] for row in self.decode(outputs, features)]
 
     def probabilities(
         self,
@@ -334,44 +437,43 @@ class Classifier:
         batch_size: int = PredictRun.batch_size,
     ) -> np.ndarray:
         """float32 [len(texts), len(labels)], in the order of the texts."""
-        if self.pairs != (pairs is not None):
+        if self.task != "classification":
             raise AlbertError(
-                "This model was trained on "
-                + ("pairs of texts" if self.pairs else "single texts")
-                + "; it was given "
-                + ("single texts." if self.pairs else "pairs.")
+                "probabilities are of a classification; this model was trained "
+                f"for {self.task}. Call `predict`."
             )
-        check_positive("batch_size", batch_size)
-        rows = pack_rows(self.tokenizer, texts, pairs, self.sequence_length)
-        batch_size = min(batch_size, max(len(rows), 1))
-        probabilities = np.zeros((len(rows), len(self.labels)), "float32")
-        for start in track(
-            range(0, len(rows), batch_size),
-            description="Classifying",
-            console=Console(stderr=True),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        ):
-            chosen = rows[start : start + batch_size]
-            x, _, _ = pad_batch(
-                chosen,
-                np.zeros(len(chosen), "int32"),
-                batch_size,
-                self.sequence_length,
-            )
-            logits = self.model.predict_on_batch(x)[: len(chosen)]
-            odds = np.exp(logits - logits.max(-1, keepdims=True))
-            probabilities[start : start + batch_size] = odds / odds.sum(
-                -1, keepdims=True
-            )
-        return probabilities
+        features = self._features_of({"text": texts, "pair": pairs})
+        if features is None:
+            return np.zeros((0, len(self.labels)), "float32")
+        return softmax(np.stack(self.outputs(features, batch_size)))
 
-    def predict(
-        self, texts: list[str], pairs: list[str] | None = None
-    ) -> list[str]:
-        """The most probable label of each text, or pair of texts."""
-        best = self.probabilities(texts, pairs).argmax(-1)
-        return [self.labels[index] for index in best]
+    def _features_of(self, given: dict[str, list | None]) -> Features | None:
+        """None of no texts."""
+        values = {
+            name: value for name, value in given.items() if value is not None
+        }
+        expected = TASKS[self.task].inputs(self.columns)
+        if values.keys() != expected.keys():
+            raise AlbertError(
+                f"This model was trained on {_kind(expected)}; it was given "
+                f"{_kind(values)}."
+            )
+        check_equally_many(**values)
+        count = len(values["text"])
+        if not count:
+            return None
+        table = Table(
+            Path("texts"), values, [{}] * count, list(range(1, count + 1))
+        )
+        return self.features(table)
+
+
+def _kind(names) -> str:
+    """What examples are, by the names of their fields."""
+    others = sorted(set(names) - {"text"})
+    if others == ["pair"]:
+        return "pairs of texts"
+    return f"texts with {' and '.join(others)}" if others else "single texts"
 
 
 def write_report(folder: Path, report: dict) -> None:

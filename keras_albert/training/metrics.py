@@ -175,6 +175,49 @@ def multilabel_scores(expected, predicted) -> Scores:
     return Scores(values, remarks)
 
 
+def entity_f1(
+    expected: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
+) -> float | None:
+    """F1 of whole entities, as CoNLL-2003 measures names.
+
+    An entity is right if its type, beginning and end are: of
+    [B-PER, I-PER, O] predicted as [B-PER, O, O] none is.
+
+    Args:
+        expected: a label of each word of each text, such as O, B-PER, I-PER
+            (IOB2).
+        predicted: as `expected`.
+
+    Returns:
+        0 where there is no entity on either side; None where labels are
+        something else.
+    """
+    pairs = list(zip(expected, predicted, strict=True))
+    tags = {tag for pair in pairs for tags in pair for tag in tags}
+    if not all(tag == "O" or tag[:2] in ("B-", "I-") for tag in tags):
+        return None
+    found = right = there = 0
+    for text in pairs:
+        truth, guess = map(_entities, text)
+        there += len(truth)
+        found += len(guess)
+        right += len(truth & guess)
+    return 2 * right / (there + found) if there + found else UNDEFINED
+
+
+def _entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """(type, first word, word after the last) of each."""
+    entities, begin = set(), None
+    for i, tag in enumerate([*tags, "O"]):
+        goes_on = begin is not None and tag == f"I-{tags[begin][2:]}"
+        if begin is not None and not goes_on:
+            entities.add((tags[begin][2:], begin, i))
+            begin = None
+        if tag != "O" and not goes_on:  # an I- may begin one, too
+            begin = i
+    return entities
+
+
 @dataclasses.dataclass(frozen=True)
 class ClassReport:
     """How well each class is told from the others."""

@@ -1,23 +1,24 @@
-"""Labels for the texts of a file, in its order."""
+"""Predictions for the rows of a file, in its order."""
 
 import json
 import os
 import sys
+from collections.abc import Iterator
 
-from keras_albert.config import AlbertError, PredictRun, TableColumns
-from keras_albert.data.tables import read_table
-from keras_albert.training.folders import Classifier, ModelFolder
+from keras_albert.config import AlbertError, PredictRun
+from keras_albert.training.folders import Predictor
 
 
 def predict(run: PredictRun) -> None:
-    """Writes one JSON object a row: the row, `prediction` and `score`.
+    """Writes one JSON object a row: the row with what is predicted.
 
     Raises:
         AlbertError: the model or the data cannot be used, or the output file
             exists.
     """
     if run.output is None:
-        sys.stdout.buffer.write(_predictions(run))
+        for line in _predictions(run):
+            sys.stdout.buffer.write(line)
         return
     try:
         file = run.output.open("xb")  # claimed before the work
@@ -27,45 +28,30 @@ def predict(run: PredictRun) -> None:
             "was changed."
         ) from None
     try:
+        count = 0
         with file:
-            lines = _predictions(run)
-            file.write(lines)
-        count = lines.count(b"\n")
+            for line in _predictions(run):
+                file.write(line)
+                count += 1
         print(f"{count:,} predictions -> {run.output}")
     except BaseException:
         os.unlink(run.output)
         raise
 
 
-def _predictions(run: PredictRun) -> bytes:
-    loaded = ModelFolder.load(run.model)
-    classifier = Classifier.of(loaded)
-    table = read_table(
-        run.data, TableColumns(**loaded.task["columns"]), need_label=False
-    )
-    taken = {"prediction", "score"}.intersection(
-        *map(dict.keys, table.rows[:1])
-    )
+def _predictions(run: PredictRun) -> Iterator[bytes]:
+    predictor = Predictor.load(run.model)
+    table = predictor.read(run.data, labelled=False)
+    features = predictor.features(table)
+    outputs = predictor.outputs(features, run.batch_size)
+    added = predictor.decode(outputs, features)
+    taken = table.rows[0].keys() & added[0].keys()
     if taken:
         raise AlbertError(
             f"{run.data} has columns that would be replaced: "
             f"{', '.join(sorted(taken))}. Rename them."
         )
-    probabilities = classifier.probabilities(
-        table.texts, table.pairs, run.batch_size
-    )
-    lines = [
-        json.dumps(
-            {
-                **row,
-                "prediction": classifier.labels[p.argmax()],
-                "score": round(float(p.max()), 6),
-            },
-            ensure_ascii=False,
-        )
-        for row, p in zip(table.rows, probabilities, strict=True)
-    ]
-    # A lone surrogate, which JSON may hold, becomes a JSON escape again.
-    return "".join(f"{line}\n" for line in lines).encode(
-        "utf-8", errors="backslashreplace"
-    )
+    for row, columns in zip(table.rows, added, strict=True):
+        line = json.dumps({**row, **columns}, ensure_ascii=False)
+        # A lone surrogate, which JSON may hold, becomes a JSON escape again.
+        yield f"{line}\n".encode("utf-8", errors="backslashreplace")

@@ -27,7 +27,11 @@ from keras_albert.modeling.warm_start import warm_start
 from keras_albert.storage import checksum, claim_folder, holds_run
 from keras_albert.training.curves import HELD_OUT, check_tensorboard
 from keras_albert.training.distribution import leave_gpu_to_backend
-from keras_albert.training.fitting import Timetable, fit_into_folder
+from keras_albert.training.fitting import (
+    Timetable,
+    evaluate_until,
+    fit_into_folder,
+)
 from keras_albert.training.flops import (
     Work,
     flops_per_example,
@@ -160,7 +164,8 @@ def pretrain(run: PretrainRun) -> dict:
             "validation": run.validation
             and checksum(run.validation / MANIFEST_FILE),
         },
-        validation=held_out,
+        validate=held_out
+        and (lambda stopped: evaluate_until(model, held_out, stopped)),
         work_of=work_of,
         tensorboard=run.tensorboard,
     )

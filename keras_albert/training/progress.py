@@ -82,8 +82,11 @@ def shown_values(values: Row) -> str:
     """
     parts = []
     for name, value in values.items():
+        plain = name.removeprefix(HELD_OUT)
         if name in _WORDS and value is not None:
             parts.append(_WORDS[name].format(value))
+        elif plain != name and plain not in values:
+            parts.append(f"held-out {plain.replace('_', ' ')} {value:.4g}")
         elif not name.startswith(HELD_OUT) and not name.endswith(_UNSHOWN):
             held_out = values.get(HELD_OUT + name)
             beside = "" if held_out is None else f" (held-out {held_out:.4g})"

@@ -22,7 +22,7 @@ from small import signalled
 
 from keras_albert import (
     AlbertForSequenceClassification,
-    Classifier,
+    Predictor,
     load_pretrained,
 )
 from keras_albert.cli import main
@@ -240,7 +240,7 @@ def test_evaluate_repeats_the_report(road, capsys):
 
 def test_classifier_beats_the_majority(road):
     report = json.loads((road / "fine" / "report.json").read_text())
-    assert report["accuracy"] > report["majority_baseline"] + 0.05
+    assert report["accuracy"] > report["baseline"] + 0.05
 
 
 def test_predict_keeps_rows_and_order(road, capsys):
@@ -293,7 +293,7 @@ def test_saved_model_answers_strings_in_a_fresh_process(road):
     """Results equal those of the classifier."""
     texts = ["The fox sold £9 of tea in 1950.", "", "ÉLODIE " * 90, "a"]
     answers = ask(str(road / "served"), json.dumps({"text": texts}))
-    classifier = Classifier.load(road / "fine")
+    classifier = Predictor.load(road / "fine")
     np.testing.assert_allclose(
         answers["p"], classifier.probabilities(texts), atol=1e-5
     )
@@ -301,7 +301,7 @@ def test_saved_model_answers_strings_in_a_fresh_process(road):
 
 
 def test_saved_model_stores_weights_once(road):
-    parameters = Classifier.load(road / "fine").model.count_params()
+    parameters = Predictor.load(road / "fine").model.count_params()
     data = (road / "served" / "variables").glob("*.data-*")
     assert sum(f.stat().st_size for f in data) < 4 * parameters * 1.05 + 9000
 
@@ -344,7 +344,7 @@ def test_finetuning_starts_from_the_pretrained_encoder(road):
     assert abs(kernel - pretrained[-2]).max() > 0.01
     # Columns of other names travel with the model.
     assert loaded.task["labels"] == ["0", "1"]
-    assert loaded.task["pairs"]
+    assert loaded.task["columns"]["pair"]
     main(
         ["evaluate", "--model", str(road / "kept")]
         + ["--data", str(road / "renamed.jsonl")]
@@ -669,8 +669,7 @@ def test_saved_model_of_pairs(road, tmp_path):
     task = {
         "task": "classification",
         "labels": ["no", "yes"],
-        "sequence_length": 32,
-        "pairs": True,
+        "lengths": [16, 32],
         "columns": {"text": "text", "pair": "second"},
     }
     model = AlbertForSequenceClassification(backbone, num_labels=2)
@@ -681,7 +680,7 @@ def test_saved_model_of_pairs(road, tmp_path):
     texts = ["A dog found a letter.", "The fox", "near London " * 20, ""]
     pairs = ["My uncle sold it.", "", "in 1990 " * 30, "a"]
     answers = ask(served, json.dumps({"text": texts, "pair": pairs}))
-    classifier = Classifier.load(tmp_path / "fine")
+    classifier = Predictor.load(tmp_path / "fine")
     expected = classifier.probabilities(texts, pairs)
     np.testing.assert_allclose(answers["p"], expected, atol=1e-5)
     with pytest.raises(AlbertError, match="trained on pairs"):

@@ -14,7 +14,7 @@ import pytest
 from small import TEXT_CONFIG as CONFIG
 
 import keras_albert as ka
-from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.config import AlbertConfig, AlbertError, TableColumns
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
     AlbertForSequenceClassification,
@@ -68,8 +68,13 @@ def here(tiny_vocab, tmp_path_factory):
         folder=folder,
         tokenizer=tokenizer,
         backbone=backbone,
-        served=ka.Classifier(
-            models["classifier"], tokenizer, ("a", "b", "c"), 61, False
+        served=ka.Predictor(
+            models["classifier"],
+            tokenizer,
+            "classification",
+            ("a", "b", "c"),
+            (32, 61),
+            TableColumns(),
         ),
         **models,
     )
@@ -523,8 +528,8 @@ FILES = [
     ),
     row("no vocabulary. Put", file("no_vocabulary.keras", ka.load_pretrained)),
     row("tanh, erf.*'relu'", lambda h: ka.load(h.folder, gelu="relu")),
-    row(r"task\.json: not a JSON file", file("", ka.Classifier.load)),
-    row("no task.json.*output folder of", file("none", ka.Classifier.load)),
+    row(r"task\.json: not a JSON file", file("", ka.Predictor.load)),
+    row("no task.json.*output folder of", file("none", ka.Predictor.load)),
     row(
         r"none\.index: no such file",
         lambda h: ka.load_tf1(h.backbone, h.folder / "none"),
@@ -636,7 +641,7 @@ def test_unknown_arguments_are_named(here):
 def test_settings_file_of_another_package(tmp_path):
     (tmp_path / "task.json").write_text(json.dumps({"task": "translation"}))
     with pytest.raises(AlbertError, match=r"task\.json: not what .*another"):
-        ka.Classifier.load(tmp_path)
+        ka.Predictor.load(tmp_path)
 
 
 def test_labels_in_lists(here):

@@ -91,7 +91,11 @@ def fit(folder, timetable=TIMETABLE, *, arrays=TRAINING, model=None, **options):
         batches_from,
         timetable,
         origin=ORIGIN,
-        validation=tf.data.Dataset.from_tensor_slices(HELD_OUT),
+        validate=lambda stopped: fitting.evaluate_until(
+            content.model,
+            tf.data.Dataset.from_tensor_slices(HELD_OUT),
+            stopped,
+        ),
         **options,
     )
 

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -90,25 +91,26 @@ def generated(folder, task, split, rows=6):
 )
 def test_every_layout(tmp_path, task, split):
     generated(tmp_path, task, split)
-    table, skipped = read_glue(tmp_path, task, split, any_size=True)
+    table = read_glue(tmp_path, task, split, any_size=True)
+    skipped = table.skipped
     settings = GLUE[task]
     columns = settings.columns
     assert skipped == []
-    assert table.texts == [f"{columns.text} {i}" for i in range(6)]
+    assert table.values["text"] == [f"{columns.text} {i}" for i in range(6)]
     if columns.pair:
-        assert table.pairs == [f"{columns.pair} {i}" for i in range(6)]
+        assert table.values["pair"] == [f"{columns.pair} {i}" for i in range(6)]
     else:
-        assert table.pairs is None
+        assert "pair" not in table.values
     headless = settings.splits[split].header is not None
     assert table.lines == list(range(2 - headless, 8 - headless))
     if settings.submission_of(split):
-        assert table.labels is None
+        assert "label" not in table.values
         assert [row[settings.index] for row in table.rows] == [
             str(100 + i) for i in range(6)
         ]
         return
     labels = settings.labels or ("0", "3.75", "5.000")
-    assert table.labels == [labels[i % len(labels)] for i in range(6)]
+    assert table.values["label"] == [labels[i % len(labels)] for i in range(6)]
     targets = glue_targets(task, table)
     if settings.labels is None:
         assert targets.dtype == "float32"
@@ -153,9 +155,9 @@ def test_what_looks_like_a_line_or_a_quote_is_text(tmp_path):
     r"""`str.splitlines` would cut at \x0b, \x85, \u2028; `csv` at a quote."""
     text = "a \"b\x0b\x0c\x1c\x1d\x1e\x85 \u2028\u2029c\rd'' \""
     content = f"\ufeffs\t1\t\t{text}\r\n\ns\t0\t*\t \x85x \n"
-    table, _ = read_cola(tmp_path, content)
-    assert table.texts == [text, " \x85x "]
-    assert table.labels == ["1", "0"]
+    table = read_cola(tmp_path, content)
+    assert table.values["text"] == [text, " \x85x "]
+    assert table.values["label"] == ["1", "0"]
     assert table.lines == [1, 3]
 
 
@@ -175,8 +177,9 @@ def test_no_row_is_lost(tmp_path_factory, texts, mark, end):
     folder = tmp_path_factory.mktemp("glue", numbered=True)
     lines = "\n".join(f"s\t{i % 2}\t\t{text}" for i, text in enumerate(texts))
     content = "\ufeff" * mark + lines + "\n" * end
-    table, skipped = read_cola(folder, content)
-    assert table.texts == texts
+    table = read_cola(folder, content)
+    skipped = table.skipped
+    assert table.values["text"] == texts
     assert skipped == []
 
 
@@ -200,7 +203,8 @@ def test_bad_rows(tmp_path, bad, message):
     with pytest.raises(AlbertError, match=rf"dev\.tsv:2: {message}") as error:
         read_cola(tmp_path, content)
     assert "--skip-bad" in str(error.value)
-    table, skipped = read_cola(tmp_path, content, skip_bad=True)
+    table = read_cola(tmp_path, content, skip_bad=True)
+    skipped = table.skipped
     assert table.lines == [1, 3]
     (fault,) = skipped
     assert "dev.tsv:2: " in fault and "--skip-bad" not in fault
@@ -251,7 +255,7 @@ def wnli_of_four(monkeypatch):
 def test_sizes(tmp_path, wnli_of_four, rows):
     generated(tmp_path, "WNLI", "dev", rows)
     if rows in (4, 7):
-        table, _ = read_glue(tmp_path, "WNLI", "dev")
+        table = read_glue(tmp_path, "WNLI", "dev")
         assert len(table.rows) == rows
         return
     with pytest.raises(AlbertError, match=rf"4 or 7 rows.*Received: {rows}\."):
@@ -280,7 +284,8 @@ def test_sizes_where_rows_are_left_out(
         with pytest.raises(AlbertError, match="expected 4 or 7 rows"):
             read_glue(tmp_path, "WNLI", "dev", skip_bad=True)
         return
-    table, skipped = read_glue(tmp_path, "WNLI", "dev", skip_bad=True)
+    table = read_glue(tmp_path, "WNLI", "dev", skip_bad=True)
+    skipped = table.skipped
     assert len(table.rows) == good
     assert len(skipped) == empty + broken
 
@@ -290,7 +295,7 @@ def test_sizes_where_rows_are_left_out(
 
 def table_of(task, indices):
     rows = [{GLUE[task].index: str(index)} for index in indices]
-    return Table(["x"] * len(rows), None, None, rows, [])
+    return Table(Path("x"), {"text": ["x"] * len(rows)}, rows, [])
 
 
 def submitted(path):
@@ -386,12 +391,13 @@ def test_an_index_counts_once(tmp_path):
     ],
 )
 def test_published_files(data_folder, task, split, labels, first, last):
-    table, skipped = read_glue(data_folder / "glue", task, split)
+    table = read_glue(data_folder / "glue", task, split)
+    skipped = table.skipped
     assert skipped == []
-    assert collections.Counter(table.labels) == labels
-    assert table.texts[0].startswith(first)
-    assert table.texts[-1].endswith(last)
-    assert len(table.texts) in GLUE[task].splits[split].sizes
+    assert collections.Counter(table.values["label"]) == labels
+    assert table.values["text"][0].startswith(first)
+    assert table.values["text"][-1].endswith(last)
+    assert len(table.values["text"]) in GLUE[task].splits[split].sizes
     assert np.bincount(glue_targets(task, table)).tolist() == [
         labels[name] for name in GLUE[task].labels
     ]
@@ -399,7 +405,7 @@ def test_published_files(data_folder, task, split, labels, first, last):
 
 @pytest.mark.parametrize("split", ["train", "dev"])
 def test_published_similarities(data_folder, split):
-    table, _ = read_glue(data_folder / "glue", "STS-B", split)
+    table = read_glue(data_folder / "glue", "STS-B", split)
     scores = glue_targets("STS-B", table)
     assert len(scores) == {"train": 5749, "dev": 1500}[split]
     assert (scores.min(), scores.max()) == (0, 5)
@@ -416,10 +422,11 @@ def test_mrpc_keeps_its_mark_and_quotes(data_folder):
     lines = path.read_bytes().split(b"\n")
     assert lines[0].startswith(b"\xef\xbb\xbfQuality")
     assert sum(line.count(b'"') % 2 for line in lines) == 16
-    table, _ = read_glue(data_folder / "glue", "MRPC", "dev")
-    assert len(table.texts) == 408
+    table = read_glue(data_folder / "glue", "MRPC", "dev")
+    assert len(table.values["text"]) == 408
     assert list(table.rows[0]) == ["#1 String", "#2 String", "Quality"]
-    quotes = sum(text.count('"') for text in table.texts + table.pairs)
+    texts = table.values["text"] + table.values["pair"]
+    quotes = sum(text.count('"') for text in texts)
     assert quotes == path.read_bytes().count(b'"')
 
 

@@ -2,22 +2,29 @@
 
 import json
 
-import numpy as np
 import pytest
 
-from keras_albert.config import AlbertError, TableColumns
+from keras_albert.config import AlbertError
 from keras_albert.data.tables import (
-    BUCKETS,
-    classification_dataset,
+    Field,
     label_index,
+    read_choices,
+    read_label,
+    read_labels,
+    read_number,
     read_table,
+    read_text,
+    read_words,
 )
-from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend
 
-COLUMNS = TableColumns()
-PAIRS = TableColumns(text="a", pair="b", label="y")
+FIELDS = {"text": Field("text", read_text), "label": Field("label", read_label)}
+PAIRS = {
+    "text": Field("a", read_text),
+    "pair": Field("b", read_text),
+    "label": Field("y", read_label),
+}
 
 
 def write(folder, name, content):
@@ -34,10 +41,10 @@ def test_tsv_has_no_quotes(tmp_path):
         "a.tsv",
         '\ufefftext\tlabel\r\n"half a quote\tgood\r\n\r\nsecond\t bad \r\n',
     )
-    table = read_table(path, COLUMNS)
-    assert table.texts == ['"half a quote', "second"]
-    assert table.labels == ["good", "bad"]
-    assert table.pairs is None
+    table = read_table(path, FIELDS)
+    assert table.values["text"] == ['"half a quote', "second"]
+    assert table.values["label"] == ["good", "bad"]
+    assert "pair" not in table.values
     assert table.lines == [2, 4]
     assert table.rows[1] == {"text": "second", "label": " bad "}
 
@@ -49,9 +56,9 @@ def test_csv_has_quotes(tmp_path):
         'id,a,b,y\n1,"one, two","he said ""no""",x\n2,"two\nlines",b,y\n',
     )
     table = read_table(path, PAIRS)
-    assert table.texts == ["one, two", "two\nlines"]
-    assert table.pairs == ['he said "no"', "b"]
-    assert table.labels == ["x", "y"]
+    assert table.values["text"] == ["one, two", "two\nlines"]
+    assert table.values["pair"] == ['he said "no"', "b"]
+    assert table.values["label"] == ["x", "y"]
     assert table.lines == [2, 4]
     assert table.rows[0]["id"] == "1"
 
@@ -64,27 +71,27 @@ def test_jsonl(tmp_path):
         {"text": "d", "label": 0.5},
     ]
     path = write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n")
-    table = read_table(path, COLUMNS)
-    assert table.labels == ["a", "1", "true", "0.5"]
+    table = read_table(path, FIELDS)
+    assert table.values["label"] == ["a", "1", "true", "0.5"]
     assert table.rows == rows
 
 
 def test_txt_is_for_prediction(tmp_path):
     path = write(tmp_path, "a.txt", "one\ttab\ntwo\n")
-    table = read_table(path, TableColumns(text="t"), need_label=False)
-    assert table.texts == ["one\ttab", "two"]
-    assert table.labels is None and table.pairs is None
+    table = read_table(path, {"text": Field("t", read_text)})
+    assert table.values["text"] == ["one\ttab", "two"]
+    assert table.values.keys() == {"text"}
     assert table.rows == [{"t": "one\ttab"}, {"t": "two"}]
-    with pytest.raises(AlbertError, match="no labels"):
-        read_table(path, COLUMNS)
-    with pytest.raises(AlbertError, match="no pairs"):
-        read_table(path, PAIRS, need_label=False)
+    with pytest.raises(AlbertError, match="no label"):
+        read_table(path, FIELDS)
+    with pytest.raises(AlbertError, match="no pair"):
+        read_table(path, {k: PAIRS[k] for k in ("text", "pair")})
 
 
 def test_labels_are_optional_for_prediction(tmp_path):
     path = write(tmp_path, "a.tsv", "text\nfirst\n")
-    table = read_table(path, COLUMNS, need_label=False)
-    assert (table.texts, table.labels) == (["first"], None)
+    table = read_table(path, {"text": Field("text", read_text)})
+    assert table.values == {"text": ["first"]}
 
 
 @pytest.mark.parametrize(
@@ -125,15 +132,15 @@ def test_labels_are_optional_for_prediction(tmp_path):
 def test_mistakes_are_named(tmp_path, name, content, message):
     path = write(tmp_path, name, content)
     with pytest.raises(AlbertError, match=message) as error:
-        read_table(path, COLUMNS)
+        read_table(path, FIELDS)
     assert name in str(error.value)
 
 
 def test_missing_file(tmp_path):
     with pytest.raises(AlbertError, match=r"gone\.tsv: no such file"):
-        read_table(tmp_path / "gone.tsv", COLUMNS)
+        read_table(tmp_path / "gone.tsv", FIELDS)
     with pytest.raises(AlbertError, match="found a folder"):
-        read_table(tmp_path, COLUMNS)
+        read_table(tmp_path, FIELDS)
 
 
 def test_empty_pair(tmp_path):
@@ -151,107 +158,71 @@ def test_label_index():
         label_index(["b", "c"], ["a", "b"], "x.tsv")
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tiny_vocab):
-    return Tokenizer(tiny_vocab)
+@pytest.mark.parametrize(
+    ("read", "value", "expected"),
+    [
+        (read_number, "2.50", 2.5),
+        (read_number, 3, 3.0),
+        (read_labels, ["b", 1], ["b", "1"]),
+        (read_labels, "b| a|", ["b", "a"]),
+        (read_labels, "", []),
+        (read_words, "a  b", ["a", "b"]),
+        (read_words, ["New York", "is"], ["New York", "is"]),
+        (read_choices, "a|b c", ["a", "b c"]),
+    ],
+)
+def test_values(read, value, expected):
+    assert read(value) == expected
 
 
-@pytest.fixture
-def table(tmp_path):
-    rows = [f"the fox sold {n} hens\t{n % 3}" for n in range(53)]
-    rows[17] = "the old barn in the village " * 11 + "\t2"
-    return read_table(
-        write(tmp_path, "a.tsv", "text\tlabel\n" + "\n".join(rows)), COLUMNS
-    )
+@pytest.mark.parametrize(
+    ("read", "value", "message"),
+    [
+        (read_number, "x", "must be a number. Received: 'x'"),
+        (read_number, "nan", "must be a number"),
+        (read_number, True, "must be a number"),
+        (read_labels, 3, "must be a list of labels"),
+        (read_words, [], "must be a list of words"),
+        (read_words, " ", "must be a list of words"),
+        (read_words, ["a", ""], "is empty"),
+        (read_choices, "a", "two or more"),
+        (read_choices, ["a", " "], "is empty"),
+    ],
+)
+def test_bad_values(read, value, message):
+    with pytest.raises(AlbertError, match=message):
+        read(value)
 
 
-def collect(dataset):
-    """Token rows without padding, labels: of rows with weight 1."""
-    rows, labels = [], []
-    for x, y, weight in dataset.as_numpy_iterator():
-        real = weight == 1
-        assert set(np.unique(weight)) <= {0, 1}
-        labels += y[real].tolist()
-        for ids, mask in zip(
-            x["token_ids"][real], x["padding_mask"][real], strict=True
-        ):
-            rows.append(ids[: mask.sum()].tolist())
-            assert not ids[mask.sum() :].any()
-    return rows, labels
+def test_bad_rows_are_left_out_where_asked(tmp_path):
+    """Line 3 is empty, 4 has a field too many, 6 is not UTF-8."""
+    content = b"text\tlabel\na\t1\n \t2\nx\ty\tz\nb\t2\n\xe9\t1\n"
+    path = write(tmp_path, "a.tsv", content)
+    with pytest.raises(AlbertError, match=r"a\.tsv:3: .*--skip-bad"):
+        read_table(path, FIELDS)
+    table = read_table(path, FIELDS, skip_bad=True)
+    assert table.values == {"text": ["a", "b"], "label": ["1", "2"]}
+    assert table.lines == [2, 5]
+    assert [fault.split(":")[1] for fault in table.skipped] == ["3", "4", "6"]
+    # Without the column no row can be read.
+    with pytest.raises(AlbertError, match="no column `gold`"):
+        read_table(path, {"text": Field("gold", read_text)}, skip_bad=True)
+    path = write(tmp_path, "b.jsonl", '{"text": 1}\n')
+    with pytest.raises(AlbertError, match="1 bad ones were left out"):
+        read_table(path, {"text": FIELDS["text"]}, skip_bad=True)
 
 
-def test_in_order_every_row_once(table, tokenizer):
-    ids = label_index(table.labels, ["0", "1", "2"], "x")
-    dataset = classification_dataset(
-        tokenizer, table, ids, sequence_length=100, batch_size=5
-    )
-    assert dataset.cardinality() == 11
-    rows, labels = collect(dataset)
-    assert labels == ids.tolist()
-    assert rows == [
-        tokenizer.pack(tokenizer.encode(text), None, 100)[0]
-        for text in table.texts
-    ]
-    assert len(rows[17]) == 100  # cut
-    shapes = [x["token_ids"].shape for x, _, _ in dataset.as_numpy_iterator()]
-    assert shapes == [(5, 100) if k == 3 else (5, 32) for k in range(11)]
+def test_parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
 
-
-def test_the_last_batch_is_filled_with_weight_0(table, tokenizer):
-    dataset = classification_dataset(
-        tokenizer, table, np.arange(53), sequence_length=512, batch_size=10
-    )
-    *_, (x, y, weight) = dataset.as_numpy_iterator()
-    assert y.tolist() == [50, 51, 52, *[52] * 7]
-    assert weight.tolist() == [1] * 3 + [0] * 7
-    assert x["padding_mask"][:, 0].all()
-
-
-def test_shuffling_depends_on_seed_and_epoch(table, tokenizer):
-    def epochs(seed):
-        dataset = classification_dataset(
-            tokenizer,
-            table,
-            np.arange(53),
-            sequence_length=64,
-            batch_size=8,
-            seed=seed,
-            epochs=3,
-        )
-        assert int(dataset.cardinality()) == 3 * 7
-        order = collect(dataset)[1]
-        assert collect(dataset)[1] == order, "the same when read again"
-        return [order[start : start + 53] for start in (0, 53, 106)]
-
-    first = epochs(4)
-    assert epochs(4) == first
-    assert all(sorted(order) == list(range(53)) for order in first)
-    assert first[0] != first[1] != first[2] != list(range(53))
-    assert epochs(5)[0] != first[0]
-
-
-def test_pairs_have_two_segments(tmp_path, tokenizer):
-    table = read_table(
-        write(tmp_path, "a.csv", "a,b,y\nthe fox,two hens in 1923,1\n"), PAIRS
-    )
-    dataset = classification_dataset(
-        tokenizer, table, np.array([1]), sequence_length=64, batch_size=1
-    )
-    ((x, y, _),) = dataset.as_numpy_iterator()
-    expected = tokenizer(table.texts, table.pairs, pad_to=64, max_length=64)
-    assert x["token_ids"].shape == (1, 32) and y.tolist() == [1]
-    for name, values in expected.items():
-        np.testing.assert_array_equal(x[name], values[:, :32])
-
-
-def test_bad_numbers(table, tokenizer):
-    for change in ({"batch_size": 0}, {"seed": -1}, {"sequence_length": 2}):
-        arguments = {"sequence_length": 64, "batch_size": 2, **change}
-        with pytest.raises(AlbertError):
-            classification_dataset(
-                tokenizer, table, np.zeros(53, "int32"), **arguments
-            )
-
-
-def test_few_lengths_to_compile_for():
-    assert len(BUCKETS) <= 6 and sorted(BUCKETS) == list(BUCKETS)
+    rows = [{"text": f"t{i}", "label": i % 3} for i in range(2_500)]
+    path = tmp_path / "a.parquet"
+    write_table(pyarrow.Table.from_pylist(rows), path)
+    table = read_table(path, FIELDS)
+    assert table.values["text"] == [row["text"] for row in rows]
+    assert table.values["label"][:4] == ["0", "1", "2", "0"]
+    assert table.rows == rows and table.lines[-1] == 2_500
+    path.write_bytes(b"PAR1")
+    with pytest.raises(AlbertError, match="not a Parquet file"):
+        read_table(path, FIELDS)

@@ -1,0 +1,113 @@
+"""Texts, words and choices -> rows of tokens, as long as each is.
+
+A row is [CLS] a [SEP] or [CLS] a [SEP] b [SEP]; what is too long is cut off.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_albert.config import AlbertError
+from keras_albert.text.tokenizer import Tokenizer, check_batch
+
+LINES_AT_ONCE = 2_000  # tokenized together: long enough to be fast
+
+Row = tuple[np.ndarray, int]
+"""token ids int32 [T], [CLS] and [SEP] included; how many are segment 0"""
+
+
+def text_rows(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None,
+    longest: int,
+) -> list[Row]:
+    """A row for each text, or pair of texts."""
+    check_batch("texts", texts)
+    if pairs is not None:
+        check_batch("pairs", pairs)
+        if len(texts) != len(pairs):
+            raise AlbertError(
+                "`texts` and `pairs` must be equally many. Received: "
+                f"{len(texts)} texts, {len(pairs)} pairs."
+            )
+    rows = []
+    for start in range(0, len(texts), LINES_AT_ONCE):
+        part = slice(start, start + LINES_AT_ONCE)
+        firsts = tokenizer.encode_batch(texts[part])
+        seconds = [None] * len(firsts)
+        if pairs is not None:
+            seconds = tokenizer.encode_batch(pairs[part])
+        rows += [
+            _row(tokenizer, first, second, longest)
+            for first, second in zip(firsts, seconds, strict=True)
+        ]
+    return rows
+
+
+def word_row(
+    tokenizer: Tokenizer, words: Sequence[str], longest: int
+) -> tuple[Row, list[int]]:
+    """A text that is split into words.
+
+    Returns:
+        the row; and where each word begins that is not cut off.
+
+    Raises:
+        AlbertError: a word has no piece.
+    """
+    ids, starts = [], []
+    for word, pieces in zip(words, tokenizer.encode_batch(words), strict=True):
+        if not pieces:
+            raise AlbertError(
+                f"the word {word!r} has no piece of text. Leave it out."
+            )
+        starts.append(len(ids) + 1)  # after [CLS]
+        ids += pieces
+    row = _row(tokenizer, ids, None, longest)
+    return row, [start for start in starts if start < len(row[0]) - 1]
+
+
+def choice_rows(
+    tokenizer: Tokenizer,
+    contexts: Sequence[str],
+    questions: Sequence[str],
+    choices: Sequence[Sequence[str]],
+    longest: int,
+) -> list[Row]:
+    """A row for each choice: the context, and the question with the choice.
+
+    A choice fills the blank "_" in its question, or stands behind it. What is
+    too long is cut off the end of the context; of question and choice, which
+    differ at the end, off the start.
+
+    Args:
+        questions: "" where there is none.
+
+    Source: reference race_utils.py, which gives question and choice 128 of 512
+    tokens; here it is half, or what the context leaves.
+    """
+    room = longest - 3  # [CLS], two [SEP]
+    rows = []
+    for context, question, row in zip(
+        tokenizer.encode_batch(contexts), questions, choices, strict=True
+    ):
+        least = max(room // 2, room - len(context))
+        rows += [
+            _row(tokenizer, context, ids[-least:], longest)
+            for ids in tokenizer.encode_batch(
+                _with_choice(question, choice) for choice in row
+            )
+        ]
+    return rows
+
+
+def _with_choice(question: str, choice: str) -> str:
+    if "_" in question:
+        return question.replace("_", choice)
+    return f"{question} {choice}"
+
+
+def _row(tokenizer: Tokenizer, a, b, longest: int) -> Row:
+    tokens, segments = tokenizer.pack(a, b, longest)
+    return np.array(tokens, "int32"), segments.count(0)

@@ -1,0 +1,469 @@
+"""What a model is fine-tuned for: a row a task.
+
+A task says which columns it reads, what of them the model learns, the head and
+the loss, what the outputs mean to a user, and how good they are.
+
+Letters: N examples, C labels or choices, S tokens a row, T tokens of a row.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+
+from keras_albert.config import AlbertError, TableColumns
+from keras_albert.data.features import Features
+from keras_albert.data.tables import (
+    Field,
+    Table,
+    label_index,
+    read_choices,
+    read_label,
+    read_labels,
+    read_number,
+    read_text,
+    read_words,
+)
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.classification import (
+    AlbertForMultipleChoice,
+    AlbertForSequenceClassification,
+    AlbertForTokenClassification,
+)
+from keras_albert.text.rows import choice_rows, text_rows, word_row
+from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.metrics import (
+    Scores,
+    entity_f1,
+    measure,
+    multilabel_scores,
+)
+
+LABEL = "label"  # the field of what is to be learned
+MANY_LABELS = 20  # fewer are believed in a table of any size
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of choices
+
+Outputs = list[np.ndarray]
+"""logits of each example, in order: [C], or [T, C] of tokens"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A row of TASKS."""
+
+    inputs: Callable[[TableColumns], dict[str, Field]]
+    """the fields that a prediction needs, too"""
+    label: Callable[[object], object]
+    """reads the column of the label"""
+    names: Callable[[Table], tuple[str, ...] | None]
+    """the labels of a table, in the order of the logits; None: no names"""
+    features: Callable[
+        [Tokenizer, Table, tuple[str, ...] | None, int], Features
+    ]
+    """tokenizer, table, names, longest row -> examples with their target,
+    where the table has labels"""
+    head: Callable[..., keras.Model]
+    """backbone, names, dropout -> model"""
+    loss: Callable[[], keras.losses.Loss]
+    decode: Callable[
+        [Outputs, Features, tuple[str, ...] | None], list[dict[str, object]]
+    ]
+    """the columns that a prediction adds, of each example"""
+    scores: Callable[[Outputs, Features, tuple[str, ...] | None], Scores]
+    """how good the outputs are"""
+    best: str
+    """the score that tells which of several models is best"""
+    guess: Callable[[Features], float | None]
+    """that score of the best constant answer; None: it has none"""
+
+    def fields(self, columns: TableColumns, labelled: bool) -> dict[str, Field]:
+        """What is read of a file."""
+        label = {LABEL: Field(columns.label, self.label)} if labelled else {}
+        return self.inputs(columns) | label
+
+
+def flat(outputs: Outputs, features: Features) -> tuple[np.ndarray, np.ndarray]:
+    """Logits and target of all examples, or of all words that are labelled."""
+    if features.token_target is None:
+        return np.stack(outputs), features.target
+    return tuple(map(np.concatenate, _labelled(outputs, features)))
+
+
+# One label, a number, or several labels for a text or a pair.
+
+
+def _text_fields(columns: TableColumns) -> dict[str, Field]:
+    fields = {"text": Field(columns.text, read_text)}
+    if columns.pair:
+        fields["pair"] = Field(columns.pair, read_text)
+    return fields
+
+
+def _text_features(target: Callable) -> Callable:
+    def features(tokenizer, table, names, length) -> Features:
+        values = table.values
+        rows = text_rows(tokenizer, values["text"], values.get("pair"), length)
+        return Features(rows, target(table, names) if LABEL in values else None)
+
+    return features
+
+
+def _classifier(problem: str) -> Callable:
+    def head(backbone: AlbertBackbone, names, dropout: float):
+        return AlbertForSequenceClassification(
+            backbone,
+            num_labels=len(names) if names else 1,
+            labels=names,
+            problem=problem,
+            dropout=dropout,
+        )
+
+    return head
+
+
+def _names_of_classes(table: Table) -> tuple[str, ...]:
+    names = sorted(set(table.values[LABEL]))
+    if len(names) < 2:
+        raise AlbertError(
+            f"{table.path}: expected two or more different labels. "
+            f"Received: {names}."
+        )
+    if len(names) > max(MANY_LABELS, len(table) // 2):
+        raise AlbertError(
+            f"{table.path}: {len(names)} different labels in {len(table)} "
+            f"rows ({names[0]!r:.40}, {names[1]!r:.40}, ...). Name the column "
+            "of the labels with --columns.label, or learn a number with "
+            "--task regression."
+        )
+    return tuple(names)
+
+
+def _class_indices(table: Table, names) -> np.ndarray:
+    return label_index(table.values[LABEL], names, table.path, table.lines)
+
+
+def _decode_class(outputs, features, names) -> list[dict[str, object]]:
+    odds = softmax(np.stack(outputs))
+    return [
+        {"prediction": names[row.argmax()], "score": round(float(row.max()), 6)}
+        for row in odds
+    ]
+
+
+def _class_scores(outputs, features, names) -> Scores:
+    predicted = np.stack(outputs).argmax(-1)
+    metrics = ["accuracy", "matthews"]
+    if len(names) == 2:
+        metrics.insert(1, "f1")
+    scores = measure(metrics, features.target, predicted)
+    return dataclasses.replace(
+        scores,
+        remarks=(
+            *scores.remarks,
+            *_collapse(features.target, predicted, names),
+        ),
+    )
+
+
+def _collapse(expected, predicted, names) -> tuple[str, ...]:
+    """What to know where a model gives one answer to everything."""
+    if len(set(predicted.tolist())) > 1 or len(set(expected.tolist())) == 1:
+        return ()
+    return (
+        f"every example is taken for {names[predicted[0]]!r}: the training has "
+        "collapsed, or has not begun to learn. Lower --learning-rate, raise "
+        "--warmup-share or --epochs, or change --seed.",
+    )
+
+
+def _most_frequent(features: Features) -> float:
+    counts = np.bincount(features.target)
+    return float(counts.max() / counts.sum())
+
+
+CLASSIFICATION = Task(
+    inputs=_text_fields,
+    label=read_label,
+    names=_names_of_classes,
+    features=_text_features(_class_indices),
+    head=_classifier("single_label"),
+    loss=lambda: keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, reduction="mean_with_sample_weight"
+    ),
+    decode=_decode_class,
+    scores=_class_scores,
+    best="accuracy",
+    guess=_most_frequent,
+)
+
+
+def _numbers(table: Table, names) -> np.ndarray:
+    return np.array(table.values[LABEL], "float32")[:, None]
+
+
+def _decode_number(outputs, features, names) -> list[dict[str, object]]:
+    return [{"prediction": round(float(row[0]), 6)} for row in outputs]
+
+
+def _number_scores(outputs, features, names) -> Scores:
+    predicted, expected = np.stack(outputs)[:, 0], features.target[:, 0]
+    scores = measure(["pearson", "spearman"], expected, predicted)
+    error = float(np.sqrt(np.mean((expected - predicted) ** 2)))
+    return dataclasses.replace(
+        scores, values={**scores.values, "root_mean_squared_error": error}
+    )
+
+
+REGRESSION = dataclasses.replace(
+    CLASSIFICATION,
+    label=read_number,
+    names=lambda table: None,
+    features=_text_features(_numbers),
+    head=_classifier("regression"),
+    loss=lambda: keras.losses.MeanSquaredError(
+        reduction="mean_with_sample_weight"
+    ),
+    decode=_decode_number,
+    scores=_number_scores,
+    best="pearson",
+    guess=lambda features: None,
+)
+
+
+def _names_of_several(table: Table) -> tuple[str, ...]:
+    names = sorted({label for row in table.values[LABEL] for label in row})
+    if not names:
+        raise AlbertError(
+            f"{table.path}: no row has a label. Name the column of the labels "
+            "with --columns.label."
+        )
+    return tuple(names)
+
+
+def _indicators(table: Table, names) -> np.ndarray:
+    target = np.zeros((len(table), len(names)), "float32")
+    for row, labels in enumerate(table.values[LABEL]):
+        lines = [table.lines[row]] * len(labels)
+        target[row, label_index(labels, names, table.path, lines)] = 1
+    return target
+
+
+def _decode_several(outputs, features, names) -> list[dict[str, object]]:
+    decoded = []
+    for row in sigmoid(np.stack(outputs)):
+        chosen = np.flatnonzero(row > 0.5)
+        decoded.append(
+            {
+                "prediction": [names[i] for i in chosen],
+                "score": {
+                    name: round(float(p), 6)
+                    for name, p in zip(names, row, strict=True)
+                },
+            }
+        )
+    return decoded
+
+
+MULTILABEL = dataclasses.replace(
+    CLASSIFICATION,
+    label=read_labels,
+    names=_names_of_several,
+    features=_text_features(_indicators),
+    head=_classifier("multi_label"),
+    loss=lambda: keras.losses.BinaryCrossentropy(
+        from_logits=True, reduction="mean_with_sample_weight"
+    ),
+    decode=_decode_several,
+    scores=lambda outputs, features, names: multilabel_scores(
+        features.target, np.stack(outputs) > 0
+    ),
+    best="micro_f1",
+    guess=lambda features: None,
+)
+
+
+# A label for each word.
+
+
+def _word_features(tokenizer, table, names, length) -> Features:
+    labels = table.values.get(LABEL)
+    rows, targets = [], []
+    for i, words in enumerate(table.values["text"]):
+        place = f"{table.path}:{table.lines[i]}"
+        marks = np.zeros(len(words), "int32")
+        if labels is not None:
+            if len(labels[i]) != len(words):
+                raise AlbertError(
+                    f"{place}: {len(words)} words, but {len(labels[i])} "
+                    "labels. Give each word one."
+                )
+            lines = [table.lines[i]] * len(words)
+            marks = label_index(labels[i], names, table.path, lines)
+        try:
+            row, starts = word_row(tokenizer, words, length)
+        except AlbertError as error:
+            raise AlbertError(f"{place}: {error}") from None
+        target = np.full(len(row[0]), -1, "int32")
+        target[starts] = marks[: len(starts)]
+        rows.append(row)
+        targets.append(target)
+    return Features(rows, token_target=targets)
+
+
+def _labelled(outputs, features) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Of each example's words: the logits [W, C], and the labels [W]."""
+    kept = [target >= 0 for target in features.token_target]
+    return (
+        [row[mask] for row, mask in zip(outputs, kept, strict=True)],
+        [t[mask] for t, mask in zip(features.token_target, kept, strict=True)],
+    )
+
+
+def _decode_words(outputs, features, names) -> list[dict[str, object]]:
+    logits, _ = _labelled(outputs, features)
+    return [
+        {"prediction": [names[i] for i in row.argmax(-1)]} for row in logits
+    ]
+
+
+def _word_scores(outputs, features, names) -> Scores:
+    logits, expected = _labelled(outputs, features)
+    predicted = [row.argmax(-1) for row in logits]
+    scores = measure(
+        ["accuracy"], np.concatenate(expected), np.concatenate(predicted)
+    )
+    found = entity_f1(
+        [[names[i] for i in row] for row in expected],
+        [[names[i] for i in row] for row in predicted],
+    )
+    if found is None:
+        return scores
+    return dataclasses.replace(
+        scores, values={"entity_f1": found, **scores.values}
+    )
+
+
+TOKENS = Task(
+    inputs=lambda columns: {"text": Field(columns.text, read_words)},
+    label=read_words,
+    names=lambda table: tuple(
+        sorted({label for row in table.values[LABEL] for label in row})
+    ),
+    features=_word_features,
+    head=lambda backbone, names, dropout: AlbertForTokenClassification(
+        backbone, num_labels=len(names), labels=names, dropout=dropout
+    ),
+    loss=CLASSIFICATION.loss,
+    decode=_decode_words,
+    scores=_word_scores,
+    best="accuracy",
+    guess=lambda features: _most_frequent(
+        Features(
+            features.rows[:1],
+            np.concatenate([t[t >= 0] for t in features.token_target]),
+        )
+    ),
+)
+
+
+# The right one of several choices.
+
+
+def _choice_fields(columns: TableColumns) -> dict[str, Field]:
+    fields = {
+        "text": Field(columns.text, read_text),
+        "choices": Field(columns.choices, read_choices),
+    }
+    if columns.question:
+        fields["question"] = Field(columns.question, read_text)
+    return fields
+
+
+def _choice_features(tokenizer, table, names, length) -> Features:
+    values = table.values
+    counts = collections.Counter(map(len, values["choices"]))
+    if len(counts) > 1:
+        most, _ = counts.most_common(1)[0]
+        odd = next(i for i, c in enumerate(values["choices"]) if len(c) != most)
+        raise AlbertError(
+            f"{table.path}:{table.lines[odd]}: {len(values['choices'][odd])} "
+            f"choices, where others have {most}. Each row needs as many."
+        )
+    (count,) = counts
+    rows = choice_rows(
+        tokenizer,
+        values["text"],
+        values.get("question", [""] * len(table)),
+        values["choices"],
+        length,
+    )
+    target = None
+    if LABEL in values:
+        target = np.array(
+            [
+                choice_index(label, choices, f"{table.path}:{line}")
+                for label, choices, line in zip(
+                    values[LABEL], values["choices"], table.lines, strict=True
+                )
+            ],
+            "int32",
+        )
+    return Features(rows, target, choices=count)
+
+
+def choice_index(label: str, choices: Sequence[str], place: str) -> int:
+    """A letter from A, a number from 0, or the choice itself -> its index."""
+    known = {letter: i for i, letter in enumerate(LETTERS[: len(choices)])}
+    known |= {str(i): i for i in range(len(choices))}
+    known |= {choice: i for i, choice in enumerate(choices)}
+    if label not in known:
+        raise AlbertError(
+            f"{place}: expected the right choice as a letter (A to "
+            f"{LETTERS[len(choices) - 1]}), a number from 0 to "
+            f"{len(choices) - 1}, or its text. Received: {label!r:.60}."
+        )
+    return known[label]
+
+
+def _decode_choice(outputs, features, names) -> list[dict[str, object]]:
+    return [
+        {"prediction": int(row.argmax()), "score": round(float(row.max()), 6)}
+        for row in softmax(np.stack(outputs))
+    ]
+
+
+CHOICE = dataclasses.replace(
+    CLASSIFICATION,
+    inputs=_choice_fields,
+    names=lambda table: None,
+    features=_choice_features,
+    head=lambda backbone, names, dropout: AlbertForMultipleChoice(
+        backbone, dropout=dropout
+    ),
+    decode=_decode_choice,
+    scores=lambda outputs, features, names: measure(
+        ["accuracy"], features.target, np.stack(outputs).argmax(-1)
+    ),
+)
+
+
+TASKS = {
+    "classification": CLASSIFICATION,
+    "regression": REGRESSION,
+    "multilabel": MULTILABEL,
+    "tokens": TOKENS,
+    "choice": CHOICE,
+}
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Along the last axis."""
+    odds = np.exp(logits - logits.max(-1, keepdims=True))
+    return odds / odds.sum(-1, keepdims=True)
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """Of each number."""
+    return 0.5 * (1 + np.tanh(0.5 * logits))

@@ -1,0 +1,134 @@
+"""Every fine-tuning task through the commands a user types."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from keras_albert import Predictor
+from keras_albert.cli import main
+from keras_albert.config import FINETUNE_TASKS, AlbertConfig
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.masked_lm import AlbertForPretraining
+from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.folders import ModelFolder
+from keras_albert.training.tasks import TASKS
+
+ANIMALS, PLACES = ("fox", "dog", "hens"), ("village", "barn", "London")
+EXAMPLES, HELD_OUT = 120, 40
+
+
+def example(task, rng):
+    """A row that a bag of words can learn."""
+    animals = [rng.choice(ANIMALS) for _ in range(rng.randint(0, 3))]
+    places = [rng.choice(PLACES) for _ in range(rng.randint(0, 3))]
+    words = [*animals, *places, "the"]
+    rng.shuffle(words)
+    text = " ".join(words)
+    if task == "classification":
+        label = "animal" if len(animals) > len(places) else "place"
+        return {"text": text, "label": label}
+    if task == "regression":
+        return {"text": text, "label": len(animals)}
+    if task == "multilabel":
+        return {"text": text, "label": sorted(set(animals))}
+    if task == "tokens":
+        kinds = {"the": "O"} | dict.fromkeys(ANIMALS, "B-ANIMAL")
+        labels = [kinds.get(word, "B-PLACE") for word in words]
+        return {"text": words, "label": labels}
+    choices = [rng.choice(ANIMALS), rng.choice(PLACES)]
+    rng.shuffle(choices)
+    right = next(i for i, word in enumerate(choices) if word in ANIMALS)
+    return {"text": text, "choices": choices, "label": "AB"[right]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_vocab):
+    """A model that was never trained, and a table of each task."""
+    folder = tmp_path_factory.mktemp("tasks")
+    tokenizer = Tokenizer(tiny_vocab)
+    config = AlbertConfig(
+        vocab_size=tokenizer.vocab_size,
+        embedding_size=16,
+        hidden_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=40,
+        initializer_range=0.3,
+    )
+    model = AlbertForPretraining(AlbertBackbone(config))
+    (folder / "pretrained").mkdir()
+    task = {"task": "pretraining", "examples": {}}
+    ModelFolder(model, tokenizer, task).save(folder / "pretrained")
+    rng = random.Random(0)
+    for task in FINETUNE_TASKS:
+        for part, count in (("train", EXAMPLES), ("held", HELD_OUT)):
+            lines = [json.dumps(example(task, rng)) for _ in range(count)]
+            (folder / f"{task}.{part}.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+def finetune(folder, task, output, *options):
+    main(
+        ["finetune", "--model", str(folder / "pretrained"), "--task", task]
+        + ["--train", str(folder / f"{task}.train.jsonl")]
+        + ["--validation", str(folder / f"{task}.held.jsonl")]
+        + ["--output", str(output), "--batch-size=8", "--epochs=10"]
+        + ["--learning-rate=0.003", *options]
+    )
+    return json.loads((output / "report.json").read_text())
+
+
+def test_every_task_has_a_name():
+    assert set(TASKS) == set(FINETUNE_TASKS)
+
+
+@pytest.mark.parametrize("task", FINETUNE_TASKS)
+def test_learned_evaluated_predicted(folder, tmp_path, task, capsys):
+    output = tmp_path / "model"
+    report = finetune(folder, task, output)
+    best = report["best"]
+    assert report[best] > 0.6, report
+    assert report["baseline"] is None or report[best] > report["baseline"]
+    held_out = folder / f"{task}.held.jsonl"
+    capsys.readouterr()
+    main(["evaluate", "--model", str(output), "--data", str(held_out)])
+    assert f"{report[best]:.3f}" in capsys.readouterr().out
+    answers = tmp_path / "answers.jsonl"
+    main(
+        ["predict", "--model", str(output), "--data", str(held_out)]
+        + ["--output", str(answers)]
+    )
+    rows = [json.loads(line) for line in answers.read_text().splitlines()]
+    given = [json.loads(line) for line in held_out.read_text().splitlines()]
+    assert [row | {"prediction": 0, "score": 0} for row in rows] == [
+        row | {"prediction": 0, "score": 0} for row in given
+    ], "the same rows in the same order"
+    predictor = Predictor.load(output)
+    texts = [row["text"] for row in given]
+    more = (
+        {"choices": [r["choices"] for r in given]} if task == "choice" else {}
+    )
+    assert predictor.predict(texts, **more) == [r["prediction"] for r in rows]
+    assert predictor.predict([], **{name: [] for name in more}) == []
+
+
+def test_the_best_model_is_kept_and_the_run_ends_early(folder, tmp_path):
+    """A rate that destroys what the first epochs have learned."""
+    report = finetune(
+        folder,
+        "classification",
+        tmp_path / "model",
+        "--epochs=30",
+        "--patience=2",
+    )
+    log = (tmp_path / "model" / "log.csv").read_text().splitlines()
+    header = log[0].split(",")
+    rows = [dict(zip(header, line.split(","), strict=True)) for line in log[1:]]
+    accuracies = [float(row["val_accuracy"]) for row in rows]
+    best = int(np.argmax(accuracies))
+    assert report["epoch"] == best + 1
+    assert report["accuracy"] == pytest.approx(accuracies[best])
+    assert len(rows) == min(best + 3, 30)

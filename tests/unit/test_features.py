@@ -1,0 +1,187 @@
+"""Batches of examples of any length."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_albert.config import AlbertError
+from keras_albert.data.features import (
+    Features,
+    choose_lengths,
+    epoch_plan,
+    evaluation_dataset,
+    sorted_plan,
+    training_dataset,
+)
+from keras_albert.text.rows import text_rows
+from keras_albert.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.any_backend
+
+LENGTHS = st.lists(st.integers(1, 50), min_size=1, max_size=40).map(np.array)
+
+
+def features_of(lengths, **kwargs):
+    """Row i is i + 1, `lengths[i]` times; its first half is segment 0."""
+    rows = [
+        (np.full(length, i + 1, "int32"), length // 2)
+        for i, length in enumerate(lengths)
+    ]
+    return Features(rows, **kwargs)
+
+
+def test_lengths_that_leave_the_least_padding():
+    """By hand, see the docstring; then as many lengths as there are."""
+    lengths = np.array([8] * 9 + [40, 64])
+    assert choose_lengths(lengths, 512, most=1).tolist() == [64]
+    assert choose_lengths(lengths, 512, most=2).tolist() == [8, 64]
+    assert choose_lengths(lengths, 512, most=3).tolist() == [8, 40, 64]
+    assert choose_lengths(lengths, 512, most=4).tolist() == [8, 40, 64]
+    assert choose_lengths(np.array([3, 9, 60]), 60, most=9).tolist() == [
+        8,
+        16,
+        60,
+    ], "60 is the longest there may be"
+
+
+@given(LENGTHS, st.integers(1, 4), st.sampled_from([50, 51, 64]))
+def test_no_other_lengths_leave_less(lengths, most, longest):
+    def cost(static):
+        return np.sort(static)[np.searchsorted(np.sort(static), lengths)].sum()
+
+    chosen = choose_lengths(lengths, longest, most)
+    assert len(chosen) <= most
+    assert chosen.tolist() == sorted({*chosen.tolist()})
+    assert lengths.max() <= chosen[-1] <= longest
+    sizes = {min(-(-n // 8) * 8, longest) for n in lengths.tolist()}
+    for other in itertools.combinations(sorted(sizes), min(most, len(sizes))):
+        if other[-1] >= lengths.max():
+            assert cost(chosen) <= cost(np.array(other))
+
+
+@given(LENGTHS, st.integers(1, 9), st.integers(1, 4), st.integers(0, 9))
+def test_an_epoch_has_each_example_once(lengths, batch_size, most, epoch):
+    static = choose_lengths(lengths, 64, most)
+    plan = epoch_plan(lengths, static, batch_size, 7, epoch)
+    assert len(plan) == -(-len(lengths) // batch_size)
+    assert all(len(chosen) == batch_size for chosen, _ in plan[:-1])
+    together = np.concatenate([chosen for chosen, _ in plan])
+    assert np.sort(together).tolist() == list(range(len(lengths)))
+    for chosen, length in plan:
+        assert length in static
+        smaller = static[static < length]
+        assert lengths[chosen].max() <= length
+        assert not smaller.size or lengths[chosen].max() > smaller[-1]
+    again = epoch_plan(lengths, static, batch_size, 7, epoch)
+    for one, other in zip(plan, again, strict=True):
+        assert one[0].tolist() == other[0].tolist()
+
+
+def test_epochs_and_seeds_differ():
+    lengths, static = np.full(64, 5), np.array([8])
+    orders = {
+        tuple(np.concatenate([c for c, _ in epoch_plan(*plan)]).tolist())
+        for plan in (
+            (lengths, static, 4, 0, 0),
+            (lengths, static, 4, 0, 1),
+            (lengths, static, 4, 1, 0),
+        )
+    }
+    assert len(orders) == 3
+
+
+@given(LENGTHS, st.integers(1, 9))
+def test_sorted_batches_can_be_put_back(lengths, batch_size):
+    plan = sorted_plan(lengths, choose_lengths(lengths, 64), batch_size)
+    order = np.concatenate([chosen for chosen, _ in plan])
+    assert np.sort(order).tolist() == list(range(len(lengths)))
+    assert (np.diff(lengths[order]) >= 0).all()
+
+
+def test_a_batch_by_hand():
+    features = features_of([3, 2], target=np.array([7, 9], "int32"))
+    x, y, weight = features.batch(np.array([1]), 2, 4)
+    assert x["token_ids"].tolist() == [[2, 2, 0, 0]] * 2
+    assert x["segment_ids"].tolist() == [[0, 1, 0, 0]] * 2
+    assert x["padding_mask"].tolist() == [[1, 1, 0, 0]] * 2
+    assert y.tolist() == [9, 9]
+    assert weight.tolist() == [1, 0]
+    several = features_of([3], target={"start": np.array([1])})
+    _, y, _ = several.batch(np.array([0]), 2, 4)
+    assert {k: v.tolist() for k, v in y.items()} == {"start": [1, 1]}
+
+
+def test_a_batch_with_a_label_for_each_token():
+    features = features_of(
+        [3, 2], token_target=[np.array([-1, 4, -1]), np.array([0, -1])]
+    )
+    _, y, weight = features.batch(np.array([0, 1]), 3, 4)
+    assert y.tolist() == [[0, 4, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
+    assert weight.tolist() == [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
+
+
+def test_a_batch_of_choices():
+    features = features_of([3, 2, 1, 4], choices=2)
+    assert len(features) == 2
+    assert features.lengths.tolist() == [3, 4]
+    x, _, _ = features.batch(np.array([1, 0]), 2, 4)
+    assert x["token_ids"].tolist() == [
+        [[3, 0, 0, 0], [4, 4, 4, 4]],
+        [[1, 1, 1, 0], [2, 2, 0, 0]],
+    ]
+
+
+def test_a_dataset_begins_at_any_step():
+    lengths = [3, 9, 4, 30, 8, 17, 5]
+    features = features_of(lengths, target=np.arange(7, dtype="int32"))
+    static = choose_lengths(features.lengths, 30, most=2)
+    settings = {"batch_size": 2, "seed": 3, "epochs": 3}
+    whole = list(training_dataset(features, static, **settings))
+    assert len(whole) == 12
+    seen = np.concatenate([y[w > 0] for _, y, w in whole])
+    assert np.sort(seen).tolist() == sorted([*range(7)] * 3)
+    assert {x["token_ids"].shape[1] for x, _, _ in whole} == {*static.tolist()}
+    for start in (1, 4, 7, 11):
+        rest = list(
+            training_dataset(features, static, **settings, start_step=start)
+        )
+        assert len(rest) == 12 - start
+        for (x, y, w), (x0, y0, w0) in zip(rest, whole[start:], strict=True):
+            for name in x:
+                np.testing.assert_array_equal(x[name], x0[name])
+            np.testing.assert_array_equal(y, y0)
+            np.testing.assert_array_equal(w, w0)
+
+
+def test_evaluation_is_in_order_of_length():
+    features = features_of([9, 3, 20], target=np.array([5, 6, 7], "int32"))
+    static = choose_lengths(features.lengths, 64)
+    first, second = evaluation_dataset(features, static, batch_size=2)
+    assert first[1].numpy().tolist() == [6, 5]
+    assert first[0]["token_ids"].shape == (2, 16)
+    assert second[1].numpy().tolist() == [7, 7]
+    assert second[2].numpy().tolist() == [1, 0]
+
+
+def test_rows_of_texts(tiny_vocab, tiny_lines):
+    """Those of the tokenizer, cut where they are too long."""
+    tokenizer = Tokenizer(tiny_vocab)
+    texts = [*tiny_lines[:7], " ".join(tiny_lines[:40])]
+    pairs = tiny_lines[7:15]
+    for second in (None, pairs):
+        rows = text_rows(tokenizer, texts, second, 60)
+        x, _, _ = Features(rows).batch(np.arange(8), 8, 60)
+        for name, values in tokenizer(texts, second, 60, pad_to=60).items():
+            np.testing.assert_array_equal(x[name], values)
+    assert len(rows[7][0]) == 60
+    assert text_rows(tokenizer, [], None, 60) == []
+    with pytest.raises(AlbertError, match="8 texts, 7 pairs"):
+        text_rows(tokenizer, texts, pairs[:7], 60)
+
+
+def test_no_examples():
+    with pytest.raises(AlbertError, match="no examples"):
+        Features([])
