@@ -12,13 +12,13 @@ datasets): none of them was at hand.
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from keras_albert.config import AlbertError, TableColumns, check_choice
-from keras_albert.data.tables import Table
+from keras_albert.data.tables import Table, named, tab_records
 from keras_albert.storage import replacing
 from keras_albert.text.files import check_files, decode_line
 
@@ -230,7 +230,10 @@ def read_glue(
     labelled = file.submission is None
     header = file.header or _header(path, settings, labelled)
     examples, skipped, broken = [], [], 0
-    for line, record in _records(path, header, first=2 - bool(file.header)):
+    records = tab_records(path)
+    if not file.header:
+        next(records)
+    for line, record in named(records, header, remedy=""):
         try:
             if isinstance(record, AlbertError):
                 broken += 1
@@ -353,31 +356,6 @@ def _header(path: Path, task: GlueTask, labelled: bool) -> list[str]:
             "file as the benchmark publishes it."
         )
     return header
-
-
-def _records(
-    path: Path, header: Sequence[str], first: int
-) -> Iterator[tuple[int, dict[str, str] | AlbertError]]:
-    """The lines from number `first` on: their fields, or what is wrong."""
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            if number < first or not line.strip(b"\r\n"):
-                continue
-            try:
-                cells = decode_line(line, is_first=number == 1).split("\t")
-            except AlbertError as error:
-                yield number, error
-                continue
-            if len(cells) == len(header):
-                yield number, dict(zip(header, cells, strict=True))
-            else:
-                yield (
-                    number,
-                    AlbertError(
-                        f"expected {len(header)} fields "
-                        f"({', '.join(header)}). Received: {len(cells)}."
-                    ),
-                )
 
 
 def _example(

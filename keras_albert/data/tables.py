@@ -249,17 +249,26 @@ def label_index(
     return np.array([index[label] for label in labels], "int32")
 
 
+_CHECK_HEADER = "check that the first line of the file names the columns."
+_TABS = f"Remove tabs inside a text, and {_CHECK_HEADER}"
+_COMMAS = f"Put a text with commas in double quotes, and {_CHECK_HEADER}"
+
+
 # Rows of a file, by its extension. One that cannot be read is an AlbertError
 # in its place.
 
 
 def _read_tsv(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
-    records = (
-        (number, line if isinstance(line, AlbertError) else line.split("\t"))
-        for number, line in read_lines_or_faults(path)
-        if isinstance(line, AlbertError) or line.strip()
-    )
-    return _with_header(path, records, "Remove tabs inside a text")
+    return _with_header(path, tab_records(path), _TABS)
+
+
+def tab_records(path: Path) -> Iterator[tuple[int, list[str] | AlbertError]]:
+    """Numbers and fields of the lines that are not blank; quotes are text."""
+    for number, line in read_lines_or_faults(path):
+        if isinstance(line, AlbertError):
+            yield number, line
+        elif line.strip(" "):  # a line of tabs is a row of empty fields
+            yield number, line.split("\t")
 
 
 def _read_csv(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
@@ -278,9 +287,7 @@ def _read_csv(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
                 "quotes of this row and the ones before."
             ) from None
 
-    return _with_header(
-        path, records(), "Put a text with commas in double quotes"
-    )
+    return _with_header(path, records(), _COMMAS)
 
 
 def _with_header(
@@ -305,6 +312,15 @@ def _with_header(
             f"{path}: the header names a column twice: {', '.join(header)}. "
             "Rename one."
         )
+    yield from named(records, header, remedy)
+
+
+def named(
+    records: Iterable[tuple[int, list[str] | AlbertError]],
+    header: Sequence[str],
+    remedy: str,
+) -> Iterator[_Row]:
+    """Rows of records, by the names of their fields."""
     for number, record in records:
         if isinstance(record, AlbertError):
             yield number, record
@@ -314,9 +330,8 @@ def _with_header(
             yield (
                 number,
                 AlbertError(
-                    f"expected {len(header)} fields, as in the header. "
-                    f"Received: {len(record)}. {remedy}, and check that the "
-                    "first line of the file names the columns."
+                    f"expected {len(header)} fields ({', '.join(header)}). "
+                    f"Received: {len(record)}. {remedy}".rstrip()
                 ),
             )
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_albert.config import AlbertError
-from keras_albert.text.tokenizer import Tokenizer, check_batch
+from keras_albert.text.tokenizer import Tokenizer, check_texts
 
 LINES_AT_ONCE = 2_000  # tokenized together: long enough to be fast
 
@@ -23,14 +23,7 @@ def text_rows(
     longest: int,
 ) -> list[Row]:
     """A row for each text, or pair of texts."""
-    check_batch("texts", texts)
-    if pairs is not None:
-        check_batch("pairs", pairs)
-        if len(texts) != len(pairs):
-            raise AlbertError(
-                "`texts` and `pairs` must be equally many. Received: "
-                f"{len(texts)} texts, {len(pairs)} pairs."
-            )
+    check_texts(texts, pairs)
     rows = []
     for start in range(0, len(texts), LINES_AT_ONCE):
         part = slice(start, start + LINES_AT_ONCE)

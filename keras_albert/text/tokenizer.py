@@ -99,7 +99,8 @@ class Tokenizer:
         keep_accents: bool,
         source: str,
     ) -> None:
-        self.settings = {"lower_case": lower_case, "keep_accents": keep_accents}
+        self.lower_case = lower_case
+        self.keep_accents = keep_accents
         for name, value in self.settings.items():
             if type(value) is not bool:
                 raise AlbertError(
@@ -107,8 +108,6 @@ class Tokenizer:
                     f"Received: {name}={value!r}."
                 )
         self.model_bytes = model_bytes
-        self.lower_case = lower_case
-        self.keep_accents = keep_accents
         self._processor = _processor(model_bytes, source)
         self.vocab_size: int = self._processor.vocab_size()
         self._pieces: list[str] = self._processor.id_to_piece(
@@ -116,6 +115,14 @@ class Tokenizer:
         )
         self._check_special_pieces(source)
         self.resplits = self._digit_comma_resplits()
+
+    @property
+    def settings(self) -> dict[str, bool]:
+        """How texts are normalized, as `spiece.json` has it."""
+        return {
+            "lower_case": self.lower_case,
+            "keep_accents": self.keep_accents,
+        }
 
     def _check_special_pieces(self, source: str) -> None:
         found = tuple(self._pieces[: len(SPECIAL_PIECES)])
@@ -309,15 +316,10 @@ class Tokenizer:
                 f"pad_to={pad_to!r}, max_length={max_length}. "
                 f"Pass max_length={pad_to} to cut texts to that length."
             )
+        check_texts(texts, pairs)
         rows_a = self.encode_batch(texts)
         rows_b = [None] * len(rows_a)
         if pairs is not None:
-            check_batch("pairs", pairs)
-            if len(pairs) != len(rows_a):
-                raise AlbertError(
-                    "`texts` and `pairs` must be equally many. Received: "
-                    f"{len(rows_a)} texts, {len(pairs)} pairs."
-                )
             rows_b = self.encode_batch(pairs)
         rows = [
             self.pack(a, b, max_length)
@@ -429,6 +431,19 @@ def check_batch(name: str, texts: Iterable[str | bytes]) -> None:
         raise AlbertError(
             f"`{name}` must be a list of texts. Received: {texts!r:.60}. "
             "Put a single text in a list: [text]."
+        )
+
+
+def check_texts(texts, pairs) -> None:
+    """AlbertError unless these are texts, and second texts as many, or None."""
+    check_batch("texts", texts)
+    if pairs is None:
+        return
+    check_batch("pairs", pairs)
+    if len(texts) != len(pairs):
+        raise AlbertError(
+            "`texts` and `pairs` must be equally many. Received: "
+            f"{len(texts)} texts, {len(pairs)} pairs."
         )
 
 

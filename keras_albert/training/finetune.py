@@ -30,7 +30,6 @@ from keras_albert.storage import checksum, claim_folder, holds_run
 from keras_albert.text.tokenizer import (
     SHORTEST_PAIR,
     SHORTEST_SINGLE,
-    Tokenizer,
 )
 from keras_albert.training.curves import Row, can_draw
 from keras_albert.training.distribution import leave_gpu_to_backend
@@ -58,6 +57,7 @@ from keras_albert.training.tasks import (
 )
 
 SHOWN_LABELS = 8  # of the most frequent, before a run
+NO_LIMIT = 2**30  # tokens
 SHOWN_SKIPPED = 3  # of the rows that were left out
 
 
@@ -117,7 +117,8 @@ def finetune(run: FinetuneRun) -> dict:
         tuple(lengths.tolist()),
         run.columns,
     )
-    _describe(run, table, tokenizer, length, steps)
+    whole = task.features(tokenizer, table, names, NO_LIMIT).lengths
+    _describe(run, table, (whole > length).sum(), length, steps)
 
     def validate(stopped: Callable[[], bool]) -> Row:
         outputs = predictor.outputs(measured_on, run.batch_size, stopped)
@@ -313,7 +314,7 @@ def print_skipped(table: Table) -> None:
 def _describe(
     run: FinetuneRun,
     table: Table,
-    tokenizer: Tokenizer,
+    cut: int,
     length: int,
     steps: int,
 ) -> None:
@@ -328,6 +329,7 @@ def _describe(
         known = f", {len(counts)} labels ({shown}{more})"
     print(
         f"{len(table):,} examples{known}; {steps:,} steps on "
-        f"{keras.backend.backend()}",
+        f"{keras.backend.backend()}"
+        + (f"; {cut:,} are longer than {length} tokens and cut" if cut else ""),
         flush=True,
     )

@@ -18,6 +18,7 @@ import keras
 import numpy as np
 from rich.console import Console
 from rich.progress import track
+from scipy import special
 
 from keras_albert.checkpoints.huggingface import (
     GELU_CHOICES,
@@ -52,7 +53,7 @@ from keras_albert.modeling.inputs import check_equally_many
 from keras_albert.modeling.model import AlbertModel
 from keras_albert.storage import replacing, write_json
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training.tasks import TASKS, Outputs, softmax
+from keras_albert.training.tasks import TASKS, Outputs
 
 PRETRAINING = "pretraining"
 SHOWN_FILES = 20  # of a folder that holds no model
@@ -445,7 +446,8 @@ class Predictor:
         features = self._features_of({"text": texts, "pair": pairs})
         if features is None:
             return np.zeros((0, len(self.labels)), "float32")
-        return softmax(np.stack(self.outputs(features, batch_size)))
+        logits = np.stack(self.outputs(features, batch_size))
+        return special.softmax(logits, axis=-1)
 
     def _features_of(self, given: dict[str, list | None]) -> Features | None:
         """None of no texts."""

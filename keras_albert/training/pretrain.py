@@ -83,11 +83,11 @@ def pretrain(run: PretrainRun) -> dict:
     )
     source = run.warm_start and load(run.warm_start)
     _check_fit(run, config, shards, validation, source)
-    packing = (
-        ExampleStream(shards, run.examples, run.seed).packing
-        if run.examples.pack
-        else None
-    )
+    # Before anything is written or measured; of each phase.
+    for examples in dict.fromkeys((run.examples_of(1), run.examples)):
+        stream = ExampleStream(shards, examples, run.seed)
+        stream.check_pairs()
+    packing = stream.packing
     tokenizer = shards.tokenizer()
     parts = run.accumulate
 
@@ -324,9 +324,6 @@ def _check_fit(
             "embeddings would stand for other pieces. Prepare the text with "
             "its vocabulary."
         )
-    # Before anything is written or measured.
-    for step in {1, run.steps}:
-        ExampleStream(shards, run.examples_of(step), run.seed).check_pairs()
 
 
 def learning_rate_advice(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
+from scipy import special
 
 from keras_albert.config import AlbertError, TableColumns
 from keras_albert.data.features import Features
@@ -145,7 +146,7 @@ def _class_indices(table: Table, names) -> np.ndarray:
 
 
 def _decode_class(outputs, features, names) -> list[dict[str, object]]:
-    odds = softmax(np.stack(outputs))
+    odds = special.softmax(np.stack(outputs), axis=-1)
     return [
         {"prediction": names[row.argmax()], "score": round(float(row.max()), 6)}
         for row in odds
@@ -252,7 +253,7 @@ def _indicators(table: Table, names) -> np.ndarray:
 
 def _decode_several(outputs, features, names) -> list[dict[str, object]]:
     decoded = []
-    for row in sigmoid(np.stack(outputs)):
+    for row in special.expit(np.stack(outputs)):
         chosen = np.flatnonzero(row > 0.5)
         decoded.append(
             {
@@ -430,7 +431,7 @@ def choice_index(label: str, choices: Sequence[str], place: str) -> int:
 def _decode_choice(outputs, features, names) -> list[dict[str, object]]:
     return [
         {"prediction": int(row.argmax()), "score": round(float(row.max()), 6)}
-        for row in softmax(np.stack(outputs))
+        for row in special.softmax(np.stack(outputs), axis=-1)
     ]
 
 
@@ -456,14 +457,3 @@ TASKS = {
     "tokens": TOKENS,
     "choice": CHOICE,
 }
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Along the last axis."""
-    odds = np.exp(logits - logits.max(-1, keepdims=True))
-    return odds / odds.sum(-1, keepdims=True)
-
-
-def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Of each number."""
-    return 0.5 * (1 + np.tanh(0.5 * logits))

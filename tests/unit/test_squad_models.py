@@ -6,8 +6,8 @@ from small import TEXT_CONFIG, numpy, randomize
 
 from keras_albert.config import AnswerConfig, WindowConfig
 from keras_albert.data.answers import decode_beam, decode_logits
+from keras_albert.data.features import Features
 from keras_albert.data.squad import Answer, Question
-from keras_albert.data.tables import pad_batch
 from keras_albert.data.windows import make_windows
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.question_answering import (
@@ -42,8 +42,7 @@ def windows(tiny_vocab, questions):
 @pytest.fixture(scope="module")
 def inputs(windows):
     rows = [(window.token_ids, window.context_start) for window in windows]
-    marks = np.zeros(len(rows), "int32")
-    return pad_batch(rows, marks, len(rows), LENGTH)[0]
+    return Features(rows).batch(np.arange(len(rows)), len(rows), LENGTH)[0]
 
 
 def expected(questions, windows, spans):

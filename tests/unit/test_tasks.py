@@ -1,0 +1,194 @@
+"""Fine-tuning tasks: what is learned, what is said, how it is scored."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_albert.config import AlbertError
+from keras_albert.data.features import Features
+from keras_albert.data.tables import Table
+from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.finetune import balanced_weights
+from keras_albert.training.metrics import entity_f1
+from keras_albert.training.tasks import TASKS, choice_index, flat
+
+pytestmark = pytest.mark.any_backend
+
+
+def table(**values):
+    count = len(values["text"])
+    return Table(Path("x"), values, [{}] * count, [*range(1, count + 1)])
+
+
+def features(task, names, tokenizer, **values):
+    return TASKS[task].features(tokenizer, table(**values), names, 40)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_vocab):
+    return Tokenizer(tiny_vocab)
+
+
+@pytest.mark.parametrize(
+    ("expected", "predicted", "score"),
+    [
+        (["B-P", "I-P", "O"], ["B-P", "I-P", "O"], 1.0),
+        (["B-P", "I-P", "O"], ["B-P", "O", "O"], 0.0),  # another end
+        (["B-P", "I-P", "O"], ["B-Q", "I-Q", "O"], 0.0),  # another type
+        # Two right of four found and four there.
+        (
+            ["B-P", "O", "B-P", "B-Q", "I-Q", "B-P"],
+            ["B-P", "O", "B-P", "I-P", "I-Q", "B-P"],
+            0.5,
+        ),
+        (["O", "O"], ["O", "O"], 0.0),  # not defined
+        (["O", "O"], ["O", "I-P"], 0.0),
+        (["noun", "O"], ["noun", "O"], None),
+    ],
+)
+def test_entities(expected, predicted, score):
+    assert entity_f1([expected], [predicted]) == score
+
+
+def test_entities_do_not_reach_into_the_next_text():
+    assert entity_f1([["B-P"], ["I-P"]], [["B-P"], ["I-P"]]) == 1.0
+    assert entity_f1([["B-P", "I-P"]], [["B-P", "B-P"]]) == 0.0
+
+
+def test_weights_that_balance_classes():
+    """Three zeros and a one: 4 / (2 x 3), and 4 / (2 x 1)."""
+    weights = balanced_weights(np.array([0, 0, 1, 0]))
+    np.testing.assert_allclose(weights, [2 / 3, 2 / 3, 2, 2 / 3])
+    # A label that the table does not have takes no share.
+    weights = balanced_weights(np.array([0, 2, 2, 2]))
+    np.testing.assert_allclose(weights, [2, 2 / 3, 2 / 3, 2 / 3])
+    rows = [(np.array([2, 9, 3], "int32"), 3)] * 4
+    weighed = Features(rows, np.array([0, 2, 2, 2]), weight=weights)
+    _, _, weight = weighed.batch(np.array([1, 0]), 3, 8)
+    np.testing.assert_allclose(weight, [2 / 3, 2, 0])
+
+
+@pytest.mark.parametrize(
+    ("label", "index"), [("B", 1), ("0", 0), ("a dog", 0), ("C", 2)]
+)
+def test_right_choice(label, index):
+    assert choice_index(label, ["a dog", "a fox", "hens"], "x:1") == index
+
+
+@pytest.mark.parametrize("label", ["D", "3", "-1", "a cat", "b"])
+def test_no_such_choice(label):
+    with pytest.raises(AlbertError, match=r"x:1: .*A to C.*0 to 2.*Received"):
+        choice_index(label, ["a dog", "a fox", "hens"], "x:1")
+
+
+def test_a_class(tokenizer):
+    """Logits ln 3 and 0: probabilities 3/4 and 1/4."""
+    names = ("no", "yes")
+    examples = features(
+        "classification",
+        names,
+        tokenizer,
+        text=["the fox", "hens", "two"],
+        label=["yes", "no", "no"],
+    )
+    assert examples.target.tolist() == [1, 0, 0]
+    outputs = [np.array([np.log(3), 0]), np.array([0, 1]), np.array([2, 0])]
+    task = TASKS["classification"]
+    decoded = task.decode(outputs, examples, names)
+    assert decoded[0] == {"prediction": "no", "score": 0.75}
+    assert [row["prediction"] for row in decoded] == ["no", "yes", "no"]
+    scores = task.scores(outputs, examples, names)
+    assert scores.values["accuracy"] == pytest.approx(1 / 3)
+    assert scores.values["matthews"] == pytest.approx(-0.5)
+    assert scores.remarks == ()
+    assert task.guess(examples) == pytest.approx(2 / 3)
+    collapsed = task.scores([np.array([1, 0])] * 3, examples, names)
+    assert "taken for 'no'" in collapsed.remarks[-1]
+    unknown = table(text=["a"], label=["maybe"])
+    with pytest.raises(AlbertError, match="x:1: unknown label 'maybe'"):
+        task.features(tokenizer, unknown, names, 40)
+
+
+def test_a_number(tokenizer):
+    examples = features(
+        "regression", None, tokenizer, text=["a", "b"], label=[1.0, 3.0]
+    )
+    outputs = [np.array([2.0]), np.array([4.0])]
+    scores = TASKS["regression"].scores(outputs, examples, None).values
+    assert scores["pearson"] == pytest.approx(1)
+    assert scores["root_mean_squared_error"] == pytest.approx(1)
+    assert TASKS["regression"].decode(outputs, examples, None) == [
+        {"prediction": 2.0},
+        {"prediction": 4.0},
+    ]
+
+
+def test_several_labels(tokenizer):
+    names = ("a", "b", "c")
+    examples = features(
+        "multilabel", names, tokenizer, text=["x", "y"], label=[["c", "a"], []]
+    )
+    assert examples.target.tolist() == [[1, 0, 1], [0, 0, 0]]
+    outputs = [np.array([5.0, -5.0, 0.1]), np.array([0.0, -1.0, -9.0])]
+    first, second = TASKS["multilabel"].decode(outputs, examples, names)
+    assert first["prediction"] == ["a", "c"]
+    assert first["score"]["a"] == pytest.approx(1 / (1 + np.exp(-5)), abs=1e-6)
+    assert second["prediction"] == [] and second["score"]["a"] == 0.5
+    scores = TASKS["multilabel"].scores(outputs, examples, names).values
+    assert scores["micro_f1"] == 1
+
+
+def test_a_label_for_each_word(tokenizer):
+    """The label stands at the first piece of each word that is not cut off."""
+    names = ("O", "X")
+    words = ["committee", "London"] * 9
+    examples = features(
+        "tokens",
+        names,
+        tokenizer,
+        text=[words, ["hens"]],
+        label=[["X", "O"] * 9, ["X"]],
+    )
+    (tokens, _), target = examples.rows[0], examples.token_target[0]
+    assert len(tokens) == len(target) == 40
+    starts = np.flatnonzero(target >= 0)
+    assert target[starts].tolist() == ([1, 0] * 9)[: len(starts)]
+    assert 0 < len(starts) < 18, "cut"
+    pieces = tokenizer.encode_batch(words)
+    assert starts.tolist() == [
+        1 + sum(map(len, pieces[:i])) for i in range(len(starts))
+    ]
+    outputs = [np.zeros((40, 2)), np.zeros((len(examples.rows[1][0]), 2))]
+    outputs[0][starts[0], 1] = outputs[1][1, 1] = 9
+    logits, labels = flat(outputs, examples)
+    assert logits.shape == (len(starts) + 1, 2)
+    assert labels.tolist() == [*target[starts], 1]
+    first, second = TASKS["tokens"].decode(outputs, examples, names)
+    assert first["prediction"] == ["X"] + ["O"] * (len(starts) - 1)
+    assert second["prediction"] == ["X"]
+    with pytest.raises(AlbertError, match="x:1: 2 words, but 1 labels"):
+        features("tokens", names, tokenizer, text=[["a", "b"]], label=[["O"]])
+
+
+def test_choices_of_unequal_number(tokenizer):
+    with pytest.raises(AlbertError, match="x:3: 3 choices, where others have"):
+        features(
+            "choice",
+            None,
+            tokenizer,
+            text=["a", "b", "c"],
+            choices=[["x", "y"], ["x", "y"], ["x", "y", "z"]],
+        )
+
+
+def test_labels_of_a_table():
+    names = TASKS["classification"].names
+    assert names(table(text=["a"] * 3, label=["b", "a", "b"])) == ("a", "b")
+    with pytest.raises(AlbertError, match="two or more different labels"):
+        names(table(text=["a"] * 2, label=["b", "b"]))
+    unique = [str(i) for i in range(50)]
+    with pytest.raises(AlbertError, match="--task regression"):
+        names(table(text=unique, label=unique))
+    with pytest.raises(AlbertError, match="no row has a label"):
+        TASKS["multilabel"].names(table(text=["a"], label=[[]]))
