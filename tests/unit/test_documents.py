@@ -41,6 +41,7 @@ def read(paths, column="text"):
 ROWS = ["one\ntwo\n\n three ", "", "four", None, "caf\u00e9\r\nfive"]
 DOCUMENTS = [["one", "two", "three"], ["four"], ["caf\u00e9", "five"]]
 TEXT = "one\ntwo\nthree\n\nfour\n \ncaf\u00e9\nfive".encode()
+PACKED = gzip.compress(TEXT, mtime=0)  # always the same name of a test
 JSONL = b"".join(
     json.dumps({"text": row, "n": 3}).encode() + b"\n" for row in ROWS
 )
@@ -67,7 +68,7 @@ def test_formats_hold_the_same_documents(tmp_path, parquet):
         ("c.json", JSONL),
     ):
         assert read(write(tmp_path, name, content)) == DOCUMENTS
-        packed = write(tmp_path, f"{name}.gz", gzip.compress(content))
+        packed = write(tmp_path, f"{name}.gz", gzip.compress(content, mtime=0))
         assert read(packed) == DOCUMENTS
     assert read(parquet()) == DOCUMENTS
 
@@ -104,7 +105,7 @@ def test_blank_lines_and_file_ends_separate_documents(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"\n \n\n"])
 def test_files_without_text_have_no_document(tmp_path, content):
     path = write(tmp_path, "a.txt", content)
-    packed = write(tmp_path, "a.txt.gz", gzip.compress(content))
+    packed = write(tmp_path, "a.txt.gz", gzip.compress(content, mtime=0))
     assert list(read_files([path, packed], "text")) == []
 
 
@@ -165,13 +166,17 @@ GOOD_ROW = b'{"text": "x"}\n'
     [
         ("a.txt", b"a\n\xff\n", r"a\.txt:2: not UTF-8.*0xff"),
         ("a.txt", b"\xff\xfea\x00", r"a\.txt:1: UTF-16.*iconv"),
-        ("a.txt", gzip.compress(TEXT), r"a\.txt:1: compressed.*rename"),
-        ("a.txt.gz", gzip.compress(b"a\n\xff"), r"a\.txt\.gz:2: not UTF-8"),
-        ("a.txt.gz", gzip.compress(TEXT)[:-9], r"a\.txt\.gz: a damaged gzip"),
+        ("a.txt", PACKED, r"a\.txt:1: compressed.*rename"),
+        (
+            "a.txt.gz",
+            gzip.compress(b"a\n\xff", mtime=0),
+            r"a\.txt\.gz:2: not UTF-8",
+        ),
+        ("a.txt.gz", PACKED[:-9], r"a\.txt\.gz: a damaged gzip"),
         ("a.txt.gz", TEXT, r"a\.txt\.gz: a damaged gzip"),
         (
             "a.txt.gz",
-            gzip.compress(TEXT)[:20] + b"xxxx" + gzip.compress(TEXT)[24:],
+            PACKED[:20] + b"xxxx" + PACKED[24:],
             r"a\.txt\.gz: a damaged gzip",
         ),
         ("a.jsonl", GOOD_ROW + b"\n{\n", r"a\.jsonl:3: not a JSON object"),
@@ -209,7 +214,7 @@ def test_a_line_too_long_for_memory(tmp_path, monkeypatch):
     assert read(write(tmp_path, "a.txt", b"123456789\n")) == [["123456789"]]
     for name, content in (
         ("b.txt", b"1234567890\n"),
-        ("b.txt.gz", gzip.compress(b"1234567890\n")),
+        ("b.txt.gz", gzip.compress(b"1234567890\n", mtime=0)),
     ):
         path = write(tmp_path, name, content)
         with pytest.raises(AlbertError, match=r"b\.txt.*more than 10 bytes"):
