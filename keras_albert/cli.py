@@ -32,6 +32,7 @@ from keras_albert.config import (
     read_json,
 )
 from keras_albert.storage import flat
+from keras_albert.training.recipes import RECIPES
 
 
 def _vocab(run: VocabRun) -> None:
@@ -148,7 +149,8 @@ def _with_settings(arguments: list[str]) -> list[str]:
     """Options of `--file` and `--set` as ordinary ones, in front of them.
 
     `pretrain --file run.toml --set seed=3 --steps 9` with `steps = 5` in the
-    file is `pretrain --steps=5 --seed=3 --steps 9`; the last one counts.
+    file is `pretrain --steps=5 --seed=3 --steps 9`; the last one counts. So
+    do those of `finetune --recipe`, first of all.
 
     Raises:
         AlbertError: a file that cannot be read, or an option that is none.
@@ -157,15 +159,17 @@ def _with_settings(arguments: list[str]) -> list[str]:
         return arguments
     command, *rest = arguments
     known = _option_types(COMMANDS[command][0])
-    options, changes, ordinary = [], [], []
+    options, changes, ordinary, recipe = [], [], [], None
     rest = iter(rest)
     for argument in rest:
         name, equals, value = argument.partition("=")
-        if name not in ("--file", "--set"):
+        if name not in ("--file", "--set", "--recipe"):
             ordinary.append(argument)
             continue
         value = value if equals else next(rest, "")
-        if name == "--file":
+        if name == "--recipe":
+            recipe = value
+        elif name == "--file":
             for key, setting in _read_settings(Path(value)).items():
                 options += _option(key, setting, known, value)
             continue
@@ -176,7 +180,33 @@ def _with_settings(arguments: list[str]) -> list[str]:
                 f"optimizer.learning_rate=0.002. Received: {key!r}."
             )
         changes += _option(key.replace("-", "_"), value, known, "--set")
-    return [command, *options, *changes, *ordinary]
+    given = [*options, *changes, *ordinary]
+    if recipe is not None:
+        given = _recipe_options(command, recipe, given) + given
+    return [command, *given]
+
+
+def _recipe_options(command: str, name: str, given: list[str]) -> list[str]:
+    """Options of a row of the paper's Table 14; "paper" is that of the task."""
+    if command != "finetune":
+        raise AlbertError(
+            f"`--recipe` is for `finetune`. Received: {command}. Leave it out."
+        )
+    if name == "paper":
+        # "--task=CoLA" or "--task", "CoLA"
+        words = " ".join(given).replace("=", " ").split(" ")
+        places = [i for i, word in enumerate(words) if word == "--task"]
+        name = " ".join(words[places[-1] + 1 :][:1]) if places else ""
+    if name not in RECIPES:
+        raise AlbertError(
+            f"`--recipe` is paper, with one of these as --task, or one of "
+            f"them: {', '.join(RECIPES)}. Received: {name or 'no --task'}."
+        )
+    settings = dataclasses.asdict(RECIPES[name])
+    del settings["start"]  # a model, see `finetune --model`
+    return [
+        f"--{key.replace('_', '-')}={value}" for key, value in settings.items()
+    ]
 
 
 def _option_types(run_class, prefix: str = "") -> dict[str, type]:

@@ -118,6 +118,7 @@ CONFIG_FILE = "albert_config.json"
 VOCAB_FILE = "spiece.model"
 VOCAB_SETTINGS_FILE = "spiece.json"  # Tokenizer.settings
 TASK_FILE = "task.json"
+CARD_FILE = "README.md"  # the model card
 REPORT_FILE = "report.json"
 RUN_FILE = "run.json"
 LOG_FILE = "log.csv"
@@ -158,13 +159,27 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 SHARING = ("all", "attention", "ffn", "none")
 SENTENCE_TASKS = ("sop", "nsp", "none")  # of pretraining examples
 LENGTH_TARGETS = ("document", "example")
-FINETUNE_TASKS = (
+OWN_TASKS = (
     "classification",
+    "pairs",
     "regression",
     "multilabel",
     "tokens",
     "choice",
 )
+BENCHMARK_TASKS = (
+    "CoLA",
+    "SST-2",
+    "MRPC",
+    "STS-B",
+    "QQP",
+    "MNLI",
+    "QNLI",
+    "RTE",
+    "WNLI",
+    "RACE",
+)
+FINETUNE_TASKS = OWN_TASKS + BENCHMARK_TASKS
 SINGLE_SENTENCES = ("skip_order", "random_document")
 LONGEST_SEQUENCE = 2**16  # tokens; masking numbers words with 16 bits
 ACTIVATION_NAMES = ("gelu", "gelu_new", "gelu_erf", "relu")
@@ -721,7 +736,9 @@ class TableColumns:
 class FinetuneRun:
     """Fine-tune a model on labelled texts with model.fit.
 
-    The same command again goes on where an interrupted run stopped.
+    The same command again goes on where an interrupted run stopped. `--recipe
+    paper` takes the hyper-parameters of the paper's Table 14 for --task, or
+    `--recipe MRPC` those of MRPC; the options below win over it.
     """
 
     model: str
@@ -729,22 +746,29 @@ class FinetuneRun:
     released archive (albert_config.json, model.ckpt-best.*, *.model), a folder
     of transformers or KerasHub, hf://organization/name, kaggle://..."""
     train: Path
-    """TSV, CSV, JSONL or Parquet file with a text and a label column"""
+    """TSV, CSV, JSONL or Parquet file with a text and a label column; for a
+    published task (CoLA and so on) the benchmark's own folder"""
     output: Path
     """folder for the model; made if absent, must hold no other run"""
     task: Literal[FINETUNE_TASKS] = FINETUNE_TASKS[0]
-    """what to learn of a text, or a pair of texts: one label; a number; any
-    number of labels; a label for each word; the right one of several choices"""
+    """what to learn of a text: one label (or of a pair of texts); a number;
+    any number of labels; a label for each word; the right one of several
+    choices; or a published task, with its files, labels and scores"""
     validation: Path | None = None
     """file to evaluate on after each epoch: the model of the best one is
-    kept"""
+    kept. A published task has its own"""
+    validate_every: int | None = None
+    """steps between two evaluations; an epoch when not given"""
     patience: int | None = None
-    """epochs without a better model after which to stop; all of them when not
-    given"""
+    """evaluations without a better model after which to stop; all of them when
+    not given"""
     class_weights: bool = False
     """weigh examples so that each label counts the same in all"""
     skip_bad: bool = False
     """leave out rows that cannot be read, and say how many"""
+    any_size: bool = False
+    """take a published task's files though they have not as many rows as
+    published"""
     from_scratch: bool = False
     """keep the model's architecture and vocabulary, but start from random
     weights: the baseline that shows what pretraining gave"""
@@ -756,11 +780,15 @@ class FinetuneRun:
     epochs: int = 3
     """passes over the training file (3.2 in the paper's STS-B, 5.3 in CoLA:
     Table 14's steps x batch / size)"""
+    steps: int | None = None
+    """optimizer steps, instead of --epochs"""
     learning_rate: float = 5e-5
     """peak learning rate (reference run_classifier.py)"""
     warmup_share: float = 0.06
     """share of the steps used for linear warm-up (Table 14: 320 of 5336 in
     CoLA)"""
+    warmup_steps: int | None = None
+    """steps of linear warm-up, instead of --warmup-share"""
     classifier_dropout: float = CLASSIFIER_DROPOUT
     """dropout before the classifier (Paper Table 14)"""
     dropout: float | None = None
@@ -768,6 +796,9 @@ class FinetuneRun:
     as in the pretrained config when not given"""
     seed: int = 0
     """of the classifier's weights, the order of examples and dropout"""
+    seeds: int = 1
+    """runs, one after another, with this many seeds from --seed on, each in a
+    folder of its own in OUTPUT; the report has their median and spread"""
     precision: Literal[PRECISIONS] = PRECISIONS[0]
     """what the model computes in; weights, logits and losses stay float32"""
     remat: bool = False
@@ -775,23 +806,35 @@ class FinetuneRun:
     columns: TableColumns = TableColumns()
 
     def __post_init__(self):
-        for name in ("batch_size", "epochs"):
+        for name in ("batch_size", "epochs", "seeds"):
             check_positive(name, getattr(self, name))
-        for name in ("class_weights", "skip_bad"):
+        for name in ("class_weights", "skip_bad", "any_size", "from_scratch"):
             check_flag(name, getattr(self, name))
-        if self.patience is not None:
-            check_positive("patience", self.patience)
-            if self.validation is None:
-                raise AlbertError(
-                    "`patience` needs held-out examples. Give --validation."
-                )
-        if self.class_weights and self.task != "classification":
+        for name in ("patience", "sequence_length", "steps", "validate_every"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+        check_choice("task", self.task, FINETUNE_TASKS)
+        published = self.task in BENCHMARK_TASKS
+        if published and self.validation is not None:
             raise AlbertError(
-                "`class_weights` are for --task classification. Received: "
+                f"{self.task} has held-out examples of its own. Leave "
+                "--validation out."
+            )
+        if not published and self.validation is None:
+            for name in ("patience", "validate_every"):
+                if getattr(self, name) is not None:
+                    raise AlbertError(
+                        f"`{name}` needs held-out examples. Give --validation."
+                    )
+        if self.any_size and not published:
+            raise AlbertError(
+                "`any_size` is for published tasks. Received: "
                 f"task={self.task!r}."
             )
-        if self.sequence_length is not None:
-            check_positive("sequence_length", self.sequence_length)
+        if self.warmup_steps is not None and self.steps is None:
+            raise AlbertError("`warmup_steps` goes with `steps`. Give --steps.")
+        if self.warmup_steps is not None:
+            check_warmup(self.warmup_steps, self.steps)
         check_positive_number("learning_rate", self.learning_rate)
         check_probability("warmup_share", self.warmup_share)
         check_probability("classifier_dropout", self.classifier_dropout)
@@ -807,33 +850,52 @@ class EvaluateRun:
     model: Path
     """folder written by `finetune` or `pretrain`"""
     data: Path
-    """TSV, CSV, JSONL or Parquet file for a fine-tuned model; folder of token
-    shards for a pretrained one"""
+    """TSV, CSV, JSONL or Parquet file for a fine-tuned model; the benchmark's
+    folder if it was a published task; folder of token shards for a pretrained
+    one"""
     batch_size: int = FinetuneRun.batch_size
     """examples at a time"""
     skip_bad: bool = FinetuneRun.skip_bad
     """leave out rows that cannot be read, and say how many"""
+    any_size: bool = FinetuneRun.any_size
+    """take a published task's files though they have not as many rows as
+    published"""
+    split: Literal["dev", "test"] = "dev"
+    """of a published task; `test` has labels in RACE alone"""
 
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)
         check_flag("skip_bad", self.skip_bad)
+        check_flag("any_size", self.any_size)
 
 
 @dataclasses.dataclass(frozen=True)
 class PredictRun:
-    """Classify the texts of a table; writes JSONL in the same order."""
+    """Predict for the rows of a table; writes JSONL in the same order.
+
+    Of a published task: the files that its benchmark takes.
+    """
 
     model: Path
     """folder written by `finetune`"""
     data: Path
-    """TSV, CSV or JSONL file; or text, one example a line (.txt)"""
+    """TSV, CSV, JSONL or Parquet file; or text, one example a line (.txt); or
+    the folder of GLUE, of a model for one of its tasks"""
     output: Path | None = None
-    """JSONL file to write; standard output when not given"""
+    """JSONL file to write, standard output when not given; for the folder of
+    GLUE the folder of the files to submit"""
     batch_size: int = FinetuneRun.batch_size
     """examples at a time"""
+    skip_bad: bool = FinetuneRun.skip_bad
+    """leave out rows that cannot be read, and say how many"""
+    any_size: bool = FinetuneRun.any_size
+    """take a published task's files though they have not as many rows as
+    published"""
 
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)
+        check_flag("skip_bad", self.skip_bad)
+        check_flag("any_size", self.any_size)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,6 +44,8 @@ class Features:
     """how much each example counts, float32 [N]; 1 when not given"""
     choices: int | None = None
     """rows of an example; None: one, without an axis of choices"""
+    groups: list[str] | None = None
+    """what each example belongs to, where parts are scored, too"""
 
     def __post_init__(self):
         if not self.rows:
@@ -57,6 +59,23 @@ class Features:
         """int64 [N]: tokens of the longest row of each example."""
         lengths = np.array([len(tokens) for tokens, _ in self.rows], "int64")
         return lengths.reshape(len(self), -1).max(axis=1)
+
+    def take(self, chosen: np.ndarray) -> "Features":
+        """Some of the examples, without their groups."""
+        width = self.choices or 1
+        places = (chosen[:, None] * width + np.arange(width)).ravel()
+        target, marks = self.target, self.token_target
+        if isinstance(target, dict):
+            target = {name: value[chosen] for name, value in target.items()}
+        elif target is not None:
+            target = target[chosen]
+        return Features(
+            rows=[self.rows[place] for place in places],
+            target=target,
+            token_target=marks and [marks[i] for i in chosen],
+            weight=None if self.weight is None else self.weight[chosen],
+            choices=self.choices,
+        )
 
     def batch(
         self, chosen: np.ndarray, batch_size: int, length: int

@@ -15,8 +15,6 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from keras_albert.config import AlbertError, TableColumns, check_choice
 from keras_albert.data.tables import Table, named, tab_records
 from keras_albert.storage import replacing
@@ -255,14 +253,6 @@ def read_glue(
     return Table(path, values, rows, lines, skipped)
 
 
-def glue_targets(task: str, table: Table) -> np.ndarray:
-    """What a model learns: int32 class indices [B], float32 scores of STS-B."""
-    names, labels = glue_task(task).labels, table.values["label"]
-    if names is None:
-        return np.array([float(label) for label in labels], "float32")
-    return np.array([names.index(label) for label in labels], "int32")
-
-
 def write_submission(
     folder: str | Path,
     task: str,
@@ -360,7 +350,7 @@ def _header(path: Path, task: GlueTask, labelled: bool) -> list[str]:
 
 def _example(
     record: dict[str, str], task: GlueTask, labelled: bool
-) -> tuple[str, str | None, str | None, dict[str, object]]:
+) -> tuple[str, str | None, str | float | None, dict[str, object]]:
     """Text, second text, label, and the columns that `Table.rows` keeps."""
     columns = task.columns
     used = [columns.text] + ([columns.pair] if columns.pair else [])
@@ -370,8 +360,7 @@ def _example(
     label = None
     if labelled:
         used.append(columns.label)
-        label = record[columns.label].strip()
-        _check_label(label, task.labels)
+        label = _label(record[columns.label].strip(), task.labels)
     kept = dict.fromkeys((task.index, *used))
     return (
         record[columns.text],
@@ -396,23 +385,24 @@ def _fault(
     raise AlbertError(f"{fault} {remedy}")
 
 
-def _check_label(label: str, labels: tuple[str, ...] | None) -> None:
+def _label(label: str, labels: tuple[str, ...] | None) -> str | float:
     if labels is not None:
         if label not in labels:
             known = ", ".join(map(repr, labels))
             raise AlbertError(
                 f"unknown label {label!r}. Expected one of {known}."
             )
-        return
+        return label
     try:
-        fits = 0 <= float(label) <= HIGHEST_SIMILARITY
+        number = float(label)
     except ValueError:
-        fits = False
-    if not fits:
+        number = math.nan
+    if not 0 <= number <= HIGHEST_SIMILARITY:
         raise AlbertError(
             f"unknown label {label!r}. Expected a number from 0 to "
             f"{HIGHEST_SIMILARITY:g}."
         )
+    return number
 
 
 def _check_size(

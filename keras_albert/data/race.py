@@ -8,14 +8,12 @@ What a question and an option become together, and what is cut off a long
 passage, is decided in `AlbertForMultipleChoice.preprocess`.
 """
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from keras_albert.config import AlbertError, check_choice
+from keras_albert.data.tables import Table
 from keras_albert.text.files import check_files, decode_line
 
 SPLITS = ("train", "dev", "test")
@@ -29,40 +27,14 @@ _KEYS = ("questions", "options", "answers")  # lists of a passage
 _BLANKS = str.maketrans(dict.fromkeys("︳︴﹍﹎﹏＿", "_"))
 
 
-@dataclasses.dataclass(frozen=True)
-class RaceQuestions:
-    """B questions, those of the middle schools first."""
-
-    contexts: list[str]
-    """the passage of each question"""
-    questions: list[str]
-    """with "_" where an option fills a blank"""
-    choices: list[list[str]]
-    """four options of each question"""
-    answers: np.ndarray | None
-    """int32 [B], the right option from 0 to 3; None if not asked for"""
-    levels: list[str]
-    """"middle" or "high" """
-    ids: list[str]
-    """of the passage and the question's number: "high1048.txt-2" """
-
-    def texts(self) -> dict[str, list]:
-        """What `AlbertForMultipleChoice` takes."""
-        return {
-            "context": self.contexts,
-            "question": self.questions,
-            "choices": self.choices,
-        }
-
-
 def read_race(
     folder: str | Path,
     split: str,
     *,
     need_answers: bool = True,
     skip_bad: bool = False,
-) -> tuple[RaceQuestions, list[str]]:
-    """The questions of a split, and what was left out of it.
+) -> Table:
+    """The questions of a split, those of the middle schools first.
 
     Files are read in the order of their names; `all.txt` is read instead of
     the other files where there is one, since it repeats them. Whitespace
@@ -75,7 +47,10 @@ def read_race(
         skip_bad: leaves bad questions and bad passages out.
 
     Returns:
-        the questions; and for each bad one its file, number and fault.
+        `values` has the passage as text, the question ("_" where an option
+        fills a blank), four choices and, if asked for, the number of the right
+        one from 0 as label; `rows` the id, as "high1048.txt-2"; `groups`
+        "middle" or "high".
 
     Raises:
         AlbertError: no such folder or no file in it; a passage that is not
@@ -83,29 +58,25 @@ def read_race(
             an answer from A to D, an empty text; unless they are left out.
     """
     check_choice("split", split, SPLITS)
-    rows, skipped = [], []
+    examples, groups, skipped = [], [], []
     for level in LEVELS:
         for path in _files(Path(folder) / split / level):
             for place, question in _questions(path, need_answers):
                 if isinstance(question, AlbertError):
                     skipped.append(_fault(place, question, skip_bad))
                 else:
-                    rows.append((*question, level))
-    if not rows:
+                    examples.append(question)
+                    groups.append(level)
+    path = Path(folder) / split
+    if not examples:
         bad = f" but {len(skipped)} bad ones: {skipped[0]}" if skipped else "."
-        raise AlbertError(f"{Path(folder) / split}: no questions{bad}")
-    ids, contexts, questions, choices, answers, levels = map(
-        list, zip(*rows, strict=True)
-    )
-    found = RaceQuestions(
-        contexts,
-        questions,
-        choices,
-        np.array(answers, "int32") if need_answers else None,
-        levels,
-        ids,
-    )
-    return found, skipped
+        raise AlbertError(f"{path}: no questions{bad}")
+    ids, lines, *columns = map(list, zip(*examples, strict=True))
+    values = dict(zip(_FIELDS, columns, strict=True))
+    if not need_answers:
+        del values["label"]
+    rows = [{"id": each} for each in ids]
+    return Table(path, values, rows, lines, skipped, groups)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -119,8 +90,9 @@ def _files(folder: Path) -> list[Path]:
     return check_files([whole] if whole in files else files)
 
 
-# Id, context, question, options, answer.
-_Question = tuple[str, str, str, list[str], int | None]
+_FIELDS = ("text", "question", "choices", "label")  # of `Table.values`
+# The id, the line in its file, and the fields.
+_Question = tuple[str, int, str, str, list[str], int | None]
 
 
 def _questions(
@@ -146,7 +118,7 @@ def _questions(
                     yield f"{place}: question {position}", error
                 else:
                     key = f"{name}-{position}"
-                    yield place, (key, passage["article"], *question)
+                    yield place, (key, number, passage["article"], *question)
 
 
 def _passage(line: bytes, number: int, need_answers: bool) -> dict:

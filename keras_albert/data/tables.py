@@ -2,6 +2,8 @@
 
 import csv
 import dataclasses
+import hashlib
+import itertools
 import json
 import re
 import sys
@@ -50,9 +52,16 @@ class Table:
     """the line of the file on which each row ends"""
     skipped: list[str] = dataclasses.field(default_factory=list)
     """file, line and fault of each row that was left out"""
+    groups: list[str] | None = None
+    """which part of a published split each row is from; None: it has none"""
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of the values, in hexadecimal."""
+        return hashlib.sha256(json.dumps(self.values).encode()).hexdigest()
 
 
 def read_table(
@@ -78,6 +87,25 @@ def read_table(
             fields than the header, a malformed line, a line that is not
             UTF-8, a value that its field refuses.
     """
+    (table,) = read_parts(path, fields, skip_bad)
+    return table
+
+
+def read_parts(
+    path: str | Path,
+    fields: Mapping[str, Field],
+    skip_bad: bool = False,
+    rows_at_once: int | None = None,
+) -> Iterator[Table]:
+    """A file in parts of some rows each, so that it may be of any length.
+
+    Arguments and errors are those of `read_table`; an error comes with the
+    part in which it is.
+
+    Args:
+        rows_at_once: rows of a part that are read, good ones or bad ones; all
+            when not given.
+    """
     (path,) = check_files([path])
     extension = path.suffix.lower()
     if extension not in _READERS:
@@ -91,9 +119,27 @@ def read_table(
             f"{path}: a .txt file has one text a line, and no {others}. Give "
             "a .tsv, .csv, .jsonl or .parquet file."
         )
+    records = _READERS[extension](path, fields)
+    good, bad = 0, 0
+    while part := list(itertools.islice(records, rows_at_once)):
+        table = _table(path, part, fields, skip_bad)
+        good += len(table)
+        bad += len(table.skipped)
+        if len(table):
+            yield table
+    if not good:
+        raise AlbertError(
+            f"{path}: no rows. Expected one or more examples."
+            + (f" {bad} bad ones were left out." if bad else "")
+        )
+
+
+def _table(
+    path: Path, records: list[_Row], fields: Mapping[str, Field], skip_bad: bool
+) -> Table:
     values = {name: [] for name in fields}
     rows, lines, skipped = [], [], []
-    for line, row in _READERS[extension](path, fields):
+    for line, row in records:
         try:
             if isinstance(row, AlbertError):
                 raise row
@@ -114,11 +160,6 @@ def read_table(
             values[name].append(value)
         rows.append(row)
         lines.append(line)
-    if not rows:
-        raise AlbertError(
-            f"{path}: no rows. Expected one or more examples."
-            + (f" {len(skipped)} bad ones were left out." if skipped else "")
-        )
     return Table(path, values, rows, lines, skipped)
 
 

@@ -7,6 +7,7 @@ from keras_albert.config import (
 )
 from keras_albert.data.pretraining import validation_dataset
 from keras_albert.data.shards import ShardSet
+from keras_albert.training.benchmarks import ALL_TASKS, BENCHMARKS, read_split
 from keras_albert.training.distribution import leave_gpu_to_backend
 from keras_albert.training.finetune import (
     class_report_of,
@@ -26,7 +27,6 @@ from keras_albert.training.pretrain import (
     report_lines,
 )
 from keras_albert.training.progress import progress_verbosity
-from keras_albert.training.tasks import TASKS
 
 
 def evaluate(run: EvaluateRun) -> dict:
@@ -38,7 +38,7 @@ def evaluate(run: EvaluateRun) -> dict:
     leave_gpu_to_backend()
     loaded = ModelFolder.load(run.model)
     task = loaded.task["task"]
-    if task in TASKS:
+    if task in ALL_TASKS:
         return _evaluate_finetuned(Predictor.of(loaded), run)
     if task == PRETRAINING:
         return _evaluate_pretrained(loaded, run)
@@ -50,19 +50,28 @@ def evaluate(run: EvaluateRun) -> dict:
 
 
 def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
-    if run.data.is_dir():
+    if not run.data.is_dir():
+        table = predictor.read(run.data, labelled=True, skip_bad=run.skip_bad)
+    elif predictor.task in BENCHMARKS:
+        table = read_split(
+            predictor.task,
+            run.data,
+            run.split,
+            skip_bad=run.skip_bad,
+            any_size=run.any_size,
+        )
+    else:
         raise AlbertError(
             f"{run.model} is a fine-tuned model: it is evaluated on a table, "
             f"but {run.data} is a folder. Name the file."
         )
-    table = predictor.read(run.data, labelled=True, skip_bad=run.skip_bad)
     print_skipped(table)
     features = predictor.features(table)
     outputs = predictor.outputs(features, run.batch_size)
     report = scores_report(predictor.task, outputs, features, predictor.labels)
     for line in scores_lines(report, examples=""):
         print(line)
-    if predictor.task == "classification":
+    if ALL_TASKS[predictor.task].has_classes:
         print(report_text(class_report_of(outputs, features, predictor.labels)))
     return report
 

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import math
 import shutil
+import statistics
 from collections.abc import Callable
 
 import keras
@@ -26,19 +27,26 @@ from keras_albert.data.features import (
 )
 from keras_albert.data.tables import Table, read_table
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.storage import checksum, claim_folder, holds_run
+from keras_albert.storage import claim_folder, holds_run
 from keras_albert.text.tokenizer import (
     SHORTEST_PAIR,
     SHORTEST_SINGLE,
 )
+from keras_albert.training.benchmarks import ALL_TASKS, BENCHMARKS, read_split
+from keras_albert.training.cards import card, write_card
 from keras_albert.training.curves import Row, can_draw
 from keras_albert.training.distribution import leave_gpu_to_backend
-from keras_albert.training.fitting import Timetable, fit_into_folder
+from keras_albert.training.fitting import (
+    Diverged,
+    Timetable,
+    fit_into_folder,
+)
 from keras_albert.training.folders import (
     ModelFolder,
     Predictor,
     finished_report,
     load_pretrained,
+    task_of,
     write_report,
 )
 from keras_albert.training.metrics import (
@@ -48,10 +56,11 @@ from keras_albert.training.metrics import (
     report_text,
 )
 from keras_albert.training.optimizer import make_optimizer
+from keras_albert.training.recipes import RECIPES
 from keras_albert.training.schedules import WarmupPolynomialDecay
 from keras_albert.training.tasks import (
     LABEL,
-    TASKS,
+    PAIR,
     Outputs,
     flat,
 )
@@ -75,35 +84,61 @@ def finetune(run: FinetuneRun) -> dict:
         print_report(report)
         return report
     leave_gpu_to_backend()
-    task = TASKS[run.task]
-    fields = task.fields(run.columns, labelled=True)
-    table = read_table(run.train, fields, run.skip_bad)
-    print_skipped(table)
+    train = _finetune_seeds if run.seeds > 1 else _finetune_once
+    report = train(run, goes_on)
+    print_report(report)
+    print(f"-> {run.output}")
+    return report
+
+
+def _finetune_seeds(run: FinetuneRun, goes_on: bool) -> dict:
+    """One run after another; a seed whose loss is not finite counts as such."""
+    output = run.output if goes_on else claim_folder(run.output, run)
+    reports, diverged = {}, []
+    for seed in range(run.seed, run.seed + run.seeds):
+        print(f"seed {seed}")
+        one = dataclasses.replace(
+            run, seed=seed, seeds=1, output=output / f"seed-{seed}"
+        )
+        try:
+            reports[seed] = finetune(one)
+        except Diverged as error:
+            print(f"seed {seed}: {error}")
+            diverged.append(seed)
+    if not reports:
+        raise AlbertError(
+            f"every one of the {run.seeds} runs diverged. Lower "
+            "--learning-rate, or raise --warmup-share."
+        )
+    report = seeds_report(reports, diverged)
+    write_report(output, report)
+    return report
+
+
+def _finetune_once(run: FinetuneRun, goes_on: bool) -> dict:
+    task = ALL_TASKS[run.task]
+    table, held_out = _tables(run)
     names = task.names(table)
-    held_out = run.validation and read_table(
-        run.validation, fields, run.skip_bad
-    )
-    if held_out:
-        print_skipped(held_out)
     pretrained, tokenizer = load_pretrained(run.model)
     length = _longest(run, pretrained.config)
-    examples = task.features(tokenizer, table, names, length)
+    examples = task.examples(tokenizer, table, names, length)
     if run.class_weights:
         examples = dataclasses.replace(
             examples, weight=balanced_weights(examples.target)
         )
     # The last length holds any text that the model may meet.
     lengths = np.union1d(choose_lengths(examples.lengths, length), length)
-    measured_on = held_out and task.features(tokenizer, held_out, names, length)
+    measured_on = held_out and task.examples(tokenizer, held_out, names, length)
     output = run.output if goes_on else claim_folder(run.output, run)
 
     keras.utils.set_random_seed(run.seed)
     model = _fresh_model(run, pretrained, names)
     steps_per_epoch = math.ceil(len(examples) / run.batch_size)
-    steps = steps_per_epoch * run.epochs
-    schedule = WarmupPolynomialDecay(
-        run.learning_rate, steps, int(run.warmup_share * steps)
-    )
+    steps = run.steps or steps_per_epoch * run.epochs
+    warmup_steps = run.warmup_steps
+    if warmup_steps is None:
+        warmup_steps = int(run.warmup_share * steps)
+    schedule = WarmupPolynomialDecay(run.learning_rate, steps, warmup_steps)
     compile_for(
         run.task,
         model,
@@ -126,9 +161,10 @@ def finetune(run: FinetuneRun) -> dict:
             return {}
         logits, target = flat(outputs, measured_on)
         loss = task.loss()(target, logits)
-        scores = task.scores(outputs, measured_on, names)
+        scores = task.measure(outputs, measured_on, names)
         return {"loss": float(ops.convert_to_numpy(loss)), **scores.values}
 
+    every = run.validate_every or steps_per_epoch
     kept = fit_into_folder(
         ModelFolder(model, tokenizer, predictor.settings()),
         output,
@@ -137,20 +173,20 @@ def finetune(run: FinetuneRun) -> dict:
             lengths,
             batch_size=run.batch_size,
             seed=run.seed,
-            epochs=run.epochs,
+            epochs=math.ceil(steps / steps_per_epoch),
             start_step=step,
         ),
         Timetable(
             steps=steps,
-            validate_every=steps_per_epoch,
-            checkpoint_every=steps_per_epoch,
+            validate_every=every,
+            checkpoint_every=every,
             keep_checkpoints=PretrainRun.keep_checkpoints,
         ),
         origin={
             "backend": keras.backend.backend(),
             "config": dataclasses.asdict(model.config),
-            "train": checksum(run.train),
-            "validation": run.validation and checksum(run.validation),
+            "train": table.checksum,
+            "validation": held_out and held_out.checksum,
         },
         validate=validate if held_out else None,
         best=task.best if held_out else None,
@@ -162,7 +198,8 @@ def finetune(run: FinetuneRun) -> dict:
         "training_examples": len(examples),
         "training_loss": kept["loss"],
         "from_scratch": run.from_scratch,
-        "epoch": kept["step"] // steps_per_epoch,
+        "step": kept["step"],
+        "epoch": kept["step"] / steps_per_epoch,
     }
     if held_out:
         best = dataclasses.replace(
@@ -170,24 +207,54 @@ def finetune(run: FinetuneRun) -> dict:
         )
         outputs = best.outputs(measured_on, run.batch_size)
         report |= scores_report(run.task, outputs, measured_on, names)
-        if run.task == "classification":
+        if task.has_classes:
             of_classes = class_report_of(outputs, measured_on, names)
             report |= of_classes.as_dict()
             print(report_text(of_classes))
             if can_draw():
                 draw_confusion(of_classes, output / CONFUSION_FILE)
+    inputs = task.inputs(run.columns)
+    write_card(output, card(run, report, model, names, inputs))
     write_report(output, report)
     shutil.rmtree(output / CHECKPOINTS_FOLDER)  # nothing goes on from them
-    print_report(report)
-    print(f"-> {output}")
     return report
+
+
+def _tables(run: FinetuneRun) -> tuple[Table, Table | None]:
+    """What to learn from, and what is held out."""
+    if run.class_weights and not ALL_TASKS[run.task].has_classes:
+        raise AlbertError(
+            "`class_weights` are for tasks with one label an example. "
+            f"Received: task={run.task!r}. Leave --class-weights out."
+        )
+    if run.task in BENCHMARKS:
+
+        def read(split: str) -> Table:
+            return read_split(
+                run.task,
+                run.train,
+                split,
+                skip_bad=run.skip_bad,
+                any_size=run.any_size,
+            )
+
+        tables = read("train"), read("dev")
+    else:
+        fields = ALL_TASKS[run.task].fields(run.columns, labelled=True)
+        tables = tuple(
+            path and read_table(path, fields, run.skip_bad)
+            for path in (run.train, run.validation)
+        )
+    for table in filter(None, tables):
+        print_skipped(table)
+    return tables
 
 
 def compile_for(
     task: str, model: keras.Model, optimizer: keras.optimizers.Optimizer | str
 ) -> None:
     """The task's loss; rows and tokens that do not count weigh 0."""
-    model.compile(optimizer=optimizer, loss=TASKS[task].loss())
+    model.compile(optimizer=optimizer, loss=ALL_TASKS[task].loss())
 
 
 def balanced_weights(target: np.ndarray) -> np.ndarray:
@@ -209,7 +276,8 @@ def _longest(run: FinetuneRun, config: AlbertConfig) -> int:
             f"max_position_embeddings={config.max_position_embeddings}. "
             f"Received: {length}. Lower --sequence-length."
         )
-    pairs = run.columns.pair is not None or run.task == "choice"
+    inputs = ALL_TASKS[run.task].inputs(run.columns)
+    pairs = not {PAIR, "choices"}.isdisjoint(inputs)
     shortest = SHORTEST_PAIR if pairs else SHORTEST_SINGLE
     if length < shortest:
         raise AlbertError(
@@ -235,7 +303,7 @@ def _fresh_model(run: FinetuneRun, pretrained: AlbertBackbone, names):
     backbone = AlbertBackbone(config, remat=run.remat, dtype=run.precision)
     if not run.from_scratch:
         backbone.set_weights(pretrained.get_weights())
-    return TASKS[run.task].head(backbone, names, run.classifier_dropout)
+    return ALL_TASKS[run.task].head(backbone, names, run.classifier_dropout)
 
 
 # What a user reads.
@@ -245,11 +313,11 @@ def scores_report(
     task: str, outputs: Outputs, features: Features, names
 ) -> dict:
     """Scores, the best constant answer's, and what is to be known of them."""
-    scores = TASKS[task].scores(outputs, features, names)
+    scores = ALL_TASKS[task].measure(outputs, features, names)
     return {
         **scores.values,
-        "best": TASKS[task].best,
-        "baseline": TASKS[task].guess(features),
+        "best": ALL_TASKS[task].best,
+        "baseline": ALL_TASKS[task].guess(features),
         "count": len(features),
         "remarks": list(scores.remarks),
     }
@@ -261,6 +329,63 @@ def class_report_of(outputs: Outputs, features: Features, names) -> ClassReport:
     return class_report(features.target, predicted, names)
 
 
+def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
+    """Of several runs: each score's median and spread, and the best run.
+
+    Args:
+        reports: by seed.
+        diverged: seeds whose loss was not finite; they have no scores.
+    """
+    first = next(iter(reports.values()))
+    best = first.get("best", "training_loss")
+    names = [
+        name
+        for name, value in first.items()
+        if isinstance(value, float) and name not in ("baseline", "epoch")
+    ]
+    values = {name: [each[name] for each in reports.values()] for name in names}
+    choose = max if "best" in first else min
+    return {
+        "task": first["task"],
+        "seeds": list(reports),
+        "diverged": diverged,
+        "best_seed": choose(reports, key=lambda seed: reports[seed][best]),
+        "best": first.get("best"),
+        "baseline": first.get("baseline"),
+        "count": first.get("count"),
+        "scores": {
+            name: {
+                "median": statistics.median(found),
+                "mean": statistics.fmean(found),
+                "standard_deviation": statistics.stdev(found)
+                if len(found) > 1
+                else 0.0,
+                "all": found,
+            }
+            for name, found in values.items()
+        },
+    }
+
+
+def _seeds_lines(report: dict) -> list[str]:
+    lines = [f"{len(report['seeds'])} seeds"]
+    if report["diverged"]:
+        shown = ", ".join(map(str, report["diverged"]))
+        lines[0] += f"; {len(report['diverged'])} diverged (seed {shown})"
+    if report["baseline"] is not None:
+        lines[0] += (
+            f"; always the most frequent label: {report['best']} "
+            f"{report['baseline']:.3f}"
+        )
+    for name, found in report["scores"].items():
+        lines.append(
+            f"{name.replace('_', ' ')}: median {found['median']:.3f}, mean "
+            f"{found['mean']:.3f} +- {found['standard_deviation']:.3f} "
+            f"({min(found['all']):.3f} to {max(found['all']):.3f})"
+        )
+    return [*lines, f"best: seed-{report['best_seed']}"]
+
+
 def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
     """A report for a reader, with what is known of the examples.
 
@@ -268,7 +393,7 @@ def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
     accuracy 0.600; 40 examples)"
     """
     best, guess = report["best"], report["baseline"]
-    known = {"best", "baseline", "count", "remarks"}
+    known = {"best", "baseline", "count", "remarks", "epoch"}
     others = [
         name
         for name, value in report.items()
@@ -293,7 +418,9 @@ def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
 
 def print_report(report: dict) -> None:
     """The report of a run for a reader."""
-    if "best" in report:
+    if "seeds" in report:
+        print("\n".join(_seeds_lines(report)))
+    elif "best" in report:
         for line in scores_lines(report):
             print(line)
     else:
@@ -318,8 +445,14 @@ def _describe(
     length: int,
     steps: int,
 ) -> None:
+    start = RECIPES[run.task].start if run.task in RECIPES else None
+    if start and not run.from_scratch and task_of(run.model) != start:
+        print(
+            f"note: the paper starts {run.task} from a model that was "
+            f"fine-tuned on {start}: give its folder as --model."
+        )
     known = ""
-    if run.task == "classification":
+    if ALL_TASKS[run.task].has_classes:
         counts = collections.Counter(table.values[LABEL])
         shown = ", ".join(
             f"{label} {count}"

@@ -144,7 +144,7 @@ def fit_into_folder(
             keeper.run(batches_from)
         except AlbertError as error:
             rest = _rest(folder, checkpoints, log)
-            raise AlbertError(f"{error} {rest}") from None
+            raise type(error)(f"{error} {rest}") from None
         except KeyboardInterrupt:  # the second: it does not wait for the step
             rest = _rest(folder, checkpoints, log)
             print(f"\ninterrupted. {rest}", file=sys.stderr)
@@ -159,6 +159,10 @@ def fit_into_folder(
                 raise SystemExit(0)
             raise KeyboardInterrupt
         return keeper.kept()
+
+
+class Diverged(AlbertError):
+    """The loss or a weight is not finite."""
 
 
 class IntervalKeeper(keras.callbacks.Callback):
@@ -291,7 +295,7 @@ class IntervalKeeper(keras.callbacks.Callback):
         return max(self.log.rows, key=lambda row: row[HELD_OUT + self.best])
 
     def _diverged(self, step: int, reason: str) -> None:
-        raise AlbertError(
+        raise Diverged(
             f"The training diverged at step {step}: {reason}. Lower the "
             "learning rate or lengthen the warm-up."
         )

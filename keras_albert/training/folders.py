@@ -5,6 +5,7 @@ albert_config.json  the encoder's architecture, as the original writes it
 spiece.model        the vocabulary (and spiece.json: lower-casing)
 task.json           what the model was trained for
 report.json         what it reached; log.csv its way there
+README.md           the model card, of a fine-tuned model
 """
 
 import dataclasses
@@ -47,13 +48,14 @@ from keras_albert.config import (
     read_json,
 )
 from keras_albert.data.features import Features, sorted_plan
-from keras_albert.data.tables import Table, read_table
+from keras_albert.data.tables import Field, Table, read_table
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.inputs import check_equally_many
 from keras_albert.modeling.model import AlbertModel
 from keras_albert.storage import replacing, write_json
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training.tasks import TASKS, Outputs
+from keras_albert.training.benchmarks import ALL_TASKS
+from keras_albert.training.tasks import Outputs
 
 PRETRAINING = "pretraining"
 SHOWN_FILES = 20  # of a folder that holds no model
@@ -305,7 +307,7 @@ class Predictor:
     model: AlbertModel
     tokenizer: Tokenizer
     task: str
-    """of TASKS"""
+    """of ALL_TASKS"""
     labels: tuple[str, ...] | None
     """names in the order of the logits; None where there are none"""
     lengths: tuple[int, ...]
@@ -323,7 +325,7 @@ class Predictor:
     def of(cls, loaded: ModelFolder) -> "Predictor":
         """That of a loaded folder; AlbertError if it was not fine-tuned."""
         task = loaded.task
-        if task["task"] not in TASKS:
+        if task["task"] not in ALL_TASKS:
             raise AlbertError(
                 "Expected the folder of a fine-tuned model, found a model for "
                 f"{task['task']}. Run `keras-albert finetune` first."
@@ -355,12 +357,15 @@ class Predictor:
         self, path: str | Path, labelled: bool, skip_bad: bool = False
     ) -> Table:
         """A file with the columns of the table that it was trained on."""
-        fields = TASKS[self.task].fields(self.columns, labelled)
-        return read_table(path, fields, skip_bad)
+        return read_table(path, self.fields(labelled), skip_bad)
+
+    def fields(self, labelled: bool) -> dict[str, Field]:
+        """What is read of a file."""
+        return ALL_TASKS[self.task].fields(self.columns, labelled)
 
     def features(self, table: Table) -> Features:
         """The examples of a table, with their target if it has labels."""
-        return TASKS[self.task].features(
+        return ALL_TASKS[self.task].examples(
             self.tokenizer, table, self.labels, self.sequence_length
         )
 
@@ -369,14 +374,22 @@ class Predictor:
         features: Features,
         batch_size: int = PredictRun.batch_size,
         stopped: Callable[[], bool] = lambda: False,
+        title: str = "Predicting",
     ) -> Outputs:
-        """Logits of each example, in order; it may be stopped early."""
+        """Logits of each example, in order.
+
+        Args:
+            features: examples.
+            batch_size: of them at a time.
+            stopped: asked before each batch; the rest is then None.
+            title: of the progress bar.
+        """
         check_positive("batch_size", batch_size)
         batch_size = min(batch_size, len(features))
         outputs = [None] * len(features)
         for chosen, length in track(
             sorted_plan(features.lengths, np.array(self.lengths), batch_size),
-            description="Predicting",
+            description=title,
             console=Console(stderr=True),
             transient=True,
             disable=not sys.stderr.isatty(),
@@ -396,7 +409,7 @@ class Predictor:
         self, outputs: Outputs, features: Features
     ) -> list[dict[str, object]]:
         """The columns that predictions add, of each example."""
-        return TASKS[self.task].decode(outputs, features, self.labels)
+        return ALL_TASKS[self.task].decode(outputs, features, self.labels)
 
     def predict(
         self,
@@ -438,7 +451,7 @@ class Predictor:
         batch_size: int = PredictRun.batch_size,
     ) -> np.ndarray:
         """float32 [len(texts), len(labels)], in the order of the texts."""
-        if self.task != "classification":
+        if not ALL_TASKS[self.task].has_classes:
             raise AlbertError(
                 "probabilities are of a classification; this model was trained "
                 f"for {self.task}. Call `predict`."
@@ -454,7 +467,7 @@ class Predictor:
         values = {
             name: value for name, value in given.items() if value is not None
         }
-        expected = TASKS[self.task].inputs(self.columns)
+        expected = ALL_TASKS[self.task].inputs(self.columns)
         if values.keys() != expected.keys():
             raise AlbertError(
                 f"This model was trained on {_kind(expected)}; it was given "
@@ -476,6 +489,12 @@ def _kind(names) -> str:
     if others == ["pair"]:
         return "pairs of texts"
     return f"texts with {' and '.join(others)}" if others else "single texts"
+
+
+def task_of(source: str | Path) -> str | None:
+    """What the model of a folder was trained for; None elsewhere."""
+    path = Path(source) / TASK_FILE
+    return read_json(path).get("task") if path.is_file() else None
 
 
 def write_report(folder: Path, report: dict) -> None:

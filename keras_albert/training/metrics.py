@@ -5,14 +5,12 @@ scikit-learn and SciPy are imported where they are used, for their second.
 """
 
 import dataclasses
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from keras_albert.config import AlbertError, check_choice
-from keras_albert.data.glue import GLUE, glue_task
 from keras_albert.storage import replacing
 from keras_albert.training.curves import can_draw
 
@@ -30,11 +28,6 @@ class Scores:
     """by name; accuracy and F1 in [0, 1], correlations in [-1, 1]"""
     remarks: tuple[str, ...] = ()
     """what is not defined and stands at 0"""
-
-    @property
-    def score(self) -> float:
-        """The mean of the values, as GLUE ranks a task with several."""
-        return statistics.fmean(self.values.values())
 
 
 def measure(metrics: Sequence[str], expected, predicted) -> Scores:
@@ -69,77 +62,6 @@ def measure(metrics: Sequence[str], expected, predicted) -> Scores:
             UNDEFINED if reason else float(metric(expected, predicted))
         )
     return Scores(values, tuple(remarks))
-
-
-def joined(parts: Mapping[str, Scores]) -> Scores:
-    """Scores of several parts as one: "matched" has "matched_accuracy"."""
-    return Scores(
-        {
-            f"{part}_{name}": value
-            for part, scores in parts.items()
-            for name, value in scores.values.items()
-        },
-        tuple(
-            f"{part}: {remark}"
-            for part, scores in parts.items()
-            for remark in scores.remarks
-        ),
-    )
-
-
-def glue_scores(task: str, parts: Mapping[str, tuple]) -> Scores:
-    """What the benchmark reports of a task.
-
-    Args:
-        task: a name of `GLUE`.
-        parts: (expected, predicted) of the dev split; of MNLI
-            "dev_matched" and "dev_mismatched".
-    """
-    settings = glue_task(task)
-    if parts.keys() != set(settings.dev_splits):
-        raise AlbertError(
-            f"{task} is measured on {', '.join(settings.dev_splits) or 'none'} "
-            f"of its splits. Received: {', '.join(parts) or 'none'}."
-        )
-    measured = {
-        split.removeprefix("dev").removeprefix("_"): measure(
-            settings.metrics, *pair
-        )
-        for split, pair in parts.items()
-    }
-    return measured[""] if "" in measured else joined(measured)
-
-
-def glue_average(scores: Mapping[str, float]) -> float:
-    """The benchmark's mean over the scores of its nine tasks (AX is none)."""
-    ranked = {name for name, task in GLUE.items() if task.dev_splits}
-    if scores.keys() != ranked:
-        raise AlbertError(
-            f"the average is of {', '.join(sorted(ranked))}. Received: "
-            f"{', '.join(sorted(scores)) or 'none'}."
-        )
-    return statistics.fmean(scores.values())
-
-
-def accuracy_by(groups: Sequence[str], expected, predicted) -> dict[str, float]:
-    """Accuracy of each group and of all, as RACE reports its two schools.
-
-    `accuracy_by(["high", "high"], [0, 1], [0, 0])` is
-    {"high": 0.5, "all": 0.5}.
-    """
-    expected, predicted = _pair(expected, predicted)
-    groups = np.asarray(groups)
-    if len(groups) != len(expected):
-        raise AlbertError(
-            "`groups` must be as many as the examples. Received: "
-            f"{len(groups)} groups, {len(expected)} examples."
-        )
-    right = expected == predicted
-    found = {
-        str(name): float(right[groups == name].mean())
-        for name in dict.fromkeys(groups.tolist())
-    }
-    return found | {"all": float(right.mean())}
 
 
 def multilabel_scores(expected, predicted) -> Scores:

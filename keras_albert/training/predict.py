@@ -6,16 +6,28 @@ import sys
 from collections.abc import Iterator
 
 from keras_albert.config import AlbertError, PredictRun
+from keras_albert.data.glue import GLUE
+from keras_albert.data.tables import read_parts
+from keras_albert.training.benchmarks import submissions, submit
+from keras_albert.training.distribution import leave_gpu_to_backend
 from keras_albert.training.folders import Predictor
+
+ROWS_AT_ONCE = 10_000  # of the file: sorted by length, predicted, written
 
 
 def predict(run: PredictRun) -> None:
     """Writes one JSON object a row: the row with what is predicted.
 
+    For the folder of GLUE, the files to submit.
+
     Raises:
-        AlbertError: the model or the data cannot be used, or the output file
-            exists.
+        AlbertError: the model or the data cannot be used, before anything is
+            written; or the output exists.
     """
+    leave_gpu_to_backend()
+    if run.data.is_dir():
+        _predict_for_glue(run)
+        return
     if run.output is None:
         for line in _predictions(run):
             sys.stdout.buffer.write(line)
@@ -40,18 +52,65 @@ def predict(run: PredictRun) -> None:
 
 
 def _predictions(run: PredictRun) -> Iterator[bytes]:
+    """A line a row. The whole file is read and checked first."""
     predictor = Predictor.load(run.model)
-    table = predictor.read(run.data, labelled=False)
-    features = predictor.features(table)
-    outputs = predictor.outputs(features, run.batch_size)
-    added = predictor.decode(outputs, features)
-    taken = table.rows[0].keys() & added[0].keys()
-    if taken:
-        raise AlbertError(
-            f"{run.data} has columns that would be replaced: "
-            f"{', '.join(sorted(taken))}. Rename them."
+    fields = predictor.fields(labelled=False)
+
+    def parts():
+        return read_parts(run.data, fields, run.skip_bad, ROWS_AT_ONCE)
+
+    count, bad = 0, []
+    for table in parts():
+        predictor.features(table)  # has checks of its own
+        count += len(table)
+        bad += table.skipped
+    for fault in bad:
+        print(f"left out: {fault}", file=sys.stderr)
+    done = 0
+    for table in parts():
+        features = predictor.features(table)
+        last = done + len(table)
+        outputs = predictor.outputs(
+            features,
+            run.batch_size,
+            title=f"Predicting {done + 1:,} to {last:,} of {count:,}",
         )
-    for row, columns in zip(table.rows, added, strict=True):
-        line = json.dumps({**row, **columns}, ensure_ascii=False)
-        # A lone surrogate, which JSON may hold, becomes a JSON escape again.
-        yield f"{line}\n".encode("utf-8", errors="backslashreplace")
+        added = predictor.decode(outputs, features)
+        taken = table.rows[0].keys() & added[0].keys()
+        if taken:
+            raise AlbertError(
+                f"{run.data} has columns that would be replaced: "
+                f"{', '.join(sorted(taken))}. Rename them."
+            )
+        for row, columns in zip(table.rows, added, strict=True):
+            line = json.dumps({**row, **columns}, ensure_ascii=False)
+            # A lone surrogate, which JSON may hold, becomes an escape again.
+            yield f"{line}\n".encode("utf-8", errors="backslashreplace")
+        done = last
+
+
+def _predict_for_glue(run: PredictRun) -> None:
+    predictor = Predictor.load(run.model)
+    if predictor.task not in GLUE:
+        raise AlbertError(
+            f"{run.data} is a folder, and {run.model} was not fine-tuned on a "
+            "task of GLUE. Name a file."
+        )
+    if run.output is None:
+        raise AlbertError(
+            "the files to submit need a folder. Give it as --output."
+        )
+    tables = submissions(predictor.task, run.data, run.any_size)
+    for task, split, _ in tables:  # those of other tasks may be there
+        path = run.output / GLUE[task].submission_of(split)
+        if path.exists():
+            raise AlbertError(
+                f"{path}: the file exists. Choose another output; nothing was "
+                "changed."
+            )
+    for task, split, table in tables:
+        outputs = predictor.outputs(
+            predictor.features(table), run.batch_size, title=f"{task} {split}"
+        )
+        path = submit(run.output, task, split, table, outputs)
+        print(f"{len(table):,} predictions of {task} {split} -> {path}")

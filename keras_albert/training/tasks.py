@@ -43,6 +43,7 @@ from keras_albert.training.metrics import (
 )
 
 LABEL = "label"  # the field of what is to be learned
+PAIR = "pair"  # the field of second texts, and their column if none is named
 MANY_LABELS = 20  # fewer are believed in a table of any size
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of choices
 
@@ -78,11 +79,42 @@ class Task:
     """the score that tells which of several models is best"""
     guess: Callable[[Features], float | None]
     """that score of the best constant answer; None: it has none"""
+    has_classes: bool = False
+    """whether an example has one of the names: classes are then reported"""
 
     def fields(self, columns: TableColumns, labelled: bool) -> dict[str, Field]:
         """What is read of a file."""
         label = {LABEL: Field(columns.label, self.label)} if labelled else {}
         return self.inputs(columns) | label
+
+    def examples(
+        self,
+        tokenizer: Tokenizer,
+        table: Table,
+        names: tuple[str, ...] | None,
+        length: int,
+    ) -> Features:
+        """The features of a table, each in the group of its row."""
+        found = self.features(tokenizer, table, names, length)
+        return dataclasses.replace(found, groups=table.groups)
+
+    def measure(
+        self,
+        outputs: Outputs,
+        features: Features,
+        names: tuple[str, ...] | None,
+    ) -> Scores:
+        """Scores of all examples, then the `best` one of each group's own."""
+        found = self.scores(outputs, features, names)
+        groups = np.array(features.groups or [])
+        values = dict(found.values)
+        for group in dict.fromkeys(features.groups or []):
+            chosen = np.flatnonzero(groups == group)
+            part = self.scores(
+                [outputs[i] for i in chosen], features.take(chosen), names
+            )
+            values[f"{group}_{self.best}"] = part.values[self.best]
+        return dataclasses.replace(found, values=values)
 
 
 def flat(outputs: Outputs, features: Features) -> tuple[np.ndarray, np.ndarray]:
@@ -98,14 +130,14 @@ def flat(outputs: Outputs, features: Features) -> tuple[np.ndarray, np.ndarray]:
 def _text_fields(columns: TableColumns) -> dict[str, Field]:
     fields = {"text": Field(columns.text, read_text)}
     if columns.pair:
-        fields["pair"] = Field(columns.pair, read_text)
+        fields[PAIR] = Field(columns.pair, read_text)
     return fields
 
 
 def _text_features(target: Callable) -> Callable:
     def features(tokenizer, table, names, length) -> Features:
         values = table.values
-        rows = text_rows(tokenizer, values["text"], values.get("pair"), length)
+        rows = text_rows(tokenizer, values["text"], values.get(PAIR), length)
         return Features(rows, target(table, names) if LABEL in values else None)
 
     return features
@@ -154,18 +186,24 @@ def _decode_class(outputs, features, names) -> list[dict[str, object]]:
 
 
 def _class_scores(outputs, features, names) -> Scores:
-    predicted = np.stack(outputs).argmax(-1)
     metrics = ["accuracy", "matthews"]
     if len(names) == 2:
         metrics.insert(1, "f1")
-    scores = measure(metrics, features.target, predicted)
-    return dataclasses.replace(
-        scores,
-        remarks=(
-            *scores.remarks,
-            *_collapse(features.target, predicted, names),
-        ),
-    )
+    return class_scores(metrics)(outputs, features, names)
+
+
+def class_scores(metrics: Sequence[str]) -> Callable:
+    """`Task.scores` with metrics of classes, see `measure`."""
+
+    def scores(outputs, features, names) -> Scores:
+        predicted = np.stack(outputs).argmax(-1)
+        measured = measure(metrics, features.target, predicted)
+        collapse = _collapse(features.target, predicted, names)
+        return dataclasses.replace(
+            measured, remarks=(*measured.remarks, *collapse)
+        )
+
+    return scores
 
 
 def _collapse(expected, predicted, names) -> tuple[str, ...]:
@@ -197,7 +235,16 @@ CLASSIFICATION = Task(
     scores=_class_scores,
     best="accuracy",
     guess=_most_frequent,
+    has_classes=True,
 )
+
+
+def _pair_fields(columns: TableColumns) -> dict[str, Field]:
+    pair = columns.pair or PAIR
+    return _text_fields(dataclasses.replace(columns, pair=pair))
+
+
+PAIRS = dataclasses.replace(CLASSIFICATION, inputs=_pair_fields)
 
 
 def _numbers(table: Table, names) -> np.ndarray:
@@ -230,6 +277,7 @@ REGRESSION = dataclasses.replace(
     scores=_number_scores,
     best="pearson",
     guess=lambda features: None,
+    has_classes=False,
 )
 
 
@@ -282,6 +330,7 @@ MULTILABEL = dataclasses.replace(
     ),
     best="micro_f1",
     guess=lambda features: None,
+    has_classes=False,
 )
 
 
@@ -415,7 +464,11 @@ def _choice_features(tokenizer, table, names, length) -> Features:
 
 
 def choice_index(label: str, choices: Sequence[str], place: str) -> int:
-    """A letter from A, a number from 0, or the choice itself -> its index."""
+    """A letter from A, a number from 0, or the choice itself -> its index.
+
+    A choice that reads like the letter or number of another one counts as
+    itself.
+    """
     known = {letter: i for i, letter in enumerate(LETTERS[: len(choices)])}
     known |= {str(i): i for i in range(len(choices))}
     known |= {choice: i for i, choice in enumerate(choices)}
@@ -447,11 +500,13 @@ CHOICE = dataclasses.replace(
     scores=lambda outputs, features, names: measure(
         ["accuracy"], features.target, np.stack(outputs).argmax(-1)
     ),
+    has_classes=False,
 )
 
 
 TASKS = {
     "classification": CLASSIFICATION,
+    "pairs": PAIRS,
     "regression": REGRESSION,
     "multilabel": MULTILABEL,
     "tokens": TOKENS,

@@ -8,10 +8,11 @@ import pytest
 
 from keras_albert import Predictor
 from keras_albert.cli import main
-from keras_albert.config import FINETUNE_TASKS, AlbertConfig
+from keras_albert.config import FINETUNE_TASKS, OWN_TASKS, AlbertConfig
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.masked_lm import AlbertForPretraining
 from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.benchmarks import ALL_TASKS
 from keras_albert.training.folders import ModelFolder
 from keras_albert.training.tasks import TASKS
 
@@ -29,6 +30,11 @@ def example(task, rng):
     if task == "classification":
         label = "animal" if len(animals) > len(places) else "place"
         return {"text": text, "label": label}
+    if task == "pairs":
+        pair = " ".join(rng.choices(ANIMALS + PLACES, k=2))
+        first = rng.choice(ANIMALS + PLACES)
+        label = "animal" if first in ANIMALS else "place"
+        return {"text": first, "pair": pair, "label": label}
     if task == "regression":
         return {"text": text, "label": len(animals)}
     if task == "multilabel":
@@ -62,8 +68,8 @@ def folder(tmp_path_factory, tiny_vocab):
     (folder / "pretrained").mkdir()
     task = {"task": "pretraining", "examples": {}}
     ModelFolder(model, tokenizer, task).save(folder / "pretrained")
-    rng = random.Random(0)
-    for task in FINETUNE_TASKS:
+    for task in OWN_TASKS:
+        rng = random.Random(0)
         for part, count in (("train", EXAMPLES), ("held", HELD_OUT)):
             lines = [json.dumps(example(task, rng)) for _ in range(count)]
             (folder / f"{task}.{part}.jsonl").write_text("\n".join(lines))
@@ -82,10 +88,11 @@ def finetune(folder, task, output, *options):
 
 
 def test_every_task_has_a_name():
-    assert set(TASKS) == set(FINETUNE_TASKS)
+    assert set(ALL_TASKS) == set(FINETUNE_TASKS)
+    assert set(TASKS) == set(OWN_TASKS)
 
 
-@pytest.mark.parametrize("task", FINETUNE_TASKS)
+@pytest.mark.parametrize("task", OWN_TASKS)
 def test_learned_evaluated_predicted(folder, tmp_path, task, capsys):
     output = tmp_path / "model"
     report = finetune(folder, task, output)
@@ -108,9 +115,11 @@ def test_learned_evaluated_predicted(folder, tmp_path, task, capsys):
     ], "the same rows in the same order"
     predictor = Predictor.load(output)
     texts = [row["text"] for row in given]
-    more = (
-        {"choices": [r["choices"] for r in given]} if task == "choice" else {}
-    )
+    more = {
+        name: [row[field] for row in given]
+        for name, field in (("pairs", "pair"), ("choices", "choices"))
+        if field in given[0]
+    }
     assert predictor.predict(texts, **more) == [r["prediction"] for r in rows]
     assert predictor.predict([], **{name: [] for name in more}) == []
 

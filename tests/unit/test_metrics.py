@@ -14,12 +14,8 @@ from keras_albert.data.glue import GLUE
 from keras_albert.training import metrics
 from keras_albert.training.metrics import (
     Scores,
-    accuracy_by,
     class_report,
     draw_confusion,
-    glue_average,
-    glue_scores,
-    joined,
     measure,
     multilabel_scores,
     report_text,
@@ -42,7 +38,6 @@ def test_classes_by_hand():
         ),
     }
     assert scores.remarks == ()
-    assert scores.score == pytest.approx((8 / 13 + 8 / 13 + 10 / 42) / 3)
 
 
 def test_matthews_of_three_classes_by_hand():
@@ -51,7 +46,7 @@ def test_matthews_of_three_classes_by_hand():
     expected = [0, 0, 0, 1, 1, 2, 2, 2, 2]
     predicted = [0, 0, 1, 1, 1, 0, 2, 2, 2]
     scores = measure(["matthews"], expected, predicted)
-    assert scores.score == pytest.approx(36 / math.sqrt(54 * 52))
+    assert scores.values["matthews"] == pytest.approx(36 / math.sqrt(54 * 52))
 
 
 def test_correlations_by_hand():
@@ -164,49 +159,6 @@ def test_what_cannot_be_measured(names, expected, predicted, message):
 def test_tasks_have_known_metrics():
     known = {name for task in GLUE.values() for name in task.metrics}
     assert known == metrics._METRICS.keys()
-
-
-def test_mrpc_and_mnli():
-    scores = glue_scores("MRPC", {"dev": (EXPECTED, PREDICTED)})
-    assert list(scores.values) == ["accuracy", "f1"]
-    assert scores.score == pytest.approx(8 / 13)
-    scores = glue_scores(
-        "MNLI",
-        {
-            "dev_matched": ([0, 1, 2, 2], [0, 1, 2, 0]),
-            "dev_mismatched": ([0, 1], [1, 1]),
-        },
-    )
-    assert scores.values == {
-        "matched_accuracy": 0.75,
-        "mismatched_accuracy": 0.5,
-    }
-    assert scores.score == 0.625
-    with pytest.raises(AlbertError, match="dev_matched, dev_mismatched of"):
-        glue_scores("MNLI", {"dev": ([0], [0])})
-    with pytest.raises(AlbertError, match="AX is measured on none"):
-        glue_scores("AX", {"test": ([0], [0])})
-
-
-def test_parts_keep_their_remarks():
-    parts = {"a": Scores({"f1": 0.0}, ("x",)), "b": Scores({"f1": 0.5})}
-    assert joined(parts) == Scores({"a_f1": 0.0, "b_f1": 0.5}, ("a: x",))
-
-
-def test_the_average_has_nine_tasks():
-    names = [name for name in GLUE if name != "AX"]
-    scores = {name: i / 10 for i, name in enumerate(names)}
-    assert glue_average(scores) == pytest.approx(0.4)
-    with pytest.raises(AlbertError, match=r"average is of CoLA.*Received: AX"):
-        glue_average({"AX": 0.5})
-
-
-def test_accuracy_of_schools():
-    levels = ["high", "middle", "high", "high"]
-    found = accuracy_by(levels, [0, 1, 2, 3], [0, 0, 2, 1])
-    assert found == {"high": pytest.approx(2 / 3), "middle": 0.0, "all": 0.5}
-    with pytest.raises(AlbertError, match="1 groups, 2 examples"):
-        accuracy_by(["high"], [0, 1], [0, 1])
 
 
 # Several labels, and each class.

@@ -1,6 +1,7 @@
 """RACE: passages and questions from its files, and what the model reads."""
 
 import collections
+import dataclasses
 import json
 import sys
 import unicodedata
@@ -42,37 +43,37 @@ def write(folder, split="dev", middle=(), high=()):
     return folder
 
 
+def ids(table):
+    return [row["id"] for row in table.rows]
+
+
 def test_the_original_layout(tmp_path):
     marked = b"\xef\xbb\xbf" + json.dumps(passage("b")).encode()
     write(tmp_path, middle=[passage("a", 3), marked], high=[passage("c", 1)])
     (tmp_path / "dev" / "high" / "notes.md").write_text("no passage")
-    found, skipped = read_race(tmp_path, "dev")
-    assert skipped == []
-    assert found.ids == [
+    found = read_race(tmp_path, "dev")
+    assert found.skipped == []
+    assert ids(found) == [
         *("a.txt-1", "a.txt-2", "a.txt-3", "b.txt-1", "b.txt-2", "c.txt-1")
     ]
-    assert found.levels == ["middle"] * 5 + ["high"]
-    assert found.contexts == [f"The article of {name}." for name in "aaabbc"]
-    assert found.questions[3] == "b: which is 0?"
-    assert found.choices[4] == ["1w", "1x", "1y", "1z"]
-    assert found.answers.tolist() == [3, 2, 1, 3, 2, 3]
-    assert found.answers.dtype == "int32"
-    assert found.texts() == {
-        "context": found.contexts,
-        "question": found.questions,
-        "choices": found.choices,
-    }
+    assert found.groups == ["middle"] * 5 + ["high"]
+    assert found.values["text"] == [
+        f"The article of {name}." for name in "aaabbc"
+    ]
+    assert found.values["question"][3] == "b: which is 0?"
+    assert found.values["choices"][4] == ["1w", "1x", "1y", "1z"]
+    assert found.values["label"] == [3, 2, 1, 3, 2, 3]
 
 
 def test_all_passages_in_one_file(tmp_path):
     passages = [passage("a"), passage("b", 1)]
     write(tmp_path, middle=passages, high=[passage("c")])
-    separate, _ = read_race(tmp_path, "dev")
+    separate = read_race(tmp_path, "dev")
     lines = "\n\n".join(json.dumps(each) for each in passages) + "\n"
     (tmp_path / "dev" / "middle" / "all.txt").write_text(lines)
-    together, _ = read_race(tmp_path, "dev")
-    assert together.ids == separate.ids, "not twice"
-    assert together.texts() == separate.texts()
+    together = read_race(tmp_path, "dev")
+    assert ids(together) == ids(separate), "not twice"
+    assert together.values == separate.values
 
 
 def test_answers_are_optional(tmp_path):
@@ -81,9 +82,9 @@ def test_answers_are_optional(tmp_path):
     write(tmp_path, middle=[unanswered], high=[passage("b", 1, answers=[None])])
     with pytest.raises(AlbertError, match=r"0\.txt:1: .*Missing: answers"):
         read_race(tmp_path, "dev")
-    found, _ = read_race(tmp_path, "dev", need_answers=False)
-    assert found.answers is None
-    assert found.ids == ["a.txt-1", "a.txt-2", "b.txt-1"]
+    found = read_race(tmp_path, "dev", need_answers=False)
+    assert "label" not in found.values
+    assert ids(found) == ["a.txt-1", "a.txt-2", "b.txt-1"]
 
 
 def test_blanks_of_other_widths():
@@ -112,9 +113,10 @@ def test_bad_passages(tmp_path, changes, message):
     with pytest.raises(AlbertError, match=place + message) as error:
         read_race(tmp_path, "dev")
     assert "--skip-bad" in str(error.value)
-    found, skipped = read_race(tmp_path, "dev", skip_bad=True)
-    assert found.ids == ["a.txt-1", "a.txt-2"]
-    assert len(skipped) == 1 and "--skip-bad" not in skipped[0]
+    found = read_race(tmp_path, "dev", skip_bad=True)
+    assert ids(found) == ["a.txt-1", "a.txt-2"]
+    assert len(found.skipped) == 1
+    assert "--skip-bad" not in found.skipped[0]
 
 
 @pytest.mark.parametrize(
@@ -132,9 +134,9 @@ def test_files_that_are_no_passage(tmp_path, content, message):
     write(tmp_path, middle=[passage("a"), content], high=[passage("b")])
     with pytest.raises(AlbertError, match=rf"middle.1\.txt:1: .*{message}"):
         read_race(tmp_path, "dev")
-    found, skipped = read_race(tmp_path, "dev", skip_bad=True)
-    assert len(found.ids) == 4
-    assert len(skipped) == 1
+    found = read_race(tmp_path, "dev", skip_bad=True)
+    assert len(found) == 4
+    assert len(found.skipped) == 1
 
 
 @pytest.mark.parametrize(
@@ -155,9 +157,9 @@ def test_bad_questions(tmp_path, changes, message):
     place = r"0\.txt:1: question 2: .*"
     with pytest.raises(AlbertError, match=place + message):
         read_race(tmp_path, "dev")
-    found, skipped = read_race(tmp_path, "dev", skip_bad=True)
-    assert found.ids == ["a.txt-1", "b.txt-1"]
-    assert len(skipped) == 1
+    found = read_race(tmp_path, "dev", skip_bad=True)
+    assert ids(found) == ["a.txt-1", "b.txt-1"]
+    assert len(found.skipped) == 1
 
 
 def test_folders_that_are_something_else(tmp_path):
@@ -179,7 +181,10 @@ def test_folders_that_are_something_else(tmp_path):
 def reference_rows(tokenizer, found, length, longest_ending):
     """race_utils.py, `read_examples` and `convert_single_example`."""
     for context, question, options in zip(
-        found.contexts, found.questions, found.choices, strict=True
+        found.values["text"],
+        found.values["question"],
+        found.values["choices"],
+        strict=True,
     ):
         question = normalize(question)
         passage_ids = tokenizer.encode(context)
@@ -206,8 +211,10 @@ def model_rows(tokenizer, found, length):
         max_position_embeddings=length,
     )
     backbone = AlbertBackbone(config, tokenizer=tokenizer)
-    x = AlbertForMultipleChoice(backbone).preprocess(found.texts())
-    assert x["token_ids"].shape[:2] == (len(found.ids), 4)
+    names = {"context": "text", "question": "question", "choices": "choices"}
+    texts = {name: found.values[field] for name, field in names.items()}
+    x = AlbertForMultipleChoice(backbone).preprocess(texts)
+    assert x["token_ids"].shape[:2] == (len(found), 4)
     ids, mask, segments = (
         x[name].reshape(-1, x[name].shape[-1])
         for name in ("token_ids", "padding_mask", "segment_ids")
@@ -234,7 +241,7 @@ def test_the_model_reads_what_the_reference_did(tmp_path, tiny_vocab):
         middle=[passage("a", **rest, article=short)],
         high=[passage("b", **rest, article=long)],
     )
-    found, _ = read_race(tmp_path, "dev")
+    found = read_race(tmp_path, "dev")
     expected = list(reference_rows(tokenizer, found, 61, longest_ending=29))
     assert list(model_rows(tokenizer, found, 61)) == expected
     assert {len(row) for row in expected[-20:]} == {61}
@@ -242,35 +249,31 @@ def test_the_model_reads_what_the_reference_did(tmp_path, tiny_vocab):
 
 def test_published_passages(data_folder):
     folder = data_folder / "race" / "RACE"
-    found, skipped = read_race(folder, "dev")
-    assert skipped == []
+    found = read_race(folder, "dev")
+    assert found.skipped == []
     # A sample: the published split has 1,436 and 3,451 questions.
-    assert collections.Counter(found.levels) == {"middle": 605, "high": 1024}
-    assert np.bincount(found.answers).tolist() == [346, 441, 423, 419]
-    assert len(set(found.ids)) == len(found.ids)
+    assert collections.Counter(found.groups) == {"middle": 605, "high": 1024}
+    assert np.bincount(found.values["label"]).tolist() == [346, 441, 423, 419]
+    assert len(set(ids(found))) == len(found)
     one = json.loads((folder / "dev" / "high" / "1048.txt").read_text("utf-8"))
     places = [
         i
-        for i, name in enumerate(found.ids)
+        for i, name in enumerate(ids(found))
         if name.startswith("high1048.txt-")
     ]
-    assert [found.questions[i] for i in places] == [
+    assert [found.values["question"][i] for i in places] == [
         " ".join(question.split()) for question in one["questions"]
     ]
-    assert {found.contexts[i] for i in places} == {one["article"]}
-    assert ["ABCD"[found.answers[i]] for i in places] == one["answers"]
+    assert {found.values["text"][i] for i in places} == {one["article"]}
+    assert ["ABCD"[found.values["label"][i]] for i in places] == one["answers"]
 
 
 def test_published_passages_are_read_as_the_reference_did(data_folder):
     """Every twelfth question, at 512 tokens of which 128 for the ending."""
     tokenizer = Tokenizer(data_folder / "vocab" / "30k-clean.model")
-    found, _ = read_race(data_folder / "race" / "RACE", "dev")
-    part = race.RaceQuestions(
-        **{
-            name: values[::12] if values is not None else None
-            for name, values in vars(found).items()
-        }
-    )
+    found = read_race(data_folder / "race" / "RACE", "dev")
+    values = {name: column[::12] for name, column in found.values.items()}
+    part = dataclasses.replace(found, values=values, rows=found.rows[::12])
     expected = list(reference_rows(tokenizer, part, 512, longest_ending=128))
     assert list(model_rows(tokenizer, part, 512)) == expected
     assert max(map(len, expected)) == 512, "some passages are cut"
