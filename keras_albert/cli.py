@@ -169,7 +169,8 @@ def _with_settings(arguments: list[str]) -> list[str]:
         value = value if equals else next(rest, "")
         if name == "--recipe":
             recipe = value
-        elif name == "--file":
+            continue
+        if name == "--file":
             for key, setting in _read_settings(Path(value)).items():
                 options += _option(key, setting, known, value)
             continue

@@ -74,6 +74,33 @@ def tiny_vocab(tmp_path_factory, tiny_lines) -> Path:
 
 
 @pytest.fixture(scope="session")
+def pretrained_folder(tmp_path_factory, tiny_vocab) -> Path:
+    """A model of one layer and 40 positions that was never trained."""
+    from keras_albert.config import AlbertConfig
+    from keras_albert.modeling.backbone import AlbertBackbone
+    from keras_albert.modeling.masked_lm import AlbertForPretraining
+    from keras_albert.text.tokenizer import Tokenizer
+    from keras_albert.training.folders import ModelFolder
+
+    tokenizer = Tokenizer(tiny_vocab)
+    config = AlbertConfig(
+        vocab_size=tokenizer.vocab_size,
+        embedding_size=16,
+        hidden_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=40,
+        initializer_range=0.3,
+    )
+    model = AlbertForPretraining(AlbertBackbone(config))
+    folder = tmp_path_factory.mktemp("pretrained")
+    task = {"task": "pretraining", "examples": {}}
+    ModelFolder(model, tokenizer, task).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def digit_comma_vocab(tmp_path_factory) -> Path:
     """A vocabulary with "9,", "▁9,", "1990," and "▁1990," among its pieces."""
     from keras_albert.config import VocabRun

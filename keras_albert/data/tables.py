@@ -103,8 +103,8 @@ def read_parts(
     part in which it is.
 
     Args:
-        rows_at_once: rows of a part that are read, good ones or bad ones; all
-            when not given.
+        rows_at_once: rows of a part, good ones or bad ones, which leaves a
+            part without rows where all are bad; the whole when not given.
     """
     (path,) = check_files([path])
     extension = path.suffix.lower()
@@ -125,8 +125,7 @@ def read_parts(
         table = _table(path, part, fields, skip_bad)
         good += len(table)
         bad += len(table.skipped)
-        if len(table):
-            yield table
+        yield table
     if not good:
         raise AlbertError(
             f"{path}: no rows. Expected one or more examples."

@@ -61,13 +61,14 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
 
     count, bad = 0, []
     for table in parts():
-        predictor.features(table)  # has checks of its own
+        if len(table):
+            predictor.features(table)  # has checks of its own
         count += len(table)
         bad += table.skipped
     for fault in bad:
         print(f"left out: {fault}", file=sys.stderr)
     done = 0
-    for table in parts():
+    for table in filter(len, parts()):
         features = predictor.features(table)
         last = done + len(table)
         outputs = predictor.outputs(

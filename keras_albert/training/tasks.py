@@ -463,12 +463,14 @@ def _choice_features(tokenizer, table, names, length) -> Features:
     return Features(rows, target, choices=count)
 
 
-def choice_index(label: str, choices: Sequence[str], place: str) -> int:
+def choice_index(label: str | int, choices: Sequence[str], place: str) -> int:
     """A letter from A, a number from 0, or the choice itself -> its index.
 
     A choice that reads like the letter or number of another one counts as
-    itself.
+    itself. An int is the index already.
     """
+    if isinstance(label, int):
+        return label
     known = {letter: i for i, letter in enumerate(LETTERS[: len(choices)])}
     known |= {str(i): i for i in range(len(choices))}
     known |= {choice: i for i, choice in enumerate(choices)}

@@ -8,12 +8,8 @@ import pytest
 
 from keras_albert import Predictor
 from keras_albert.cli import main
-from keras_albert.config import FINETUNE_TASKS, OWN_TASKS, AlbertConfig
-from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.masked_lm import AlbertForPretraining
-from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.config import FINETUNE_TASKS, OWN_TASKS
 from keras_albert.training.benchmarks import ALL_TASKS
-from keras_albert.training.folders import ModelFolder
 from keras_albert.training.tasks import TASKS
 
 ANIMALS, PLACES = ("fox", "dog", "hens"), ("village", "barn", "London")
@@ -50,24 +46,10 @@ def example(task, rng):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, tiny_vocab):
+def folder(tmp_path_factory, pretrained_folder):
     """A model that was never trained, and a table of each task."""
     folder = tmp_path_factory.mktemp("tasks")
-    tokenizer = Tokenizer(tiny_vocab)
-    config = AlbertConfig(
-        vocab_size=tokenizer.vocab_size,
-        embedding_size=16,
-        hidden_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=40,
-        initializer_range=0.3,
-    )
-    model = AlbertForPretraining(AlbertBackbone(config))
-    (folder / "pretrained").mkdir()
-    task = {"task": "pretraining", "examples": {}}
-    ModelFolder(model, tokenizer, task).save(folder / "pretrained")
+    (folder / "pretrained").symlink_to(pretrained_folder)
     for task in OWN_TASKS:
         rng = random.Random(0)
         for part, count in (("train", EXAMPLES), ("held", HELD_OUT)):
@@ -93,7 +75,9 @@ def test_every_task_has_a_name():
 
 
 @pytest.mark.parametrize("task", OWN_TASKS)
-def test_learned_evaluated_predicted(folder, tmp_path, task, capsys):
+def test_learned_evaluated_predicted(
+    folder, tmp_path, task, capsys, monkeypatch
+):
     output = tmp_path / "model"
     report = finetune(folder, task, output)
     best = report["best"]
@@ -113,6 +97,20 @@ def test_learned_evaluated_predicted(folder, tmp_path, task, capsys):
     assert [row | {"prediction": 0, "score": 0} for row in rows] == [
         row | {"prediction": 0, "score": 0} for row in given
     ], "the same rows in the same order"
+    # In parts, too.
+    monkeypatch.setattr("keras_albert.training.predict.ROWS_AT_ONCE", 7)
+    capsys.readouterr()
+    main(["predict", "--model", str(output), "--data", str(held_out)])
+    streamed = map(json.loads, capsys.readouterr().out.splitlines())
+    for row, again in zip(rows, streamed, strict=True):
+        # Another batch may round a number in another way.
+        assert again["text"] == row["text"]
+        if task == "regression":
+            assert again["prediction"] == pytest.approx(
+                row["prediction"], abs=1e-5
+            )
+        else:
+            assert again["prediction"] == row["prediction"]
     predictor = Predictor.load(output)
     texts = [row["text"] for row in given]
     more = {

@@ -122,3 +122,42 @@ def test_json_that_is_no_run(tmp_path):
     path.write_text("[1]")
     with pytest.raises(AlbertError, match="expected options"):
         _parse(["pretrain", "--file", str(path)])
+
+
+FINETUNE = ("finetune", "--model", "m", "--train", "t", "--output", "o")
+
+
+@pytest.mark.parametrize("task", ["--task=CoLA", "--task CoLA"])
+def test_a_recipe_is_of_its_task(task):
+    run = _parse([*FINETUNE, "--recipe", "paper", *task.split(" ")])
+    assert (run.task, run.learning_rate, run.batch_size) == ("CoLA", 1e-5, 16)
+    assert (run.steps, run.warmup_steps, run.dropout) == (5_336, 320, 0.0)
+    assert run.sequence_length == 512
+
+
+def test_options_win_over_a_recipe(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('task = "RTE"\nbatch_size = 8')
+    run = _parse(
+        [*FINETUNE, "--steps=300", "--recipe=paper", "--file", str(path)]
+    )
+    assert (run.task, run.steps, run.batch_size) == ("RTE", 300, 8)
+    assert (run.learning_rate, run.warmup_steps) == (3e-5, 200)
+    # The rates of one task for another one.
+    run = _parse([*FINETUNE, "--recipe=MRPC"])
+    assert (run.task, run.learning_rate) == ("classification", 2e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*FINETUNE, "--recipe", "paper"], "Received: no --task"),
+        ([*FINETUNE, "--recipe"], "Received: no --task"),
+        ([*FINETUNE, "--recipe=paper", "--task=tokens"], "Received: tokens"),
+        (["pretrain", "--recipe=paper"], "for `finetune`. Received: pretrain"),
+    ],
+)
+def test_recipes_that_are_none(capsys, arguments, message):
+    with pytest.raises(SystemExit):
+        command(arguments)
+    assert message in capsys.readouterr().err

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from published import glue_file, write
 
 from keras_albert.config import AlbertError
 from keras_albert.data.glue import (
@@ -21,75 +22,13 @@ from keras_albert.training.recipes import RECIPES
 
 pytestmark = pytest.mark.any_backend
 
-# The first line of each file, as the benchmark has it.
-HEADERS = {
-    "SST-2": "sentence label",
-    "MRPC": "Quality|#1 ID|#2 ID|#1 String|#2 String",
-    "STS-B": "index genre filename year old_index source1 source2 sentence1 "
-    "sentence2 score",
-    "QQP": "id qid1 qid2 question1 question2 is_duplicate",
-    "MNLI": "index promptID pairID genre sentence1_binary_parse "
-    "sentence2_binary_parse sentence1_parse sentence2_parse sentence1 "
-    "sentence2 label1 gold_label",
-    "QNLI": "index question sentence label",
-    "RTE": "index sentence1 sentence2 label",
-    "WNLI": "index sentence1 sentence2 label",
-}
-TEST_HEADERS = {
-    "CoLA": "index sentence",
-    "SST-2": "index sentence",
-    "MRPC": "index|#1 ID|#2 ID|#1 String|#2 String",
-    "STS-B": "index genre filename year old_index source1 source2 sentence1 "
-    "sentence2",
-    "QQP": "id question1 question2",
-    "MNLI": "index promptID pairID genre sentence1_binary_parse "
-    "sentence2_binary_parse sentence1_parse sentence2_parse sentence1 "
-    "sentence2",
-    "QNLI": "index question sentence",
-    "RTE": "index sentence1 sentence2",
-    "WNLI": "index sentence1 sentence2",
-    "AX": "index sentence1 sentence2",
-}
-
-
-def tabbed(header):
-    return header.replace("|" if "|" in header else " ", "\t")
-
-
-def write(folder, path, content):
-    path = folder / path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(content, str):
-        content = content.encode()
-    path.write_bytes(content)
-    return path
-
-
-def generated(folder, task, split, rows=6):
-    """A small file of the layout; every cell says where it stands."""
-    settings = GLUE[task]
-    file = settings.splits[split]
-    headers = HEADERS if file.submission is None else TEST_HEADERS
-    header = file.header or tabbed(headers[task]).split("\t")
-    labels = settings.labels or ("0", "3.75", "5.000")
-    lines = [] if file.header else ["\t".join(header)]
-    for i in range(rows):
-        cells = [f"{name} {i}" for name in header]
-        if settings.index in header:
-            cells[header.index(settings.index)] = str(100 + i)
-        if settings.columns.label in header:
-            column = header.index(settings.columns.label)
-            cells[column] = labels[i % len(labels)]
-        lines.append("\t".join(cells))
-    write(folder, file.path, "\n".join(lines) + "\n")
-
 
 @pytest.mark.parametrize(
     ("task", "split"),
     [(task, split) for task, value in GLUE.items() for split in value.splits],
 )
 def test_every_layout(tmp_path, task, split):
-    generated(tmp_path, task, split)
+    glue_file(tmp_path, task, split)
     table = read_glue(tmp_path, task, split, any_size=True)
     skipped = table.skipped
     settings = GLUE[task]
@@ -204,7 +143,7 @@ def test_bad_rows(tmp_path, bad, message):
 
 @pytest.mark.parametrize("label", ["5.01", "-0.1", "nan", "similar"])
 def test_a_similarity_is_a_number_from_0_to_5(tmp_path, label):
-    generated(tmp_path, "STS-B", "dev")
+    glue_file(tmp_path, "STS-B", "dev")
     path = tmp_path / "STS-B" / "dev.tsv"
     path.write_text(path.read_text().replace("3.75", label, 1))
     with pytest.raises(AlbertError, match=r":3: unknown label.*from 0 to 5"):
@@ -245,7 +184,7 @@ def wnli_of_four(monkeypatch):
 
 @pytest.mark.parametrize("rows", [3, 4, 5, 6, 7, 8])
 def test_sizes(tmp_path, wnli_of_four, rows):
-    generated(tmp_path, "WNLI", "dev", rows)
+    glue_file(tmp_path, "WNLI", "dev", rows)
     if rows in (4, 7):
         table = read_glue(tmp_path, "WNLI", "dev")
         assert len(table.rows) == rows

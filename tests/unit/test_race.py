@@ -8,6 +8,7 @@ import unicodedata
 
 import numpy as np
 import pytest
+from published import passage, race_files
 
 from keras_albert.config import CLS_ID, SEP_ID, AlbertConfig, AlbertError
 from keras_albert.data import race
@@ -20,36 +21,15 @@ from keras_albert.text.tokenizer import Tokenizer
 pytestmark = pytest.mark.any_backend
 
 
-def passage(name="p", count=2, **changes):
-    letters = "DCBA"
-    return {
-        "id": f"{name}.txt",
-        "article": f"The article of {name}.",
-        "questions": [f"{name}: which is {i}?" for i in range(count)],
-        "options": [[f"{i}{x}" for x in "wxyz"] for i in range(count)],
-        "answers": [letters[i % 4] for i in range(count)],
-        **changes,
-    }
-
-
-def write(folder, split="dev", middle=(), high=()):
-    """Passages or bytes as files 0.txt, 1.txt ... of the two schools."""
-    for level, passages in (("middle", middle), ("high", high)):
-        (folder / split / level).mkdir(parents=True, exist_ok=True)
-        for number, content in enumerate(passages):
-            if isinstance(content, dict):
-                content = json.dumps(content).encode()
-            (folder / split / level / f"{number}.txt").write_bytes(content)
-    return folder
-
-
 def ids(table):
     return [row["id"] for row in table.rows]
 
 
 def test_the_original_layout(tmp_path):
     marked = b"\xef\xbb\xbf" + json.dumps(passage("b")).encode()
-    write(tmp_path, middle=[passage("a", 3), marked], high=[passage("c", 1)])
+    race_files(
+        tmp_path, middle=[passage("a", 3), marked], high=[passage("c", 1)]
+    )
     (tmp_path / "dev" / "high" / "notes.md").write_text("no passage")
     found = read_race(tmp_path, "dev")
     assert found.skipped == []
@@ -67,7 +47,7 @@ def test_the_original_layout(tmp_path):
 
 def test_all_passages_in_one_file(tmp_path):
     passages = [passage("a"), passage("b", 1)]
-    write(tmp_path, middle=passages, high=[passage("c")])
+    race_files(tmp_path, middle=passages, high=[passage("c")])
     separate = read_race(tmp_path, "dev")
     lines = "\n\n".join(json.dumps(each) for each in passages) + "\n"
     (tmp_path / "dev" / "middle" / "all.txt").write_text(lines)
@@ -79,7 +59,9 @@ def test_all_passages_in_one_file(tmp_path):
 def test_answers_are_optional(tmp_path):
     unanswered = passage("a", 2)
     del unanswered["answers"]
-    write(tmp_path, middle=[unanswered], high=[passage("b", 1, answers=[None])])
+    race_files(
+        tmp_path, middle=[unanswered], high=[passage("b", 1, answers=[None])]
+    )
     with pytest.raises(AlbertError, match=r"0\.txt:1: .*Missing: answers"):
         read_race(tmp_path, "dev")
     found = read_race(tmp_path, "dev", need_answers=False)
@@ -108,7 +90,7 @@ def test_blanks_of_other_widths():
     ],
 )
 def test_bad_passages(tmp_path, changes, message):
-    write(tmp_path, middle=[passage("a")], high=[passage("b", **changes)])
+    race_files(tmp_path, middle=[passage("a")], high=[passage("b", **changes)])
     place = r"high.0\.txt:1: .*"
     with pytest.raises(AlbertError, match=place + message) as error:
         read_race(tmp_path, "dev")
@@ -131,7 +113,7 @@ def test_bad_passages(tmp_path, changes, message):
     ],
 )
 def test_files_that_are_no_passage(tmp_path, content, message):
-    write(tmp_path, middle=[passage("a"), content], high=[passage("b")])
+    race_files(tmp_path, middle=[passage("a"), content], high=[passage("b")])
     with pytest.raises(AlbertError, match=rf"middle.1\.txt:1: .*{message}"):
         read_race(tmp_path, "dev")
     found = read_race(tmp_path, "dev", skip_bad=True)
@@ -153,7 +135,9 @@ def test_files_that_are_no_passage(tmp_path, content, message):
     ],
 )
 def test_bad_questions(tmp_path, changes, message):
-    write(tmp_path, middle=[passage("a", **changes)], high=[passage("b", 1)])
+    race_files(
+        tmp_path, middle=[passage("a", **changes)], high=[passage("b", 1)]
+    )
     place = r"0\.txt:1: question 2: .*"
     with pytest.raises(AlbertError, match=place + message):
         read_race(tmp_path, "dev")
@@ -167,10 +151,10 @@ def test_folders_that_are_something_else(tmp_path):
         read_race(tmp_path, "validation")
     with pytest.raises(AlbertError, match=r"middle: no passages.*folder RACE"):
         read_race(tmp_path, "dev")
-    write(tmp_path, middle=[b"\n"], high=[passage("a", 0)])
+    race_files(tmp_path, middle=[b"\n"], high=[passage("a", 0)])
     with pytest.raises(AlbertError, match=r"dev: no questions\."):
         read_race(tmp_path, "dev")
-    write(tmp_path, middle=[b"{"], high=[passage("a", 0)])
+    race_files(tmp_path, middle=[b"{"], high=[passage("a", 0)])
     with pytest.raises(AlbertError, match=r"but 1 bad ones: .*not JSON"):
         read_race(tmp_path, "dev", skip_bad=True)
 
@@ -236,7 +220,7 @@ def test_the_model_reads_what_the_reference_did(tmp_path, tiny_vocab):
     options = [[" Élodie ", "the\t old barn", "£9", "a_b"]] * len(questions)
     answers = ["A"] * len(questions)
     rest = {"questions": questions, "options": options, "answers": answers}
-    write(
+    race_files(
         tmp_path,
         middle=[passage("a", **rest, article=short)],
         high=[passage("b", **rest, article=long)],

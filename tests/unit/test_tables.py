@@ -12,6 +12,7 @@ from keras_albert.data.tables import (
     read_label,
     read_labels,
     read_number,
+    read_parts,
     read_table,
     read_text,
     read_words,
@@ -210,6 +211,25 @@ def test_bad_rows_are_left_out_where_asked(tmp_path):
     path = write(tmp_path, "b.jsonl", '{"text": 1}\n')
     with pytest.raises(AlbertError, match="1 bad ones were left out"):
         read_table(path, {"text": FIELDS["text"]}, skip_bad=True)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 2, 3, 7, 8, None])
+def test_parts_are_the_whole(tmp_path, rows_at_once):
+    """Of seven rows the third and fourth are bad."""
+    content = "text\tlabel\n" + "".join(
+        f"{'' if i in (3, 4) else 't'}\t{i}\n" for i in range(1, 8)
+    )
+    path = write(tmp_path, "a.tsv", content)
+    parts = list(read_parts(path, FIELDS, True, rows_at_once))
+    whole = read_table(path, FIELDS, skip_bad=True)
+    assert [len(part) + len(part.skipped) for part in parts[:-1]] == [
+        rows_at_once
+    ] * (len(parts) - 1)
+    for name in ("rows", "lines", "skipped"):
+        joined = [x for part in parts for x in getattr(part, name)]
+        assert joined == getattr(whole, name)
+    labels = [x for part in parts for x in part.values["label"]]
+    assert labels == whole.values["label"] == ["1", "2", "5", "6", "7"]
 
 
 def test_parquet(tmp_path):

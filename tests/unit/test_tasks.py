@@ -1,5 +1,6 @@
 """Fine-tuning tasks: what is learned, what is said, how it is scored."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from keras_albert.config import AlbertError
 from keras_albert.data.features import Features
 from keras_albert.data.tables import Table
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training.finetune import balanced_weights
+from keras_albert.training.finetune import balanced_weights, seeds_report
 from keras_albert.training.metrics import entity_f1
 from keras_albert.training.tasks import TASKS, choice_index, flat
 
@@ -108,6 +109,74 @@ def test_a_class(tokenizer):
     unknown = table(text=["a"], label=["maybe"])
     with pytest.raises(AlbertError, match="x:1: unknown label 'maybe'"):
         task.features(tokenizer, unknown, names, 40)
+
+
+def test_groups_are_scored_alone(tokenizer):
+    """Two of four are right, one of each group of one and three."""
+    names = ("no", "yes")
+    several = table(text=[*"abcd"], label=["no", "no", "yes", "no"])
+    several = dataclasses.replace(several, groups=["m", "h", "m", "m"])
+    task = TASKS["classification"]
+    examples = task.examples(tokenizer, several, names, 40)
+    outputs = [np.array(row) for row in ([0, 1], [1, 0], [0, 1], [0, 1])]
+    values = task.measure(outputs, examples, names).values
+    assert values["accuracy"] == pytest.approx(1 / 2)
+    assert values["m_accuracy"] == pytest.approx(1 / 3)
+    assert values["h_accuracy"] == pytest.approx(1)
+    assert [*values][-2:] == ["m_accuracy", "h_accuracy"]
+    choices = [["a", "b"], ["c", "d"], ["e", "f"]]
+    chosen = features(
+        "choice",
+        None,
+        tokenizer,
+        text=["x", "y", "z"],
+        choices=choices,
+        label=["A", "B", "A"],
+    )
+    part = chosen.take(np.array([2, 1]))
+    assert part.target.tolist() == [0, 1]
+    assert part.rows == [*chosen.rows[4:6], *chosen.rows[2:4]]
+    words = features(
+        "tokens",
+        names,
+        tokenizer,
+        text=[["a"], ["b", "c"]],
+        label=[["no"], ["yes", "no"]],
+    )
+    part = words.take(np.array([1]))
+    assert part.rows == words.rows[1:]
+    assert part.token_target[0] is words.token_target[1]
+
+
+def report(accuracy, loss):
+    return {
+        "task": "RTE",
+        "best": "accuracy",
+        "baseline": 0.5,
+        "count": 9,
+        "accuracy": accuracy,
+        "training_loss": loss,
+        "epoch": 3.0,
+    }
+
+
+def test_several_seeds_by_hand():
+    found = seeds_report(
+        {3: report(0.5, 2.0), 4: report(0.75, 1.0), 6: report(0.7, 0.0)}, [5]
+    )
+    assert found["seeds"] == [3, 4, 6] and found["diverged"] == [5]
+    assert found["best_seed"] == 4
+    assert found["scores"]["accuracy"] == {
+        "median": 0.7,
+        "mean": pytest.approx(0.65),
+        "standard_deviation": pytest.approx(0.0175**0.5),
+        "all": [0.5, 0.75, 0.7],
+    }
+    assert found["scores"].keys() == {"accuracy", "training_loss"}
+    # Without held-out examples the lowest loss is best.
+    bare = {"task": "RTE", "training_loss": 2.0}
+    found = seeds_report({0: bare, 1: bare | {"training_loss": 1.0}}, [])
+    assert found["best_seed"] == 1 and found["best"] is None
 
 
 def test_a_number(tokenizer):
