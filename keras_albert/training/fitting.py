@@ -203,6 +203,8 @@ class IntervalKeeper(keras.callbacks.Callback):
     def restore(self, batches_from: Callable) -> None:
         """Goes back to the newest checkpoint, if there is one."""
         found = self.checkpoints.newest()
+        # Now: TensorFlow traces a step twice whose optimizer is made in it.
+        self.model.optimizer.build(self.model.trainable_variables)
         self.step = found.step if found else 0
         self.log.keep_until(self.step)
         if not found:

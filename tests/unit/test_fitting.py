@@ -69,9 +69,9 @@ def batches(steps, seed=0):
 TRAINING, HELD_OUT = batches(STEPS), batches(2, seed=1)
 
 
-def fresh_model(seed=0, **optimizer):
+def fresh_model(seed=0, dtype=None, **optimizer):
     keras.utils.set_random_seed(seed)
-    model = AlbertForPretraining(AlbertBackbone(TINY))
+    model = AlbertForPretraining(AlbertBackbone(TINY, dtype=dtype))
     rate = WarmupPolynomialDecay(0.01, STEPS, 5)
     compile_for_pretraining(model, Lamb(rate, **optimizer))
     return model
@@ -104,14 +104,14 @@ def checkpoints(folder):
     return Checkpoints(folder / "checkpoints", 2, ORIGIN)
 
 
-def same_end(folder, other):
+def same_end(folder, other, logged=(20, 40, STEPS)):
     """Whether two runs ended in the same state, with the same log.
 
     Bit for bit, but for PyTorch, which promises no more than 1e-6.
     """
     tolerance = 1e-6 if keras.backend.backend() == "torch" else 0.0
     ends = [checkpoints(each).newest() for each in (folder, other)]
-    assert ends[0].step == ends[1].step == STEPS
+    assert ends[0].step == ends[1].step == logged[-1]
     a, b = (end.state for end in ends)
     for group in ("trainable", "non_trainable", "optimizer"):
         assert a[group].keys() == b[group].keys() != set()
@@ -120,7 +120,7 @@ def same_end(folder, other):
                 a[group][key], b[group][key], rtol=0, atol=tolerance
             )
     rows = [RunLog(each).rows for each in (folder, other)]
-    assert [row["step"] for row in rows[0]] == [20, 40, 50]
+    assert [row["step"] for row in rows[0]] == [*logged]
     for ours, theirs in zip(*rows, strict=True):
         assert ours == pytest.approx(theirs, rel=0, abs=10 * tolerance)
     models = [load_model(each / "model.keras") for each in (folder, other)]
@@ -169,6 +169,40 @@ def test_stopped_twice_is_as_if_nothing_had_been(
     fit(tmp_path, model=fresh_model(seed=2))
     assert "going on from step 20 of 50" in capsys.readouterr().out
     same_end(tmp_path, uninterrupted)
+
+
+def test_parts_averages_and_loss_scaling_go_on(tmp_path):
+    """All that an optimizer may have, at once, from where a run was killed.
+
+    The loss is scaled ever higher until gradients overflow in float16: those
+    parts are left out, so that steps end while a sum is half done.
+    """
+    timetable = Timetable(
+        steps=8,
+        validate_every=4,
+        checkpoint_every=5,
+        keep_checkpoints=9,
+        accumulate=3,
+    )
+    runs = tmp_path / "whole", tmp_path / "killed"
+    for seed, run in enumerate(runs):
+        if seed:
+            shutil.copytree(runs[0], run)
+            shutil.rmtree(run / "checkpoints" / "step-00000008")
+        model = fresh_model(
+            seed,
+            "mixed_float16",
+            gradient_accumulation_steps=3,
+            use_ema=True,
+            ema_momentum=0.8,
+        )
+        model.optimizer.dynamic_growth_steps = 2
+        fit(run, timetable, model=model)
+        inner = model.optimizer.inner_optimizer
+        assert int(numpy(inner.iterations)) < 8, "some parts overflowed"
+        assert float(numpy(model.optimizer.dynamic_scale)) > 2**15
+    assert checkpoints(runs[1]).steps() == [4, 5, 8]
+    same_end(*runs, logged=(4, 8))
 
 
 def damage(checkpoint, how):
