@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from reference_examples import documents_of
 
 from keras_albert.config import AlbertError, PrepareRun
 from keras_albert.data.prepare import prepare
@@ -48,23 +49,15 @@ def test_every_sentence_comes_back(folder, tiny_vocab):
     tokenizer = Tokenizer(tiny_vocab)
     shards = ShardSet.open(folder)
     expected = [tokenizer.encode_batch(lines) for lines in DOCUMENTS]
-    found = [
-        [sentence.tolist() for sentence in shards.sentences(document)]
-        for document in range(shards.num_documents)
-    ]
-    assert found == expected
+    assert documents_of(shards) == expected
     assert shards.num_documents == 3
-    assert shards.num_sentences == 6
     assert shards.num_tokens == sum(len(s) for d in expected for s in d)
     assert shards.vocab_size == tokenizer.vocab_size
     assert shards.fingerprint == tokenizer.fingerprint
-    first, *_ = shards.sentences(2)
-    assert first.dtype == "uint16"
+    (shard,) = shards.shards
+    assert shard.tokens.dtype == "uint16"
     with pytest.raises(ValueError, match="read-only"):
-        first[0] = 0
-    for document in (-1, 3):
-        with pytest.raises(IndexError):
-            shards.sentences(document)
+        shard.tokens[0] = 0
 
 
 def test_a_folder_needs_nothing_beside_it(copy, tiny_vocab):
