@@ -55,6 +55,8 @@ class Manifest:
     vocab_size: int
     lower_case: bool
     shards: tuple[ShardEntry, ...]
+    keep_accents: bool = False
+    """False as well where the manifest is older than this setting"""
     format_version: int = FORMAT_VERSION
 
     def count(self, part: str) -> int:
@@ -111,6 +113,7 @@ class Manifest:
             isinstance(self.fingerprint, str)
             and type(self.vocab_size) is int
             and isinstance(self.lower_case, bool)
+            and isinstance(self.keep_accents, bool)
             and all(
                 entry.files[part] == Path(entry.files[part]).name
                 and type(entry.counts[part]) is int
@@ -185,6 +188,7 @@ class ShardSet:
             tokenizer.fingerprint != manifest.fingerprint
             or tokenizer.vocab_size != manifest.vocab_size
             or tokenizer.lower_case != manifest.lower_case
+            or tokenizer.keep_accents != manifest.keep_accents
         ):
             raise _damaged(
                 folder / VOCAB_FILE,
@@ -196,11 +200,6 @@ class ShardSet:
     def vocab_size(self) -> int:
         """Pieces in the vocabulary."""
         return self.manifest.vocab_size
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the vocabulary's model file, in hexadecimal."""
-        return self.manifest.fingerprint
 
     @property
     def num_tokens(self) -> int:

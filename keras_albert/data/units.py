@@ -203,6 +203,7 @@ def manifest_of(recipe: Recipe, reports: list[UnitReport]) -> Manifest:
         fingerprint=tokenizer.fingerprint,
         vocab_size=tokenizer.vocab_size,
         lower_case=tokenizer.lower_case,
+        keep_accents=tokenizer.keep_accents,
         shards=shards,
     )
 

@@ -309,20 +309,23 @@ def _check_fit(
             f"Received: {run.examples.sequence_length}. Set "
             "--examples.sequence-length."
         )
-    if validation and validation.fingerprint != shards.fingerprint:
+    vocabulary = shards.tokenizer()
+    if validation and (
+        difference := validation.tokenizer().difference_from(vocabulary)
+    ):
         raise AlbertError(
             f"{run.validation} was prepared with another vocabulary than "
-            f"{run.data}. Prepare both with the same one."
+            f"{run.data} ({difference}). Prepare both with the same one."
         )
     if (
         source
         and source.tokenizer
-        and source.tokenizer.fingerprint != shards.fingerprint
+        and (difference := source.tokenizer.difference_from(vocabulary))
     ):
         raise AlbertError(
-            f"{run.warm_start} has another vocabulary than {run.data}: its "
-            "embeddings would stand for other pieces. Prepare the text with "
-            "its vocabulary."
+            f"{run.warm_start} has another vocabulary than {run.data} "
+            f"({difference}): its embeddings would stand for other pieces. "
+            "Prepare the text with its vocabulary."
         )
 
 
