@@ -606,7 +606,8 @@ class PretrainRun:
     variant: Literal[tuple(VARIANTS)] = "base_v2"
     """a released size, with the vocabulary of the shards"""
     validation: Path | None = None
-    """folder of held-out token shards; without it nothing is held out"""
+    """folder of held-out token shards: the model of the lowest loss on them
+    is kept; without it nothing is held out, and the last one is kept"""
     batch_size: int = 4096
     """examples in a step (Paper 4.1); rows of them with --examples.pack"""
     accumulate: int = 1

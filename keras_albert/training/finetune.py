@@ -153,7 +153,7 @@ def finetune(run: FinetuneRun) -> dict:
             "validation": run.validation and checksum(run.validation),
         },
         validate=validate if held_out else None,
-        best=task.best if held_out else None,
+        best=task.best,
         patience=run.patience,
     )
     report = {

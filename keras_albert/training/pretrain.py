@@ -171,6 +171,7 @@ def pretrain(run: PretrainRun) -> dict:
     )
     report = {
         "steps": run.steps,
+        "kept_step": reached["step"],
         "rows_seen" if packing else "examples_seen": run.steps * run.batch_size,
         "parameters": model.count_params(),
         "training_loss": reached["loss"],
@@ -275,6 +276,12 @@ def report_lines(report: dict, examples: str = "held-out ") -> list[str]:
                 f"frequent answer: {guessing:.3f}, 95 % of such guessers "
                 f"within +-{chance:.3f}; {count:,} pairs)"
             )
+    if report.get("kept_step") != report.get("steps"):
+        lines.append(
+            f"all of it at step {report['kept_step']:,} of "
+            f"{report['steps']:,}, whose held-out loss is the lowest: that "
+            "model is kept"
+        )
     return lines
 
 

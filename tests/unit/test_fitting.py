@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import threading
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -19,8 +20,12 @@ from keras_albert.modeling.masked_lm import AlbertForPretraining
 from keras_albert.training import fitting
 from keras_albert.training.checkpointing import Checkpoints
 from keras_albert.training.curves import RunLog
-from keras_albert.training.fitting import Timetable, fit_into_folder
-from keras_albert.training.flops import Work
+from keras_albert.training.fitting import (
+    IntervalKeeper,
+    Timetable,
+    fit_into_folder,
+)
+from keras_albert.training.flops import SpeedMeter, Work
 from keras_albert.training.folders import ModelFolder, load_model
 from keras_albert.training.optimizer import Lamb
 from keras_albert.training.pretrain import compile_for_pretraining
@@ -324,7 +329,7 @@ def test_averages_are_evaluated_and_saved(tmp_path):
     model = fresh_model(use_ema=True, ema_momentum=0.8)
     row = fit(tmp_path, timetable, arrays=arrays, model=model)
     saved = load_model(tmp_path / "model.keras")
-    state = checkpoints(tmp_path).newest().state
+    state = checkpoints(tmp_path)._read(row["step"]).state
     by_position = [
         [state[group][str(i)] for i in range(len(state[group]))]
         for group in ("trainable", "optimizer")
@@ -342,9 +347,55 @@ def test_averages_are_evaluated_and_saved(tmp_path):
     # The averages are not the weights that the second half began with.
     plain = tmp_path / "plain"
     fit(plain, timetable, arrays=arrays)
-    end = checkpoints(plain).newest().state["trainable"]
-    for i, weight in enumerate(weights):
-        np.testing.assert_allclose(weight, end[str(i)], atol=1e-6)
+    ends = [checkpoints(each).newest() for each in (tmp_path, plain)]
+    assert ends[0].step == ends[1].step == 12
+    a, b = (end.state["trainable"] for end in ends)
+    for key in a:
+        np.testing.assert_allclose(a[key], b[key], atol=1e-6)
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    ("best", "values", "kept"),
+    [
+        ("loss", [3.0, 1.0, 2.0, 1.0], 20),
+        ("accuracy", [0.1, 0.5, 0.3, 0.5], 20),
+        (None, [3.0, 1.0, 2.0, 1.0], 40),
+    ],
+)
+def test_which_model_is_kept(tmp_path, best, values, kept):
+    """The lowest loss, the highest of other values, the first of equals.
+
+    Where nothing is held out, the newest. A run that goes on in between
+    compares with what was before.
+    """
+    (tmp_path / "checkpoints").mkdir()
+    saved = []
+    validated = iter(values)
+    optimizer = SimpleNamespace(last_learning_rate=0.1, averages=[])
+    content = SimpleNamespace(
+        model=SimpleNamespace(optimizer=optimizer),
+        save=lambda folder: saved.append(keeper.step),
+    )
+    for steps in ((10, 20), (30, 40)):
+        keeper = IntervalKeeper(
+            content,
+            tmp_path,
+            Timetable(40, 10, 10, 2),
+            checkpoints(tmp_path),
+            RunLog(tmp_path),
+            SimpleNamespace(line=print),
+            SpeedMeter(None),
+            fitting.StopRequest(),
+            best and (lambda _: {"loss": 5.0, best: next(validated)}),
+            best or "loss",
+            None,
+        )
+        for step in steps:
+            keeper.step, keeper._unfinished = step, {"loss": 7.0}
+            keeper.finish_interval()
+    assert saved[-1] == keeper.kept()["step"] == kept
+    assert saved == ([10, 20] if best else [10, 20, 30, 40])
 
 
 ARRAYS = {"trainable": {"0": np.arange(3000.0), "1": np.array([7], "uint32")}}

@@ -133,3 +133,8 @@ def test_the_best_constant_guess_is_the_more_frequent_label():
     assert report["mlm_baseline"] == 0.75 and report["mlm_count"] == 4
     _, line = pretrain.report_lines({"held_out": report})
     assert "0.750" in line and "+-0.424" in line, "1.96 sqrt(3/16 / 4)"
+    last = {"held_out": report, "steps": 3000, "kept_step": 3000}
+    assert len(pretrain.report_lines(last)) == 2
+    earlier = {**last, "kept_step": 2000}
+    *_, line = pretrain.report_lines(earlier)
+    assert "step 2,000 of 3,000, whose held-out loss is the lowest" in line
