@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 import tomllib
+import types
 import typing
 from pathlib import Path
 from typing import Annotated
@@ -258,6 +259,9 @@ def _option(key: str, value, known: dict[str, type], source: str) -> list[str]:
         hint = f"Did you mean `{close[0]}`?" if close else "See --help."
         raise AlbertError(f"{source}: there is no option `{key}`. {hint}")
     name = key.replace("_", "-")
+    may_be_absent = _without_none(known[key]) is not known[key]
+    if may_be_absent and str(value).lower() == "none":
+        return [f"--{name}=None"]  # over what a file gives
     _check_kind(key, value, known[key], source)
     if isinstance(value, list):
         return [f"--{name}", *map(str, value)]
@@ -271,26 +275,35 @@ def _option(key: str, value, known: dict[str, type], source: str) -> list[str]:
 
 def _check_kind(key: str, value, kind: type, source: str) -> None:
     """AlbertError unless the value can be what the option wants."""
-    inner = typing.get_args(kind) or (kind,)
-    kinds = [each for each in inner if each is not type(None)]
-    text = str(value)
+    kind, text = _without_none(kind), str(value)
+    choices = typing.get_args(kind)
     if kind is bool:
         wanted, fits = "true or false", text.lower() in ("true", "false")
     elif typing.get_origin(kind) is typing.Literal:
-        wanted, fits = f"one of {', '.join(map(str, kinds))}", value in kinds
-    elif kinds[0] in (int, float):
-        (number,) = kinds
-        wanted = "an integer" if number is int else "a number"
+        wanted, fits = f"one of {', '.join(choices)}", value in choices
+    elif typing.get_origin(kind) is tuple:
+        return
+    elif kind in (int, float):
+        wanted = "an integer" if kind is int else "a number"
         try:
-            fits = not isinstance(value, bool) and number(text) is not None
+            fits = not isinstance(value, bool) and kind(text) is not None
         except ValueError:
             fits = False
-    else:
-        return
+    else:  # text or a path
+        wanted = "a single value, and not left out"
+        fits = not isinstance(value, list) and text.lower() != "none"
     if not fits:
         raise AlbertError(
             f"{source}: `{key}` must be {wanted}. Received: {value!r}."
         )
+
+
+def _without_none(kind: type) -> type:
+    """int of `int | None`."""
+    if not isinstance(kind, types.UnionType):
+        return kind
+    (kind,) = set(typing.get_args(kind)) - {type(None)}
+    return kind
 
 
 def _parse(arguments: list[str]):

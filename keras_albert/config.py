@@ -12,7 +12,6 @@ import dataclasses
 import difflib
 import json
 import math
-import re
 from pathlib import Path
 from typing import Literal
 
@@ -435,7 +434,8 @@ class PrepareRun:
     """of JSONL and Parquet files: the one that holds the text"""
     split_sentences: str | None = None
     """split paragraphs into sentences by the rules of this language, for
-    example en; lines stay as they are when not given"""
+    example en (whose rules are also for languages without their own); lines
+    stay as they are when not given"""
     workers: int | None = None
     """processes; as many as there are cores when not given"""
     shard_bytes: int = 16_000_000
@@ -448,14 +448,6 @@ class PrepareRun:
         if self.workers is not None:
             check_positive("workers", self.workers)
         check_positive("shard_bytes", self.shard_bytes)
-        # The splitter takes what it does not know for English.
-        if self.split_sentences is not None and not re.fullmatch(
-            "[a-z]{2,3}([_-][A-Za-z_-]+)?", self.split_sentences
-        ):
-            raise AlbertError(
-                "`split_sentences` must be a language code such as en or de. "
-                f"Received: split_sentences={self.split_sentences!r}."
-            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -629,7 +621,8 @@ class PretrainRun:
     variant: Literal[tuple(VARIANTS)] = "base_v2"
     """a released size, with the vocabulary of the shards"""
     validation: Path | None = None
-    """folder of held-out token shards; without it nothing is held out"""
+    """folder of held-out token shards: the model of the lowest loss on them
+    is kept; without it nothing is held out, and the last one is kept"""
     batch_size: int = 4096
     """examples in a step (Paper 4.1); rows of them with --examples.pack"""
     accumulate: int = 1

@@ -5,7 +5,7 @@ what tests compare with, and the peer of the benchmark. Chance is an argument.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import tensorflow as tf
@@ -14,8 +14,21 @@ from keras_albert.config import CLS_ID, MASK_ID, SEP_ID, ExampleConfig
 from keras_albert.data.chance import fold
 from keras_albert.data.masking import KEEP_SHARE, MASK_SHARE, Rows
 from keras_albert.data.plan import SHORTEST_TARGET
+from keras_albert.data.shards import ShardSet
 
 Sentence = list[int]
+
+
+def documents_of(shards: ShardSet) -> list[list[Sentence]]:
+    """The documents of all shards, token by token."""
+    return [
+        [
+            shard.tokens[start:end].tolist()
+            for start, end in pairwise(shard.sentences[first : last + 1])
+        ]
+        for shard in shards.shards
+        for first, last in pairwise(shard.documents)
+    ]
 
 
 def pairs_of_document(

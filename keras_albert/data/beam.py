@@ -19,7 +19,7 @@ from keras_albert.data.units import (
     plan,
     write_shard,
 )
-from keras_albert.text.documents import InputFile, sentence_splitter
+from keras_albert.text.documents import InputFile
 
 
 def prepare(run: PrepareRun) -> None:
@@ -35,8 +35,6 @@ def prepare(run: PrepareRun) -> None:
     """
     beam = _import_beam()
     recipe = Recipe.of(run)
-    if recipe.language:
-        sentence_splitter()
     files = _find_files(run.input)
     _check_free(str(run.output))
     units = plan(files, run.shard_bytes, run.column, _open)

@@ -349,12 +349,14 @@ def _finished_before(job: _Job, units: list[Unit]) -> dict[int, UnitReport]:
         if path.name not in sound:
             path.unlink()
     notes = {job.note(index) for index in reports}
+    planned = {job.note(index) for index in range(len(units))}
     for path in job.folder.glob(f"{NOTES}/unit-*.json"):
         if path not in notes:
             path.unlink()
+            number = path.stem.removeprefix("unit-")
             print(
-                f"shard {path.stem.removeprefix('unit-')}: its text has "
-                "changed, or it is damaged; it is made again.",
+                f"shard {number}: its text has changed, or it is damaged; it "
+                f"is {'made again' if path in planned else 'removed'}.",
                 file=sys.stderr,
             )
     return reports

@@ -19,9 +19,7 @@ numbers of the shards grow; one is left out where a stretch of text held no
 beginning of a document.
 """
 
-import bisect
 import dataclasses
-import itertools
 import json
 from pathlib import Path
 
@@ -57,6 +55,8 @@ class Manifest:
     vocab_size: int
     lower_case: bool
     shards: tuple[ShardEntry, ...]
+    keep_accents: bool = False
+    """False as well where the manifest is older than this setting"""
     format_version: int = FORMAT_VERSION
 
     def count(self, part: str) -> int:
@@ -113,6 +113,7 @@ class Manifest:
             isinstance(self.fingerprint, str)
             and type(self.vocab_size) is int
             and isinstance(self.lower_case, bool)
+            and isinstance(self.keep_accents, bool)
             and all(
                 entry.files[part] == Path(entry.files[part]).name
                 and type(entry.counts[part]) is int
@@ -146,8 +147,7 @@ class ShardSet:
     Attributes:
         folder: where they are.
         manifest: what `manifest.json` says.
-        shards: tuple of `Shard`, in order; document numbers run on from one
-            to the next.
+        shards: tuple of `Shard`, in order.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, tokenizer: Tokenizer):
@@ -158,11 +158,6 @@ class ShardSet:
             _open_shard(folder, entry, manifest.vocab_size)
             for entry in manifest.shards
         )
-        self._first_documents = [0]
-        for shard in self.shards:
-            self._first_documents.append(
-                self._first_documents[-1] + len(shard.documents) - 1
-            )
 
     @classmethod
     def open(cls, folder: str | Path) -> "ShardSet":
@@ -193,6 +188,7 @@ class ShardSet:
             tokenizer.fingerprint != manifest.fingerprint
             or tokenizer.vocab_size != manifest.vocab_size
             or tokenizer.lower_case != manifest.lower_case
+            or tokenizer.keep_accents != manifest.keep_accents
         ):
             raise _damaged(
                 folder / VOCAB_FILE,
@@ -206,19 +202,9 @@ class ShardSet:
         return self.manifest.vocab_size
 
     @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the vocabulary's model file, in hexadecimal."""
-        return self.manifest.fingerprint
-
-    @property
     def num_tokens(self) -> int:
         """Tokens in all shards."""
         return self.manifest.count("tokens")
-
-    @property
-    def num_sentences(self) -> int:
-        """Sentences in all shards."""
-        return self.manifest.count("sentences")
 
     @property
     def num_documents(self) -> int:
@@ -228,25 +214,6 @@ class ShardSet:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made the tokens."""
         return self._tokenizer
-
-    def sentences(self, document: int) -> list[np.ndarray]:
-        """Tokens of each sentence of a document: read-only views, [T] each.
-
-        Raises:
-            IndexError: there is no such document.
-        """
-        shard, local = self._locate(document)
-        first, last = shard.documents[local : local + 2].tolist()
-        offsets = shard.sentences[first : last + 1].tolist()
-        return [shard.tokens[a:b] for a, b in itertools.pairwise(offsets)]
-
-    def _locate(self, document: int) -> tuple[Shard, int]:
-        if not 0 <= document < self._first_documents[-1]:
-            raise IndexError(
-                f"document {document} of {self._first_documents[-1]}"
-            )
-        index = bisect.bisect_right(self._first_documents, document) - 1
-        return self.shards[index], document - self._first_documents[index]
 
     def verify(self) -> None:
         """Compares every file with its checksum.

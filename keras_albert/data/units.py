@@ -31,6 +31,7 @@ from keras_albert.text.documents import (
     parts_of,
     read_part,
     split_sentences,
+    splitting_language,
 )
 from keras_albert.text.tokenizer import Tokenizer
 
@@ -61,18 +62,25 @@ class Recipe:
     column: str
     """of JSONL and Parquet files"""
     language: str | None
-    """sentences are split by its rules; None: lines stay as they are"""
+    """see `splitting_language`; None: lines stay as they are"""
 
     @classmethod
     def of(cls, run: PrepareRun) -> "Recipe":
-        """The recipe of a run; AlbertError if its vocabulary is none."""
+        """The recipe of a run.
+
+        Raises:
+            AlbertError: the vocabulary is none, or sentences cannot be split
+                as wanted.
+        """
         tokenizer = Tokenizer(run.vocab)
         return cls(
             tokenizer.model_bytes,
             tokenizer.lower_case,
             tokenizer.keep_accents,
             run.column,
-            run.split_sentences,
+            None
+            if run.split_sentences is None
+            else splitting_language(run.split_sentences),
         )
 
     def tokenizer(self) -> Tokenizer:
@@ -195,6 +203,7 @@ def manifest_of(recipe: Recipe, reports: list[UnitReport]) -> Manifest:
         fingerprint=tokenizer.fingerprint,
         vocab_size=tokenizer.vocab_size,
         lower_case=tokenizer.lower_case,
+        keep_accents=tokenizer.keep_accents,
         shards=shards,
     )
 

@@ -15,6 +15,7 @@ file and line or row.
 import contextlib
 import dataclasses
 import gzip
+import importlib
 import importlib.metadata
 import itertools
 import json
@@ -148,9 +149,9 @@ def split_sentences(lines: Iterable[str], language: str) -> Iterator[str]:
 
     Args:
         lines: as from `read_part`.
-        language: code of the language, such as "en".
+        language: as from `splitting_language`.
     """
-    segment = _import_sentencex().segment
+    segment = _import("sentencex").segment
     for line in lines:
         if not line:
             yield line
@@ -161,19 +162,55 @@ def split_sentences(lines: Iterable[str], language: str) -> Iterator[str]:
 
 def sentence_splitter() -> str:
     """Name and version of the library that splits; AlbertError without it."""
-    _import_sentencex()
+    _import("sentencex")
     return f"sentencex {importlib.metadata.version('sentencex')}"
 
 
-def _import_sentencex():
+def splitting_language(code: str) -> str:
+    """The language of a code, as sentencex names it: "de" of "de-AT".
+
+    sentencex splits what it does not know as English, mistakes included, and
+    does not tell: codes are checked by the registry of language tags.
+
+    Raises:
+        AlbertError: it is the code of no language, or a library is missing.
+    """
+    _import("sentencex")
+    language = _language_of(code)
+    if language is None:
+        meant = _language_of_territory(code)
+        hint = f"Did you mean `{meant}`?" if meant else "English is `en`."
+        raise AlbertError(
+            "`split_sentences` must be a language code (ISO 639). Received: "
+            f"split_sentences={code!r}. {hint}"
+        )
+    return language
+
+
+def _language_of(code: str) -> str | None:
+    langcodes = _import("langcodes")
+    if not langcodes.tag_is_valid(code):
+        return None
+    return langcodes.Language.get(code).language
+
+
+def _language_of_territory(code: str) -> str | None:
+    """The language that most people write there: "ja" of "jp"."""
+    langcodes = _import("langcodes")
+    tag = f"und-{code}"
+    if not langcodes.tag_is_valid(tag):
+        return None
+    return langcodes.Language.get(tag).maximize().language
+
+
+def _import(library: str):
     try:
-        import sentencex
+        return importlib.import_module(library)
     except ImportError:
         raise AlbertError(
-            "splitting sentences needs the library sentencex: "
+            f"splitting sentences needs the library {library}: "
             "pip install 'keras-albert[sentences]'"
         ) from None
-    return sentencex
 
 
 def _is_jsonl(path: str) -> bool:

@@ -384,6 +384,15 @@ class Tokenizer:
         """SHA-256 of the model file, in hexadecimal."""
         return hashlib.sha256(self.model_bytes).hexdigest()
 
+    def difference_from(self, other: "Tokenizer") -> str | None:
+        """What makes other tokens of the same text here; None: nothing."""
+        if self.fingerprint != other.fingerprint:
+            return "other pieces"
+        for name, value in other.settings.items():
+            if self.settings[name] != value:
+                return f"{name}={self.settings[name]} instead of {value}"
+        return None
+
     def save(self, folder: str | Path) -> None:
         """Writes `spiece.model` and `spiece.json`; makes the folder."""
         folder = Path(folder)

@@ -216,12 +216,11 @@ def state_of(model: keras.Model) -> State:
 
 
 def restore_model(model: keras.Model, state: State) -> None:
-    """Sets the model's weights and optimizer to what `state_of` read.
+    """Sets weights and the built optimizer to what `state_of` read.
 
     Raises:
         AlbertError: the state is that of another model.
     """
-    model.optimizer.build(model.trainable_variables)
     for group in ("trainable", "non_trainable", "optimizer"):
         _restore_group(model, state, group)
 

@@ -58,15 +58,6 @@ class RunLog:
             self.rows = kept
             self._write()
 
-    def best_step(self) -> int | None:
-        """The step of the lowest held-out loss; None if nothing is held out."""
-        measured = [row for row in self.rows if f"{HELD_OUT}loss" in row]
-        if not measured:
-            return None
-        return int(
-            min(measured, key=lambda row: row[f"{HELD_OUT}loss"])["step"]
-        )
-
     def _write(self) -> None:
         with (
             replacing(self.path) as unfinished,

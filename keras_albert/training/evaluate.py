@@ -85,10 +85,12 @@ def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
         )
     shards = ShardSet.open(run.data)
     shards.verify()
-    if shards.fingerprint != loaded.tokenizer.fingerprint:
+    difference = shards.tokenizer().difference_from(loaded.tokenizer)
+    if difference:
         raise AlbertError(
             f"{run.data} was prepared with another vocabulary than "
-            f"{run.model} has. Prepare the text with `--vocab {run.model}`."
+            f"{run.model} has ({difference}). Prepare the text with `--vocab "
+            f"{run.model}`."
         )
     batches = validation_dataset(
         shards,

@@ -189,7 +189,7 @@ def _finetune_once(run: FinetuneRun, goes_on: bool) -> dict:
             "validation": held_out and held_out.checksum,
         },
         validate=validate if held_out else None,
-        best=task.best if held_out else None,
+        best=task.best,
         patience=run.patience,
     )
     report = {

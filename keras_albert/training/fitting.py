@@ -73,7 +73,7 @@ def fit_into_folder(
     *,
     origin: dict,
     validate: Callable[[Callable[[], bool]], Row] | None = None,
-    best: str | None = None,
+    best: str = "loss",
     patience: int | None = None,
     work_of: Callable[[int], Work] | None = None,
     tensorboard: bool = False,
@@ -93,8 +93,9 @@ def fit_into_folder(
         validate: what held-out examples give, by name, `loss` among them. It
             may return early, with anything, when its argument says that the
             run is to stop.
-        best: the validation's value that a better model has more of: the best
-            model is kept. None: the newest.
+        best: the value of `validate` that tells which model is kept: the one
+            of the lowest `loss`, or of the highest of any other. Without
+            `validate` it is the newest.
         patience: intervals without a better model that end the run.
         work_of: see `SpeedMeter`.
         tensorboard: write that log, too.
@@ -143,10 +144,10 @@ def fit_into_folder(
         try:
             keeper.run(batches_from)
         except AlbertError as error:
-            rest = _rest(folder, checkpoints, log)
+            rest = _rest(folder, checkpoints, keeper.kept())
             raise type(error)(f"{error} {rest}") from None
         except KeyboardInterrupt:  # the second: it does not wait for the step
-            rest = _rest(folder, checkpoints, log)
+            rest = _rest(folder, checkpoints, keeper.kept())
             print(f"\ninterrupted. {rest}", file=sys.stderr)
             raise
         if stop.signal and not keeper.is_finished():
@@ -182,7 +183,7 @@ class IntervalKeeper(keras.callbacks.Callback):
         meter: SpeedMeter,
         stop: "StopRequest",
         validate: Callable[[Callable[[], bool]], Row] | None,
-        best: str | None,
+        best: str,
         patience: int | None,
     ):
         super().__init__()
@@ -207,6 +208,8 @@ class IntervalKeeper(keras.callbacks.Callback):
     def restore(self, batches_from: Callable) -> None:
         """Goes back to the newest checkpoint, if there is one."""
         found = self.checkpoints.newest()
+        # Now: TensorFlow traces a step twice whose optimizer is made in it.
+        self.model.optimizer.build(self.model.trainable_variables)
         self.step = found.step if found else 0
         self.log.keep_until(self.step)
         if not found:
@@ -274,7 +277,8 @@ class IntervalKeeper(keras.callbacks.Callback):
             self.finish_interval()
             model.reset_metrics()
             restore_random(state)  # a run that goes on has not drawn either
-        self.checkpoints.prune(self.log.best_step())
+        kept = self.validate and self.kept()
+        self.checkpoints.prune(kept["step"] if kept else None)
         if self.stop.signal or self.is_finished():
             model.stop_training = True
 
@@ -287,12 +291,15 @@ class IntervalKeeper(keras.callbacks.Callback):
             return False
         return len(rows) - 1 - rows.index(self.kept()) >= self.patience
 
-    def kept(self) -> Row:
-        """The row of the model that is kept."""
-        if self.best is None:
-            return self.log.rows[-1]
-        # Of equals the first.
-        return max(self.log.rows, key=lambda row: row[HELD_OUT + self.best])
+    def kept(self) -> Row | None:
+        """The row of the model that is kept; None before there is any."""
+        return self._best_of(self.log.rows)
+
+    def _best_of(self, rows: list[Row]) -> Row | None:
+        if not rows or self.validate is None:
+            return rows[-1] if rows else None
+        choose = min if self.best == "loss" else max  # of equals the first
+        return choose(rows, key=lambda row: row[HELD_OUT + self.best])
 
     def _diverged(self, step: int, reason: str) -> None:
         raise Diverged(
@@ -319,7 +326,7 @@ class IntervalKeeper(keras.callbacks.Callback):
                     reason = f"the held-out loss is {measured['loss']}"
                     self._diverged(self.step, reason)
                 row |= {HELD_OUT + name: measured[name] for name in measured}
-            if self._is_best(row):
+            if self._best_of([*self.log.rows, row]) is row:
                 self.content.save(self.folder)
         row |= self.meter.reading()
         self.meter.reset()
@@ -332,12 +339,6 @@ class IntervalKeeper(keras.callbacks.Callback):
         self.progress.line(
             f"step {self.step:,}/{self.timetable.steps:,}: {shown_values(row)}"
         )
-
-    def _is_best(self, row: Row) -> bool:
-        if self.best is None or not self.log.rows:
-            return True
-        name = HELD_OUT + self.best
-        return row[name] > self.kept()[name]
 
 
 def evaluate_until(
@@ -415,11 +416,11 @@ def averaged_weights(model: keras.Model):
             variable.assign(weight)
 
 
-def _rest(folder: Path, checkpoints: Checkpoints, log: RunLog) -> str:
+def _rest(folder: Path, checkpoints: Checkpoints, kept: Row | None) -> str:
     """What an ended run leaves; removes the folder if that is nothing."""
     steps = checkpoints.steps()
     if not steps:
         remove_folder(folder)
         return f"No model was kept, {folder} is removed."
-    model = f" and the model of step {log.rows[-1]['step']}" if log.rows else ""
+    model = f" and the model of step {kept['step']}" if kept else ""
     return f"{folder} keeps the checkpoint of step {steps[-1]}{model}."

@@ -171,6 +171,7 @@ def pretrain(run: PretrainRun) -> dict:
     )
     report = {
         "steps": run.steps,
+        "kept_step": reached["step"],
         "rows_seen" if packing else "examples_seen": run.steps * run.batch_size,
         "parameters": model.count_params(),
         "training_loss": reached["loss"],
@@ -275,6 +276,12 @@ def report_lines(report: dict, examples: str = "held-out ") -> list[str]:
                 f"frequent answer: {guessing:.3f}, 95 % of such guessers "
                 f"within +-{chance:.3f}; {count:,} pairs)"
             )
+    if report.get("kept_step") != report.get("steps"):
+        lines.append(
+            f"all of it at step {report['kept_step']:,} of "
+            f"{report['steps']:,}, whose held-out loss is the lowest: that "
+            "model is kept"
+        )
     return lines
 
 
@@ -309,20 +316,23 @@ def _check_fit(
             f"Received: {run.examples.sequence_length}. Set "
             "--examples.sequence-length."
         )
-    if validation and validation.fingerprint != shards.fingerprint:
+    vocabulary = shards.tokenizer()
+    if validation and (
+        difference := validation.tokenizer().difference_from(vocabulary)
+    ):
         raise AlbertError(
             f"{run.validation} was prepared with another vocabulary than "
-            f"{run.data}. Prepare both with the same one."
+            f"{run.data} ({difference}). Prepare both with the same one."
         )
     if (
         source
         and source.tokenizer
-        and source.tokenizer.fingerprint != shards.fingerprint
+        and (difference := source.tokenizer.difference_from(vocabulary))
     ):
         raise AlbertError(
-            f"{run.warm_start} has another vocabulary than {run.data}: its "
-            "embeddings would stand for other pieces. Prepare the text with "
-            "its vocabulary."
+            f"{run.warm_start} has another vocabulary than {run.data} "
+            f"({difference}): its embeddings would stand for other pieces. "
+            "Prepare the text with its vocabulary."
         )
 
 

@@ -290,11 +290,10 @@ class ReferenceSide:
     """Examples of one document after another, for about half a second."""
 
     def __init__(self, shards, examples):
+        from reference_examples import documents_of
+
         self.examples = examples
-        self.documents = [
-            [sentence.tolist() for sentence in shards.sentences(number)]
-            for number in range(shards.num_documents)
-        ]
+        self.documents = documents_of(shards)
         tokenizer = shards.tokenizer()
         self.pieces = [
             tokenizer.id_to_piece(number)

@@ -110,7 +110,9 @@ def test_pretraining_report(road):
     with open(road / "pre" / "log.csv") as file:
         log = list(csv.DictReader(file))
     assert len(log) == 2, "240 steps, validated after 160 and 240"
-    assert float(log[-1]["val_mlm_accuracy"]) == pytest.approx(
+    best = min(log, key=lambda row: float(row["val_loss"]))
+    assert report["kept_step"] == int(best["step"])
+    assert float(best["val_mlm_accuracy"]) == pytest.approx(
         held_out["mlm_accuracy"]
     )
     backbone, tokenizer = load_pretrained(road / "pre")

@@ -14,7 +14,7 @@ import json
 
 import numpy as np
 import pytest
-from reference_examples import budget_of, rows_of
+from reference_examples import budget_of, documents_of, rows_of
 
 from keras_albert.config import (
     CLS_ID,
@@ -173,11 +173,7 @@ def chunks(data_folder, vocab, tmp_path_factory):
     prepare(run)
     shards = ShardSet.open(run.output)
     plan = plan_epoch(Corpus(shards), CONFIG, 0, 0)
-    sentences = [
-        sentence.tolist()
-        for document in range(shards.num_documents)
-        for sentence in shards.sentences(document)
-    ]
+    sentences = list(itertools.chain.from_iterable(documents_of(shards)))
     return [
         sentences[first:end] for first, end in itertools.pairwise(plan.edges)
     ]

@@ -1,5 +1,7 @@
 """Options from files, and mistakes in them."""
 
+import dataclasses
+
 import pytest
 
 from keras_albert.cli import _parse
@@ -63,6 +65,41 @@ def test_options_win_over_set_and_set_over_the_file(toml, options):
     assert str(run.config) == "a=b.json"
 
 
+@pytest.mark.parametrize("none", ["none", "None", "NONE"])
+def test_what_a_file_gives_is_taken_back(tmp_path, none):
+    path = tmp_path / "run.toml"
+    path.write_text(
+        'data = "shards"\noutput = "out"\nvalidation_steps = 3\n'
+        'validation = "held-out"\nwarm_start = "model"\n'
+        "[optimizer]\nema_momentum = 0.9\n"
+    )
+    names = ["validation_steps", "validation", "warm_start"]
+    names += ["optimizer.ema_momentum"]
+    options = [f"--set={name}={none}" for name in names]
+    run = _parse(["pretrain", "--file", str(path), *options])
+    given = PretrainRun(data=run.data, output=run.output)
+    assert run == given, "as if only these two had been given"
+    assert _parse(
+        ["pretrain", "--file", str(path), *options, "--validation-steps=5"]
+    ) == dataclasses.replace(given, validation_steps=5)
+
+
+def test_lists(tmp_path):
+    """Of options that take several values."""
+    path = tmp_path / "run.toml"
+    path.write_text(
+        'input = ["a.txt", "b.txt"]\nvocab = "v"\noutput = "o"\n'
+        'beam = ["runner=DirectRunner"]\n'
+    )
+    run = _parse(["prepare", "--file", str(path)])
+    assert run.input == ("a.txt", "b.txt")
+    assert run.beam == ("runner=DirectRunner",)
+    run = _parse(["prepare", "--file", str(path), "--set", "beam=none"])
+    assert run.beam is None
+    path.write_text('input = "a.txt"\nvocab = "v"\noutput = "o"\n')
+    assert _parse(["prepare", "--file", str(path)]).input == ("a.txt",)
+
+
 def test_run_json_of_a_run_is_a_file(toml, tmp_path):
     run = _parse(["pretrain", "--file", toml, "--output", str(tmp_path / "o")])
     folder = claim_folder(run.output, run)
@@ -90,6 +127,14 @@ def test_run_json_of_a_run_is_a_file(toml, tmp_path):
             ["--set", "optimizer.beta_1=x"],
             "must be a number. Rec",
         ),
+        ("steps = [5, 6]", [], "`steps` must be an integer. Received: [5, 6]"),
+        ("remat = [true]", [], "`remat` must be true or false. Received: [Tr"),
+        ("loop = ['scan']", [], "`loop` must be one of unrolled, scan. Rece"),
+        ("config = ['a']", [], "`config` must be a single value, and not l"),
+        ("", ["--set", "steps=none"], "`steps` must be an integer. Received: "),
+        ("", ["--set", "remat=none"], "`remat` must be true or false. Recei"),
+        ("", ["--set", "loop=None"], "one of unrolled, scan. Received: 'None'"),
+        ("", ["--set", "data=none"], "`data` must be a single value, and not"),
         ("", ["--set", "step=3"], "--set: there is no option `step`."),
         ("", ["--set", "steps"], "`--set` takes option=value"),
         ("", ["--set"], "`--set` takes option=value"),

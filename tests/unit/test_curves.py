@@ -36,7 +36,6 @@ def rows(*steps):
 
 def test_log_goes_on_without_doubles(tmp_path):
     log = RunLog(tmp_path)
-    assert log.best_step() is None
     for row in rows(10, 20, 30):
         log.append(row)
     again = RunLog(tmp_path)
@@ -50,7 +49,6 @@ def test_log_goes_on_without_doubles(tmp_path):
             "30",
         ]
     assert again.has(20) and not again.has(25)
-    assert again.best_step() == 20
     again.keep_until(0)
     assert RunLog(tmp_path).rows == []
 

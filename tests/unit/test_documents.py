@@ -16,6 +16,7 @@ from keras_albert.text.documents import (
     read_part,
     sentence_splitter,
     split_sentences,
+    splitting_language,
 )
 from keras_albert.text.files import find_files
 
@@ -269,16 +270,39 @@ def test_sentences():
         "",
     ]
     german = ["Er kam am 3. Mai an. Sie blieb."]
-    assert list(split_sentences(german, "de")) == [
-        "Er kam am 3. Mai an.",
-        "Sie blieb.",
-    ]
+    for code in ("de", "DE", "de-AT", "de_AT", "ger"):
+        language = splitting_language(code)
+        assert list(split_sentences(german, language)) == [
+            "Er kam am 3. Mai an.",
+            "Sie blieb.",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("jp", "Did you mean `ja`?"),
+        ("CZ", "Did you mean `cs`?"),
+        ("sp", "English is `en`."),
+        ("English", "English is `en`."),
+        ("en-", "English is `en`."),
+        ("und", "Received: split_sentences='und'"),
+        ("", "Received: split_sentences=''"),
+    ],
+)
+def test_codes_of_no_language(code, hint):
+    """sentencex itself would take all of them for English."""
+    pytest.importorskip("langcodes")
+    with pytest.raises(AlbertError, match="must be a language code") as error:
+        splitting_language(code)
+    assert hint in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("library", "extra", "call"),
     [
         ("sentencex", "sentences", lambda path: sentence_splitter()),
+        ("langcodes", "sentences", lambda path: splitting_language("en")),
         ("pyarrow", "parquet", lambda path: read(path)),
     ],
 )

@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import threading
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -19,8 +20,12 @@ from keras_albert.modeling.masked_lm import AlbertForPretraining
 from keras_albert.training import fitting
 from keras_albert.training.checkpointing import Checkpoints
 from keras_albert.training.curves import RunLog
-from keras_albert.training.fitting import Timetable, fit_into_folder
-from keras_albert.training.flops import Work
+from keras_albert.training.fitting import (
+    IntervalKeeper,
+    Timetable,
+    fit_into_folder,
+)
+from keras_albert.training.flops import SpeedMeter, Work
 from keras_albert.training.folders import ModelFolder, load_model
 from keras_albert.training.optimizer import Lamb
 from keras_albert.training.pretrain import compile_for_pretraining
@@ -69,9 +74,9 @@ def batches(steps, seed=0):
 TRAINING, HELD_OUT = batches(STEPS), batches(2, seed=1)
 
 
-def fresh_model(seed=0, **optimizer):
+def fresh_model(seed=0, dtype=None, **optimizer):
     keras.utils.set_random_seed(seed)
-    model = AlbertForPretraining(AlbertBackbone(TINY))
+    model = AlbertForPretraining(AlbertBackbone(TINY, dtype=dtype))
     rate = WarmupPolynomialDecay(0.01, STEPS, 5)
     compile_for_pretraining(model, Lamb(rate, **optimizer))
     return model
@@ -104,14 +109,14 @@ def checkpoints(folder):
     return Checkpoints(folder / "checkpoints", 2, ORIGIN)
 
 
-def same_end(folder, other):
+def same_end(folder, other, logged=(20, 40, STEPS)):
     """Whether two runs ended in the same state, with the same log.
 
     Bit for bit, but for PyTorch, which promises no more than 1e-6.
     """
     tolerance = 1e-6 if keras.backend.backend() == "torch" else 0.0
     ends = [checkpoints(each).newest() for each in (folder, other)]
-    assert ends[0].step == ends[1].step == STEPS
+    assert ends[0].step == ends[1].step == logged[-1]
     a, b = (end.state for end in ends)
     for group in ("trainable", "non_trainable", "optimizer"):
         assert a[group].keys() == b[group].keys() != set()
@@ -120,7 +125,7 @@ def same_end(folder, other):
                 a[group][key], b[group][key], rtol=0, atol=tolerance
             )
     rows = [RunLog(each).rows for each in (folder, other)]
-    assert [row["step"] for row in rows[0]] == [20, 40, 50]
+    assert [row["step"] for row in rows[0]] == [*logged]
     for ours, theirs in zip(*rows, strict=True):
         assert ours == pytest.approx(theirs, rel=0, abs=10 * tolerance)
     models = [load_model(each / "model.keras") for each in (folder, other)]
@@ -169,6 +174,40 @@ def test_stopped_twice_is_as_if_nothing_had_been(
     fit(tmp_path, model=fresh_model(seed=2))
     assert "going on from step 20 of 50" in capsys.readouterr().out
     same_end(tmp_path, uninterrupted)
+
+
+def test_parts_averages_and_loss_scaling_go_on(tmp_path):
+    """All that an optimizer may have, at once, from where a run was killed.
+
+    The loss is scaled ever higher until gradients overflow in float16: those
+    parts are left out, so that steps end while a sum is half done.
+    """
+    timetable = Timetable(
+        steps=8,
+        validate_every=4,
+        checkpoint_every=5,
+        keep_checkpoints=9,
+        accumulate=3,
+    )
+    runs = tmp_path / "whole", tmp_path / "killed"
+    for seed, run in enumerate(runs):
+        if seed:
+            shutil.copytree(runs[0], run)
+            shutil.rmtree(run / "checkpoints" / "step-00000008")
+        model = fresh_model(
+            seed,
+            "mixed_float16",
+            gradient_accumulation_steps=3,
+            use_ema=True,
+            ema_momentum=0.8,
+        )
+        model.optimizer.dynamic_growth_steps = 2
+        fit(run, timetable, model=model)
+        inner = model.optimizer.inner_optimizer
+        assert int(numpy(inner.iterations)) < 8, "some parts overflowed"
+        assert float(numpy(model.optimizer.dynamic_scale)) > 2**15
+    assert checkpoints(runs[1]).steps() == [4, 5, 8]
+    same_end(*runs, logged=(4, 8))
 
 
 def damage(checkpoint, how):
@@ -290,7 +329,7 @@ def test_averages_are_evaluated_and_saved(tmp_path):
     model = fresh_model(use_ema=True, ema_momentum=0.8)
     row = fit(tmp_path, timetable, arrays=arrays, model=model)
     saved = load_model(tmp_path / "model.keras")
-    state = checkpoints(tmp_path).newest().state
+    state = checkpoints(tmp_path)._read(row["step"]).state
     by_position = [
         [state[group][str(i)] for i in range(len(state[group]))]
         for group in ("trainable", "optimizer")
@@ -308,9 +347,55 @@ def test_averages_are_evaluated_and_saved(tmp_path):
     # The averages are not the weights that the second half began with.
     plain = tmp_path / "plain"
     fit(plain, timetable, arrays=arrays)
-    end = checkpoints(plain).newest().state["trainable"]
-    for i, weight in enumerate(weights):
-        np.testing.assert_allclose(weight, end[str(i)], atol=1e-6)
+    ends = [checkpoints(each).newest() for each in (tmp_path, plain)]
+    assert ends[0].step == ends[1].step == 12
+    a, b = (end.state["trainable"] for end in ends)
+    for key in a:
+        np.testing.assert_allclose(a[key], b[key], atol=1e-6)
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    ("best", "values", "kept"),
+    [
+        ("loss", [3.0, 1.0, 2.0, 1.0], 20),
+        ("accuracy", [0.1, 0.5, 0.3, 0.5], 20),
+        (None, [3.0, 1.0, 2.0, 1.0], 40),
+    ],
+)
+def test_which_model_is_kept(tmp_path, best, values, kept):
+    """The lowest loss, the highest of other values, the first of equals.
+
+    Where nothing is held out, the newest. A run that goes on in between
+    compares with what was before.
+    """
+    (tmp_path / "checkpoints").mkdir()
+    saved = []
+    validated = iter(values)
+    optimizer = SimpleNamespace(last_learning_rate=0.1, averages=[])
+    content = SimpleNamespace(
+        model=SimpleNamespace(optimizer=optimizer),
+        save=lambda folder: saved.append(keeper.step),
+    )
+    for steps in ((10, 20), (30, 40)):
+        keeper = IntervalKeeper(
+            content,
+            tmp_path,
+            Timetable(40, 10, 10, 2),
+            checkpoints(tmp_path),
+            RunLog(tmp_path),
+            SimpleNamespace(line=print),
+            SpeedMeter(None),
+            fitting.StopRequest(),
+            best and (lambda _: {"loss": 5.0, best: next(validated)}),
+            best or "loss",
+            None,
+        )
+        for step in steps:
+            keeper.step, keeper._unfinished = step, {"loss": 7.0}
+            keeper.finish_interval()
+    assert saved[-1] == keeper.kept()["step"] == kept
+    assert saved == ([10, 20] if best else [10, 20, 30, 40])
 
 
 ARRAYS = {"trainable": {"0": np.arange(3000.0), "1": np.array([7], "uint32")}}

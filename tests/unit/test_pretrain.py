@@ -1,24 +1,101 @@
 """What a pretraining run checks and reports, without running."""
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from keras_albert.config import VARIANTS, AlbertError, PretrainRun
+from keras_albert.config import (
+    VARIANTS,
+    AlbertError,
+    EvaluateRun,
+    PrepareRun,
+    PretrainRun,
+)
+from keras_albert.data.prepare import prepare
+from keras_albert.data.shards import MANIFEST_FILE, PARTS, ShardSet
+from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training import pretrain
+from keras_albert.training.evaluate import _evaluate_pretrained
 
 pytestmark = pytest.mark.any_backend
 RUN = PretrainRun(data=Path("shards"), output=Path("out"), warm_start="old")
 
 
-def test_a_warm_start_with_another_vocabulary():
-    """As many pieces, but others: each row would stand for another one."""
-    shards = SimpleNamespace(vocab_size=30_000, fingerprint="ours")
-    source = SimpleNamespace(tokenizer=SimpleNamespace(fingerprint="theirs"))
-    with pytest.raises(AlbertError, match="old has another vocabulary than sh"):
-        pretrain._check_fit(RUN, VARIANTS["base_v2"], shards, None, source)
+@pytest.fixture(scope="module")
+def vocabularies(tiny_vocab, tmp_path_factory):
+    """Of the same size: name -> folder; and shards made with each."""
+    folder = tmp_path_factory.mktemp("vocabularies")
+    (folder / "a.txt").write_text("two hens\nnothing\n")
+    model = (tiny_vocab / "spiece.model").read_bytes()
+    made = {}
+    for name, lower_case, keep_accents, end in (
+        ("ours", True, False, b""),
+        ("cased", False, False, b""),
+        ("accents", True, True, b""),
+        # A protobuf file followed by a field that nobody knows.
+        ("others", True, False, b"\xf8\x7f\x01"),
+    ):
+        made[name] = folder / name
+        Tokenizer.from_bytes(model + end, lower_case, keep_accents).save(
+            made[name]
+        )
+        shards = made[name] / "shards"
+        prepare(PrepareRun((folder / "a.txt",), made[name], shards, workers=1))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        ("others", "other pieces"),
+        ("cased", "lower_case=False instead of True"),
+        ("accents", "keep_accents=True instead of False"),
+    ],
+)
+def test_another_vocabulary(vocabularies, other, difference):
+    """Its tokens would stand for other pieces, or for other spellings.
+
+    Its shards are no other tokens here, as the text has neither capitals nor
+    accents; the manifest, by which a run that goes on knows them, differs.
+    """
+    ours, theirs = vocabularies["ours"], vocabularies[other]
+    shards, others = (
+        ShardSet.open(folder / "shards") for folder in (ours, theirs)
+    )
+    config = VARIANTS["base_v2"].replace(vocab_size=shards.vocab_size)
+    source = SimpleNamespace(tokenizer=Tokenizer(theirs))
+    run = dataclasses.replace(RUN, validation=Path("held-out"))
+    pretrain._check_fit(run, config, shards, shards, None)
+    with pytest.raises(
+        AlbertError, match="held-out was prepared with another vocabulary than "
+    ) as error:
+        pretrain._check_fit(run, config, shards, others, None)
+    assert difference in str(error.value)
+    with pytest.raises(
+        AlbertError, match="old has another vocabulary than shards"
+    ) as error:
+        pretrain._check_fit(run, config, shards, None, source)
+    assert difference in str(error.value)
+    loaded = SimpleNamespace(tokenizer=Tokenizer(ours))
+    with pytest.raises(AlbertError, match="--vocab model") as error:
+        _evaluate_pretrained(
+            loaded, EvaluateRun(Path("model"), theirs / "shards")
+        )
+    assert difference in str(error.value)
+    for part in PARTS:
+        tokens = [
+            (folder / "shards" / f"shard-00000.{part}.npy").read_bytes()
+            for folder in (ours, theirs)
+        ]
+        assert tokens[0] == tokens[1]
+    manifests = [
+        (folder / "shards" / MANIFEST_FILE).read_bytes()
+        for folder in (ours, theirs)
+    ]
+    assert manifests[0] != manifests[1]
 
 
 def test_advice_is_for_models_of_released_size():
@@ -56,3 +133,8 @@ def test_the_best_constant_guess_is_the_more_frequent_label():
     assert report["mlm_baseline"] == 0.75 and report["mlm_count"] == 4
     _, line = pretrain.report_lines({"held_out": report})
     assert "0.750" in line and "+-0.424" in line, "1.96 sqrt(3/16 / 4)"
+    last = {"held_out": report, "steps": 3000, "kept_step": 3000}
+    assert len(pretrain.report_lines(last)) == 2
+    earlier = {**last, "kept_step": 2000}
+    *_, line = pretrain.report_lines(earlier)
+    assert "step 2,000 of 3,000, whose held-out loss is the lowest" in line

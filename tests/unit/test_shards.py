@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from reference_examples import documents_of
 
 from keras_albert.config import AlbertError, PrepareRun
 from keras_albert.data.prepare import prepare
@@ -48,23 +49,15 @@ def test_every_sentence_comes_back(folder, tiny_vocab):
     tokenizer = Tokenizer(tiny_vocab)
     shards = ShardSet.open(folder)
     expected = [tokenizer.encode_batch(lines) for lines in DOCUMENTS]
-    found = [
-        [sentence.tolist() for sentence in shards.sentences(document)]
-        for document in range(shards.num_documents)
-    ]
-    assert found == expected
+    assert documents_of(shards) == expected
     assert shards.num_documents == 3
-    assert shards.num_sentences == 6
     assert shards.num_tokens == sum(len(s) for d in expected for s in d)
     assert shards.vocab_size == tokenizer.vocab_size
-    assert shards.fingerprint == tokenizer.fingerprint
-    first, *_ = shards.sentences(2)
-    assert first.dtype == "uint16"
+    assert shards.manifest.fingerprint == tokenizer.fingerprint
+    (shard,) = shards.shards
+    assert shard.tokens.dtype == "uint16"
     with pytest.raises(ValueError, match="read-only"):
-        first[0] = 0
-    for document in (-1, 3):
-        with pytest.raises(IndexError):
-            shards.sentences(document)
+        shard.tokens[0] = 0
 
 
 def test_a_folder_needs_nothing_beside_it(copy, tiny_vocab):
@@ -147,6 +140,8 @@ def test_a_flipped_bit_is_found_by_verify(copy):
         ),
         (lambda m: m.update(fingerprint="0"), "not the vocabulary"),
         (lambda m: m.update(lower_case=False), "not the vocabulary"),
+        (lambda m: m.update(keep_accents=True), "not the vocabulary"),
+        (lambda m: m.update(keep_accents="no"), "manifest is damaged"),
     ],
 )
 def test_foreign_or_damaged_manifest(copy, change, message):
@@ -173,6 +168,14 @@ def test_missing_vocabulary(copy):
     (copy / "spiece.model").unlink()
     with pytest.raises(AlbertError, match=r"spiece\.model"):
         ShardSet.open(copy)
+
+
+def test_an_older_manifest_kept_no_accents(copy):
+    path = copy / MANIFEST_FILE
+    content = json.loads(path.read_text())
+    assert content.pop("keep_accents") is False
+    path.write_text(json.dumps(content))
+    assert not ShardSet.open(copy).tokenizer().keep_accents
 
 
 def test_manifest_survives_the_file(folder):
