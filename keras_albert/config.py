@@ -165,6 +165,7 @@ OWN_TASKS = (
     "multilabel",
     "tokens",
     "choice",
+    "qa",
 )
 BENCHMARK_TASKS = (
     "CoLA",
@@ -177,8 +178,12 @@ BENCHMARK_TASKS = (
     "RTE",
     "WNLI",
     "RACE",
+    "SQuAD-1.1",
+    "SQuAD-2.0",
 )
 FINETUNE_TASKS = OWN_TASKS + BENCHMARK_TASKS
+# Those whose contexts, of any length, are read in windows.
+READING_TASKS = ("qa", "SQuAD-1.1", "SQuAD-2.0")
 SINGLE_SENTENCES = ("skip_order", "random_document")
 LONGEST_SEQUENCE = 2**16  # tokens; masking numbers words with 16 bits
 ACTIVATION_NAMES = ("gelu", "gelu_new", "gelu_erf", "relu")
@@ -709,6 +714,94 @@ class PretrainRun:
 
 
 @dataclasses.dataclass(frozen=True)
+class WindowConfig:
+    """How a question and its context are cut into windows."""
+
+    sequence_length: int = 384
+    """most tokens in a window, [CLS] and two [SEP] included (Paper Table 14,
+    SQuAD 1.1; 512 for SQuAD 2.0)"""
+    stride: int = 128
+    """tokens of the context from one window to the next (reference
+    run_squad_v1.py, run_squad_v2.py: doc_stride)"""
+    query_length: int = 64
+    """most tokens of a question; the rest is cut off (the same:
+    max_query_length)"""
+
+    def __post_init__(self):
+        for name in ("sequence_length", "stride", "query_length"):
+            check_positive(name, getattr(self, name))
+        if self.sequence_length <= self.query_length + 3:
+            raise AlbertError(
+                "`sequence_length` must be above `query_length` + 3, or no "
+                "context fits beside a long question. Received: "
+                f"sequence_length={self.sequence_length}, "
+                f"query_length={self.query_length}."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerConfig:
+    """Which answers are considered (reference run_squad_v1.py)."""
+
+    n_best: int = 20
+    """most answers to a question; also how many starts and ends of a window
+    are combined to answers"""
+    answer_length: int = 30
+    """most tokens of an answer"""
+
+    def __post_init__(self):
+        check_positive("n_best", self.n_best)
+        check_positive("answer_length", self.answer_length)
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowOptions:
+    """How contexts are cut into windows: what may be left open."""
+
+    stride: int | None = None
+    """tokens of the context from one window to the next; 128 (reference
+    run_squad_v1.py), or a third of a window if that is less, when not given"""
+    query_length: int | None = None
+    """most tokens of a question, the rest is cut off; 64 (the same), or a
+    third of a window if that is less, when not given"""
+
+    def of(self, sequence_length: int) -> WindowConfig:
+        """The windows of so many tokens; AlbertError if they are too short."""
+        third = max(sequence_length // 3, 1)
+        return WindowConfig(
+            sequence_length,
+            self.stride or min(WindowConfig.stride, third),
+            self.query_length or min(WindowConfig.query_length, third),
+        )
+
+    def __post_init__(self):
+        for name in ("stride", "query_length"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadingConfig:
+    """How a fine-tuned model reads contexts for answers."""
+
+    windows: WindowConfig
+    answers: AnswerConfig
+    threshold: float | None = 0.0
+    """a question is answered with "" where more than this speaks for "no
+    answer": a logit, 0 being a probability of 0.5. None: what is best for the
+    examples at hand"""
+
+    @classmethod
+    def from_dict(cls, settings: dict) -> "ReadingConfig":
+        """The inverse of `dataclasses.asdict`."""
+        return cls(
+            WindowConfig(**settings["windows"]),
+            AnswerConfig(**settings["answers"]),
+            settings["threshold"],
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class TableColumns:
     """Which columns of a TSV, CSV or JSONL file hold what."""
 
@@ -720,9 +813,15 @@ class TableColumns:
     """column of the label; of several labels, of a label for each word, of a
     number, or of the right choice"""
     question: str | None = None
-    """column of the question about a text, where there are choices"""
+    """column of the question about a text: where there are choices, or
+    answers (question when not given)"""
     choices: str = "choices"
     """column of the choices"""
+    context: str = "context"
+    """column of the text that answers a question"""
+    answers: str = "answers"
+    """column of the answers to a question: a list of {text, answer_start}, or
+    of texts that the context has once; empty where it has no answer"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -739,14 +838,16 @@ class FinetuneRun:
     released archive (albert_config.json, model.ckpt-best.*, *.model), a folder
     of transformers or KerasHub, hf://organization/name, kaggle://..."""
     train: Path
-    """TSV, CSV, JSONL or Parquet file with a text and a label column; for a
-    published task (CoLA and so on) the benchmark's own folder"""
+    """TSV, CSV, JSONL or Parquet file with a text and a label column, for
+    `qa` also SQuAD's JSON; for a published task (CoLA and so on) the
+    benchmark's own folder"""
     output: Path
     """folder for the model; made if absent, must hold no other run"""
     task: Literal[FINETUNE_TASKS] = FINETUNE_TASKS[0]
     """what to learn of a text: one label (or of a pair of texts); a number;
     any number of labels; a label for each word; the right one of several
-    choices; or a published task, with its files, labels and scores"""
+    choices; where it answers a question (qa); or a published task, with its
+    files, labels and scores"""
     validation: Path | None = None
     """file to evaluate on after each epoch: the model of the best one is
     kept. A published task has its own"""
@@ -767,7 +868,9 @@ class FinetuneRun:
     weights: the baseline that shows what pretraining gave"""
     sequence_length: int | None = None
     """longest text, in tokens; the rest is cut off. As long as the model can
-    (512 in released models and in the reference) when not given"""
+    (512 in released models and in the reference) when not given. Of a context
+    nothing is cut off: it is read in windows of this many (384, if the model
+    can, when not given)"""
     batch_size: int = 32
     """examples in a step (reference run_classifier.py)"""
     epochs: int = 3
@@ -797,6 +900,10 @@ class FinetuneRun:
     remat: bool = False
     """compute activations again for the gradient: less memory, more time"""
     columns: TableColumns = TableColumns()
+    windows: WindowOptions = WindowOptions()
+    """of contexts"""
+    answers: AnswerConfig = AnswerConfig()
+    """to questions"""
 
     def __post_init__(self):
         for name in ("batch_size", "epochs", "seeds"):
@@ -824,6 +931,13 @@ class FinetuneRun:
                 "`any_size` is for published tasks. Received: "
                 f"task={self.task!r}."
             )
+        if self.task not in READING_TASKS:
+            for name in ("windows", "answers"):
+                if getattr(self, name) != getattr(FinetuneRun, name):
+                    raise AlbertError(
+                        f"`{name}` are for {', '.join(READING_TASKS)}. "
+                        f"Received: task={self.task!r}."
+                    )
         if self.warmup_steps is not None and self.steps is None:
             raise AlbertError("`warmup_steps` goes with `steps`. Give --steps.")
         if self.warmup_steps is not None:
@@ -843,9 +957,9 @@ class EvaluateRun:
     model: Path
     """folder written by `finetune` or `pretrain`"""
     data: Path
-    """TSV, CSV, JSONL or Parquet file for a fine-tuned model; the benchmark's
-    folder if it was a published task; folder of token shards for a pretrained
-    one"""
+    """TSV, CSV, JSONL or Parquet file for a fine-tuned model (or SQuAD's JSON,
+    if it answers questions); the benchmark's folder if it was a published
+    task; folder of token shards for a pretrained one"""
     batch_size: int = FinetuneRun.batch_size
     """examples at a time"""
     skip_bad: bool = FinetuneRun.skip_bad
@@ -873,10 +987,18 @@ class PredictRun:
     """folder written by `finetune`"""
     data: Path
     """TSV, CSV, JSONL or Parquet file; or text, one example a line (.txt); or
-    the folder of GLUE, of a model for one of its tasks"""
+    SQuAD's JSON, of a model that answers questions; or the folder of GLUE, of
+    a model for one of its tasks"""
     output: Path | None = None
-    """JSONL file to write, standard output when not given; for the folder of
-    GLUE the folder of the files to submit"""
+    """JSONL file to write, standard output when not given; for SQuAD's JSON
+    the file that the official scorer takes; for the folder of GLUE the folder
+    of the files to submit"""
+    n_best: Path | None = None
+    """file for the best answers to each question of SQuAD's JSON, with their
+    probabilities (the reference's nbest_predictions.json)"""
+    null_odds: Path | None = None
+    """file for how much speaks against an answer to each question of SQuAD's
+    JSON (the reference's null_odds.json)"""
     batch_size: int = FinetuneRun.batch_size
     """examples at a time"""
     skip_bad: bool = FinetuneRun.skip_bad
@@ -919,44 +1041,3 @@ class ConvertRun:
     only form, or erf, what transformers computes"""
     backbone: bool = False
     """convert the encoder alone, for a format that does not have the head"""
-
-
-@dataclasses.dataclass(frozen=True)
-class WindowConfig:
-    """How a question and its context are cut into windows."""
-
-    sequence_length: int = 384
-    """most tokens in a window, [CLS] and two [SEP] included (Paper Table 14,
-    SQuAD 1.1; 512 for SQuAD 2.0)"""
-    stride: int = 128
-    """tokens of the context from one window to the next (reference
-    run_squad_v1.py, run_squad_v2.py: doc_stride)"""
-    query_length: int = 64
-    """most tokens of a question; the rest is cut off (the same:
-    max_query_length)"""
-
-    def __post_init__(self):
-        for name in ("sequence_length", "stride", "query_length"):
-            check_positive(name, getattr(self, name))
-        if self.sequence_length <= self.query_length + 3:
-            raise AlbertError(
-                "`sequence_length` must be above `query_length` + 3, or no "
-                "context fits beside a long question. Received: "
-                f"sequence_length={self.sequence_length}, "
-                f"query_length={self.query_length}."
-            )
-
-
-@dataclasses.dataclass(frozen=True)
-class AnswerConfig:
-    """Which answers are considered (reference run_squad_v1.py)."""
-
-    n_best: int = 20
-    """most answers to a question; also how many starts and ends of a window
-    are combined to answers"""
-    answer_length: int = 30
-    """most tokens of an answer"""
-
-    def __post_init__(self):
-        check_positive("n_best", self.n_best)
-        check_positive("answer_length", self.answer_length)

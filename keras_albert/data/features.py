@@ -9,7 +9,7 @@ Letters: N examples, B examples in a batch, S tokens a row, T tokens of a row.
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sized
 
 import numpy as np
 
@@ -46,6 +46,11 @@ class Features:
     """rows of an example; None: one, without an axis of choices"""
     groups: list[str] | None = None
     """what each example belongs to, where parts are scored, too"""
+    given: dict[str, str] = dataclasses.field(default_factory=dict)
+    """further inputs in training, by name, and the target that each repeats"""
+    source: Sized | None = None
+    """what the rows are parts of, where one has several: questions, which are
+    read in windows. It has what else their outputs are to be understood by"""
 
     def __post_init__(self):
         if not self.rows:
@@ -54,6 +59,11 @@ class Features:
     def __len__(self) -> int:
         return len(self.rows) // (self.choices or 1)
 
+    @property
+    def count(self) -> int:
+        """How many a user has given: examples, or those they are parts of."""
+        return len(self if self.source is None else self.source)
+
     @functools.cached_property
     def lengths(self) -> np.ndarray:
         """int64 [N]: tokens of the longest row of each example."""
@@ -61,7 +71,7 @@ class Features:
         return lengths.reshape(len(self), -1).max(axis=1)
 
     def take(self, chosen: np.ndarray) -> "Features":
-        """Some of the examples, without their groups."""
+        """Some of the examples, without their groups and source."""
         width = self.choices or 1
         places = (chosen[:, None] * width + np.arange(width)).ravel()
         target, marks = self.target, self.token_target
@@ -75,7 +85,16 @@ class Features:
             token_target=marks and [marks[i] for i in chosen],
             weight=None if self.weight is None else self.weight[chosen],
             choices=self.choices,
+            given=self.given,
         )
+
+    def training_batch(
+        self, chosen: np.ndarray, batch_size: int, length: int
+    ) -> tuple[dict[str, np.ndarray], Target, np.ndarray]:
+        """`batch`, with what is given in training alone."""
+        x, y, weight = self.batch(chosen, batch_size, length)
+        given = {name: y[target] for name, target in self.given.items()}
+        return x | given, y, weight
 
     def batch(
         self, chosen: np.ndarray, batch_size: int, length: int
@@ -264,9 +283,12 @@ def training_dataset(
             plan = epoch_plan(features.lengths, static, batch_size, seed, epoch)
             done = max(start_step - epoch * steps, 0)
             for chosen, length in plan[done:]:
-                yield features.batch(chosen, batch_size, length)
+                yield features.training_batch(chosen, batch_size, length)
 
-    return _dataset(features, batches, batch_size, epochs * steps - start_step)
+    count = epochs * steps - start_step
+    return _dataset(
+        features, features.training_batch, batches, batch_size, count
+    )
 
 
 def evaluation_dataset(
@@ -283,17 +305,25 @@ def evaluation_dataset(
         for chosen, length in plan:
             yield features.batch(chosen, batch_size, length)
 
-    return _dataset(features, batches, batch_size, len(plan))
+    return _dataset(features, features.batch, batches, batch_size, len(plan))
 
 
-def _dataset(features: Features, batches, batch_size: int, count: int):
-    """Its shapes are those of a batch, but for the length."""
+def _dataset(
+    features: Features,
+    batch: Callable,
+    batches: Callable[[], Iterator[tuple]],
+    batch_size: int,
+    count: int,
+):
+    """Its shapes are those of a `batch`, but for the length."""
     tf = import_tensorflow()
     longest = int(features.lengths.max())
-    example = features.batch(np.zeros(1, "int64"), batch_size, longest)
+    example = batch(np.zeros(1, "int64"), batch_size, longest)
 
     def spec(name: str, value):
-        per_token = name == "x" or features.token_target is not None
+        per_token = value.ndim > 1 and (
+            name == "x" or features.token_target is not None
+        )
         shape = (*value.shape[:-1], None) if per_token else value.shape
         return tf.TensorSpec(shape, value.dtype)
 

@@ -96,6 +96,7 @@ def read_parts(
     fields: Mapping[str, Field],
     skip_bad: bool = False,
     rows_at_once: int | None = None,
+    complete: Callable[[dict, dict], dict] = lambda row, values: values,
 ) -> Iterator[Table]:
     """A file in parts of some rows each, so that it may be of any length.
 
@@ -105,6 +106,8 @@ def read_parts(
     Args:
         rows_at_once: rows of a part, good ones or bad ones, which leaves a
             part without rows where all are bad; the whole when not given.
+        complete: a row and what its fields have read of it -> the values of
+            the example; its AlbertError says what is wrong with the row.
     """
     (path,) = check_files([path])
     extension = path.suffix.lower()
@@ -122,7 +125,7 @@ def read_parts(
     records = _READERS[extension](path, fields)
     good, bad = 0, 0
     while part := list(itertools.islice(records, rows_at_once)):
-        table = _table(path, part, fields, skip_bad)
+        table = _table(path, part, fields, skip_bad, complete)
         good += len(table)
         bad += len(table.skipped)
         yield table
@@ -134,10 +137,13 @@ def read_parts(
 
 
 def _table(
-    path: Path, records: list[_Row], fields: Mapping[str, Field], skip_bad: bool
+    path: Path,
+    records: list[_Row],
+    fields: Mapping[str, Field],
+    skip_bad: bool,
+    complete: Callable[[dict, dict], dict],
 ) -> Table:
-    values = {name: [] for name in fields}
-    rows, lines, skipped = [], [], []
+    examples, rows, lines, skipped = [], [], [], []
     for line, row in records:
         try:
             if isinstance(row, AlbertError):
@@ -145,6 +151,7 @@ def _table(
             found = {
                 name: _value(row, name, field) for name, field in fields.items()
             }
+            examples.append(complete(row, found))
         except MissingColumn as error:
             raise AlbertError(f"{path}:{line}: {error}") from None
         except AlbertError as error:
@@ -155,10 +162,9 @@ def _table(
                 ) from None
             skipped.append(fault)
             continue
-        for name, value in found.items():
-            values[name].append(value)
         rows.append(row)
         lines.append(line)
+    values = {name: [each[name] for each in examples] for name in fields}
     return Table(path, values, rows, lines, skipped)
 
 

@@ -11,12 +11,12 @@ questions that it cannot align (see text/alignment.py); here none is lost.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from keras_albert.config import CLS_ID, SEP_ID, AlbertError, WindowConfig
-from keras_albert.data.squad import Question, fail
+from keras_albert.config import CLS_ID, SEP_ID, WindowConfig
+from keras_albert.data.squad import Question
 from keras_albert.text.alignment import AlignedPieces, Aligner
 from keras_albert.text.tokenizer import Tokenizer
 
@@ -43,6 +43,9 @@ class Window:
     have all of it, or there is none"""
     end: int
     """position of its last token, or 0"""
+    is_lost: bool = False
+    """whether the tokenizer drops every character of the answer: nothing is
+    to be learned of this window"""
 
     @property
     def segment_ids(self) -> np.ndarray:
@@ -65,7 +68,6 @@ def make_windows(
     tokenizer: Tokenizer,
     questions: Sequence[Question],
     config: WindowConfig,
-    reject: Callable[[str], None] = fail,
 ) -> list[Window]:
     """The windows of all questions, in their order; one or more of each.
 
@@ -73,9 +75,6 @@ def make_windows(
         tokenizer: of the model.
         questions: where there are answers, the first one is marked.
         config: lengths, in tokens.
-        reject: called with the message of a question whose answer has only
-            characters that the tokenizer drops; it is then left out. The
-            default raises an AlbertError.
     """
     aligner = Aligner(tokenizer)
     aligned: dict[str, AlignedPieces] = {}
@@ -85,31 +84,26 @@ def make_windows(
         if question.context not in aligned:
             aligned[question.context] = aligner(question.context)
         pieces = aligned[question.context]
-        try:
-            answer = _answer_pieces(question, pieces)
-        except AlbertError as error:
-            reject(str(error))
-            continue
+        answer = _answer_pieces(question, pieces)
         query = queries[index][: config.query_length]
-        windows += _windows_of(index, query, pieces, answer, config)
+        own = _windows_of(index, query, pieces, answer, config)
+        if question.answers and answer is None:
+            own = [dataclasses.replace(each, is_lost=True) for each in own]
+        windows += own
     return windows
 
 
 def _answer_pieces(
     question: Question, pieces: AlignedPieces
 ) -> tuple[int, int] | None:
-    """First and last piece of the first answer; None where there is none."""
+    """First and last piece of the first answer.
+
+    None where there is no answer, or normalization leaves nothing of it.
+    """
     if not question.answers:
         return None
     answer = question.answers[0]
-    found = pieces.covering(answer.start, answer.start + len(answer.text))
-    if found is None:
-        raise AlbertError(
-            f"question {question.id}: nothing is left of the answer "
-            f"{answer.text!r:.60} after normalization. Correct it or remove "
-            "the question."
-        )
-    return found
+    return pieces.covering(answer.start, answer.start + len(answer.text))
 
 
 def _windows_of(

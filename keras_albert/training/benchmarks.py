@@ -13,19 +13,21 @@ import numpy as np
 from keras_albert.config import AlbertError, TableColumns
 from keras_albert.data.glue import GLUE, read_glue, write_submission
 from keras_albert.data.race import read_race
+from keras_albert.data.squad import SQUAD, read_squad_split
 from keras_albert.data.tables import Table
 from keras_albert.training.metrics import measure
+from keras_albert.training.questions import NAMES, QUESTION
 from keras_albert.training.tasks import (
     CHOICE,
     CLASSIFICATION,
     PAIRS,
+    QUESTIONS,
     REGRESSION,
     TASKS,
     Task,
     class_scores,
 )
 
-QUESTION = "question"  # the field and the column of RACE's questions
 # What answers MNLI's questions answers those of AX, too.
 _ALSO_SUBMITTED = {"MNLI": (("AX", "test"),)}
 
@@ -107,9 +109,27 @@ def _race() -> Benchmark:
     return Benchmark(dataclasses.replace(CHOICE, inputs=inputs), read)
 
 
+def _squad(name: str) -> Benchmark:
+    names = NAMES if name == "SQuAD-2.0" else None
+
+    def read(folder: Path, split: str, skip_bad: bool, any_size: bool) -> Table:
+        return read_squad_split(
+            folder,
+            name,
+            split,
+            fields=QUESTIONS.fields(TableColumns(), labelled=True),
+            skip_bad=skip_bad,
+            any_size=any_size,
+        )
+
+    task = dataclasses.replace(QUESTIONS, names=lambda table: names)
+    return Benchmark(task, read)
+
+
 BENCHMARKS = {
     **{name: _glue(name) for name in GLUE if "train" in GLUE[name].splits},
     "RACE": _race(),
+    **{name: _squad(name) for name in SQUAD},
 }
 
 ALL_TASKS = TASKS | {name: each.task for name, each in BENCHMARKS.items()}
@@ -147,6 +167,10 @@ def read_split(
             f"the labels of {task}'s test split are not published. Measure on "
             "its dev split, or write the files to submit with `keras-albert "
             "predict`."
+        )
+    if split == "test" and task in SQUAD:
+        raise AlbertError(
+            f"{task}'s test split is not published. Measure on its dev split."
         )
     return BENCHMARKS[task].read(Path(folder), split, skip_bad, any_size)
 

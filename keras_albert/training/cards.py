@@ -10,7 +10,7 @@ from pathlib import Path
 
 import keras
 
-from keras_albert.config import CARD_FILE, FinetuneRun
+from keras_albert.config import CARD_FILE, FinetuneRun, ReadingConfig
 from keras_albert.storage import replacing
 
 SHOWN_LABELS = 30
@@ -23,6 +23,7 @@ _CALLS = {
         'predict(["a passage"], questions=["a question"], '
         'choices=[["one", "another"]])'
     ),
+    "context": 'predict(["a passage"], questions=["a question"])',
 }
 
 
@@ -32,6 +33,7 @@ def card(
     model: keras.Model,
     labels: tuple[str, ...] | None,
     inputs: Iterable[str],
+    reading: ReadingConfig | None = None,
 ) -> str:
     """Markdown.
 
@@ -41,11 +43,21 @@ def card(
         model: as trained.
         labels: names in the order of the logits.
         inputs: names of the fields that a prediction needs.
+        reading: how contexts are read, of a model that answers questions.
     """
     version = importlib.metadata.version("keras-albert")
     start = "random weights" if run.from_scratch else f"`{_name(run.model)}`"
     size = model.config
     longest = run.sequence_length or size.max_position_embeddings
+    limit = f"A text is cut after {longest:,} tokens."
+    if reading is not None:
+        limit = (
+            f"A question is cut after {reading.windows.query_length} tokens. A "
+            f"context may be of any length, but what answers a question must "
+            f"be within {reading.windows.sequence_length} tokens, the "
+            f"question included, and has at most "
+            f"{reading.answers.answer_length}."
+        )
     lines = [
         f"# ALBERT for {run.task}",
         "",
@@ -91,7 +103,7 @@ def card(
         "",
         "## Limits",
         "",
-        f"- A text is cut after {longest:,} tokens.",
+        f"- {limit}",
         "- What it was not shown it cannot know: other kinds of text, other "
         "languages and other labels need examples of their own.",
         "- Labels repeat what people decided when the examples were made, "
@@ -120,7 +132,7 @@ def _evaluation(run: FinetuneRun, report: dict) -> list[str]:
     ]
     if report["baseline"] is not None:
         lines.append(
-            f"| {report['best']} of always the most frequent label | "
+            f"| {report['best']} of always {report['constant']} | "
             f"{report['baseline']:.4f} |"
         )
     if report["remarks"]:

@@ -9,25 +9,28 @@ from collections.abc import Callable
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_albert.config import (
     CHECKPOINTS_FOLDER,
     CONFUSION_FILE,
+    READING_TASKS,
+    TASK_FILE,
     AlbertConfig,
     AlbertError,
     FinetuneRun,
     OptimizerConfig,
     PretrainRun,
+    ReadingConfig,
+    WindowConfig,
 )
 from keras_albert.data.features import (
     Features,
     choose_lengths,
     training_dataset,
 )
-from keras_albert.data.tables import Table, read_table
+from keras_albert.data.tables import Table
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.storage import claim_folder, holds_run
+from keras_albert.storage import claim_folder, holds_run, write_json
 from keras_albert.text.tokenizer import (
     SHORTEST_PAIR,
     SHORTEST_SINGLE,
@@ -58,12 +61,7 @@ from keras_albert.training.metrics import (
 from keras_albert.training.optimizer import make_optimizer
 from keras_albert.training.recipes import RECIPES
 from keras_albert.training.schedules import WarmupPolynomialDecay
-from keras_albert.training.tasks import (
-    LABEL,
-    PAIR,
-    Outputs,
-    flat,
-)
+from keras_albert.training.tasks import LABEL, PAIR, Outputs
 
 SHOWN_LABELS = 8  # of the most frequent, before a run
 NO_LIMIT = 2**30  # tokens
@@ -121,14 +119,21 @@ def _finetune_once(run: FinetuneRun, goes_on: bool) -> dict:
     names = task.names(table)
     pretrained, tokenizer = load_pretrained(run.model)
     length = _longest(run, pretrained.config)
-    examples = task.examples(tokenizer, table, names, length)
+    reading = _reading(run, length, names)
+    examples = task.examples(tokenizer, table, names, length, reading)
     if run.class_weights:
         examples = dataclasses.replace(
             examples, weight=balanced_weights(examples.target)
         )
     # The last length holds any text that the model may meet.
     lengths = np.union1d(choose_lengths(examples.lengths, length), length)
-    measured_on = held_out and task.examples(tokenizer, held_out, names, length)
+    measured_on = held_out and task.examples(
+        tokenizer,
+        held_out,
+        names,
+        length,
+        reading and dataclasses.replace(reading, threshold=None),
+    )
     output = run.output if goes_on else claim_folder(run.output, run)
 
     keras.utils.set_random_seed(run.seed)
@@ -143,6 +148,7 @@ def _finetune_once(run: FinetuneRun, goes_on: bool) -> dict:
         run.task,
         model,
         make_optimizer(OptimizerConfig(optimizer="adamw"), schedule),
+        names,
     )
     predictor = Predictor(
         model,
@@ -151,18 +157,20 @@ def _finetune_once(run: FinetuneRun, goes_on: bool) -> dict:
         names,
         tuple(lengths.tolist()),
         run.columns,
+        reading,
     )
-    whole = task.features(tokenizer, table, names, NO_LIMIT).lengths
-    _describe(run, table, (whole > length).sum(), length, steps)
+    cut = 0
+    if reading is None:
+        whole = task.features(tokenizer, table, names, NO_LIMIT).lengths
+        cut = (whole > length).sum()
+    _describe(run, table, examples, cut, length, steps)
 
     def validate(stopped: Callable[[], bool]) -> Row:
         outputs = predictor.outputs(measured_on, run.batch_size, stopped)
         if stopped():
             return {}
-        logits, target = flat(outputs, measured_on)
-        loss = task.loss()(target, logits)
-        scores = task.measure(outputs, measured_on, names)
-        return {"loss": float(ops.convert_to_numpy(loss)), **scores.values}
+        loss = task.held_out_loss(outputs, measured_on, names)
+        return loss | task.measure(outputs, measured_on, names).values
 
     every = run.validate_every or steps_per_epoch
     kept = fit_into_folder(
@@ -195,7 +203,7 @@ def _finetune_once(run: FinetuneRun, goes_on: bool) -> dict:
     report = {
         "task": run.task,
         "labels": names and len(names),
-        "training_examples": len(examples),
+        "training_examples": examples.count,
         "training_loss": kept["loss"],
         "from_scratch": run.from_scratch,
         "step": kept["step"],
@@ -207,6 +215,9 @@ def _finetune_once(run: FinetuneRun, goes_on: bool) -> dict:
         )
         outputs = best.outputs(measured_on, run.batch_size)
         report |= scores_report(run.task, outputs, measured_on, names)
+        if "threshold" in report:
+            best = best.with_threshold(report["threshold"])
+            write_json(output / TASK_FILE, best.settings())
         if task.has_classes:
             of_classes = class_report_of(outputs, measured_on, names)
             report |= of_classes.as_dict()
@@ -214,7 +225,7 @@ def _finetune_once(run: FinetuneRun, goes_on: bool) -> dict:
             if can_draw():
                 draw_confusion(of_classes, output / CONFUSION_FILE)
     inputs = task.inputs(run.columns)
-    write_card(output, card(run, report, model, names, inputs))
+    write_card(output, card(run, report, model, names, inputs, reading))
     write_report(output, report)
     shutil.rmtree(output / CHECKPOINTS_FOLDER)  # nothing goes on from them
     return report
@@ -240,9 +251,9 @@ def _tables(run: FinetuneRun) -> tuple[Table, Table | None]:
 
         tables = read("train"), read("dev")
     else:
-        fields = ALL_TASKS[run.task].fields(run.columns, labelled=True)
         tables = tuple(
-            path and read_table(path, fields, run.skip_bad)
+            path
+            and ALL_TASKS[run.task].read(path, run.columns, True, run.skip_bad)
             for path in (run.train, run.validation)
         )
     for table in filter(None, tables):
@@ -251,10 +262,18 @@ def _tables(run: FinetuneRun) -> tuple[Table, Table | None]:
 
 
 def compile_for(
-    task: str, model: keras.Model, optimizer: keras.optimizers.Optimizer | str
+    task: str,
+    model: keras.Model,
+    optimizer: keras.optimizers.Optimizer | str,
+    names: tuple[str, ...] | None,
 ) -> None:
-    """The task's loss; rows and tokens that do not count weigh 0."""
-    model.compile(optimizer=optimizer, loss=ALL_TASKS[task].loss())
+    """The task's loss; rows and tokens that do not count weigh 0.
+
+    Of several losses each counts half, as in the reference's squad_utils.py.
+    """
+    loss = ALL_TASKS[task].loss(names)
+    halves = dict.fromkeys(loss, 0.5) if isinstance(loss, dict) else None
+    model.compile(optimizer=optimizer, loss=loss, loss_weights=halves)
 
 
 def balanced_weights(target: np.ndarray) -> np.ndarray:
@@ -270,6 +289,8 @@ def balanced_weights(target: np.ndarray) -> np.ndarray:
 def _longest(run: FinetuneRun, config: AlbertConfig) -> int:
     """Tokens of the longest row; AlbertError if the model cannot have it."""
     length = run.sequence_length or config.max_position_embeddings
+    if run.task in READING_TASKS and run.sequence_length is None:
+        length = min(length, WindowConfig.sequence_length)
     if length > config.max_position_embeddings:
         raise AlbertError(
             "`sequence_length` must not exceed the model's "
@@ -277,7 +298,7 @@ def _longest(run: FinetuneRun, config: AlbertConfig) -> int:
             f"Received: {length}. Lower --sequence-length."
         )
     inputs = ALL_TASKS[run.task].inputs(run.columns)
-    pairs = not {PAIR, "choices"}.isdisjoint(inputs)
+    pairs = not {PAIR, "choices", "context"}.isdisjoint(inputs)
     shortest = SHORTEST_PAIR if pairs else SHORTEST_SINGLE
     if length < shortest:
         raise AlbertError(
@@ -291,6 +312,17 @@ def _longest(run: FinetuneRun, config: AlbertConfig) -> int:
             f"or more. Received: {config.type_vocab_size}."
         )
     return length
+
+
+def _reading(run: FinetuneRun, length: int, names) -> ReadingConfig | None:
+    """How contexts are read, where the task has any.
+
+    A model that knows of questions without an answer gets a threshold.
+    """
+    if not ALL_TASKS[run.task].reads_windows:
+        return None
+    reading = ReadingConfig(run.windows.of(length), run.answers)
+    return reading if names else dataclasses.replace(reading, threshold=None)
 
 
 def _fresh_model(run: FinetuneRun, pretrained: AlbertBackbone, names):
@@ -318,7 +350,8 @@ def scores_report(
         **scores.values,
         "best": ALL_TASKS[task].best,
         "baseline": ALL_TASKS[task].guess(features),
-        "count": len(features),
+        "constant": ALL_TASKS[task].constant,
+        "count": features.count,
         "remarks": list(scores.remarks),
     }
 
@@ -352,6 +385,7 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
         "best_seed": choose(reports, key=lambda seed: reports[seed][best]),
         "best": first.get("best"),
         "baseline": first.get("baseline"),
+        "constant": first.get("constant"),
         "count": first.get("count"),
         "scores": {
             name: {
@@ -374,7 +408,7 @@ def _seeds_lines(report: dict) -> list[str]:
         lines[0] += f"; {len(report['diverged'])} diverged (seed {shown})"
     if report["baseline"] is not None:
         lines[0] += (
-            f"; always the most frequent label: {report['best']} "
+            f"; always {report['constant']}: {report['best']} "
             f"{report['baseline']:.3f}"
         )
     for name, found in report["scores"].items():
@@ -393,7 +427,7 @@ def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
     accuracy 0.600; 40 examples)"
     """
     best, guess = report["best"], report["baseline"]
-    known = {"best", "baseline", "count", "remarks", "epoch"}
+    known = {"best", "baseline", "constant", "count", "remarks", "epoch"}
     others = [
         name
         for name, value in report.items()
@@ -410,7 +444,7 @@ def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
         return [f"{examples}{shown} ({count})", *report["remarks"]]
     verdict = "" if report[best] > guess else ": no better than guessing"
     return [
-        f"{examples}{shown} (always the most frequent label: {best} "
+        f"{examples}{shown} (always {report['constant']}: {best} "
         f"{guess:.3f}; {count}){verdict}",
         *report["remarks"],
     ]
@@ -441,6 +475,7 @@ def print_skipped(table: Table) -> None:
 def _describe(
     run: FinetuneRun,
     table: Table,
+    examples: Features,
     cut: int,
     length: int,
     steps: int,
@@ -466,3 +501,7 @@ def _describe(
         + (f"; {cut:,} are longer than {length} tokens and cut" if cut else ""),
         flush=True,
     )
+    if ALL_TASKS[run.task].reads_windows:
+        lost = 0 if examples.weight is None else (examples.weight == 0).sum()
+        why = f"; {lost:,} have an answer without pieces" if lost else ""
+        print(f"read in {len(examples):,} windows of {length} tokens{why}")

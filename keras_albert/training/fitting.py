@@ -90,7 +90,7 @@ def fit_into_folder(
         batches_from: step -> the dataset of batches from there to the end.
         timetable: when to do what.
         origin: what the run is made from, see `Checkpoint`.
-        validate: what held-out examples give, by name, `loss` among them. It
+        validate: what held-out examples give, by name: perhaps `loss`. It
             may return early, with anything, when its argument says that the
             run is to stop.
         best: the value of `validate` that tells which model is kept: the one
@@ -322,7 +322,7 @@ class IntervalKeeper(keras.callbacks.Callback):
                 measured = self.validate(lambda: self.stop.signal is not None)
                 if self.stop.signal:
                     return  # when the run goes on, all of it is done
-                if not math.isfinite(measured["loss"]):
+                if not math.isfinite(measured.get("loss", 0.0)):
                     reason = f"the held-out loss is {measured['loss']}"
                     self._diverged(self.step, reason)
                 row |= {HELD_OUT + name: measured[name] for name in measured}

@@ -12,7 +12,7 @@ import dataclasses
 import os
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import keras
@@ -37,18 +37,20 @@ from keras_albert.config import (
     CONFIG_FILE,
     FINETUNE_TASKS,
     MODEL_FILE,
+    READING_TASKS,
     REPORT_FILE,
     TASK_FILE,
     VOCAB_FILE,
     AlbertError,
     ConvertRun,
     PredictRun,
+    ReadingConfig,
     TableColumns,
     check_positive,
     read_json,
 )
 from keras_albert.data.features import Features, sorted_plan
-from keras_albert.data.tables import Field, Table, read_table
+from keras_albert.data.tables import Table
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.inputs import check_equally_many
 from keras_albert.modeling.model import AlbertModel
@@ -62,6 +64,10 @@ SHOWN_FILES = 20  # of a folder that holds no model
 WEIGHTS = "weights"  # of any model, not trained here; perhaps no vocabulary
 _TASK_KEYS = {
     **{task: {"labels", "lengths", "columns"} for task in FINETUNE_TASKS},
+    **{
+        task: {"labels", "lengths", "columns", "reading"}
+        for task in READING_TASKS
+    },
     PRETRAINING: {"examples"},
     WEIGHTS: set(),
 }
@@ -315,6 +321,8 @@ class Predictor:
     longer than the last is cut off"""
     columns: TableColumns
     """of the table it was trained on; `pair` is set for a model of pairs"""
+    reading: ReadingConfig | None = None
+    """how contexts are read for answers; None where there are no questions"""
 
     @classmethod
     def load(cls, folder: str | Path) -> "Predictor":
@@ -337,16 +345,27 @@ class Predictor:
             labels=task["labels"] and tuple(task["labels"]),
             lengths=tuple(task["lengths"]),
             columns=TableColumns(**task["columns"]),
+            reading=ReadingConfig.from_dict(task["reading"])
+            if task["task"] in READING_TASKS
+            else None,
         )
 
     def settings(self) -> dict:
         """What `ModelFolder.task` has to say of it."""
-        return {
+        settings = {
             "task": self.task,
             "labels": self.labels,
             "lengths": self.lengths,
             "columns": dataclasses.asdict(self.columns),
         }
+        if self.reading is not None:
+            settings["reading"] = dataclasses.asdict(self.reading)
+        return settings
+
+    def with_threshold(self, threshold: float) -> "Predictor":
+        """Another limit for "no answer", see `ReadingConfig`."""
+        reading = dataclasses.replace(self.reading, threshold=threshold)
+        return dataclasses.replace(self, reading=reading)
 
     @property
     def sequence_length(self) -> int:
@@ -357,16 +376,24 @@ class Predictor:
         self, path: str | Path, labelled: bool, skip_bad: bool = False
     ) -> Table:
         """A file with the columns of the table that it was trained on."""
-        return read_table(path, self.fields(labelled), skip_bad)
+        return ALL_TASKS[self.task].read(path, self.columns, labelled, skip_bad)
 
-    def fields(self, labelled: bool) -> dict[str, Field]:
-        """What is read of a file."""
-        return ALL_TASKS[self.task].fields(self.columns, labelled)
+    def parts(
+        self, path: str | Path, skip_bad: bool, rows_at_once: int
+    ) -> Iterator[Table]:
+        """A file without labels, see `read_parts`."""
+        task = ALL_TASKS[self.task]
+        fields = task.fields(self.columns, labelled=False)
+        return task.parts(path, fields, skip_bad, rows_at_once)
 
     def features(self, table: Table) -> Features:
         """The examples of a table, with their target if it has labels."""
         return ALL_TASKS[self.task].examples(
-            self.tokenizer, table, self.labels, self.sequence_length
+            self.tokenizer,
+            table,
+            self.labels,
+            self.sequence_length,
+            self.reading,
         )
 
     def outputs(
@@ -397,12 +424,14 @@ class Predictor:
             if stopped():
                 break
             x, _, _ = features.batch(chosen, batch_size, length)
-            logits = np.asarray(self.model.predict_on_batch(x))
+            logits = self.model.predict_on_batch(x)
             for row, place in enumerate(chosen):
-                outputs[place] = logits[row]
+                outputs[place] = keras.tree.map_structure(
+                    lambda values, row=row: np.asarray(values)[row], logits
+                )
                 if features.token_target is not None:
                     tokens, _ = features.rows[place]
-                    outputs[place] = logits[row, : len(tokens)]
+                    outputs[place] = outputs[place][: len(tokens)]
         return outputs
 
     def decode(
@@ -425,15 +454,18 @@ class Predictor:
         Args:
             texts: strings; lists of words where each word gets a label.
             pairs: second texts, of a model of pairs.
-            questions, choices: of a model that chooses.
+            questions: of a model that chooses or answers.
+            choices: of a model that chooses.
             batch_size: examples at a time.
 
         Returns:
             for each a label, a number, a list of labels, a label for each
-            word that is not cut off, or the index of a choice.
+            word that is not cut off, the index of a choice, or the answer, ""
+            where the text has none.
         """
+        first, *_ = ALL_TASKS[self.task].inputs(self.columns)
         given = {
-            "text": texts,
+            first: texts,
             "pair": pairs,
             "question": questions,
             "choices": choices,
@@ -474,7 +506,7 @@ class Predictor:
                 f"{_kind(values)}."
             )
         check_equally_many(**values)
-        count = len(values["text"])
+        count = len(next(iter(values.values())))
         if not count:
             return None
         table = Table(
@@ -485,7 +517,7 @@ class Predictor:
 
 def _kind(names) -> str:
     """What examples are, by the names of their fields."""
-    others = sorted(set(names) - {"text"})
+    others = sorted(set(names) - {"text", "context"})
     if others == ["pair"]:
         return "pairs of texts"
     return f"texts with {' and '.join(others)}" if others else "single texts"

@@ -30,6 +30,15 @@ class Scores:
     """what is not defined and stands at 0"""
 
 
+def collapsed(what: str) -> str:
+    """The remark on a model that says one thing of every example."""
+    return (
+        f"every {what}: the training has collapsed, or has not begun to "
+        "learn. Lower --learning-rate, raise --warmup-share or --epochs, or "
+        "change --seed."
+    )
+
+
 def measure(metrics: Sequence[str], expected, predicted) -> Scores:
     """Metrics of predictions, in [N].
 

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 from keras_albert.config import AlbertError, PredictRun
 from keras_albert.data.glue import GLUE
-from keras_albert.data.tables import read_parts
+from keras_albert.data.squad import SQUAD_EXTENSION
+from keras_albert.storage import replacing
 from keras_albert.training.benchmarks import submissions, submit
 from keras_albert.training.distribution import leave_gpu_to_backend
 from keras_albert.training.folders import Predictor
+from keras_albert.training.questions import submitted
 
 ROWS_AT_ONCE = 10_000  # of the file: sorted by length, predicted, written
 
@@ -18,15 +20,25 @@ ROWS_AT_ONCE = 10_000  # of the file: sorted by length, predicted, written
 def predict(run: PredictRun) -> None:
     """Writes one JSON object a row: the row with what is predicted.
 
-    For the folder of GLUE, the files to submit.
+    For the folder of GLUE, the files to submit; for SQuAD's JSON, those that
+    its scorer takes.
 
     Raises:
         AlbertError: the model or the data cannot be used, before anything is
             written; or the output exists.
     """
     leave_gpu_to_backend()
+    is_squad = run.data.suffix.lower() == SQUAD_EXTENSION
+    if not is_squad and (run.n_best or run.null_odds):
+        raise AlbertError(
+            "`n_best` and `null_odds` are for SQuAD's JSON. Received: "
+            f"{run.data}. Leave them out."
+        )
     if run.data.is_dir():
         _predict_for_glue(run)
+        return
+    if is_squad:
+        _predict_for_squad(run)
         return
     if run.output is None:
         for line in _predictions(run):
@@ -54,10 +66,9 @@ def predict(run: PredictRun) -> None:
 def _predictions(run: PredictRun) -> Iterator[bytes]:
     """A line a row. The whole file is read and checked first."""
     predictor = Predictor.load(run.model)
-    fields = predictor.fields(labelled=False)
 
     def parts():
-        return read_parts(run.data, fields, run.skip_bad, ROWS_AT_ONCE)
+        return predictor.parts(run.data, run.skip_bad, ROWS_AT_ONCE)
 
     count, bad = 0, []
     for table in parts():
@@ -88,6 +99,38 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
             # A lone surrogate, which JSON may hold, becomes an escape again.
             yield f"{line}\n".encode("utf-8", errors="backslashreplace")
         done = last
+
+
+def _predict_for_squad(run: PredictRun) -> None:
+    predictor = Predictor.load(run.model)
+    if predictor.reading is None:
+        raise AlbertError(
+            f"{run.data} ends in {SQUAD_EXTENSION}, as SQuAD's files do, and "
+            f"{run.model} was trained for {predictor.task}. Convert or rename "
+            "the file."
+        )
+    for path in (run.output, run.n_best, run.null_odds):
+        if path is not None and path.exists():
+            raise AlbertError(
+                f"{path}: the file exists. Choose another output; nothing was "
+                "changed."
+            )
+    table = predictor.read(run.data, labelled=False, skip_bad=run.skip_bad)
+    for fault in table.skipped:
+        print(f"left out: {fault}", file=sys.stderr)
+    features = predictor.features(table)
+    outputs = predictor.outputs(features, run.batch_size)
+    ids = [row["id"] for row in table.rows]
+    files = submitted(outputs, features, predictor.labels, ids)
+    for path, content in zip(
+        (run.output, run.n_best, run.null_odds), files, strict=True
+    ):
+        if path is not None:
+            with replacing(path) as unfinished:
+                unfinished.write_text(json.dumps(content, indent=4) + "\n")
+            print(f"{len(ids):,} predictions -> {path}")
+    if run.output is None:
+        print(json.dumps(files[0], indent=4))
 
 
 def _predict_for_glue(run: PredictRun) -> None:

@@ -8,14 +8,16 @@ Letters: N examples, C labels or choices, S tokens a row, T tokens of a row.
 
 import collections
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import keras
 import numpy as np
 from scipy import special
 
-from keras_albert.config import AlbertError, TableColumns
+from keras_albert.config import AlbertError, ReadingConfig, TableColumns
 from keras_albert.data.features import Features
+from keras_albert.data.squad import read_answers, read_question_parts
 from keras_albert.data.tables import (
     Field,
     Table,
@@ -24,6 +26,7 @@ from keras_albert.data.tables import (
     read_label,
     read_labels,
     read_number,
+    read_parts,
     read_text,
     read_words,
 )
@@ -37,9 +40,21 @@ from keras_albert.text.rows import choice_rows, text_rows, word_row
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.metrics import (
     Scores,
+    collapsed,
     entity_f1,
     measure,
     multilabel_scores,
+)
+from keras_albert.training.questions import (
+    ANSWERS,
+    decode_questions,
+    names_of_questions,
+    question_features,
+    question_fields,
+    question_head,
+    question_loss,
+    question_scores,
+    refuse_all,
 )
 
 LABEL = "label"  # the field of what is to be learned
@@ -47,8 +62,9 @@ PAIR = "pair"  # the field of second texts, and their column if none is named
 MANY_LABELS = 20  # fewer are believed in a table of any size
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of choices
 
-Outputs = list[np.ndarray]
-"""logits of each example, in order: [C], or [T, C] of tokens"""
+Outputs = list
+"""logits of each example, in order: [C], or [T, C] of tokens; or a dict of
+several outputs"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,14 +77,16 @@ class Task:
     """reads the column of the label"""
     names: Callable[[Table], tuple[str, ...] | None]
     """the labels of a table, in the order of the logits; None: no names"""
-    features: Callable[
-        [Tokenizer, Table, tuple[str, ...] | None, int], Features
-    ]
-    """tokenizer, table, names, longest row -> examples with their target,
-    where the table has labels"""
+    features: Callable[..., Features]
+    """tokenizer, table, names, and the longest row, or how contexts are read
+    -> examples with their target, where the table has labels"""
     head: Callable[..., keras.Model]
     """backbone, names, dropout -> model"""
-    loss: Callable[[], keras.losses.Loss]
+    loss: Callable[
+        [tuple[str, ...] | None],
+        keras.losses.Loss | dict[str, keras.losses.Loss],
+    ]
+    """names -> the loss, or that of each output; the mean of these counts"""
     decode: Callable[
         [Outputs, Features, tuple[str, ...] | None], list[dict[str, object]]
     ]
@@ -81,11 +99,33 @@ class Task:
     """that score of the best constant answer; None: it has none"""
     has_classes: bool = False
     """whether an example has one of the names: classes are then reported"""
+    constant: str = "the most frequent label"
+    """the best constant answer, in words"""
+    target: str = LABEL
+    """the field of what is to be learned; TableColumns has its column"""
+    parts: Callable[..., Iterator[Table]] = read_parts
+    """reads a file, with the arguments of `read_parts`"""
+    reads_windows: bool = False
+    """whether contexts of any length are read in windows; else the end of what
+    is too long is cut off"""
 
     def fields(self, columns: TableColumns, labelled: bool) -> dict[str, Field]:
         """What is read of a file."""
-        label = {LABEL: Field(columns.label, self.label)} if labelled else {}
+        column = getattr(columns, self.target)
+        label = {self.target: Field(column, self.label)} if labelled else {}
         return self.inputs(columns) | label
+
+    def read(
+        self,
+        path: str | Path,
+        columns: TableColumns,
+        labelled: bool,
+        skip_bad: bool = False,
+    ) -> Table:
+        """A whole file."""
+        fields = self.fields(columns, labelled)
+        (table,) = self.parts(path, fields, skip_bad)
+        return table
 
     def examples(
         self,
@@ -93,10 +133,32 @@ class Task:
         table: Table,
         names: tuple[str, ...] | None,
         length: int,
+        reading: ReadingConfig | None = None,
     ) -> Features:
-        """The features of a table, each in the group of its row."""
-        found = self.features(tokenizer, table, names, length)
+        """The features of a table, each in the group of its row.
+
+        Args:
+            tokenizer: of the model.
+            table: the examples.
+            names: labels in the order of the logits.
+            length: of the longest row, in tokens.
+            reading: given where the task `reads_windows`, of that length.
+        """
+        found = self.features(tokenizer, table, names, reading or length)
         return dataclasses.replace(found, groups=table.groups)
+
+    def held_out_loss(
+        self,
+        outputs: Outputs,
+        features: Features,
+        names: tuple[str, ...] | None,
+    ) -> dict[str, float]:
+        """{"loss": of all examples}; nothing where the outputs are answers."""
+        if self.reads_windows:
+            return {}
+        logits, target = flat(outputs, features)
+        loss = self.loss(names)(target, logits)
+        return {"loss": float(keras.ops.convert_to_numpy(loss))}
 
     def measure(
         self,
@@ -210,11 +272,7 @@ def _collapse(expected, predicted, names) -> tuple[str, ...]:
     """What to know where a model gives one answer to everything."""
     if len(set(predicted.tolist())) > 1 or len(set(expected.tolist())) == 1:
         return ()
-    return (
-        f"every example is taken for {names[predicted[0]]!r}: the training has "
-        "collapsed, or has not begun to learn. Lower --learning-rate, raise "
-        "--warmup-share or --epochs, or change --seed.",
-    )
+    return (collapsed(f"example is taken for {names[predicted[0]]!r}"),)
 
 
 def _most_frequent(features: Features) -> float:
@@ -228,7 +286,7 @@ CLASSIFICATION = Task(
     names=_names_of_classes,
     features=_text_features(_class_indices),
     head=_classifier("single_label"),
-    loss=lambda: keras.losses.SparseCategoricalCrossentropy(
+    loss=lambda names: keras.losses.SparseCategoricalCrossentropy(
         from_logits=True, reduction="mean_with_sample_weight"
     ),
     decode=_decode_class,
@@ -270,7 +328,7 @@ REGRESSION = dataclasses.replace(
     names=lambda table: None,
     features=_text_features(_numbers),
     head=_classifier("regression"),
-    loss=lambda: keras.losses.MeanSquaredError(
+    loss=lambda names: keras.losses.MeanSquaredError(
         reduction="mean_with_sample_weight"
     ),
     decode=_decode_number,
@@ -321,7 +379,7 @@ MULTILABEL = dataclasses.replace(
     names=_names_of_several,
     features=_text_features(_indicators),
     head=_classifier("multi_label"),
-    loss=lambda: keras.losses.BinaryCrossentropy(
+    loss=lambda names: keras.losses.BinaryCrossentropy(
         from_logits=True, reduction="mean_with_sample_weight"
     ),
     decode=_decode_several,
@@ -506,6 +564,27 @@ CHOICE = dataclasses.replace(
 )
 
 
+# The part of a context that answers a question.
+
+
+QUESTIONS = Task(
+    inputs=question_fields,
+    label=read_answers,
+    names=names_of_questions,
+    features=question_features,
+    head=question_head,
+    loss=question_loss,
+    decode=decode_questions,
+    scores=question_scores,
+    best="f1",
+    guess=refuse_all,
+    constant='"no answer"',
+    target=ANSWERS,
+    parts=read_question_parts,
+    reads_windows=True,
+)
+
+
 TASKS = {
     "classification": CLASSIFICATION,
     "pairs": PAIRS,
@@ -513,4 +592,5 @@ TASKS = {
     "multilabel": MULTILABEL,
     "tokens": TOKENS,
     "choice": CHOICE,
+    "qa": QUESTIONS,
 }
