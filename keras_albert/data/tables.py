@@ -282,17 +282,26 @@ def label_index(
     Raises:
         AlbertError: a label that is not in `names`.
     """
-    index = {name: number for number, name in enumerate(names)}
     for number, label in enumerate(labels):
-        if label not in index:
+        try:
+            check_labels([label], names)
+        except AlbertError as error:
             place = f"row {number + 1}" if lines is None else lines[number]
+            raise AlbertError(f"{path}:{place}: {error}") from None
+    index = {name: number for number, name in enumerate(names)}
+    return np.array([index[label] for label in labels], "int32")
+
+
+def check_labels(labels: Sequence[str], names: Sequence[str]) -> None:
+    """AlbertError if one of them is not among the names."""
+    for label in labels:
+        if label not in names:
             known = ", ".join(map(repr, names[:20]))
             raise AlbertError(
-                f"{path}:{place}: unknown label {label!r}. Expected one of "
-                f"{known}{', ...' if len(names) > 20 else ''}. Correct the "
-                "label or remove the row."
+                f"unknown label {label!r}. Expected one of {known}"
+                f"{', ...' if len(names) > 20 else ''}. Correct the label or "
+                "remove the row."
             )
-    return np.array([index[label] for label in labels], "int32")
 
 
 _CHECK_HEADER = "check that the first line of the file names the columns."

@@ -251,11 +251,11 @@ def _tables(run: FinetuneRun) -> tuple[Table, Table | None]:
 
         tables = read("train"), read("dev")
     else:
-        tables = tuple(
-            path
-            and ALL_TASKS[run.task].read(path, run.columns, True, run.skip_bad)
-            for path in (run.train, run.validation)
-        )
+        task, options = ALL_TASKS[run.task], (run.columns, True, run.skip_bad)
+        train = task.read(run.train, *options)
+        names = task.names(train)
+        held_out = run.validation and task.read(run.validation, *options, names)
+        tables = train, held_out
     for table in filter(None, tables):
         print_skipped(table)
     return tables

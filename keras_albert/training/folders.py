@@ -376,7 +376,9 @@ class Predictor:
         self, path: str | Path, labelled: bool, skip_bad: bool = False
     ) -> Table:
         """A file with the columns of the table that it was trained on."""
-        return ALL_TASKS[self.task].read(path, self.columns, labelled, skip_bad)
+        return ALL_TASKS[self.task].read(
+            path, self.columns, labelled, skip_bad, self.labels
+        )
 
     def parts(
         self, path: str | Path, skip_bad: bool, rows_at_once: int

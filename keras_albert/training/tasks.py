@@ -8,6 +8,7 @@ Letters: N examples, C labels or choices, S tokens a row, T tokens of a row.
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from keras_albert.data.squad import read_answers, read_question_parts
 from keras_albert.data.tables import (
     Field,
     Table,
+    check_labels,
     label_index,
     read_choices,
     read_label,
@@ -109,11 +111,26 @@ class Task:
     """whether contexts of any length are read in windows; else the end of what
     is too long is cut off"""
 
-    def fields(self, columns: TableColumns, labelled: bool) -> dict[str, Field]:
-        """What is read of a file."""
+    def fields(
+        self,
+        columns: TableColumns,
+        labelled: bool,
+        names: tuple[str, ...] | None = None,
+    ) -> dict[str, Field]:
+        """What is read of a file.
+
+        Args:
+            columns: where it stands.
+            labelled: whether the target is read, too.
+            names: what the labels may be; None: anything.
+        """
+        if not labelled:
+            return self.inputs(columns)
+        read = self.label
+        if names and self.target == LABEL:
+            read = _known(read, names)
         column = getattr(columns, self.target)
-        label = {self.target: Field(column, self.label)} if labelled else {}
-        return self.inputs(columns) | label
+        return self.inputs(columns) | {self.target: Field(column, read)}
 
     def read(
         self,
@@ -121,9 +138,10 @@ class Task:
         columns: TableColumns,
         labelled: bool,
         skip_bad: bool = False,
+        names: tuple[str, ...] | None = None,
     ) -> Table:
-        """A whole file."""
-        fields = self.fields(columns, labelled)
+        """A whole file; see `fields`."""
+        fields = self.fields(columns, labelled, names)
         (table,) = self.parts(path, fields, skip_bad)
         return table
 
@@ -177,6 +195,15 @@ class Task:
             )
             values[f"{group}_{self.best}"] = part.values[self.best]
         return dataclasses.replace(found, values=values)
+
+
+def _known(read: Callable, names: tuple[str, ...]) -> Callable:
+    def read_known(value: object) -> object:
+        found = read(value)
+        check_labels([found] if isinstance(found, str) else found, names)
+        return found
+
+    return read_known
 
 
 def flat(outputs: Outputs, features: Features) -> tuple[np.ndarray, np.ndarray]:
@@ -402,11 +429,6 @@ def _word_features(tokenizer, table, names, length) -> Features:
         place = f"{table.path}:{table.lines[i]}"
         marks = np.zeros(len(words), "int32")
         if labels is not None:
-            if len(labels[i]) != len(words):
-                raise AlbertError(
-                    f"{place}: {len(words)} words, but {len(labels[i])} "
-                    "labels. Give each word one."
-                )
             lines = [table.lines[i]] * len(words)
             marks = label_index(labels[i], names, table.path, lines)
         try:
@@ -418,6 +440,15 @@ def _word_features(tokenizer, table, names, length) -> Features:
         rows.append(row)
         targets.append(target)
     return Features(rows, token_target=targets)
+
+
+def _one_label_a_word(row: dict, values: dict) -> dict:
+    words, labels = values["text"], values.get(LABEL)
+    if labels is not None and len(labels) != len(words):
+        raise AlbertError(
+            f"{len(words)} words, but {len(labels)} labels. Give each word one."
+        )
+    return values
 
 
 def _labelled(outputs, features) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -473,6 +504,7 @@ TOKENS = Task(
             np.concatenate([t[t >= 0] for t in features.token_target]),
         )
     ),
+    parts=functools.partial(read_parts, complete=_one_label_a_word),
 )
 
 
@@ -509,32 +541,28 @@ def _choice_features(tokenizer, table, names, length) -> Features:
     )
     target = None
     if LABEL in values:
-        target = np.array(
-            [
-                choice_index(label, choices, f"{table.path}:{line}")
-                for label, choices, line in zip(
-                    values[LABEL], values["choices"], table.lines, strict=True
-                )
-            ],
-            "int32",
-        )
+        target = np.array(values[LABEL], "int32")
     return Features(rows, target, choices=count)
 
 
-def choice_index(label: str | int, choices: Sequence[str], place: str) -> int:
+def _with_index(row: dict, values: dict) -> dict:
+    if LABEL not in values:
+        return values
+    return values | {LABEL: choice_index(values[LABEL], values["choices"])}
+
+
+def choice_index(label: str, choices: Sequence[str]) -> int:
     """A letter from A, a number from 0, or the choice itself -> its index.
 
     A choice that reads like the letter or number of another one counts as
-    itself. An int is the index already.
+    itself.
     """
-    if isinstance(label, int):
-        return label
     known = {letter: i for i, letter in enumerate(LETTERS[: len(choices)])}
     known |= {str(i): i for i in range(len(choices))}
     known |= {choice: i for i, choice in enumerate(choices)}
     if label not in known:
         raise AlbertError(
-            f"{place}: expected the right choice as a letter (A to "
+            "expected the right choice as a letter (A to "
             f"{LETTERS[len(choices) - 1]}), a number from 0 to "
             f"{len(choices) - 1}, or its text. Received: {label!r:.60}."
         )
@@ -560,6 +588,7 @@ CHOICE = dataclasses.replace(
     scores=lambda outputs, features, names: measure(
         ["accuracy"], features.target, np.stack(outputs).argmax(-1)
     ),
+    parts=functools.partial(read_parts, complete=_with_index),
     has_classes=False,
 )
 

@@ -1,12 +1,13 @@
 """Fine-tuning tasks: what is learned, what is said, how it is scored."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from keras_albert.config import AlbertError
+from keras_albert.config import AlbertError, TableColumns
 from keras_albert.data.features import Features
 from keras_albert.data.tables import Table
 from keras_albert.text.tokenizer import Tokenizer
@@ -74,13 +75,13 @@ def test_weights_that_balance_classes():
     ("label", "index"), [("B", 1), ("0", 0), ("a dog", 0), ("C", 2)]
 )
 def test_right_choice(label, index):
-    assert choice_index(label, ["a dog", "a fox", "hens"], "x:1") == index
+    assert choice_index(label, ["a dog", "a fox", "hens"]) == index
 
 
 @pytest.mark.parametrize("label", ["D", "3", "-1", "a cat", "b"])
 def test_no_such_choice(label):
-    with pytest.raises(AlbertError, match=r"x:1: .*A to C.*0 to 2.*Received"):
-        choice_index(label, ["a dog", "a fox", "hens"], "x:1")
+    with pytest.raises(AlbertError, match=r"A to C.*0 to 2.*Received"):
+        choice_index(label, ["a dog", "a fox", "hens"])
 
 
 def test_a_class(tokenizer):
@@ -131,7 +132,7 @@ def test_groups_are_scored_alone(tokenizer):
         tokenizer,
         text=["x", "y", "z"],
         choices=choices,
-        label=["A", "B", "A"],
+        label=[0, 1, 0],
     )
     part = chosen.take(np.array([2, 1]))
     assert part.target.tolist() == [0, 1]
@@ -236,8 +237,59 @@ def test_a_label_for_each_word(tokenizer):
     first, second = TASKS["tokens"].decode(outputs, examples, names)
     assert first["prediction"] == ["X"] + ["O"] * (len(starts) - 1)
     assert second["prediction"] == ["X"]
-    with pytest.raises(AlbertError, match="x:1: 2 words, but 1 labels"):
-        features("tokens", names, tokenizer, text=[["a", "b"]], label=[["O"]])
+
+
+BAD = [
+    (
+        "classification",
+        {"text": "a", "label": "yes"},
+        {"text": "a", "label": "perhaps"},
+        "unknown label 'perhaps'. Expected one of 'no', 'yes'",
+    ),
+    (
+        "multilabel",
+        {"text": "a", "label": ["no", "yes"]},
+        {"text": "a", "label": ["no", "perhaps"]},
+        "unknown label 'perhaps'",
+    ),
+    (
+        "tokens",
+        {"text": "a b", "label": "no yes"},
+        {"text": "a b", "label": "no"},
+        "2 words, but 1 labels",
+    ),
+    (
+        "tokens",
+        {"text": "a b", "label": "no yes"},
+        {"text": "a b", "label": "no perhaps"},
+        "unknown label 'perhaps'",
+    ),
+    (
+        "choice",
+        {"text": "a", "choices": ["x", "y"], "label": "B"},
+        {"text": "a", "choices": ["x", "y"], "label": "C"},
+        "A to B",
+    ),
+]
+
+
+@pytest.mark.parametrize(("task", "good", "bad", "message"), BAD)
+def test_rows_that_do_not_fit(tmp_path, task, good, bad, message):
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n".join(map(json.dumps, [good, bad, good])))
+    names = None if task == "choice" else ("no", "yes")
+    read = TASKS[task].read
+    with pytest.raises(AlbertError, match=rf"x\.jsonl:2: .*{message}") as error:
+        read(path, TableColumns(), True, names=names)
+    assert "--skip-bad" in str(error.value)
+    found = read(path, TableColumns(), True, skip_bad=True, names=names)
+    assert found.lines == [1, 3]
+    (fault,) = found.skipped
+    assert "x.jsonl:2: " in fault and message in fault
+    # Nothing is asked of a label that is not read.
+    assert len(read(path, TableColumns(), False)) == 3
+    if task == "choice":
+        assert found.values["label"] == [1, 1]
 
 
 def test_choices_of_unequal_number(tokenizer):
