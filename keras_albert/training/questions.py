@@ -214,7 +214,9 @@ def question_scores(
         threshold = _above(best, np.array([*against.values()]))
         asked = dataclasses.replace(asked, threshold=threshold)
     limit = limit_of(names, asked)
-    report = score_v2(asked.questions, texts, None if tuned else against, limit)
+    report = score_v2(asked.questions, texts, against, limit)
+    if tuned:
+        report = {k: v for k, v in report.items() if not k.startswith("best_")}
     if names:
         report["threshold"] = asked.threshold
     return _scores(report, [p.text(limit) for p in predictions])

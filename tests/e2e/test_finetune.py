@@ -9,6 +9,8 @@ import pytest
 from keras_albert import Predictor
 from keras_albert.cli import main
 from keras_albert.config import FINETUNE_TASKS, OWN_TASKS
+from keras_albert.data.squad import read_squad
+from keras_albert.data.squad_scores import score_v2
 from keras_albert.training.benchmarks import ALL_TASKS
 from keras_albert.training.tasks import TASKS
 
@@ -140,6 +142,64 @@ def test_learned_evaluated_predicted(
     }
     assert predictor.predict(texts, **more) == [r["prediction"] for r in rows]
     assert predictor.predict([], **{name: [] for name in more}) == []
+
+
+def test_questions_without_an_answer(folder, tmp_path, capsys):
+    """SQuAD 2.0's files: its head, a threshold, and what its scorer takes."""
+    rng = random.Random(0)
+    for part, count in (("train", EXAMPLES), ("dev", HELD_OUT)):
+        paragraphs = []
+        for i in range(count):
+            row = question(rng, may_be_impossible=True)
+            answers = [
+                {"text": text, "answer_start": row["context"].index(text)}
+                for text in row["answers"]
+            ]
+            item = {
+                "id": f"{part}{i}",
+                "question": row["question"],
+                "answers": answers,
+                "is_impossible": not answers,
+            }
+            paragraphs.append({"context": row["context"], "qas": [item]})
+        (tmp_path / f"{part}-v2.0.json").write_text(
+            json.dumps({"data": [{"paragraphs": paragraphs}]})
+        )
+    output, dev = tmp_path / "model", tmp_path / "dev-v2.0.json"
+    main(
+        ["finetune", "--model", str(folder / "pretrained")]
+        + ["--task=SQuAD-2.0", "--train", str(tmp_path), "--any-size"]
+        + ["--output", str(output), "--batch-size=8", "--epochs=10"]
+        + ["--learning-rate=0.003"]
+    )
+    report = json.loads((output / "report.json").read_text())
+    assert report["f1"] > max(60, report["baseline"] + 5), report
+    task = json.loads((output / "task.json").read_text())
+    assert task["reading"]["threshold"] == report["threshold"] != 0
+    assert task["labels"] == ["answer", "no answer"]
+    capsys.readouterr()
+    main(["evaluate", "--model", str(output), "--data", str(dev)])
+    assert f"f1 {report['f1']:.3f}, " in capsys.readouterr().out
+    files = {name: tmp_path / f"{name}.json" for name in ("best", "odds")}
+    answers = tmp_path / "answers.json"
+    main(
+        ["predict", "--model", str(output), "--data", str(dev)]
+        + ["--output", str(answers), "--n-best", str(files["best"])]
+        + ["--null-odds", str(files["odds"])]
+    )
+    texts = json.loads(answers.read_text())
+    best, odds = (json.loads(file.read_text()) for file in files.values())
+    questions = read_squad(dev)
+    assert list(texts) == list(odds) == list(best) == [q.id for q in questions]
+    scores = score_v2(questions, texts)
+    assert scores["f1"] == pytest.approx(report["f1"], abs=1e-3)
+    for name, text in texts.items():
+        refused = odds[name] > report["threshold"] or not best[name]
+        assert text == ("" if refused else best[name][0]["text"])
+    predictor = Predictor.load(output)
+    assert predictor.predict(
+        [q.context for q in questions], questions=[q.text for q in questions]
+    ) == list(texts.values())
 
 
 def test_the_best_model_is_kept_and_the_run_ends_early(folder, tmp_path):

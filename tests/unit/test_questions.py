@@ -1,0 +1,431 @@
+"""Questions from files to answers: what is read, learned, said and scored."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from keras_albert.config import (
+    AlbertError,
+    AnswerConfig,
+    FinetuneRun,
+    ReadingConfig,
+    TableColumns,
+    WindowConfig,
+    WindowOptions,
+)
+from keras_albert.data.features import training_dataset
+from keras_albert.data.squad import SQUAD, questions_of
+from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.benchmarks import ALL_TASKS, read_split
+from keras_albert.training.questions import (
+    NAMES,
+    NO_CANDIDATE,
+    predictions_of,
+    submitted,
+)
+from keras_albert.training.tasks import TASKS
+
+pytestmark = pytest.mark.any_backend
+
+CONTEXT = "The fox found two hens. My uncle sold the old barn."
+HENS = {"text": "two hens", "answer_start": 14}
+TASK = TASKS["qa"]
+COLUMNS = TableColumns()
+READING = ReadingConfig(
+    WindowConfig(sequence_length=40, stride=8, query_length=10),
+    AnswerConfig(n_best=5, answer_length=12),
+)
+
+
+def row(**changes):
+    found = {"question": "What?", "context": CONTEXT, "answers": [HENS]}
+    return {k: v for k, v in (found | changes).items() if v is not ...}
+
+
+def write(folder, *rows, name="my.jsonl"):
+    path = folder / name
+    path.write_text("\n".join(json.dumps(each) for each in rows))
+    return path
+
+
+def squad(folder, *items, context=CONTEXT, name="squad.json"):
+    items = [{"id": f"id{i}", **item} for i, item in enumerate(items)]
+    paragraphs = [{"context": context, "qas": items}]
+    path = folder / name
+    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    return path
+
+
+def read(path, labelled=True, skip_bad=False, columns=COLUMNS):
+    return TASK.read(path, columns, labelled, skip_bad)
+
+
+# Files.
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [HENS],
+        ["two hens"],
+        [{"text": "two hens"}],
+        [{"text": "two hens", "answer_start": None}],
+        {"text": ["two hens"], "answer_start": [14]},  # the Hub's SQuAD
+        "two hens",
+    ],
+)
+def test_answers_of_a_row(tmp_path, answers):
+    table = read(write(tmp_path, row(answers=answers, id=7)))
+    assert table.values["answers"] == [[("two hens", 14)]]
+    assert table.rows[0]["id"] == 7
+    (question,) = questions_of(table)
+    assert question.context[14:22] == question.answers[0].text
+    assert not question.is_impossible
+    assert TASK.names(table) is None
+
+
+@pytest.mark.parametrize("answers", [[], None, "", " "])
+def test_questions_without_an_answer(tmp_path, answers):
+    table = read(
+        write(tmp_path, row(), row(answers=answers, is_impossible=True))
+    )
+    assert table.values["answers"] == [[("two hens", 14)], []]
+    assert [q.is_impossible for q in questions_of(table)] == [False, True]
+    assert TASK.names(table) == NAMES
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"answers": ["cat"]}, "'cat' is not at character 0.*nowhere in the"),
+        (
+            {"answers": [HENS | {"answer_start": 15}]},
+            "'two hens' is not at character 15.*nearest place is 14",
+        ),
+        ({"answers": ["two", "o"]}, "'o' is more than once in the context"),
+        ({"answers": 3}, "in column `answers` must be a list of texts.*: 3"),
+        ({"answers": [" "]}, "an answer is empty"),
+        ({"answers": [{"answer_start": 3}]}, "no key `text`"),
+        ({"answers": [7]}, "expected an object. Received: 7"),
+        ({"answers": [HENS | {"answer_start": "x"}]}, "of type integer"),
+        (
+            {"answers": {"text": ["a"], "answer_start": []}},
+            "has 1 texts, but 0 places",
+        ),
+        ({"is_impossible": True}, "1 answers, but `is_impossible` is true"),
+        ({"answers": [], "is_impossible": False}, "0 answers, but"),
+        ({"is_impossible": "no"}, "must be of type true or false"),
+        ({"context": " "}, "the context in column `context` is empty"),
+        ({"question": ""}, "the question in column `question` is empty"),
+    ],
+)
+def test_bad_rows(tmp_path, changes, message):
+    path = write(tmp_path, row(), row(**changes))
+    with pytest.raises(AlbertError, match=rf"my.jsonl:2: .*{message}") as error:
+        read(path)
+    assert "--skip-bad" in str(error.value)
+    table = read(path, skip_bad=True)
+    assert len(table) == 1 and table.lines == [1]
+    assert len(table.skipped) == 1 and "my.jsonl:2: " in table.skipped[0]
+
+
+def test_bad_questions_of_squad_can_be_left_out(tmp_path):
+    path = squad(
+        tmp_path,
+        {"question": "Who?", "answers": [HENS | {"answer_start": 3}]},
+        {"question": "What?", "answers": [HENS]},
+    )
+    with pytest.raises(AlbertError, match=r"squad.json: question id0: .*--sk"):
+        read(path)
+    table = read(path, skip_bad=True)
+    assert table.rows == [{"id": "id1"}]
+    assert "squad.json: question id0: the answer" in table.skipped[0]
+    # To predict on, answers are not looked at.
+    table = read(path, labelled=False)
+    assert [r["id"] for r in table.rows] == ["id0", "id1"]
+    assert "answers" not in table.values
+
+
+@pytest.mark.parametrize("name", ["context", "question", "answers"])
+def test_missing_columns_are_named_with_their_option(tmp_path, name):
+    path = write(tmp_path, row(**{name: ...}))
+    with pytest.raises(AlbertError, match=f"column `{name}`.*--columns.{name}"):
+        read(path)
+
+
+def test_columns_of_other_names(tmp_path):
+    path = tmp_path / "my.tsv"
+    path.write_text(f"q\ttext\ta\nWhat?\t{CONTEXT}\ttwo hens\n")
+    columns = TableColumns(question="q", context="text", answers="a")
+    table = read(path, columns=columns)
+    assert table.values == {
+        "context": [CONTEXT],
+        "question": ["What?"],
+        "answers": [[("two hens", 14)]],
+    }
+
+
+@pytest.mark.parametrize("task", list(SQUAD))
+def test_published_files(tmp_path, task):
+    """Counted; `test` is not published, and other files have another task."""
+    items = {"question": "What?", "answers": [HENS]}
+    file, size = SQUAD[task]["dev"]
+    squad(tmp_path, items, items, name=file)
+    with pytest.raises(AlbertError, match=rf"{size:,} questions.*: 2\. .*any"):
+        read_split(task, tmp_path, "dev")
+    table = read_split(task, tmp_path, "dev", any_size=True)
+    assert len(table) == 2
+    # The head is the task's, whatever a small file has.
+    assert ALL_TASKS[task].names(table) == {"SQuAD-2.0": NAMES}.get(task)
+    with pytest.raises(AlbertError, match=r"train-.*: no such file.*--task qa"):
+        read_split(task, tmp_path, "train")
+    with pytest.raises(AlbertError, match="test split is not published"):
+        read_split(task, tmp_path, "test")
+
+
+# Windows.
+
+
+def test_windows_that_fit_short_models():
+    """As published at 384 and above, a third of a shorter window."""
+    assert WindowOptions().of(384) == WindowConfig(384, 128, 64)
+    assert WindowOptions().of(512) == WindowConfig(512, 128, 64)
+    assert WindowOptions().of(128) == WindowConfig(128, 42, 42)
+    assert WindowOptions(9, 5).of(128) == WindowConfig(128, 9, 5)
+    with pytest.raises(AlbertError, match="must be above `query_length`"):
+        WindowOptions(query_length=64).of(60)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_vocab):
+    return Tokenizer(tiny_vocab)
+
+
+def table_of(tmp_path, *rows, labelled=True):
+    return read(write(tmp_path, *rows), labelled)
+
+
+def features_of(tokenizer, table, names, threshold=0.0):
+    reading = ReadingConfig(READING.windows, READING.answers, threshold)
+    return TASK.examples(tokenizer, table, names, 40, reading)
+
+
+@pytest.fixture
+def asked(tmp_path, tokenizer):
+    """A question with an answer and one without, each in several windows."""
+    return table_of(tmp_path, row(), row(answers=[]))
+
+
+def test_targets(asked, tokenizer):
+    features = features_of(tokenizer, asked, NAMES)
+    windows = features.source.windows
+    assert features.count == 2 < len(features) == len(windows)
+    target = features.target
+    for i, window in enumerate(windows):
+        assert target["start"][i] == window.start
+        assert target["end"][i] == window.end
+        assert target["answer_class"][i] == [window.start == 0]
+    assert {w.question for w in windows if w.start} == {0}
+    assert 0 < target["answer_class"].sum() < len(windows)
+    (x, y, weight), *_ = training_dataset(
+        features, np.array([40]), batch_size=len(windows), seed=1, epochs=1
+    ).as_numpy_iterator()
+    assert x["token_ids"].shape == (len(windows), 40)
+    np.testing.assert_array_equal(x["start_positions"], y["start"])
+    assert set(y) == {"start", "end", "answer_class"}
+    assert weight.tolist() == [1] * len(windows)
+    x, _, _ = features.batch(np.arange(2), 2, 40)
+    assert "start_positions" not in x, "the beam finds it"
+    features = features_of(tokenizer, asked, None)
+    assert set(features.target) == {"start", "end"}
+    x, _, _ = features.training_batch(np.arange(2), 2, 40)
+    assert "start_positions" not in x
+
+
+def test_an_answer_that_the_vocabulary_drops(tmp_path, tokenizer):
+    """Not learned as "no answer", but predicted and scored."""
+    context = "A dog. \ufeff"
+    table = table_of(tmp_path, row(), row(context=context, answers=["\ufeff"]))
+    features = features_of(tokenizer, table, NAMES)
+    lost = [window.question == 1 for window in features.source.windows]
+    assert features.weight.tolist() == [1.0 - each for each in lost]
+    assert features.count == 2 and sum(lost) == 1
+
+
+# Answers.
+
+
+def beam(features, spans, against):
+    """Outputs that are sure of a span in one window of each question.
+
+    Args:
+        spans: the text of each question's answer; None: nowhere.
+        against: logit of "no answer" of all windows of a question.
+    """
+    outputs = []
+    for window in features.source.windows:
+        found = spans[window.question]
+        start = end = 0
+        if found:
+            context = features.source.questions[window.question].context
+            place = context.index(found)
+            firsts = np.flatnonzero(window.ends > place)
+            lasts = np.flatnonzero(window.starts < place + len(found))
+            if len(firsts) and len(lasts) and window.starts[0] <= place:
+                start = firsts[0] + window.context_start
+                end = lasts[-1] + window.context_start
+        outputs.append(
+            {
+                "start_top_log_probs": np.array([-0.5]),
+                "start_top_index": np.array([start]),
+                "end_top_log_probs": np.array([[-0.25]]),
+                "end_top_index": np.array([[end]]),
+                "answer_class": np.array([against[window.question]]),
+            }
+        )
+    return outputs
+
+
+def test_answers_and_refusals(asked, tokenizer):
+    outputs_of = {"refused": [-1.0, 0.5], "answered": [-1.0, -2.0]}
+    features = features_of(tokenizer, asked, NAMES)
+    for what, against in outputs_of.items():
+        outputs = beam(features, ["two hens", "fox"], against)
+        first, second = TASK.decode(outputs, features, NAMES)
+        assert first == {
+            "prediction": "two hens",
+            "score": 1.0,
+            "start": 14,
+            "end": 22,
+        }
+        if what == "refused":
+            assert second == {
+                "prediction": "",
+                "score": pytest.approx(1 / (1 + math.exp(-0.5)), abs=1e-6),
+                "start": None,
+                "end": None,
+            }
+        else:
+            assert second["prediction"] == "fox"
+            assert CONTEXT[second["start"] : second["end"]] == "fox"
+    # A higher threshold, as one that was tuned, lets the answer stand.
+    features = features_of(tokenizer, asked, NAMES, threshold=0.6)
+    outputs = beam(features, ["two hens", "fox"], outputs_of["refused"])
+    assert TASK.decode(outputs, features, NAMES)[1]["prediction"] == "fox"
+
+
+def test_scores_with_the_best_threshold_then_with_it(tmp_path, tokenizer):
+    """Three with an answer (right, right, wrong), and one without.
+
+    Against an answer speak -2, 0.25, 3 and 1: refusing the last two is best.
+    """
+    table = table_of(
+        tmp_path, row(), row(), row(answers=["old barn"]), row(answers=[])
+    )
+    features = features_of(tokenizer, table, NAMES, threshold=None)
+    outputs = beam(
+        features,
+        ["two hens", "two hens", "fox", "fox"],
+        [-2.0, 0.25, 3.0, 1.0],
+    )
+    tuned = TASK.measure(outputs, features, NAMES)
+    assert tuned.values == {
+        "exact": 75.0,
+        "f1": 75.0,
+        "HasAns_exact": pytest.approx(200 / 3),
+        "HasAns_f1": pytest.approx(200 / 3),
+        "NoAns_exact": 100.0,
+        "NoAns_f1": 100.0,
+        "threshold": (0.25 + 1) / 2,
+    }
+    assert TASK.guess(features) == 25.0
+    stored = features_of(tokenizer, table, NAMES, tuned.values["threshold"])
+    again = TASK.measure(outputs, stored, NAMES).values
+    assert tuned.values.items() <= again.items()
+    assert again["best_f1"] == 75.0
+    zero = features_of(tokenizer, table, NAMES, threshold=0.0)
+    assert TASK.measure(outputs, zero, NAMES).values["f1"] == 50.0
+
+
+def test_a_model_that_refuses_all(asked, tokenizer):
+    features = features_of(tokenizer, asked, NAMES, threshold=-9.0)
+    outputs = beam(features, ["two hens", "fox"], [-1.0, -2.0])
+    scores = TASK.measure(outputs, features, NAMES)
+    assert scores.values["f1"] == 50.0 == TASK.guess(features)
+    assert "every question is answered with ''" in scores.remarks[0]
+    assert "--learning-rate" in scores.remarks[0]
+
+
+def logits(features, text):
+    """Outputs of the other head; in the padding stand the highest logits."""
+    outputs = []
+    for window in features.source.windows:
+        start, end = np.zeros((2, 48))
+        start[len(window.token_ids) :] = end[len(window.token_ids) :] = 99
+        place = CONTEXT.index(text)
+        first = np.flatnonzero(window.ends > place)
+        last = np.flatnonzero(window.starts < place + len(text))
+        if len(first) and len(last) and window.starts[0] <= place:
+            start[first[0] + window.context_start] = 9
+            end[last[-1] + window.context_start] = 9
+        outputs.append({"start": start, "end": end})
+    return outputs
+
+
+def test_the_other_head_always_answers(tmp_path, asked, tokenizer):
+    table = table_of(tmp_path, row(), row(answers=["old barn"]))
+    features = features_of(tokenizer, table, None, threshold=None)
+    scores = TASK.measure(logits(features, "two hens"), features, None)
+    assert scores.values == {"exact_match": 50.0, "f1": 50.0}
+    assert "answered with 'two hens'" in scores.remarks[0]
+    assert TASK.guess(features) is None
+    # Of questions without an answer it gets none right.
+    features = features_of(tokenizer, asked, None, threshold=None)
+    scores = TASK.measure(logits(features, "two hens"), features, None)
+    assert scores.values["f1"] == scores.values["HasAns_f1"] / 2 == 50.0
+    assert "threshold" not in scores.values
+
+
+def test_what_the_scorers_take(tmp_path, asked, tokenizer):
+    features = features_of(tokenizer, asked, NAMES)
+    outputs = beam(features, ["two hens", None], [-1.0, 0.5])
+    texts, candidates, against = submitted(outputs, features, NAMES, ["a", "b"])
+    assert texts == {"a": "two hens", "b": ""}
+    assert against == {"a": -1.0, "b": NO_CANDIDATE}
+    assert candidates["b"] == []
+    assert candidates["a"] == [
+        {
+            "text": "two hens",
+            "probability": 1.0,
+            "start_log_prob": -0.5,
+            "end_log_prob": -0.25,
+        }
+    ]
+    json.dumps([texts, candidates, against], allow_nan=False)
+    assert predictions_of(outputs, features)[1].no_answer == math.inf
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"windows": WindowOptions(stride=9)}, "`windows` are for qa, SQuAD"),
+        ({"answers": AnswerConfig(n_best=9)}, "`answers` are for qa, SQuAD-1"),
+    ],
+)
+def test_options_of_other_tasks(tmp_path, settings, message):
+    files = {"model": "m", "train": tmp_path, "output": tmp_path}
+    FinetuneRun(**files, task="qa", **settings)
+    with pytest.raises(AlbertError, match=message):
+        FinetuneRun(**files, **settings)
+
+
+def test_settings_come_back():
+    from dataclasses import asdict
+
+    stored = json.loads(json.dumps(asdict(READING)))
+    assert ReadingConfig.from_dict(stored) == READING
