@@ -426,10 +426,12 @@ class Predictor:
             if stopped():
                 break
             x, _, _ = features.batch(chosen, batch_size, length)
-            logits = self.model.predict_on_batch(x)
+            logits = keras.tree.map_structure(
+                np.asarray, self.model.predict_on_batch(x)
+            )
             for row, place in enumerate(chosen):
                 outputs[place] = keras.tree.map_structure(
-                    lambda values, row=row: np.asarray(values)[row], logits
+                    lambda values, row=row: values[row], logits
                 )
                 if features.token_target is not None:
                     tokens, _ = features.rows[place]
