@@ -24,6 +24,7 @@ from typing import NoReturn
 from keras_albert.config import AlbertError, check_choice
 from keras_albert.data.tables import Field, Table, read_parts
 from keras_albert.text.files import check_files, decode_line
+from keras_albert.text.normalization import to_text
 
 SQUAD_EXTENSION = ".json"
 # Published files, with their questions (TFDS's catalog, which counts them).
@@ -372,12 +373,21 @@ def questions_of(table: Table) -> list[Question]:
     answers = values.get("answers", [[]] * len(table))
     return [
         Question(
-            str(number), text, context, tuple(Answer(*a) for a in own), not own
+            str(number),
+            _text(text),
+            _text(context),
+            tuple(Answer(*answer) for answer in own),
+            not own,
         )
         for number, (text, context, own) in enumerate(
             zip(values["question"], values["context"], answers, strict=True)
         )
     ]
+
+
+def _text(value: str | bytes) -> str:
+    """A str as it is, since places in it are counted."""
+    return value if isinstance(value, str) else to_text(value)
 
 
 def read_squad_split(

@@ -79,7 +79,7 @@ def question_features(
     names: tuple[str, str] | None,
     reading: ReadingConfig,
 ) -> Features:
-    """The windows of all questions, one example each."""
+    """`Task.features`: the windows of all questions, one example each."""
     questions = questions_of(table)
     windows = make_windows(tokenizer, questions, reading.windows)
     rows = [(window.token_ids, window.context_start) for window in windows]

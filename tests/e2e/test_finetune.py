@@ -2,11 +2,13 @@
 
 import json
 import random
+import signal
 
 import numpy as np
 import pytest
+from small import signalled
 
-from keras_albert import Predictor
+from keras_albert import Predictor, load
 from keras_albert.cli import main
 from keras_albert.config import FINETUNE_TASKS, OWN_TASKS
 from keras_albert.data.squad import read_squad
@@ -144,8 +146,10 @@ def test_learned_evaluated_predicted(
     assert predictor.predict([], **{name: [] for name in more}) == []
 
 
-def test_questions_without_an_answer(folder, tmp_path, capsys):
-    """SQuAD 2.0's files: its head, a threshold, and what its scorer takes."""
+@pytest.fixture(scope="module")
+def squad(tmp_path_factory):
+    """Small files of SQuAD 2.0."""
+    folder = tmp_path_factory.mktemp("squad")
     rng = random.Random(0)
     for part, count in (("train", EXAMPLES), ("dev", HELD_OUT)):
         paragraphs = []
@@ -162,16 +166,25 @@ def test_questions_without_an_answer(folder, tmp_path, capsys):
                 "is_impossible": not answers,
             }
             paragraphs.append({"context": row["context"], "qas": [item]})
-        (tmp_path / f"{part}-v2.0.json").write_text(
+        (folder / f"{part}-v2.0.json").write_text(
             json.dumps({"data": [{"paragraphs": paragraphs}]})
         )
-    output, dev = tmp_path / "model", tmp_path / "dev-v2.0.json"
+    return folder
+
+
+def finetune_on_squad(folder, squad, output, *options):
     main(
         ["finetune", "--model", str(folder / "pretrained")]
-        + ["--task=SQuAD-2.0", "--train", str(tmp_path), "--any-size"]
-        + ["--output", str(output), "--batch-size=8", "--epochs=10"]
-        + ["--learning-rate=0.003"]
+        + ["--task=SQuAD-2.0", "--train", str(squad), "--any-size"]
+        + ["--output", str(output), "--batch-size=8"]
+        + ["--learning-rate=0.003", *options]
     )
+
+
+def test_questions_without_an_answer(folder, squad, tmp_path, capsys):
+    """SQuAD 2.0's files: its head, a threshold, and what its scorer takes."""
+    output, dev = tmp_path / "model", squad / "dev-v2.0.json"
+    finetune_on_squad(folder, squad, output, "--epochs=10")
     report = json.loads((output / "report.json").read_text())
     assert report["f1"] > max(60, report["baseline"] + 5), report
     task = json.loads((output / "task.json").read_text())
@@ -200,6 +213,23 @@ def test_questions_without_an_answer(folder, tmp_path, capsys):
     assert predictor.predict(
         [q.context for q in questions], questions=[q.text for q in questions]
     ) == list(texts.values())
+
+
+def test_a_run_on_questions_goes_on(folder, squad, tmp_path):
+    """Interrupted between two evaluations, it ends as if it had not been."""
+    outputs = tmp_path / "whole", tmp_path / "interrupted"
+    options = "--steps=6", "--validate-every=4"
+    finetune_on_squad(folder, squad, outputs[0], *options)
+    with signalled(signal.SIGINT, step=2), pytest.raises(SystemExit):
+        finetune_on_squad(folder, squad, outputs[1], *options)
+    assert not (outputs[1] / "report.json").exists()
+    finetune_on_squad(folder, squad, outputs[1], *options)
+    reports = [(each / "report.json").read_text() for each in outputs]
+    assert reports[0] == reports[1]
+    for a, b in zip(
+        *(load(each).get_weights() for each in outputs), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_the_best_model_is_kept_and_the_run_ends_early(folder, tmp_path):

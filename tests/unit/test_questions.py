@@ -1,7 +1,9 @@
 """Questions from files to answers: what is read, learned, said and scored."""
 
+import dataclasses
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from keras_albert.config import (
     AlbertError,
     AnswerConfig,
     FinetuneRun,
+    PredictRun,
     ReadingConfig,
     TableColumns,
     WindowConfig,
@@ -17,8 +20,10 @@ from keras_albert.config import (
 )
 from keras_albert.data.features import training_dataset
 from keras_albert.data.squad import SQUAD, questions_of
+from keras_albert.data.tables import Table
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.benchmarks import ALL_TASKS, read_split
+from keras_albert.training.predict import predict
 from keras_albert.training.questions import (
     NAMES,
     NO_CANDIDATE,
@@ -254,6 +259,14 @@ def test_an_answer_that_the_vocabulary_drops(tmp_path, tokenizer):
     assert features.count == 2 and sum(lost) == 1
 
 
+def test_what_is_no_text(tokenizer):
+    for name in ("context", "question"):
+        values = {"context": ["a"], "question": ["b"]} | {name: [None]}
+        table = Table(Path("texts"), values, [{}], [1])
+        with pytest.raises(AlbertError, match="None"):
+            features_of(tokenizer, table, None)
+
+
 # Answers.
 
 
@@ -424,8 +437,12 @@ def test_options_of_other_tasks(tmp_path, settings, message):
         FinetuneRun(**files, **settings)
 
 
-def test_settings_come_back():
-    from dataclasses import asdict
+def test_files_of_squad_alone(tmp_path):
+    run = PredictRun(tmp_path, tmp_path / "a.jsonl", n_best=tmp_path / "b")
+    with pytest.raises(AlbertError, match="`n_best` and `null_odds` are for"):
+        predict(run)
 
-    stored = json.loads(json.dumps(asdict(READING)))
+
+def test_settings_come_back():
+    stored = json.loads(json.dumps(dataclasses.asdict(READING)))
     assert ReadingConfig.from_dict(stored) == READING

@@ -1,13 +1,17 @@
 """Windows through both models, and answers from what they give."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from scipy import special
 from small import TEXT_CONFIG, numpy, randomize
 
-from keras_albert.config import AnswerConfig, WindowConfig
+from keras_albert.config import AnswerConfig, ReadingConfig, WindowConfig
 from keras_albert.data.answers import decode_beam, decode_logits
 from keras_albert.data.features import Features
 from keras_albert.data.squad import Answer, Question
+from keras_albert.data.tables import Table
 from keras_albert.data.windows import make_windows
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.question_answering import (
@@ -16,6 +20,9 @@ from keras_albert.modeling.question_answering import (
     _answerable,
 )
 from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.finetune import compile_for
+from keras_albert.training.questions import NAMES
+from keras_albert.training.tasks import TASKS
 
 LENGTH = 32
 CONFIG = AnswerConfig(n_best=4, answer_length=7)
@@ -67,6 +74,37 @@ def expected(questions, windows, spans):
         ranked = sorted(best, key=best.get, reverse=True)
         texts.append(ranked[: CONFIG.n_best])
     return texts
+
+
+@pytest.mark.parametrize("names", [None, NAMES])
+def test_the_loss_is_the_reference_s(tiny_vocab, questions, names):
+    """Half of each cross-entropy, of the rows that count."""
+    values = {
+        "context": [question.context for question in questions],
+        "question": [question.text for question in questions],
+        "answers": [[("My uncle", 37)], []],
+    }
+    table = Table(Path("x"), values, [{}] * 2, [1, 2])
+    reading = ReadingConfig(WindowConfig(LENGTH, 9, 5), CONFIG)
+    features = TASKS["qa"].examples(
+        Tokenizer(tiny_vocab), table, names, LENGTH, reading
+    )
+    count = len(features)
+    x, y, weight = features.training_batch(np.arange(count), count + 1, LENGTH)
+    model = randomize(TASKS["qa"].head(AlbertBackbone(TEXT_CONFIG), names, 0.1))
+    compile_for("qa", model, "sgd", names)
+    loss = model.evaluate(x, y, sample_weight=weight, verbose=0)[0]
+    outputs = {name: numpy(values) for name, values in model(x).items()}
+    rows = np.arange(count)
+    expected = 0.0
+    for name in ("start", "end"):
+        log_odds = special.log_softmax(outputs[name].astype("float64"), -1)
+        expected -= log_odds[rows, y[name][:count]].mean() / 2
+    if names:
+        signs = 1 - 2 * y["answer_class"][:count]
+        logits = outputs["answer_class"][:count].astype("float64")
+        expected += np.log1p(np.exp(signs * logits)).mean() / 2
+    assert loss == pytest.approx(expected, rel=1e-5)
 
 
 def texts_of(predictions):
