@@ -319,7 +319,7 @@ def _reading(run: FinetuneRun, length: int, names) -> ReadingConfig | None:
 
     A model that knows of questions without an answer gets a threshold.
     """
-    if not ALL_TASKS[run.task].reads_windows:
+    if run.task not in READING_TASKS:
         return None
     reading = ReadingConfig(run.windows.of(length), run.answers)
     return reading if names else dataclasses.replace(reading, threshold=None)
@@ -501,7 +501,7 @@ def _describe(
         + (f"; {cut:,} are longer than {length} tokens and cut" if cut else ""),
         flush=True,
     )
-    if ALL_TASKS[run.task].reads_windows:
+    if examples.source is not None:
         lost = 0 if examples.weight is None else (examples.weight == 0).sum()
         why = f"; {lost:,} have an answer without pieces" if lost else ""
         print(f"read in {len(examples):,} windows of {length} tokens{why}")

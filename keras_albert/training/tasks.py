@@ -107,9 +107,6 @@ class Task:
     """the field of what is to be learned; TableColumns has its column"""
     parts: Callable[..., Iterator[Table]] = read_parts
     """reads a file, with the arguments of `read_parts`"""
-    reads_windows: bool = False
-    """whether contexts of any length are read in windows; else the end of what
-    is too long is cut off"""
 
     def fields(
         self,
@@ -160,7 +157,8 @@ class Task:
             table: the examples.
             names: labels in the order of the logits.
             length: of the longest row, in tokens.
-            reading: given where the task `reads_windows`, of that length.
+            reading: how contexts are read, in windows of that length, where
+                the task has any.
         """
         found = self.features(tokenizer, table, names, reading or length)
         return dataclasses.replace(found, groups=table.groups)
@@ -172,7 +170,7 @@ class Task:
         names: tuple[str, ...] | None,
     ) -> dict[str, float]:
         """{"loss": of all examples}; nothing where the outputs are answers."""
-        if self.reads_windows:
+        if features.source is not None:
             return {}
         logits, target = flat(outputs, features)
         loss = self.loss(names)(target, logits)
@@ -610,7 +608,6 @@ QUESTIONS = Task(
     constant='"no answer"',
     target=ANSWERS,
     parts=read_question_parts,
-    reads_windows=True,
 )
 
 

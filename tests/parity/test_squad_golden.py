@@ -11,12 +11,20 @@ import json
 import numpy as np
 import pytest
 
-from keras_albert.config import AnswerConfig, WindowConfig
+from keras_albert.config import (
+    AnswerConfig,
+    ReadingConfig,
+    TableColumns,
+    WindowConfig,
+)
 from keras_albert.data.answers import decode_logits
 from keras_albert.data.squad import read_squad
 from keras_albert.data.squad_scores import score_v1, score_v2
 from keras_albert.data.windows import make_windows
 from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.benchmarks import read_split
+from keras_albert.training.questions import NAMES
+from keras_albert.training.tasks import TASKS
 
 pytestmark = pytest.mark.any_backend
 
@@ -191,3 +199,28 @@ def test_squad_2_file(data_folder, tokenizer):
         assert report[name] == 100
     assert report["best_f1_thresh"] == 0
     assert score_v2(questions, texts)["NoAns_exact"] == 0
+
+
+def test_published_files_as_tasks(data_folder, tokenizer):
+    """Counted; every answer is learned, and of 2.0 that there is none."""
+    table = read_split("SQuAD-1.1", data_folder / "squad", "dev")
+    assert len(table) == 10_570
+    task = TASKS["qa"]
+    assert task.names(table) is None
+    path = data_folder / "squad" / "train-v2.0.head.json"
+    table = task.read(path, TableColumns(), labelled=True)
+    assert task.names(table) == NAMES
+    reading = ReadingConfig(WindowConfig(), AnswerConfig())
+    features = task.examples(tokenizer, table, NAMES, 384, reading)
+    assert features.count == 4_719 and features.weight is None
+    assert features.lengths.max() <= 384
+    answered = {
+        window.question
+        for window, none in zip(
+            features.source.windows,
+            features.target["answer_class"][:, 0],
+            strict=True,
+        )
+        if not none
+    }
+    assert len(answered) == 4_719 - 348
