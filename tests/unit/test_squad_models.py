@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import special
-from small import TEXT_CONFIG, numpy, randomize
+from small import TEXT_CONFIG, numpy, randomize, randomized
 
 from keras_albert.config import AnswerConfig, ReadingConfig, WindowConfig
 from keras_albert.data.answers import decode_beam, decode_logits
@@ -122,7 +122,7 @@ def test_what_the_model_masks(windows, inputs):
 
 
 def test_answers_of_logits(questions, windows, inputs):
-    model = randomize(AlbertForQuestionAnswering(AlbertBackbone(TEXT_CONFIG)))
+    model = randomized(AlbertForQuestionAnswering(AlbertBackbone(TEXT_CONFIG)))
     outputs = {name: numpy(x) for name, x in model(inputs).items()}
     start, end = (
         [
@@ -149,7 +149,9 @@ def test_answers_of_logits(questions, windows, inputs):
 
 
 def test_answers_of_the_beam(questions, windows, inputs):
-    model = randomize(AlbertForQuestionAnsweringV2(AlbertBackbone(TEXT_CONFIG)))
+    model = randomized(
+        AlbertForQuestionAnsweringV2(AlbertBackbone(TEXT_CONFIG))
+    )
     outputs = {name: numpy(x) for name, x in model(inputs).items()}
     predictions = decode_beam(questions, windows, outputs, CONFIG)
     spans = [
