@@ -18,6 +18,7 @@ import keras
 import numpy as np
 import pytest
 import sentencepiece
+from scipy import stats
 from small import signalled
 
 from keras_albert import (
@@ -27,6 +28,7 @@ from keras_albert import (
 )
 from keras_albert.cli import main
 from keras_albert.config import AlbertConfig, AlbertError, EvaluateRun
+from keras_albert.data.shards import ShardSet
 from keras_albert.training.evaluate import evaluate
 from keras_albert.training.folders import ModelFolder
 
@@ -104,8 +106,11 @@ def test_pretraining_report(road):
     report = json.loads((road / "pre" / "report.json").read_text())
     held_out = report["held_out"]
     assert report["examples_seen"] == 240 * 8
-    assert held_out["mlm_accuracy"] > held_out["mlm_baseline"] > 0
-    assert held_out["mlm_loss"] < math.log(CONFIG.vocab_size)
+    assert held_out["mlm_accuracy"] > 0 and held_out["mlm_baseline"] > 0
+    # Better than knowing how frequent each piece is on these very texts.
+    shards = ShardSet.open(road / "shards-held").shards
+    counts = np.bincount(np.concatenate([each.tokens for each in shards]))
+    assert held_out["mlm_loss"] < stats.entropy(counts)
     assert 0.5 <= held_out["sop_baseline"] < 0.6
     with open(road / "pre" / "log.csv") as file:
         log = list(csv.DictReader(file))
