@@ -633,6 +633,7 @@ def test_bad_input(road, case, capsys):
     assert after == before
 
 
+@pytest.mark.any_backend
 def test_loss_that_is_not_finite(road, capsys):
     with pytest.raises(SystemExit) as stop:
         main(

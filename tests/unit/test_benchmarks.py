@@ -92,6 +92,7 @@ def test_a_peer_that_is_not_there_is_named(tmp_path):
     assert "pip install keras-hub" in done.stdout
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("mode", ["forward", "train"])
 def test_other_work_is_refused(benchmarks, mode):
     from sides import make_side

@@ -185,6 +185,7 @@ def test_adapters_are_merged_for_finetuning(tmp_path, masked_lm):
         assert np.allclose(value, merged[name], atol=1e-6)
 
 
+@pytest.mark.any_backend
 def test_int8_is_refused_before_anything_is_written(
     tmp_path, masked_lm, capsys
 ):
