@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -104,7 +105,9 @@ class Processes:
         print(request, file=self.server.stdin, flush=True)
         pid = int(self.server.stdout.readline())
         while until and not until(pid):
-            time.sleep(0.01)
+            ended, _, _ = select.select([self.server.stdout], [], [], 0.01)
+            if ended:
+                break
         status = int(self.server.stdout.readline())
         return status, printed.read_text() if printed.exists() else ""
 
