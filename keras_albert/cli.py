@@ -206,6 +206,13 @@ def _recipe_options(command: str, name: str, given: list[str]) -> list[str]:
         )
     settings = dataclasses.asdict(RECIPES[name])
     del settings["start"]  # a model, see `finetune --model`
+    # Another length of the run keeps the share of the warm-up.
+    options = {option.partition("=")[0] for option in given}
+    if not options.isdisjoint({"--steps", "--epochs", "--warmup-share"}):
+        steps, warmup_steps = settings["steps"], settings.pop("warmup_steps")
+        settings["warmup_share"] = warmup_steps / steps
+    if "--epochs" in options:
+        del settings["steps"]
     return [
         f"--{key.replace('_', '-')}={value}" for key, value in settings.items()
     ]

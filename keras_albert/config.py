@@ -856,6 +856,9 @@ class FinetuneRun:
     patience: int | None = None
     """evaluations without a better model after which to stop; all of them when
     not given"""
+    checkpoint_every: int | None = None
+    """steps between two checkpoints, from which an interrupted run goes on; as
+    --validate-every when not given"""
     class_weights: bool = False
     """weigh examples so that each label counts the same in all"""
     skip_bad: bool = False
@@ -894,7 +897,8 @@ class FinetuneRun:
     """of the classifier's weights, the order of examples and dropout"""
     seeds: int = 1
     """runs, one after another, with this many seeds from --seed on, each in a
-    folder of its own in OUTPUT; the report has their median and spread"""
+    folder of its own in OUTPUT; the report has their median, as the paper's
+    (of 5 runs, 4.1), and spread"""
     precision: Literal[PRECISIONS] = PRECISIONS[0]
     """what the model computes in; weights, logits and losses stay float32"""
     remat: bool = False
@@ -910,7 +914,13 @@ class FinetuneRun:
             check_positive(name, getattr(self, name))
         for name in ("class_weights", "skip_bad", "any_size", "from_scratch"):
             check_flag(name, getattr(self, name))
-        for name in ("patience", "sequence_length", "steps", "validate_every"):
+        for name in (
+            "patience",
+            "sequence_length",
+            "steps",
+            "validate_every",
+            "checkpoint_every",
+        ):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
         check_choice("task", self.task, FINETUNE_TASKS)
@@ -993,10 +1003,10 @@ class PredictRun:
     """JSONL file to write, standard output when not given; for SQuAD's JSON
     the file that the official scorer takes; for the folder of GLUE the folder
     of the files to submit"""
-    n_best: Path | None = None
+    n_best_output: Path | None = None
     """file for the best answers to each question of SQuAD's JSON, with their
     probabilities (the reference's nbest_predictions.json)"""
-    null_odds: Path | None = None
+    null_odds_output: Path | None = None
     """file for how much speaks against an answer to each question of SQuAD's
     JSON (the reference's null_odds.json)"""
     batch_size: int = FinetuneRun.batch_size

@@ -17,6 +17,8 @@ from keras_albert.data.tables import Table
 from keras_albert.text.files import check_files, decode_line
 
 SPLITS = ("train", "dev", "test")
+# Questions (Lai et al. 2017, Table 2).
+RACE_SIZES = {"train": 87_866, "dev": 4_887, "test": 4_934}
 LEVELS = ("middle", "high")  # schools, in the reference's order
 ANSWERS = "ABCD"
 ALL_PASSAGES = "all.txt"

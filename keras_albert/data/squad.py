@@ -226,12 +226,17 @@ def _located(text: str, start: int, context: str) -> Answer:
 def _found(text: str, context: str) -> Answer:
     """An answer, which must be in the context once."""
     places = list(itertools.islice(_occurrences(text, context), 2))
+    if not places:
+        raise AlbertError(
+            f"the answer {text!r:.60} is nowhere in the context. Correct it or "
+            "remove the question."
+        )
     if len(places) == 2 and text.strip():
         raise AlbertError(
             f"the answer {text!r:.60} is more than once in the context. Give "
             'it as {"text": ..., "answer_start": its first character}.'
         )
-    return _located(text, places[0] if places else 0, context)
+    return _located(text, places[0], context)
 
 
 def _occurrences(text: str, context: str) -> Iterator[int]:

@@ -254,7 +254,9 @@ def read_words(value: object) -> list[str]:
 
 def read_choices(value: object) -> list[str]:
     """Two or more texts to choose from: a list, or a text with "|" between."""
-    choices = value.split("|") if isinstance(value, str) else value
+    choices = value
+    if isinstance(value, str):
+        choices = [choice.strip() for choice in value.split("|")]
     if not isinstance(choices, list) or len(choices) < 2:
         raise AlbertError(
             'must be a list of two or more texts, or a text such as "a|b". '

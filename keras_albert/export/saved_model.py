@@ -13,8 +13,10 @@ from keras_albert.config import (
     ExportRun,
 )
 from keras_albert.storage import check_free, written_whole
+from keras_albert.training.benchmarks import ALL_TASKS
 from keras_albert.training.distribution import traces_for_tensorflow
 from keras_albert.training.folders import ModelFolder, Predictor
+from keras_albert.training.tasks import PAIR
 
 
 def export(run: ExportRun) -> None:
@@ -58,7 +60,7 @@ def _export_in_worker(run: ExportRun) -> None:
 def _export_here(run: ExportRun) -> None:
     loaded = ModelFolder.load(run.model)
     classifier = Predictor.of(loaded)
-    if classifier.task != "classification":
+    if not ALL_TASKS[classifier.task].has_classes:
         raise AlbertError(
             f"{run.model} was trained for {classifier.task}: only a "
             "classifier can be exported yet."
@@ -100,7 +102,7 @@ def _export_here(run: ExportRun) -> None:
         ids = tokenizer(text), tokenizer(pair)
         return answer(tokenizer.pack(*ids, classifier.sequence_length))
 
-    if classifier.columns.pair:
+    if PAIR in ALL_TASKS[classifier.task].inputs(classifier.columns):
         serve, signature = serve_pair, [strings("text"), strings("pair")]
     else:
         serve, signature = serve_text, [strings("text")]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_albert.config import AlbertError
+from keras_albert.config import UNK_ID
 from keras_albert.text.tokenizer import Tokenizer, check_texts
 
 LINES_AT_ONCE = 2_000  # tokenized together: long enough to be fast
@@ -45,18 +45,12 @@ def word_row(
 
     Returns:
         the row; and where each word begins that is not cut off.
-
-    Raises:
-        AlbertError: a word has no piece.
     """
     ids, starts = [], []
-    for word, pieces in zip(words, tokenizer.encode_batch(words), strict=True):
-        if not pieces:
-            raise AlbertError(
-                f"the word {word!r} has no piece of text. Leave it out."
-            )
+    for pieces in tokenizer.encode_batch(words):
         starts.append(len(ids) + 1)  # after [CLS]
-        ids += pieces
+        # A word of nothing but dropped characters has a label all the same.
+        ids += pieces or [UNK_ID]
     row = _row(tokenizer, ids, None, longest)
     return row, [start for start in starts if start < len(row[0]) - 1]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_albert.config import AlbertError, TableColumns
 from keras_albert.data.glue import GLUE, read_glue, write_submission
-from keras_albert.data.race import read_race
+from keras_albert.data.race import RACE_SIZES, read_race
 from keras_albert.data.squad import SQUAD, read_squad_split
 from keras_albert.data.tables import Table
 from keras_albert.training.metrics import measure
@@ -104,7 +104,15 @@ def _race() -> Benchmark:
         return CHOICE.inputs(dataclasses.replace(columns, question=question))
 
     def read(folder: Path, split: str, skip_bad: bool, any_size: bool) -> Table:
-        return read_race(folder, split, skip_bad=skip_bad)
+        table = read_race(folder, split, skip_bad=skip_bad)
+        count = len(table) + len(table.skipped)
+        if count != RACE_SIZES[split] and not any_size:
+            raise AlbertError(
+                f"{folder}: expected {RACE_SIZES[split]:,} questions in "
+                f"{split}, as published. Received: {count:,}. Get the archive "
+                "again, or take it as it is with --any-size."
+            )
+        return table
 
     return Benchmark(dataclasses.replace(CHOICE, inputs=inputs), read)
 

@@ -79,6 +79,7 @@ def card(
         "## Training",
         "",
         f"- {report['training_examples']:,} examples of `{_name(run.train)}`",
+        *_left_out(report),
         f"- the model of step {report['step']:,} is kept, after "
         f"{report['epoch']:.1f} passes over the examples",
         f"- batches of {run.batch_size}, learning rate {run.learning_rate:g}, "
@@ -111,6 +112,11 @@ def card(
         "",
     ]
     return "\n".join(lines)
+
+
+def _left_out(report: dict) -> list[str]:
+    count = report["skipped"]["train"]
+    return [f"- {count:,} bad rows were left out"] if count else []
 
 
 def _evaluation(run: FinetuneRun, report: dict) -> list[str]:

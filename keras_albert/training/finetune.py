@@ -30,10 +30,16 @@ from keras_albert.data.features import (
 )
 from keras_albert.data.tables import Table
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.storage import claim_folder, holds_run, write_json
+from keras_albert.storage import (
+    claim_folder,
+    holds_run,
+    remove_folder,
+    write_json,
+)
 from keras_albert.text.tokenizer import (
     SHORTEST_PAIR,
     SHORTEST_SINGLE,
+    Tokenizer,
 )
 from keras_albert.training.benchmarks import ALL_TASKS, BENCHMARKS, read_split
 from keras_albert.training.cards import card, write_card
@@ -45,6 +51,7 @@ from keras_albert.training.fitting import (
     fit_into_folder,
 )
 from keras_albert.training.folders import (
+    SEED_FOLDER,
     ModelFolder,
     Predictor,
     finished_report,
@@ -75,6 +82,10 @@ def finetune(run: FinetuneRun) -> dict:
         AlbertError: input that does not fit, before anything is written; or a
             loss that is not finite.
     """
+    return _run(run, None)
+
+
+def _run(run: FinetuneRun, prepared: "_Prepared | None") -> dict:
     goes_on = holds_run(run.output, run)
     report = finished_report(run.output)
     if report:
@@ -82,38 +93,35 @@ def finetune(run: FinetuneRun) -> dict:
         print_report(report)
         return report
     leave_gpu_to_backend()
-    train = _finetune_seeds if run.seeds > 1 else _finetune_once
-    report = train(run, goes_on)
+    if run.seeds > 1:
+        report = _finetune_seeds(run, goes_on)
+    else:
+        report = _finetune_once(run, prepared or _prepare(run), goes_on)
     print_report(report)
     print(f"-> {run.output}")
     return report
 
 
-def _finetune_seeds(run: FinetuneRun, goes_on: bool) -> dict:
-    """One run after another; a seed whose loss is not finite counts as such."""
-    output = run.output if goes_on else claim_folder(run.output, run)
-    reports, diverged = {}, []
-    for seed in range(run.seed, run.seed + run.seeds):
-        print(f"seed {seed}")
-        one = dataclasses.replace(
-            run, seed=seed, seeds=1, output=output / f"seed-{seed}"
-        )
-        try:
-            reports[seed] = finetune(one)
-        except Diverged as error:
-            print(f"seed {seed}: {error}")
-            diverged.append(seed)
-    if not reports:
-        raise AlbertError(
-            f"every one of the {run.seeds} runs diverged. Lower "
-            "--learning-rate, or raise --warmup-share."
-        )
-    report = seeds_report(reports, diverged)
-    write_report(output, report)
-    return report
+@dataclasses.dataclass(frozen=True)
+class _Prepared:
+    """What every seed of a run starts from."""
+
+    table: Table
+    held_out: Table | None
+    names: tuple[str, ...] | None
+    pretrained: AlbertBackbone
+    tokenizer: Tokenizer
+    length: int
+    """of the longest row"""
+    reading: ReadingConfig | None
+    examples: Features
+    measured_on: Features | None
+    cut: int
+    """examples that are longer"""
 
 
-def _finetune_once(run: FinetuneRun, goes_on: bool) -> dict:
+def _prepare(run: FinetuneRun) -> _Prepared:
+    """Reads and checks everything, and writes nothing."""
     task = ALL_TASKS[run.task]
     table, held_out = _tables(run)
     names = task.names(table)
@@ -125,8 +133,6 @@ def _finetune_once(run: FinetuneRun, goes_on: bool) -> dict:
         examples = dataclasses.replace(
             examples, weight=balanced_weights(examples.target)
         )
-    # The last length holds any text that the model may meet.
-    lengths = np.union1d(choose_lengths(examples.lengths, length), length)
     measured_on = held_out and task.examples(
         tokenizer,
         held_out,
@@ -134,10 +140,63 @@ def _finetune_once(run: FinetuneRun, goes_on: bool) -> dict:
         length,
         reading and dataclasses.replace(reading, threshold=None),
     )
+    cut = 0
+    if reading is None:
+        whole = task.features(tokenizer, table, names, NO_LIMIT).lengths
+        cut = int((whole > length).sum())
+    return _Prepared(
+        table,
+        held_out,
+        names,
+        pretrained,
+        tokenizer,
+        length,
+        reading,
+        examples,
+        measured_on,
+        cut,
+    )
+
+
+def _finetune_seeds(run: FinetuneRun, goes_on: bool) -> dict:
+    """One run after another; a seed whose loss is not finite counts as such."""
+    prepared = _prepare(run)
+    output = run.output if goes_on else claim_folder(run.output, run)
+    reports, diverged = {}, []
+    for seed in range(run.seed, run.seed + run.seeds):
+        print(f"seed {seed}")
+        one = dataclasses.replace(
+            run, seed=seed, seeds=1, output=output / SEED_FOLDER.format(seed)
+        )
+        try:
+            reports[seed] = _run(one, prepared)
+        except Diverged as error:
+            print(f"seed {seed}: {error}")
+            diverged.append(seed)
+    if not reports:
+        remove_folder(output)
+        raise AlbertError(
+            f"every one of the {run.seeds} runs diverged, {output} is removed. "
+            "Lower --learning-rate, or raise --warmup-share."
+        )
+    report = seeds_report(reports, diverged)
+    write_report(output, report)
+    return report
+
+
+def _finetune_once(
+    run: FinetuneRun, prepared: _Prepared, goes_on: bool
+) -> dict:
+    task, names = ALL_TASKS[run.task], prepared.names
+    examples, measured_on = prepared.examples, prepared.measured_on
+    # The last length holds any text that the model may meet.
+    lengths = np.union1d(
+        choose_lengths(examples.lengths, prepared.length), prepared.length
+    )
     output = run.output if goes_on else claim_folder(run.output, run)
 
     keras.utils.set_random_seed(run.seed)
-    model = _fresh_model(run, pretrained, names)
+    model = _fresh_model(run, prepared.pretrained, names)
     steps_per_epoch = math.ceil(len(examples) / run.batch_size)
     steps = run.steps or steps_per_epoch * run.epochs
     warmup_steps = run.warmup_steps
@@ -152,18 +211,14 @@ def _finetune_once(run: FinetuneRun, goes_on: bool) -> dict:
     )
     predictor = Predictor(
         model,
-        tokenizer,
+        prepared.tokenizer,
         run.task,
         names,
         tuple(lengths.tolist()),
         run.columns,
-        reading,
+        prepared.reading,
     )
-    cut = 0
-    if reading is None:
-        whole = task.features(tokenizer, table, names, NO_LIMIT).lengths
-        cut = (whole > length).sum()
-    _describe(run, table, examples, cut, length, steps)
+    _describe(run, prepared, steps)
 
     def validate(stopped: Callable[[], bool]) -> Row:
         outputs = predictor.outputs(measured_on, run.batch_size, stopped)
@@ -174,7 +229,7 @@ def _finetune_once(run: FinetuneRun, goes_on: bool) -> dict:
 
     every = run.validate_every or steps_per_epoch
     kept = fit_into_folder(
-        ModelFolder(model, tokenizer, predictor.settings()),
+        ModelFolder(model, prepared.tokenizer, predictor.settings()),
         output,
         lambda step: training_dataset(
             examples,
@@ -187,16 +242,16 @@ def _finetune_once(run: FinetuneRun, goes_on: bool) -> dict:
         Timetable(
             steps=steps,
             validate_every=every,
-            checkpoint_every=every,
+            checkpoint_every=run.checkpoint_every or every,
             keep_checkpoints=PretrainRun.keep_checkpoints,
         ),
         origin={
             "backend": keras.backend.backend(),
             "config": dataclasses.asdict(model.config),
-            "train": table.checksum,
-            "validation": held_out and held_out.checksum,
+            "train": prepared.table.checksum,
+            "validation": prepared.held_out and prepared.held_out.checksum,
         },
-        validate=validate if held_out else None,
+        validate=validate if measured_on else None,
         best=task.best,
         patience=run.patience,
     )
@@ -204,12 +259,16 @@ def _finetune_once(run: FinetuneRun, goes_on: bool) -> dict:
         "task": run.task,
         "labels": names and len(names),
         "training_examples": examples.count,
+        "skipped": {
+            "train": len(prepared.table.skipped),
+            "validation": prepared.held_out and len(prepared.held_out.skipped),
+        },
         "training_loss": kept["loss"],
         "from_scratch": run.from_scratch,
         "step": kept["step"],
         "epoch": kept["step"] / steps_per_epoch,
     }
-    if held_out:
+    if measured_on:
         best = dataclasses.replace(
             predictor, model=ModelFolder.load(output).model
         )
@@ -225,7 +284,9 @@ def _finetune_once(run: FinetuneRun, goes_on: bool) -> dict:
             if can_draw():
                 draw_confusion(of_classes, output / CONFUSION_FILE)
     inputs = task.inputs(run.columns)
-    write_card(output, card(run, report, model, names, inputs, reading))
+    write_card(
+        output, card(run, report, model, names, inputs, prepared.reading)
+    )
     write_report(output, report)
     shutil.rmtree(output / CHECKPOINTS_FOLDER)  # nothing goes on from them
     return report
@@ -472,14 +533,9 @@ def print_skipped(table: Table) -> None:
             print(f"  {fault}")
 
 
-def _describe(
-    run: FinetuneRun,
-    table: Table,
-    examples: Features,
-    cut: int,
-    length: int,
-    steps: int,
-) -> None:
+def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
+    table, examples = prepared.table, prepared.examples
+    cut, length = prepared.cut, prepared.length
     start = RECIPES[run.task].start if run.task in RECIPES else None
     if start and not run.from_scratch and task_of(run.model) != start:
         print(

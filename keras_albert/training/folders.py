@@ -60,6 +60,7 @@ from keras_albert.training.benchmarks import ALL_TASKS
 from keras_albert.training.tasks import Outputs
 
 PRETRAINING = "pretraining"
+SEED_FOLDER = "seed-{}"  # of each of several runs
 SHOWN_FILES = 20  # of a folder that holds no model
 WEIGHTS = "weights"  # of any model, not trained here; perhaps no vocabulary
 _TASK_KEYS = {
@@ -106,6 +107,7 @@ class ModelFolder:
         """
         folder = Path(folder)
         if not (folder / TASK_FILE).is_file():
+            _point_to_best_seed(folder)
             raise AlbertError(
                 f"{folder}: not a folder of a model (no {TASK_FILE}). Give the "
                 "output folder of `keras-albert pretrain` or `finetune`."
@@ -127,6 +129,17 @@ class ModelFolder:
             except AlbertError as error:
                 raise AlbertError(f"{folder}: {error}") from None
         return cls(model, tokenizer, task)
+
+
+def _point_to_best_seed(folder: Path) -> None:
+    """AlbertError with the name of the best run, in a folder of several."""
+    report = finished_report(folder) or {}
+    if "best_seed" in report:
+        best = folder / SEED_FOLDER.format(report["best_seed"])
+        raise AlbertError(
+            f"{folder}: the folder of several runs. Give one of them; the best "
+            f"is {best}."
+        )
 
 
 def _bare_copy(model: AlbertModel) -> AlbertModel:
@@ -437,6 +450,11 @@ class Predictor:
                     tokens, _ = features.rows[place]
                     outputs[place] = outputs[place][: len(tokens)]
         return outputs
+
+    @property
+    def added_columns(self) -> frozenset[str]:
+        """The names of what `decode` gives."""
+        return ALL_TASKS[self.task].adds
 
     def decode(
         self, outputs: Outputs, features: Features

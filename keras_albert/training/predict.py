@@ -29,10 +29,10 @@ def predict(run: PredictRun) -> None:
     """
     leave_gpu_to_backend()
     is_squad = run.data.suffix.lower() == SQUAD_EXTENSION
-    if not is_squad and (run.n_best or run.null_odds):
+    if not is_squad and (run.n_best_output or run.null_odds_output):
         raise AlbertError(
-            "`n_best` and `null_odds` are for SQuAD's JSON. Received: "
-            f"{run.data}. Leave them out."
+            "`n_best_output` and `null_odds_output` are for SQuAD's JSON. "
+            f"Received: {run.data}. Leave them out."
         )
     if run.data.is_dir():
         _predict_for_glue(run)
@@ -70,10 +70,17 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
     def parts():
         return predictor.parts(run.data, run.skip_bad, ROWS_AT_ONCE)
 
+    added = predictor.added_columns
     count, bad = 0, []
     for table in parts():
         if len(table):
             predictor.features(table)  # has checks of its own
+        for row in table.rows:
+            if taken := row.keys() & added:
+                raise AlbertError(
+                    f"{run.data} has columns that would be replaced: "
+                    f"{', '.join(sorted(taken))}. Rename them."
+                )
         count += len(table)
         bad += table.skipped
     for fault in bad:
@@ -87,15 +94,12 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
             run.batch_size,
             title=f"Predicting {done + 1:,} to {last:,} of {count:,}",
         )
-        added = predictor.decode(outputs, features)
-        taken = table.rows[0].keys() & added[0].keys()
-        if taken:
-            raise AlbertError(
-                f"{run.data} has columns that would be replaced: "
-                f"{', '.join(sorted(taken))}. Rename them."
+        found = predictor.decode(outputs, features)
+        for row, columns in zip(table.rows, found, strict=True):
+            # Parquet has dates and numbers that JSON has not: as text.
+            line = json.dumps(
+                {**row, **columns}, ensure_ascii=False, default=str
             )
-        for row, columns in zip(table.rows, added, strict=True):
-            line = json.dumps({**row, **columns}, ensure_ascii=False)
             # A lone surrogate, which JSON may hold, becomes an escape again.
             yield f"{line}\n".encode("utf-8", errors="backslashreplace")
         done = last
@@ -109,12 +113,18 @@ def _predict_for_squad(run: PredictRun) -> None:
             f"{run.model} was trained for {predictor.task}. Convert or rename "
             "the file."
         )
-    for path in (run.output, run.n_best, run.null_odds):
-        if path is not None and path.exists():
+    paths = run.output, run.n_best_output, run.null_odds_output
+    wanted = [path for path in paths if path is not None]
+    if len(set(wanted)) < len(wanted):
+        raise AlbertError("two outputs have the same path. Give each its own.")
+    for path in wanted:
+        if path.exists():
             raise AlbertError(
                 f"{path}: the file exists. Choose another output; nothing was "
                 "changed."
             )
+        if not path.absolute().parent.is_dir():
+            raise AlbertError(f"{path}: its folder does not exist. Make it.")
     table = predictor.read(run.data, labelled=False, skip_bad=run.skip_bad)
     for fault in table.skipped:
         print(f"left out: {fault}", file=sys.stderr)
@@ -122,9 +132,7 @@ def _predict_for_squad(run: PredictRun) -> None:
     outputs = predictor.outputs(features, run.batch_size)
     ids = [row["id"] for row in table.rows]
     files = submitted(outputs, features, predictor.labels, ids)
-    for path, content in zip(
-        (run.output, run.n_best, run.null_odds), files, strict=True
-    ):
+    for path, content in zip(paths, files, strict=True):
         if path is not None:
             with replacing(path) as unfinished:
                 unfinished.write_text(json.dumps(content, indent=4) + "\n")

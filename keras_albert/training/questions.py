@@ -22,7 +22,7 @@ from keras_albert.data.answers import (
     decode_logits,
 )
 from keras_albert.data.features import Features
-from keras_albert.data.squad import Question, questions_of
+from keras_albert.data.squad import Answer, Question, questions_of
 from keras_albert.data.squad_scores import score_v1, score_v2
 from keras_albert.data.tables import Field, Table, read_text
 from keras_albert.data.windows import Window, make_windows
@@ -206,7 +206,8 @@ def question_scores(
     predictions = predictions_of(outputs, features)
     texts = {p.id: p.text() for p in predictions}
     if names is None and all(each.answers for each in asked.questions):
-        return _scores(score_v1(asked.questions, texts), texts.values())
+        report = score_v1(asked.questions, texts)
+        return _scores(report, texts.values(), asked)
     against = against_of(predictions)
     tuned = names is not None and asked.threshold is None
     if tuned:
@@ -219,16 +220,23 @@ def question_scores(
         report = {k: v for k, v in report.items() if not k.startswith("best_")}
     if names:
         report["threshold"] = asked.threshold
-    return _scores(report, [p.text(limit) for p in predictions])
+    return _scores(report, [p.text(limit) for p in predictions], asked)
 
 
-def _scores(report: dict[str, float], answers: Iterable[str]) -> Scores:
+def _scores(
+    report: dict[str, float], answers: Iterable[str], asked: Asked
+) -> Scores:
     """The values of a report, and what is to be known of the answers."""
     values = {k: v for k, v in report.items() if isinstance(v, float)}
     first, *others = set(answers)
-    if others or values["f1"] == 100:
+    expected = {_texts(each.answers[:1]) for each in asked.questions}
+    if others or len(expected) == 1:
         return Scores(values)
     return Scores(values, (collapsed(f"question is answered with {first!r}"),))
+
+
+def _texts(answers: tuple[Answer, ...]) -> tuple[str, ...]:
+    return tuple(answer.text for answer in answers)
 
 
 def _above(threshold: float, against: np.ndarray) -> float:

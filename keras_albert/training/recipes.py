@@ -4,8 +4,6 @@ import dataclasses
 
 from keras_albert.config import CLASSIFIER_DROPOUT
 
-PAPER_RUNS = 5  # seeds of a task, of which the paper gives the median (4.1)
-
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:

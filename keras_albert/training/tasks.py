@@ -88,7 +88,7 @@ class Task:
         [tuple[str, ...] | None],
         keras.losses.Loss | dict[str, keras.losses.Loss],
     ]
-    """names -> the loss, or that of each output; the mean of these counts"""
+    """names -> the loss, or that of each output, half of whose sum counts"""
     decode: Callable[
         [Outputs, Features, tuple[str, ...] | None], list[dict[str, object]]
     ]
@@ -101,6 +101,8 @@ class Task:
     """that score of the best constant answer; None: it has none"""
     has_classes: bool = False
     """whether an example has one of the names: classes are then reported"""
+    adds: frozenset[str] = frozenset({"prediction", "score"})
+    """the names of what `decode` gives"""
     constant: str = "the most frequent label"
     """the best constant answer, in words"""
     target: str = LABEL
@@ -285,7 +287,7 @@ def class_scores(metrics: Sequence[str]) -> Callable:
     def scores(outputs, features, names) -> Scores:
         predicted = np.stack(outputs).argmax(-1)
         measured = measure(metrics, features.target, predicted)
-        collapse = _collapse(features.target, predicted, names)
+        collapse = _collapse(features.target, predicted, names, "example")
         return dataclasses.replace(
             measured, remarks=(*measured.remarks, *collapse)
         )
@@ -293,11 +295,11 @@ def class_scores(metrics: Sequence[str]) -> Callable:
     return scores
 
 
-def _collapse(expected, predicted, names) -> tuple[str, ...]:
+def _collapse(expected, predicted, names, what: str) -> tuple[str, ...]:
     """What to know where a model gives one answer to everything."""
     if len(set(predicted.tolist())) > 1 or len(set(expected.tolist())) == 1:
         return ()
-    return (collapsed(f"example is taken for {names[predicted[0]]!r}"),)
+    return (collapsed(f"{what} is taken for {names[predicted[0]]!r}"),)
 
 
 def _most_frequent(features: Features) -> float:
@@ -360,6 +362,7 @@ REGRESSION = dataclasses.replace(
     scores=_number_scores,
     best="pearson",
     guess=lambda features: None,
+    adds=frozenset({"prediction"}),
     has_classes=False,
 )
 
@@ -398,6 +401,17 @@ def _decode_several(outputs, features, names) -> list[dict[str, object]]:
     return decoded
 
 
+def _several_scores(outputs, features, names) -> Scores:
+    chosen = np.stack(outputs) > 0
+    scores = multilabel_scores(features.target, chosen)
+    different = [len(np.unique(x, axis=0)) for x in (chosen, features.target)]
+    if different[0] > 1 or different[1] == 1:
+        return scores
+    labels = [names[i] for i in np.flatnonzero(chosen[0])]
+    remark = collapsed(f"example is given the labels {labels}")
+    return dataclasses.replace(scores, remarks=(*scores.remarks, remark))
+
+
 MULTILABEL = dataclasses.replace(
     CLASSIFICATION,
     label=read_labels,
@@ -408,9 +422,7 @@ MULTILABEL = dataclasses.replace(
         from_logits=True, reduction="mean_with_sample_weight"
     ),
     decode=_decode_several,
-    scores=lambda outputs, features, names: multilabel_scores(
-        features.target, np.stack(outputs) > 0
-    ),
+    scores=_several_scores,
     best="micro_f1",
     guess=lambda features: None,
     has_classes=False,
@@ -468,8 +480,10 @@ def _decode_words(outputs, features, names) -> list[dict[str, object]]:
 def _word_scores(outputs, features, names) -> Scores:
     logits, expected = _labelled(outputs, features)
     predicted = [row.argmax(-1) for row in logits]
-    scores = measure(
-        ["accuracy"], np.concatenate(expected), np.concatenate(predicted)
+    expected_words, words = map(np.concatenate, (expected, predicted))
+    scores = measure(["accuracy"], expected_words, words)
+    scores = dataclasses.replace(
+        scores, remarks=_collapse(expected_words, words, names, "word")
     )
     found = entity_f1(
         [[names[i] for i in row] for row in expected],
@@ -502,6 +516,7 @@ TOKENS = Task(
             np.concatenate([t[t >= 0] for t in features.token_target]),
         )
     ),
+    adds=frozenset({"prediction"}),
     parts=functools.partial(read_parts, complete=_one_label_a_word),
 )
 
@@ -574,6 +589,15 @@ def _decode_choice(outputs, features, names) -> list[dict[str, object]]:
     ]
 
 
+def _choice_scores(outputs, features, names) -> Scores:
+    predicted = np.stack(outputs).argmax(-1)
+    letters = LETTERS[: features.choices]
+    return dataclasses.replace(
+        measure(["accuracy"], features.target, predicted),
+        remarks=_collapse(features.target, predicted, letters, "question"),
+    )
+
+
 CHOICE = dataclasses.replace(
     CLASSIFICATION,
     inputs=_choice_fields,
@@ -583,9 +607,7 @@ CHOICE = dataclasses.replace(
         backbone, dropout=dropout
     ),
     decode=_decode_choice,
-    scores=lambda outputs, features, names: measure(
-        ["accuracy"], features.target, np.stack(outputs).argmax(-1)
-    ),
+    scores=_choice_scores,
     parts=functools.partial(read_parts, complete=_with_index),
     has_classes=False,
 )
@@ -607,6 +629,7 @@ QUESTIONS = Task(
     guess=refuse_all,
     constant='"no answer"',
     target=ANSWERS,
+    adds=frozenset({"prediction", "score", "start", "end"}),
     parts=read_question_parts,
 )
 

@@ -208,8 +208,8 @@ def test_questions_without_an_answer(folder, squad, tmp_path, capsys):
     answers = tmp_path / "answers.json"
     main(
         ["predict", "--model", str(output), "--data", str(dev)]
-        + ["--output", str(answers), "--n-best", str(files["best"])]
-        + ["--null-odds", str(files["odds"])]
+        + ["--output", str(answers), "--n-best-output", str(files["best"])]
+        + ["--null-odds-output", str(files["odds"])]
     )
     texts = json.loads(answers.read_text())
     best, odds = (json.loads(file.read_text()) for file in files.values())

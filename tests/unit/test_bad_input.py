@@ -466,7 +466,6 @@ TEXTS = [
     row("`words` must be a list of one or more.*empty", labelled([[]])),
     row(r"each of them a list of words.*\[\]", labelled([])),
     row("str or UTF-8 bytes.*7", labelled([["a", 7]])),
-    row("' ' has no piece of text. Leave it out", labelled([["a", " "]])),
     row("2 texts, 1 labels", labelled([["a"], ["b"]], [[0]])),
     row(r"needs a label.*\[0\] for 2 words", labelled([["a", "b"]], [[0]])),
     row("needs a label.*Received: 0", labelled([["a"]], [0])),

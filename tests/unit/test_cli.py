@@ -187,7 +187,14 @@ def test_options_win_over_a_recipe(tmp_path):
         [*FINETUNE, "--steps=300", "--recipe=paper", "--file", str(path)]
     )
     assert (run.task, run.steps, run.batch_size) == ("RTE", 300, 8)
-    assert (run.learning_rate, run.warmup_steps) == (3e-5, 200)
+    assert (run.learning_rate, run.warmup_steps) == (3e-5, None)
+    assert run.warmup_share == 200 / 800
+    run = _parse([*FINETUNE, "--recipe=paper", "--task=RTE", "--epochs", "5"])
+    assert (run.epochs, run.steps, run.warmup_share) == (5, None, 0.25)
+    run = _parse([*FINETUNE, "--recipe=RTE", "--warmup-share=0.1"])
+    assert (run.steps, run.warmup_steps, run.warmup_share) == (800, None, 0.1)
+    run = _parse([*FINETUNE, "--recipe=RTE", "--warmup-steps=7"])
+    assert (run.steps, run.warmup_steps) == (800, 7)
     # The rates of one task for another one.
     run = _parse([*FINETUNE, "--recipe=MRPC"])
     assert (run.task, run.learning_rate) == ("classification", 2e-5)

@@ -431,6 +431,10 @@ def start(corpus, vocab, output, workers, program=("-m", "keras_albert.cli")):
 
 # Every process of the run reads it: two shards are made, no other ends.
 ENDLESS = """
+import signal
+
+# Started in the background, a shell has it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import time
 from keras_albert.cli import main
 from keras_albert.data import prepare
