@@ -4,6 +4,7 @@ import json
 import random
 import signal
 
+import keras
 import numpy as np
 import pytest
 from small import signalled
@@ -217,6 +218,10 @@ def test_questions_without_an_answer(folder, squad, tmp_path, capsys):
     ) == list(texts.values())
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow",
+    reason="what a run restores is tested on each in test_fitting.py",
+)
 def test_a_run_on_questions_goes_on(folder, squad, tmp_path):
     """Interrupted between two evaluations, it ends as if it had not been."""
     outputs = tmp_path / "whole", tmp_path / "interrupted"
