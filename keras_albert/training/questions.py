@@ -1,8 +1,8 @@
 """Questions: windows of contexts -> a model, and its outputs -> answers.
 
 These are the functions of the rows of TASKS whose contexts are read in
-windows. A model that may find no answer has two names, ANSWERED and
-UNANSWERED, and the head of SQuAD 2.0; any other has none, and that of 1.1.
+windows. A model that may find no answer has NAMES and the head of SQuAD 2.0;
+any other has no names, and the head of 1.1.
 
 Letters: Q questions, W windows, S tokens a row, K beam.
 """
@@ -34,8 +34,7 @@ from keras_albert.modeling.question_answering import (
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.metrics import Scores, collapsed
 
-ANSWERED, UNANSWERED = "answer", "no answer"
-NAMES = (ANSWERED, UNANSWERED)
+NAMES = ("answer", "no answer")
 ANSWERS = "answers"  # the field, and the column if no other is named
 QUESTION = "question"
 # What speaks against an answer where there is no candidate; finite, for files
