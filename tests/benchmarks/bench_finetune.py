@@ -2,15 +2,17 @@
 
     make bench        (or: python tests/benchmarks/bench_finetune.py --help)
 
-An epoch over a random sample of SST-2's training set, then an evaluation of
-its dev set, from strings to weights and logits: tokenizing is in the time. Ours
-pads batches to a few static lengths, as `keras-albert finetune` does over the
-whole training set. KerasHub
-is its AlbertTextClassifier with its default preprocessor (512 tokens) on the
-same backend. transformers is its torch model with batches padded to their own
-longest text, in random order in training and as they come in evaluation, which
-is what its Trainer does. All have the same weights, texts, batch size and
-AdamW; that they give the same logits before training is checked first.
+An epoch over a sample of SST-2's training set, then an evaluation of its dev
+set, from strings to weights and logits: tokenizing is in the time. The sample
+has the lengths of the whole, for which the static lengths are chosen, too.
+
+Ours pads batches to a few static lengths, as `keras-albert finetune` does.
+KerasHub is its AlbertTextClassifier with its default preprocessor (512 tokens)
+on the same backend. transformers is its torch model with batches padded to
+their own longest text, in random order in training and as they come in
+evaluation, which is what its Trainer does. All have the same weights, texts,
+batch size and AdamW; that they give the same logits before training is checked
+first.
 
 Sides are called in turn, and the ratio peer / ours is taken in each pair of
 calls: above 1 ours is faster. `cpu ratio` is the same for seconds of the
@@ -94,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
         "lines": [],
     }
     try:
-        for name in ("train_examples", "dev_examples", "batch_size"):
+        for name in ("train_batches", "dev_batches", "batch_size"):
             check_positive(name, getattr(options, name))
         for backend, peer in sides(options):
             print(f"{backend} beside {peer} ...", flush=True)
@@ -138,8 +140,13 @@ def parser() -> argparse.ArgumentParser:
         help="small: 4 layers of 256; base: some hours, and more than 24 GB "
         "for KerasHub; tiny: to test the benchmark, its times mean nothing",
     )
-    add("--train-examples", type=int, default=1024, help="of an epoch")
-    add("--dev-examples", type=int, default=872, help="of an evaluation")
+    add("--train-batches", type=int, default=32, help="of an epoch")
+    add(
+        "--dev-batches",
+        type=int,
+        default=28,
+        help="of an evaluation; the default is all 872 examples",
+    )
     add("--batch-size", type=int, default=32, help="examples")
     add("--pairs", type=at_least_two, default=3, help="of calls, a line")
     add("--output", type=Path, help="also write a JSON file, with all times")
@@ -196,7 +203,7 @@ def compare(peer_name: str, options: argparse.Namespace) -> list[dict]:
     print(
         f"  same predictions ({logits['ours'].argmax(-1).mean():.0%} of class "
         f"1), logits to {difference:.1g}; mean loss of the first epoch "
-        f"{losses['ours']:.3f} and {losses['peer']:.3f}",
+        f"{losses['ours']:.4f} and {losses['peer']:.4f}",
         flush=True,
     )
     calls = {"ours": [], "peer": []}
