@@ -299,7 +299,9 @@ def test_fine_tuning_beside_the_peers(tmp_path, tiny_sst2):
             for side in (ours, peer)
         )
         assert math.isclose(ours_real, peer_real)
-        assert 0 <= ours["padding"] < peer["padding"] < 1
+        assert 0 <= ours["padding"] < 1
+        if line["peer"] == "keras_hub":
+            assert ours["padding"] < peer["padding"] < 1
         assert f"{line['ratio']:.2f}" in done.stdout
     epoch, evaluation, both = report["lines"][:3]
     # KerasHub's rows are as long as the model allows.
