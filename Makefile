@@ -37,10 +37,12 @@ test: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \
 	done
 
 # BENCH has further options: make bench BENCH="--backends jax --output a.json".
-# BENCH_EXAMPLES has those of the second benchmark, of pretraining data.
+# BENCH_EXAMPLES has those of the second benchmark, of pretraining data,
+# BENCH_FINETUNE those of the third, which needs SST-2 (KERAS_ALBERT_DATA).
 bench: $(VENV)/installed-jax $(VENV)/installed-torch $(VENV)/installed-peers
 	$(BIN)/python tests/benchmarks/bench_model.py $(BENCH)
 	$(BIN)/python tests/benchmarks/bench_examples.py $(BENCH_EXAMPLES)
+	$(BIN)/python tests/benchmarks/bench_finetune.py $(BENCH_FINETUNE)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -210,6 +210,11 @@ def measure(
 
 def header(options: argparse.Namespace) -> dict:
     """Machine, versions and size, for the reader of the numbers."""
+    return machine() | {"workload": dataclasses.asdict(SIZES[options.size])}
+
+
+def machine() -> dict:
+    """Cores, processor and versions."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -226,7 +231,6 @@ def header(options: argparse.Namespace) -> dict:
             {"amx_bf16", "avx512_bf16", "bf16"} & set(cpuinfo("flags").split())
         ),
         "versions": versions,
-        "workload": dataclasses.asdict(SIZES[options.size]),
     }
 
 
@@ -240,13 +244,18 @@ def cpuinfo(field: str) -> str:
     return ""
 
 
-def print_header(about: dict) -> None:
-    """The header for a reader; the file has all of it."""
+def print_machine(about: dict) -> None:
+    """What `machine` says, for a reader."""
     units = ", ".join(about["bfloat16_units"]) or "no units"
     print(
         f"{about['cores']} cores of {about['processor']}, {units} for bfloat16"
     )
     print(", ".join(f"{k} {v}" for k, v in about["versions"].items()))
+
+
+def print_header(about: dict) -> None:
+    """The header for a reader; the file has all of it."""
+    print_machine(about)
     work = about["workload"]
     print(
         f"{work['batch_size']} x {work['length']} tokens, "

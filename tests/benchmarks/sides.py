@@ -184,7 +184,7 @@ def _keras_side(
         def call():
             # The sum of both losses; Keras puts the parts behind it.
             losses = model.train_on_batch(x, y, sample_weight=weight)
-            return _finite(np.ravel(losses)[0])
+            return finite(np.ravel(losses)[0])
 
         first_loss = call()  # Keras returns the mean of all calls so far
     facts = Facts(
@@ -292,7 +292,7 @@ def _transformers(mode: str, dtype: str, workload: Workload) -> Side:
                 )
             loss.backward()
             optimizer.step()
-            return _finite(loss.item())
+            return finite(loss.item())
 
         with torch.inference_mode(), autocast:
             outputs = logits_of(x)
@@ -331,7 +331,7 @@ SIDES = {
 }
 
 
-def _finite(loss) -> float:
+def finite(loss) -> float:
     if not np.isfinite(loss):
         raise AlbertError(f"the loss must be finite. Received: {loss}.")
     return float(loss)

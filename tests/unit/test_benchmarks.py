@@ -5,10 +5,12 @@ import importlib.util
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from keras_albert.config import AlbertError
@@ -17,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "tests" / "benchmarks"
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 PAIRS = 2
+DATA = "KERAS_ALBERT_DATA"
 
 
 @pytest.fixture
@@ -226,3 +229,165 @@ def test_examples_beside_the_reference(tmp_path, tiny_lines, tiny_vocab):
         ]
         assert math.isclose(line[ratio], sum(ratios) / PAIRS)
     assert f"{line['ratio']:.2f}" in done.stdout
+
+
+@pytest.fixture
+def tiny_sst2(tmp_path, tiny_lines, tiny_vocab):
+    """The folder of data that the benchmark of fine-tuning reads."""
+    folder = tmp_path / "glue" / "SST-2"
+    folder.mkdir(parents=True)
+    (tmp_path / "vocab").mkdir()
+    shutil.copy(
+        tiny_vocab / "spiece.model", tmp_path / "vocab" / "30k-clean.model"
+    )
+    for name, lines in (("train", tiny_lines[:40]), ("dev", tiny_lines[40:47])):
+        # Of two lengths; not every side normalizes quotes and accents.
+        rows = [
+            f"{line[: 8 + 24 * (i % 2)]} ``{line[-1]}''\t{i % 2}"
+            for i, line in enumerate(lines)
+        ]
+        text = "\n".join(["sentence\tlabel", *rows])
+        (folder / f"{name}.tsv").write_text(text)
+    return tmp_path
+
+
+def bench_finetune(*options):
+    return subprocess.run(
+        [sys.executable, BENCHMARKS / "bench_finetune.py", "--size", "tiny"]
+        + ["--backends", BACKEND, *options],
+        env={
+            **{k: v for k, v in os.environ.items() if k != DATA},
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_fine_tuning_beside_the_peers(tmp_path, tiny_sst2):
+    pytest.importorskip("keras_hub", reason="keras-hub is missing")
+    peers = ["keras_hub"]
+    if BACKEND == "torch" and importlib.util.find_spec("transformers"):
+        peers.append("transformers")
+    report_file = tmp_path / "report.json"
+    done = bench_finetune(
+        *["--data", tiny_sst2, "--train-batches", "2", "--dev-batches", "2"],
+        *["--batch-size", "4", "--pairs", str(PAIRS)],
+        *["--output", report_file],
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(report_file.read_text())
+    assert [(line["peer"], line["mode"]) for line in report["lines"]] == [
+        (peer, mode)
+        for peer in peers
+        for mode in ("epoch", "evaluation", "both")
+    ]
+    for line in report["lines"]:
+        assert line["backend"] == BACKEND and line["pairs"] == PAIRS
+        assert line["logits_difference"] <= 1e-4
+        ours, peer = (line["sides"][side] for side in ("ours", "peer"))
+        ratios = [
+            theirs["seconds"] / mine["seconds"]
+            for mine, theirs in zip(ours["calls"], peer["calls"], strict=True)
+        ]
+        assert len(ratios) == PAIRS
+        assert math.isclose(line["ratio"], sum(ratios) / PAIRS)
+        # The same texts: as many tokens without padding.
+        ours_real, peer_real = (
+            (1 - side["padding"])
+            * sum(call["tokens"] for call in side["calls"])
+            for side in (ours, peer)
+        )
+        assert math.isclose(ours_real, peer_real)
+        assert 0 <= ours["padding"] < 1
+        if line["peer"] == "keras_hub":
+            assert ours["padding"] < peer["padding"] < 1
+        assert f"{line['ratio']:.2f}" in done.stdout
+    epoch, evaluation, both = report["lines"][:3]
+    # KerasHub's rows are as long as the model allows.
+    for line, rows in ((epoch, 8), (evaluation, 7), (both, 15)):
+        calls = line["sides"]["peer"]["calls"]
+        assert [call["tokens"] for call in calls] == [rows * 64] * PAIRS
+    assert done.stdout.count("same predictions") == len(peers)
+
+
+@pytest.mark.any_backend
+def test_fine_tuning_without_data():
+    done = bench_finetune()
+    assert done.returncode == 0
+    assert "KERAS_ALBERT_DATA" in done.stdout and not done.stderr
+
+
+def test_a_sample_has_the_lengths_of_all(benchmarks):
+    from finetune_sides import Examples
+
+    # Seven batches: five of one short text, two of two long ones.
+    plan = [(np.array([i]), 8) for i in range(5)]
+    plan = [(np.array([5, 6]), 16), *plan, (np.array([7, 8]), 16)]
+    lengths = np.array([3, 4, 5, 6, 7, 11, 12, 13, 14])
+    every = Examples([str(n) for n in range(9)], np.arange(9) % 2, lengths)
+    assert sorted(every.sample(plan, 7).texts) == every.texts
+    third = every.sample(plan, 3)
+    # Of the batches at 7/6, 21/6 and 35/6, by length.
+    assert sorted(third.texts) == ["1", "3", "5", "6"]
+    for text, target, length in zip(
+        third.texts, third.targets, third.lengths, strict=True
+    ):
+        assert target == int(text) % 2 and length == lengths[int(text)]
+    assert third.tokens == 4 + 6 + 11 + 12
+    with pytest.raises(AlbertError, match="there are 7 batches"):
+        every.sample(plan, 8)
+
+
+def test_other_predictions_are_refused(benchmarks):
+    from finetune_sides import check_same_predictions
+
+    ours = np.array([[0.5, 0.50001], [2.0, -1.0]])
+    assert check_same_predictions(ours, ours + 5e-5) == pytest.approx(5e-5)
+    with pytest.raises(AlbertError, match=r"by up to 0\.001, .* of 0 of 2"):
+        check_same_predictions(ours, ours + 1e-3)
+    other_class = ours - [[0, 2e-5], [0, 0]]
+    with pytest.raises(AlbertError, match=r"by up to 2e-05, .* of 1 of 2"):
+        check_same_predictions(ours, other_class)
+
+
+@pytest.mark.parametrize(
+    ("weights", "loss", "message"),
+    [(11, 0.69, "as many weights"), (10, 0.7, "the same loss")],
+)
+def test_other_training_is_refused(benchmarks, weights, loss, message):
+    from finetune_sides import Side, check_same_training
+
+    def sides(peer_weights):
+        return {
+            "ours": Side(None, None, 10),
+            "peer": Side(None, None, peer_weights),
+        }
+
+    check_same_training(sides(10), {"ours": 0.69, "peer": 0.6901})
+    with pytest.raises(AlbertError, match=message):
+        check_same_training(sides(weights), {"ours": 0.69, "peer": loss})
+
+
+def test_a_line_of_fine_tuning(benchmarks):
+    from bench_finetune import Call, line, modes
+
+    epoch, evaluation = Call(30, 3.0, 5.0), Call(10, 1.0, 2.0)
+    assert modes(epoch, evaluation)["both"] == Call(40, 4.0, 7.0)
+    found = line(
+        # Ratios 2 and 4 of seconds, 1 and 3 of the processor's.
+        {
+            "ours": [Call(40, 1.0, 4.0), Call(60, 2.0, 2.0)],
+            "peer": [Call(100, 2.0, 4.0), Call(100, 8.0, 6.0)],
+        },
+        {"ours": 9.0, "peer": 7.0},
+        examples=3,
+        real_tokens=25,
+    )
+    assert found["ratio"] == 3 and found["ratio_quartiles"] == [2.5, 3.5]
+    assert found["cpu_ratio"] == 2
+    ours, peer = found["sides"]["ours"], found["sides"]["peer"]
+    assert ours["examples_per_second"] == 2 and ours["padding"] == 0.5
+    assert peer["tokens_per_second"] == 5 and peer["padding"] == 0.75
+    assert ours["first_seconds"] == 9 and peer["first_seconds"] == 7

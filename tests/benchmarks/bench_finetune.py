@@ -1,0 +1,345 @@
+"""How long fine-tuning and prediction take on SST-2, here and in the peers.
+
+    make bench        (or: python tests/benchmarks/bench_finetune.py --help)
+
+An epoch over a sample of SST-2's training set, then an evaluation of its dev
+set, from strings to weights and logits: tokenizing is in the time. The sample
+has the lengths of the whole, for which the static lengths are chosen, too.
+
+Ours pads batches to a few static lengths, as `keras-albert finetune` does.
+KerasHub is its AlbertTextClassifier with its default preprocessor (512 tokens)
+on the same backend. transformers is its torch model with batches padded to
+their own longest text, in random order in training and as they come in
+evaluation, which is what its Trainer does. All have the same weights, texts,
+batch size and AdamW; that they give the same logits before training is checked
+first.
+
+Sides are called in turn, and the ratio peer / ours is taken in each pair of
+calls: above 1 ours is faster. `cpu ratio` is the same for seconds of the
+processor, which other work disturbs less. The first evaluation and epoch, in
+which backends compile (one length there, up to seven here), come before and
+are `first s`. `tokens/s` are real tokens, `padding` is the share of all tokens
+that is none.
+
+The data are what --data or KERAS_ALBERT_DATA names: glue/SST-2/train.tsv and
+dev.tsv, vocab/30k-clean.model. The default model is small, so that a backend
+takes about a quarter of an hour on two cores. The work that padding makes is
+that of any size; what is done once a batch weighs more than in a large one.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+from pathlib import Path
+
+from bench_examples import Call, Stopwatch
+from bench_model import (
+    BACKENDS,
+    CPU_ONLY,
+    DEFAULT_PEERS,
+    PEERS,
+    at_least_two,
+    installed,
+    machine,
+    print_machine,
+)
+from pairing import PairedTimes
+from worker import CpuMeter
+
+from keras_albert.config import VARIANTS, AlbertError, check_positive
+
+GLUE_TASK = "SST-2"
+VOCAB = Path("vocab", "30k-clean.model")
+MODES = ("epoch", "evaluation", "both")
+# Of one epoch and one evaluation: how many times as fast this package is to be.
+GOALS = {"keras_hub": 5.0, "transformers": 1.2}
+SIZES = {
+    "small": VARIANTS["base_v2"].replace(
+        hidden_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=1024,
+    ),
+    "base": VARIANTS["base_v2"],
+    "tiny": VARIANTS["base_v2"].replace(
+        embedding_size=8,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    ),
+}
+ROW = "{:<10} {:<10} {:<12} {:>10} {:>8} {:>7} {:>7} {:>6} {:>15} {:>9} {:>6}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs it; returns the exit status."""
+    options = parser().parse_args(arguments)
+    if options.data is None:
+        print(
+            f"fine-tuning is left out: it needs {GLUE_TASK} and the released "
+            "vocabulary; name their folder with --data or KERAS_ALBERT_DATA, "
+            "see --help"
+        )
+        return 0
+    about = machine()
+    print_machine(about)
+    report = about | {
+        "size": options.size,
+        "batch_size": options.batch_size,
+        "lines": [],
+    }
+    try:
+        for name in ("train_batches", "dev_batches", "batch_size"):
+            check_positive(name, getattr(options, name))
+        for backend, peer in sides(options):
+            print(f"{backend} beside {peer} ...", flush=True)
+            report["lines"] += in_process(backend, compare, peer, options)
+            if options.output:
+                options.output.write_text(json.dumps(report, indent=2) + "\n")
+    except AlbertError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if not report["lines"]:
+        print("error: nothing is left to measure, see above.", file=sys.stderr)
+        return 2
+    print_table(report["lines"])
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options; their defaults are what `make bench` runs."""
+    result = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = result.add_argument
+    add("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
+    add(
+        "--peers",
+        nargs="+",
+        choices=list(GOALS),
+        help="default: keras_hub, and on torch transformers",
+    )
+    add(
+        "--data",
+        type=Path,
+        default=os.environ.get("KERAS_ALBERT_DATA"),
+        help="folder with glue/SST-2 and vocab; default: KERAS_ALBERT_DATA",
+    )
+    add(
+        "--size",
+        choices=list(SIZES),
+        default="small",
+        help="small: 4 layers of 256; base: some hours, and more than 24 GB "
+        "for KerasHub; tiny: to test the benchmark, its times mean nothing",
+    )
+    add("--train-batches", type=int, default=32, help="of an epoch")
+    add(
+        "--dev-batches",
+        type=int,
+        default=28,
+        help="of an evaluation; the default is all 872 examples",
+    )
+    add("--batch-size", type=int, default=32, help="examples")
+    add("--pairs", type=at_least_two, default=3, help="of calls, a line")
+    add("--output", type=Path, help="also write a JSON file, with all times")
+    return result
+
+
+def sides(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """(backend, peer) of all that can be measured."""
+    return [
+        (backend, peer)
+        for backend in options.backends
+        if installed(backend, backend, f"the {backend} backend")
+        for peer in options.peers or DEFAULT_PEERS[backend]
+        if installed(*PEERS[peer], f"{backend}: {peer}")
+    ]
+
+
+def in_process(backend: str, function, *arguments):
+    """Calls it in a new process with that backend."""
+    with concurrent.futures.ProcessPoolExecutor(
+        max_workers=1,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=use_backend,
+        initargs=(backend,),
+    ) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def use_backend(backend: str) -> None:
+    """Before Keras is imported."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.update(CPU_ONLY | {"KERAS_BACKEND": backend})
+    # `first` is to have all that is compiled.
+    os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+
+
+def compare(peer_name: str, options: argparse.Namespace) -> list[dict]:
+    """A line for each of MODES: both sides in turn, in this process."""
+    if os.environ["KERAS_BACKEND"] == "torch" or peer_name == "transformers":
+        import torch  # noqa: F401  (must precede TensorFlow in a process)
+    import finetune_sides as work
+
+    training, dev, both = work.make_sides(peer_name, options)
+    logits, losses, first = {}, {}, {}
+    for name, side in both.items():
+        watch = Stopwatch()
+        logits[name], tokens = side.predict(dev)
+        evaluation = watch.call(tokens)
+        watch = Stopwatch()
+        losses[name], tokens = side.train(training)
+        first[name] = modes(watch.call(tokens), evaluation)
+    difference = work.check_same_predictions(**logits)
+    work.check_same_training(both, losses)
+    print(
+        f"  same predictions ({logits['ours'].argmax(-1).mean():.0%} of class "
+        f"1), logits to {difference:.1g}; mean loss of the first epoch "
+        f"{losses['ours']:.4f} and {losses['peer']:.4f}",
+        flush=True,
+    )
+    calls = {"ours": [], "peer": []}
+    meter = CpuMeter()
+    for pair in range(options.pairs):
+        for name in both if pair % 2 == 0 else reversed(both):
+            calls[name].append(timed(both[name], training, dev))
+    shared = {
+        "backend": os.environ["KERAS_BACKEND"],
+        "peer": peer_name,
+        "pairs": options.pairs,
+        "others": meter.others(),
+        "logits_difference": difference,
+        "first_losses": losses,
+    }
+    examples = dict(zip(MODES, sums(len(training), len(dev)), strict=True))
+    real = dict(zip(MODES, sums(training.tokens, dev.tokens), strict=True))
+    return [
+        shared
+        | {"mode": mode}
+        | line(
+            {side: [each[mode] for each in calls[side]] for side in calls},
+            {side: first[side][mode].seconds for side in first},
+            examples[mode],
+            real[mode],
+        )
+        for mode in MODES
+    ]
+
+
+def timed(side, training, dev) -> dict[str, Call]:
+    """An epoch and an evaluation."""
+    watch = Stopwatch()
+    _, tokens = side.train(training)
+    epoch = watch.call(tokens)
+    watch = Stopwatch()
+    _, tokens = side.predict(dev)
+    return modes(epoch, watch.call(tokens))
+
+
+def modes(epoch: Call, evaluation: Call) -> dict[str, Call]:
+    """With what both take together."""
+    pairs = zip(
+        dataclasses.astuple(epoch), dataclasses.astuple(evaluation), strict=True
+    )
+    both = Call(*(a + b for a, b in pairs))
+    return dict(zip(MODES, (epoch, evaluation, both), strict=True))
+
+
+def sums(epoch: int, evaluation: int) -> tuple[int, int, int]:
+    """A count in the order of MODES."""
+    return epoch, evaluation, epoch + evaluation
+
+
+def line(
+    calls: dict[str, list[Call]],
+    first: dict[str, float],
+    examples: int,
+    real_tokens: int,
+) -> dict:
+    """What is to be said of the calls of both sides.
+
+    Two pairs of calls that take 3 and 1, 5 and 1 seconds: a ratio of 4.
+    """
+    wall, cpu = (
+        PairedTimes(
+            *(
+                [getattr(call, clock) for call in calls[side]]
+                for side in ("peer", "ours")  # the ratio is peer / ours
+            )
+        ).summary()
+        for clock in ("seconds", "cpu_seconds")
+    )
+    result = {
+        "ratio": wall["ratio"],
+        "ratio_quartiles": wall["ratio_quartiles"],
+        "cpu_ratio": cpu["ratio"],
+        "sides": {},
+    }
+    for side, mine in calls.items():
+        seconds = statistics.median(call.seconds for call in mine)
+        tokens = statistics.mean(call.tokens for call in mine)
+        result["sides"][side] = {
+            "examples_per_second": examples / seconds,
+            "tokens_per_second": real_tokens / seconds,
+            "padding": 1 - real_tokens / tokens,
+            "first_seconds": first[side],
+            "calls": [dataclasses.asdict(call) for call in mine],
+        }
+    return result
+
+
+def print_table(lines: list[dict]) -> None:
+    """Two rows a line, of our side and of the peer's; then the goals."""
+    print(
+        ROW.format(
+            *("backend", "mode", "side", "examples/s", "tokens/s"),
+            *("padding", "first s", "ratio", "quartiles", "cpu ratio"),
+            "others",
+        )
+    )
+    for line in lines:
+        low, high = line["ratio_quartiles"]
+        others = line["others"]
+        found = {
+            "ours": ("", "", "", ""),
+            "peer": (
+                f"{line['ratio']:.2f}",
+                f"{low:.2f} - {high:.2f}",
+                f"{line['cpu_ratio']:.2f}",
+                "-" if others is None else f"{others:.0%}",
+            ),
+        }
+        for side, ratios in found.items():
+            own = line["sides"][side]
+            print(
+                ROW.format(
+                    line["backend"],
+                    line["mode"],
+                    line["peer"] if side == "peer" else side,
+                    f"{own['examples_per_second']:.1f}",
+                    f"{own['tokens_per_second']:,.0f}",
+                    f"{own['padding']:.0%}",
+                    f"{own['first_seconds']:.1f}",
+                    *ratios,
+                )
+            )
+    for line in lines:
+        if line["mode"] == "both":
+            goal = GOALS[line["peer"]]
+            verdict = "reached" if line["ratio"] >= goal else "missed"
+            print(
+                f"{line['backend']}, epoch and evaluation: {line['ratio']:.2f} "
+                f"x {line['peer']}, goal {goal:g}: {verdict}"
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
