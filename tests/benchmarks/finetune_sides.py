@@ -36,7 +36,7 @@ from keras_albert.data.features import (
     sorted_plan,
     training_dataset,
 )
-from keras_albert.data.glue import glue_targets, glue_task, read_glue
+from keras_albert.data.glue import glue_task, read_glue
 from keras_albert.data.tables import Table
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForSequenceClassification
@@ -155,7 +155,7 @@ def read_examples(
     ]
     return Examples(
         texts,
-        glue_targets(GLUE_TASK, table),
+        np.array([LABELS.index(x) for x in table.values["label"]], "int32"),
         Features(text_rows(tokenizer, texts, None, longest)).lengths,
     )
 
@@ -199,7 +199,8 @@ def ours(model, batch_size: int, lengths: np.ndarray) -> Side:
         table = Table(Path("texts"), values, [{}] * count, [0] * count)
         return TASKS[TASK].features(tokenizer, table, LABELS, longest)
 
-    compile_for(TASK, model, make_optimizer(ADAMW, ADAMW.learning_rate))
+    optimizer = make_optimizer(ADAMW, ADAMW.learning_rate)
+    compile_for(TASK, model, optimizer, LABELS)
     predictor = Predictor(
         model,
         tokenizer,

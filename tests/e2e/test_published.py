@@ -150,14 +150,19 @@ def test_schools(pretrained_folder, tmp_path, capsys):
             high=[passage("b", 1)],
         )
     output = tmp_path / "race"
-    report = finetune(pretrained_folder, "RACE", tmp_path / "RACE", output)
+    arguments = pretrained_folder, "RACE", tmp_path / "RACE", output
+    with pytest.raises(SystemExit):
+        finetune(*arguments)
+    refusal = capsys.readouterr().err
+    assert "expected 87,866 questions in train, as published" in refusal
+    report = finetune(*arguments, "--any-size")
     assert report["accuracy"] == pytest.approx(
         (3 * report["middle_accuracy"] + report["high_accuracy"]) / 4
     )
     capsys.readouterr()
     main(
-        ["evaluate", "--model", str(output), "--split=test", "--data"]
-        + [str(tmp_path / "RACE")]
+        ["evaluate", "--model", str(output), "--split=test", "--any-size"]
+        + ["--data", str(tmp_path / "RACE")]
     )
     # The test split is the same file as the dev split.
     shown = f"accuracy {report['accuracy']:.3f}, middle accuracy"
@@ -177,6 +182,7 @@ def test_schools(pretrained_folder, tmp_path, capsys):
         ("STS-B", ("--any-size", "--class-weights"), "Leave --class-weights"),
         ("WNLI", (), "WNLI/train.tsv: no such file"),
         ("CoLA", ("--warmup-steps=9",), "`warmup_steps` must be"),
+        ("CoLA", ("--seeds=2",), "expected 8,551 rows, as published"),
     ],
 )
 def test_mistakes(
@@ -202,6 +208,41 @@ def test_labels_that_are_not_published(mnli, glue, capsys):
         "--split=test",
     )
     assert "MNLI's test split are not published" in refusal
+
+
+def test_the_best_of_several_is_named(mnli, glue, capsys):
+    best = json.loads((mnli / "report.json").read_text())["best_seed"]
+    data = str(glue / "RTE" / "dev.tsv")
+    refusal = refused(capsys, "predict", "--model", str(mnli), "--data", data)
+    assert f"the best is {mnli / f'seed-{best}'}" in refusal
+
+
+def test_what_a_prediction_would_replace(mnli, tmp_path, capsys):
+    """It is in the second row, and nothing is written."""
+    row = {"text": "a", "pair": "b"}
+    table = tmp_path / "table.jsonl"
+    rows = [row, row | {"score": 3}]
+    table.write_text("\n".join(map(json.dumps, rows)))
+    arguments = ("predict", "--model", str(mnli / "seed-5"))
+    refusal = refused(capsys, *arguments, "--data", str(table))
+    assert "would be replaced: score" in refusal
+    table.write_text(json.dumps(row))
+    main([*arguments, "--data", str(table)])
+    (found,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert found.keys() == {"text", "pair", "prediction", "score"}
+
+
+def test_exported_as_a_classifier_of_pairs(mnli, tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    pytest.importorskip("tensorflow_text")
+    output = tmp_path / "served"
+    main(["export", "--model", str(mnli / "seed-5"), "--output", str(output)])
+    serve = tf.saved_model.load(str(output)).signatures["serving_default"]
+    given = {"text": ["a fox", "two hens"], "pair": ["hens", "a dog"]}
+    found = serve(**{k: tf.constant(v) for k, v in given.items()})
+    predictor = Predictor.load(mnli / "seed-5")
+    expected = predictor.probabilities(given["text"], given["pair"])
+    assert found["probabilities"].numpy() == pytest.approx(expected, abs=1e-5)
 
 
 def test_card(mnli, glue):
