@@ -286,39 +286,19 @@ def training_dataset(
                 yield features.training_batch(chosen, batch_size, length)
 
     count = epochs * steps - start_step
-    return _dataset(
-        features, features.training_batch, batches, batch_size, count
-    )
-
-
-def evaluation_dataset(
-    features: Features, static: np.ndarray, *, batch_size: int
-):
-    """tf.data.Dataset of (x, y, sample_weight), the shortest examples first.
-
-    Arguments and shapes are those of `training_dataset`.
-    """
-    check_positive("batch_size", batch_size)
-    plan = sorted_plan(features.lengths, static, batch_size)
-
-    def batches() -> Iterator[tuple]:
-        for chosen, length in plan:
-            yield features.batch(chosen, batch_size, length)
-
-    return _dataset(features, features.batch, batches, batch_size, len(plan))
+    return _dataset(features, batches, batch_size, count)
 
 
 def _dataset(
     features: Features,
-    batch: Callable,
     batches: Callable[[], Iterator[tuple]],
     batch_size: int,
     count: int,
 ):
-    """Its shapes are those of a `batch`, but for the length."""
+    """Its shapes are those of a training batch, but for the length."""
     tf = import_tensorflow()
     longest = int(features.lengths.max())
-    example = batch(np.zeros(1, "int64"), batch_size, longest)
+    example = features.training_batch(np.zeros(1, "int64"), batch_size, longest)
 
     def spec(name: str, value):
         per_token = value.ndim > 1 and (

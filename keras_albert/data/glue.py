@@ -59,11 +59,6 @@ class GlueTask:
     """column that numbers the rows of a test file"""
 
     @property
-    def dev_splits(self) -> tuple[str, ...]:
-        """What the task is measured on: one split, two of MNLI."""
-        return tuple(name for name in self.splits if name.startswith("dev"))
-
-    @property
     def test_splits(self) -> tuple[str, ...]:
         """The splits without labels."""
         return tuple(name for name in self.splits if self.submission_of(name))

@@ -12,7 +12,6 @@ from keras_albert.data.features import (
     Features,
     choose_lengths,
     epoch_plan,
-    evaluation_dataset,
     sorted_plan,
     training_dataset,
 )
@@ -156,14 +155,15 @@ def test_a_dataset_begins_at_any_step():
             np.testing.assert_array_equal(w, w0)
 
 
-def test_evaluation_is_in_order_of_length():
+def test_prediction_is_in_order_of_length():
     features = features_of([9, 3, 20], target=np.array([5, 6, 7], "int32"))
     static = choose_lengths(features.lengths, 64)
-    first, second = evaluation_dataset(features, static, batch_size=2)
-    assert first[1].numpy().tolist() == [6, 5]
+    plan = sorted_plan(features.lengths, static, 2)
+    first, second = (features.batch(chosen, 2, n) for chosen, n in plan)
+    assert first[1].tolist() == [6, 5]
     assert first[0]["token_ids"].shape == (2, 16)
-    assert second[1].numpy().tolist() == [7, 7]
-    assert second[2].numpy().tolist() == [1, 0]
+    assert second[1].tolist() == [7, 7]
+    assert second[2].tolist() == [1, 0]
 
 
 def test_rows_of_texts(tiny_vocab, tiny_lines):
