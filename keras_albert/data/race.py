@@ -33,7 +33,6 @@ def read_race(
     folder: str | Path,
     split: str,
     *,
-    need_answers: bool = True,
     skip_bad: bool = False,
 ) -> Table:
     """The questions of a split, those of the middle schools first.
@@ -45,14 +44,12 @@ def read_race(
     Args:
         folder: RACE, with the folders of the splits.
         split: "train", "dev" or "test".
-        need_answers: whether the answers must be there.
         skip_bad: leaves bad questions and bad passages out.
 
     Returns:
         `values` has the passage as text, the question ("_" where an option
-        fills a blank), four choices and, if asked for, the number of the right
-        one from 0 as label; `rows` the id, as "high1048.txt-2"; `groups`
-        "middle" or "high".
+        fills a blank), four choices and the number of the right one from 0 as
+        label; `rows` the id, as "high1048.txt-2"; `groups` "middle" or "high".
 
     Raises:
         AlbertError: no such folder or no file in it; a passage that is not
@@ -63,7 +60,7 @@ def read_race(
     examples, groups, skipped = [], [], []
     for level in LEVELS:
         for path in _files(Path(folder) / split / level):
-            for place, question in _questions(path, need_answers):
+            for place, question in _questions(path):
                 if isinstance(question, AlbertError):
                     skipped.append(_fault(place, question, skip_bad))
                 else:
@@ -75,8 +72,6 @@ def read_race(
         raise AlbertError(f"{path}: no questions{bad}")
     ids, lines, *columns = map(list, zip(*examples, strict=True))
     values = dict(zip(_FIELDS, columns, strict=True))
-    if not need_answers:
-        del values["label"]
     rows = [{"id": each} for each in ids]
     return Table(path, values, rows, lines, skipped, groups)
 
@@ -94,11 +89,11 @@ def _files(folder: Path) -> list[Path]:
 
 _FIELDS = ("text", "question", "choices", "label")  # of `Table.values`
 # The id, the line in its file, and the fields.
-_Question = tuple[str, int, str, str, list[str], int | None]
+_Question = tuple[str, int, str, str, list[str], int]
 
 
 def _questions(
-    path: Path, need_answers: bool
+    path: Path,
 ) -> Iterator[tuple[str, _Question | AlbertError]]:
     """The questions of a file, or what is wrong with one or with a passage."""
     with open(path, "rb") as file:
@@ -107,7 +102,7 @@ def _questions(
                 continue
             place = f"{path}:{number}"
             try:
-                passage = _passage(line, number, need_answers)
+                passage = _passage(line, number)
             except AlbertError as error:
                 yield place, error
                 continue
@@ -115,7 +110,7 @@ def _questions(
             fields = zip(*(passage[key] for key in _KEYS), strict=True)
             for position, parts in enumerate(fields, start=1):
                 try:
-                    question = _question(*parts, need_answers)
+                    question = _question(*parts)
                 except AlbertError as error:
                     yield f"{place}: question {position}", error
                 else:
@@ -123,7 +118,7 @@ def _questions(
                     yield place, (key, number, passage["article"], *question)
 
 
-def _passage(line: bytes, number: int, need_answers: bool) -> dict:
+def _passage(line: bytes, number: int) -> dict:
     """A passage with equally many questions, options and answers."""
     text = decode_line(line, is_first=number == 1)
     try:
@@ -134,16 +129,13 @@ def _passage(line: bytes, number: int, need_answers: bool) -> dict:
         ) from None
     if not isinstance(passage, dict):
         raise AlbertError(f"expected a JSON object. Received: {text:.60}.")
-    needed = ["article", *_KEYS][: None if need_answers else -1]
+    needed = ["article", *_KEYS]
     if missing := [key for key in needed if key not in passage]:
         raise AlbertError(
             f"a passage needs {', '.join(needed)}. Missing: "
             f"{', '.join(missing)}."
         )
     _check_text("article", passage["article"])
-    questions = passage["questions"]
-    if not need_answers and isinstance(questions, list):
-        passage["answers"] = [None] * len(questions)
     lists = {key: passage[key] for key in _KEYS}
     if not all(isinstance(value, list) for value in lists.values()):
         raise AlbertError(f"{', '.join(_KEYS)} must be lists.")
@@ -153,9 +145,7 @@ def _passage(line: bytes, number: int, need_answers: bool) -> dict:
     return passage
 
 
-def _question(
-    question, options, answer, need_answers: bool
-) -> tuple[str, list[str], int | None]:
+def _question(question, options, answer) -> tuple[str, list[str], int]:
     _check_text("question", question)
     if not isinstance(options, list) or len(options) != len(ANSWERS):
         raise AlbertError(
@@ -164,7 +154,7 @@ def _question(
         )
     for letter, option in zip(ANSWERS, options, strict=True):
         _check_text(f"option {letter}", option)
-    if need_answers and answer not in tuple(ANSWERS):
+    if answer not in tuple(ANSWERS):
         raise AlbertError(
             f"the answer must be one of {', '.join(ANSWERS)}. Received: "
             f"{answer!r:.60}."
@@ -172,7 +162,7 @@ def _question(
     return (
         _collapsed(question).translate(_BLANKS),
         [_collapsed(option) for option in options],
-        ANSWERS.index(answer) if need_answers else None,
+        ANSWERS.index(answer),
     )
 
 

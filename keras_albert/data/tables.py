@@ -64,10 +64,14 @@ class Table:
         return hashlib.sha256(json.dumps(self.values).encode()).hexdigest()
 
 
-def read_table(
-    path: str | Path, fields: Mapping[str, Field], skip_bad: bool = False
-) -> Table:
-    """Reads a file by its extension.
+def read_parts(
+    path: str | Path,
+    fields: Mapping[str, Field],
+    skip_bad: bool = False,
+    rows_at_once: int | None = None,
+    complete: Callable[[dict, dict], dict] = lambda row, values: values,
+) -> Iterator[Table]:
+    """A file by its extension, in parts of some rows: it may be of any length.
 
     .tsv has a header and no quoting; .csv a header and RFC 4180 quoting;
     .jsonl an object a line; .parquet a row an example; .txt a text a line,
@@ -80,34 +84,16 @@ def read_table(
         fields: what to read, by a name that messages use and `Table.values`
             has.
         skip_bad: leaves out rows that cannot be read.
-
-    Raises:
-        AlbertError: a missing or empty file, an unknown extension, a missing
-            column; unless they are left out, a row with another number of
-            fields than the header, a malformed line, a line that is not
-            UTF-8, a value that its field refuses.
-    """
-    (table,) = read_parts(path, fields, skip_bad)
-    return table
-
-
-def read_parts(
-    path: str | Path,
-    fields: Mapping[str, Field],
-    skip_bad: bool = False,
-    rows_at_once: int | None = None,
-    complete: Callable[[dict, dict], dict] = lambda row, values: values,
-) -> Iterator[Table]:
-    """A file in parts of some rows each, so that it may be of any length.
-
-    Arguments and errors are those of `read_table`; an error comes with the
-    part in which it is.
-
-    Args:
         rows_at_once: rows of a part, good ones or bad ones, which leaves a
             part without rows where all are bad; the whole when not given.
         complete: a row and what its fields have read of it -> the values of
             the example; its AlbertError says what is wrong with the row.
+
+    Raises:
+        AlbertError: with the part in which it is: a missing or empty file, an
+            unknown extension, a missing column; unless they are left out, a
+            row with another number of fields than the header, a malformed
+            line, a line that is not UTF-8, a value that its field refuses.
     """
     (path,) = check_files([path])
     extension = path.suffix.lower()

@@ -47,22 +47,6 @@ class Window:
     """whether the tokenizer drops every character of the answer: nothing is
     to be learned of this window"""
 
-    @property
-    def segment_ids(self) -> np.ndarray:
-        """int32 [T]: 0 the question, 1 the context, each with its [SEP]."""
-        positions = np.arange(len(self.token_ids))
-        return (positions >= self.context_start).astype("int32")
-
-    @property
-    def p_mask(self) -> np.ndarray:
-        """int32 [T]: 1 where no answer can be, 0 on the context and [CLS].
-
-        AlbertForQuestionAnsweringV2 derives the same from its inputs.
-        """
-        mask = np.ones(len(self.token_ids), "int32")
-        mask[self.context_start : -1] = mask[0] = 0
-        return mask
-
 
 def make_windows(
     tokenizer: Tokenizer,

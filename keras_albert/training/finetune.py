@@ -174,10 +174,13 @@ def _finetune_seeds(run: FinetuneRun, goes_on: bool) -> dict:
             print(f"seed {seed}: {error}")
             diverged.append(seed)
     if not reports:
-        remove_folder(output)
+        kept = any(output.glob(SEED_FOLDER.format("*")))
+        if not kept:
+            remove_folder(output)
         raise AlbertError(
-            f"every one of the {run.seeds} runs diverged, {output} is removed. "
-            "Lower --learning-rate, or raise --warmup-share."
+            f"every one of the {run.seeds} runs diverged. Lower "
+            "--learning-rate or raise --warmup-share"
+            + (", and choose another output." if kept else ".")
         )
     report = seeds_report(reports, diverged)
     write_report(output, report)

@@ -24,10 +24,8 @@ a million of them, alone in their rows and sharing them.
 """
 
 import argparse
-import concurrent.futures
 import dataclasses
 import json
-import multiprocessing
 import os
 import random
 import re
@@ -40,7 +38,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from bench_model import at_least_two, cpuinfo
-from pairing import PairedTimes
+from pairing import PairedTimes, in_process
 from worker import CpuMeter
 
 from keras_albert.config import ExampleConfig, PrepareRun, VocabRun
@@ -62,8 +60,10 @@ def main(arguments: list[str] | None = None) -> int:
         report = {
             "lines": [],
             "packed": [],
-            "plan_seconds": in_process(1, time_planning, {}),
-            "packed_plan_seconds": in_process(1, time_planning, PACKED),
+            "plan_seconds": in_process(hold_cores, 1, time_planning, {}),
+            "packed_plan_seconds": in_process(
+                hold_cores, 1, time_planning, PACKED
+            ),
         }
         for cores in options.cores:
             for length in options.lengths:
@@ -72,6 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
                     (report["packed"], packing_sides),
                 ):
                     line = in_process(
+                        hold_cores,
                         cores,
                         compare,
                         sides,
@@ -130,17 +131,6 @@ def make_shards(options: argparse.Namespace, folder: Path) -> Path:
     shards = folder / "shards"
     prepare(PrepareRun(input=tuple(text), vocab=vocab, output=shards))
     return shards
-
-
-def in_process(cores: int, function, *arguments):
-    """Calls it in a new process that has so many cores, where Linux can."""
-    with concurrent.futures.ProcessPoolExecutor(
-        max_workers=1,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=hold_cores,
-        initargs=(cores,),
-    ) as pool:
-        return pool.submit(function, *arguments).result()
 
 
 def hold_cores(cores: int) -> None:

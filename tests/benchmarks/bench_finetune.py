@@ -28,10 +28,8 @@ that of any size; what is done once a batch weighs more than in a large one.
 """
 
 import argparse
-import concurrent.futures
 import dataclasses
 import json
-import multiprocessing
 import os
 import statistics
 import sys
@@ -48,7 +46,7 @@ from bench_model import (
     machine,
     print_machine,
 )
-from pairing import PairedTimes
+from pairing import PairedTimes, in_process
 from worker import CpuMeter
 
 from keras_albert.config import VARIANTS, AlbertError, check_positive
@@ -100,7 +98,9 @@ def main(arguments: list[str] | None = None) -> int:
             check_positive(name, getattr(options, name))
         for backend, peer in sides(options):
             print(f"{backend} beside {peer} ...", flush=True)
-            report["lines"] += in_process(backend, compare, peer, options)
+            report["lines"] += in_process(
+                use_backend, backend, compare, peer, options
+            )
             if options.output:
                 options.output.write_text(json.dumps(report, indent=2) + "\n")
     except AlbertError as error:
@@ -162,17 +162,6 @@ def sides(options: argparse.Namespace) -> list[tuple[str, str]]:
         for peer in options.peers or DEFAULT_PEERS[backend]
         if installed(*PEERS[peer], f"{backend}: {peer}")
     ]
-
-
-def in_process(backend: str, function, *arguments):
-    """Calls it in a new process with that backend."""
-    with concurrent.futures.ProcessPoolExecutor(
-        max_workers=1,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=use_backend,
-        initargs=(backend,),
-    ) as pool:
-        return pool.submit(function, *arguments).result()
 
 
 def use_backend(backend: str) -> None:

@@ -1,6 +1,11 @@
-"""Times of two callables, taken in turn, and the ratio of each pair."""
+"""Times of two callables, taken in turn, and the ratio of each pair.
 
+And processes to take them in.
+"""
+
+import concurrent.futures
 import dataclasses
+import multiprocessing
 import time
 from collections.abc import Callable
 
@@ -37,6 +42,17 @@ class PairedTimes:
             "ours_ms": float(np.median(self.ours)) * 1e3,
             "peer_ms": float(np.median(self.peer)) * 1e3,
         }
+
+
+def in_process(prepare: Callable, setting, function: Callable, *arguments):
+    """Calls it in a new process, in which `prepare(setting)` comes first."""
+    with concurrent.futures.ProcessPoolExecutor(
+        max_workers=1,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=prepare,
+        initargs=(setting,),
+    ) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 def seconds(call: Callable[[], object]) -> float:

@@ -10,6 +10,7 @@ import json
 
 import numpy as np
 import pytest
+from small import numpy
 
 from keras_albert.config import (
     AnswerConfig,
@@ -18,9 +19,11 @@ from keras_albert.config import (
     WindowConfig,
 )
 from keras_albert.data.answers import decode_logits
+from keras_albert.data.features import Features
 from keras_albert.data.squad import read_squad
 from keras_albert.data.squad_scores import score_v1, score_v2
 from keras_albert.data.windows import make_windows
+from keras_albert.modeling.question_answering import _answerable
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.benchmarks import read_split
 from keras_albert.training.questions import NAMES
@@ -65,16 +68,22 @@ def windows(tokenizer, questions):
 def test_windows_equal_reference(data_folder, questions, windows, part):
     golden = features(data_folder, part)
     assert len(golden) == len(windows) == 258
+    rows = [(window.token_ids, window.context_start) for window in windows]
+    x, _, _ = Features(rows).batch(
+        np.arange(len(rows)), len(rows), CONFIG.sequence_length
+    )
+    masked = ~numpy(_answerable(x))
     numbers = {}
-    for feature, window in zip(golden, windows, strict=True):
+    for i, (feature, window) in enumerate(zip(golden, windows, strict=True)):
+        length = len(window.token_ids)
         name = questions[window.question].id
         numbers[name] = numbers.get(name, -1) + 1
         assert feature["qas_id"] == name
         assert feature["doc_span_index"] == numbers[name]
         assert feature["input_ids"] == window.token_ids.tolist()
         assert feature["paragraph_len"] == len(window.token_ids)
-        assert feature["segment_ids"] == window.segment_ids.tolist()
-        assert feature["p_mask"] == window.p_mask.tolist()
+        assert feature["segment_ids"] == x["segment_ids"][i, :length].tolist()
+        assert feature["p_mask"] == masked[i, :length].tolist()
         assert feature["token_is_max_context"] == {
             str(window.context_start + token): bool(is_max)
             for token, is_max in enumerate(window.max_context)

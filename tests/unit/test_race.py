@@ -56,17 +56,12 @@ def test_all_passages_in_one_file(tmp_path):
     assert together.values == separate.values
 
 
-def test_answers_are_optional(tmp_path):
+def test_answers_are_needed(tmp_path):
     unanswered = passage("a", 2)
     del unanswered["answers"]
-    race_files(
-        tmp_path, middle=[unanswered], high=[passage("b", 1, answers=[None])]
-    )
+    race_files(tmp_path, middle=[unanswered], high=[passage("b", 1)])
     with pytest.raises(AlbertError, match=r"0\.txt:1: .*Missing: answers"):
         read_race(tmp_path, "dev")
-    found = read_race(tmp_path, "dev", need_answers=False)
-    assert "label" not in found.values
-    assert ids(found) == ["a.txt-1", "a.txt-2", "b.txt-1"]
 
 
 def test_blanks_of_other_widths():

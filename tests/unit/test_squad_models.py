@@ -115,7 +115,8 @@ def test_what_the_model_masks(windows, inputs):
     answerable = numpy(_answerable(inputs))
     for window, row in zip(windows, answerable, strict=True):
         p_mask = np.ones(LENGTH, bool)
-        p_mask[: len(window.p_mask)] = window.p_mask
+        p_mask[0] = False  # [CLS]
+        p_mask[window.context_start : len(window.token_ids) - 1] = False
         assert np.array_equal(~row, p_mask)
         marks = (window.start, window.end)
         assert row[list(marks)].all()

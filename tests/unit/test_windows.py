@@ -61,10 +61,6 @@ def test_tokens_and_marks(tokenizer):
     assert answer.token_ids.tolist() == tokens
     assert answer.token_ids.dtype == np.int32
     assert answer.context_start == len(query) + 2
-    segments = [0] * (len(query) + 2) + [1] * (len(body) + 1)
-    assert answer.segment_ids.tolist() == segments
-    p_mask = [0] + [1] * (len(query) + 1) + [0] * len(body) + [1]
-    assert answer.p_mask.tolist() == p_mask
     assert answer.max_context.all()
     marked = tokens[answer.start : answer.end + 1]
     assert marked == tokenizer.encode("the old barn")
