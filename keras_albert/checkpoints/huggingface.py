@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_albert.checkpoints.names import DIALECTS, groups_there
+from keras_albert.checkpoints.tokenizer_json import tokenizer_json
 from keras_albert.checkpoints.transfer import (
     EXPORT_ENCODER,
     copies_agree,
@@ -49,6 +50,7 @@ from keras_albert.text.tokenizer import Tokenizer
 HF_CONFIG_FILE = "config.json"
 SAFETENSORS_FILE = "model.safetensors"
 PICKLE_FILE = "pytorch_model.bin"
+TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 MODEL_TYPE = "albert"
@@ -558,7 +560,12 @@ def _config_there(model: AlbertModel, architecture: str, head: dict) -> dict:
 def _write_tokenizer(
     tokenizer: Tokenizer, config: AlbertConfig, folder: Path
 ) -> None:
-    """transformers makes the rest from spiece.model when it loads."""
+    """What AutoTokenizer reads, in new and in old versions.
+
+    Not of the class AlbertTokenizer: that of transformers 5 builds its own
+    tokenizer, which changes quotes, and gives pairs no segments.
+    """
+    (folder / TOKENIZER_FILE).write_text(tokenizer_json(tokenizer), "utf-8")
     (folder / VOCAB_FILE).write_bytes(tokenizer.model_bytes)
     special = {
         "bos_token": SPECIAL_PIECES[CLS_ID],
@@ -573,7 +580,12 @@ def _write_tokenizer(
     write_json(
         folder / TOKENIZER_CONFIG_FILE,
         {
-            "tokenizer_class": "AlbertTokenizer",
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_input_names": [
+                "input_ids",
+                "token_type_ids",
+                "attention_mask",
+            ],
             "do_lower_case": tokenizer.lower_case,
             "keep_accents": tokenizer.keep_accents,
             "model_max_length": config.max_position_embeddings,

@@ -49,8 +49,9 @@ class Features:
     given: dict[str, str] = dataclasses.field(default_factory=dict)
     """further inputs in training, by name, and the target that each repeats"""
     source: Sized | None = None
-    """what the rows are parts of, where one has several: questions, which are
-    read in windows. It has what else their outputs are to be understood by"""
+    """what the rows are parts of, where one may have several: questions, which
+    are read in windows, and texts of words. It has what else the outputs are to
+    be understood by"""
 
     def __post_init__(self):
         if not self.rows:
@@ -67,8 +68,14 @@ class Features:
     @functools.cached_property
     def lengths(self) -> np.ndarray:
         """int64 [N]: tokens of the longest row of each example."""
-        lengths = np.array([len(tokens) for tokens, _ in self.rows], "int64")
+        lengths = np.array([len(row.token_ids) for row in self.rows], "int64")
         return lengths.reshape(len(self), -1).max(axis=1)
+
+    @property
+    def cut(self) -> int:
+        """How many examples were longer than the longest row."""
+        is_cut = np.array([row.is_cut for row in self.rows])
+        return int(is_cut.reshape(len(self), -1).any(axis=1).sum())
 
     def take(self, chosen: np.ndarray) -> "Features":
         """Some of the examples, without their groups and source."""
@@ -120,7 +127,7 @@ class Features:
         token_ids = np.full(shape, PAD_ID, "int32")
         segment_ids, padding_mask = np.zeros((2, *shape), "int32")
         for row, place in enumerate(places):
-            tokens, first = self.rows[place]
+            tokens, first, _ = self.rows[place]
             token_ids[row, : len(tokens)] = tokens
             segment_ids[row, first : len(tokens)] = 1
             padding_mask[row, : len(tokens)] = 1

@@ -17,7 +17,7 @@ from keras_albert.modeling.inputs import (
     names_of,
     round_length,
 )
-from keras_albert.text.rows import Row, choice_rows, word_row
+from keras_albert.text.rows import Row, choice_rows, word_rows
 
 PROBLEMS = ("single_label", "multi_label", "regression")
 
@@ -140,6 +140,9 @@ class AlbertForTokenClassification(HeadedModel):
             words: B texts, each a list of words.
             labels: the label of each word, from 0 to C - 1.
 
+        Of a text that is longer than `max_position_embeddings` the words that
+        fit are read.
+
         Returns:
             x; y int32 [B, S], a word's label at its first piece; and its
             sample weights float32 [B, S], 1 at those pieces, 0 elsewhere.
@@ -168,7 +171,7 @@ class AlbertForTokenClassification(HeadedModel):
         rows, starts = [], []
         for text, text_labels in zip(texts, labels, strict=True):
             _check_word_labels(text, text_labels, self.num_labels)
-            row, first = word_row(tokenizer, text, longest)
+            (row, first), *_ = word_rows(tokenizer, text, longest)
             rows.append(row)
             starts.append(first)
         x = round_length(_padded(tokenizer, rows), longest)
@@ -294,8 +297,11 @@ class AlbertForMultipleChoice(HeadedModel):
 def _padded(tokenizer, rows: list[Row]) -> dict[str, np.ndarray]:
     return tokenizer.pad(
         [
-            (tokens.tolist(), [0] * first + [1] * (len(tokens) - first))
-            for tokens, first in rows
+            (
+                row.token_ids.tolist(),
+                [0] * row.first + [1] * (len(row.token_ids) - row.first),
+            )
+            for row in rows
         ]
     )
 

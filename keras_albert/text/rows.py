@@ -4,6 +4,7 @@ A row is [CLS] a [SEP] or [CLS] a [SEP] b [SEP]; what is too long is cut off.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,8 +13,16 @@ from keras_albert.text.tokenizer import Tokenizer, check_texts
 
 LINES_AT_ONCE = 2_000  # tokenized together: long enough to be fast
 
-Row = tuple[np.ndarray, int]
-"""token ids int32 [T], [CLS] and [SEP] included; how many are segment 0"""
+
+class Row(NamedTuple):
+    """Tokens of a text or a pair."""
+
+    token_ids: np.ndarray
+    """int32 [T], [CLS] and [SEP] included"""
+    first: int
+    """how many of them are segment 0"""
+    is_cut: bool = False
+    """whether there was more than a row holds"""
 
 
 def text_rows(
@@ -38,21 +47,29 @@ def text_rows(
     return rows
 
 
-def word_row(
+def word_rows(
     tokenizer: Tokenizer, words: Sequence[str], longest: int
-) -> tuple[Row, list[int]]:
-    """A text that is split into words.
+) -> list[tuple[Row, list[int]]]:
+    """A text that is split into words, in rows of as many as fit.
+
+    Only a word that fills more than a row is cut off.
 
     Returns:
-        the row; and where each word begins that is not cut off.
+        one or more rows; and where each word of a row begins.
     """
-    ids, starts = [], []
+    room = longest - 2  # [CLS], [SEP]
+    rows = [([], [])]
     for pieces in tokenizer.encode_batch(words):
-        starts.append(len(ids) + 1)  # after [CLS]
         # A word of nothing but dropped characters has a label all the same.
-        ids += pieces or [UNK_ID]
-    row = _row(tokenizer, ids, None, longest)
-    return row, [start for start in starts if start < len(row[0]) - 1]
+        pieces = pieces or [UNK_ID]
+        if rows[-1][0] and len(rows[-1][0]) + len(pieces) > room:
+            rows.append(([], []))
+        ids, starts = rows[-1]
+        starts.append(len(ids) + 1)  # after [CLS]
+        ids += pieces
+    return [
+        (_row(tokenizer, ids, None, longest), starts) for ids, starts in rows
+    ]
 
 
 def choice_rows(
@@ -80,12 +97,11 @@ def choice_rows(
         tokenizer.encode_batch(contexts), questions, choices, strict=True
     ):
         least = max(room // 2, room - len(context))
-        rows += [
-            _row(tokenizer, context, ids[-least:], longest)
-            for ids in tokenizer.encode_batch(
-                _with_choice(question, choice) for choice in row
-            )
-        ]
+        for ids in tokenizer.encode_batch(
+            _with_choice(question, choice) for choice in row
+        ):
+            read = _row(tokenizer, context, ids[-least:], longest)
+            rows.append(read._replace(is_cut=read.is_cut or len(ids) > least))
     return rows
 
 
@@ -97,4 +113,7 @@ def _with_choice(question: str, choice: str) -> str:
 
 def _row(tokenizer: Tokenizer, a, b, longest: int) -> Row:
     tokens, segments = tokenizer.pack(a, b, longest)
-    return np.array(tokens, "int32"), segments.count(0)
+    whole = len(a) + len(b) + 3 if b else len(a) + 2
+    return Row(
+        np.array(tokens, "int32"), segments.count(0), len(tokens) < whole
+    )

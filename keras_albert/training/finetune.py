@@ -71,7 +71,6 @@ from keras_albert.training.schedules import WarmupPolynomialDecay
 from keras_albert.training.tasks import LABEL, PAIR, Outputs
 
 SHOWN_LABELS = 8  # of the most frequent, before a run
-NO_LIMIT = 2**30  # tokens
 SHOWN_SKIPPED = 3  # of the rows that were left out
 
 
@@ -116,8 +115,6 @@ class _Prepared:
     reading: ReadingConfig | None
     examples: Features
     measured_on: Features | None
-    cut: int
-    """examples that are longer"""
 
 
 def _prepare(run: FinetuneRun) -> _Prepared:
@@ -140,10 +137,6 @@ def _prepare(run: FinetuneRun) -> _Prepared:
         length,
         reading and dataclasses.replace(reading, threshold=None),
     )
-    cut = 0
-    if reading is None:
-        whole = task.features(tokenizer, table, names, NO_LIMIT).lengths
-        cut = int((whole > length).sum())
     return _Prepared(
         table,
         held_out,
@@ -154,7 +147,6 @@ def _prepare(run: FinetuneRun) -> _Prepared:
         reading,
         examples,
         measured_on,
-        cut,
     )
 
 
@@ -538,7 +530,7 @@ def print_skipped(table: Table) -> None:
 
 def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
     table, examples = prepared.table, prepared.examples
-    cut, length = prepared.cut, prepared.length
+    cut, length = examples.cut, prepared.length
     start = RECIPES[run.task].start if run.task in RECIPES else None
     if start and not run.from_scratch and task_of(run.model) != start:
         print(
@@ -560,7 +552,7 @@ def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
         + (f"; {cut:,} are longer than {length} tokens and cut" if cut else ""),
         flush=True,
     )
-    if examples.source is not None:
+    if len(examples) > examples.count:
         lost = 0 if examples.weight is None else (examples.weight == 0).sum()
         why = f"; {lost:,} have an answer without pieces" if lost else ""
         print(f"read in {len(examples):,} windows of {length} tokens{why}")

@@ -447,9 +447,18 @@ class Predictor:
                     lambda values, row=row: values[row], logits
                 )
                 if features.token_target is not None:
-                    tokens, _ = features.rows[place]
-                    outputs[place] = outputs[place][: len(tokens)]
+                    length = len(features.rows[place].token_ids)
+                    outputs[place] = outputs[place][:length]
         return outputs
+
+    def warn_of_cut(self, cut: int) -> None:
+        """Says how many examples are longer than it reads."""
+        if cut:
+            print(
+                f"{cut:,} examples are longer than {self.sequence_length} "
+                "tokens: the rest of them is not read.",
+                file=sys.stderr,
+            )
 
     @property
     def added_columns(self) -> frozenset[str]:
@@ -482,8 +491,8 @@ class Predictor:
 
         Returns:
             for each a label, a number, a list of labels, a label for each
-            word that is not cut off, the index of a choice, or the answer, ""
-            where the text has none.
+            word, the index of a choice, or the answer, "" where the text has
+            none.
         """
         first, *_ = ALL_TASKS[self.task].inputs(self.columns)
         given = {

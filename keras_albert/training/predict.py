@@ -71,10 +71,10 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
         return predictor.parts(run.data, run.skip_bad, ROWS_AT_ONCE)
 
     added = predictor.added_columns
-    count, bad = 0, []
+    count, cut, bad = 0, 0, []
     for table in parts():
-        if len(table):
-            predictor.features(table)  # has checks of its own
+        if len(table):  # making features has checks of its own
+            cut += predictor.features(table).cut
         for row in table.rows:
             if taken := row.keys() & added:
                 raise AlbertError(
@@ -85,6 +85,7 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
         bad += table.skipped
     for fault in bad:
         print(f"left out: {fault}", file=sys.stderr)
+    predictor.warn_of_cut(cut)
     done = 0
     for table in filter(len, parts()):
         features = predictor.features(table)
@@ -161,8 +162,10 @@ def _predict_for_glue(run: PredictRun) -> None:
                 "changed."
             )
     for task, split, table in tables:
+        features = predictor.features(table)
+        predictor.warn_of_cut(features.cut)
         outputs = predictor.outputs(
-            predictor.features(table), run.batch_size, title=f"{task} {split}"
+            features, run.batch_size, title=f"{task} {split}"
         )
         path = submit(run.output, task, split, table, outputs)
         print(f"{len(table):,} predictions of {task} {split} -> {path}")

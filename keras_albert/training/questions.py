@@ -31,6 +31,7 @@ from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnswering,
     AlbertForQuestionAnsweringV2,
 )
+from keras_albert.text.rows import Row
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.metrics import Scores, collapsed
 
@@ -81,7 +82,7 @@ def question_features(
     """`Task.features`: the windows of all questions, one example each."""
     questions = questions_of(table)
     windows = make_windows(tokenizer, questions, reading.windows)
-    rows = [(window.token_ids, window.context_start) for window in windows]
+    rows = [Row(window.token_ids, window.context_start) for window in windows]
     asked = Asked(questions, windows, reading.answers, reading.threshold)
     if ANSWERS not in table.values:
         return Features(rows, source=asked)

@@ -38,7 +38,7 @@ from keras_albert.modeling.classification import (
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
 )
-from keras_albert.text.rows import choice_rows, text_rows, word_row
+from keras_albert.text.rows import choice_rows, text_rows, word_rows
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.metrics import (
     Scores,
@@ -172,7 +172,7 @@ class Task:
         names: tuple[str, ...] | None,
     ) -> dict[str, float]:
         """{"loss": of all examples}; nothing where the outputs are answers."""
-        if features.source is not None:
+        if self.target == ANSWERS:
             return {}
         logits, target = flat(outputs, features)
         loss = self.loss(names)(target, logits)
@@ -434,7 +434,7 @@ MULTILABEL = dataclasses.replace(
 
 def _word_features(tokenizer, table, names, length) -> Features:
     labels = table.values.get(LABEL)
-    rows, targets = [], []
+    rows, targets, counts = [], [], []
     for i, words in enumerate(table.values["text"]):
         place = f"{table.path}:{table.lines[i]}"
         marks = np.zeros(len(words), "int32")
@@ -442,14 +442,18 @@ def _word_features(tokenizer, table, names, length) -> Features:
             lines = [table.lines[i]] * len(words)
             marks = label_index(labels[i], names, table.path, lines)
         try:
-            row, starts = word_row(tokenizer, words, length)
+            parts = word_rows(tokenizer, words, length)
         except AlbertError as error:
             raise AlbertError(f"{place}: {error}") from None
-        target = np.full(len(row[0]), -1, "int32")
-        target[starts] = marks[: len(starts)]
-        rows.append(row)
-        targets.append(target)
-    return Features(rows, token_target=targets)
+        done = 0
+        for row, starts in parts:
+            target = np.full(len(row.token_ids), -1, "int32")
+            target[starts] = marks[done : done + len(starts)]
+            done += len(starts)
+            rows.append(row)
+            targets.append(target)
+        counts.append(len(parts))
+    return Features(rows, token_target=targets, source=counts)
 
 
 def _one_label_a_word(row: dict, values: dict) -> dict:
@@ -462,12 +466,15 @@ def _one_label_a_word(row: dict, values: dict) -> dict:
 
 
 def _labelled(outputs, features) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Of each example's words: the logits [W, C], and the labels [W]."""
-    kept = [target >= 0 for target in features.token_target]
-    return (
-        [row[mask] for row, mask in zip(outputs, kept, strict=True)],
-        [t[mask] for t, mask in zip(features.token_target, kept, strict=True)],
-    )
+    """Of the words of each text: the logits [W, C], and the labels [W]."""
+    logits, labels = [], []
+    ends = np.cumsum(features.source)
+    for end, count in zip(ends, features.source, strict=True):
+        rows = slice(end - count, end)
+        target = np.concatenate(features.token_target[rows])
+        logits.append(np.concatenate(outputs[rows])[target >= 0])
+        labels.append(target[target >= 0])
+    return logits, labels
 
 
 def _decode_words(outputs, features, names) -> list[dict[str, object]]:

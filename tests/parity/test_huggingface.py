@@ -490,23 +490,18 @@ def test_v1_gelu(tmp_path):
 
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_vocabulary(tmp_path, tiny_vocab, lower_case):
-    pytest.importorskip(
-        "google.protobuf",
-        reason="transformers reads the vocabulary with protobuf",
-    )
     tokenizer = Tokenizer(tiny_vocab / "spiece.model", lower_case)
     config = our_config(vocab_size=tokenizer.vocab_size)
     ours = AlbertForMaskedLM(AlbertBackbone(config, tokenizer=tokenizer))
     save_huggingface(ours, tmp_path / "out")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    texts = ["The fox sold two hens", "a letter in London"]
+    # Punctuation that stands alone, the vocabulary's user-defined pieces.
+    texts = ["The fox sold two - no, 2,000 (!) hens . . .", "a \x1c``letter''"]
     expected = tokenizer(texts)
-    found = theirs(
-        texts, padding=True, return_token_type_ids=True, return_tensors="np"
-    )
+    found = theirs(texts, padding=True, return_tensors="np")
     assert np.array_equal(found["input_ids"], expected["token_ids"])
     assert np.array_equal(found["attention_mask"], expected["padding_mask"])
-    pair = theirs(*texts, return_token_type_ids=True)
+    pair = theirs(*texts)
     expected = tokenizer(texts[:1], texts[1:])
     assert pair["input_ids"] == expected["token_ids"][0].tolist()
     assert pair["token_type_ids"] == expected["segment_ids"][0].tolist()
@@ -518,6 +513,22 @@ def test_vocabulary(tmp_path, tiny_vocab, lower_case):
     theirs.save_pretrained(tmp_path / "again")
     settings = (tmp_path / "again" / "tokenizer_config.json").read_text()
     assert json.loads(settings)["do_lower_case"] == lower_case
+
+
+def test_vocabulary_as_released(tmp_path, data_folder):
+    """Every id of texts in which the released pieces are at work."""
+    tokenizer = Tokenizer(data_folder / "vocab" / "30k-clean.model")
+    model = AlbertBackbone(our_config(vocab_size=tokenizer.vocab_size))
+    model.tokenizer = tokenizer
+    save_huggingface(model, tmp_path / "out")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    golden = data_folder / "golden" / "tokenization_raw.jsonl"
+    lines = golden.read_text(encoding="utf-8").splitlines()
+    # A typed <unk> is a special token there.
+    texts = [json.loads(line)["text"].replace("<unk>", "") for line in lines]
+    assert len(texts) == 260
+    expected = tokenizer.encode_batch(texts)
+    assert theirs(texts, add_special_tokens=False)["input_ids"] == expected
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from keras_albert.data.squad import read_squad
 from keras_albert.data.squad_scores import score_v1, score_v2
 from keras_albert.data.windows import make_windows
 from keras_albert.modeling.question_answering import _answerable
+from keras_albert.text.rows import Row
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.benchmarks import read_split
 from keras_albert.training.questions import NAMES
@@ -68,7 +69,7 @@ def windows(tokenizer, questions):
 def test_windows_equal_reference(data_folder, questions, windows, part):
     golden = features(data_folder, part)
     assert len(golden) == len(windows) == 258
-    rows = [(window.token_ids, window.context_start) for window in windows]
+    rows = [Row(window.token_ids, window.context_start) for window in windows]
     x, _, _ = Features(rows).batch(
         np.arange(len(rows)), len(rows), CONFIG.sequence_length
     )

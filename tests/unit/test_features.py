@@ -15,7 +15,7 @@ from keras_albert.data.features import (
     sorted_plan,
     training_dataset,
 )
-from keras_albert.text.rows import text_rows
+from keras_albert.text.rows import Row, text_rows
 from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend
@@ -26,7 +26,7 @@ LENGTHS = st.lists(st.integers(1, 50), min_size=1, max_size=40).map(np.array)
 def features_of(lengths, **kwargs):
     """Row i is i + 1, `lengths[i]` times; its first half is segment 0."""
     rows = [
-        (np.full(length, i + 1, "int32"), length // 2)
+        Row(np.full(length, i + 1, "int32"), length // 2)
         for i, length in enumerate(lengths)
     ]
     return Features(rows, **kwargs)

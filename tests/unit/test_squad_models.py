@@ -19,6 +19,7 @@ from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnsweringV2,
     _answerable,
 )
+from keras_albert.text.rows import Row
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.finetune import compile_for
 from keras_albert.training.questions import NAMES
@@ -48,7 +49,7 @@ def windows(tiny_vocab, questions):
 
 @pytest.fixture(scope="module")
 def inputs(windows):
-    rows = [(window.token_ids, window.context_start) for window in windows]
+    rows = [Row(window.token_ids, window.context_start) for window in windows]
     return Features(rows).batch(np.arange(len(rows)), len(rows), LENGTH)[0]
 
 

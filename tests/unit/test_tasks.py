@@ -10,6 +10,7 @@ import pytest
 from keras_albert.config import AlbertError, TableColumns
 from keras_albert.data.features import Features
 from keras_albert.data.tables import Table
+from keras_albert.text.rows import Row, text_rows
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.finetune import balanced_weights, seeds_report
 from keras_albert.training.metrics import entity_f1
@@ -65,7 +66,7 @@ def test_weights_that_balance_classes():
     # A label that the table does not have takes no share.
     weights = balanced_weights(np.array([0, 2, 2, 2]))
     np.testing.assert_allclose(weights, [2, 2 / 3, 2 / 3, 2 / 3])
-    rows = [(np.array([2, 9, 3], "int32"), 3)] * 4
+    rows = [Row(np.array([2, 9, 3], "int32"), 3)] * 4
     weighed = Features(rows, np.array([0, 2, 2, 2]), weight=weights)
     _, _, weight = weighed.batch(np.array([1, 0]), 3, 8)
     np.testing.assert_allclose(weight, [2 / 3, 2, 0])
@@ -210,7 +211,7 @@ def test_several_labels(tokenizer):
 
 
 def test_a_label_for_each_word(tokenizer):
-    """The label stands at the first piece of each word that is not cut off."""
+    """Its label stands at the first piece; a long text goes on in a new row."""
     names = ("O", "X")
     words = ["committee", "London"] * 9
     examples = features(
@@ -220,23 +221,55 @@ def test_a_label_for_each_word(tokenizer):
         text=[words, ["hens"]],
         label=[["X", "O"] * 9, ["X"]],
     )
-    (tokens, _), target = examples.rows[0], examples.token_target[0]
-    assert len(tokens) == len(target) == 40
-    starts = np.flatnonzero(target >= 0)
-    assert target[starts].tolist() == ([1, 0] * 9)[: len(starts)]
-    assert 0 < len(starts) < 18, "cut"
     pieces = tokenizer.encode_batch(words)
+    fit, used = 0, 0
+    while used + len(pieces[fit]) <= 38:
+        used += len(pieces[fit])
+        fit += 1
+    assert fit < 18 and len(examples) > examples.count == 2
+    assert examples.cut == 0
+    row, target = examples.rows[0], examples.token_target[0]
+    assert len(row.token_ids) == len(target) == used + 2
+    starts = np.flatnonzero(target >= 0)
+    assert target[starts].tolist() == ([1, 0] * 9)[:fit]
     assert starts.tolist() == [
-        1 + sum(map(len, pieces[:i])) for i in range(len(starts))
+        1 + sum(map(len, pieces[:i])) for i in range(fit)
     ]
-    outputs = [np.zeros((40, 2)), np.zeros((len(examples.rows[1][0]), 2))]
-    outputs[0][starts[0], 1] = outputs[1][1, 1] = 9
+    read = [id for each in examples.rows[:-1] for id in each.token_ids[1:-1]]
+    assert read == [id for word in pieces for id in word], "every one"
+    outputs = [np.zeros((len(each.token_ids), 2)) for each in examples.rows]
+    outputs[0][starts[0], 1] = outputs[1][1, 1] = outputs[-1][1, 1] = 9
     logits, labels = flat(outputs, examples)
-    assert logits.shape == (len(starts) + 1, 2)
-    assert labels.tolist() == [*target[starts], 1]
+    assert logits.shape == (19, 2)
+    assert labels.tolist() == [1, 0] * 9 + [1]
     first, second = TASKS["tokens"].decode(outputs, examples, names)
-    assert first["prediction"] == ["X"] + ["O"] * (len(starts) - 1)
+    expected = ["O"] * 18
+    expected[0] = expected[fit] = "X"
+    assert first["prediction"] == expected
     assert second["prediction"] == ["X"]
+
+
+def test_what_is_cut_is_counted(tokenizer):
+    """Of choices once for all of them; a row that just fits is whole."""
+    whole = text_rows(tokenizer, ["two hens and a fox"], None, 40)[0]
+    length = len(whole.token_ids)
+    for longest, cut in ((length, 0), (length - 1, 2)):
+        texts = [*["two hens and a fox"] * 2, "a"]
+        assert Features(text_rows(tokenizer, texts, None, longest)).cut == cut
+    whole = text_rows(tokenizer, ["two hens"], ["and a fox"], 40)[0]
+    length = len(whole.token_ids)
+    for longest, cut in ((length, 0), (length - 1, 1)):
+        rows = text_rows(tokenizer, ["two hens"], ["and a fox"], longest)
+        assert Features(rows).cut == cut
+    quiz = table(text=["the committee met " * 9, "a"], choices=[["b", "c"]] * 2)
+    assert TASKS["choice"].features(tokenizer, quiz, None, 40).cut == 1
+    quiz = table(
+        text=["a"] * 2, choices=[["b", "c"], ["the committee " * 19] * 2]
+    )
+    assert TASKS["choice"].features(tokenizer, quiz, None, 40).cut == 1
+    long_word = table(text=[["committee" * 20, "a"]])
+    features = TASKS["tokens"].features(tokenizer, long_word, ("O",), 40)
+    assert (len(features), features.count, features.cut) == (2, 1, 1)
 
 
 BAD = [
