@@ -32,7 +32,8 @@ test: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \
 	  echo "== $$backend"; \
 	  OMP_NUM_THREADS=1 JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
 	  KERAS_BACKEND=$$backend \
-	    $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "$$marks"; \
+	    $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder \
+	      -m "$$marks"; \
 	  marks="not any_backend"; \
 	done
 

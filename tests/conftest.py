@@ -21,11 +21,12 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 
-def pytest_collection_finish():
+@pytest.fixture(scope="module", autouse=True)
+def short_collections():
     """Keras collects garbage for each layer that it quantizes.
 
-    Through all that three backends have imported, that takes a third of a
-    second each time: leave those objects out.
+    Through all that three backends have imported, and what earlier tests have
+    traced, that takes a third of a second and more: leave those objects out.
     """
     gc.collect()
     gc.freeze()

@@ -82,15 +82,17 @@ def randomize(model, seed=0):
     return model
 
 
-def gradients(model, x, y):
-    """What one SGD step of rate 1 subtracts from each trainable weight."""
-    losses = {name: "mse" for name in y}
-    # XLA compiles long; what it compiles is tested by the loops.
-    eager = keras.backend.backend() == "jax"
+def gradients(model, x, y, in_graph=False):
+    """What one SGD step of rate 1 subtracts from each trainable weight.
+
+    Op by op, as tracing and compiling take much longer; `in_graph` traces on
+    TensorFlow.
+    """
+    graph = in_graph and keras.backend.backend() == "tensorflow"
     model.compile(
         keras.optimizers.SGD(1.0),
-        loss=losses,
-        run_eagerly=eager,
+        loss={name: "mse" for name in y},
+        run_eagerly=not graph,
         jit_compile=False,
     )
     before = [numpy(v).copy() for v in model.trainable_variables]

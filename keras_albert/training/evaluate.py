@@ -67,7 +67,7 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
         )
     print_skipped(table)
     features = predictor.features(table)
-    predictor.warn_of_cut(features.cut)
+    predictor.warn_of_cut(features.cut, features.count)
     outputs = predictor.outputs(features, run.batch_size)
     report = scores_report(predictor.task, outputs, features, predictor.labels)
     for line in scores_lines(report, examples=""):

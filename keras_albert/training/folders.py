@@ -451,12 +451,12 @@ class Predictor:
                     outputs[place] = outputs[place][:length]
         return outputs
 
-    def warn_of_cut(self, cut: int) -> None:
-        """Says how many examples are longer than it reads."""
+    def warn_of_cut(self, cut: int, count: int) -> None:
+        """Says how many of the examples are longer than it reads."""
         if cut:
             print(
-                f"{cut:,} examples are longer than {self.sequence_length} "
-                "tokens: the rest of them is not read.",
+                f"{cut:,} of {count:,} examples longer than "
+                f"{self.sequence_length} tokens: cut off there",
                 file=sys.stderr,
             )
 

@@ -85,7 +85,7 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
         bad += table.skipped
     for fault in bad:
         print(f"left out: {fault}", file=sys.stderr)
-    predictor.warn_of_cut(cut)
+    predictor.warn_of_cut(cut, count)
     done = 0
     for table in filter(len, parts()):
         features = predictor.features(table)
@@ -163,7 +163,7 @@ def _predict_for_glue(run: PredictRun) -> None:
             )
     for task, split, table in tables:
         features = predictor.features(table)
-        predictor.warn_of_cut(features.cut)
+        predictor.warn_of_cut(features.cut, features.count)
         outputs = predictor.outputs(
             features, run.batch_size, title=f"{task} {split}"
         )

@@ -272,6 +272,19 @@ def test_predict_keeps_rows_and_order(road, capsys):
     assert "nothing was changed" in capsys.readouterr().err
 
 
+def test_what_is_cut_is_said(road, tmp_path, capsys):
+    rows = ["text\tlabel", "the fox " * 40 + "\tplain", "hens\tplain"]
+    for name, lines in (("x.tsv", rows), ("x.txt", rows[1:])):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    for command, name in (("evaluate", "x.tsv"), ("predict", "x.txt")):
+        main(
+            [command, "--model", str(road / "fine")]
+            + ["--data", str(tmp_path / name)]
+        )
+        said = capsys.readouterr().err
+        assert "1 of 2 examples longer than 32 tokens" in said
+
+
 ASK = """
 import json, sys
 import tensorflow as tf, tensorflow_text

@@ -124,7 +124,8 @@ def test_forms_have_the_same_outputs_and_gradients(architecture, dropout):
         states = model(x, training=True, return_hidden_states=True)
         found = [numpy(states[name]) for name in y]
         found += [numpy(state) for state in states["hidden_states"]]
-        found += gradients(model, x, y)
+        # Once in a graph, where rematerializing is another matter.
+        found += gradients(model, x, y, dropout and architecture == "all")
         if expected is None:
             expected = found
             # All but the keys' biases, to which a softmax is blind.
