@@ -262,7 +262,16 @@ def _option(key: str, value, known: dict[str, type], source: str) -> list[str]:
             f"`{inside[0]}`. Received: {key}={value!r}."
         )
     if key not in known:
+        section, dot, last = key.rpartition(".")
+        ends = [
+            name.removeprefix(section + dot)
+            for name in known
+            if name.startswith(section + dot)
+        ]
         close = difflib.get_close_matches(key, known, n=1)
+        if ends:  # the section is known
+            close = difflib.get_close_matches(last, ends, n=1)
+            close = [section + dot + end for end in close]
         hint = f"Did you mean `{close[0]}`?" if close else "See --help."
         raise AlbertError(f"{source}: there is no option `{key}`. {hint}")
     name = key.replace("_", "-")

@@ -803,7 +803,7 @@ class ReadingConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TableColumns:
-    """Which columns of a TSV, CSV or JSONL file hold what."""
+    """Which columns of a TSV, CSV, JSONL or Parquet file hold what."""
 
     text: str = "text"
     """column of the text"""

@@ -5,7 +5,7 @@ JSON object with a passage a file; or, as the reference's race_utils.py also
 reads it, with one `all.txt` a folder, a JSON object a line.
 
 What a question and an option become together, and what is cut off a long
-passage, is decided in `AlbertForMultipleChoice.preprocess`.
+passage, is decided in `choice_rows` (text/rows.py).
 """
 
 import json

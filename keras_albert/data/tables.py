@@ -1,4 +1,4 @@
-"""Own labelled texts: TSV, CSV, JSONL or plain text files."""
+"""Own labelled texts: TSV, CSV, JSONL, Parquet or plain text files."""
 
 import csv
 import dataclasses
@@ -19,7 +19,6 @@ from keras_albert.config import (
 from keras_albert.text.files import (
     check_files,
     open_parquet,
-    read_lines,
     read_lines_or_faults,
 )
 
@@ -138,33 +137,41 @@ def _table(
                 name: _value(row, name, field) for name, field in fields.items()
             }
             examples.append(complete(row, found))
-        except MissingColumn as error:
-            raise AlbertError(f"{path}:{line}: {error}") from None
         except AlbertError as error:
             fault = f"{path}:{line}: {error}"
+            missing = isinstance(error, MissingColumn)
+            if missing and path.suffix.lower() != ".jsonl":  # in every row
+                raise MissingColumn(fault, error.field) from None
             if not skip_bad:
-                raise AlbertError(
-                    f"{fault} Or leave such rows out with --skip-bad."
+                fault += " Or leave such rows out with --skip-bad."
+                raise (
+                    MissingColumn(fault, error.field)
+                    if missing
+                    else AlbertError(fault)
                 ) from None
             skipped.append(fault)
-            continue
-        rows.append(row)
-        lines.append(line)
+        else:
+            rows.append(row)
+            lines.append(line)
     values = {name: [each[name] for each in examples] for name in fields}
     return Table(path, values, rows, lines, skipped)
 
 
 class MissingColumn(AlbertError):
-    """A file without a column that is needed: every row is bad."""
+    """A row without the column of a field."""
+
+    def __init__(self, message: str, field: str):
+        super().__init__(message)
+        self.field = field
 
 
 def _value(row: dict[str, object], name: str, field: Field) -> object:
     if field.column not in row:
         raise MissingColumn(
             f"no column `{field.column}` for the {name}. The columns are "
-            f"{', '.join(f'`{each}`' for each in row) or 'none'}. Name the "
-            f"right one with --columns.{name}, rename it in the file, or add "
-            "the header line if it is missing."
+            f"{', '.join(f'`{each}`' for each in row) or 'none'}. Rename the "
+            "right one, or add it (of a TSV or CSV file, in its first line).",
+            name,
         )
     try:
         return field.read(row[field.column])
@@ -262,7 +269,7 @@ def label_index(
     `label_index(["b", "a", "b"], ["a", "b"], path)` is [1, 0, 1].
 
     Args:
-        labels: as in `Table.labels`.
+        labels: of rows, or of words of one.
         names: the known labels.
         path: the file, for the message.
         lines: `Table.lines`, for the message.
@@ -275,7 +282,7 @@ def label_index(
             check_labels([label], names)
         except AlbertError as error:
             place = f"row {number + 1}" if lines is None else lines[number]
-            raise AlbertError(f"{path}:{place}: {error}") from None
+            raise AlbertError(f"{path}:{place}: the label {error}") from None
     index = {name: number for number, name in enumerate(names)}
     return np.array([index[label] for label in labels], "int32")
 
@@ -286,7 +293,7 @@ def check_labels(labels: Sequence[str], names: Sequence[str]) -> None:
         if label not in names:
             known = ", ".join(map(repr, names[:20]))
             raise AlbertError(
-                f"unknown label {label!r}. Expected one of {known}"
+                f"is the unknown label {label!r}. Expected one of {known}"
                 f"{', ...' if len(names) > 20 else ''}. Correct the label or "
                 "remove the row."
             )
@@ -315,22 +322,42 @@ def tab_records(path: Path) -> Iterator[tuple[int, list[str] | AlbertError]]:
 
 
 def _read_csv(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
-    def records():
-        csv.field_size_limit(sys.maxsize)  # texts may be long
-        reader = csv.reader(
-            (f"{line}\n" for _, line in read_lines(path)), strict=True
-        )
-        try:
-            for record in reader:
-                if record:
-                    yield reader.line_num, record
-        except csv.Error as error:
-            raise AlbertError(
-                f"{path}:{reader.line_num}: malformed CSV ({error}). Check the "
-                "quotes of this row and the ones before."
-            ) from None
+    return _with_header(path, _csv_records(path), _COMMAS)
 
-    return _with_header(path, records(), _COMMAS)
+
+_FAULT = "\udcff"  # half a character: no line of UTF-8 has it
+
+
+def _csv_records(
+    path: Path,
+) -> Iterator[tuple[int, list[str] | AlbertError]]:
+    """Numbers of the last lines of records, and their fields."""
+    csv.field_size_limit(sys.maxsize)  # texts may be long
+    faults = []
+
+    def lines():
+        for _, line in read_lines_or_faults(path):
+            if isinstance(line, AlbertError):
+                faults.append(line)
+                line = _FAULT
+            yield f"{line}\n"
+
+    reader = csv.reader(lines(), strict=True)
+    while True:
+        try:
+            record = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            record = AlbertError(
+                f"malformed CSV ({error}). Check the quotes of this row and "
+                "the ones before."
+            )
+        if faults:  # in one of the lines of this record
+            record = faults[0]
+            faults.clear()
+        if record:
+            yield reader.line_num, record
 
 
 def _with_header(
@@ -410,17 +437,23 @@ def _read_parquet(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
 
 
 def _read_txt(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
-    blank = None
-    for number, line in read_lines(path):
-        if blank and line.strip():
-            raise AlbertError(
-                f"{path}:{blank}: a blank line. Each line is an example: "
-                "remove it."
+    blanks = []  # fine at the end of the file
+    for number, line in read_lines_or_faults(path):
+        if not isinstance(line, AlbertError) and not line.strip():
+            blanks.append(number)
+            continue
+        for blank in blanks:
+            yield (
+                blank,
+                AlbertError(
+                    "a blank line. Each line is an example: remove it."
+                ),
             )
-        if line.strip():
-            yield number, {fields["text"].column: line}
+        blanks.clear()
+        if isinstance(line, AlbertError):
+            yield number, line
         else:
-            blank = blank or number  # fine at the end of the file
+            yield number, {fields["text"].column: line}
 
 
 _READERS = {

@@ -43,6 +43,8 @@ class Window:
     have all of it, or there is none"""
     end: int
     """position of its last token, or 0"""
+    is_cut: bool = False
+    """whether the question was longer; of its windows the first one counts"""
     is_lost: bool = False
     """whether the tokenizer drops every character of the answer: nothing is
     to be learned of this window"""
@@ -71,6 +73,8 @@ def make_windows(
         answer = _answer_pieces(question, pieces)
         query = queries[index][: config.query_length]
         own = _windows_of(index, query, pieces, answer, config)
+        if len(query) < len(queries[index]):
+            own[0] = dataclasses.replace(own[0], is_cut=True)
         if question.answers and answer is None:
             own = [dataclasses.replace(each, is_lost=True) for each in own]
         windows += own

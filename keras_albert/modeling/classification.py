@@ -150,7 +150,7 @@ class AlbertForTokenClassification(HeadedModel):
 
         Raises:
             AlbertError: unequal numbers of words and labels, a label out of
-                range, a word without a piece, a text that is not a list.
+                range, a text that is not a list.
         """
         tokenizer = self.vocabulary()
         longest = self.config.max_position_embeddings

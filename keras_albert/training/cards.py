@@ -50,6 +50,11 @@ def card(
     size = model.config
     longest = run.sequence_length or size.max_position_embeddings
     limit = f"A text is cut after {longest:,} tokens."
+    if run.task == "tokens":
+        limit = (
+            f"A text of more than {longest:,} tokens is read in parts that "
+            "know nothing of each other."
+        )
     if reading is not None:
         limit = (
             f"A question is cut after {reading.windows.query_length} tokens. A "

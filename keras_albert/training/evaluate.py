@@ -51,6 +51,7 @@ def evaluate(run: EvaluateRun) -> dict:
 
 def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
     if not run.data.is_dir():
+        _check_unused(run, "a file", "split", "any_size")
         table = predictor.read(run.data, labelled=True, skip_bad=run.skip_bad)
     elif predictor.task in BENCHMARKS:
         table = read_split(
@@ -84,6 +85,7 @@ def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
             f"of token shards, but {run.data} is a file. Run `keras-albert "
             "finetune` for a classifier."
         )
+    _check_unused(run, "token shards", "split", "any_size", "skip_bad")
     shards = ShardSet.open(run.data)
     shards.verify()
     difference = shards.tokenizer().difference_from(loaded.tokenizer)
@@ -106,3 +108,13 @@ def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
     for line in report_lines(report, examples=""):
         print(line)
     return report
+
+
+def _check_unused(run: EvaluateRun, kind: str, *names: str) -> None:
+    """AlbertError for options that say nothing about such data."""
+    for name in names:
+        if getattr(run, name) != getattr(EvaluateRun, name):
+            raise AlbertError(
+                f"`{name}` has no meaning for {kind}. Received: {run.data}. "
+                f"Leave --{name.replace('_', '-')} out."
+            )

@@ -5,6 +5,7 @@ import dataclasses
 import math
 import shutil
 import statistics
+import warnings
 from collections.abc import Callable
 
 import keras
@@ -28,7 +29,7 @@ from keras_albert.data.features import (
     choose_lengths,
     training_dataset,
 )
-from keras_albert.data.tables import Table
+from keras_albert.data.tables import MissingColumn, Table
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.storage import (
     claim_folder,
@@ -57,6 +58,7 @@ from keras_albert.training.folders import (
     finished_report,
     load_pretrained,
     task_of,
+    too_long,
     write_report,
 )
 from keras_albert.training.metrics import (
@@ -71,6 +73,11 @@ from keras_albert.training.schedules import WarmupPolynomialDecay
 from keras_albert.training.tasks import LABEL, PAIR, Outputs
 
 SHOWN_LABELS = 8  # of the most frequent, before a run
+# What Keras says of a head that does not read the pooler.
+_UNUSED_POOLER = (
+    r"Gradients do not exist for variables "
+    r"\['[^']*/pooler/kernel', '[^']*/pooler/bias'\]"
+)
 SHOWN_SKIPPED = 3  # of the rows that were left out
 
 
@@ -88,6 +95,7 @@ def _run(run: FinetuneRun, prepared: "_Prepared | None") -> dict:
     goes_on = holds_run(run.output, run)
     report = finished_report(run.output)
     if report:
+        _check_same_tables(run, report)
         print(f"{run.output} holds this run, and it is finished:")
         print_report(report)
         return report
@@ -99,6 +107,29 @@ def _run(run: FinetuneRun, prepared: "_Prepared | None") -> dict:
     print_report(report)
     print(f"-> {run.output}")
     return report
+
+
+def _check_same_tables(run: FinetuneRun, report: dict) -> None:
+    """AlbertError if a finished run was made of other tables than there are.
+
+    It may have outlived them.
+    """
+    files = [run.train, *([run.validation] if run.validation else [])]
+    if "tables" not in report or not all(path.exists() for path in files):
+        return
+    if _checksums(*_tables(run)) != report["tables"]:
+        raise AlbertError(
+            f"{run.output}: the run in this folder is finished, and was made "
+            f"of other data than {' and '.join(map(str, files))} now have. "
+            "Choose another output."
+        )
+
+
+def _checksums(train: Table, held_out: Table | None) -> dict[str, str | None]:
+    return {
+        "train": train.checksum,
+        "validation": held_out and held_out.checksum,
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +206,7 @@ def _finetune_seeds(run: FinetuneRun, goes_on: bool) -> dict:
             + (", and choose another output." if kept else ".")
         )
     report = seeds_report(reports, diverged)
+    report["tables"] = _checksums(prepared.table, prepared.held_out)
     write_report(output, report)
     return report
 
@@ -204,6 +236,8 @@ def _finetune_once(
         make_optimizer(OptimizerConfig(optimizer="adamw"), schedule),
         names,
     )
+    if not model.needs_pooler:
+        warnings.filterwarnings("ignore", _UNUSED_POOLER, UserWarning)
     predictor = Predictor(
         model,
         prepared.tokenizer,
@@ -243,8 +277,7 @@ def _finetune_once(
         origin={
             "backend": keras.backend.backend(),
             "config": dataclasses.asdict(model.config),
-            "train": prepared.table.checksum,
-            "validation": prepared.held_out and prepared.held_out.checksum,
+            **_checksums(prepared.table, prepared.held_out),
         },
         validate=validate if measured_on else None,
         best=task.best,
@@ -260,6 +293,7 @@ def _finetune_once(
         },
         "training_loss": kept["loss"],
         "from_scratch": run.from_scratch,
+        "tables": _checksums(prepared.table, prepared.held_out),
         "step": kept["step"],
         "epoch": kept["step"] / steps_per_epoch,
     }
@@ -308,9 +342,16 @@ def _tables(run: FinetuneRun) -> tuple[Table, Table | None]:
         tables = read("train"), read("dev")
     else:
         task, options = ALL_TASKS[run.task], (run.columns, True, run.skip_bad)
-        train = task.read(run.train, *options)
-        names = task.names(train)
-        held_out = run.validation and task.read(run.validation, *options, names)
+        try:
+            train = task.read(run.train, *options)
+            names = task.names(train)
+            held_out = run.validation and task.read(
+                run.validation, *options, names
+            )
+        except MissingColumn as error:
+            raise AlbertError(
+                f"{error} Or name another column with --columns.{error.field}."
+            ) from None
         tables = train, held_out
     for table in filter(None, tables):
         print_skipped(table)
@@ -531,6 +572,7 @@ def print_skipped(table: Table) -> None:
 def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
     table, examples = prepared.table, prepared.examples
     cut, length = examples.cut, prepared.length
+    what = too_long(length, prepared.reading)
     start = RECIPES[run.task].start if run.task in RECIPES else None
     if start and not run.from_scratch and task_of(run.model) != start:
         print(
@@ -549,10 +591,11 @@ def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
     print(
         f"{len(table):,} examples{known}; {steps:,} steps on "
         f"{keras.backend.backend()}"
-        + (f"; {cut:,} are longer than {length} tokens and cut" if cut else ""),
+        + (f"; {cut:,} {what} and cut" if cut else ""),
         flush=True,
     )
     if len(examples) > examples.count:
+        rows = "windows" if run.task in READING_TASKS else "rows"
         lost = 0 if examples.weight is None else (examples.weight == 0).sum()
         why = f"; {lost:,} have an answer without pieces" if lost else ""
-        print(f"read in {len(examples):,} windows of {length} tokens{why}")
+        print(f"read in {len(examples):,} {rows} of {length} tokens{why}")

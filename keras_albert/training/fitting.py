@@ -94,8 +94,8 @@ def fit_into_folder(
             may return early, with anything, when its argument says that the
             run is to stop.
         best: the value of `validate` that tells which model is kept: the one
-            of the lowest `loss`, or of the highest of any other. Without
-            `validate` it is the newest.
+            of the lowest `loss`, or of the highest of any other (of equals
+            that of the lowest `loss`). Without `validate` it is the newest.
         patience: intervals without a better model that end the run.
         work_of: see `SpeedMeter`.
         tensorboard: write that log, too.
@@ -298,8 +298,14 @@ class IntervalKeeper(keras.callbacks.Callback):
     def _best_of(self, rows: list[Row]) -> Row | None:
         if not rows or self.validate is None:
             return rows[-1] if rows else None
-        choose = min if self.best == "loss" else max  # of equals the first
-        return choose(rows, key=lambda row: row[HELD_OUT + self.best])
+
+        def rank(row: Row) -> tuple[float, float]:
+            lowest = -row.get(HELD_OUT + "loss", 0.0)
+            if self.best == "loss":
+                return lowest, lowest
+            return row[HELD_OUT + self.best], lowest
+
+        return max(rows, key=rank)  # of equals the first
 
     def _diverged(self, step: int, reason: str) -> None:
         raise Diverged(

@@ -39,6 +39,7 @@ from keras_albert.config import (
     MODEL_FILE,
     READING_TASKS,
     REPORT_FILE,
+    RUN_FILE,
     TASK_FILE,
     VOCAB_FILE,
     AlbertError,
@@ -108,6 +109,11 @@ class ModelFolder:
         folder = Path(folder)
         if not (folder / TASK_FILE).is_file():
             _point_to_best_seed(folder)
+            if (folder / RUN_FILE).is_file():
+                raise AlbertError(
+                    f"{folder}: the run in this folder has not kept a model "
+                    "yet. Give its command again: it goes on."
+                )
             raise AlbertError(
                 f"{folder}: not a folder of a model (no {TASK_FILE}). Give the "
                 "output folder of `keras-albert pretrain` or `finetune`."
@@ -454,11 +460,8 @@ class Predictor:
     def warn_of_cut(self, cut: int, count: int) -> None:
         """Says how many of the examples are longer than it reads."""
         if cut:
-            print(
-                f"{cut:,} of {count:,} examples longer than "
-                f"{self.sequence_length} tokens: cut off there",
-                file=sys.stderr,
-            )
+            what = too_long(self.sequence_length, self.reading)
+            print(f"{cut:,} of {count:,} {what} and cut", file=sys.stderr)
 
     @property
     def added_columns(self) -> frozenset[str]:
@@ -544,6 +547,13 @@ class Predictor:
             Path("texts"), values, [{}] * count, list(range(1, count + 1))
         )
         return self.features(table)
+
+
+def too_long(length: int, reading: ReadingConfig | None) -> str:
+    """What is said of examples that are cut."""
+    if reading is None:
+        return f"are longer than {length} tokens"
+    return f"have questions of more than {reading.windows.query_length} tokens"
 
 
 def _kind(names) -> str:

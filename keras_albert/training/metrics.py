@@ -34,8 +34,9 @@ def collapsed(what: str) -> str:
     """The remark on a model that says one thing of every example."""
     return (
         f"every {what}: the training has collapsed, or has not begun to "
-        "learn. Lower --learning-rate, raise --warmup-share or --epochs, or "
-        "change --seed."
+        "learn. Of few examples raise --epochs and --learning-rate; if the "
+        "loss had fallen before, lower --learning-rate or raise "
+        "--warmup-share; or change --seed."
     )
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from keras_albert.config import AlbertError, PredictRun
 from keras_albert.data.glue import GLUE
@@ -37,6 +38,11 @@ def predict(run: PredictRun) -> None:
     if run.data.is_dir():
         _predict_for_glue(run)
         return
+    if run.any_size:
+        raise AlbertError(
+            f"`any_size` is for a benchmark's folder. Received: {run.data}. "
+            "Leave --any-size out."
+        )
     if is_squad:
         _predict_for_squad(run)
         return
@@ -44,6 +50,7 @@ def predict(run: PredictRun) -> None:
         for line in _predictions(run):
             sys.stdout.buffer.write(line)
         return
+    _check_has_folder(run.output)
     try:
         file = run.output.open("xb")  # claimed before the work
     except FileExistsError:
@@ -124,8 +131,7 @@ def _predict_for_squad(run: PredictRun) -> None:
                 f"{path}: the file exists. Choose another output; nothing was "
                 "changed."
             )
-        if not path.absolute().parent.is_dir():
-            raise AlbertError(f"{path}: its folder does not exist. Make it.")
+        _check_has_folder(path)
     table = predictor.read(run.data, labelled=False, skip_bad=run.skip_bad)
     for fault in table.skipped:
         print(f"left out: {fault}", file=sys.stderr)
@@ -142,12 +148,21 @@ def _predict_for_squad(run: PredictRun) -> None:
         print(json.dumps(files[0], indent=4))
 
 
+def _check_has_folder(path: Path) -> None:
+    if not path.absolute().parent.is_dir():
+        raise AlbertError(f"{path}: its folder does not exist. Make it.")
+
+
 def _predict_for_glue(run: PredictRun) -> None:
     predictor = Predictor.load(run.model)
     if predictor.task not in GLUE:
         raise AlbertError(
             f"{run.data} is a folder, and {run.model} was not fine-tuned on a "
             "task of GLUE. Name a file."
+        )
+    if run.skip_bad:
+        raise AlbertError(
+            "a benchmark takes predictions for every row. Leave --skip-bad out."
         )
     if run.output is None:
         raise AlbertError(

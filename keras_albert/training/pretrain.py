@@ -64,6 +64,7 @@ def pretrain(run: PretrainRun) -> dict:
     goes_on = holds_run(run.output, run)
     report = finished_report(run.output)
     if report:
+        _check_same_shards(run, report)
         print(f"{run.output} holds this run, and it is finished:")
         for line in report_lines(report):
             print(line)
@@ -107,7 +108,7 @@ def pretrain(run: PretrainRun) -> dict:
         validation, run.examples, batch_size=run.batch_size // parts
     )
     if held_out is not None and run.validation_steps is not None:
-        held_out = held_out.take(run.validation_steps)
+        held_out = held_out.take(run.validation_steps * parts)
     keras.utils.set_random_seed(run.seed)
     model = AlbertForPretraining(
         AlbertBackbone(
@@ -160,9 +161,7 @@ def pretrain(run: PretrainRun) -> dict:
         origin={
             "backend": keras.backend.backend(),
             "config": dataclasses.asdict(config),
-            "data": checksum(run.data / MANIFEST_FILE),
-            "validation": run.validation
-            and checksum(run.validation / MANIFEST_FILE),
+            **_checksums(run),
         },
         validate=held_out
         and (lambda stopped: evaluate_until(model, held_out, stopped)),
@@ -170,6 +169,7 @@ def pretrain(run: PretrainRun) -> dict:
         tensorboard=run.tensorboard,
     )
     report = {
+        "shards": _checksums(run),
         "steps": run.steps,
         "kept_step": reached["step"],
         "rows_seen" if packing else "examples_seen": run.steps * run.batch_size,
@@ -249,6 +249,33 @@ def held_out_report(measured: dict, batches) -> dict:
     return report
 
 
+def _checksums(run: PretrainRun) -> dict[str, str | None]:
+    """Of the manifests, which have those of the shards."""
+    return {
+        "data": checksum(run.data / MANIFEST_FILE),
+        "validation": run.validation
+        and checksum(run.validation / MANIFEST_FILE),
+    }
+
+
+def _check_same_shards(run: PretrainRun, report: dict) -> None:
+    """AlbertError if a finished run was made of other shards than there are.
+
+    It may have outlived them.
+    """
+    folders = [run.data, *([run.validation] if run.validation else [])]
+    if "shards" not in report or not all(
+        (folder / MANIFEST_FILE).is_file() for folder in folders
+    ):
+        return
+    if _checksums(run) != report["shards"]:
+        raise AlbertError(
+            f"{run.output}: the run in this folder is finished, and was made "
+            f"of other shards than {' and '.join(map(str, folders))} now have. "
+            "Choose another output."
+        )
+
+
 def report_lines(report: dict, examples: str = "held-out ") -> list[str]:
     """The report for a reader, with what is known of the examples."""
     if "held_out" not in report:
@@ -276,10 +303,12 @@ def report_lines(report: dict, examples: str = "held-out ") -> list[str]:
                 f"frequent answer: {guessing:.3f}, 95 % of such guessers "
                 f"within +-{chance:.3f}; {count:,} pairs)"
             )
-    if report.get("kept_step") != report.get("steps"):
+    steps = report.get("steps")  # of a run; `evaluate` has none
+    kept = report.get("kept_step", steps)  # runs of old kept the last one
+    if kept != steps:
         lines.append(
-            f"all of it at step {report['kept_step']:,} of "
-            f"{report['steps']:,}, whose held-out loss is the lowest: that "
+            f"all of it at step {kept:,} of "
+            f"{steps:,}, whose held-out loss is the lowest: that "
             "model is kept"
         )
     return lines

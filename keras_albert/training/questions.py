@@ -82,7 +82,10 @@ def question_features(
     """`Task.features`: the windows of all questions, one example each."""
     questions = questions_of(table)
     windows = make_windows(tokenizer, questions, reading.windows)
-    rows = [Row(window.token_ids, window.context_start) for window in windows]
+    rows = [
+        Row(window.token_ids, window.context_start, window.is_cut)
+        for window in windows
+    ]
     asked = Asked(questions, windows, reading.answers, reading.threshold)
     if ANSWERS not in table.values:
         return Features(rows, source=asked)

@@ -344,9 +344,11 @@ def _number_scores(outputs, features, names) -> Scores:
     predicted, expected = np.stack(outputs)[:, 0], features.target[:, 0]
     scores = measure(["pearson", "spearman"], expected, predicted)
     error = float(np.sqrt(np.mean((expected - predicted) ** 2)))
-    return dataclasses.replace(
-        scores, values={**scores.values, "root_mean_squared_error": error}
-    )
+    remarks = scores.remarks
+    if np.ptp(predicted) == 0 < np.ptp(expected):
+        remarks += (collapsed(f"example is given {predicted[0]:.4g}"),)
+    values = {**scores.values, "root_mean_squared_error": error}
+    return Scores(values, remarks)
 
 
 REGRESSION = dataclasses.replace(
@@ -583,7 +585,7 @@ def choice_index(label: str, choices: Sequence[str]) -> int:
     if label not in known:
         raise AlbertError(
             "expected the right choice as a letter (A to "
-            f"{LETTERS[len(choices) - 1]}), a number from 0 to "
+            f"{LETTERS[: len(choices)][-1]}), a number from 0 to "
             f"{len(choices) - 1}, or its text. Received: {label!r:.60}."
         )
     return known[label]
@@ -598,7 +600,7 @@ def _decode_choice(outputs, features, names) -> list[dict[str, object]]:
 
 def _choice_scores(outputs, features, names) -> Scores:
     predicted = np.stack(outputs).argmax(-1)
-    letters = LETTERS[: features.choices]
+    letters = [*LETTERS, *map(str, range(len(LETTERS), features.choices))]
     return dataclasses.replace(
         measure(["accuracy"], features.target, predicted),
         remarks=_collapse(features.target, predicted, letters, "question"),

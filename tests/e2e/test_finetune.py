@@ -142,6 +142,8 @@ def test_learned_evaluated_predicted(
             )
         else:
             assert again["prediction"] == row["prediction"]
+    limit = "is read in parts" if task == "tokens" else "is cut after"
+    assert limit in (output / "README.md").read_text()
     predictor = Predictor.load(output)
     texts = [row.get("text") or row["context"] for row in given]
     more = {

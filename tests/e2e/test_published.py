@@ -73,6 +73,20 @@ def test_seeds(mnli, glue, pretrained_folder, capsys):
     options = ("--seeds=2", "--any-size", "--seed=5")
     assert finetune(pretrained_folder, "MNLI", glue, mnli, *options) == report
     assert "it is finished" in capsys.readouterr().out
+    # Of other data, it is not that run.
+    file = next(glue.rglob("train.tsv"))
+    before = file.read_text()
+    for path in glue.rglob("MNLI/train.tsv"):
+        file, before = path, path.read_text()
+    file.write_text(before.replace("neutral", "entailment", 1))
+    said = refused(
+        capsys,
+        *["finetune", "--model", str(pretrained_folder), "--task", "MNLI"],
+        *["--steps=3", "--train", str(glue), "--output", str(mnli)],
+        *["--batch-size=4", *options],
+    )
+    file.write_text(before)
+    assert "is finished, and was made of other data" in said
 
 
 def test_two_dev_splits(mnli, glue, capsys):

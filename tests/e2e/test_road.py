@@ -282,7 +282,7 @@ def test_what_is_cut_is_said(road, tmp_path, capsys):
             + ["--data", str(tmp_path / name)]
         )
         said = capsys.readouterr().err
-        assert "1 of 2 examples longer than 32 tokens" in said
+        assert "1 of 2 are longer than 32 tokens and cut" in said
 
 
 ASK = """
@@ -454,8 +454,8 @@ def test_interrupted_finetuning_goes_on(road, capsys):
         json.loads((road / name / "report.json").read_text())
         for name in ("in-one", "in-two")
     ]
-    skipped = [report.pop("skipped") for report in reports]
-    assert skipped[0] == skipped[1]
+    for name in ("skipped", "tables"):
+        assert reports[0].pop(name) == reports[1].pop(name)
     assert reports[0] == pytest.approx(reports[1], abs=1e-6)
     assert not (road / "in-two" / "checkpoints").exists()
 
@@ -576,12 +576,24 @@ def bad(road, case):
         "no folder for predictions": (
             ["predict", "--model", at("fine"), "--data", at("test.tsv")]
             + ["--output", at("absent/x.jsonl")],
-            "absent/x.jsonl",
+            "absent/x.jsonl: its folder does not exist. Make it",
         ),
         "missing column": (
             [*finetune, "--train", at("train.tsv")]
             + ["--columns.text", "sentence"],
-            "sentence",
+            "no column `sentence` for the text. The columns are `text`, "
+            "`label`. Rename the right one, or add it (of a TSV or CSV file, "
+            "in its first line). Or name another column with --columns.text.",
+        ),
+        "split of shards": (
+            ["evaluate", "--model", at("pre"), "--data", at("shards-held")]
+            + ["--split", "test"],
+            "`split` has no meaning for token shards",
+        ),
+        "size of a table": (
+            ["predict", "--model", at("fine"), "--data", at("test.tsv")]
+            + ["--any-size"],
+            "`any_size` is for a benchmark's folder",
         ),
         "no model": (
             ["finetune", "--model", at("vocab"), "--train", at("train.tsv")]
@@ -624,6 +636,8 @@ CASES = [
     "task file",
     "no folder for predictions",
     "missing column",
+    "split of shards",
+    "size of a table",
     "no model",
     "not a classifier",
     "truncated model",

@@ -134,6 +134,8 @@ def test_run_json_of_a_run_is_a_file(toml, tmp_path):
         ("stepps = 3", [], "run.toml: there is no option `stepps`. Did you"),
         ("[optimizer]\nlearning_rat = 1.0", [], "`optimizer.learning_rate`?"),
         ("[optimiser]\nbeta_1 = 0.5", [], "Did you mean `optimizer.beta_1`?"),
+        ("", ["--set", "optimizer.lr=1"], "no option `optimizer.lr`. See"),
+        ("", ["--set", "optimizer.beta1=1"], "mean `optimizer.beta_1`?"),
         ("zzz = 3", [], "no option `zzz`. See --help"),
         ("steps = ", [], "not a TOML file"),
         ("remat = 1", [], "`remat` must be true or false. Received: 1"),

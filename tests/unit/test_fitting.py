@@ -1,5 +1,6 @@
 """Runs that are stopped, damaged or diverge, of a model of a moment."""
 
+import itertools
 import json
 import os
 import resource
@@ -360,18 +361,23 @@ def test_averages_are_evaluated_and_saved(tmp_path):
     [
         ("loss", [3.0, 1.0, 2.0, 1.0], 20),
         ("accuracy", [0.1, 0.5, 0.3, 0.5], 20),
+        ("equal accuracy", [0.1, 0.5, 0.3, 0.5], 40),
         (None, [3.0, 1.0, 2.0, 1.0], 40),
     ],
 )
 def test_which_model_is_kept(tmp_path, best, values, kept):
     """The lowest loss, the highest of other values, the first of equals.
 
-    Where nothing is held out, the newest. A run that goes on in between
-    compares with what was before.
+    Of equal accuracies with another loss it is that of the lower one. Where
+    nothing is held out, the newest. A run that goes on in between compares
+    with what was before.
     """
     (tmp_path / "checkpoints").mkdir()
     saved = []
     validated = iter(values)
+    losses = itertools.repeat(5.0)
+    if best == "equal accuracy":
+        best, losses = "accuracy", itertools.count(9.0, -1.0)
     optimizer = SimpleNamespace(last_learning_rate=0.1, averages=[])
     content = SimpleNamespace(
         model=SimpleNamespace(optimizer=optimizer),
@@ -387,7 +393,7 @@ def test_which_model_is_kept(tmp_path, best, values, kept):
             SimpleNamespace(line=print),
             SpeedMeter(None),
             fitting.StopRequest(),
-            best and (lambda _: {"loss": 5.0, best: next(validated)}),
+            best and (lambda _: {"loss": next(losses), best: next(validated)}),
             best or "loss",
             None,
         )
@@ -395,7 +401,8 @@ def test_which_model_is_kept(tmp_path, best, values, kept):
             keeper.step, keeper._unfinished = step, {"loss": 7.0}
             keeper.finish_interval()
     assert saved[-1] == keeper.kept()["step"] == kept
-    assert saved == ([10, 20] if best else [10, 20, 30, 40])
+    expected = {20: [10, 20], 40: [10, 20, 40]}[kept]
+    assert saved == (expected if best else [10, 20, 30, 40])
 
 
 ARRAYS = {"trainable": {"0": np.arange(3000.0), "1": np.array([7], "uint32")}}

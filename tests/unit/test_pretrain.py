@@ -1,6 +1,7 @@
 """What a pretraining run checks and reports, without running."""
 
 import dataclasses
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -96,6 +97,28 @@ def test_another_vocabulary(vocabularies, other, difference):
         for folder in (ours, theirs)
     ]
     assert manifests[0] != manifests[1]
+
+
+def test_a_finished_run_knows_its_shards(vocabularies):
+    """Of others it is another run; it may outlive its own."""
+    folders = [vocabularies[name] / "shards" for name in ("ours", "cased")]
+    run = dataclasses.replace(RUN, data=folders[0], validation=folders[1])
+    report = {"shards": pretrain._checksums(run)}
+    pretrain._check_same_shards(run, report)
+    other = dataclasses.replace(run, validation=folders[0])
+    with pytest.raises(AlbertError, match=r"of other shards.*another output"):
+        pretrain._check_same_shards(other, report)
+    gone = dataclasses.replace(run, data=Path("gone"))
+    pretrain._check_same_shards(gone, report)
+
+
+def test_the_report_of_the_novels_can_be_read():
+    """It is of a run before the model of the lowest loss was kept."""
+    folder = Path(__file__).parents[2] / "examples" / "novels"
+    report = json.loads((folder / "report.json").read_text())
+    masked, order = pretrain.report_lines(report)
+    assert "masked-LM accuracy      0.310" in masked
+    assert "sentence-order accuracy 0.637" in order and "868 pairs" in order
 
 
 def test_advice_is_for_models_of_released_size():

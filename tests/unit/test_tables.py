@@ -114,7 +114,7 @@ def test_labels_are_optional_for_prediction(tmp_path):
         (
             "a.tsv",
             "text\tgold\nx\t1\n",
-            r":2: no column `label`.*--columns.lab",
+            r":2: no column `label`.*first line",
         ),
         ("a.tsv", "text\tlabel\nx\t1\nx\n", r":3: expected 2 fields.*: 1"),
         ("a.tsv", "text\tlabel\nx\ty\tz\n", r":2: expected 2.*: 3.*tabs"),
@@ -210,12 +210,48 @@ def test_bad_rows_are_left_out_where_asked(tmp_path):
     assert table.values == {"text": ["a", "b"], "label": ["1", "2"]}
     assert table.lines == [2, 5]
     assert [fault.split(":")[1] for fault in table.skipped] == ["3", "4", "6"]
-    # Without the column no row can be read.
+    # Without the column no row can be read; a JSON object may lack it alone.
     with pytest.raises(AlbertError, match="no column `gold`"):
         read_table(path, {"text": Field("gold", read_text)}, skip_bad=True)
+    path = write(tmp_path, "c.jsonl", '{"text": "a"}\n{"body": "b"}\n')
+    only_text = {"text": FIELDS["text"]}
+    with pytest.raises(AlbertError, match=r":2: no column `text`.*--skip-bad"):
+        read_table(path, only_text)
+    table = read_table(path, only_text, skip_bad=True)
+    assert table.values["text"] == ["a"] and len(table.skipped) == 1
     path = write(tmp_path, "b.jsonl", '{"text": 1}\n')
     with pytest.raises(AlbertError, match="1 bad ones were left out"):
         read_table(path, {"text": FIELDS["text"]}, skip_bad=True)
+
+
+def test_bad_rows_of_other_files(tmp_path):
+    """CSV: a bad byte alone, one within quotes, a stray quote at the end."""
+    content = (
+        b'text,label\na,1\n\xe9,1\n"b\nb",2\n"c\n\xe9\n",3\nd,4\n"e" f,5\ng,6\n'
+    )
+    path = write(tmp_path, "a.csv", content)
+    table = read_table(path, FIELDS, skip_bad=True)
+    assert table.values["text"] == ["a", "b\nb", "d", "g"]
+    assert table.lines == [2, 5, 9, 11]
+    places = [fault.split(":", 2)[1:] for fault in table.skipped]
+    assert [line for line, _ in places] == ["3", "8", "10"]
+    assert [" not UTF-8" in reason for _, reason in places] == [
+        True,
+        True,
+        False,
+    ]
+    assert "malformed CSV" in table.skipped[-1]
+    path = write(tmp_path, "a.txt", b"a\n\xe9\n\n\nb\n\n")
+    fields = {"text": FIELDS["text"]}
+    with pytest.raises(AlbertError, match=r"a\.txt:2: not UTF-8.*--skip-bad"):
+        read_table(path, fields)
+    table = read_table(path, fields, skip_bad=True)
+    assert table.lines == [1, 5]
+    assert ["blank line" in fault for fault in table.skipped] == [
+        False,
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("rows_at_once", [1, 2, 3, 7, 8, None])

@@ -85,6 +85,26 @@ def test_no_such_choice(label):
         choice_index(label, ["a dog", "a fox", "hens"])
 
 
+def test_more_choices_than_letters(tokenizer):
+    """The last of thirty is 29, and no letter."""
+    many = [f"choice {i}" for i in range(30)]
+    assert choice_index("29", many) == 29
+    with pytest.raises(AlbertError, match=r"A to Z.*0 to 29"):
+        choice_index("31", many)
+    examples = features(
+        "choice",
+        None,
+        tokenizer,
+        text=["a", "b"],
+        choices=[many] * 2,
+        label=[29, 1],
+    )
+    outputs = [np.eye(30)[29]] * 2
+    scores = TASKS["choice"].scores(outputs, examples, None)
+    assert scores.values["accuracy"] == 0.5
+    assert "taken for '29'" in scores.remarks[-1]
+
+
 def test_a_class(tokenizer):
     """Logits ln 3 and 0: probabilities 3/4 and 1/4."""
     names = ("no", "yes")
@@ -109,7 +129,9 @@ def test_a_class(tokenizer):
     collapsed = task.scores([np.array([1, 0])] * 3, examples, names)
     assert "taken for 'no'" in collapsed.remarks[-1]
     unknown = table(text=["a"], label=["maybe"])
-    with pytest.raises(AlbertError, match="x:1: unknown label 'maybe'"):
+    with pytest.raises(
+        AlbertError, match="x:1: the label is the unknown label 'maybe'"
+    ):
         task.features(tokenizer, unknown, names, 40)
 
 
@@ -189,6 +211,8 @@ def test_a_number(tokenizer):
     scores = TASKS["regression"].scores(outputs, examples, None).values
     assert scores["pearson"] == pytest.approx(1)
     assert scores["root_mean_squared_error"] == pytest.approx(1)
+    same = TASKS["regression"].scores([np.array([2.0])] * 2, examples, None)
+    assert "is given 2: the training has collapsed" in same.remarks[-1]
     assert TASKS["regression"].decode(outputs, examples, None) == [
         {"prediction": 2.0},
         {"prediction": 4.0},

@@ -78,6 +78,8 @@ def test_long_context_is_read_in_windows(tokenizer):
     assert [w.question for w in windows] == [0] * half + [1] * half
     query = tokenizer.encode(asked.text)[:8]
     assert len(query) == 8 < len(tokenizer.encode(asked.text))
+    cut = [w.is_cut for w in windows]
+    assert cut == [True, *[False] * (half - 1)] * 2, "once a question"
     body = tokenizer.encode(context)
     first, last = Aligner(tokenizer)(context).covering(
         context.index("the old barn"), len(context) - 1
