@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -119,6 +120,25 @@ def test_the_report_of_the_novels_can_be_read():
     masked, order = pretrain.report_lines(report)
     assert "masked-LM accuracy      0.310" in masked
     assert "sentence-order accuracy 0.637" in order and "868 pairs" in order
+
+
+def test_the_table_of_the_novels_is_that_of_the_reports():
+    folder = Path(__file__).parents[2] / "examples" / "novels"
+    number = r"(-?[\d.]+ \+- [\d.]+)"
+    rows = re.findall(
+        rf"\| (\S+) \(([\d,]+)\) \| (\w+) \| {number} \| {number} \|",
+        (folder / "README.md").read_text(),
+    )
+    assert len(rows) == 5
+    for task, count, score, *shown in rows:
+        for start, text in zip(("scratch", "pretrained"), shown, strict=True):
+            path = folder / "glue" / f"{task}-{start}.json"
+            report = json.loads(path.read_text())
+            found = report["scores"][score.lower()]
+            mean, spread = found["mean"], found["standard_deviation"]
+            assert text == f"{100 * mean:.1f} +- {100 * spread:.1f}"
+            assert report["count"] == int(count.replace(",", ""))
+            assert len(report["seeds"]) == 3 and not report["diverged"]
 
 
 def test_advice_is_for_models_of_released_size():
