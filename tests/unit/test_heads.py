@@ -1038,12 +1038,15 @@ def test_word_examples(tokenizer):
 
 
 def test_word_examples_are_cut(tokenizer):
+    """The words that fit whole are read."""
     model = new_model("tokens", tokenizer)
     words = ["London"] * LONGEST
     size = len(tokenizer.encode("London"))
     x, y, weights = model.word_examples([words], [[2] * LONGEST])
     assert x["token_ids"].shape == (1, LONGEST)
-    assert x["token_ids"][0, -1] == SEP_ID
-    starts = list(range(1, LONGEST - 1, size))
+    fit = (LONGEST - 2) // size
+    assert 0 < fit and (LONGEST - 2) % size, "the next one would be cut"
+    assert x["token_ids"][0, 1 + fit * size] == SEP_ID
+    starts = list(range(1, 1 + fit * size, size))
     assert np.flatnonzero(weights[0]).tolist() == starts
     assert np.flatnonzero(y[0]).tolist() == starts
