@@ -1045,7 +1045,7 @@ def test_word_examples_are_cut(tokenizer):
     x, y, weights = model.word_examples([words], [[2] * LONGEST])
     assert x["token_ids"].shape == (1, LONGEST)
     fit = (LONGEST - 2) // size
-    assert 0 < fit and (LONGEST - 2) % size, "the next one would be cut"
+    assert fit > 0 and (LONGEST - 2) % size, "the next one would be cut"
     assert x["token_ids"][0, 1 + fit * size] == SEP_ID
     starts = list(range(1, 1 + fit * size, size))
     assert np.flatnonzero(weights[0]).tolist() == starts
