@@ -325,9 +325,6 @@ def _read_csv(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
     return _with_header(path, _csv_records(path), _COMMAS)
 
 
-_FAULT = "\udcff"  # half a character: no line of UTF-8 has it
-
-
 def _csv_records(
     path: Path,
 ) -> Iterator[tuple[int, list[str] | AlbertError]]:
@@ -339,7 +336,7 @@ def _csv_records(
         for _, line in read_lines_or_faults(path):
             if isinstance(line, AlbertError):
                 faults.append(line)
-                line = _FAULT
+                line = ""  # its record is the fault, below
             yield f"{line}\n"
 
     reader = csv.reader(lines(), strict=True)

@@ -5,7 +5,6 @@ import dataclasses
 import math
 import shutil
 import statistics
-import warnings
 from collections.abc import Callable
 
 import keras
@@ -52,9 +51,11 @@ from keras_albert.training.fitting import (
     fit_into_folder,
 )
 from keras_albert.training.folders import (
+    MADE_OF,
     SEED_FOLDER,
     ModelFolder,
     Predictor,
+    check_made_of,
     finished_report,
     load_pretrained,
     task_of,
@@ -73,11 +74,6 @@ from keras_albert.training.schedules import WarmupPolynomialDecay
 from keras_albert.training.tasks import LABEL, PAIR, Outputs
 
 SHOWN_LABELS = 8  # of the most frequent, before a run
-# What Keras says of a head that does not read the pooler.
-_UNUSED_POOLER = (
-    r"Gradients do not exist for variables "
-    r"\['[^']*/pooler/kernel', '[^']*/pooler/bias'\]"
-)
 SHOWN_SKIPPED = 3  # of the rows that were left out
 
 
@@ -95,7 +91,10 @@ def _run(run: FinetuneRun, prepared: "_Prepared | None") -> dict:
     goes_on = holds_run(run.output, run)
     report = finished_report(run.output)
     if report:
-        _check_same_tables(run, report)
+        files = [path for path in (run.train, run.validation) if path]
+        check_made_of(
+            run.output, report, files, lambda: _checksums(*_tables(run))
+        )
         print(f"{run.output} holds this run, and it is finished:")
         print_report(report)
         return report
@@ -107,22 +106,6 @@ def _run(run: FinetuneRun, prepared: "_Prepared | None") -> dict:
     print_report(report)
     print(f"-> {run.output}")
     return report
-
-
-def _check_same_tables(run: FinetuneRun, report: dict) -> None:
-    """AlbertError if a finished run was made of other tables than there are.
-
-    It may have outlived them.
-    """
-    files = [run.train, *([run.validation] if run.validation else [])]
-    if "tables" not in report or not all(path.exists() for path in files):
-        return
-    if _checksums(*_tables(run)) != report["tables"]:
-        raise AlbertError(
-            f"{run.output}: the run in this folder is finished, and was made "
-            f"of other data than {' and '.join(map(str, files))} now have. "
-            "Choose another output."
-        )
 
 
 def _checksums(train: Table, held_out: Table | None) -> dict[str, str | None]:
@@ -206,7 +189,7 @@ def _finetune_seeds(run: FinetuneRun, goes_on: bool) -> dict:
             + (", and choose another output." if kept else ".")
         )
     report = seeds_report(reports, diverged)
-    report["tables"] = _checksums(prepared.table, prepared.held_out)
+    report[MADE_OF] = _checksums(prepared.table, prepared.held_out)
     write_report(output, report)
     return report
 
@@ -236,8 +219,6 @@ def _finetune_once(
         make_optimizer(OptimizerConfig(optimizer="adamw"), schedule),
         names,
     )
-    if not model.needs_pooler:
-        warnings.filterwarnings("ignore", _UNUSED_POOLER, UserWarning)
     predictor = Predictor(
         model,
         prepared.tokenizer,
@@ -293,7 +274,7 @@ def _finetune_once(
         },
         "training_loss": kept["loss"],
         "from_scratch": run.from_scratch,
-        "tables": _checksums(prepared.table, prepared.held_out),
+        MADE_OF: _checksums(prepared.table, prepared.held_out),
         "step": kept["step"],
         "epoch": kept["step"] / steps_per_epoch,
     }

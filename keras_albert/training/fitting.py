@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +43,12 @@ from keras_albert.training.flops import SpeedMeter, Work
 from keras_albert.training.folders import ModelFolder
 from keras_albert.training.optimizer import Lamb
 from keras_albert.training.progress import ProgressBar, shown_values
+
+# What Keras says of a head that does not read the pooler.
+_UNUSED_POOLER = (
+    r"Gradients do not exist for variables "
+    r"\['[^']*/pooler/kernel', '[^']*/pooler/bias'\]"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,7 +236,10 @@ class IntervalKeeper(keras.callbacks.Callback):
     def run(self, batches_from: Callable) -> None:
         """Does what is left of the run, or as much as it is let."""
         self.finish_interval()
-        if not self.is_finished() and not self.stop.signal:
+        if self.is_finished() or self.stop.signal:
+            return
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", _UNUSED_POOLER, UserWarning)
             self.model.fit(
                 batches_from(self.step),
                 callbacks=[self],

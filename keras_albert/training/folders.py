@@ -12,7 +12,7 @@ import dataclasses
 import os
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import keras
@@ -61,6 +61,7 @@ from keras_albert.training.benchmarks import ALL_TASKS
 from keras_albert.training.tasks import Outputs
 
 PRETRAINING = "pretraining"
+MADE_OF = "made_of"  # checksums of its data, in a run's report
 SEED_FOLDER = "seed-{}"  # of each of several runs
 SHOWN_FILES = 20  # of a folder that holds no model
 WEIGHTS = "weights"  # of any model, not trained here; perhaps no vocabulary
@@ -573,6 +574,30 @@ def task_of(source: str | Path) -> str | None:
 def write_report(folder: Path, report: dict) -> None:
     """Keeps what a run reached."""
     write_json(folder / REPORT_FILE, report)
+
+
+def check_made_of(
+    folder: Path,
+    report: dict,
+    sources: Sequence[Path],
+    checksums: Callable[[], dict[str, str | None]],
+) -> None:
+    """AlbertError if a finished run was made of other data than there are.
+
+    Args:
+        folder: of the run, which may have outlived its data.
+        report: of the run, with their checksums; older ones have none.
+        sources: where they are.
+        checksums: what they are now.
+    """
+    if MADE_OF not in report or not all(path.exists() for path in sources):
+        return
+    if checksums() != report[MADE_OF]:
+        raise AlbertError(
+            f"{folder}: the run in this folder is finished, and was made of "
+            f"other data than {' and '.join(map(str, sources))} now have. "
+            "Choose another output."
+        )
 
 
 def finished_report(folder: Path) -> dict | None:

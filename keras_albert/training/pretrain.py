@@ -38,8 +38,10 @@ from keras_albert.training.flops import (
     matrix_product_peak,
 )
 from keras_albert.training.folders import (
+    MADE_OF,
     PRETRAINING,
     ModelFolder,
+    check_made_of,
     finished_report,
     load,
     write_report,
@@ -64,7 +66,8 @@ def pretrain(run: PretrainRun) -> dict:
     goes_on = holds_run(run.output, run)
     report = finished_report(run.output)
     if report:
-        _check_same_shards(run, report)
+        folders = [path for path in (run.data, run.validation) if path]
+        check_made_of(run.output, report, folders, lambda: _checksums(run))
         print(f"{run.output} holds this run, and it is finished:")
         for line in report_lines(report):
             print(line)
@@ -169,7 +172,7 @@ def pretrain(run: PretrainRun) -> dict:
         tensorboard=run.tensorboard,
     )
     report = {
-        "shards": _checksums(run),
+        MADE_OF: _checksums(run),
         "steps": run.steps,
         "kept_step": reached["step"],
         "rows_seen" if packing else "examples_seen": run.steps * run.batch_size,
@@ -256,24 +259,6 @@ def _checksums(run: PretrainRun) -> dict[str, str | None]:
         "validation": run.validation
         and checksum(run.validation / MANIFEST_FILE),
     }
-
-
-def _check_same_shards(run: PretrainRun, report: dict) -> None:
-    """AlbertError if a finished run was made of other shards than there are.
-
-    It may have outlived them.
-    """
-    folders = [run.data, *([run.validation] if run.validation else [])]
-    if "shards" not in report or not all(
-        (folder / MANIFEST_FILE).is_file() for folder in folders
-    ):
-        return
-    if _checksums(run) != report["shards"]:
-        raise AlbertError(
-            f"{run.output}: the run in this folder is finished, and was made "
-            f"of other shards than {' and '.join(map(str, folders))} now have. "
-            "Choose another output."
-        )
 
 
 def report_lines(report: dict, examples: str = "held-out ") -> list[str]:

@@ -37,8 +37,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from bench_model import at_least_two, cpuinfo
-from pairing import PairedTimes, in_process
+from bench_model import cpuinfo
+from pairing import PairedTimes, benchmark_parser, in_process
 from worker import CpuMeter
 
 from keras_albert.config import ExampleConfig, PrepareRun, VocabRun
@@ -91,19 +91,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The options; their defaults are what `make bench` runs."""
-    result = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    result = benchmark_parser(__doc__, pairs=8)
     add = result.add_argument
     add("--cores", nargs="+", type=int, default=[1, 2])
     add("--lengths", nargs="+", type=int, default=[128, 512])
     add("--batch-size", type=int, default=256, help="examples")
     add("--batches", type=int, default=60, help="of ours, a call")
-    add("--pairs", type=at_least_two, default=8, help="of calls, a line")
     add("--text", type=Path, nargs="+", help="default: Python's reference")
     add("--vocab", type=Path, help="default: 3,000 pieces of the text")
-    add("--output", type=Path, help="also write a JSON file, with all times")
     return result
 
 

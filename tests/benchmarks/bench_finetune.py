@@ -41,12 +41,11 @@ from bench_model import (
     CPU_ONLY,
     DEFAULT_PEERS,
     PEERS,
-    at_least_two,
     installed,
     machine,
     print_machine,
 )
-from pairing import PairedTimes, in_process
+from pairing import PairedTimes, benchmark_parser, in_process
 from worker import CpuMeter
 
 from keras_albert.config import VARIANTS, AlbertError, check_positive
@@ -115,10 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The options; their defaults are what `make bench` runs."""
-    result = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    result = benchmark_parser(__doc__, pairs=3)
     add = result.add_argument
     add("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
     add(
@@ -148,8 +144,6 @@ def parser() -> argparse.ArgumentParser:
         help="of an evaluation; the default is all 872 examples",
     )
     add("--batch-size", type=int, default=32, help="examples")
-    add("--pairs", type=at_least_two, default=3, help="of calls, a line")
-    add("--output", type=Path, help="also write a JSON file, with all times")
     return result
 
 

@@ -26,6 +26,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from pairing import benchmark_parser
 from workload import MODES, SIZES
 
 FOLDER = Path(__file__).parent
@@ -104,10 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The options; their defaults are what `make bench` runs."""
-    result = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    result = benchmark_parser(__doc__, pairs=8)
     add = result.add_argument
     add("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
     add(
@@ -124,24 +122,13 @@ def parser() -> argparse.ArgumentParser:
         help="ours-peer where they differ; default: all, but for bfloat16 "
         "where the processor is too slow at it",
     )
-    add("--pairs", type=at_least_two, default=8, help="of calls, a line")
     add(
         "--size",
         choices=list(SIZES),
         default="base",
         help="tiny: to test the benchmark; its times mean nothing",
     )
-    add("--output", type=Path, help="also write a JSON file, with all times")
     return result
-
-
-def at_least_two(text: str) -> int:
-    """Quartiles need two values; the order must have been swapped once."""
-    if not text.isdecimal() or int(text) < 2:
-        raise argparse.ArgumentTypeError(
-            f"expected an integer of 2 or more, received {text!r}"
-        )
-    return int(text)
 
 
 def installed(module: str, package: str, what: str) -> bool:

@@ -3,11 +3,13 @@
 And processes to take them in.
 """
 
+import argparse
 import concurrent.futures
 import dataclasses
 import multiprocessing
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -42,6 +44,32 @@ class PairedTimes:
             "ours_ms": float(np.median(self.ours)) * 1e3,
             "peer_ms": float(np.median(self.peer)) * 1e3,
         }
+
+
+def benchmark_parser(description: str, pairs: int) -> argparse.ArgumentParser:
+    """The options that all benchmarks have.
+
+    Args:
+        description: of the benchmark.
+        pairs: of calls, unless told otherwise.
+    """
+    result = argparse.ArgumentParser(
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = result.add_argument
+    add("--pairs", type=at_least_two, default=pairs, help="of calls, a line")
+    add("--output", type=Path, help="also write a JSON file, with all times")
+    return result
+
+
+def at_least_two(text: str) -> int:
+    """Quartiles need two values; the order must have been swapped once."""
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(
+            f"expected an integer of 2 or more, received {text!r}"
+        )
+    return int(text)
 
 
 def in_process(prepare: Callable, setting, function: Callable, *arguments):

@@ -96,6 +96,7 @@ def test_every_task_has_a_name():
     assert set(TASKS) == set(OWN_TASKS)
 
 
+@pytest.mark.filterwarnings("error:Gradients do not exist")
 @pytest.mark.parametrize(
     "task",
     [

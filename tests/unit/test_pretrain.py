@@ -21,6 +21,7 @@ from keras_albert.data.shards import MANIFEST_FILE, PARTS, ShardSet
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training import pretrain
 from keras_albert.training.evaluate import _evaluate_pretrained
+from keras_albert.training.folders import MADE_OF, check_made_of
 
 pytestmark = pytest.mark.any_backend
 RUN = PretrainRun(data=Path("shards"), output=Path("out"), warm_start="old")
@@ -104,13 +105,19 @@ def test_a_finished_run_knows_its_shards(vocabularies):
     """Of others it is another run; it may outlive its own."""
     folders = [vocabularies[name] / "shards" for name in ("ours", "cased")]
     run = dataclasses.replace(RUN, data=folders[0], validation=folders[1])
-    report = {"shards": pretrain._checksums(run)}
-    pretrain._check_same_shards(run, report)
+    report = {MADE_OF: pretrain._checksums(run)}
+
+    def check(run):
+        sources = [run.data, run.validation]
+        check_made_of(
+            run.output, report, sources, lambda: pretrain._checksums(run)
+        )
+
+    check(run)
     other = dataclasses.replace(run, validation=folders[0])
-    with pytest.raises(AlbertError, match=r"of other shards.*another output"):
-        pretrain._check_same_shards(other, report)
-    gone = dataclasses.replace(run, data=Path("gone"))
-    pretrain._check_same_shards(gone, report)
+    with pytest.raises(AlbertError, match=r"of other data.*another output"):
+        check(other)
+    check(dataclasses.replace(run, data=Path("gone")))
 
 
 def test_the_report_of_the_novels_can_be_read():
