@@ -19,7 +19,7 @@ export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 unexport PYTHONPATH
 
-.PHONY: demo test bench lint format clean
+.PHONY: demo test proof bench lint format clean
 
 # glibc keeps what a step frees, instead of asking for it again at the next.
 demo: export MALLOC_MMAP_THRESHOLD_ := 4294967296
@@ -40,13 +40,34 @@ test: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \
 	  marks="not any_backend"; \
 	done
 
+# Exported models, run by the libraries alone of older TensorFlows: 2 GB.
+# TensorFlow Serving 2.15 to 2.19 links the first one's tensorflow-text.
+OLDER := 2.12.1 2.16.1
+OLDER_FOLDERS := $(OLDER:%=$(CURDIR)/.older/%)
+proof: $(OLDER:%=.older/%/installed) $(VENV)/installed-dev
+	KERAS_BACKEND=tensorflow OMP_NUM_THREADS=1 \
+	KERAS_ALBERT_OLDER_TENSORFLOW=$$(echo $(OLDER_FOLDERS) | tr ' ' ':') \
+	  $(BIN)/python -m pytest -q tests/e2e/test_without_python.py
+
+# For Python 3.11 whichever runs here: no module of theirs is imported.
+.older/%/installed: | $(BIN)/python
+	rm -rf $(@D)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --only-binary :all: --python-version 3.11 --target $(@D) \
+	  tensorflow-cpu==$* tensorflow-text==$*
+	@touch $@
+
 # BENCH has further options: make bench BENCH="--backends jax --output a.json".
 # BENCH_EXAMPLES has those of the second benchmark, of pretraining data,
 # BENCH_FINETUNE those of the third, which needs SST-2 (KERAS_ALBERT_DATA).
-bench: $(VENV)/installed-jax $(VENV)/installed-torch $(VENV)/installed-peers
+# BENCH_EXPORT those of the fourth, of exported models.
+bench: $(VENV)/installed-jax $(VENV)/installed-torch $(VENV)/installed-peers \
+       $(VENV)/installed-dev
+	$(PIP) onnxscript
 	$(BIN)/python tests/benchmarks/bench_model.py $(BENCH)
 	$(BIN)/python tests/benchmarks/bench_examples.py $(BENCH_EXAMPLES)
 	$(BIN)/python tests/benchmarks/bench_finetune.py $(BENCH_FINETUNE)
+	$(BIN)/python tests/benchmarks/bench_export.py $(BENCH_EXPORT)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -57,7 +78,7 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) demo build *.egg-info
+	rm -rf $(VENV) .older demo build *.egg-info
 
 $(BIN)/python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and \
@@ -83,8 +104,8 @@ $(VENV)/installed-dev: $(VENV)/installed-tensorflow
 	$(PIP) --editable ".[dev]"
 	@touch $@
 
-# keras-hub asks for the large TensorFlow wheel too.
+# keras-hub and tensorflow-serving-api ask for the large TensorFlow wheel too.
 $(VENV)/installed-peers: $(VENV)/installed-tensorflow
 	$(PIP) kagglehub regex tokenizers transformers
-	$(PIP) --no-deps keras-hub
+	$(PIP) --no-deps keras-hub tensorflow-serving-api
 	@touch $@

@@ -139,7 +139,8 @@ def main(folder: Path) -> None:
 
     step("Three questions, answered by the SavedModel in a fresh process")
     answers = subprocess.run(
-        [sys.executable, "-c", ASK, str(folder / "saved_model"), *QUESTIONS],
+        [sys.executable, "-c", ASK, str(folder / "saved_model" / "1")]
+        + [*QUESTIONS],
         capture_output=True,
         text=True,
     )

@@ -22,6 +22,7 @@ import tyro
 
 from keras_albert.config import (
     AlbertError,
+    CheckRun,
     ConvertRun,
     EvaluateRun,
     ExportRun,
@@ -77,9 +78,15 @@ def _predict(run: PredictRun) -> None:
 
 
 def _export(run: ExportRun) -> None:
-    from keras_albert.export.saved_model import export
+    from keras_albert.export.exporting import export
 
     export(run)
+
+
+def _check(run: CheckRun) -> None:
+    from keras_albert.export.checking import check
+
+    check(run)
 
 
 def _convert(run: ConvertRun) -> None:
@@ -97,6 +104,7 @@ COMMANDS = {
     "evaluate": (EvaluateRun, _evaluate),
     "predict": (PredictRun, _predict),
     "export": (ExportRun, _export),
+    "check": (CheckRun, _check),
     "convert": (ConvertRun, _convert),
 }
 
@@ -160,7 +168,8 @@ def _with_settings(arguments: list[str]) -> list[str]:
         return arguments
     command, *rest = arguments
     known = _option_types(COMMANDS[command][0])
-    options, changes, ordinary, recipe = [], [], [], None
+    options, changes, ordinary = [], [], []
+    recipes = {}  # by where the option stands
     rest = iter(rest)
     for argument in rest:
         name, equals, value = argument.partition("=")
@@ -169,10 +178,13 @@ def _with_settings(arguments: list[str]) -> list[str]:
             continue
         value = value if equals else next(rest, "")
         if name == "--recipe":
-            recipe = value
+            recipes["command line"] = value
             continue
         if name == "--file":
-            for key, setting in _read_settings(Path(value)).items():
+            settings = _read_settings(Path(value))
+            if "recipe" in settings:
+                recipes["file"] = str(settings.pop("recipe"))
+            for key, setting in settings.items():
                 options += _option(key, setting, known, value)
             continue
         key, equals, value = value.partition("=")
@@ -181,10 +193,15 @@ def _with_settings(arguments: list[str]) -> list[str]:
                 "`--set` takes option=value, as in --set "
                 f"optimizer.learning_rate=0.002. Received: {key!r}."
             )
+        if key == "recipe":
+            recipes["--set"] = value
+            continue
         changes += _option(key.replace("-", "_"), value, known, "--set")
     given = [*options, *changes, *ordinary]
-    if recipe is not None:
-        given = _recipe_options(command, recipe, given) + given
+    for place in ("command line", "--set", "file"):
+        if place in recipes:
+            given = _recipe_options(command, recipes[place], given) + given
+            break
     return [command, *given]
 
 
@@ -196,9 +213,9 @@ def _recipe_options(command: str, name: str, given: list[str]) -> list[str]:
         )
     if name == "paper":
         # "--task=CoLA" or "--task", "CoLA"
-        words = " ".join(given).replace("=", " ").split(" ")
+        words = [part for word in given for part in word.split("=", 1)]
         places = [i for i, word in enumerate(words) if word == "--task"]
-        name = " ".join(words[places[-1] + 1 :][:1]) if places else ""
+        name = "".join(words[places[-1] + 1 :][:1]) if places else ""
     if name not in RECIPES:
         raise AlbertError(
             f"`--recipe` is paper, with one of these as --task, or one of "
@@ -327,6 +344,8 @@ def _parse(arguments: list[str]):
     union = None
     for name, (run_class, _) in COMMANDS.items():
         command = Annotated[run_class, tyro.conf.subcommand(name)]
+        if run_class is CheckRun:
+            command = Annotated[command, tyro.conf.PositionalRequiredArgs]
         union = command if union is None else union | command
     complaint = io.StringIO()
     try:

@@ -114,7 +114,11 @@ def written_whole(folder: str | Path) -> Iterator[Path]:
     try:
         yield unfinished
         write_out(unfinished)
-        os.replace(unfinished, folder)
+        try:
+            os.replace(unfinished, folder)
+        except OSError:
+            check_free(folder)  # another process was first
+            raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -162,7 +166,7 @@ def claim_folder(path: str | Path, run) -> Path:
     path = new_folder(path)
     try:
         with open(path / RUN_FILE, "x", encoding="utf-8") as file:
-            file.write(json.dumps(_settings(run), indent=2) + "\n")
+            file.write(json.dumps(settings_of(run), indent=2) + "\n")
     except FileExistsError:
         raise AlbertError(
             f"{path}: another run has just taken this output folder. Choose "
@@ -192,7 +196,7 @@ def holds_run(path: str | Path, run) -> bool:
         check_free(path)
         return False
     found = read_json(run_file)
-    expected = _settings(run)
+    expected = settings_of(run)
     if not isinstance(found, dict):
         raise AlbertError(f"{run_file}: not the settings of a run.")
     # Written before an option existed, a run has its default.
@@ -232,7 +236,7 @@ def _defaults(run_class) -> dict:
     )
 
 
-def _settings(run) -> dict:
+def settings_of(run) -> dict:
     """The fields of a run as JSON has them."""
     return json.loads(json.dumps(dataclasses.asdict(run), default=str))
 

@@ -1,5 +1,6 @@
 """Own labelled texts: TSV, CSV, JSONL, Parquet or plain text files."""
 
+import collections
 import csv
 import dataclasses
 import hashlib
@@ -56,6 +57,16 @@ class Table:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def first(self, count: int) -> "Table":
+        """Its first rows, `count` at most."""
+        return dataclasses.replace(
+            self,
+            values={name: each[:count] for name, each in self.values.items()},
+            rows=self.rows[:count],
+            lines=self.lines[:count],
+            groups=self.groups and self.groups[:count],
+        )
 
     @property
     def checksum(self) -> str:
@@ -222,6 +233,12 @@ def read_number(value: object) -> float:
     return float(number)
 
 
+def read_choice(value: object) -> str | int:
+    """The right one of several choices; a number is always an index."""
+    is_index = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_index else read_label(value)
+
+
 def read_labels(value: object) -> list[str]:
     """Several labels, perhaps none: a list, or a text with "|" between."""
     if isinstance(value, str):
@@ -328,33 +345,53 @@ def _read_csv(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
 def _csv_records(
     path: Path,
 ) -> Iterator[tuple[int, list[str] | AlbertError]]:
-    """Numbers of the last lines of records, and their fields."""
+    """Numbers of the last lines of records, and their fields.
+
+    A stray quote opens a text that goes on over the next rows: such a record
+    is bad at its first line, and the lines after that are read again.
+    """
     csv.field_size_limit(sys.maxsize)  # texts may be long
-    faults = []
+    fresh, again = read_lines_or_faults(path), collections.deque()
+    taken = []  # numbers and lines of the record that is being read
 
     def lines():
-        for _, line in read_lines_or_faults(path):
-            if isinstance(line, AlbertError):
-                faults.append(line)
-                line = ""  # its record is the fault, below
-            yield f"{line}\n"
+        while numbered := again.popleft() if again else next(fresh, None):
+            taken.append(numbered)
+            _, line = numbered
+            # The record of a line that is not UTF-8 is bad, see below.
+            yield "\n" if isinstance(line, AlbertError) else f"{line}\n"
 
-    reader = csv.reader(lines(), strict=True)
+    reader, width = csv.reader(lines(), strict=True), None
     while True:
+        taken.clear()
+        reason = None
         try:
             record = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            record = AlbertError(
-                f"malformed CSV ({error}). Check the quotes of this row and "
-                "the ones before."
+            record, reason = [], str(error)
+        width = width or len(record)
+        if len(taken) > 1 and len(record) != width:
+            reason = reason or f"{len(record)} fields in {len(taken)} lines"
+        if reason:
+            first, _ = taken[0]
+            again.extendleft(reversed(taken[1:]))
+            reader = csv.reader(lines(), strict=True)
+            yield (
+                first,
+                AlbertError(
+                    f"malformed CSV ({reason}). Check the quotes of the row "
+                    "that begins here; a quote within a text is doubled."
+                ),
             )
-        if faults:  # in one of the lines of this record
-            record = faults[0]
-            faults.clear()
+            continue
+        last, _ = taken[-1]
+        for _, line in taken:
+            if isinstance(line, AlbertError):
+                record = line
         if record:
-            yield reader.line_num, record
+            yield last, record
 
 
 def _with_header(
@@ -428,9 +465,20 @@ def _read_parquet(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
     with open_parquet(path) as file:
         number = 0
         for batch in file.iter_batches(ROWS_AT_ONCE):
-            for row in batch.to_pylist():
+            for row in _parquet_rows(batch):
                 number += 1
                 yield number, row
+
+
+def _parquet_rows(batch) -> Iterator[dict[str, object] | AlbertError]:
+    try:
+        yield from batch.to_pylist()
+    except UnicodeDecodeError:  # before the first row: one by one, then
+        for i in range(batch.num_rows):
+            try:
+                yield from batch.slice(i, 1).to_pylist()
+            except UnicodeDecodeError as error:
+                yield AlbertError(f"not UTF-8 ({error}). Convert the file.")
 
 
 def _read_txt(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:

@@ -223,7 +223,7 @@ def check_not_quantized(model: AlbertModel) -> None:
     ]
     if quantized:
         raise AlbertError(
-            "the model is quantized, its weights cannot be exchanged. "
+            "the model is quantized, its weights cannot be written so. "
             f"Received: int8 in {quantized[0]} and {len(quantized) - 1} more. "
             "Take the model from before `quantize`."
         )

@@ -71,6 +71,22 @@ class Aligner:
         without_comma = piece[:-1].replace(WORD_MARK, "")
         return [*self._processor.encode(without_comma, out_type=str), ","]
 
+    def resplit_lengths(self) -> dict[int, list[int]]:
+        """How many characters are in each piece that another is split into.
+
+        By the ids that `Tokenizer.resplits` has; word marks that are new do
+        not count.
+        """
+        return {
+            i: [
+                after - first
+                for first, after in _split(
+                    self._tokenizer.id_to_piece(i), texts, 0
+                )
+            ]
+            for i, texts in self._resplits.items()
+        }
+
     def __call__(self, text: str) -> AlignedPieces:
         """All pieces of a text."""
         normal, sources = normalize_with_sources(

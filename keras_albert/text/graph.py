@@ -17,8 +17,8 @@ tensorflow-text) may choose different ones.
 Import this module only to export or to test: it imports TensorFlow.
 """
 
+import copy
 import functools
-import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -43,6 +43,15 @@ except ImportError as error:
         "Run: pip install 'keras-albert[export]'"
     ) from None
 
+from keras_albert.text.graph_characters import (
+    Characters,
+    boundaries,
+    code_points,
+    is_member,
+    ragged,
+    rows_of,
+)
+
 SIGMA, FINAL_SIGMA, SMALL_SIGMA = 0x3A3, 0x3C2, 0x3C3
 
 
@@ -60,40 +69,90 @@ class GraphTokenizer(tf.Module):
                 f"Received: {type(tokenizer).__name__}."
             )
         super().__init__(name="graph_tokenizer")
+        # The name, which must differ from vocabulary to vocabulary: loaded
+        # models share what they have under one name in a process.
         self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
-            model=tokenizer.model_bytes, out_type=tf.int32
+            model=tokenizer.model_bytes,
+            out_type=tf.int32,
+            name=f"pieces_{tokenizer.fingerprint[:16]}",
         )
         self._lower_case = tokenizer.lower_case
-        self._normal_forms = _Substitution(
+        self._normal_forms = Substitution(
             _changed_code_points(**tokenizer.settings)
         )
-        self._resplits = _Substitution(tokenizer.resplits)
+        self._resplits = Substitution(tokenizer.resplits)
 
     def normalize(self, texts: tf.Tensor) -> tf.Tensor:
         """`normalization.normalize` of UTF-8 strings [B], malformed or not."""
-        texts = tf.strings.unicode_transcode(
-            texts, "UTF-8", "UTF-8", errors="ignore"
-        )
-        texts = tf.strings.regex_replace(texts, _whitespace() + "+", " ")
-        texts = tf.strings.regex_replace(texts, "^ | $", "")
-        codes = tf.strings.unicode_decode(texts, "UTF-8")
-        values, splits = self._normal_forms(codes.values, codes.row_splits)
+        normal, _ = self.normalize_with_sources(Characters.of(texts))
+        return normal.strings()
+
+    def normalize_with_sources(
+        self, texts: Characters
+    ) -> tuple[Characters, tf.Tensor]:
+        """`alignment.normalize_with_sources`: places are those in `texts`.
+
+        Returns:
+            N characters; int32 [N], the one that each is made of.
+        """
+        codes, splits, sources = self._normal(*texts)
+        return Characters(codes, splits), sources
+
+    # Functions of their own, so that a SavedModel holds the tables once for
+    # all of its signatures.
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.int32)] * 2, autograph=False
+    )
+    def _normal(self, codes: tf.Tensor, splits: tf.Tensor) -> tuple:
+        words, places = Characters(codes, splits).collapsed()
+        index, splits, owners = self._normal_forms.locate(*words)
+        codes = self._normal_forms.new_values(index, words.codes)
         if self._lower_case:
-            values = _lower_sigmas(values, splits)
-        return tf.strings.unicode_encode(_ragged(values, splits), "UTF-8")
+            codes = _lower_sigmas(codes, splits)
+        return codes, splits, tf.gather(places, owners)
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """`Tokenizer.encode_batch`: strings [B] to int32 ids [B, (S)]."""
-        return _ragged(*self._flat_ids(texts))
+        return ragged(*self._flat_ids(texts))
 
-    # A function of its own, so that a SavedModel holds the tables once for
-    # all of its signatures.
     @tf.function(
         input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
     )
     def _flat_ids(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        ids = self._sentencepiece.tokenize(self.normalize(texts))
-        return self._resplits(ids.values, ids.row_splits)
+        ids, splits = self._pieces(self.normalize(texts), tf.int32)
+        return self._resplits(ids, splits)
+
+    def _pieces(
+        self, normal: tf.Tensor, kind: tf.DType
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """SentencePiece's: ids (tf.int32) or strings [N]; int32 [B + 1]."""
+        processor = copy.copy(self._sentencepiece)  # of the same resource
+        processor.out_type = kind
+        pieces = processor.tokenize(normal)
+        return pieces.values, tf.cast(pieces.row_splits, tf.int32)
+
+    def aligned_pieces(
+        self, normal: tf.Tensor, resplit_lengths: "Substitution"
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Ids, and how many characters SentencePiece reads as each piece.
+
+        Args:
+            normal: normalized strings [B].
+            resplit_lengths: `Aligner.resplit_lengths`.
+
+        Returns:
+            int32 ids [N]; their characters, int32 [N]; int32 [B + 1], where
+            the pieces of each text begin.
+        """
+        ids, splits = self._pieces(normal, tf.int32)
+        written, _ = self._pieces(normal, tf.string)
+        lengths = tf.strings.length(written, unit="UTF8_CHAR")
+        index, splits, _ = self._resplits.locate(ids, splits)
+        return (
+            self._resplits.new_values(index, ids),
+            resplit_lengths.new_values(index, lengths),
+            splits,
+        )
 
     def pack(
         self,
@@ -144,7 +203,7 @@ class GraphTokenizer(tf.Module):
         }
 
 
-class _Substitution:
+class Substitution:
     """Replaces some values of a ragged tensor by several, or none.
 
     Args:
@@ -165,30 +224,47 @@ class _Substitution:
     def __call__(
         self, values: tf.Tensor, row_splits: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """int32 values [N] and int64 row splits [B + 1], to new ones."""
+        """int32 values [N] and int32 row splits [B + 1], to new ones."""
+        index, row_splits, _ = self.locate(values, row_splits)
+        return self.new_values(index, values), row_splits
+
+    def locate(
+        self, values: tf.Tensor, row_splits: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Where the new values come from.
+
+        Returns:
+            what `new_values` takes, int32 [M]; new row splits; and the old
+            value that each new one stands for, int32 [M].
+        """
+        places = tf.range(tf.size(values))
         if not len(self._keys):
-            return values, row_splits
-        at = tf.searchsorted(self._keys, values)
+            return places, row_splits, places
+        keys = tf.constant(self._keys)  # once in the graph
+        at = tf.searchsorted(keys, values)
         at = tf.minimum(at, len(self._keys) - 1)
-        hit = tf.gather(self._keys, at) == values
+        hit = tf.gather(keys, at) == values
         # Other values stand behind the replacements in the pool, once each.
-        itself = len(self._new) + tf.range(tf.size(values))
-        starts = tf.where(hit, tf.gather(self._starts, at), itself)
+        starts = tf.where(
+            hit, tf.gather(self._starts, at), len(self._new) + places
+        )
         lengths = tf.where(hit, tf.gather(self._lengths, at), 1)
         index = tf.ragged.range(
-            starts, starts + lengths, row_splits_dtype="int64"
+            starts, starts + lengths, row_splits_dtype="int32"
         )
-        pool = tf.concat([self._new, values], axis=0)
         return (
-            tf.gather(pool, index.values),
+            index.values,
             tf.gather(index.row_splits, row_splits),
+            rows_of(index.row_splits),
         )
 
+    def new_values(self, index: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """int32 [M], of what `locate` gives and the old values [N].
 
-def _ragged(values: tf.Tensor, row_splits: tf.Tensor) -> tf.RaggedTensor:
-    # Validation would add assertions to the graph for what holds by
-    # construction.
-    return tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)
+        The values of another object, of as many replacements for the same
+        keys, may be taken in the same way.
+        """
+        return tf.gather(tf.concat([self._new, values], axis=0), index)
 
 
 def _take(
@@ -207,7 +283,7 @@ def _lower_sigmas(codes: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
     case-ignorable (an apostrophe, say) is cased and the nearest one after it
     is not (Unicode 3.13, Final_Sigma).
     """
-    cased, ignorable = (_member(codes, table) for table in _case_classes())
+    cased, ignorable = (is_member(codes, table) for table in _case_classes())
     size = tf.size(codes)
     # Characters that count, between two sentinels that are not cased.
     counts = tf.cast(tf.where(~ignorable)[:, 0], tf.int32)
@@ -216,7 +292,7 @@ def _lower_sigmas(codes: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
     before = tf.gather(counts, rank)
     # `rank + 1` is the character itself if it counts: a sigma does.
     after = tf.gather(counts, tf.minimum(rank + 2, tf.size(counts) - 1))
-    row = tf.ragged.row_splits_to_segment_ids(row_splits)
+    row = rows_of(row_splits)
     padded_cased = tf.concat([[False], cased, [False]], axis=0)
     padded_row = tf.concat([[-1], row, [-1]], axis=0)
 
@@ -227,15 +303,6 @@ def _lower_sigmas(codes: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
     final = cased_at(before) & ~cased_at(after)
     small = tf.where(final, FINAL_SIGMA, SMALL_SIGMA)
     return tf.where(codes == SIGMA, small, codes)
-
-
-def _member(codes: tf.Tensor, ranges: np.ndarray) -> tf.Tensor:
-    """Which codes lie in sorted [first, past) ranges, flattened."""
-    return tf.searchsorted(ranges, codes, side="right") % 2 == 1
-
-
-def _code_points() -> Sequence[int]:
-    return [*range(0xD800), *range(0xE000, sys.maxunicode + 1)]
 
 
 @functools.cache
@@ -249,7 +316,7 @@ def _changed_code_points(
     Whitespace inside a text is single spaces by then and stays.
     """
     changed = {}
-    for code in _code_points():
+    for code in code_points():
         character = chr(code)
         if character.isspace():
             continue
@@ -271,26 +338,10 @@ def _case_classes() -> tuple[np.ndarray, np.ndarray]:
     """
     sigma = chr(SIGMA)
     cased, ignorable = [], []
-    for code in _code_points():
+    for code in code_points():
         character = chr(code)
         if (character + sigma).lower()[-1] == chr(FINAL_SIGMA):
             cased.append(code)
         elif ("a" + character + sigma).lower()[-1] == chr(FINAL_SIGMA):
             ignorable.append(code)
-    return _boundaries(cased), _boundaries(ignorable)
-
-
-def _boundaries(codes: list[int]) -> np.ndarray:
-    """[first, past, first, past, ...] of the runs in sorted codes."""
-    codes = np.array(codes, "int32")
-    breaks = np.flatnonzero(np.diff(codes) != 1)
-    first = codes[np.concatenate([[0], breaks + 1])]
-    past = codes[np.concatenate([breaks, [len(codes) - 1]])] + 1
-    return np.stack([first, past], axis=1).ravel()
-
-
-@functools.cache
-def _whitespace() -> str:
-    """A class of RE2 that matches what Python's `str.split` splits at."""
-    spaces = [chr(code) for code in _code_points() if chr(code).isspace()]
-    return "[" + "".join(rf"\x{{{ord(c):x}}}" for c in spaces) + "]"
+    return boundaries(cased), boundaries(ignorable)

@@ -15,7 +15,6 @@ from keras_albert.data.glue import GLUE, read_glue, write_submission
 from keras_albert.data.race import RACE_SIZES, read_race
 from keras_albert.data.squad import SQUAD, read_squad_split
 from keras_albert.data.tables import Table
-from keras_albert.training.metrics import measure
 from keras_albert.training.questions import NAMES, QUESTION
 from keras_albert.training.tasks import (
     CHOICE,
@@ -49,11 +48,6 @@ def _glue(name: str) -> Benchmark:
         task = dataclasses.replace(
             REGRESSION,
             inputs=PAIRS.inputs if pairs else REGRESSION.inputs,
-            scores=lambda outputs, features, names: measure(
-                settings.metrics,
-                features.target[:, 0],
-                np.stack(outputs)[:, 0],
-            ),
         )
     else:
         task = dataclasses.replace(

@@ -33,7 +33,7 @@ def card(
     model: keras.Model,
     labels: tuple[str, ...] | None,
     inputs: Iterable[str],
-    reading: ReadingConfig | None = None,
+    reads: int | ReadingConfig,
 ) -> str:
     """Markdown.
 
@@ -43,26 +43,26 @@ def card(
         model: as trained.
         labels: names in the order of the logits.
         inputs: names of the fields that a prediction needs.
-        reading: how contexts are read, of a model that answers questions.
+        reads: tokens of the longest text, or how contexts are read.
     """
     version = importlib.metadata.version("keras-albert")
     start = "random weights" if run.from_scratch else f"`{_name(run.model)}`"
     size = model.config
-    longest = run.sequence_length or size.max_position_embeddings
-    limit = f"A text is cut after {longest:,} tokens."
-    if run.task == "tokens":
+    if isinstance(reads, ReadingConfig):
         limit = (
-            f"A text of more than {longest:,} tokens is read in parts that "
+            f"A question is cut after {reads.windows.query_length} tokens. A "
+            f"context may be of any length, but what answers a question must "
+            f"be within {reads.windows.sequence_length} tokens, the "
+            f"question included, and has at most "
+            f"{reads.answers.answer_length}."
+        )
+    elif run.task == "tokens":
+        limit = (
+            f"A text of more than {reads:,} tokens is read in parts that "
             "know nothing of each other."
         )
-    if reading is not None:
-        limit = (
-            f"A question is cut after {reading.windows.query_length} tokens. A "
-            f"context may be of any length, but what answers a question must "
-            f"be within {reading.windows.sequence_length} tokens, the "
-            f"question included, and has at most "
-            f"{reading.answers.answer_length}."
-        )
+    else:
+        limit = f"A text is cut after {reads:,} tokens."
     lines = [
         f"# ALBERT for {run.task}",
         "",
@@ -130,12 +130,13 @@ def _evaluation(run: FinetuneRun, report: dict) -> list[str]:
     source = run.validation or run.train
     lines = [
         f"{report['count']:,} held-out examples of `{_name(source)}`. The step "
-        "to keep was chosen on them, so new text may do a little worse.",
+        f"to keep {_tuned(report)} chosen on them, so new text may do a little "
+        "worse.",
         "",
         "| score | value |",
         "|---|---|",
     ]
-    skipped = {"baseline", "training_loss", "epoch"}
+    skipped = {"baseline", "training_loss", "epoch", "threshold"}
     lines += [
         f"| {name.replace('_', ' ')} | {value:.4f} |"
         for name, value in report.items()
@@ -149,6 +150,13 @@ def _evaluation(run: FinetuneRun, report: dict) -> list[str]:
     if report["remarks"]:
         lines += ["", *(f"- {remark}" for remark in report["remarks"])]
     return lines
+
+
+def _tuned(report: dict) -> str:
+    if "threshold" not in report:
+        return "was"
+    limit = f"{report['threshold']:.4g}"
+    return f'and the limit for "no answer" ({limit}) were'
 
 
 def write_card(folder: Path, text: str) -> None:

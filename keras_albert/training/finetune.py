@@ -95,6 +95,7 @@ def _run(run: FinetuneRun, prepared: "_Prepared | None") -> dict:
         check_made_of(
             run.output, report, files, lambda: _checksums(*_tables(run))
         )
+        _remove_checkpoints(run)  # it may have been killed just before
         print(f"{run.output} holds this run, and it is finished:")
         print_report(report)
         return report
@@ -203,8 +204,6 @@ def _finetune_once(
     lengths = np.union1d(
         choose_lengths(examples.lengths, prepared.length), prepared.length
     )
-    output = run.output if goes_on else claim_folder(run.output, run)
-
     keras.utils.set_random_seed(run.seed)
     model = _fresh_model(run, prepared.pretrained, names)
     steps_per_epoch = math.ceil(len(examples) / run.batch_size)
@@ -229,6 +228,7 @@ def _finetune_once(
         prepared.reading,
     )
     _describe(run, prepared, steps)
+    output = run.output if goes_on else claim_folder(run.output, run)
 
     def validate(stopped: Callable[[], bool]) -> Row:
         outputs = predictor.outputs(measured_on, run.batch_size, stopped)
@@ -294,12 +294,16 @@ def _finetune_once(
             if can_draw():
                 draw_confusion(of_classes, output / CONFUSION_FILE)
     inputs = task.inputs(run.columns)
-    write_card(
-        output, card(run, report, model, names, inputs, prepared.reading)
-    )
+    reads = prepared.reading or prepared.length
+    write_card(output, card(run, report, model, names, inputs, reads))
     write_report(output, report)
-    shutil.rmtree(output / CHECKPOINTS_FOLDER)  # nothing goes on from them
+    _remove_checkpoints(run)
     return report
+
+
+def _remove_checkpoints(run: FinetuneRun) -> None:
+    """Of a finished run: nothing goes on from them."""
+    shutil.rmtree(run.output / CHECKPOINTS_FOLDER, ignore_errors=True)
 
 
 def _tables(run: FinetuneRun) -> tuple[Table, Table | None]:
@@ -323,6 +327,7 @@ def _tables(run: FinetuneRun) -> tuple[Table, Table | None]:
         tables = read("train"), read("dev")
     else:
         task, options = ALL_TASKS[run.task], (run.columns, True, run.skip_bad)
+        _check_columns(run)
         try:
             train = task.read(run.train, *options)
             names = task.names(train)
@@ -337,6 +342,20 @@ def _tables(run: FinetuneRun) -> tuple[Table, Table | None]:
     for table in filter(None, tables):
         print_skipped(table)
     return tables
+
+
+def _check_columns(run: FinetuneRun) -> None:
+    """AlbertError if a column is named that the task does not read."""
+    task = ALL_TASKS[run.task]
+    known = {*task.inputs(run.columns), task.target}
+    for field in dataclasses.fields(run.columns):
+        value = getattr(run.columns, field.name)
+        if value != field.default and field.name not in known:
+            raise AlbertError(
+                f"`columns.{field.name}` has no meaning for the task "
+                f"{run.task}. Received: {value!r}. Leave --columns."
+                f"{field.name} out."
+            )
 
 
 def compile_for(
@@ -452,7 +471,8 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
     names = [
         name
         for name, value in first.items()
-        if isinstance(value, float) and name not in ("baseline", "epoch")
+        if isinstance(value, float)
+        and name not in ("baseline", "epoch", "threshold")
     ]
     values = {name: [each[name] for each in reports.values()] for name in names}
     choose = max if "best" in first else min

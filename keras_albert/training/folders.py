@@ -51,14 +51,19 @@ from keras_albert.config import (
     read_json,
 )
 from keras_albert.data.features import Features, sorted_plan
-from keras_albert.data.tables import Table
+from keras_albert.data.tables import (
+    Field,
+    Table,
+    read_choices,
+    read_words,
+)
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.inputs import check_equally_many
 from keras_albert.modeling.model import AlbertModel
 from keras_albert.storage import replacing, write_json
-from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.text.tokenizer import Tokenizer, check_batch
 from keras_albert.training.benchmarks import ALL_TASKS
-from keras_albert.training.tasks import Outputs
+from keras_albert.training.tasks import PAIR, Outputs
 
 PRETRAINING = "pretraining"
 MADE_OF = "made_of"  # checksums of its data, in a run's report
@@ -340,7 +345,7 @@ class Predictor:
     """static lengths that texts are padded to, in tokens, ascending; what is
     longer than the last is cut off"""
     columns: TableColumns
-    """of the table it was trained on; `pair` is set for a model of pairs"""
+    """of the table it was trained on"""
     reading: ReadingConfig | None = None
     """how contexts are read for answers; None where there are no questions"""
 
@@ -391,6 +396,12 @@ class Predictor:
     def sequence_length(self) -> int:
         """Tokens of the longest text."""
         return self.lengths[-1]
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether its rows have two parts, of segments 0 and 1."""
+        names = ALL_TASKS[self.task].inputs(self.columns)
+        return not {PAIR, "choices", "context"}.isdisjoint(names)
 
     def read(
         self, path: str | Path, labelled: bool, skip_bad: bool = False
@@ -487,7 +498,8 @@ class Predictor:
         """The prediction for each text, or pair of texts.
 
         Args:
-            texts: strings; lists of words where each word gets a label.
+            texts: strings; where each word gets a label, lists of words or
+                strings with spaces between them.
             pairs: second texts, of a model of pairs.
             questions: of a model that chooses or answers.
             choices: of a model that chooses.
@@ -544,10 +556,31 @@ class Predictor:
         count = len(next(iter(values.values())))
         if not count:
             return None
+        for name, value in values.items():
+            values[name] = _checked_values(name, value, expected[name])
         table = Table(
             Path("texts"), values, [{}] * count, list(range(1, count + 1))
         )
         return self.features(table)
+
+
+def _checked_values(name: str, values: list, field: Field) -> list:
+    """Words as a table has them; texts as they are, even blank ones."""
+    if field.read is read_words:
+        return [_words(name, words) for words in values]
+    if field.read is read_choices:
+        for choices in values:
+            check_batch(f"each of {name}", choices)
+    return values
+
+
+def _words(name: str, words: object) -> list[str]:
+    if words in ("", []):  # refused in a table, which has a label for each
+        return []
+    try:
+        return read_words(words)
+    except AlbertError as error:
+        raise AlbertError(f"each `{name}` {error}") from None
 
 
 def too_long(length: int, reading: ReadingConfig | None) -> str:

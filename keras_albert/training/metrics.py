@@ -86,16 +86,11 @@ def multilabel_scores(expected, predicted) -> Scores:
         labels' own, where a label that is neither there nor predicted counts
         as 0.
     """
-    from sklearn.metrics import f1_score
-
     expected, predicted = map(_decided, _pair(expected, predicted, axes=2))
+    of_labels = map(_f1, expected.T, predicted.T)
     values = {
-        f"{average}_f1": float(
-            f1_score(
-                expected, predicted, average=average, zero_division=UNDEFINED
-            )
-        )
-        for average in ("micro", "macro")
+        "micro_f1": float(_f1(expected.ravel(), predicted.ravel())),
+        "macro_f1": float(np.mean([*of_labels])),
     }
     absent = int((~(expected | predicted).any(axis=0)).sum())
     remarks = ()
@@ -391,9 +386,14 @@ def _no_ones(expected: np.ndarray, predicted: np.ndarray) -> str | None:
 
 def _constant(expected: np.ndarray, predicted: np.ndarray) -> str | None:
     for name, values in (("predictions", predicted), ("labels", expected)):
-        if np.ptp(values) <= ROUNDING * np.abs(values).max():
+        if is_constant(values):
             return f"all {name} are {values[0]:g}"
     return None
+
+
+def is_constant(values: np.ndarray) -> bool:
+    """Whether numbers [N] differ by no more than rounding."""
+    return bool(np.ptp(values) <= ROUNDING * np.abs(values).max())
 
 
 # Each with what keeps it from being defined, if anything does.

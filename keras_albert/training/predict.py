@@ -1,6 +1,7 @@
 """Predictions for the rows of a file, in its order."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -90,8 +91,7 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
                 )
         count += len(table)
         bad += table.skipped
-    for fault in bad:
-        print(f"left out: {fault}", file=sys.stderr)
+    _say_left_out(bad)
     predictor.warn_of_cut(cut, count)
     done = 0
     for table in filter(len, parts()):
@@ -106,11 +106,32 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
         for row, columns in zip(table.rows, found, strict=True):
             # Parquet has dates and numbers that JSON has not: as text.
             line = json.dumps(
-                {**row, **columns}, ensure_ascii=False, default=str
+                _without_nan({**row, **columns}),
+                ensure_ascii=False,
+                allow_nan=False,
+                default=str,
             )
             # A lone surrogate, which JSON may hold, becomes an escape again.
             yield f"{line}\n".encode("utf-8", errors="backslashreplace")
         done = last
+
+
+def _without_nan(value: object) -> object:
+    """Numbers that JSON has not, not finite, become null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {name: _without_nan(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [*map(_without_nan, value)]
+    return value
+
+
+def _say_left_out(faults: list[str]) -> None:
+    if faults:
+        print(f"{len(faults):,} bad rows are left out:", file=sys.stderr)
+    for fault in faults:
+        print(f"  {fault}", file=sys.stderr)
 
 
 def _predict_for_squad(run: PredictRun) -> None:
@@ -133,9 +154,9 @@ def _predict_for_squad(run: PredictRun) -> None:
             )
         _check_has_folder(path)
     table = predictor.read(run.data, labelled=False, skip_bad=run.skip_bad)
-    for fault in table.skipped:
-        print(f"left out: {fault}", file=sys.stderr)
+    _say_left_out(table.skipped)
     features = predictor.features(table)
+    predictor.warn_of_cut(features.cut, features.count)
     outputs = predictor.outputs(features, run.batch_size)
     ids = [row["id"] for row in table.rows]
     files = submitted(outputs, features, predictor.labels, ids)

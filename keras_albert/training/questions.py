@@ -41,6 +41,7 @@ QUESTION = "question"
 # What speaks against an answer where there is no candidate; finite, for files
 # (reference squad_utils.py, score_null).
 NO_CANDIDATE = 1_000_000.0
+MARGIN = 1.0  # of a threshold to the scores, where all are on one side of it
 
 Outputs = list[dict[str, np.ndarray]]
 """of each window: `start` and `end` [S], or the beam, see decode_beam"""
@@ -243,9 +244,16 @@ def _texts(answers: tuple[Answer, ...]) -> tuple[str, ...]:
 
 
 def _above(threshold: float, against: np.ndarray) -> float:
-    """Halfway to the next score: other roundings change no answer."""
+    """Halfway to the next score, or clear of all of them.
+
+    So other roundings change no answer.
+    """
     higher = against[against > threshold]
-    return float((threshold + higher.min()) / 2) if len(higher) else threshold
+    if len(higher) == len(against):  # every question is refused
+        return min(threshold, float(higher.min()) - MARGIN)
+    if not len(higher):
+        return threshold + MARGIN
+    return float((threshold + higher.min()) / 2)
 
 
 def refuse_all(features: Features) -> float | None:

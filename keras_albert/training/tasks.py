@@ -6,10 +6,9 @@ the loss, what the outputs mean to a user, and how good they are.
 Letters: N examples, C labels or choices, S tokens a row, T tokens of a row.
 """
 
-import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import keras
@@ -24,6 +23,7 @@ from keras_albert.data.tables import (
     Table,
     check_labels,
     label_index,
+    read_choice,
     read_choices,
     read_label,
     read_labels,
@@ -44,6 +44,7 @@ from keras_albert.training.metrics import (
     Scores,
     collapsed,
     entity_f1,
+    is_constant,
     measure,
     multilabel_scores,
 )
@@ -247,17 +248,25 @@ def _classifier(problem: str) -> Callable:
 
 def _names_of_classes(table: Table) -> tuple[str, ...]:
     names = sorted(set(table.values[LABEL]))
-    if len(names) < 2:
+    return _checked_names(table, names, len(table), "rows")
+
+
+def _checked_names(
+    table: Table, names: list[str], count: int, what: str, least: int = 2
+) -> tuple[str, ...]:
+    """The names, unless they are too few or too many to be labels."""
+    if len(names) < least:
         raise AlbertError(
-            f"{table.path}: expected two or more different labels. "
-            f"Received: {names}."
+            f"{table.path}: expected {('one', 'two')[least - 1]} or more "
+            f"different labels. Received: {names}. Name the column of the "
+            "labels with --columns.label."
         )
-    if len(names) > max(MANY_LABELS, len(table) // 2):
+    if len(names) > max(MANY_LABELS, count // 2):
         raise AlbertError(
-            f"{table.path}: {len(names)} different labels in {len(table)} "
-            f"rows ({names[0]!r:.40}, {names[1]!r:.40}, ...). Name the column "
-            "of the labels with --columns.label, or learn a number with "
-            "--task regression."
+            f"{table.path}: {len(names)} different labels in {count} {what} "
+            f"({names[0]!r:.40}, {names[1]!r:.40}, ...). Name the column of "
+            "the labels with --columns.label, or learn a number with --task "
+            "regression."
         )
     return tuple(names)
 
@@ -340,12 +349,13 @@ def _decode_number(outputs, features, names) -> list[dict[str, object]]:
     return [{"prediction": round(float(row[0]), 6)} for row in outputs]
 
 
-def _number_scores(outputs, features, names) -> Scores:
+def number_scores(outputs, features, names) -> Scores:
+    """`Task.scores` of numbers."""
     predicted, expected = np.stack(outputs)[:, 0], features.target[:, 0]
     scores = measure(["pearson", "spearman"], expected, predicted)
     error = float(np.sqrt(np.mean((expected - predicted) ** 2)))
     remarks = scores.remarks
-    if np.ptp(predicted) == 0 < np.ptp(expected):
+    if is_constant(predicted) and not is_constant(expected):
         remarks += (collapsed(f"example is given {predicted[0]:.4g}"),)
     values = {**scores.values, "root_mean_squared_error": error}
     return Scores(values, remarks)
@@ -361,7 +371,7 @@ REGRESSION = dataclasses.replace(
         reduction="mean_with_sample_weight"
     ),
     decode=_decode_number,
-    scores=_number_scores,
+    scores=number_scores,
     best="pearson",
     guess=lambda features: None,
     adds=frozenset({"prediction"}),
@@ -371,12 +381,7 @@ REGRESSION = dataclasses.replace(
 
 def _names_of_several(table: Table) -> tuple[str, ...]:
     names = sorted({label for row in table.values[LABEL] for label in row})
-    if not names:
-        raise AlbertError(
-            f"{table.path}: no row has a label. Name the column of the labels "
-            "with --columns.label."
-        )
-    return tuple(names)
+    return _checked_names(table, names, len(table), "rows", least=1)
 
 
 def _indicators(table: Table, names) -> np.ndarray:
@@ -505,12 +510,15 @@ def _word_scores(outputs, features, names) -> Scores:
     )
 
 
+def _names_of_words(table: Table) -> tuple[str, ...]:
+    labels = [label for row in table.values[LABEL] for label in row]
+    return _checked_names(table, sorted(set(labels)), len(labels), "words")
+
+
 TOKENS = Task(
     inputs=lambda columns: {"text": Field(columns.text, read_words)},
     label=read_words,
-    names=lambda table: tuple(
-        sorted({label for row in table.values[LABEL] for label in row})
-    ),
+    names=_names_of_words,
     features=_word_features,
     head=lambda backbone, names, dropout: AlbertForTokenClassification(
         backbone, num_labels=len(names), labels=names, dropout=dropout
@@ -545,15 +553,12 @@ def _choice_fields(columns: TableColumns) -> dict[str, Field]:
 
 def _choice_features(tokenizer, table, names, length) -> Features:
     values = table.values
-    counts = collections.Counter(map(len, values["choices"]))
-    if len(counts) > 1:
-        most, _ = counts.most_common(1)[0]
-        odd = next(i for i, c in enumerate(values["choices"]) if len(c) != most)
-        raise AlbertError(
-            f"{table.path}:{table.lines[odd]}: {len(values['choices'][odd])} "
-            f"choices, where others have {most}. Each row needs as many."
-        )
-    (count,) = counts
+    count = len(values["choices"][0])
+    for line, choices in zip(table.lines, values["choices"], strict=True):
+        try:
+            _check_number(choices, count)
+        except AlbertError as error:
+            raise AlbertError(f"{table.path}:{line}: {error}") from None
     rows = choice_rows(
         tokenizer,
         values["text"],
@@ -567,28 +572,61 @@ def _choice_features(tokenizer, table, names, length) -> Features:
     return Features(rows, target, choices=count)
 
 
-def _with_index(row: dict, values: dict) -> dict:
-    if LABEL not in values:
+def _read_choice_parts(
+    path: str | Path,
+    fields: Mapping[str, Field],
+    skip_bad: bool = False,
+    rows_at_once: int | None = None,
+) -> Iterator[Table]:
+    """`read_parts`, where all rows have as many choices as the first."""
+    count = None
+
+    def complete(row: dict, values: dict) -> dict:
+        nonlocal count
+        if LABEL in values:
+            index = choice_index(values[LABEL], values["choices"])
+            values = values | {LABEL: index}
+        count = count or len(values["choices"])
+        _check_number(values["choices"], count)
         return values
-    return values | {LABEL: choice_index(values[LABEL], values["choices"])}
+
+    return read_parts(path, fields, skip_bad, rows_at_once, complete)
 
 
-def choice_index(label: str, choices: Sequence[str]) -> int:
+def _check_number(choices: Sequence[str], count: int) -> None:
+    if len(choices) != count:
+        raise AlbertError(
+            f"{len(choices)} choices, where the first row has {count}. Each "
+            "row needs as many."
+        )
+
+
+def choice_index(label: str | int, choices: Sequence[str]) -> int:
     """A letter from A, a number from 0, or the choice itself -> its index.
 
-    A choice that reads like the letter or number of another one counts as
-    itself.
+    Raises:
+        AlbertError: it is none of them, or may be several: of the choices
+            "3", "0" and "7" the text "0" is the first or the second.
     """
-    known = {letter: i for i, letter in enumerate(LETTERS[: len(choices)])}
-    known |= {str(i): i for i in range(len(choices))}
-    known |= {choice: i for i, choice in enumerate(choices)}
-    if label not in known:
+    readings = set()
+    if isinstance(label, str):
+        letters = LETTERS[: len(choices)]
+        readings = {i for i, letter in enumerate(letters) if letter == label}
+        readings |= {i for i, x in enumerate(choices) if x.strip() == label}
+    readings |= {i for i in range(len(choices)) if str(i) == str(label)}
+    if not readings:
         raise AlbertError(
             "expected the right choice as a letter (A to "
             f"{LETTERS[: len(choices)][-1]}), a number from 0 to "
             f"{len(choices) - 1}, or its text. Received: {label!r:.60}."
         )
-    return known[label]
+    if len(readings) > 1:
+        several = " or ".join(map(str, sorted(readings)))
+        raise AlbertError(
+            f"the right choice {label!r:.60} may be number {several}, counted "
+            "from 0. Give the number, in JSONL or Parquet as such, or a letter."
+        )
+    return readings.pop()
 
 
 def _decode_choice(outputs, features, names) -> list[dict[str, object]]:
@@ -610,6 +648,7 @@ def _choice_scores(outputs, features, names) -> Scores:
 CHOICE = dataclasses.replace(
     CLASSIFICATION,
     inputs=_choice_fields,
+    label=read_choice,
     names=lambda table: None,
     features=_choice_features,
     head=lambda backbone, names, dropout: AlbertForMultipleChoice(
@@ -617,7 +656,7 @@ CHOICE = dataclasses.replace(
     ),
     decode=_decode_choice,
     scores=_choice_scores,
-    parts=functools.partial(read_parts, complete=_with_index),
+    parts=_read_choice_parts,
     has_classes=False,
 )
 

@@ -105,27 +105,34 @@ def parser() -> argparse.ArgumentParser:
 def make_shards(options: argparse.Namespace, folder: Path) -> Path:
     """Tokenizes the text; makes a vocabulary where none is given."""
     from keras_albert.data.prepare import prepare
-    from keras_albert.text.vocabulary import train_vocabulary
 
     text = options.text
     if not text:
-        from pydoc_data.topics import topics
-
         text = [folder / "text.txt"]
-        documents = [
-            re.sub(r"\n\s*\n", "\n", topic) for topic in topics.values()
-        ]
         # A small text would be planned anew after every few batches.
-        text[0].write_text("\n\n".join(documents * COPIES), encoding="utf-8")
-    vocab = options.vocab
-    if not vocab:
-        vocab = folder / "vocab"
-        train_vocabulary(
-            VocabRun(input=tuple(text), output=vocab, vocab_size=3000)
-        )
+        write_text(text[0], COPIES)
+    vocab = options.vocab or trained_vocab(text, folder / "vocab")
     shards = folder / "shards"
     prepare(PrepareRun(input=tuple(text), vocab=vocab, output=shards))
     return shards
+
+
+def write_text(path: Path, copies: int) -> None:
+    """Python's reference, which every Python has, some times."""
+    from pydoc_data.topics import topics
+
+    documents = [re.sub(r"\n\s*\n", "\n", topic) for topic in topics.values()]
+    path.write_text("\n\n".join(documents * copies), encoding="utf-8")
+
+
+def trained_vocab(text: list[Path], folder: Path) -> Path:
+    """A vocabulary of 3,000 pieces."""
+    from keras_albert.text.vocabulary import train_vocabulary
+
+    train_vocabulary(
+        VocabRun(input=tuple(text), output=folder, vocab_size=3000)
+    )
+    return folder
 
 
 def hold_cores(cores: int) -> None:

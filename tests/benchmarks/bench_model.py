@@ -62,6 +62,8 @@ PACKAGES = (
     "torch",
     "keras-hub",
     "transformers",
+    "onnxruntime",
+    "ai-edge-litert",
 )
 ROW = "{:<10} {:<7} {:<12} {:<20} {:>8} {:>8}  {:>6} {:>15} {:>5} {:>6}"
 

@@ -10,7 +10,7 @@ from small import signalled
 
 from keras_albert import Predictor, load
 from keras_albert.cli import main
-from keras_albert.config import FINETUNE_TASKS, OWN_TASKS
+from keras_albert.config import FINETUNE_TASKS, OWN_TASKS, AlbertError
 from keras_albert.data.squad import read_squad
 from keras_albert.data.squad_scores import score_v2
 from keras_albert.training.benchmarks import ALL_TASKS
@@ -129,6 +129,17 @@ def test_learned_evaluated_predicted(
         {name: row[name] for name in before}
         for row, before in zip(rows, given, strict=True)
     ] == given, "the same rows in the same order"
+    if task == "regression":  # JSON has no NaN; a bad row is counted
+        odd = tmp_path / "odd.jsonl"
+        odd.write_text('{"text": "a", "more": [NaN, 1e999]}\n{"text": 3}\n')
+        capsys.readouterr()
+        main(
+            ["predict", "--model", str(output), "--data", str(odd)]
+            + ["--skip-bad"]
+        )
+        said = capsys.readouterr()
+        assert '"more": [null, null]' in said.out
+        assert "1 bad rows are left out:" in said.err
     # In parts, too.
     monkeypatch.setattr("keras_albert.training.predict.ROWS_AT_ONCE", 7)
     capsys.readouterr()
@@ -156,8 +167,51 @@ def test_learned_evaluated_predicted(
         )
         if field in given[0]
     }
-    assert predictor.predict(texts, **more) == [r["prediction"] for r in rows]
+    expected = [row["prediction"] for row in rows]
+    assert predictor.predict(texts, **more) == expected
+    if task == "tokens":  # a text is split, as in a table
+        assert predictor.predict([" ".join(texts[0])]) == expected[:1]
+    if task == "choice":
+        with pytest.raises(AlbertError, match="each of choices` must be"):
+            predictor.predict(texts, choices=["ab"] * len(texts))
     assert predictor.predict([], **{name: [] for name in more}) == []
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        ([{"text": "a b", "label": "O O"}], (), "two or more different labels"),
+        (
+            [{"text": "a", "label": str(i)} for i in range(30)],
+            (),
+            "30 different labels in 30 words",
+        ),
+        (
+            [{"text": "a b", "label": "O P"}],
+            ("--columns.pair=b",),
+            "`columns.pair` has no meaning for the task tokens",
+        ),
+        (
+            [{"text": "a b", "label": "O P"}],
+            ("--warmup-steps=99", "--steps=4"),
+            "`warmup_steps`",
+        ),
+    ],
+)
+def test_nothing_is_left_of_a_mistake(
+    folder, tmp_path, capsys, rows, options, message
+):
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(SystemExit) as stop:
+        main(
+            ["finetune", "--model", str(folder / "pretrained")]
+            + ["--task=tokens", "--train", str(tmp_path / "a.jsonl")]
+            + ["--output", str(tmp_path / "model"), *options]
+        )
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "model").exists()
 
 
 @pytest.fixture(scope="module")

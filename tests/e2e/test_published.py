@@ -244,17 +244,18 @@ def test_what_a_prediction_would_replace(mnli, tmp_path, capsys):
     assert found.keys() == {"text", "pair", "prediction", "score"}
 
 
-def test_exported_as_a_classifier_of_pairs(mnli, tmp_path):
-    tf = pytest.importorskip("tensorflow")
-    pytest.importorskip("tensorflow_text")
-    output = tmp_path / "served"
-    main(["export", "--model", str(mnli / "seed-5"), "--output", str(output)])
-    serve = tf.saved_model.load(str(output)).signatures["serving_default"]
-    given = {"text": ["a fox", "two hens"], "pair": ["hens", "a dog"]}
-    found = serve(**{k: tf.constant(v) for k, v in given.items()})
-    predictor = Predictor.load(mnli / "seed-5")
-    expected = predictor.probabilities(given["text"], given["pair"])
-    assert found["probabilities"].numpy() == pytest.approx(expected, abs=1e-5)
+def test_an_export_is_compared_on_the_dev_split(mnli, glue, tmp_path, capsys):
+    for name in ("onnx", "onnxruntime"):
+        pytest.importorskip(name, reason=f"{name} is missing")
+    report = json.loads((mnli / "seed-5" / "report.json").read_text())
+    main(
+        ["export", "--model", str(mnli / "seed-5"), "--format", "onnx"]
+        + ["--data", str(glue), "--output", str(tmp_path / "out")]
+    )
+    assert (
+        f"accuracy {report['accuracy']:.4f} as a model, "
+        f"{report['accuracy']:.4f} as onnx float32"
+    ) in capsys.readouterr().out
 
 
 def test_card(mnli, glue):

@@ -302,7 +302,7 @@ print(json.dumps({"label": label, "p": out["probabilities"].tolist()}))
 def ask(saved_model, inputs):
     """The answers of a process that has TensorFlow and nothing of ours."""
     result = subprocess.run(
-        [sys.executable, "-c", ASK, saved_model, inputs],
+        [sys.executable, "-c", ASK, str(saved_model), inputs],
         check=True,
         capture_output=True,
         text=True,
@@ -313,7 +313,7 @@ def ask(saved_model, inputs):
 def test_saved_model_answers_strings_in_a_fresh_process(road):
     """Results equal those of the classifier."""
     texts = ["The fox sold £9 of tea in 1950.", "", "ÉLODIE " * 90, "a"]
-    answers = ask(str(road / "served"), json.dumps({"text": texts}))
+    answers = ask(road / "served" / "1", json.dumps({"text": texts}))
     classifier = Predictor.load(road / "fine")
     np.testing.assert_allclose(
         answers["p"], classifier.probabilities(texts), atol=1e-5
@@ -323,7 +323,7 @@ def test_saved_model_answers_strings_in_a_fresh_process(road):
 
 def test_saved_model_stores_weights_once(road):
     parameters = Predictor.load(road / "fine").model.count_params()
-    data = (road / "served" / "variables").glob("*.data-*")
+    data = (road / "served" / "1" / "variables").glob("*.data-*")
     assert sum(f.stat().st_size for f in data) < 4 * parameters * 1.05 + 9000
 
 
@@ -713,11 +713,11 @@ def test_saved_model_of_pairs(road, tmp_path):
     model = AlbertForSequenceClassification(backbone, num_labels=2)
     (tmp_path / "fine").mkdir()
     ModelFolder(model, tokenizer, task).save(tmp_path / "fine")
-    served = str(tmp_path / "served")
-    main(["export", "--model", str(tmp_path / "fine"), "--output", served])
+    served = tmp_path / "served"
+    main(["export", "--model", str(tmp_path / "fine"), "--output", str(served)])
     texts = ["A dog found a letter.", "The fox", "near London " * 20, ""]
     pairs = ["My uncle sold it.", "", "in 1990 " * 30, "a"]
-    answers = ask(served, json.dumps({"text": texts, "pair": pairs}))
+    answers = ask(served / "1", json.dumps({"text": texts, "pair": pairs}))
     classifier = Predictor.load(tmp_path / "fine")
     expected = classifier.probabilities(texts, pairs)
     np.testing.assert_allclose(answers["p"], expected, atol=1e-5)

@@ -395,3 +395,104 @@ def test_a_line_of_fine_tuning(benchmarks):
     assert ours["examples_per_second"] == 2 and ours["padding"] == 0.5
     assert peer["tokens_per_second"] == 5 and peer["padding"] == 0.75
     assert ours["first_seconds"] == 9 and peer["first_seconds"] == 7
+
+
+def test_exports_beside_the_peers(tmp_path, tiny_vocab):
+    """ONNX beside torch; the other sides take minutes to be made."""
+    for name in ("onnx", "onnxruntime", "torch", "transformers"):
+        pytest.importorskip(name, reason=f"{name} is missing")
+    report_file = tmp_path / "report.json"
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "bench_export.py", "--size", "tiny"]
+        + ["--ours", "onnx", "--peers", "torch", "--pairs", str(PAIRS)]
+        + ["--batch-sizes", "1", "3", "--lengths", "9", "--threads", "1"]
+        + ["--vocab", tiny_vocab, "--output", report_file],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(report_file.read_text())
+    assert report["threads"] == 1 and report["versions"]["onnxruntime"]
+    assert [
+        (line["weights"], line["batch"], line["length"], line["ours"])
+        for line in report["lines"]
+    ] == [
+        (weights, batch, 9, "onnx")
+        for weights in ("float32", "int8")
+        for batch in (1, 3)
+    ]
+    for line in report["lines"]:
+        ratios = np.divide(line["ours_seconds"], line["peer_seconds"])
+        assert len(ratios) == line["pairs"] == PAIRS
+        assert math.isclose(line["ratio"], np.median(ratios))
+        assert line["cpu_ratio"] > 0
+        assert f"{line['ratio']:.3f}" in done.stdout
+    assert report["errors"]["float32"]["onnx"] < 1e-4
+    assert 1e-4 < report["errors"]["int8"]["onnx"] < 1
+    sizes = report["megabytes"]
+    assert sizes["int8"]["onnx"] < 0.5 * sizes["float32"]["onnx"]
+    assert done.stdout.count("goal below 1") == 4
+
+
+def test_who_is_fastest(benchmarks):
+    """Of ours the one that does best where it does worst."""
+    from bench_export import verdicts
+
+    point = {"weights": "int8", "batch": 8, "length": 32}
+    lines = [
+        point | {"ours": ours, "peer": peer, "ratio": ratio}
+        for ours, peer, ratio in [
+            ("onnx", "torch", 0.5),
+            ("onnx", "onnxruntime", 1.1),
+            ("litert", "torch", 0.9),
+            ("litert", "onnxruntime", 0.8),
+        ]
+    ]
+    (found,) = verdicts(lines)
+    assert "8 x 32: litert takes 0.90 of torch's time" in found
+    assert found.endswith("reached")
+    (found,) = verdicts(lines[:2])
+    assert "1.10 of onnxruntime's" in found and found.endswith("missed")
+
+
+@pytest.fixture
+def export_sides(benchmarks):
+    pytest.importorskip("torch", reason="torch is missing")
+    return importlib.import_module("export_sides")
+
+
+def test_other_outputs_are_refused(export_sides):
+    rows = export_sides.Rows(["a", "b"], np.zeros((2, 5), "int32"))
+    exact = np.array([[-0.1, -2.0], [-1.0, -0.5]])
+
+    def side(difference):
+        return lambda rows: exact + difference
+
+    same = {"onnx": side(9e-5), "torch": side(0)}
+    export_sides.check_same(same, side(0), rows)
+    with pytest.raises(AlbertError, match=r"litert differs by up to 0\.0002"):
+        export_sides.check_same(same | {"litert": side(-2e-4)}, side(0), rows)
+
+
+def test_sides_take_turns(export_sides):
+    order = []
+    sides = {name: lambda rows, name=name: order.append(name) for name in "abc"}
+    wall, cpu = export_sides.times_in_turn(sides, None, 4)
+    rounds = ["".join(order[i : i + 3]) for i in range(0, 12, 3)]
+    assert {*map(frozenset, rounds)} == {frozenset("abc")}
+    assert len({*rounds}) > 1
+    assert {len(times) for times in (*wall.values(), *cpu.values())} == {4}
+
+
+def test_texts_and_ids_are_the_same_rows(export_sides, tiny_vocab):
+    from keras_albert.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer(tiny_vocab)
+    rows = export_sides.rows_of(tokenizer, 3, 11)
+    assert rows.token_ids.shape == (3, 11) and rows.token_ids.dtype == "int32"
+    packed = tokenizer(rows.texts, max_length=11)
+    np.testing.assert_array_equal(packed["token_ids"][:, :11], rows.token_ids)
+    assert (rows.token_ids != 0).all() and len({*rows.texts}) == 3
+    with pytest.raises(AlbertError, match="2 tokens a row"):
+        export_sides.rows_of(tokenizer, 1, 2)

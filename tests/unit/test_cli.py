@@ -204,6 +204,17 @@ def test_a_recipe_is_of_its_task(task):
     assert run.sequence_length == 512
 
 
+def test_a_recipe_in_a_file(tmp_path):
+    path = tmp_path / "my --task CoLA.toml"
+    path.write_text('recipe = "paper"\ntask = "RTE"\n')
+    given = [*FINETUNE, "--file", str(path)]
+    assert _parse(given).warmup_steps == 200
+    given += ["--set=recipe=WNLI"]
+    assert _parse(given).warmup_steps == 250
+    given += ["--recipe=CoLA"]
+    assert _parse(given).warmup_steps == 320
+
+
 def test_options_win_over_a_recipe(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text('task = "RTE"\nbatch_size = 8')

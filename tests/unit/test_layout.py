@@ -30,7 +30,15 @@ MAY_IMPORT = {
     "cli": _BELOW_TRAINING | {"training", "export"},
 }
 # These are TensorFlow graphs: imported inside the functions that need them.
-GRAPHS = {PACKAGE / "text" / "graph.py", PACKAGE / "data" / "masking.py"}
+GRAPHS = {
+    PACKAGE / "text" / "graph.py",
+    PACKAGE / "text" / "graph_characters.py",
+    PACKAGE / "text" / "graph_alignment.py",
+    PACKAGE / "data" / "masking.py",
+    PACKAGE / "export" / "answers.py",
+    PACKAGE / "export" / "serving.py",
+    PACKAGE / "export" / "word_labels.py",
+}
 BACKENDS = {"tensorflow", "jax", "torch", "tensorflow_text"}
 
 

@@ -175,6 +175,11 @@ def test_several_labels_by_hand():
         "macro_f1": pytest.approx((2 / 3 + 0 + 0) / 3),
     }
     assert scores.remarks[0].startswith("1 labels neither occur")
+    # A single label: of three decisions the only 1 is missed, then found.
+    missed = multilabel_scores([[1], [0], [0]], [[0], [0], [0]])
+    assert missed.values == {"micro_f1": 0, "macro_f1": 0}
+    found = multilabel_scores([[1], [0], [0]], [[1], [1], [0]])
+    assert found.values == {"micro_f1": 2 / 3, "macro_f1": 2 / 3}
     nothing = multilabel_scores([[0, 0]], [[0, 0]])
     assert nothing.values == {"micro_f1": 0, "macro_f1": 0}
 

@@ -148,6 +148,24 @@ def test_the_table_of_the_novels_is_that_of_the_reports():
             assert len(report["seeds"]) == 3 and not report["diverged"]
 
 
+def test_the_table_of_reading_is_that_of_the_reports():
+    folder = Path(__file__).parents[2] / "examples" / "novels"
+    rows = re.findall(
+        r"\| (\S+) \(([\d,]+)\) \| ([\w ]+) \| ([\d.]+) \| ([\d.]+) \|\n",
+        (folder / "README.md").read_text(),
+    )
+    assert len(rows) == 5
+    for task, count, score, *shown in rows:
+        for start, text in zip(("scratch", "pretrained"), shown, strict=True):
+            path = folder / "reading" / f"{task}-{start}.json"
+            report = json.loads(path.read_text())
+            percent = 1 if task.startswith("SQuAD") else 100
+            found = percent * report[score.replace(" ", "_")]
+            assert text == f"{found:.1f}"
+            assert report["count"] == int(count.replace(",", ""))
+            assert report["from_scratch"] == (start == "scratch")
+
+
 def test_advice_is_for_models_of_released_size():
     """0.00176 x sqrt(32 / 4096) = 0.000156."""
     base = VARIANTS["base_v2"]

@@ -363,6 +363,23 @@ def test_scores_with_the_best_threshold_then_with_it(tmp_path, tokenizer):
     assert TASK.measure(outputs, zero, NAMES).values["f1"] == 50.0
 
 
+@pytest.mark.parametrize("scores", [[-1.7, -0.3], [0.2, 3.0]])
+def test_the_threshold_that_refuses_all(tmp_path, tokenizer, scores):
+    """Both are best refused, or both answered: it stays clear of the scores."""
+    for refused in (True, False):
+        answers = [] if refused else [HENS]
+        table = table_of(tmp_path, *[row(answers=answers)] * 2)
+        features = features_of(tokenizer, table, NAMES, threshold=None)
+        outputs = beam(features, ["two hens", "two hens"], scores)
+        tuned = TASK.measure(outputs, features, NAMES).values
+        assert tuned["f1"] == 100.0
+        threshold = tuned["threshold"]
+        assert min(abs(np.array(scores) - threshold)) > 0.1
+        assert (threshold < min(scores)) == refused
+        stored = features_of(tokenizer, table, NAMES, threshold)
+        assert TASK.measure(outputs, stored, NAMES).values["f1"] == 100.0
+
+
 def test_a_model_that_refuses_all(asked, tokenizer):
     features = features_of(tokenizer, asked, NAMES, threshold=-9.0)
     outputs = beam(features, ["two hens", "fox"], [-1.0, -2.0])

@@ -47,6 +47,15 @@ def test_a_folder_is_there_whole_or_not_at_all(tmp_path):
         storage.written_whole(output),
     ):
         pass
+    other = tmp_path / "c"  # another process is faster
+    with (
+        pytest.raises(AlbertError, match="c: the output folder is not empty"),
+        storage.written_whole(other),
+    ):
+        other.mkdir()
+        (other / "theirs.txt").touch()
+    assert [path.name for path in other.iterdir()] == ["theirs.txt"]
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "c"}
 
 
 def test_checksum(tmp_path):

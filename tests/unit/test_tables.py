@@ -1,6 +1,7 @@
 """Own labelled texts, from files to batches."""
 
 import json
+import re
 
 import pytest
 
@@ -8,6 +9,7 @@ from keras_albert.config import AlbertError
 from keras_albert.data.tables import (
     Field,
     label_index,
+    read_choice,
     read_choices,
     read_label,
     read_labels,
@@ -119,7 +121,7 @@ def test_labels_are_optional_for_prediction(tmp_path):
         ("a.tsv", "text\tlabel\nx\t1\nx\n", r":3: expected 2 fields.*: 1"),
         ("a.tsv", "text\tlabel\nx\ty\tz\n", r":2: expected 2.*: 3.*tabs"),
         ("a.csv", "text,label\nx,y,1\n", r":2: expected 2.*double quotes"),
-        ("a.csv", 'text,label\n"x,1\ny,2\n', r":3: malformed CSV.*quotes"),
+        ("a.csv", 'text,label\n"x,1\ny,2\n', r":2: malformed CSV.*quotes"),
         ("a.tsv", "text\ttext\nx\ty\n", "column twice"),
         ("a.tsv", b"text\tlabel\nx\t1\n\xe9\t1\n", r"a\.tsv:3: not UTF-8"),
         ("a.csv", b"text,label\nx,1\n\xe9,1\n", r"a\.csv:3: not UTF-8"),
@@ -175,6 +177,9 @@ def test_label_index():
         (read_words, "a  b", ["a", "b"]),
         (read_words, ["New York", "is"], ["New York", "is"]),
         (read_choices, "a|b c", ["a", "b c"]),
+        (read_choice, 1, 1),
+        (read_choice, " b ", "b"),
+        (read_choice, True, "true"),
     ],
 )
 def test_values(read, value, expected):
@@ -252,6 +257,59 @@ def test_bad_rows_of_other_files(tmp_path):
         True,
         True,
     ]
+
+
+def test_first_rows(tmp_path):
+    path = write(tmp_path, "a.tsv", "text\tlabel\na\t1\nb\t2\nc\t3\n")
+    first = read_table(path, FIELDS).first(2)
+    assert first.values == {"text": ["a", "b"], "label": ["1", "2"]}
+    assert first.lines == [2, 3] and len(first) == 2
+
+
+def csv_rows(*quotes):
+    """Sixty rows, of which those with a number of `quotes` begin with one."""
+    rows = [(i in quotes and f'"t{i},{i}') or f"t{i},{i}" for i in range(1, 61)]
+    return "\n".join(["text,label", *rows, ""])
+
+
+@pytest.mark.parametrize("quotes", [(3,), (3, 40), (60,), (1, 2, 3)])
+def test_a_quote_without_its_other(tmp_path, quotes):
+    """Only its own row is bad, not what a CSV reader would take for text."""
+    path = write(tmp_path, "a.csv", csv_rows(*quotes))
+    table = read_table(path, FIELDS, skip_bad=True)
+    good = [i for i in range(1, 61) if i not in quotes]
+    assert table.values["text"] == [f"t{i}" for i in good]
+    assert table.lines == [i + 1 for i in good]
+    places = [int(fault.split(":")[1]) for fault in table.skipped]
+    assert places == [i + 1 for i in quotes]
+    place = f"{path}:{quotes[0] + 1}: malformed CSV"
+    with pytest.raises(AlbertError, match=re.escape(place)):
+        read_table(path, FIELDS)
+
+
+def test_a_quote_that_another_ends(tmp_path):
+    """Two rows became one of three fields: each is read, and bad, alone."""
+    content = 'text,label\n"a,1\nb","x",2\nc,3\n"d\nd",4\n'
+    table = read_table(write(tmp_path, "a.csv", content), FIELDS, skip_bad=True)
+    assert table.values["text"] == ["c", "d\nd"]
+    first, second = table.skipped
+    assert ":2: malformed CSV (3 fields in 2 lines)" in first
+    assert ":3: expected 2 fields" in second
+
+
+def test_parquet_that_is_not_utf8(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    texts = pa.array([b"a", b"caf\xe9", b"c"]).cast(pa.string(), safe=False)
+    table = pa.table({"text": texts, "label": ["1", "2", "3"]})
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(table, path)
+    with pytest.raises(AlbertError, match=r"a\.parquet:2: not UTF-8"):
+        read_table(path, FIELDS)
+    found = read_table(path, FIELDS, skip_bad=True)
+    assert found.values["text"] == ["a", "c"]
+    assert len(found.skipped) == 1
 
 
 @pytest.mark.parametrize("rows_at_once", [1, 2, 3, 7, 8, None])

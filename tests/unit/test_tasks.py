@@ -12,6 +12,7 @@ from keras_albert.data.features import Features
 from keras_albert.data.tables import Table
 from keras_albert.text.rows import Row, text_rows
 from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.benchmarks import ALL_TASKS
 from keras_albert.training.finetune import balanced_weights, seeds_report
 from keras_albert.training.metrics import entity_f1
 from keras_albert.training.tasks import TASKS, choice_index, flat
@@ -79,7 +80,21 @@ def test_right_choice(label, index):
     assert choice_index(label, ["a dog", "a fox", "hens"]) == index
 
 
-@pytest.mark.parametrize("label", ["D", "3", "-1", "a cat", "b"])
+def test_a_number_is_an_index():
+    """Though another choice reads like it; as text it may be either."""
+    assert choice_index(0, ["3", "0", "7"]) == 0
+    assert choice_index("0", ["0", "3", "7"]) == 0
+    assert choice_index("b", ["a", " b "]) == 1, "labels are stripped"
+    for label, choices in (
+        ("0", ["3", "0", "7"]),
+        ("A", ["B", "A"]),
+        ("x", ["x", "x"]),
+    ):
+        with pytest.raises(AlbertError, match="may be number 0 or 1"):
+            choice_index(label, choices)
+
+
+@pytest.mark.parametrize("label", ["D", "3", "-1", "a cat", "b", 3, -1])
 def test_no_such_choice(label):
     with pytest.raises(AlbertError, match=r"A to C.*0 to 2.*Received"):
         choice_index(label, ["a dog", "a fox", "hens"])
@@ -211,8 +226,11 @@ def test_a_number(tokenizer):
     scores = TASKS["regression"].scores(outputs, examples, None).values
     assert scores["pearson"] == pytest.approx(1)
     assert scores["root_mean_squared_error"] == pytest.approx(1)
-    same = TASKS["regression"].scores([np.array([2.0])] * 2, examples, None)
-    assert "is given 2: the training has collapsed" in same.remarks[-1]
+    # Equal but for rounding, of the own task and of a published one.
+    outputs_of_one = [np.array([2.0]), np.array([2.0 + 2e-7])]
+    for task in ("regression", "STS-B"):
+        same = ALL_TASKS[task].scores(outputs_of_one, examples, None)
+        assert "is given 2: the training has collapsed" in same.remarks[-1]
     assert TASKS["regression"].decode(outputs, examples, None) == [
         {"prediction": 2.0},
         {"prediction": 4.0},
@@ -349,8 +367,25 @@ def test_rows_that_do_not_fit(tmp_path, task, good, bad, message):
         assert found.values["label"] == [1, 1]
 
 
+@pytest.mark.parametrize("rows_at_once", [1, None])
+def test_a_row_with_more_choices_can_be_skipped(tmp_path, rows_at_once):
+    """In whatever parts the file is read."""
+    choices = [["x", "y"], ["x", "y", "z"], ["z", "x"]]
+    rows = [{"text": "a", "choices": each, "label": "B"} for each in choices]
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    task = TASKS["choice"]
+    fields = task.fields(TableColumns(), labelled=True)
+    parts = list(task.parts(path, fields, True, rows_at_once))
+    assert [line for part in parts for line in part.lines] == [1, 3]
+    (fault,) = [fault for part in parts for fault in part.skipped]
+    assert "x.jsonl:2: 3 choices, where the first row has 2" in fault
+    with pytest.raises(AlbertError, match=r"x\.jsonl:2: 3 choices"):
+        list(task.parts(path, fields, False, rows_at_once))
+
+
 def test_choices_of_unequal_number(tokenizer):
-    with pytest.raises(AlbertError, match="x:3: 3 choices, where others have"):
+    with pytest.raises(AlbertError, match="x:3: 3 choices, where the first"):
         features(
             "choice",
             None,
@@ -368,5 +403,5 @@ def test_labels_of_a_table():
     unique = [str(i) for i in range(50)]
     with pytest.raises(AlbertError, match="--task regression"):
         names(table(text=unique, label=unique))
-    with pytest.raises(AlbertError, match="no row has a label"):
+    with pytest.raises(AlbertError, match="one or more different labels"):
         TASKS["multilabel"].names(table(text=["a"], label=[[]]))

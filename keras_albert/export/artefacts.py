@@ -1,0 +1,136 @@
+"""Exported models, in place of the Keras model that they were made from."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from keras_albert.config import TASK_FILE, AlbertError, read_json
+from keras_albert.export.litert import LITERT_FILE, run_litert
+from keras_albert.export.onnx import ONNX_FILE, run_onnx
+from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.folders import ModelFolder, Predictor
+
+SAVED_MODEL_FILE = "saved_model.pb"
+EXPORT_FILE = "export.json"
+ASIDE = "assets.extra"  # what servers pass over, in a SavedModel's folder
+LOGITS = "logits"  # the output of a model that has one
+
+Run = Callable[[np.ndarray], Mapping[str, np.ndarray]]
+"""token ids int32 [B, S], or [B, C, S] of choices, -> the outputs by name"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """What a Predictor needs of a model."""
+
+    run: Run
+
+    def predict_on_batch(self, x: Mapping[str, np.ndarray]):
+        """The outputs for a batch; padding is found in the ids."""
+        outputs = self.run(x["token_ids"])
+        return outputs[LOGITS] if outputs.keys() == {LOGITS} else {**outputs}
+
+
+def share_of_equal(predictions: Sequence, others: Sequence) -> float:
+    """How many predictions are the same; numbers, to a hundredth."""
+    return float(
+        np.mean(
+            [
+                abs(a - b) < 0.01 if isinstance(a, float) else a == b
+                for a, b in zip(predictions, others, strict=True)
+            ]
+        )
+    )
+
+
+def files_of(folder: str | Path) -> list[Path]:
+    """All files of an exported model, in the order of their names."""
+    return sorted(path for path in Path(folder).rglob("*") if path.is_file())
+
+
+def _aside(folder: Path) -> Path:
+    """Where the vocabulary and the settings are."""
+    in_saved_model = (folder / SAVED_MODEL_FILE).is_file()
+    return folder / ASIDE if in_saved_model else folder
+
+
+def export_settings(folder: str | Path) -> dict:
+    """The format, how weights are stored, and how many there are."""
+    return read_json(_aside(Path(folder)) / EXPORT_FILE)
+
+
+def load_exported(folder: str | Path, threads: int = 1) -> Predictor:
+    """The predictor of a folder that `keras-albert export` wrote.
+
+    Args:
+        folder: of a LiteRT or an ONNX model, or a version of a SavedModel.
+        threads: of LiteRT and ONNX Runtime.
+
+    Raises:
+        AlbertError: no such folder, a damaged file, a missing package.
+    """
+    folder = Path(folder)
+    found = [name for name in _RUNNERS if (folder / name).is_file()]
+    aside = _aside(folder)
+    if not (aside / TASK_FILE).is_file() or len(found) != 1:
+        raise AlbertError(
+            f"{folder}: not an exported model ({TASK_FILE} with one of "
+            f"{', '.join(_RUNNERS)}). Give what `keras-albert export` wrote; "
+            "of a SavedModel, the folder of a version."
+        )
+    (name,) = found
+    run = _by_rows(_RUNNERS[name](folder / name, threads))
+    return Predictor.of(
+        ModelFolder(
+            Exported(run), Tokenizer(aside), read_json(aside / TASK_FILE)
+        )
+    )
+
+
+def _by_rows(run: Run) -> Run:
+    """Choices, [B, C, S], are rows of their own to an artefact."""
+
+    def run_rows(token_ids: np.ndarray) -> Mapping[str, np.ndarray]:
+        outputs = run(token_ids.reshape(-1, token_ids.shape[-1]))
+        if token_ids.ndim == 2:
+            return outputs
+        shape = token_ids.shape[:-1]  # logits [B C, 1] -> [B, C]
+        return {name: value.reshape(shape) for name, value in outputs.items()}
+
+    return run_rows
+
+
+def _run_saved_model(path: Path, threads: int) -> Run:
+    try:
+        import tensorflow as tf
+        import tensorflow_text  # noqa: F401, its operations
+    except ImportError as error:
+        raise AlbertError(
+            f"tensorflow-text is needed to run {path} ({error}). Run: pip "
+            "install 'keras-albert[export]'"
+        ) from None
+    try:
+        loaded = tf.saved_model.load(str(path.parent))
+    except Exception as error:  # OpError, OSError, IndexError of a cut file
+        reason = str(error).strip().splitlines()[0][:200]
+        raise AlbertError(
+            f"{path.parent}: damaged, or not a SavedModel ({reason}). Export "
+            "it again."
+        ) from None
+    signature = loaded.signatures["token_ids"]
+
+    def run(token_ids: np.ndarray) -> dict[str, np.ndarray]:
+        outputs = signature(token_ids=tf.constant(token_ids, "int32"))
+        return {name: value.numpy() for name, value in outputs.items()}
+
+    run.loaded = loaded  # else its variables would be collected
+    return run
+
+
+_RUNNERS = {
+    LITERT_FILE: run_litert,
+    ONNX_FILE: run_onnx,
+    SAVED_MODEL_FILE: _run_saved_model,
+}

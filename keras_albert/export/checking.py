@@ -1,0 +1,160 @@
+"""An exported model beside the one it was made from: the same answers?"""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import keras
+import numpy as np
+
+from keras_albert.config import CLS_ID, SEP_ID, AlbertError, CheckRun
+from keras_albert.export.artefacts import (
+    Run,
+    export_settings,
+    files_of,
+    load_exported,
+    share_of_equal,
+)
+from keras_albert.training.distribution import leave_gpu_to_backend
+from keras_albert.training.folders import Predictor
+
+# How far outputs may be from the model's, by what the weights are stored in:
+# other kernels round float32 in other ways, float16 has 11 bits, bfloat16 8.
+# int8 is judged by its predictions: `export --data`. Of logits whose standard
+# deviation is above 1 as many times more.
+TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+NEGLIGIBLE = -1e4  # and below: log-probabilities of what is masked
+BATCH_SIZES, LENGTHS = (1, 8), (32, 128)
+MOST_CALLS, LEAST_CALLS, SECONDS = 100, 10, 10.0  # of a latency
+WARM_UP = 3  # calls before
+
+
+def check(run: CheckRun) -> dict:
+    """Prints and returns differences, sizes and latencies.
+
+    Raises:
+        AlbertError: an artefact or a table that cannot be used; outputs that
+            differ by more than TOLERANCES.
+    """
+    leave_gpu_to_backend()
+    predictor = Predictor.load(run.model)
+    exported = load_exported(run.export, run.threads)
+    if exported.settings() != predictor.settings():
+        raise AlbertError(
+            f"{run.export} was not made from {run.model}: their tasks, labels "
+            "or lengths differ. Name the model that was exported."
+        )
+    # Of SQuAD's JSON a part is the whole.
+    table = next(predictor.parts(run.data, False, run.rows)).first(run.rows)
+    features = predictor.features(table)
+    outputs = [each.outputs(features) for each in (predictor, exported)]
+    answers = [
+        [row["prediction"] for row in each.decode(found, features)]
+        for each, found in zip((predictor, exported), outputs, strict=True)
+    ]
+    report = {
+        **export_settings(run.export),
+        "rows": len(table),
+        "same_predictions": share_of_equal(*answers),
+        "largest_difference": _largest_difference(*outputs),
+        "megabytes": {
+            file.name: file.stat().st_size / 1e6
+            for file in files_of(run.export)
+        },
+        "latencies": [
+            _latency(exported.model.run, batch, length, features.choices)
+            for batch in BATCH_SIZES
+            for length in LENGTHS
+            if length <= predictor.model.config.max_position_embeddings
+        ],
+    }
+    print("\n".join(_lines(report)))
+    limit = TOLERANCES.get(report["weights"], np.inf) * _spread(outputs[0])
+    if not report["largest_difference"] <= limit:
+        raise AlbertError(
+            f"{run.export}: an output differs from the model's by "
+            f"{report['largest_difference']:.2g}, more than {limit:g}. Check "
+            f"that {run.model} is the model that was exported, and export it "
+            "again."
+        )
+    return report
+
+
+def _largest_difference(expected: Sequence, found: Sequence) -> float:
+    """Of any number of any output that is not an index."""
+    differences = [
+        # What is impossible has any number far below.
+        np.abs(np.maximum(a, NEGLIGIBLE) - np.maximum(b, NEGLIGIBLE)).max(
+            initial=0
+        )  # perhaps NaN
+        for one, other in zip(expected, found, strict=True)
+        for a, b in _compared(one, other)
+    ]
+    return float(np.max(differences))
+
+
+def _compared(one, other) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Numbers of an example that should be the same, as float64."""
+    ends = "end_top_log_probs"
+    if isinstance(one, dict) and ends in one:
+        # Starts of nearly one score may stand in another order, their ends
+        # with them.
+        same = one["start_top_index"] == other["start_top_index"]
+        one, other = ({**each, ends: each[ends][same]} for each in (one, other))
+    for a, b in zip(
+        keras.tree.flatten(one), keras.tree.flatten(other), strict=True
+    ):
+        if np.issubdtype(np.asarray(a).dtype, np.floating):
+            yield np.asarray(a, "float64"), np.asarray(b, "float64")
+
+
+def _spread(outputs: Sequence) -> float:
+    """The standard deviation of the numbers, or 1 where it is less."""
+    numbers = [
+        a[a > NEGLIGIBLE] for one in outputs for a, _ in _compared(one, one)
+    ]
+    return max(1.0, float(np.std(np.concatenate(numbers))))
+
+
+def _latency(run: Run, batch: int, length: int, choices: int | None) -> dict:
+    """Milliseconds of a call for rows without padding."""
+    shape = (batch, choices, length) if choices else (batch, length)
+    token_ids = np.full(shape, SEP_ID + 2, "int32")  # the first piece of text
+    token_ids[..., 0], token_ids[..., -1] = CLS_ID, SEP_ID
+    for _ in range(WARM_UP):
+        run(token_ids)
+    seconds, start = [], time.perf_counter()
+    while len(seconds) < MOST_CALLS:
+        before = time.perf_counter()
+        if len(seconds) >= LEAST_CALLS and before - start > SECONDS:
+            break
+        run(token_ids)
+        seconds.append(time.perf_counter() - before)
+    p50, p99 = 1000 * np.quantile(seconds, [0.5, 0.99])
+    return {
+        "batch": batch,
+        "length": length,
+        "calls": len(seconds),
+        "p50_ms": float(p50),
+        "p99_ms": float(p99),
+    }
+
+
+def _lines(report: dict) -> list[str]:
+    total = sum(report["megabytes"].values())
+    return [
+        f"{report['format']}, {report['weights']}, "
+        f"{report['parameters']:,} parameters, {total:.2f} MB",
+        *(
+            f"  {name} {size:.2f} MB"
+            for name, size in report["megabytes"].items()
+        ),
+        f"{report['rows']:,} rows: {report['same_predictions']:.2%} of the "
+        "predictions are the model's, outputs differ by at most "
+        f"{report['largest_difference']:.2g}",
+        *(
+            f"{line['batch']} x {line['length']} tokens: p50 "
+            f"{line['p50_ms']:.1f} ms, p99 {line['p99_ms']:.1f} ms "
+            f"({line['calls']} calls)"
+            for line in report["latencies"]
+        ),
+    ]

@@ -1,0 +1,200 @@
+"""A fine-tuned folder -> one artefact for a server or a device.
+
+Graphs are always traced by Keras's TensorFlow backend, in a worker process
+when this one runs another backend, so that everything else can run the result.
+An ONNX file is written without a trace, on any backend.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from keras_albert.config import (
+    LARGEST_FALL,
+    TASK_FILE,
+    AlbertError,
+    ExportRun,
+)
+from keras_albert.data.features import Features
+from keras_albert.data.tables import Table
+from keras_albert.export.artefacts import (
+    ASIDE,
+    EXPORT_FILE,
+    files_of,
+    load_exported,
+    share_of_equal,
+)
+from keras_albert.export.litert import LITERT_FILE, write_litert
+from keras_albert.export.onnx import ONNX_FILE, write_onnx
+from keras_albert.export.warm_up import write_warm_up
+from keras_albert.storage import (
+    check_free,
+    check_not_a_file,
+    settings_of,
+    write_json,
+    written_whole,
+)
+from keras_albert.training.benchmarks import (
+    ALL_TASKS,
+    BENCHMARKS,
+    read_split,
+)
+from keras_albert.training.distribution import (
+    leave_gpu_to_backend,
+    traces_for_tensorflow,
+)
+from keras_albert.training.folders import Predictor
+
+
+def export(run: ExportRun) -> None:
+    """Writes the artefact, whole or not at all.
+
+    Raises:
+        AlbertError: no fine-tuned model in the folder, the output exists, a
+            package is missing; or the score on `run.data` falls by more than
+            LARGEST_FALL.
+    """
+    if run.format != "onnx" and not traces_for_tensorflow():
+        _export_in_worker(run)
+        return
+    leave_gpu_to_backend()
+    target = _target(run)
+    predictor = Predictor.load(run.model)
+    features = None
+    if run.data is not None:  # before the work
+        features = predictor.features(_labelled(predictor, run.data))
+    with written_whole(target) as unfinished:
+        _write(predictor, run, unfinished)
+        if features is not None:
+            _compare(predictor, features, run, unfinished)
+    size = sum(file.stat().st_size for file in files_of(target))
+    print(f"{run.format}, {run.weights}, {size / 1e6:.1f} MB -> {target}")
+
+
+def _export_in_worker(run: ExportRun) -> None:
+    """The same command in a process of its own, on TensorFlow."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Path(folder) / "run.json"
+        write_json(settings, settings_of(run))
+        worker = subprocess.run(
+            [sys.executable, "-m", "keras_albert.cli", "export"]
+            + ["--file", str(settings)],
+            env={**os.environ, "KERAS_BACKEND": "tensorflow"},
+            capture_output=True,
+            text=True,
+        )
+    sys.stdout.write(worker.stdout)
+    _, said, message = f"\n{worker.stderr}".rpartition("\nerror: ")
+    if worker.returncode == 2 and said:  # for the user
+        raise AlbertError(message.strip())
+    if worker.returncode < 0:
+        raise AlbertError(
+            "the TensorFlow process that exports was ended by signal "
+            f"{-worker.returncode}. Free memory, or close other programs."
+        )
+    if worker.returncode:
+        raise RuntimeError(f"The TensorFlow worker failed:\n{worker.stderr}")
+
+
+def _target(run: ExportRun) -> Path:
+    """The folder to write: of a SavedModel, that of its version."""
+    check_not_a_file(run.output)
+    target = run.output
+    if run.format == "saved_model":
+        target /= str(run.version or _newest_version(run.output) + 1)
+    check_free(target)
+    return target
+
+
+def _newest_version(folder: Path) -> int:
+    """0 of none."""
+    names = [path.name for path in folder.glob("*")]
+    return max([int(name) for name in names if name.isdecimal()], default=0)
+
+
+def _write(predictor: Predictor, run: ExportRun, folder: Path) -> None:
+    aside = folder
+    if run.format == "onnx":
+        write_onnx(predictor, folder / ONNX_FILE, run.weights)
+    else:
+        # Imported late: TensorFlow is no dependency of the other backends.
+        import tensorflow as tf
+
+        try:
+            if run.format == "litert":
+                write_litert(predictor, folder / LITERT_FILE, run.weights)
+            else:
+                aside = _write_saved_model(predictor, run.weights, folder)
+        except tf.errors.OpError as error:  # no OSError, even on a full disk
+            raise AlbertError(
+                f"{folder.parent}: TensorFlow cannot write the export "
+                f"({error.message}). Make room, or choose another output."
+            ) from None
+    predictor.tokenizer.save(aside)
+    write_json(aside / TASK_FILE, predictor.settings())
+    write_json(
+        aside / EXPORT_FILE,
+        {
+            "format": run.format,
+            "weights": run.weights,
+            "parameters": predictor.model.count_params(),
+            "reads_pairs": predictor.reads_pairs,
+        },
+    )
+
+
+def _write_saved_model(
+    predictor: Predictor, weights: str, folder: Path
+) -> Path:
+    """Returns the folder for what servers pass over."""
+    import tensorflow as tf
+
+    from keras_albert.export.serving import serving_module
+
+    module, signatures = serving_module(predictor, weights)
+    tf.saved_model.save(module, str(folder), signatures)
+    aside = folder / ASIDE
+    aside.mkdir()
+    write_warm_up(predictor, signatures, aside)
+    return aside
+
+
+def _labelled(predictor: Predictor, path: Path) -> Table:
+    """A table, or what is held out of a benchmark's folder."""
+    if path.is_dir() and predictor.task in BENCHMARKS:
+        return read_split(predictor.task, path, "dev", any_size=True)
+    return predictor.read(path, labelled=True)
+
+
+def _compare(
+    predictor: Predictor, features: Features, run: ExportRun, folder: Path
+) -> None:
+    """AlbertError where the export is worse than the model by a point."""
+    exported = load_exported(folder)
+    task = ALL_TASKS[predictor.task]
+    scores, predictions = [], []
+    for each in (predictor, exported):
+        outputs = each.outputs(features)
+        measured = task.measure(outputs, features, each.labels)
+        scores.append(measured.values[task.best])
+        predictions.append(
+            [row["prediction"] for row in each.decode(outputs, features)]
+        )
+    same = share_of_equal(*predictions)
+    before, after = scores
+    print(
+        f"{run.data}: {task.best} {before:.4f} as a model, {after:.4f} as "
+        f"{run.format} {run.weights}; {same:.2%} of {features.count:,} "
+        "predictions are the same"
+    )
+    # Of questions F1 and exact match are percentages.
+    point = LARGEST_FALL * (100 if predictor.reading else 1)
+    if before - after > point and not run.force:
+        raise AlbertError(
+            f"as {run.weights} the model's {task.best} falls by "
+            f"{before - after:.4f}, from {before:.4f} to {after:.4f}; more "
+            f"than {point:g} is refused. Export it in more bits, or give "
+            "--force."
+        )

@@ -1,0 +1,202 @@
+"""Characters inside a TensorFlow graph: where texts and words begin and end.
+
+Shapes: B texts of N characters together, M places in them.
+
+Texts lie behind one another in one vector of code points; places are counted
+in that vector, so that a place of any text is one number. Everything here is an
+operation of core TensorFlow.
+
+Import this module only to export or to test: it imports TensorFlow.
+"""
+
+import functools
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+SPACE = ord(" ")
+
+
+class Characters(NamedTuple):
+    """The code points of texts."""
+
+    codes: tf.Tensor
+    """int32 [N]"""
+    splits: tf.Tensor
+    """int32 [B + 1], where each text begins; the last one is N"""
+
+    @classmethod
+    def of(cls, texts: tf.Tensor) -> "Characters":
+        """Of UTF-8 strings [B], without their malformed parts."""
+        texts = tf.strings.unicode_transcode(
+            texts, "UTF-8", "UTF-8", errors="ignore"
+        )
+        codes = tf.strings.unicode_decode(texts, "UTF-8")
+        return cls(codes.values, tf.cast(codes.row_splits, tf.int32))
+
+    @property
+    def rows(self) -> tf.Tensor:
+        """The text of each character, int32 [N]."""
+        return rows_of(self.splits)
+
+    @property
+    def lengths(self) -> tf.Tensor:
+        """Characters of each text, int32 [B]."""
+        return self.splits[1:] - self.splits[:-1]
+
+    def strings(self) -> tf.Tensor:
+        """UTF-8 strings [B]."""
+        return tf.strings.unicode_encode(
+            ragged(self.codes, self.splits), "UTF-8"
+        )
+
+    def parts(self, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+        """Characters [starts, ends), int32 [M] each, as UTF-8 strings [M]."""
+        places = tf.ragged.range(starts, ends)
+        codes = tf.gather(self.codes, places.values)
+        return tf.strings.unicode_encode(
+            ragged(codes, places.row_splits), "UTF-8"
+        )
+
+    def is_space(self) -> tf.Tensor:
+        """Where Python's `str.split` splits, bool [N]."""
+        return is_member(self.codes, _spaces())
+
+    def trimmed(
+        self, starts: tf.Tensor, ends: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Characters [starts, ends) without white space at both ends.
+
+        int32 [M] each. As `str.strip`; where nothing is left both are `ends`.
+        """
+        is_word = ~self.is_space()
+        first = tf.minimum(next_true(is_word, starts), ends)
+        last = tf.size(is_word) - next_true(is_word[::-1], _flip(is_word, ends))
+        return first, tf.maximum(first, last)
+
+    def words(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The words of Python's `str.split`.
+
+        Returns:
+            starts and ends int32 [M], and how they belong to texts: int32
+            [B + 1], where the words of each text begin.
+        """
+        is_word = ~self.is_space()
+        first = is_word & ~_before(is_word, self.splits)
+        starts = true_places(first)
+        # A word ends at the next space, or where its text does.
+        ends = tf.minimum(
+            next_true(~is_word, starts),
+            tf.gather(self.splits, tf.gather(self.rows, starts) + 1),
+        )
+        return starts, ends, tf.gather(count_before(first), self.splits)
+
+    def collapsed(self) -> tuple["Characters", tf.Tensor]:
+        """`" ".join(text.split())`, and the place here of each character.
+
+        A space that stands for a run of white space is the first of it.
+        """
+        is_word = ~self.is_space()
+        seen = count_before(is_word)
+        by_end = tf.gather(seen, self.splits[1:])
+        more = seen[:-1] < tf.gather(by_end, self.rows)
+        between = ~is_word & _before(is_word, self.splits) & more
+        kept = is_word | between
+        places = true_places(kept)
+        codes = tf.where(between, SPACE, self.codes)
+        return (
+            Characters(
+                tf.gather(codes, places),
+                tf.gather(count_before(kept), self.splits),
+            ),
+            places,
+        )
+
+
+def _before(values: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
+    """The value before each one in its row, False before the first."""
+    before = tf.concat([[False], values], axis=0)[:-1]
+    place = tf.range(tf.size(values))
+    return before & (place > tf.gather(splits, rows_of(splits)))
+
+
+def _flip(values: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    return tf.size(values) - places
+
+
+def equally_many(**inputs: tf.Tensor) -> list[tf.Tensor]:
+    """The inputs; an error of the graph unless they have as many rows."""
+    (first, a), *others = inputs.items()
+    checks = [
+        tf.debugging.assert_equal(
+            tf.shape(a)[0],
+            tf.shape(b)[0],
+            f"`{first}` and `{name}` must have as many rows.",
+        )
+        for name, b in others
+    ]
+    with tf.control_dependencies([c for c in checks if c is not None]):
+        return [tf.identity(each) for each in inputs.values()]
+
+
+def rows_of(splits: tf.Tensor) -> tf.Tensor:
+    """The row of each value, int32 [N], of int32 [B + 1] splits."""
+    return tf.ragged.row_splits_to_segment_ids(splits, out_type=tf.int32)
+
+
+def ragged(values: tf.Tensor, splits: tf.Tensor) -> tf.RaggedTensor:
+    """A ragged tensor of values and where its rows begin."""
+    # Validation would add assertions to the graph for what holds by
+    # construction.
+    return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+
+
+def true_places(condition: tf.Tensor) -> tf.Tensor:
+    """Where bool [N] is true, int32 [M]."""
+    return tf.cast(tf.where(condition)[:, 0], tf.int32)
+
+
+def count_before(condition: tf.Tensor) -> tf.Tensor:
+    """How many of bool [N] are true before each place, int32 [N + 1]."""
+    counts = tf.cumsum(tf.cast(condition, tf.int32))
+    return tf.concat([[0], counts], axis=0)
+
+
+def next_true(condition: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """The first true one of bool [N] from each place on, N if there is none.
+
+    Args:
+        condition: bool [N].
+        places: int32 [M], 0 to N.
+    """
+    found = tf.concat([true_places(condition), [tf.size(condition)]], axis=0)
+    return tf.gather(found, tf.gather(count_before(condition), places))
+
+
+def is_member(codes: tf.Tensor, ranges: np.ndarray) -> tf.Tensor:
+    """Which codes lie in sorted [first, past) ranges, flattened."""
+    return tf.searchsorted(ranges, codes, side="right") % 2 == 1
+
+
+def code_points() -> Sequence[int]:
+    """All that a text can hold."""
+    return [*range(0xD800), *range(0xE000, sys.maxunicode + 1)]
+
+
+def boundaries(codes: list[int]) -> np.ndarray:
+    """[first, past, first, past, ...] of the runs in sorted codes."""
+    if not codes:
+        return np.zeros(0, "int32")
+    codes = np.array(codes, "int32")
+    breaks = np.flatnonzero(np.diff(codes) != 1)
+    first = codes[np.concatenate([[0], breaks + 1])]
+    past = codes[np.concatenate([breaks, [len(codes) - 1]])] + 1
+    return np.stack([first, past], axis=1).ravel()
+
+
+@functools.cache
+def _spaces() -> np.ndarray:
+    return boundaries([c for c in code_points() if chr(c).isspace()])

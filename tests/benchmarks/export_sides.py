@@ -1,0 +1,416 @@
+"""What runs: exports of this package, transformers, and its own export.
+
+Letters: B rows, S tokens, C labels, R rounds.
+"""
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch  # before Keras: it must precede TensorFlow in a process
+from bench_export import ONLY_FLOAT32
+from bench_finetune import SIZES
+from finetune_sides import LABELS, TASK, classifier, scored_pieces
+from pairing import PairedTimes, warm_up
+from worker import CpuMeter
+
+from keras_albert.config import AlbertError, ExportRun, TableColumns
+from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
+
+TOLERANCE = 1e-4  # absolute, float32, logits
+SEED = 0
+ERROR_TEXTS, ERROR_LENGTH = 64, 32
+MODEL, HUGGING_FACE = "model", "huggingface"  # folders
+PEER = "peer-{}.onnx"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """The same work for all sides."""
+
+    texts: list[str]
+    token_ids: np.ndarray
+    """int32 [B, S], no padding"""
+
+
+Side = Callable[[Rows], np.ndarray]
+"""-> log-probabilities [B, C]"""
+
+
+# The files, made in a process of their own.
+
+
+def export_all(options: argparse.Namespace, folder: Path) -> None:
+    """Every file that is to be measured, of one model."""
+    import torch  # noqa: F401  (must precede TensorFlow in a process)
+
+    from keras_albert.checkpoints.huggingface import save_huggingface
+    from keras_albert.export.exporting import export
+    from keras_albert.training.folders import ModelFolder, Predictor
+
+    tokenizer = Tokenizer(options.vocab)
+    config = SIZES[options.size]
+    if tokenizer.vocab_size > config.vocab_size:
+        config = config.replace(vocab_size=tokenizer.vocab_size)
+    longest = max(options.lengths)
+    if longest > config.max_position_embeddings:
+        raise AlbertError(
+            f"--size {options.size} has {config.max_position_embeddings} "
+            f"positions. Received: --lengths {longest}. Give shorter ones."
+        )
+    texts = rows_of(tokenizer, ERROR_TEXTS, min(longest, ERROR_LENGTH)).texts
+    model = classifier(config, tokenizer, texts)
+    (folder / MODEL).mkdir()
+    settings = Predictor(
+        model, tokenizer, TASK, LABELS, (longest,), TableColumns()
+    ).settings()
+    ModelFolder(model, tokenizer, settings).save(folder / MODEL)
+    save_huggingface(model, folder / HUGGING_FACE)
+    formats = {"saved_model" if x == "text" else x for x in options.ours}
+    for name in sorted(formats):
+        for weights in options.weights:
+            if (name, weights) != ("saved_model", "int8"):
+                export(
+                    ExportRun(
+                        model=folder / MODEL,
+                        output=folder / f"{name}-{weights}",
+                        format=name,
+                        weights=weights,
+                        force=True,
+                    )
+                )
+    if "onnxruntime" in options.peers:
+        export_peer(folder, longest)
+
+
+def export_peer(folder: Path, longest: int) -> None:
+    """transformers' model through torch.onnx.export, and its quantized form."""
+    import onnx
+    from onnxruntime.quantization import quantize_dynamic
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    model = torch_model(folder)
+    ids = torch.full((2, longest), 7)
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "token_type_ids": torch.zeros_like(ids),
+    }
+    positions = model.config.max_position_embeddings
+    sizes = {
+        0: torch.export.Dim("batch", min=1, max=4096),
+        1: torch.export.Dim("length", min=2, max=positions),
+    }
+    whole, ready, quantized = (
+        folder / PEER.format(name) for name in ("float32", "ready", "int8")
+    )
+    with torch.no_grad():
+        torch.onnx.export(
+            model,
+            kwargs=inputs,
+            f=str(whole),
+            dynamo=True,
+            dynamic_shapes=dict.fromkeys(inputs, sizes),
+            input_names=list(inputs),
+            output_names=["logits"],
+            external_data=False,
+            verbose=False,
+        )
+    # Without pre-processing most kernels would stay float32: they are
+    # transposed in the graph. With the shapes in the file quantization fails.
+    graph = onnx.load(whole)
+    del graph.graph.value_info[:]
+    onnx.save(graph, ready)
+    quant_pre_process(str(ready), str(ready), skip_symbolic_shape=True)
+    quantize_dynamic(ready, quantized)
+
+
+def torch_model(folder: Path):
+    """transformers' model."""
+    import transformers
+
+    return transformers.AlbertForSequenceClassification.from_pretrained(
+        folder / HUGGING_FACE
+    ).eval()
+
+
+# The sides, each from its file.
+
+
+def onnx_side(folder: Path, weights: str, threads: int) -> Side:
+    """Our file in ONNX Runtime."""
+    from keras_albert.export.onnx import ONNX_FILE, run_onnx
+
+    run = run_onnx(folder / f"onnx-{weights}" / ONNX_FILE, threads)
+    return lambda rows: log_softmax(run(rows.token_ids)["logits"])
+
+
+def litert_side(folder: Path, weights: str, threads: int) -> Side:
+    """Our file in LiteRT."""
+    from keras_albert.export.litert import LITERT_FILE, run_litert
+
+    run = run_litert(folder / f"litert-{weights}" / LITERT_FILE, threads)
+    return lambda rows: log_softmax(run(rows.token_ids)["logits"])
+
+
+def saved_model_side(folder: Path, weights: str, threads: int) -> Side:
+    """Our SavedModel, from ids."""
+    import tensorflow as tf
+
+    signatures = saved_model(folder, weights)
+
+    def call(rows: Rows) -> np.ndarray:
+        ids = tf.constant(rows.token_ids)
+        logits = signatures["token_ids"](token_ids=ids)["logits"]
+        return log_softmax(logits.numpy())
+
+    return call
+
+
+def text_side(folder: Path, weights: str, threads: int) -> Side:
+    """Our SavedModel, from strings."""
+    import tensorflow as tf
+
+    signatures = saved_model(folder, weights)
+
+    def call(rows: Rows) -> np.ndarray:
+        outputs = signatures["serving_default"](text=tf.constant(rows.texts))
+        return np.log(outputs["probabilities"].numpy())
+
+    return call
+
+
+def saved_model(folder: Path, weights: str):
+    """Its signatures; `bench_export.prepare` has set TensorFlow's threads."""
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401, its operations
+
+    loaded = tf.saved_model.load(str(folder / f"saved_model-{weights}" / "1"))
+    signatures = dict(loaded.signatures)
+    signatures["kept"] = loaded  # else its variables would be collected
+    return signatures
+
+
+def torch_side(folder: Path, weights: str, threads: int) -> Side:
+    """transformers, eager; in int8 all Linear layers."""
+    torch.set_num_threads(threads)
+    model = torch_model(folder)
+    if weights == "int8":
+        model = torch.ao.quantization.quantize_dynamic(
+            model, {torch.nn.Linear}, dtype=torch.qint8
+        )
+
+    def call(rows: Rows) -> np.ndarray:
+        ids = torch.from_numpy(rows.token_ids).long()
+        with torch.inference_mode():
+            logits = model(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                token_type_ids=torch.zeros_like(ids),
+            ).logits
+        return log_softmax(logits.numpy())
+
+    return call
+
+
+def onnxruntime_side(folder: Path, weights: str, threads: int) -> Side:
+    """transformers' own export in ONNX Runtime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(
+        folder / PEER.format(weights),
+        options,
+        providers=["CPUExecutionProvider"],
+    )
+
+    def call(rows: Rows) -> np.ndarray:
+        ids = rows.token_ids.astype("int64")
+        (logits,) = session.run(
+            ["logits"],
+            {
+                "input_ids": ids,
+                "attention_mask": np.ones_like(ids),
+                "token_type_ids": np.zeros_like(ids),
+            },
+        )
+        return log_softmax(logits)
+
+    return call
+
+
+SIDES = {
+    "onnx": onnx_side,
+    "litert": litert_side,
+    "saved_model": saved_model_side,
+    "text": text_side,
+    "torch": torch_side,
+    "onnxruntime": onnxruntime_side,
+}
+# What a side reads.
+FILES = {
+    "onnx": "onnx-{}/model.onnx",
+    "litert": "litert-{}/model.tflite",
+    "saved_model": "saved_model-{}/1",
+    "torch": f"{HUGGING_FACE}/model.safetensors",
+    "onnxruntime": PEER,
+}
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Log-probabilities: strings are answered with probabilities."""
+    logits = logits - logits.max(axis=-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
+def rows_of(tokenizer: Tokenizer, count: int, length: int) -> Rows:
+    """Random words that are one piece each, as many as fill a row.
+
+    So texts, and ids without padding, are the same rows.
+    """
+    words = [
+        piece[1:]
+        for piece, _ in scored_pieces(tokenizer)
+        if piece[0] == WORD_MARK and piece[1:].isalpha()
+    ]
+    words = [word for word in words if len(tokenizer.encode(word)) == 1]
+    if not words or length < 3:
+        raise AlbertError(
+            "rows are made of words that are pieces, between [CLS] and [SEP]. "
+            f"Received: {len(words)} words, {length} tokens a row. Use another "
+            "--vocab, or --lengths of 3 or more."
+        )
+    rng = np.random.default_rng(SEED)
+    texts = [" ".join(rng.choice(words, length - 2)) for _ in range(count)]
+    packed = tokenizer(texts, max_length=length)
+    ids = packed["token_ids"][:, :length]
+    assert packed["padding_mask"].sum() == count * length, "a word is cut"
+    return Rows(texts, ids.astype("int32"))
+
+
+# Measuring, in a process of its own.
+
+
+def compare(options: argparse.Namespace, folder: Path, weights: str) -> dict:
+    """Sizes, errors and lines of one kind of weights."""
+    tokenizer = Tokenizer(options.vocab)
+    names = [*options.ours, *options.peers]
+    if weights == "int8":
+        names = [name for name in names if name not in ONLY_FLOAT32]
+    sides = {
+        name: SIDES[name](folder, weights, options.threads) for name in names
+    }
+    length = min(*options.lengths, ERROR_LENGTH)
+    exact = torch_side(folder, "float32", options.threads)
+    errors = errors_of(sides, exact, rows_of(tokenizer, ERROR_TEXTS, length))
+    found = {
+        "megabytes": {
+            name: megabytes(folder / FILES[name].format(weights))
+            for name in names
+            if name in FILES and not (name == "torch" and weights == "int8")
+        },
+        "errors": errors,
+        "lines": [],
+    }
+    for batch in options.batch_sizes:
+        for length in options.lengths:
+            rows = rows_of(tokenizer, batch, length)
+            if weights == "float32":
+                check_same(sides, exact, rows)
+            found["lines"] += [
+                {"weights": weights, "batch": batch, "length": length} | line
+                for line in lines_of(options, sides, rows)
+            ]
+    return found
+
+
+def errors_of(
+    sides: dict[str, Side], exact: Side, rows: Rows
+) -> dict[str, float]:
+    """Of each side, see `bench_export`.
+
+    The difference of two log-probabilities is that of their logits.
+    """
+
+    def margins(side: Side) -> np.ndarray:
+        outputs = side(rows)
+        return outputs[:, 1] - outputs[:, 0]
+
+    wanted = margins(exact)
+    return {
+        name: float(
+            np.sqrt(np.mean((margins(side) - wanted) ** 2)) / wanted.std()
+        )
+        for name, side in sides.items()
+    }
+
+
+def check_same(sides: dict[str, Side], exact: Side, rows: Rows) -> None:
+    """AlbertError unless all sides give the same, to TOLERANCE."""
+    wanted = exact(rows)
+    for name, side in sides.items():
+        difference = float(np.abs(side(rows) - wanted).max())
+        if not difference <= TOLERANCE:
+            raise AlbertError(
+                f"all sides must give the same, to {TOLERANCE}. Received: "
+                f"{name} differs by up to {difference:.2g}, with "
+                f"{len(rows.texts)} rows of {rows.token_ids.shape[1]} tokens. "
+                "Give all the same weights."
+            )
+
+
+def lines_of(
+    options: argparse.Namespace, sides: dict[str, Side], rows: Rows
+) -> list[dict]:
+    """Each of ours beside each peer; all are called in the same R rounds."""
+    for side in sides.values():
+        warm_up(lambda side=side: side(rows))
+    meter = CpuMeter()
+    wall, cpu = times_in_turn(sides, rows, options.pairs)
+    others = meter.others()
+    lines = []
+    for ours in options.ours:
+        for peer in options.peers:
+            if ours not in sides:
+                continue
+            summary = PairedTimes(wall[ours], wall[peer]).summary()
+            processor = PairedTimes(cpu[ours], cpu[peer]).summary()
+            lines.append(
+                {"ours": ours, "peer": peer, "others": others}
+                | summary
+                | {
+                    "cpu_ratio": processor["ratio"],
+                    "ours_seconds": wall[ours],
+                    "peer_seconds": wall[peer],
+                }
+            )
+    return lines
+
+
+def times_in_turn(
+    sides: dict[str, Side], rows: Rows, rounds: int
+) -> tuple[dict[str, tuple], dict[str, tuple]]:
+    """Seconds, and the processor's, of each side in each round.
+
+    In a random order each time: what a side leaves in caches and on cores
+    should not always meet the same one.
+    """
+    wall, cpu = ({name: [] for name in sides} for _ in range(2))
+    rng = np.random.default_rng(SEED)
+    for _ in range(rounds):
+        for name in rng.permutation(list(sides)).tolist():
+            start, start_cpu = time.perf_counter(), time.process_time()
+            sides[name](rows)
+            wall[name].append(time.perf_counter() - start)
+            cpu[name].append(time.process_time() - start_cpu)
+    return wall, cpu
+
+
+def megabytes(path: Path) -> float:
+    """Of a file, or of all in a folder."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file()) / 1e6

@@ -1,0 +1,867 @@
+"""TensorFlow Serving's clients and files, with a stand-in for the server.
+
+What is served is exported by the command, asked as a user would, and replaced
+while it answers.
+"""
+
+import contextlib
+import http.client
+import itertools
+import json
+import multiprocessing
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import types
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("graphs are traced by TensorFlow", allow_module_level=True)
+tf = pytest.importorskip("tensorflow")
+pytest.importorskip("tensorflow_text")
+pytest.importorskip("grpc", reason="the clients need grpcio")
+pytest.importorskip(
+    "tensorflow_serving", reason="pip install --no-deps tensorflow-serving-api"
+)
+
+import grpc  # noqa: E402
+from google.protobuf import (  # noqa: E402
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+    text_format,
+    wrappers_pb2,
+)
+from serving_stand_in import StandIn  # noqa: E402
+from small import TEXT_CONFIG, randomize  # noqa: E402
+from tensorflow_serving.apis import (  # noqa: E402
+    classification_pb2,
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_management_pb2,
+    model_service_pb2_grpc,
+    prediction_service_pb2_grpc,
+)
+from tensorflow_serving.config import model_server_config_pb2  # noqa: E402
+
+from keras_albert.cli import main  # noqa: E402
+from keras_albert.config import (  # noqa: E402
+    AnswerConfig,
+    ExportRun,
+    ReadingConfig,
+    TableColumns,
+    WindowConfig,
+)
+from keras_albert.export import exporting  # noqa: E402
+from keras_albert.export.artefacts import files_of  # noqa: E402
+from keras_albert.export.warm_up import BATCH_SIZES  # noqa: E402
+from keras_albert.modeling.backbone import AlbertBackbone  # noqa: E402
+from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
+from keras_albert.training.benchmarks import ALL_TASKS  # noqa: E402
+from keras_albert.training.folders import ModelFolder, Predictor  # noqa: E402
+
+SERVING = Path(__file__).parents[2] / "examples" / "serving"
+sys.path.insert(0, str(SERVING))
+import client_grpc  # noqa: E402
+import client_rest  # noqa: E402
+
+CLIENTS = {"rest": client_rest, "grpc": client_grpc}
+READING = ReadingConfig(
+    WindowConfig(sequence_length=32, stride=8, query_length=8),
+    AnswerConfig(n_best=12, answer_length=8),
+)
+# Names in the server: the task, its labels, its columns.
+MODELS = {
+    "albert": ("classification", ("no", "yes"), {}),
+    "better": ("classification", ("nein", "ja"), {}),
+    "pairs": ("pairs", ("no", "yes"), {"pair": "pair"}),
+    "answers": ("SQuAD-1.1", None, {}),
+}
+TEXTS = [
+    "The fox sold two hens in 1950.",
+    "",
+    "Élodie 😀 São Paulo\t„한“ \\ \" '",
+    "near Prague " * 30,
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_vocab):
+    """Random models in models/, the export of all but one in served/."""
+    folder = tmp_path_factory.mktemp("serving")
+    keras.utils.set_random_seed(3)
+    for seed, (name, (task, labels, columns)) in enumerate(MODELS.items()):
+        head = ALL_TASKS[task].head(AlbertBackbone(TEXT_CONFIG), labels, 0.1)
+        predictor = Predictor(
+            model=randomize(head, seed),
+            tokenizer=Tokenizer(tiny_vocab),
+            task=task,
+            labels=labels,
+            lengths=(16, 32),
+            columns=TableColumns(**columns),
+            reading=READING if name == "answers" else None,
+        )
+        model = folder / "models" / name
+        model.mkdir(parents=True)
+        ModelFolder(
+            predictor.model, predictor.tokenizer, predictor.settings()
+        ).save(model)
+        if name != "better":
+            export(folder, name, f"served/{name}")
+    shutil.copytree(folder / "served" / "albert", folder / "versions")
+    return folder
+
+
+def export(folder, model, name):
+    main(
+        ["export", "--model", str(folder / "models" / model)]
+        + ["--output", str(folder / name)]
+    )
+
+
+@pytest.fixture(scope="module")
+def config(folder):
+    """That of the examples, with the other models beside."""
+    config = example("models.config")
+    models = config.model_config_list.config
+    for name in ("pairs", "answers"):
+        models.add().CopyFrom(models[0])
+        models[-1].name = name
+    for each in models:
+        each.base_path = str(folder / "served" / each.name)
+    return config
+
+
+def example(name):
+    content = (SERVING / name).read_text()
+    return text_format.Parse(
+        content, model_server_config_pb2.ModelServerConfig()
+    )
+
+
+@pytest.fixture(scope="module")
+def server(config):
+    with StandIn(config, warm_up=False) as server:
+        for model in config.model_config_list.config:
+            server.wait_for(model.name, 1)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server_of_versions(folder):
+    """As the examples have it, of a folder of its own."""
+    config = example("models.config")
+    (model,) = config.model_config_list.config
+    model.base_path = str(folder / "versions")
+    with StandIn(config) as server:
+        server.wait_for("albert", 1)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    """What the models answer, without a server."""
+    loaded = {}
+
+    def of(name):
+        if name not in loaded:
+            loaded[name] = Predictor.load(folder / "models" / name)
+        return loaded[name]
+
+    return of
+
+
+def address(server, kind):
+    return {"rest": server.rest_address, "grpc": server.grpc_address}[kind]
+
+
+@pytest.fixture(params=CLIENTS)
+def ask(request, server, capsys):
+    """A client as on its command line: status, answers, error."""
+
+    def ask(*arguments, server_address=None):
+        to = server_address or address(server, request.param)
+        # The first request of a signature may be slow: there is no warm-up.
+        options = ["--server", to, "--timeout", "60"]
+        status = CLIENTS[request.param].main([*options, *arguments])
+        out, error = capsys.readouterr()
+        return status, [*map(json.loads, out.splitlines())], error
+
+    ask.kind = request.param
+    return ask
+
+
+def close(found, wanted):
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+# Answers.
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_as_a_program(server, expected, kind):
+    """From any folder; printed as Unicode; without TensorFlow."""
+    command = [sys.executable, str(SERVING / f"client_{kind}.py")]
+    run = subprocess.run(
+        [*command, "--server", address(server, kind), "--timeout=60", *TEXTS],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": "", "PYTHONPROFILEIMPORTTIME": "1"},
+    )
+    assert run.returncode == 0, run.stderr
+    answers = [*map(json.loads, run.stdout.splitlines())]
+    close(
+        [answer["probabilities"] for answer in answers],
+        expected("albert").probabilities(TEXTS),
+    )
+    imported = re.findall(r"\| +([\w.]+)$", run.stderr.decode(), re.MULTILINE)
+    heavy = {"tensorflow.python", "numpy", "keras"}
+    assert "json" in imported and not heavy & {*imported}
+    run = subprocess.run([*command, "--help"], capture_output=True, text=True)
+    assert run.returncode == 0 and "--rows FILE" in run.stdout
+
+
+def test_texts_in_batches(ask, server, expected):
+    texts = [f"The fox sold {n} hens. {TEXTS[n % 4]}" for n in range(70)]
+    status, answers, error = ask(*texts, "--batch-size", "32")
+    assert (status, error) == (0, "")
+    wanted = expected("albert").predict(texts)
+    assert [answer["label"] for answer in answers] == wanted
+    odds = expected("albert").probabilities(texts)
+    assert np.ptp(odds[:, 0]) > 0.01, "texts differ"
+    close([answer["probabilities"] for answer in answers], odds)
+    close([answer["score"] for answer in answers], odds.max(-1))
+    assert answers[0]["labels"] == ["no", "yes"]
+
+
+def test_pairs(ask, expected):
+    pairs = [*reversed(TEXTS)]
+    options = [f"--pair={pair}" for pair in pairs]
+    status, answers, _ = ask(*TEXTS, *options, "--model=pairs")
+    assert status == 0
+    close(
+        [answer["probabilities"] for answer in answers],
+        expected("pairs").probabilities(TEXTS, pairs=pairs),
+    )
+
+
+def test_questions(ask, expected):
+    """Several, about one context."""
+    context = "The fox sold £9 of tea in 1950. 😀 Élodie remembered. " * 3
+    questions = ["Who sold tea?", "When?"]
+    status, answers, _ = ask(
+        *(f"--question={question}" for question in questions),
+        *("--context", context, "--model", "answers"),
+    )
+    assert status == 0
+    wanted = expected("answers").predict([context] * 2, questions=questions)
+    assert [answer["answer"] for answer in answers] == wanted
+    for answer in answers:
+        characters = context[answer["start"] : answer["end"]]
+        assert characters == answer["answer"] != ""
+
+
+def test_rows_of_a_file(ask, expected, tmp_path, monkeypatch):
+    """Of any signature, of several inputs, from standard input too."""
+    vocabulary = expected("albert").tokenizer
+    rows = [{"token_ids": [2, 7, 8, 3]}, {"token_ids": [2, 9, 3, 0]}]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n\n".join(map(json.dumps, rows)) + "\n")
+    status, answers, _ = ask("--rows", str(path), "--signature=token_ids")
+    assert status == 0
+    # REST leaves out the name of a single output.
+    logits = [a["logits"] if ask.kind == "grpc" else a for a in answers]
+    x = {
+        "token_ids": np.array([row["token_ids"] for row in rows], "int32"),
+        "segment_ids": np.zeros([2, 4], "int32"),
+        "padding_mask": np.array([[1, 1, 1, 1], [1, 1, 1, 0]], "int32"),
+    }
+    close(logits, np.asarray(expected("albert").model(x)))
+    lines = "\n".join(json.dumps({"text": text}) for text in TEXTS)
+    monkeypatch.setattr("sys.stdin", open_text(tmp_path / "in", lines))
+    status, answers, _ = ask("--rows=-", "--signature=tokenize")
+    packed = vocabulary(TEXTS, max_length=32)
+    assert status == 0
+    assert [a["token_ids"] for a in answers] == packed["token_ids"].tolist()
+
+
+def open_text(path, content):
+    path.write_text(content, encoding="utf-8")
+    return path.open(encoding="utf-8")
+
+
+def commands(start):
+    """The curl commands of the README that begin so, as words."""
+    text = (SERVING / "README.md").read_text().replace("\\\n", "")
+    return [
+        shlex.split(line)
+        for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+        for line in block.splitlines()
+        if line.startswith(start)
+    ]
+
+
+def send(server, method, path, body=None):
+    """A request as curl sends it; the status and the answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.rest_port)
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    headers = {"User-Agent": "curl/8.5.0", "Accept": "*/*"}
+    headers |= form if body is not None else {}
+    with contextlib.closing(connection):
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+
+def test_curl(server, expected):
+    """The commands of the README, to the letter."""
+    answered = []
+    for words in commands("curl -d"):
+        _, _, body, url = words
+        host, path = re.fullmatch(r"(http://localhost:8501)(/.*)", url).groups()
+        assert host == "http://localhost:8501"
+        status, answer = send(server, "POST", path, body.encode())
+        assert status == 200, answer
+        ((kind, (row,)),) = answer.items()
+        answered.append(kind)
+        sent = json.loads(body)
+        (instance,) = sent.get("instances") or sent["examples"]
+        (wanted,) = expected("albert").probabilities([instance["text"]])
+        if kind == "predictions":
+            close(row["probabilities"], wanted)
+            shown = re.search(
+                r"```json\n(.*?)```",
+                (SERVING / "README.md").read_text(),
+                re.DOTALL,
+            )
+            assert row.keys() == json.loads(shown[1])[kind][0].keys()
+        else:
+            assert [label for label, _ in row] == ["no", "yes"]
+            close([score for _, score in row], wanted)
+    assert answered == ["predictions", "results"]
+    _, metadata = send(server, "GET", "/v1/models/albert/metadata")
+    signatures = metadata["metadata"]["signature_def"]["signature_def"]
+    assert {*signatures} >= {"serving_default", "classify", "embed", "tokenize"}
+
+
+def test_columns(server):
+    """REST's other form: all values of an input together."""
+    body = {"inputs": {"text": TEXTS}, "signature_name": "embed"}
+    status, answer = send(
+        server, "POST", "/v1/models/albert:predict", json.dumps(body)
+    )
+    assert status == 200
+    assert np.shape(answer["outputs"]) == (4, TEXT_CONFIG.hidden_size)
+
+
+def test_services(server, expected):
+    """Classify, metadata and the state of versions, over gRPC."""
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        predictions = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        models = model_service_pb2_grpc.ModelServiceStub(channel)
+        request = classification_pb2.ClassificationRequest()
+        request.model_spec.name = "albert"
+        request.model_spec.signature_name = "classify"
+        for text in TEXTS:
+            example = request.input.example_list.examples.add()
+            example.features.feature["text"].bytes_list.value.append(
+                text.encode()
+            )
+        result = predictions.Classify(request).result
+        close(
+            [[c.score for c in row.classes] for row in result.classifications],
+            expected("albert").probabilities(TEXTS),
+        )
+        request = get_model_metadata_pb2.GetModelMetadataRequest()
+        request.model_spec.name = "pairs"
+        request.metadata_field.append("signature_def")
+        response = predictions.GetModelMetadata(request)
+        found = get_model_metadata_pb2.SignatureDefMap()
+        response.metadata["signature_def"].Unpack(found)
+        assert {*found.signature_def["pair"].inputs} == {"text", "pair"}
+        status = get_model_status_pb2.GetModelStatusRequest()
+        status.model_spec.name = "answers"
+        (version,) = models.GetModelStatus(status).model_version_status
+    assert (version.version, version.state) == (1, version.AVAILABLE)
+
+
+# What goes wrong.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a", "--model=bert"], "Servable not found for request: Latest(bert)"),
+        (["a", "--version=9"], "Servable not found for request: Specific"),
+        (["a", "--label=best"], "Unrecognized servable version label: best"),
+        (["a", "--signature=translate"], "translate"),
+        (["a", "--pair=b"], "pair"),
+        (["a", "--model=pairs"], "pair"),
+    ],
+)
+def test_refused_by_the_server(ask, arguments, message):
+    status, answers, error = ask(*arguments)
+    assert (status, answers) == (1, [])
+    assert error.startswith("error: ") and message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Give texts"),
+        (["a", "b", "c", "--pair=d", "--pair=e"], "3 text, 2 pair"),
+        (["a", "--rows=x"], "Leave out: text"),
+        (["--rows={path}.none"], "cannot be read"),
+        (["--rows={path}"], "rows.jsonl:2: not JSON"),
+    ],
+)
+def test_mistakes(ask, tmp_path, arguments, message):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "a"}\n{"text": \n')
+    status, answers, error = ask(*(a.format(path=path) for a in arguments))
+    assert (status, answers) == (2, [])
+    assert message in error and "Traceback" not in error
+
+
+def test_rows_that_do_not_fit(ask, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    for content, message in [
+        ([{"token_ids": [2, 3]}, {"token_ids": [2, 7, 3]}], "token_ids"),
+        ([{"text": 5}], "string"),
+        ([{"text": "a"}, {"pair": "b"}], "pair"),
+    ]:
+        path.write_text("\n".join(map(json.dumps, content)))
+        signature = "token_ids" if "token_ids" in content[0] else "embed"
+        status, _, error = ask(f"--rows={path}", f"--signature={signature}")
+        assert status and message in error, content
+    path.write_text('["text"]')
+    assert "expected an object" in ask(f"--rows={path}")[2]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("/v1/models/albert:predict", b"{", 400, "JSON Parse error"),
+        ("/v1/models/albert:predict", b"{}", 400, "'instances'"),
+        ("/v1/models/albert:predict", b'{"instances": []}', 400, "values"),
+        ("/v1/models/albert:predict", b'{"instances": [1]}', 400, "string"),
+        ("/v1/models/albert:predict", b'{"instances": [["a"]]}', 400, "shape"),
+        ("/v1/models/albert:classify", b'{"examples": [{}]}', 412, "classif"),
+        ("/v2/models/albert:predict", b"{}", 400, "Malformed request"),
+    ],
+)
+def test_malformed_requests(server, path, body, status, message):
+    found, answer = send(server, "POST", path, body)
+    assert found == status and message in answer["error"]
+
+
+def test_no_server(ask, monkeypatch):
+    """Tried again, after longer and longer; then an error that says where."""
+    waits = []
+    clock = types.SimpleNamespace(sleep=waits.append)
+    monkeypatch.setattr(CLIENTS[ask.kind], "time", clock)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    nobody = f"127.0.0.1:{port}"
+    url = f"http://{nobody}" if ask.kind == "rest" else nobody
+    status, _, error = ask("a", "--retries=2", server_address=url)
+    assert (status, waits) == (1, [0.5, 1.0])
+    assert nobody in error
+
+
+def test_no_answer_in_time(ask, monkeypatch):
+    """Not tried again: the server has enough to do."""
+    monkeypatch.setattr(CLIENTS[ask.kind], "time", None)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        to = f"127.0.0.1:{port}"
+        to = f"http://{to}" if ask.kind == "rest" else to
+        status, _, error = ask("a", "--timeout=0.3", server_address=to)
+    wanted = {"rest": "within 0.3 s", "grpc": "DEADLINE_EXCEEDED"}[ask.kind]
+    assert status == 1 and wanted in error
+
+
+# Other versions.
+
+
+class Asking:
+    """Requests, one after another, until the block is left."""
+
+    def __init__(self, ask):
+        self.ask = ask
+        self.labels, self.errors = [], []
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self.go_on)
+
+    def go_on(self):
+        while not self.stopped.wait(0.02):
+            try:
+                self.labels.append(self.ask())
+            except Exception as error:
+                self.errors.append(error)
+
+    def wait_for(self, labels):
+        """Until requests that begin now are answered with these."""
+        count, end = len(self.labels), time.monotonic() + 60
+        while labels not in self.labels[count:]:
+            assert time.monotonic() < end and not self.errors, self.errors
+            time.sleep(0.01)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stopped.set()
+        self.thread.join()
+
+
+class Watching(threading.Thread):
+    """What a folder holds whenever one looks into it, as a server does."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder, self.stopped = folder, threading.Event()
+        self.names, self.found = set(), {}
+
+    def run(self):
+        while not self.stopped.wait(0.001):
+            self.look()
+        self.look()
+
+    def look(self):
+        for name in os.listdir(self.folder):
+            self.names.add(name)
+            if name.isdecimal() and name not in self.found:
+                self.found[name] = sizes(self.folder / name)
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stopped.set()
+        self.join()
+
+
+def sizes(folder):
+    return {
+        str(path.relative_to(folder)): path.stat().st_size
+        for path in files_of(folder)
+    }
+
+
+def test_other_versions(server_of_versions, folder):
+    """Rolled over, labelled, rolled back: each request is answered."""
+    old, new = MODELS["albert"][1], MODELS["better"][1]
+    server, versions = server_of_versions, folder / "versions"
+    ask = asking_of(server)
+    with contextlib.ExitStack() as stack:
+        clients = [
+            stack.enter_context(Asking(lambda client=client: ask(client)))
+            for client in CLIENTS
+        ]
+
+        def wait_for(labels, *available):
+            server.wait_for("albert", *available)
+            for client in clients:
+                client.wait_for(labels)
+
+        wait_for(old, 1)
+        with Watching(versions) as watching:
+            export(folder, "better", "versions")
+        check_published(watching, versions / "2")
+        wait_for(new, 1, 2)
+        version = server.models["albert"].versions[2]
+        assert version.warmed_up == 2 * len(BATCH_SIZES) * 5
+
+        # Labels, and versions by number.
+        config = example("labels.config")
+        reload(server, config, versions)
+        for client in CLIENTS:
+            assert ask(client, label="stable") == ask(client, version=1) == old
+            assert ask(client, label="canary") == ask(client, version=2) == new
+
+        # Back, as one version is pinned; and on again.
+        config = example("models.config")
+        policy = config.model_config_list.config[0].model_version_policy
+        policy.specific.versions.append(1)
+        reload(server, config, versions)
+        wait_for(old, 1)
+        reload(server, example("models.config"), versions)
+        wait_for(new, 1, 2)
+
+        # Back, as the other has another name.
+        (versions / "2").rename(versions / "2.bad")
+        wait_for(old, 1)
+    for client in clients:
+        assert not client.errors
+        seen = [labels for labels, _ in itertools.groupby(client.labels)]
+        assert seen == [old, new, old, new, old]
+
+
+def asking_of(server):
+    """A client's name, and which version -> the labels that it answers with."""
+    channel = grpc.insecure_channel(server.grpc_address)
+
+    def ask(client, **which):
+        rows = [{"text": TEXTS[0]}]
+        if client == "rest":
+            url = client_rest.model_url(server.rest_address, "albert", **which)
+            answers = client_rest.predict(url, rows, retries=0, timeout=60)
+        else:
+            answers = client_grpc.predict(
+                channel, "albert", rows, retries=0, timeout=60, **which
+            )
+        (answer,) = answers
+        return tuple(answer["labels"])
+
+    return ask
+
+
+def check_published(watching, version):
+    """It was not there, and then it was whole."""
+    assert watching.found == {
+        "1": sizes(version.parent / "1"),
+        "2": sizes(version),
+    }
+    (unfinished,) = watching.names - {"1", "2"}
+    assert unfinished.startswith("2.unfinished-")
+    assert not (version.parent / unfinished).exists()
+    names = {*sizes(version)}
+    assert names >= {
+        "saved_model.pb",
+        "variables/variables.index",
+        "assets.extra/tf_serving_warmup_requests",
+    }
+
+
+def reload(server, config, folder):
+    """Changes what is served as its operator would."""
+    (model,) = config.model_config_list.config
+    model.base_path = str(folder)
+    request = model_management_pb2.ReloadConfigRequest(config=config)
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        models = model_service_pb2_grpc.ModelServiceStub(channel)
+        models.HandleReloadConfigRequest(request)
+
+
+def test_killed_in_the_middle(server, folder, monkeypatch):
+    """Half an export: the server passes over it, and so does the next one."""
+    versions = folder / "served" / "pairs"
+
+    def write_half(predictor, run, unfinished):
+        (unfinished / "saved_model.pb").write_bytes(b"half of it")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(exporting, "_write", write_half)
+    monkeypatch.setattr(exporting.Predictor, "load", lambda model: None)
+    run = ExportRun(model=folder / "models" / "pairs", output=versions)
+    child = multiprocessing.get_context("fork").Process(
+        target=exporting.export, args=[run]
+    )
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    (left,) = {path.name for path in versions.iterdir()} - {"1"}
+    assert left.startswith("2.unfinished-")
+    assert (versions / left / "saved_model.pb").read_bytes() == b"half of it"
+    time.sleep(0.3)  # several looks into the folder
+    assert server.models["pairs"].versions.keys() == {1}
+    assert not server.models["pairs"].failed
+    assert exporting._target(run).name == "2"
+    shutil.rmtree(versions / left)
+
+
+def test_a_request_that_fails_keeps_a_version_out(
+    server_of_versions, folder, tmp_path
+):
+    """Of its warm-up: the version before goes on."""
+    server, version = server_of_versions, tmp_path / "3"
+    shutil.copytree(folder / "versions" / "1", version)
+    warm_up = version / "assets.extra" / "tf_serving_warmup_requests"
+    records = tf.data.TFRecordDataset(str(warm_up))
+    record = next(records.as_numpy_iterator())
+    assert b"classify" in record
+    with tf.io.TFRecordWriter(str(warm_up)) as file:
+        file.write(record.replace(b"classify", b"pacifies"))
+    version.rename(folder / "versions" / "3")
+    model, end = server.models["albert"], time.monotonic() + 60
+    while not model.failed:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert model.versions.keys() == {1}
+    assert 'Serving signature key "pacifies" not found' in model.failed[3]
+    _, status = send(server, "GET", "/v1/models/albert")
+    states = {s["version"]: s for s in status["model_version_status"]}
+    assert states["3"]["state"] == "END" and states["1"]["state"] == "AVAILABLE"
+    shutil.rmtree(folder / "versions" / "3")
+
+
+# Files of the server.
+
+
+def message(fields):
+    """A message of the server that its Python package has no definition of."""
+    pool = descriptor_pool.DescriptorPool()
+    wrappers = descriptor_pb2.FileDescriptorProto()
+    wrappers_pb2.DESCRIPTOR.CopyToProto(wrappers)
+    pool.Add(wrappers)
+    file = descriptor_pb2.FileDescriptorProto(
+        name="server.proto",
+        package="server",
+        syntax="proto3",
+        dependency=[wrappers.name],
+    )
+    for name, content in fields.items():
+        found = file.message_type.add(name=name)
+        for number, (field, kind) in enumerate(content.items(), 1):
+            added = found.field.add(name=field, number=number)
+            added.label = added.LABEL_OPTIONAL
+            if kind.startswith("repeated "):
+                added.label = added.LABEL_REPEATED
+            kind = kind.removeprefix("repeated ")
+            if kind.startswith("."):
+                added.type, added.type_name = added.TYPE_MESSAGE, kind
+            else:
+                added.type = getattr(added, f"TYPE_{kind.upper()}")
+    pool.Add(file)
+    whole = pool.FindMessageTypeByName(f"server.{[*fields][-1]}")
+    return message_factory.GetMessageClass(whole)()
+
+
+def test_batching():
+    """The fields are those of session_bundle_config.proto."""
+    number = ".google.protobuf.Int64Value"
+    found = text_format.Parse(
+        (SERVING / "batching.config").read_text(),
+        message(
+            {
+                "BatchingParameters": {
+                    "max_batch_size": number,
+                    "batch_timeout_micros": number,
+                    "max_enqueued_batches": number,
+                    "num_batch_threads": number,
+                    "thread_pool_name": ".google.protobuf.StringValue",
+                    "allowed_batch_sizes": "repeated int64",
+                    "pad_variable_length_inputs": "bool",
+                }
+            }
+        ),
+    )
+    # Warm-up and clients send no more at once.
+    assert found.max_batch_size.value >= max(BATCH_SIZES)
+    options = client_rest.command_line("", "--server", "").parse_args(["a"])
+    assert options.batch_size <= found.max_batch_size.value
+    assert not found.pad_variable_length_inputs
+    assert found.batch_timeout_micros.value < 100_000
+
+
+def test_monitoring():
+    """The fields are those of monitoring_config.proto."""
+    found = text_format.Parse(
+        (SERVING / "monitoring.config").read_text(),
+        message(
+            {
+                "PrometheusConfig": {"enable": "bool", "path": "string"},
+                "MonitoringConfig": {
+                    "prometheus_config": ".server.PrometheusConfig"
+                },
+            }
+        ),
+    )
+    assert found.prometheus_config.enable
+    path = found.prometheus_config.path
+    assert f":8501{path}`" in (SERVING / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["models.config", "labels.config"])
+def test_models(name):
+    (model,) = example(name).model_config_list.config
+    assert (model.name, model.base_path) == ("albert", "/models/albert")
+    assert model.model_platform == "tensorflow"
+    specific = model.model_version_policy.specific.versions
+    assert {*model.version_labels.values()} <= {*specific}
+    assert bool(specific) == (name == "labels.config")
+
+
+def test_compose(server):
+    """Its paths exist, its flags are spelled; its health check can tell."""
+    yaml = pytest.importorskip("yaml")
+    content = yaml.safe_load((SERVING / "compose.yaml").read_text())
+    (service,) = content["services"].values()
+    assert re.fullmatch(r"tensorflow/serving:\d+\.\d+\.\d+", service["image"])
+    assert service["ports"] == ["8500:8500", "8501:8501"]
+    mounts = dict(
+        re.fullmatch(r"(\$\{.*\}|.*?):(/[^:]*):ro", volume).groups()[::-1]
+        for volume in service["volumes"]
+    )
+    assert mounts["/models/albert"].startswith("${ALBERT_EXPORT:?")
+    assert mounts["/config"] == "."
+    flags = dict(flag.split("=") for flag in service["command"])
+    for value in flags.values():
+        if value.startswith("/config/"):
+            assert (SERVING / value.removeprefix("/config/")).is_file()
+    # Of tensorflow_serving/model_servers/main.cc.
+    assert flags.keys() <= {
+        "--model_config_file",
+        "--model_config_file_poll_wait_seconds",
+        "--file_system_poll_wait_seconds",
+        "--num_load_threads",
+        "--enable_batching",
+        "--batching_parameters_file",
+        "--monitoring_config_file",
+        "--allow_version_labels_for_unavailable_models",
+        "--rest_api_timeout_in_ms",
+    }
+    check = service["healthcheck"]["test"]
+    assert check[:2] == ["CMD", "bash"]
+    if shutil.which("bash") is None:
+        pytest.skip("the health check needs bash")
+    for model, healthy in [("albert", True), ("absent", False)]:
+        command = [
+            word.replace("/8501", f"/{server.rest_port}").replace(
+                "/models/albert", f"/models/{model}"
+            )
+            for word in check[1:]
+        ]
+        assert command != check[1:]
+        assert (subprocess.run(command).returncode == 0) == healthy
+
+
+# Tensors without TensorFlow.
+
+
+def test_tensors():
+    """As TensorFlow writes and reads them, in any of its forms."""
+    for given in (
+        np.array([[0.5, -1.25], [3.0, 4.0]], "float32"),
+        np.array([7, -8, 9], "int32"),
+        np.array([[[1], [2]], [[3], [2**40]]], "int64"),
+        np.array([[True, False]]),
+        np.array([["é", "b"]], object),
+        np.zeros([2, 0, 3], "float32"),
+        np.full([3, 2], 5, "int32"),
+        np.array([], object),
+    ):
+        found = client_grpc.values(tf.make_tensor_proto(given))
+        assert found == given.tolist()
+    proto = tf.make_tensor_proto([[5, 5], [5, 5]], tf.int32)
+    proto.ClearField("tensor_content")
+    proto.int_val.append(5)  # stands for all
+    assert client_grpc.values(proto) == [[5, 5], [5, 5]]
+    for column in (["é", ""], [["a", "b"], ["c", "d"]], [[2, 7], [8, 3]]):
+        array = tf.make_ndarray(client_grpc.tensor("x", column))
+        text = np.vectorize(lambda v: v.decode() if isinstance(v, bytes) else v)
+        assert text(array).tolist() == column

@@ -1,0 +1,325 @@
+"""Exports of every kind of task, run by TensorFlow's C library alone.
+
+The texts and ids of each go through `capi.py`, in a process that cannot import
+TensorFlow, Keras or this package; the answers are those of Predictor. Also with
+older libraries: KERAS_ALBERT_OLDER_TENSORFLOW names folders, separated as in
+PATH, into which tensorflow-cpu and tensorflow-text were installed (`make
+proof`).
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+if pytest.importorskip("keras").backend.backend() != "tensorflow":
+    pytest.skip("graphs are traced by TensorFlow", allow_module_level=True)
+tf = pytest.importorskip("tensorflow")
+pytest.importorskip("tensorflow_text")
+
+from capi import LIBRARIES, decode  # noqa: E402
+from served_models import (  # noqa: E402
+    KINDS,
+    LONGEST,
+    READS_PAIRS,
+    SIGNATURES,
+    answers_of,
+    close,
+    embeddings_of,
+    ids_of,
+    operations,
+    outputs_of,
+    random_predictor,
+    used,
+)
+from tensorflow.core.protobuf import saved_model_pb2  # noqa: E402
+
+from keras_albert.config import (  # noqa: E402
+    AlbertConfig,
+    AnswerConfig,
+    ExportRun,
+    ReadingConfig,
+    TableColumns,
+    VocabRun,
+    WindowConfig,
+)
+from keras_albert.export.exporting import export  # noqa: E402
+from keras_albert.export.serving import serving_module  # noqa: E402
+from keras_albert.modeling.backbone import AlbertBackbone  # noqa: E402
+from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
+from keras_albert.text.vocabulary import train_vocabulary  # noqa: E402
+from keras_albert.training.folders import ModelFolder, Predictor  # noqa: E402
+from keras_albert.training.tasks import TASKS  # noqa: E402
+
+INSTALLED = Path(importlib.util.find_spec("tensorflow").origin).parents[1]
+RUNNER = Path(__file__).parents[1] / "capi.py"
+OLDER = "KERAS_ALBERT_OLDER_TENSORFLOW"
+FOLDERS = os.environ[OLDER].split(os.pathsep) if os.environ.get(OLDER) else []
+LIBRARY_FOLDERS = [
+    pytest.param(INSTALLED, id="installed"),
+    *(pytest.param(Path(each), id=Path(each).name) for each in FOLDERS),
+]
+if not FOLDERS:
+    reason = f"set {OLDER}, or run `make proof`, for older libraries"
+    skip = pytest.mark.skip(reason=reason)
+    LIBRARY_FOLDERS.append(pytest.param(None, id="older", marks=skip))
+# Longer steps than elsewhere: Python decodes all windows of a long context.
+READING = ReadingConfig(
+    WindowConfig(sequence_length=61, stride=41, query_length=7),
+    AnswerConfig(n_best=6, answer_length=9),
+)
+WRITTEN = {
+    "English": "The fox sold £9 of tea in 1950, near São Paulo.",
+    "Chinese": "狐狸在一九五〇年卖了茶叶，伦敦很冷。",
+    "Arabic": "باع الثعلبُ الشايَ في لندن عام ١٩٥٠.",
+    "Hindi": "लोमड़ी ने १९५० में लंदन में चाय बेची।",
+    "Thai": "สุนัขจิ้งจอกขายน้ำชาในลอนดอน ปี ๒๔๙๓",
+    "Korean": "여우가 1950년에 런던에서 차를 팔았다.",
+    "Turkish": "İSTANBUL'da ILIK çay içtik, Iğdır'da DEĞİL.",
+    "accents": "E\u0301lodie a\u0300\u0323 n\u0303o\u0302 e\u0301\u0301",
+    "emoji": "tea 👩\u200d👩\u200d👧 🏳\ufe0f\u200d🌈 👍🏽 sold ☕\ufe0f 🇹🇷",
+    "Greek": "ΟΔΟΣ Σ ΑΣ ΣΟΦΟΣ'",
+}
+TEXTS = {
+    **WRITTEN,
+    "empty": "",
+    "white space": " \t\n\u3000\u0085",
+    "malformed": b"the f\xffox \xc3\x28 \xe2\x82 sold \xf0\x9f \xed\xa0\x80.",
+    "NUL": "a fox\0 sold\0 tea",
+}
+LONG = "".join(f"Fox {i} sold £9 of tea, near Prague. " for i in range(2_700))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory, tiny_lines):
+    """Of a vocabulary with pieces of all these scripts."""
+    folder = tmp_path_factory.mktemp("scripts")
+    corpus = folder / "corpus.txt"
+    corpus.write_text("\n".join([*tiny_lines, *WRITTEN.values()] * 2) + "\n")
+    run = VocabRun(
+        input=(str(corpus),),
+        output=folder / "vocab",
+        vocab_size=300,
+        character_coverage=1.0,
+    )
+    train_vocabulary(run)
+    return Tokenizer(run.output)
+
+
+@pytest.fixture(scope="module")
+def exports(tokenizer, tmp_path_factory):
+    """A kind -> the folder of its export, requests and their answers."""
+    made = {}
+
+    def of(kind):
+        if kind not in made:
+            predictor = random_predictor(tokenizer, kind, READING)
+            folder = tmp_path_factory.mktemp("export")
+            module, signatures = serving_module(predictor)
+            tf.saved_model.save(module, folder, signatures)
+            made[kind] = folder, [*questions_and_answers(predictor, kind)]
+        return made[kind]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def no_python(tmp_path_factory):
+    """A folder whose modules refuse to be imported."""
+    folder = tmp_path_factory.mktemp("refusing")
+    for name in ("tensorflow", "tensorflow_text", "keras", "keras_albert"):
+        (folder / f"{name}.py").write_text("raise SystemExit(__name__)\n")
+    return folder
+
+
+def run(libraries, folder, requests, refusing):
+    """The answers to (signature, inputs) requests."""
+    if not all((libraries / name).is_file() for name in LIBRARIES):
+        pytest.skip(f"{libraries} has no {LIBRARIES[0]}: made for Linux")
+    lines = [
+        json.dumps({"signature": name, "inputs": as_text(inputs)})
+        for name, inputs in requests
+    ]
+    done = subprocess.run(
+        [sys.executable, RUNNER, folder, libraries],
+        input="\n".join(lines),
+        env={"PYTHONPATH": str(refusing), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return [*map(json.loads, done.stdout.splitlines())]
+
+
+def as_text(values):
+    """What stands for the bytes in a request, see capi.py."""
+    if isinstance(values, dict):
+        return {name: as_text(value) for name, value in values.items()}
+    if isinstance(values, list):
+        return [as_text(value) for value in values]
+    return decode(values) if isinstance(values, bytes) else values
+
+
+def inputs_of(kind, texts):
+    """Of `serving_default`: each text, and the one after it."""
+    others = texts[1:] + texts[:1]
+    if "answer" in kind:
+        return {"question": others, "context": texts}
+    inputs = {"text": texts}
+    if kind in ("pairs", "regression"):
+        inputs["pair"] = others
+    if "choice" in kind:
+        inputs["choices"] = [[other, "two hens"] for other in others]
+    if "question" in kind:
+        blanks = ["who?", "_ is _"] * len(texts)
+        inputs["question"] = blanks[: len(texts)]
+    return inputs
+
+
+def questions_and_answers(predictor, kind):
+    """Requests for every signature, and the rows that must come back."""
+    texts = [*TEXTS.values()]
+    inputs = inputs_of(kind, texts)
+    rows = answers_of(predictor, **inputs)
+    yield "serving_default", inputs, rows
+    for i, row in enumerate(rows):
+        one = {name: [values[i]] for name, values in inputs.items()}
+        yield "serving_default", one, [row]
+    long = inputs_of(kind, [LONG])
+    yield "serving_default", long, answers_of(predictor, **long)
+    if "choice" not in kind:  # a list cannot say how many of them there are
+        yield "serving_default", {name: [] for name in inputs}, []
+    if "pair" in SIGNATURES[kind]:
+        yield "pair", inputs, rows
+    if "classify" in SIGNATURES[kind]:
+        yield (
+            "classify",
+            {"inputs": [*map(example, texts)]},
+            [
+                {"classes": row["labels"], "scores": row["probabilities"]}
+                for row in rows
+            ],
+        )
+    yield "embed", {"text": texts}, embeddings_of(predictor, texts)
+    yield tokenizing(predictor, texts)
+    yield packed_rows(predictor, kind)
+
+
+def example(text):
+    """A tf.Example with a text."""
+    text = text if isinstance(text, bytes) else text.encode()
+    value = tf.train.Feature(bytes_list=tf.train.BytesList(value=[text]))
+    features = tf.train.Features(feature={"text": value})
+    return tf.train.Example(features=features).SerializeToString()
+
+
+def tokenizing(predictor, texts):
+    rows = ids_of(predictor, texts)
+    width = max(map(len, rows))
+    wanted = [
+        {"token_ids": row + [0] * (width - len(row)), "lengths": len(row)}
+        for row in rows
+    ]
+    return "tokenize", {"text": texts}, wanted
+
+
+def packed_rows(predictor, kind):
+    """Of ids, with segments where the model reads pairs."""
+    encoded = predictor.tokenizer.encode_batch(WRITTEN.values())
+    pairs = encoded[1:] + encoded[:1]
+    packed = [
+        predictor.tokenizer.pack(a, b if kind in READS_PAIRS else None, LONGEST)
+        for a, b in zip(encoded, pairs, strict=True)
+    ]
+    width = max(len(tokens) for tokens, _ in packed)
+    wanted = []
+    for tokens, segments in packed:
+        outputs = outputs_of(predictor, tokens, segments, width - len(tokens))
+        wanted.append({name: value[0] for name, value in outputs.items()})
+    rows = [tokens + [0] * (width - len(tokens)) for tokens, _ in packed]
+    return "token_ids", {"token_ids": rows}, wanted
+
+
+def assert_same(found, wanted):
+    """A value of an example; of words there may be more, that are empty."""
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    if found.ndim == 1:
+        rest = {*found[len(wanted) :].tolist()}
+        assert rest <= {"", -1, 0.0}, rest
+        found = found[: len(wanted)]
+    if found.dtype.kind == "f":
+        close(found, wanted)
+    else:
+        assert found.tolist() == wanted.tolist()
+
+
+def test_refusing(no_python):
+    """The processes of these tests could not import what they must not."""
+    for name in ("tensorflow", "keras_albert"):
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", f"import {name}"],
+            env={"PYTHONPATH": str(no_python)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 1 and done.stderr.strip() == name
+
+
+@pytest.mark.parametrize("libraries", LIBRARY_FOLDERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_signature(exports, no_python, kind, libraries):
+    folder, cases = exports(kind)
+    assert {name for name, _, _ in cases} == SIGNATURES[kind]
+    requests = [(name, inputs) for name, inputs, _ in cases]
+    answers = run(libraries, folder, requests, no_python)
+    for (name, _, wanted), answer in zip(cases, answers, strict=True):
+        outputs = answer["outputs"]
+        for column in outputs.values():
+            assert len(column) == len(wanted)
+        for i, row in enumerate(wanted):
+            assert outputs.keys() == row.keys()
+            for output, value in row.items():
+                try:
+                    assert_same(outputs[output][i], value)
+                except AssertionError as error:
+                    raise AssertionError((name, output, i)) from error
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_operations(exports, kind):
+    """Those that servers link, and none that wants a compiler."""
+    content = (exports(kind)[0] / "saved_model.pb").read_bytes()
+    saved = saved_model_pb2.SavedModel.FromString(content)
+    graph = saved.meta_graphs[0].graph_def
+    assert used(graph) <= operations("2.12") & operations("2.20")
+    assert not [name for name in used(graph) if "xla" in name.lower()]
+    owners = [*graph.node, *graph.library.function]
+    for function in graph.library.function:
+        owners += function.node_def
+    compiled = [each.attr["_XlaMustCompile"].b for each in owners]
+    assert not any(compiled)
+
+
+def test_size(data_folder, tmp_path):
+    """ALBERT-base with the released vocabulary: each weight once."""
+    tokenizer = Tokenizer(data_folder / "vocab" / "30k-clean.model")
+    head = TASKS["classification"].head
+    model = head(AlbertBackbone(AlbertConfig()), ("no", "yes"), 0.1)
+    predictor = Predictor(
+        model, tokenizer, "classification", ("no", "yes"), (32, 128),
+        TableColumns(),
+    )  # fmt: skip
+    (tmp_path / "model").mkdir()
+    settings = predictor.settings()
+    ModelFolder(model, tokenizer, settings).save(tmp_path / "model")
+    export(ExportRun(model=tmp_path / "model", output=tmp_path / "served"))
+    files = [*(tmp_path / "served" / "1").rglob("*")]
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    parameters = model.count_params()
+    assert parameters == 11_685_122
+    assert 4 * parameters < size < 1.08 * 4 * parameters + 3e6

@@ -1,0 +1,238 @@
+"""Random models of every kind of task, and what is to be served of them.
+
+Imports TensorFlow no more than Keras does: the package alone says what the
+answers are.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from small import TEXT_CONFIG, randomize
+
+from keras_albert.config import (
+    AnswerConfig,
+    ReadingConfig,
+    TableColumns,
+    WindowConfig,
+)
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+from keras_albert.text.normalization import to_text
+from keras_albert.training.benchmarks import ALL_TASKS
+from keras_albert.training.folders import Predictor
+from keras_albert.training.questions import (
+    NAMES,
+    NO_CANDIDATE,
+    predictions_of,
+)
+
+LONGEST = 23
+READING = ReadingConfig(
+    WindowConfig(sequence_length=LONGEST, stride=5, query_length=7),
+    AnswerConfig(n_best=6, answer_length=9),
+)
+ABC, AB = ("a", "b", "ç"), ("no", "yes")
+# What is served: the task, its labels, its columns.
+KINDS = {
+    "classification": ("classification", ABC, {}),
+    "pairs": ("pairs", AB, {"pair": "pair"}),
+    "regression": ("STS-B", None, {"pair": "pair"}),
+    "multilabel": ("multilabel", ABC, {}),
+    "choice": ("choice", None, {}),
+    "question and choice": ("RACE", None, {}),
+    "tokens": ("tokens", ABC, {}),
+    "answer": ("SQuAD-1.1", None, {}),
+    "answer or none": ("SQuAD-2.0", NAMES, {}),
+}
+_EVERYWHERE = {"serving_default", "token_ids", "embed", "tokenize"}
+_MORE = {
+    "classification": {"classify"},
+    "pairs": {"pair"},
+    "regression": {"pair"},
+}
+SIGNATURES = {kind: _EVERYWHERE | _MORE.get(kind, set()) for kind in KINDS}
+READS_PAIRS = KINDS.keys() - {"classification", "multilabel", "tokens"}
+
+Row = dict[str, object]
+
+
+def random_predictor(tokenizer, kind, reading=READING):
+    task, names, columns = KINDS[kind]
+    # Wider than the vocabulary, as released models may be.
+    config = TEXT_CONFIG.replace(vocab_size=tokenizer.vocab_size + 3)
+    model = ALL_TASKS[task].head(AlbertBackbone(config), names, 0.1)
+    # Op by op: no time goes into tracing for each batch size.
+    model.compile(run_eagerly=True, jit_compile=False)
+    reads = "context" in ALL_TASKS[task].inputs(TableColumns())
+    longest = reading.windows.sequence_length if reads else LONGEST
+    return Predictor(
+        model=randomize(model),
+        tokenizer=tokenizer,
+        task=task,
+        labels=names,
+        lengths=(16, longest),
+        columns=TableColumns(**columns),
+        reading=reading if reads else None,
+    )
+
+
+def texts_of(inputs):
+    """Bytes as the texts that the package makes of them."""
+    return {
+        name: [
+            [*map(to_text, x)] if isinstance(x, list) else to_text(x)
+            for x in value
+        ]
+        for name, value in inputs.items()
+    }
+
+
+def expected(predictor, **inputs):
+    """The model's outputs, and what Predictor decodes of them."""
+    features = predictor._features_of(texts_of(inputs))
+    outputs = predictor.outputs(features)
+    return outputs, predictor.decode(outputs, features)
+
+
+def answers_of(predictor: Predictor, **inputs: Sequence) -> list[Row]:
+    """What `serving_default` gives for each example, by Predictor."""
+    inputs = texts_of(inputs)
+    if predictor.task == "tokens":
+        return _word_answers(predictor, inputs["text"])
+    features = predictor._features_of(inputs)
+    outputs = predictor.outputs(features)
+    decoded = predictor.decode(outputs, features)
+    if predictor.reading is not None:
+        against = [p.no_answer for p in predictions_of(outputs, features)]
+        return [
+            {
+                "answer": row["prediction"],
+                "score": row["score"],
+                "start": -1 if row["start"] is None else row["start"],
+                "end": -1 if row["end"] is None else row["end"],
+                "no_answer": min(score, NO_CANDIDATE),
+            }
+            for row, score in zip(decoded, against, strict=True)
+        ]
+    if predictor.task == "multilabel":
+        return [
+            {
+                "probabilities": odds,
+                "labels": [*predictor.labels],
+                "chosen": [name in row["prediction"] for name in ABC],
+            }
+            for odds, row in zip(
+                1 / (1 + np.exp(-np.stack(outputs))), decoded, strict=True
+            )
+        ]
+    if predictor.labels is None and "choices" not in inputs:
+        return [{"score": row["prediction"]} for row in decoded]
+    odds = softmax(np.stack(outputs))
+    if "choices" in inputs:
+        return [
+            {"choice": int(row.argmax()), "probabilities": row} for row in odds
+        ]
+    return [
+        {
+            "label": row["prediction"],
+            "score": row["score"],
+            "probabilities": each,
+            "labels": [*predictor.labels],
+        }
+        for each, row in zip(odds, decoded, strict=True)
+    ]
+
+
+def _word_answers(predictor, texts):
+    words = [text.split() for text in texts]
+    features = predictor._features_of({"text": words})
+    outputs = predictor.outputs(features)
+    decoded = predictor.decode(outputs, features)
+    # In the order of the words; a long text has several rows.
+    odds = np.concatenate(
+        [
+            softmax(logits[target >= 0]).max(-1)
+            for logits, target in zip(
+                outputs, features.token_target, strict=True
+            )
+        ]
+    )
+    rows, first = [], 0
+    for text, found, row in zip(texts, words, decoded, strict=True):
+        starts, at = [], 0
+        for word in found:
+            starts.append(text.index(word, at))
+            at = starts[-1] + len(word)
+        rows.append(
+            {
+                "words": found,
+                "labels": row["prediction"],
+                "scores": odds[first : first + len(found)],
+                "start": starts,
+                "end": [s + len(w) for s, w in zip(starts, found, strict=True)],
+            }
+        )
+        first += len(found)
+    return rows
+
+
+def embeddings_of(predictor: Predictor, texts: Sequence) -> list[Row]:
+    """What `embed` gives."""
+    packed = predictor.tokenizer(
+        [*map(to_text, texts)], max_length=predictor.sequence_length
+    )
+    vectors = AlbertForTextEmbedding(predictor.model.backbone)(packed)
+    return [{"embedding": row} for row in np.asarray(vectors)]
+
+
+def ids_of(predictor: Predictor, texts: Sequence) -> list[list[int]]:
+    """The rows of single texts, without padding."""
+    encoded = predictor.tokenizer.encode_batch(map(to_text, texts))
+    longest = predictor.sequence_length
+    return [predictor.tokenizer.pack(x, None, longest)[0] for x in encoded]
+
+
+def outputs_of(
+    predictor: Predictor,
+    tokens: list[int],
+    segments: list[int],
+    padding: int = 0,
+) -> dict[str, np.ndarray]:
+    """What `token_ids` gives for a row with as much padding, [1, ...]."""
+    x = {
+        "token_ids": tokens + [0] * padding,
+        "segment_ids": segments + [0] * padding,
+        "padding_mask": [1] * len(tokens) + [0] * padding,
+    }
+    x = {name: np.array([row], "int32") for name, row in x.items()}
+    if "choices" in ALL_TASKS[predictor.task].inputs(predictor.columns):
+        x = {name: row[:, None] for name, row in x.items()}
+    outputs = predictor.model(x)
+    if not isinstance(outputs, dict):
+        outputs = {"logits": outputs}
+    return {name: np.asarray(value) for name, value in outputs.items()}
+
+
+def close(found, wanted):
+    np.testing.assert_allclose(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+def softmax(logits):
+    odds = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
+    return odds / odds.sum(-1, keepdims=True)
+
+
+def operations(version):
+    """What a server links, of TensorFlow and tensorflow-text `version`."""
+    path = Path(__file__).parent / "data" / f"serving_ops_{version}.txt"
+    return {*path.read_text().split()}
+
+
+def used(graph):
+    """The operations of a graph and of all functions in its library."""
+    functions = graph.library.function
+    names = {function.signature.name for function in functions}
+    ops = {node.op for node in graph.node}
+    ops |= {node.op for function in functions for node in function.node_def}
+    return ops - names

@@ -1,0 +1,224 @@
+"""ONNX files: every head and architecture, in ONNX Runtime as in Keras.
+
+Letters: B batch, C labels or choices, K beam, S sequence length.
+"""
+
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from keras import ops, tree
+from small import CONFIG, randomize
+
+pytest.importorskip("onnxruntime")
+onnx = pytest.importorskip("onnx")
+
+from keras_albert.config import CLS_ID, PAD_ID, SEP_ID, AlbertError  # noqa: E402
+from keras_albert.export.artefacts import _by_rows  # noqa: E402
+from keras_albert.export.onnx import run_onnx, write_onnx  # noqa: E402
+from keras_albert.export.onnx_graph import (  # noqa: E402
+    Graph,
+    quantize_kernel,
+)
+from keras_albert.export.onnx_model import onnx_model  # noqa: E402
+from keras_albert.modeling.backbone import AlbertBackbone  # noqa: E402
+from keras_albert.modeling.classification import (  # noqa: E402
+    AlbertForMultipleChoice,
+    AlbertForSequenceClassification,
+    AlbertForTokenClassification,
+)
+from keras_albert.modeling.question_answering import (  # noqa: E402
+    AlbertForQuestionAnswering,
+    AlbertForQuestionAnsweringV2,
+)
+
+HEADS = {
+    "label": lambda backbone: AlbertForSequenceClassification(backbone, 3),
+    "tokens": lambda backbone: AlbertForTokenClassification(backbone, 3),
+    "choice": AlbertForMultipleChoice,
+    "answer": AlbertForQuestionAnswering,
+    "answer or none": lambda backbone: AlbertForQuestionAnsweringV2(
+        backbone,
+        beam=2,  # as many places as may hold an answer; others are equal
+    ),
+}
+# In which the encoder differs from CONFIG, which has 5 layers of one block.
+ARCHITECTURES = {
+    "one layer": {"num_hidden_layers": 1},
+    "groups": {"num_hidden_groups": 2},
+    "two blocks a layer": {"inner_group_num": 2, "num_hidden_layers": 2},
+    "attention shared": {"sharing": "attention"},
+    "nothing shared": {"sharing": "none"},
+    "relaxed": {"relaxed_rank": 3},
+    "erf": {"hidden_act": "gelu_erf"},
+    "relu": {"hidden_act": "relu"},
+    "no projection": {"embedding_size": CONFIG.hidden_size},
+}
+# Two texts in a row; the second one is padded as a server does it.
+ROWS = np.array(
+    [
+        [CLS_ID, 9, 50, 31, 8, SEP_ID, 70, 11, SEP_ID],
+        [CLS_ID, 44, SEP_ID, 12, SEP_ID, CLS_ID, CLS_ID, CLS_ID, CLS_ID],
+    ],
+    "int32",
+)
+
+
+def model_of(head, **changes):
+    keras.utils.set_random_seed(2)
+    return randomize(HEADS[head](AlbertBackbone(CONFIG.replace(**changes))))
+
+
+def written(model, path, pairs=False, weights="float32"):
+    predictor = SimpleNamespace(model=model, reads_pairs=pairs)
+    write_onnx(predictor, path / "model.onnx", weights)
+    return run_onnx(path / "model.onnx", threads=1)
+
+
+def expected(model, rows, pairs):
+    """What Keras gives for the same rows, segments and padding by hand."""
+    mask = np.ones_like(rows)
+    mask[1, 5:] = 0
+    segments = np.zeros_like(rows)
+    if pairs:
+        segments[0, 6:] = segments[1, 3:5] = 1
+    x = {"token_ids": rows * mask, "segment_ids": segments}
+    x["padding_mask"] = mask
+    choices = isinstance(model, AlbertForMultipleChoice)
+    if choices:
+        x = {name: row[:, None] for name, row in x.items()}
+    outputs = tree.map_structure(ops.convert_to_numpy, model(x))
+    return outputs if isinstance(outputs, dict) else {"logits": outputs}
+
+
+def close(found, wanted, atol=2e-5):
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert found[name].dtype == value.dtype, name
+        np.testing.assert_allclose(found[name], value, atol=atol, rtol=1e-5)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head(tmp_path, head):
+    """Padded with 0 or with the first id, with pairs or without."""
+    model = model_of(head)
+    for pairs in (True,) if "answer" in head else (False, True):
+        run = written(model, tmp_path, pairs)
+        wanted = expected(model, ROWS, pairs)
+        close(run(ROWS), wanted)
+        zeros = np.where(np.arange(9) >= [[9], [5]], PAD_ID, ROWS)
+        close(run(zeros.astype("int32")), wanted)
+    # A beam is wider than this row.
+    for name, value in run(ROWS[1:, :1]).items():
+        assert value.shape[0] == 1 and np.isfinite(value).all(), name
+
+
+@pytest.mark.parametrize("head", ["label", "tokens"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture(tmp_path, head, name):
+    model = model_of(head, **ARCHITECTURES[name])
+    close(written(model, tmp_path)(ROWS), expected(model, ROWS, False))
+
+
+@pytest.mark.parametrize("name", ["shared", "groups", "relaxed"])
+def test_weights_are_there_once(name):
+    """As many numbers as the model has, and a few constants."""
+    model = model_of("label", **ARCHITECTURES.get(name, {}))
+    graph = onnx_model(model, reads_pairs=True, int8=False).graph
+    stored = sum(np.prod(each.dims) for each in graph.initializer)
+    zeros = 0
+    if name == "relaxed":  # B of query, key and value is a diagonal of three
+        zeros = 5 * 3 * CONFIG.hidden_size * 6  # layers, rank, size
+    parameters = sum(np.prod(w.shape) for w in model.trainable_weights)
+    # Masks, shapes, GELU's numbers.
+    assert 0 <= stored - zeros - parameters < 60
+
+
+def test_int8(tmp_path):
+    """Near the model, in a fourth of the bytes."""
+    model = model_of("label", vocab_size=997)
+    wanted = expected(model, ROWS, False)["logits"]
+    found = written(model, tmp_path, weights="int8")(ROWS)["logits"]
+    assert 0 < np.abs(found - wanted).max() < 0.2 * wanted.std()
+    numbers = {"int8": 0, "float32": 0}
+    for each in onnx_model(
+        model, reads_pairs=False, int8=True
+    ).graph.initializer:
+        values = onnx.numpy_helper.to_array(each)
+        if values.dtype.name in numbers:
+            numbers[values.dtype.name] += values.size
+    parameters = model.count_params()
+    assert numbers["int8"] > 0.9 * parameters
+    assert sum(numbers.values()) < 1.1 * parameters
+
+
+@given(
+    arrays(
+        "float32",
+        st.tuples(st.integers(1, 7), st.integers(1, 3)),
+        elements=st.floats(-9, 9, width=32),
+    )
+)
+def test_neighbours_fit_into_16_bits(kernel):
+    values, scales = quantize_kernel(kernel)
+    assert values.dtype == np.int8 and np.abs(values.astype(int)).max() <= 127
+    assert (np.abs(values * scales - kernel) <= 0.5001 * scales).all()
+    padded = np.pad(values.astype(int), [(0, len(values) % 2), (0, 0)])
+    for pair in padded.reshape(-1, 2, values.shape[1]):
+        extremes = 255 * np.maximum(pair, 0), 255 * np.minimum(pair, 0)
+        assert extremes[0].sum(0).max() <= 2**15 - 1
+        assert extremes[1].sum(0).min() >= -(2**15)
+
+
+def test_large_products_are_exact(tmp_path):
+    """All products of a kind are large: in 16 bits their sums would be lost."""
+    kernel = np.tile(np.float32([[1.0, -1.0]]), (64, 1))
+    graph = Graph(int8=True)
+    y = graph.matmul("x", graph.kernel(kernel))
+    model = graph.model(
+        {"x": ("float32", ("rows", 64))}, {"y": (y, "float32", ("rows", 2))}
+    )
+    onnx.save(model, tmp_path / "product.onnx")
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(tmp_path / "product.onnx")
+    x = np.full((3, 64), 2.0, "float32")
+    (found,) = session.run(None, {"x": x})
+    np.testing.assert_allclose(found, x @ kernel, rtol=1e-2)
+
+
+def test_choices_are_rows():
+    """[B, C, S] -> [B, C], in this order."""
+    logits = np.arange(6.0)[:, None]
+    run = _by_rows(lambda rows: {"logits": logits[: len(rows)]})
+    found = run(np.zeros((3, 2, 7), "int32"))["logits"]
+    assert found.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert run(np.zeros((6, 7), "int32"))["logits"].shape == (6, 1)
+
+
+def test_adapters_are_merged(tmp_path):
+    backbone = AlbertBackbone(CONFIG)
+    backbone.enable_lora(rank=2)
+    model = randomize(HEADS["label"](backbone))
+    close(written(model, tmp_path)(ROWS), expected(model, ROWS, False))
+
+
+def test_what_cannot_be_written(tmp_path):
+    with pytest.raises(AlbertError, match="Received: AlbertBackbone"):
+        onnx_model(AlbertBackbone(CONFIG), False, False)
+    model = model_of("label")
+    model.quantize("int8")
+    with pytest.raises(AlbertError, match="is quantized"):
+        onnx_model(model, False, False)
+
+
+def test_rows_that_are_too_long(tmp_path):
+    run = written(model_of("label", num_hidden_layers=1), tmp_path)
+    longest = CONFIG.max_position_embeddings
+    run(np.full((1, longest), 7, "int32"))
+    with pytest.raises(Exception, match="out of data bounds"):
+        run(np.full((1, longest + 1), 7, "int32"))

@@ -1,0 +1,524 @@
+"""The serving graph of every task equals Predictor: any text, any length.
+
+Letters: B texts, C labels or choices, W words, S tokens.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import strategies as st
+
+if pytest.importorskip("keras").backend.backend() != "tensorflow":
+    pytest.skip("graphs are traced by TensorFlow", allow_module_level=True)
+tf = pytest.importorskip("tensorflow")
+pytest.importorskip("tensorflow_text")
+
+from served_models import (  # noqa: E402
+    ABC,
+    KINDS,
+    LONGEST,
+    READS_PAIRS,
+    SIGNATURES,
+    close,
+    embeddings_of,
+    expected,
+    operations,
+    outputs_of,
+    random_predictor,
+    softmax,
+    used,
+)
+from tensorflow.core.protobuf import saved_model_pb2  # noqa: E402
+
+from keras_albert.config import AlbertError  # noqa: E402
+from keras_albert.data.windows import max_context, window_spans  # noqa: E402
+from keras_albert.export import answers  # noqa: E402
+from keras_albert.export.artefacts import ASIDE  # noqa: E402
+from keras_albert.export.litert import write_litert  # noqa: E402
+from keras_albert.export.serving import ROWS_AT_ONCE, serving_module  # noqa: E402
+from keras_albert.export.warm_up import (  # noqa: E402
+    BATCH_SIZES,
+    WARM_UP_FILE,
+    write_warm_up,
+)
+from keras_albert.text.graph import GraphTokenizer  # noqa: E402
+from keras_albert.text.normalization import to_text  # noqa: E402
+from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
+from keras_albert.training.questions import NO_CANDIDATE  # noqa: E402
+
+FEW = settings(
+    max_examples=4,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TEXTS = st.one_of(
+    st.text(max_size=30),
+    st.text("01,, aefox.\u0301İΣ\u200b\0\u3000ﬁ½한😀_", max_size=40),
+    st.lists(
+        st.sampled_from(
+            ["The fox sold £9 of tea", "in 1950,", "Élodie", "e\u0301\u0301"]
+            + ["\u00a0", "São Paulo (7 miles away).", "😀😀", "\n", "a_b"]
+        ),
+        max_size=20,
+    ).map(" ".join),
+    st.lists(
+        st.sampled_from([b"\xff", b"\xc3", b"\xa9", b"\xe2\x82", b"\xac", b"_"])
+        | st.sampled_from([b"\xf0\x9f", b"fox", b" ", b"9,", b"\0"]),
+        max_size=12,
+    ).map(b"".join),
+)
+NAMED = " ".join(f"ÉLODIE {number}" for number in range(30))
+SOME = ["The fox sold £9 of tea in 1950.", "", NAMED, "e\u0301 😀Σ"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_vocab):
+    return Tokenizer(tiny_vocab)
+
+
+@pytest.fixture(scope="module")
+def graph(tokenizer):
+    return GraphTokenizer(tokenizer)
+
+
+@pytest.fixture(scope="module")
+def served(tokenizer):
+    """A kind -> a random model as Predictor, and its signatures."""
+    made = {}
+
+    def of(kind):
+        if kind not in made:
+            predictor = random_predictor(tokenizer, kind)
+            made[kind] = predictor, *serving_module(predictor)
+        return made[kind]
+
+    return of
+
+
+def strings(values):
+    return [value.decode() for value in values]
+
+
+def utf8(values):
+    """Strings, or lists of them, as a tensor of bytes."""
+    if isinstance(values, list):
+        return [utf8(value) for value in values]
+    return values if isinstance(values, bytes) else values.encode()
+
+
+def ask(served, signature="serving_default", **inputs):
+    function = served[2][signature]
+    tensors = {
+        name: tf.constant(utf8(value), tf.string)
+        for name, value in inputs.items()
+    }
+    return {name: out.numpy() for name, out in function(**tensors).items()}
+
+
+def assume_no_ties(tokenizer, graph, texts):
+    """SentencePieces of other versions choose alike; test_text_graph.py."""
+    ids = graph(tf.constant(utf8(texts), tf.string)).to_list()
+    assume(ids == tokenizer.encode_batch(map(to_text, texts)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_signatures(served, kind):
+    signatures = served(kind)[2]
+    assert signatures.keys() == SIGNATURES[kind]
+    ops = used(signatures["serving_default"].graph.as_graph_def())
+    for version in ("2.12", "2.20"):
+        assert ops <= operations(version)
+    assert not [op for op in ops if "Xla" in op]
+
+
+@FEW
+@given(st.lists(TEXTS, min_size=1, max_size=4))
+@example(SOME)
+def test_one_label(served, tokenizer, graph, texts):
+    assume_no_ties(tokenizer, graph, texts)
+    found = ask(served("classification"), text=texts)
+    logits, decoded = expected(served("classification")[0], text=texts)
+    close(found["probabilities"], softmax(logits))
+    assert strings(found["label"]) == [row["prediction"] for row in decoded]
+    close(found["score"], [row["score"] for row in decoded])
+    assert [strings(row) for row in found["labels"]] == [[*ABC]] * len(texts)
+
+
+@FEW
+@given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=4))
+@example([*zip(SOME, SOME[::-1], strict=True)])
+@example([("fox " * 30, "tea " * 31), ("fox " * 31, "tea " * 30)])
+def test_pairs(served, tokenizer, graph, pairs):
+    texts, others = map(list, zip(*pairs, strict=True))
+    assume_no_ties(tokenizer, graph, texts + others)
+    for kind in ("pairs", "regression"):
+        inputs = {"text": texts, "pair": others}
+        logits, decoded = expected(served(kind)[0], **inputs)
+        found = ask(served(kind), **inputs)
+        if kind == "regression":
+            close(found["score"], [row["prediction"] for row in decoded])
+        else:
+            close(found["probabilities"], softmax(logits))
+        again = ask(served(kind), "pair", **inputs)
+        assert all((again[name] == found[name]).all() for name in found)
+
+
+def test_several_labels(served):
+    logits, decoded = expected(served("multilabel")[0], text=SOME)
+    found = ask(served("multilabel"), text=SOME)
+    close(found["probabilities"], 1 / (1 + np.exp(-np.stack(logits))))
+    assert [
+        [name for name, is_in in zip(ABC, row, strict=True) if is_in]
+        for row in found["chosen"]
+    ] == [row["prediction"] for row in decoded]
+
+
+@FEW
+@given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS, TEXTS), min_size=1, max_size=3))
+@example([("fox " * 30, "_ and _", "a", "tea " * 30), ("", "", "", "_")])
+@example([("fox", "what is _?", "\\1 tea", "\\0"), ("fox", "_", "a_b", "b")])
+@example([("a", b"\xc3_", b"\xa9", "b")])
+def test_choices(served, tokenizer, graph, rows):
+    texts, questions, a, b = map(list, zip(*rows, strict=True))
+    choices = [[*row] for row in zip(a, b, strict=True)]
+    assume_no_ties(tokenizer, graph, texts)
+    for kind in ("choice", "question and choice"):
+        inputs = {"text": texts, "choices": choices}
+        if kind != "choice":
+            inputs["question"] = questions
+        asked = [
+            to_text(q).replace("_", to_text(c))
+            if "_" in to_text(q)
+            else f"{to_text(q)} {to_text(c)}"
+            for q, row in zip(inputs.get("question", [""] * 9), choices)  # noqa: B905
+            for c in row
+        ]
+        assume_no_ties(tokenizer, graph, asked)
+        logits, decoded = expected(served(kind)[0], **inputs)
+        found = ask(served(kind), **inputs)
+        close(found["probabilities"], softmax(logits))
+        best = np.take_along_axis(
+            softmax(logits), found["choice"][:, None], axis=1
+        )
+        close(best[:, 0], [row["score"] for row in decoded])
+
+
+@FEW
+@given(st.lists(TEXTS, min_size=1, max_size=4))
+@example(SOME)
+@example(["a \u0301 b", "\u0301 " * 30, "fox" * 40 + " a " + "tea" * 40, " "])
+def test_words(served, tokenizer, graph, texts):
+    words = [to_text(text).split() for text in texts]
+    assume_no_ties(tokenizer, graph, [w for row in words for w in row])
+    predictor = served("tokens")[0]
+    outputs, decoded = expected(predictor, text=words)
+    found = ask(served("tokens"), text=texts)
+    for row, text in enumerate(map(to_text, texts)):
+        count = len(words[row])
+        assert strings(found["words"][row][:count]) == words[row]
+        labels = strings(found["labels"][row][:count])
+        assert labels == decoded[row]["prediction"]
+        places = zip(found["start"][row], found["end"][row], strict=True)
+        spans = [*places][:count]
+        assert [text[a:b] for a, b in spans] == words[row]
+        assert sorted(spans) == spans
+        for name, empty in [("words", b""), ("start", -1), ("end", -1)]:
+            assert (found[name][row][count:] == empty).all()
+        assert not found["scores"][row][count:].any()
+    features = predictor._features_of({"text": words})
+    logits = [
+        logits[target >= 0]
+        for logits, target in zip(outputs, features.token_target, strict=True)
+    ]
+    best = softmax(np.concatenate(logits)).max(-1)
+    is_word = np.arange(found["scores"].shape[1]) < np.array(
+        [[len(row)] for row in words]
+    )
+    close(found["scores"][is_word], best)
+
+
+@FEW
+@given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=3))
+@example([*zip(SOME[::-1], SOME, strict=True)])
+@example([("who " * 9, "\u3000Élodie e\u0301\u0301" + NAMED), ("", "")])
+@example([("tea", "1950, 1950, 9, (7) " * 3), ("", " \n "), ("a", "\u0301")])
+def test_answers(served, tokenizer, graph, pairs):
+    questions, contexts = map(list, zip(*pairs, strict=True))
+    assume_no_ties(tokenizer, graph, questions + contexts)
+    inputs = {"question": questions, "context": contexts}
+    for kind in ("answer", "answer or none"):
+        _, decoded = expected(served(kind)[0], **inputs)
+        found = ask(served(kind), **inputs)
+        assert strings(found["answer"]) == [
+            row["prediction"] for row in decoded
+        ]
+        close(found["score"], [row["score"] for row in decoded])
+        for row, context in enumerate(map(to_text, contexts)):
+            place = found["start"][row], found["end"][row]
+            wanted = decoded[row]["start"], decoded[row]["end"]
+            wanted = (-1, -1) if wanted[0] is None else wanted
+            # What a text has twice may stand in windows that are equal.
+            answer = decoded[row]["prediction"]
+            if place != wanted and context.count(answer) > 1:
+                wanted = place
+                assert context[slice(*place)] == answer
+            assert place == wanted
+
+
+def test_threshold(served, tokenizer):
+    """A question is refused where more speaks against it, and only there."""
+    inputs = {"question": ["who"] * 3, "context": [SOME[0], SOME[2], ""]}
+    predictor = served("answer or none")[0]
+    against = ask(served("answer or none"), **inputs)["no_answer"]
+    assert against[2] == NO_CANDIDATE
+    limit = float(against[:2].mean())
+    other = predictor.with_threshold(limit)
+    found = ask((other, *serving_module(other)), **inputs)
+    _, decoded = expected(other, **inputs)
+    assert [bool(answer) for answer in found["answer"]] == [
+        *(against[:2] < limit),
+        False,
+    ]
+    assert strings(found["answer"]) == [row["prediction"] for row in decoded]
+    close(found["score"], [row["score"] for row in decoded])
+
+
+@settings(FEW, max_examples=60)
+@given(st.integers(0, 150), st.integers(1, 40), st.integers(1, 45))
+@example(584, 384, 200)
+def test_most_context(count, room, stride):
+    """The closed form is `max_context`, for every token of every window."""
+    spans = window_spans(count, room, stride)
+    token = np.arange(count)[None]
+    owner = answers._most_context(
+        tf.constant(token, tf.int32),
+        *(
+            tf.constant([[n]])
+            for n in (count, room, min(room, stride), len(spans))
+        ),
+    )[0].numpy()
+    for index, ((start, end), best) in enumerate(
+        zip(spans, max_context(spans), strict=True)
+    ):
+        assert ((owner[start:end] == index) == best).all()
+
+
+def test_long_texts(served, tokenizer):
+    """100,000 characters: more rows than the model reads at once."""
+    parts = (f"Fox {i} sold £9 of tea, near Prague. " for i in range(2_700))
+    text = "".join(parts)
+    assert len(text) > 100_000
+    assert len(tokenizer.encode(text)) > 2 * ROWS_AT_ONCE * LONGEST
+    # Less of it: Python decodes its windows, 5 tokens apart, one by one.
+    inputs = {"question": ["who"], "context": [text[:6_000]]}
+    _, decoded = expected(served("answer")[0], **inputs)
+    found = ask(served("answer"), **inputs)
+    assert strings(found["answer"]) == [decoded[0]["prediction"]]
+    assert found["start"][0] == decoded[0]["start"]
+    close(found["score"], [decoded[0]["score"]])
+    _, decoded = expected(served("tokens")[0], text=[text.split()])
+    found = ask(served("tokens"), text=[text])
+    assert strings(found["labels"][0]) == decoded[0]["prediction"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_empty_batches(served, kind):
+    signatures = served(kind)[2]
+    names = signatures if kind == "classification" else ["serving_default"]
+    for name in names:
+        function = signatures[name]
+        inputs = {
+            spec.name: tf.zeros([0] + [2] * (len(spec.shape) - 1), spec.dtype)
+            for spec in function.structured_input_signature[0]
+        }
+        for output, value in function(**inputs).items():
+            assert value.shape[0] == 0, (name, output)
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs"),
+    [
+        ("pairs", {"text": ["a", "b"], "pair": ["a"]}),
+        ("choice", {"text": ["a"], "choices": [["a", "b"]] * 3}),
+        ("answer", {"question": ["a"], "context": ["a", "b"]}),
+    ],
+)
+def test_unequal_numbers(served, kind, inputs):
+    a, b = inputs
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        ask(served(kind), **inputs)
+    assert f"`{a}` and `{b}` must have as many rows" in str(error.value)
+
+
+def ids_signature(served, rows):
+    function = served[2]["token_ids"]
+    outputs = function(token_ids=tf.constant(rows, tf.int32))
+    return {name: value.numpy() for name, value in outputs.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_token_ids(served, tokenizer, kind):
+    """Padded by a server that repeats a row's first id, or with 0."""
+    predictor, _, _ = served(kind)
+    pair = tokenizer.encode("in 1950") if kind in READS_PAIRS else None
+    tokens, segments = tokenizer.pack(tokenizer.encode("a fox"), pair)
+    for padding in (0, 2):
+        found = ids_signature(served(kind), [tokens + [padding] * 3])
+        wanted = outputs_of(predictor, tokens, segments, padding=3)
+        assert found.keys() == wanted.keys()
+        for name, value in wanted.items():
+            close(found[name], value)
+    if kind == "answer or none":  # shorter than the beam
+        assert ids_signature(served(kind), [[2, 3, 3]])["answer_class"].size
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ([2] + [7] * 61, r"must have 1 to 61 tokens a row. Received:\] \[62\]"),
+        ([], r"must have 1 to 61 tokens a row. Received:\] \[0\]"),
+        ([2, 163, 3], r"must be from 0 to 162, .* lowest and highest:\] "
+                      r"\[2\] \[163\]"),
+        ([2, -1, 3], r"must be from 0 to 162, .*\] \[-1\] \[3\]"),
+    ],
+)  # fmt: skip
+def test_token_ids_that_no_model_knows(served, row, message):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        ids_signature(served("classification"), [row])
+
+
+def test_embed_tokenize_and_classify(served, tokenizer):
+    predictor = served("classification")[0]
+    packed = tokenizer(SOME, max_length=LONGEST)
+    found = ask(served("classification"), "tokenize", text=SOME)
+    assert found["token_ids"].tolist() == packed["token_ids"].tolist()
+    assert found["lengths"].tolist() == packed["padding_mask"].sum(1).tolist()
+    found = ask(served("classification"), "embed", text=SOME)
+    wanted = embeddings_of(predictor, SOME)
+    close(found["embedding"], [row["embedding"] for row in wanted])
+    examples = [
+        tf.train.Example(
+            features=tf.train.Features(
+                feature={
+                    "text": tf.train.Feature(
+                        bytes_list=tf.train.BytesList(value=[text.encode()])
+                    )
+                }
+            )
+        ).SerializeToString()
+        for text in SOME
+    ]
+    found = ask(served("classification"), "classify", inputs=examples)
+    answers = ask(served("classification"), text=SOME)
+    assert (found["classes"] == answers["labels"]).all()
+    close(found["scores"], answers["probabilities"])
+
+
+def test_saved_model(served, tmp_path):
+    """Written and loaded: linked operations, each weight once."""
+    predictor, module, signatures = served("answer or none")
+    tf.saved_model.save(module, tmp_path, signatures)
+    content = (tmp_path / "saved_model.pb").read_bytes()
+    saved = saved_model_pb2.SavedModel.FromString(content)
+    ops = used(saved.meta_graphs[0].graph_def)
+    assert ops <= operations("2.12") & operations("2.20")
+    assert "SentencepieceOp" in ops
+    stored = sum(f.stat().st_size for f in tmp_path.rglob("*.data-*"))
+    parameters = predictor.model.count_params()
+    assert 4 * parameters <= stored < 4 * parameters + 9000
+    # Most of it character maps: SentencePiece's, and the tables of text/graph.
+    assert len(content) < 4e6
+    inputs = {"question": SOME[::-1], "context": SOME}
+    loaded = tf.saved_model.load(tmp_path)
+    found = ask((None, None, loaded.signatures), **inputs)
+    wanted = ask(served("answer or none"), **inputs)
+    for name, value in wanted.items():
+        assert found[name].tolist() == value.tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_warm_up(served, tmp_path, kind):
+    """A server can read and answer each request: else it refuses the model."""
+    api = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
+    predictor, module, signatures = served(kind)
+    tf.saved_model.save(module, tmp_path, signatures)
+    (tmp_path / ASIDE).mkdir()
+    write_warm_up(predictor, signatures, tmp_path / ASIDE)
+    records = tf.data.TFRecordDataset(str(tmp_path / ASIDE / WARM_UP_FILE))
+    logs = [*map(api.PredictionLog.FromString, records.as_numpy_iterator())]
+    seen = {name: [] for name in signatures}
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        # As a server loads it: a session, and tensors by their names.
+        loaded = tf.compat.v1.saved_model.load(
+            session, ["serve"], str(tmp_path)
+        )
+        for log in logs:
+            assert log.WhichOneof("log_type") == "predict_log"
+            request = log.predict_log.request
+            name = request.model_spec.signature_name
+            signature = loaded.signature_def[name]
+            assert request.inputs.keys() == signature.inputs.keys()
+            values = {
+                key: tf.make_ndarray(tensor)
+                for key, tensor in request.inputs.items()
+            }
+            outputs = session.run(
+                {key: out.name for key, out in signature.outputs.items()},
+                {signature.inputs[key].name: values[key] for key in values},
+            )
+            (size,) = {len(value) for value in values.values()}
+            assert all(len(value) == size for value in outputs.values())
+            if name == "tokenize":
+                size = (size, outputs["lengths"].max() == LONGEST)
+            if name == "token_ids":
+                size = (size, values["token_ids"].shape[1] == LONGEST)
+            seen[name].append(size)
+            wanted = api.PredictionLog()
+            wanted.predict_log.request.model_spec.signature_name = name
+            for key, value in values.items():
+                tensor = wanted.predict_log.request.inputs[key]
+                tensor.CopyFrom(tf.make_tensor_proto(value))
+            assert log == wanted
+    small, large = BATCH_SIZES
+    for name, sizes in seen.items():
+        expected = [small, small, large, large]
+        if name in ("token_ids", "tokenize"):
+            expected = [(n, long) for n in BATCH_SIZES for long in (0, 1)]
+        assert sizes == expected, name
+    assert len(logs) == 4 * len(signatures) < 1000
+
+
+@pytest.mark.parametrize(
+    ("weights", "digits"), [("bfloat16", 8), ("float16", 11)]
+)
+def test_weights_of_16_bits(tokenizer, tmp_path, weights, digits):
+    """Half the bytes; the outputs are those of the rounded weights."""
+    predictor = random_predictor(tokenizer, "classification")
+    module, signatures = serving_module(predictor, weights)
+    tf.saved_model.save(module, tmp_path, signatures)
+    stored = sum(f.stat().st_size for f in tmp_path.rglob("*.data-*"))
+    parameters = predictor.model.count_params()
+    assert 2 * parameters <= stored < 2 * parameters + 9000
+    exact = [np.array(w) for w in predictor.model.get_weights()]
+    rounded = [tf.cast(tf.cast(w, weights), "float32").numpy() for w in exact]
+    for a, b in zip(exact, rounded, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2.0**-digits, atol=1e-6)
+    predictor.model.set_weights(rounded)
+    logits, _ = expected(predictor, text=SOME)
+    found = ask((None, None, signatures), text=SOME)
+    close(found["probabilities"], softmax(logits))
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "float16"])
+def test_quantized_models_keep_their_scales(tokenizer, tmp_path, weights):
+    predictor = random_predictor(tokenizer, "classification")
+    predictor.model.quantize("int8")
+    with pytest.raises(AlbertError, match="the model is quantized"):
+        serving_module(predictor, weights)
+    with pytest.raises(AlbertError, match="from before `quantize`"):
+        write_litert(predictor, tmp_path / "a", "float32")
+
+
+def test_unknown_weights(served):
+    with pytest.raises(AlbertError, match="int4"):
+        serving_module(served("classification")[0], "int4")
