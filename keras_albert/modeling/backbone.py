@@ -50,6 +50,8 @@ class AlbertBackbone(AlbertModel):
             stand alone.
         return_hidden_states: also return every layer's output.
         return_attention_scores: also return the attention probabilities.
+        pooled_only: return nothing but `pooled_output`, and compute of the
+            last layer only what that needs: the position of [CLS].
 
     Returns:
         dict: `sequence_output` [B, S, H]; `pooled_output` [B, H], tanh of a
@@ -137,8 +139,14 @@ class AlbertBackbone(AlbertModel):
         training=None,
         return_hidden_states=False,
         return_attention_scores=False,
+        pooled_only=False,
     ):
         """See the class."""
+        if pooled_only and self.pooler is None:
+            raise AlbertError(
+                "`pooled_only` needs a backbone with `pooler=True`. Received: "
+                "pooler=False."
+            )
         token_ids = inputs["token_ids"]
         segment_ids = inputs.get("segment_ids")
         if segment_ids is None:
@@ -158,6 +166,7 @@ class AlbertBackbone(AlbertModel):
             inputs.get("example_ids"),
             training=training,
             return_scores=return_attention_scores,
+            first_only=pooled_only and "cls_positions" not in inputs,
         )
         sequence_output = hidden_states[-1]  # [B, S, H]
         outputs = {"sequence_output": sequence_output}
@@ -166,6 +175,8 @@ class AlbertBackbone(AlbertModel):
             if "cls_positions" in inputs:
                 first = vectors_at(sequence_output, inputs["cls_positions"])
             outputs["pooled_output"] = self.pooler(first)
+        if pooled_only:
+            return {"pooled_output": outputs["pooled_output"]}
         if return_hidden_states:
             outputs["hidden_states"] = hidden_states
         if return_attention_scores:

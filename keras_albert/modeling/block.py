@@ -28,7 +28,13 @@ DROPOUTS = 3
 
 
 def attention_half(
-    config: AlbertConfig, weights, x, attention_bias, seeds=None, fused=True
+    config: AlbertConfig,
+    weights,
+    x,
+    attention_bias,
+    seeds=None,
+    fused=True,
+    first_only=False,
 ):
     """Multi-head self-attention, output projection, residual, LayerNorm.
 
@@ -40,14 +46,19 @@ def attention_half(
             scores of each key.
         seeds: int [DROPOUTS, 2], or None: no dropout.
         fused: let the backend's kernel compute it where nothing forbids.
+        first_only: compute T = 1 position, the first, instead of T = S.
 
     Returns:
-        float [B, S, H], and the attention probabilities [B, A, S, S]: None
+        float [B, T, H], and the attention probabilities [B, A, T, S]: None
         from the fused kernel, which never holds them.
     """
+    residual = x
+    if first_only:
+        residual = x[:, :1]
+        attention_bias = attention_bias[:, :, :1]
     query, key, value = (
-        _split_heads(each, config.num_attention_heads)  # [B, S, A, D]
-        for each in _query_key_value(weights, x)
+        _split_heads(each, config.num_attention_heads)  # [B, T or S, A, D]
+        for each in _query_key_value(weights, residual, x)
     )
     rate = config.attention_probs_dropout_prob
     # JAX's kernel refuses float16 where no GPU is.
@@ -60,13 +71,13 @@ def attention_half(
             query, key, value, bias=attention_bias, flash_attention=False
         )
     else:
-        probs = _attention_probs(query, key, attention_bias)  # [B, A, S, S]
+        probs = _attention_probs(query, key, attention_bias)  # [B, A, T, S]
         dropped = dropout(probs, rate, _seed(seeds, 0))
         context = ops.einsum("bats,bsad->btad", dropped, value)
-    context = ops.reshape(context, ops.shape(x))  # [B, S, H]
+    context = ops.reshape(context, ops.shape(residual))  # [B, T, H]
     output = linear(weights["output"], context)
     output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 1))
-    return normalize(weights["layer_norm"], x + output), probs
+    return normalize(weights["layer_norm"], residual + output), probs
 
 
 def feed_forward_half(config: AlbertConfig, weights, x, seeds=None):
@@ -127,10 +138,22 @@ def _low_rank(delta, x):
     return ops.reshape(x, (*ops.shape(x)[:-2], -1))
 
 
-def _query_key_value(weights, x):
-    if "qkv" in weights:
-        return ops.split(linear(weights["qkv"], x), 3, axis=-1)
-    return [linear(weights[name], x) for name in ("query", "key", "value")]
+def _query_key_value(weights, queried, x):
+    """Queries of `queried`, the first positions of x; keys, values of all."""
+    if "qkv" not in weights:
+        inputs = {"query": queried, "key": x, "value": x}
+        return [linear(weights[name], inputs[name]) for name in inputs]
+    joined = weights["qkv"]
+    if queried is x or "delta" in joined:
+        query, key, value = ops.split(linear(joined, x), 3, axis=-1)
+        return query[:, : queried.shape[1]], key, value
+    size = x.shape[-1]
+    query = {name: each[..., :size] for name, each in joined.items()}
+    others = {name: each[..., size:] for name, each in joined.items()}
+    return [
+        linear(query, queried),
+        *ops.split(linear(others, x), 2, axis=-1),
+    ]
 
 
 def _split_heads(x, heads: int):
@@ -362,7 +385,13 @@ class Block(layers.Layer):
 
 
 def block(
-    config: AlbertConfig, weights, x, attention_bias, seeds=None, fused=True
+    config: AlbertConfig,
+    weights,
+    x,
+    attention_bias,
+    seeds=None,
+    fused=True,
+    first_only=False,
 ):
     """Both halves; see `attention_half` for arguments and what it returns.
 
@@ -371,7 +400,7 @@ def block(
     attention = _relaxed(weights, "attention")
     feed_forward = _relaxed(weights, "feed_forward")
     x, probs = attention_half(
-        config, attention, x, attention_bias, seeds, fused
+        config, attention, x, attention_bias, seeds, fused, first_only
     )
     return feed_forward_half(config, feed_forward, x, seeds), probs
 

@@ -73,7 +73,7 @@ class AlbertForSequenceClassification(HeadedModel):
 
     def call(self, inputs, training=None):
         """See the class."""
-        pooled = self.backbone(inputs, training=training)["pooled_output"]
+        pooled = self.pooled(inputs, training)
         logits = self.classifier(self.dropout(pooled, training=training))
         return logits  # [B, C]
 
@@ -237,7 +237,7 @@ class AlbertForMultipleChoice(HeadedModel):
             for name in TOKEN_INPUTS
             if name in inputs
         }
-        pooled = self.backbone(rows, training=training)["pooled_output"]
+        pooled = self.pooled(rows, training)
         logits = self.classifier(self.dropout(pooled, training=training))
         return ops.reshape(logits, (-1, choices))
 

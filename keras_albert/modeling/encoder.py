@@ -89,6 +89,7 @@ class Encoder(layers.Layer):
         example_ids=None,
         training=None,
         return_scores=False,
+        first_only=False,
     ):
         """The outputs of all layers.
 
@@ -98,14 +99,17 @@ class Encoder(layers.Layer):
             example_ids: int [B, S], where rows hold several examples.
             training: whether dropout acts.
             return_scores: also return the attention probabilities.
+            first_only: of the last layer compute the first position alone,
+                where nothing else is read; a scan computes all.
 
         Returns:
-            L tensors [B, S, H]; L x I tensors [B, A, S, S] or none.
+            L tensors [B, S, H], with `first_only` the last of them [B, 1, H]
+            or more; L x I tensors [B, A, S, S] or none.
         """
         bias = attention_bias(padding_mask, example_ids, x.dtype)
         seeds = self._draw_seeds() if training else None
 
-        def layer(x, weights, seeds):
+        def layer(x, weights, seeds, is_last=False):
             scores = []
             for inner, each in enumerate(weights):
                 seed = None if seeds is None else seeds[inner]
@@ -115,7 +119,8 @@ class Encoder(layers.Layer):
                     x,
                     bias,
                     seed,
-                    fused=not return_scores,
+                    not return_scores,
+                    first_only and is_last and inner + 1 == len(weights),
                 )
                 scores.append(probs)
             return x, scores if return_scores else []
@@ -137,7 +142,8 @@ class Encoder(layers.Layer):
         for index in range(self.config.num_hidden_layers):
             weights = _together(shared[self.config.group_of(index)], own[index])
             seed = None if seeds is None else seeds[index]
-            x, layer_scores = layer(x, weights, seed)
+            is_last = index + 1 == self.config.num_hidden_layers
+            x, layer_scores = layer(x, weights, seed, is_last)
             outputs.append(x)
             scores += layer_scores
         return outputs, scores
@@ -232,10 +238,10 @@ def _rematerialized(layer):
     function finds around it. The seeds have none and may stay outside.
     """
 
-    def call(x, weights, seeds):
+    def call(x, weights, seeds, is_last=False):
         def flat_layer(x, *tensors):
             again = tree.pack_sequence_as(weights, tensors)
-            return layer(x, again, seeds)[0]
+            return layer(x, again, seeds, is_last)[0]
 
         return keras.remat(flat_layer)(x, *tree.flatten(weights)), []
 

@@ -31,6 +31,11 @@ class HeadedModel(AlbertModel):
         self.backbone = backbone
         self.config = backbone.config
 
+    def pooled(self, inputs, training):
+        """The pooled output [B, H], where a head reads nothing else."""
+        outputs = self.backbone(inputs, training=training, pooled_only=True)
+        return outputs["pooled_output"]
+
     def _dense(self, units: int, name: str, **kwargs) -> layers.Dense:
         return layers.Dense(
             units,

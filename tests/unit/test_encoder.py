@@ -228,6 +228,70 @@ def test_attention_scores(loop):
     )
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_pooled_only(architecture, form):
+    """The last layer at [CLS] alone gives what all of it gives."""
+    loop, remat = form
+    backbone = randomize(
+        AlbertBackbone(
+            CONFIG.replace(**ARCHITECTURES[architecture]),
+            loop=loop,
+            remat=remat,
+        )
+    )
+    if architecture == "none" and form == FORMS[0]:
+        backbone.quantize("int8")
+    whole = backbone(inputs())
+    only = backbone(inputs(), pooled_only=True)
+    assert list(only) == ["pooled_output"]
+    np.testing.assert_allclose(
+        numpy(only["pooled_output"]), numpy(whole["pooled_output"]), atol=2e-6
+    )
+
+
+def test_pooled_only_computes_one_position(monkeypatch):
+    lengths = []
+
+    def feed_forward_half(config, weights, x, seeds=None):
+        lengths.append(x.shape[1])
+        return x
+
+    monkeypatch.setattr(
+        keras_albert.modeling.block, "feed_forward_half", feed_forward_half
+    )
+    config = CONFIG.replace(inner_group_num=2)
+    AlbertBackbone(config)(inputs(), pooled_only=True)
+    assert lengths == [LENGTH] * (2 * config.num_hidden_layers - 1) + [1]
+
+
+def test_pooled_only_gradients():
+    """Of every weight, of what stands on the pooled output."""
+
+    class Pooled(AlbertBackbone):
+        def call(self, inputs, training=None):
+            outputs = super().call(
+                inputs, training=training, pooled_only=self.only
+            )
+            return {"pooled_output": outputs["pooled_output"]}
+
+    config = CONFIG.replace(num_hidden_layers=2, inner_group_num=2)
+    found = []
+    for Pooled.only in (False, True):
+        keras.utils.set_random_seed(11)
+        model = randomize(Pooled(config))
+        y = {"pooled_output": np.ones((BATCH, 26), "float32")}
+        found.append(gradients(model, inputs(), y))
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    assert np.mean([np.abs(each).max() > 1e-5 for each in found[1]]) > 0.9
+
+
+def test_pooled_only_needs_a_pooler():
+    with pytest.raises(AlbertError, match="pooler=True"):
+        AlbertBackbone(CONFIG, pooler=False)(inputs(), pooled_only=True)
+
+
 def test_attention_by_hand():
     """One head, two tokens, identity projections: softmax(x x^T / sqrt(2))."""
     identity = ops.eye(2)
