@@ -26,6 +26,18 @@ def batch_dataset(
     ).prefetch(2)
 
 
+def without_tuning(dataset):
+    """The dataset without tf.data's tuner.
+
+    Its thread sleeps between looks, each time twice as long, up to a minute;
+    an iterator that is given up before its end, as `fit` does, waits for it to
+    wake: up to as long again as the pass took.
+    """
+    options = import_tensorflow().data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
 def import_tensorflow() -> ModuleType:
     """TensorFlow, which the package does not import on its own account.
 

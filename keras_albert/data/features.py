@@ -19,7 +19,11 @@ from keras_albert.config import (
     check_positive,
     check_seed,
 )
-from keras_albert.data.batching import batch_dataset, import_tensorflow
+from keras_albert.data.batching import (
+    batch_dataset,
+    import_tensorflow,
+    without_tuning,
+)
 from keras_albert.text.rows import Row
 
 MOST_LENGTHS = 6  # more save little padding, and each is compiled
@@ -318,4 +322,4 @@ def _dataset(
         tf.nest.map_structure(lambda value, name=name: spec(name, value), part)
         for name, part in zip(("x", "y", "weight"), example, strict=True)
     )
-    return batch_dataset(batches, signature, count)
+    return without_tuning(batch_dataset(batches, signature, count))

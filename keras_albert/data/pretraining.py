@@ -17,6 +17,7 @@ W = S - 2.
 
 import functools
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -27,7 +28,11 @@ from keras_albert.config import (
     check_positive,
     check_seed,
 )
-from keras_albert.data.batching import batch_dataset, import_tensorflow
+from keras_albert.data.batching import (
+    batch_dataset,
+    import_tensorflow,
+    without_tuning,
+)
 from keras_albert.data.corpus import Corpus
 from keras_albert.data.packing import Packing
 from keras_albert.data.plan import example_keys, example_spans, plan_epoch
@@ -338,12 +343,8 @@ def _examples_dataset(
         tf.TensorSpec((count_examples,), tf.uint64),
         tf.TensorSpec((batch_size,), tf.int32),
     )
-    return (
+    return without_tuning(
         batch_dataset(batches, signature, count)
-        .map(
-            mask,
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
+        .map(mask, num_parallel_calls=os.cpu_count(), deterministic=True)
         .prefetch(2)
     )

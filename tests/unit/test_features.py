@@ -138,7 +138,10 @@ def test_a_dataset_begins_at_any_step():
     features = features_of(lengths, target=np.arange(7, dtype="int32"))
     static = choose_lengths(features.lengths, 30, most=2)
     settings = {"batch_size": 2, "seed": 3, "epochs": 3}
-    whole = list(training_dataset(features, static, **settings))
+    dataset = training_dataset(features, static, **settings)
+    # Its thread would be waited for, see `without_tuning`.
+    assert dataset.options().autotune.enabled is False
+    whole = list(dataset)
     assert len(whole) == 12
     seen = np.concatenate([y[w > 0] for _, y, w in whole])
     assert np.sort(seen).tolist() == sorted([*range(7)] * 3)

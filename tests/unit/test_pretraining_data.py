@@ -336,6 +336,7 @@ def test_pretraining_dataset(shards):
     assert x["masked_positions"].shape == y["mlm"].shape == (5, 7)
     assert y["sop"].shape == weight["sop"].shape == (5,)
     assert dataset.cardinality() == 11
+    assert dataset.options().autotune.enabled is False
     batches = listed(dataset)
     assert len(batches) == 11
     later = pretraining_dataset(
@@ -412,6 +413,7 @@ def test_validation_has_every_row_once(shards, config):
     dataset = validation_dataset(shards, config, batch_size=64)
     batches = listed(dataset)
     assert len(batches) == dataset.cardinality() == -(-count // 64)
+    assert dataset.options().autotune.enabled is False
     assert {x["token_ids"].shape for x, _, _ in batches} == {(64, 97)}
     predicting = sum((w["mlm"].sum(1) > 0).sum() for _, _, w in batches)
     assert predicting == count
@@ -438,6 +440,7 @@ def test_phases_follow_one_another(shards, config):
     arguments = {"batch_size": 3, "seed": 5}
     dataset = phased_dataset(shards, phases, **arguments)
     assert dataset.cardinality() == 7
+    assert dataset.options().autotune.enabled is False
     batches = listed(dataset)
     assert [x["token_ids"].shape[1] for x, _, _ in batches] == [61] * 4 + [
         97
