@@ -77,6 +77,22 @@ def random_predictor(tokenizer, kind, reading=READING):
     )
 
 
+def inputs_of(kind, texts):
+    """Of `serving_default`: each text, and the one after it."""
+    others = texts[1:] + texts[:1]
+    if "answer" in kind:
+        return {"question": others, "context": texts}
+    inputs = {"text": texts}
+    if kind in ("pairs", "regression"):
+        inputs["pair"] = others
+    if "choice" in kind:
+        inputs["choices"] = [[other, "two hens"] for other in others]
+    if "question" in kind:
+        blanks = ["who?", "_ is _"] * len(texts)
+        inputs["question"] = blanks[: len(texts)]
+    return inputs
+
+
 def texts_of(inputs):
     """Bytes as the texts that the package makes of them."""
     return {

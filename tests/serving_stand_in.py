@@ -78,12 +78,12 @@ class Version:
     """A SavedModel in a session."""
 
     def __init__(self, folder: Path, warm_up: bool):
-        self.session = tf.compat.v1.Session(
-            graph=tf.Graph(),
-            config=tf.compat.v1.ConfigProto(
-                inter_op_parallelism_threads=1, intra_op_parallelism_threads=1
-            ),
+        config = tf.compat.v1.ConfigProto(
+            inter_op_parallelism_threads=1, intra_op_parallelism_threads=1
         )
+        # It takes longer, for each signature, than all requests of a test.
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        self.session = tf.compat.v1.Session(graph=tf.Graph(), config=config)
         with self.session.graph.as_default():
             loaded = tf.compat.v1.saved_model.load(
                 self.session, ["serve"], str(folder)

@@ -19,6 +19,9 @@ LOGITS = "logits"  # the output of a model that has one
 
 Run = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 """token ids int32 [B, S], or [B, C, S] of choices, -> the outputs by name"""
+Ask = Callable[[str, Mapping[str, list]], dict[str, list]]
+"""the name of a signature and, by the names of its inputs, texts [B] (choices
+[B, C]) -> by the names of its outputs, values of each row"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,11 +29,19 @@ class Exported:
     """What a Predictor needs of a model."""
 
     run: Run
+    signatures: frozenset[str] = frozenset()
+    """the names of those that `ask` takes; none where texts are not taken"""
+    ask: Ask | None = None
 
     def predict_on_batch(self, x: Mapping[str, np.ndarray]):
         """The outputs for a batch; padding is found in the ids."""
         outputs = self.run(x["token_ids"])
         return outputs[LOGITS] if outputs.keys() == {LOGITS} else {**outputs}
+
+
+def predictions(answers: Sequence[Mapping]) -> list:
+    """Of what `Predictor.decode` gives."""
+    return [row["prediction"] for row in answers]
 
 
 def share_of_equal(predictions: Sequence, others: Sequence) -> float:
@@ -81,11 +92,10 @@ def load_exported(folder: str | Path, threads: int = 1) -> Predictor:
             "of a SavedModel, the folder of a version."
         )
     (name,) = found
-    run = _by_rows(_RUNNERS[name](folder / name, threads))
+    exported = _RUNNERS[name](folder / name, threads)
+    exported = dataclasses.replace(exported, run=_by_rows(exported.run))
     return Predictor.of(
-        ModelFolder(
-            Exported(run), Tokenizer(aside), read_json(aside / TASK_FILE)
-        )
+        ModelFolder(exported, Tokenizer(aside), read_json(aside / TASK_FILE))
     )
 
 
@@ -102,7 +112,7 @@ def _by_rows(run: Run) -> Run:
     return run_rows
 
 
-def _run_saved_model(path: Path, threads: int) -> Run:
+def _load_saved_model(path: Path, threads: int) -> Exported:
     try:
         import tensorflow as tf
         import tensorflow_text  # noqa: F401, its operations
@@ -119,18 +129,33 @@ def _run_saved_model(path: Path, threads: int) -> Run:
             f"{path.parent}: damaged, or not a SavedModel ({reason}). Export "
             "it again."
         ) from None
-    signature = loaded.signatures["token_ids"]
+
+    def outputs(signature: str, **inputs) -> dict[str, np.ndarray]:
+        found = loaded.signatures[signature](**inputs)
+        return {name: value.numpy() for name, value in found.items()}
 
     def run(token_ids: np.ndarray) -> dict[str, np.ndarray]:
-        outputs = signature(token_ids=tf.constant(token_ids, "int32"))
-        return {name: value.numpy() for name, value in outputs.items()}
+        return outputs("token_ids", token_ids=tf.constant(token_ids, "int32"))
 
-    run.loaded = loaded  # else its variables would be collected
-    return run
+    def ask(signature: str, inputs: Mapping[str, list]) -> dict[str, list]:
+        texts = {name: tf.constant(value) for name, value in inputs.items()}
+        return {
+            name: [_as_text(row) for row in value.tolist()]
+            for name, value in outputs(signature, **texts).items()
+        }
+
+    return Exported(run, frozenset(loaded.signatures), ask)
+
+
+def _as_text(value):
+    """Bytes, also in lists, as text; what is no bytes as it is."""
+    if isinstance(value, list):
+        return [*map(_as_text, value)]
+    return value.decode() if isinstance(value, bytes) else value
 
 
 _RUNNERS = {
-    LITERT_FILE: run_litert,
-    ONNX_FILE: run_onnx,
-    SAVED_MODEL_FILE: _run_saved_model,
+    LITERT_FILE: lambda path, threads: Exported(run_litert(path, threads)),
+    ONNX_FILE: lambda path, threads: Exported(run_onnx(path, threads)),
+    SAVED_MODEL_FILE: _load_saved_model,
 }

@@ -12,9 +12,12 @@ from keras_albert.export.artefacts import (
     export_settings,
     files_of,
     load_exported,
+    predictions,
     share_of_equal,
 )
+from keras_albert.export.texts import check_texts, compare_texts, text_lines
 from keras_albert.training.distribution import leave_gpu_to_backend
+from keras_albert.training.finetune import print_skipped
 from keras_albert.training.folders import Predictor
 
 # How far outputs may be from the model's, by what the weights are stored in:
@@ -43,18 +46,23 @@ def check(run: CheckRun) -> dict:
             f"{run.export} was not made from {run.model}: their tasks, labels "
             "or lengths differ. Name the model that was exported."
         )
-    # Of SQuAD's JSON a part is the whole.
-    table = next(predictor.parts(run.data, False, run.rows)).first(run.rows)
+    for table in predictor.parts(run.data, run.skip_bad, run.rows):
+        print_skipped(table)
+        if len(table):  # the first one where rows can be read
+            break
+    table = table.first(run.rows)  # of SQuAD's JSON a part is the whole
     features = predictor.features(table)
     outputs = [each.outputs(features) for each in (predictor, exported)]
     answers = [
-        [row["prediction"] for row in each.decode(found, features)]
+        each.decode(found, features)
         for each, found in zip((predictor, exported), outputs, strict=True)
     ]
+    texts = compare_texts(exported, table, answers[1])
     report = {
         **export_settings(run.export),
         "rows": len(table),
-        "same_predictions": share_of_equal(*answers),
+        "same_predictions": share_of_equal(*map(predictions, answers)),
+        "same_as_texts": texts,
         "largest_difference": _largest_difference(*outputs),
         "megabytes": {
             file.name: file.stat().st_size / 1e6
@@ -76,6 +84,7 @@ def check(run: CheckRun) -> dict:
             f"that {run.model} is the model that was exported, and export it "
             "again."
         )
+    check_texts(texts, run.export)
     return report
 
 
@@ -151,6 +160,7 @@ def _lines(report: dict) -> list[str]:
         f"{report['rows']:,} rows: {report['same_predictions']:.2%} of the "
         "predictions are the model's, outputs differ by at most "
         f"{report['largest_difference']:.2g}",
+        *text_lines(report["same_as_texts"]),
         *(
             f"{line['batch']} x {line['length']} tokens: p50 "
             f"{line['p50_ms']:.1f} ms, p99 {line['p99_ms']:.1f} ms "

@@ -15,6 +15,7 @@ from keras_albert.config import (
     LARGEST_FALL,
     TASK_FILE,
     AlbertError,
+    CheckRun,
     ExportRun,
 )
 from keras_albert.data.features import Features
@@ -24,10 +25,12 @@ from keras_albert.export.artefacts import (
     EXPORT_FILE,
     files_of,
     load_exported,
+    predictions,
     share_of_equal,
 )
 from keras_albert.export.litert import LITERT_FILE, write_litert
 from keras_albert.export.onnx import ONNX_FILE, write_onnx
+from keras_albert.export.texts import check_texts, compare_texts, text_lines
 from keras_albert.export.warm_up import write_warm_up
 from keras_albert.storage import (
     check_free,
@@ -45,6 +48,7 @@ from keras_albert.training.distribution import (
     leave_gpu_to_backend,
     traces_for_tensorflow,
 )
+from keras_albert.training.finetune import print_skipped
 from keras_albert.training.folders import Predictor
 
 
@@ -64,11 +68,13 @@ def export(run: ExportRun) -> None:
     predictor = Predictor.load(run.model)
     features = None
     if run.data is not None:  # before the work
-        features = predictor.features(_labelled(predictor, run.data))
+        table = _labelled(predictor, run)
+        print_skipped(table)
+        features = predictor.features(table)
     with written_whole(target) as unfinished:
         _write(predictor, run, unfinished)
         if features is not None:
-            _compare(predictor, features, run, unfinished)
+            _compare(predictor, table, features, run, unfinished)
     size = sum(file.stat().st_size for file in files_of(target))
     print(f"{run.format}, {run.weights}, {size / 1e6:.1f} MB -> {target}")
 
@@ -161,34 +167,42 @@ def _write_saved_model(
     return aside
 
 
-def _labelled(predictor: Predictor, path: Path) -> Table:
+def _labelled(predictor: Predictor, run: ExportRun) -> Table:
     """A table, or what is held out of a benchmark's folder."""
+    path, skip_bad = run.data, run.skip_bad
     if path.is_dir() and predictor.task in BENCHMARKS:
-        return read_split(predictor.task, path, "dev", any_size=True)
-    return predictor.read(path, labelled=True)
+        return read_split(
+            predictor.task, path, "dev", skip_bad=skip_bad, any_size=True
+        )
+    return predictor.read(path, labelled=True, skip_bad=skip_bad)
 
 
 def _compare(
-    predictor: Predictor, features: Features, run: ExportRun, folder: Path
+    predictor: Predictor,
+    table: Table,
+    features: Features,
+    run: ExportRun,
+    folder: Path,
 ) -> None:
-    """AlbertError where the export is worse than the model by a point."""
+    """AlbertError where it is worse by a point, or reads texts otherwise."""
     exported = load_exported(folder)
     task = ALL_TASKS[predictor.task]
-    scores, predictions = [], []
+    scores, answers = [], []
     for each in (predictor, exported):
         outputs = each.outputs(features)
         measured = task.measure(outputs, features, each.labels)
         scores.append(measured.values[task.best])
-        predictions.append(
-            [row["prediction"] for row in each.decode(outputs, features)]
-        )
-    same = share_of_equal(*predictions)
+        answers.append(each.decode(outputs, features))
+    same = share_of_equal(*map(predictions, answers))
     before, after = scores
     print(
         f"{run.data}: {task.best} {before:.4f} as a model, {after:.4f} as "
         f"{run.format} {run.weights}; {same:.2%} of {features.count:,} "
         "predictions are the same"
     )
+    texts = compare_texts(exported, table.first(CheckRun.rows), answers[1])
+    for line in text_lines(texts):
+        print(line)
     # Of questions F1 and exact match are percentages.
     point = LARGEST_FALL * (100 if predictor.reading else 1)
     if before - after > point and not run.force:
@@ -198,3 +212,5 @@ def _compare(
             f"than {point:g} is refused. Export it in more bits, or give "
             "--force."
         )
+    if not run.force:
+        check_texts(texts, run.output)

@@ -33,7 +33,7 @@ def write_litert(predictor: Predictor, path: Path, weights: str) -> None:
     from keras_albert.export.serving import serving_module
 
     check_not_quantized(predictor.model)
-    module, signatures = serving_module(predictor)
+    module, signatures = serving_module(predictor, only={"token_ids"})
     function = signatures["token_ids"]
     with tempfile.TemporaryDirectory() as folder:
         # Only a SavedModel's signature keeps the names of its outputs.

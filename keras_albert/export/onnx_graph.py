@@ -5,6 +5,7 @@ Letters: K inputs of a kernel, N its outputs, V rows of a table, E its columns.
 Import this module only to export or to test: it imports onnx.
 """
 
+import hashlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -12,8 +13,12 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from keras_albert.config import AlbertError
+
 OPSET = 17  # has LayerNormalization; of ONNX Runtime 1.12 and later
 IR_VERSION = 8  # the file format of that time
+# A protobuf message has less than 2 GB; 2 MB are for the nodes.
+MOST_BYTES = 2**31 - 2**21
 INT8_LIMIT = 127
 # 255 * (127 + 1): what a sum of two products reaches, and 16 bits just hold.
 PAIR_LIMIT = 127
@@ -41,18 +46,29 @@ class Graph:
         self.int8 = int8
         self._nodes: list[onnx.NodeProto] = []
         self._constants: dict[tuple, onnx.TensorProto] = {}
-        self._count = 0
+        self._bytes, self._count = 0, 0
 
     def constant(self, value, dtype=None) -> str:
         """An array or a number, int64 or float32 where nothing else is said.
 
         Equal ones are one.
+
+        Raises:
+            AlbertError: all of them are more than a file can hold.
         """
         value = np.array(value, dtype)
         if value.dtype == np.float64:
             value = value.astype("float32")
-        key = (value.dtype.str, value.shape, value.tobytes())
+        digest = hashlib.sha256(value.tobytes()).digest()
+        key = (value.dtype.str, value.shape, digest)
         if key not in self._constants:
+            self._bytes += value.nbytes
+            if self._bytes > MOST_BYTES:
+                raise AlbertError(
+                    f"an ONNX file holds {MOST_BYTES / 1e9:.2f} GB of weights "
+                    "(protobuf's limit); this model has more. Export it with "
+                    "--weights int8, or with --format saved_model."
+                )
             name = f"constant_{len(self._constants)}"
             self._constants[key] = onnx.numpy_helper.from_array(value, name)
         return self._constants[key].name

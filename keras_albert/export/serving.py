@@ -13,7 +13,7 @@ Import this module only to export or to test: it imports TensorFlow.
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import keras
 import tensorflow as tf
@@ -44,7 +44,9 @@ Outputs = dict[str, tf.Tensor]
 
 
 def serving_module(
-    predictor: Predictor, weights: str = "float32"
+    predictor: Predictor,
+    weights: str = "float32",
+    only: Collection[str] | None = None,
 ) -> tuple[tf.Module, Signatures]:
     """What `tf.saved_model.save` takes: a module and its signatures.
 
@@ -76,6 +78,7 @@ def serving_module(
         predictor: of a model on Keras's TensorFlow backend.
         weights: how they are stored: "float32", or "bfloat16" or "float16",
             cast when the model is called. It computes in float32 always.
+        only: names of signatures; all of them when not given.
 
     Raises:
         AlbertError: another kind of weights; 16 bits of a model that is
@@ -116,7 +119,9 @@ def serving_module(
                 functions["classify"] = graph.of_examples(decode)
     functions["serving_default"] = serve
     return module, {
-        name: _traced(function) for name, function in functions.items()
+        name: _traced(function)
+        for name, function in functions.items()
+        if only is None or name in only
     }
 
 

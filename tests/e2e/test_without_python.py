@@ -32,6 +32,7 @@ from served_models import (  # noqa: E402
     close,
     embeddings_of,
     ids_of,
+    inputs_of,
     operations,
     outputs_of,
     random_predictor,
@@ -163,22 +164,6 @@ def as_text(values):
     if isinstance(values, list):
         return [as_text(value) for value in values]
     return decode(values) if isinstance(values, bytes) else values
-
-
-def inputs_of(kind, texts):
-    """Of `serving_default`: each text, and the one after it."""
-    others = texts[1:] + texts[:1]
-    if "answer" in kind:
-        return {"question": others, "context": texts}
-    inputs = {"text": texts}
-    if kind in ("pairs", "regression"):
-        inputs["pair"] = others
-    if "choice" in kind:
-        inputs["choices"] = [[other, "two hens"] for other in others]
-    if "question" in kind:
-        blanks = ["who?", "_ is _"] * len(texts)
-        inputs["question"] = blanks[: len(texts)]
-    return inputs
 
 
 def questions_and_answers(predictor, kind):

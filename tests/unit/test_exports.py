@@ -1,25 +1,31 @@
 """Artefacts for servers and devices: the model's answers, from their files."""
 
+import functools
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
+from served_models import SIGNATURES, inputs_of, random_predictor
 from small import TEXT_CONFIG, randomize
 
 from keras_albert.cli import main
 from keras_albert.config import (
     EXPORT_WEIGHTS,
     AlbertError,
+    CheckRun,
     ExportRun,
     TableColumns,
 )
+from keras_albert.data.tables import Table
 from keras_albert.export import checking, exporting
-from keras_albert.export.artefacts import load_exported
+from keras_albert.export import texts as of_texts
+from keras_albert.export.artefacts import Exported, load_exported
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.folders import ModelFolder, Predictor
@@ -37,6 +43,9 @@ CASES = [
 ]
 if keras.backend.backend() != "tensorflow":  # in a worker: one of each
     CASES = [(name, all[-1]) for name, all in EXPORT_WEIGHTS.items()]
+# Of KINDS those that differ in their outputs, but for the classes of CASES.
+CHECKED = ["regression", "multilabel", "question and choice", "tokens"]
+CHECKED += ["answer", "answer or none"]
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +74,12 @@ def folder(tmp_path_factory, tiny_vocab):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def few_calls(monkeypatch):
+    """No test is about the latencies that `check` measures."""
+    monkeypatch.setattr(checking, "MOST_CALLS", 2)
+
+
 def run(folder, output, *options):
     main(
         ["export", "--model", str(folder / "model"), "--output", str(output)]
@@ -82,6 +97,8 @@ def test_every_format(folder, tmp_path, capsys, kind, weights):
         *["--format", kind, "--weights", weights, "--data", rows, "--force"],
     )
     said = capsys.readouterr().out
+    texts = "as texts, serving_default: 100.00% of the rows"
+    assert (texts in said) == (kind == "saved_model")
     (same,) = re.findall(r"; ([\d.]+)% of 24 predictions are the same", said)
     assert float(same) == 100 or (weights == "int8" and float(same) > 90)
     made = tmp_path / "out" / ("1" if kind == "saved_model" else "")
@@ -93,7 +110,160 @@ def test_every_format(folder, tmp_path, capsys, kind, weights):
     main(["check", str(made), str(folder / "model"), rows])
     said = capsys.readouterr().out
     assert f"{kind}, {weights}, " in said
+    texts = "as texts, serving_default: 100.00% of the rows"
+    assert (texts in said) == (kind == "saved_model")
     assert "8 x 32 tokens" in said and "128 tokens" not in said
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="in a worker: see above"
+)
+@pytest.mark.parametrize("kind", CHECKED)
+def test_every_kind(tmp_path, tiny_vocab, kind, monkeypatch):
+    """`check` of what each task's model became, ids and texts."""
+    serving = pytest.importorskip("keras_albert.export.serving")
+    # No time for signatures that are not asked.
+    compared = {"serving_default", "pair"}
+    only = functools.partial(
+        serving.serving_module, only={"token_ids", *compared}
+    )
+    monkeypatch.setattr(serving, "serving_module", only)
+    predictor = random_predictor(Tokenizer(tiny_vocab), kind)
+    model, table = tmp_path / "model", tmp_path / "rows.jsonl"
+    model.mkdir()
+    ModelFolder(
+        predictor.model, predictor.tokenizer, predictor.settings()
+    ).save(model)
+    texts = [row["text"] for row in ROWS[:3]] + ["É\u0301 ４２, 😀 " * 9]
+    inputs = inputs_of(kind, texts)
+    rows = [
+        dict(zip(inputs, values, strict=True))
+        for values in zip(*inputs.values(), strict=True)
+    ]
+    table.write_text("\n".join(map(json.dumps, rows)))
+    for name in ("saved_model", "litert"):
+        exporting.export(ExportRun(model, tmp_path / name, name))
+        made = tmp_path / name / ("1" if name == "saved_model" else "")
+        report = checking.check(CheckRun(made, model, table))
+        assert report["rows"] == 4 and report["same_predictions"] == 1
+        assert report["largest_difference"] < 1e-4
+        asked = SIGNATURES[kind] & compared if name == "saved_model" else ()
+        assert report["same_as_texts"] == dict.fromkeys(asked, 1.0)
+
+
+def answering(**outputs):
+    """A SavedModel of labels that answers three texts so."""
+
+    def ask(signature, inputs):
+        assert signature == "serving_default"
+        assert inputs == {"text": ["a", "b\ufffd", "c"]}
+        return outputs
+
+    model = Exported(None, frozenset({"serving_default", "token_ids"}), ask)
+    return SimpleNamespace(
+        model=model, task="classification", columns=TableColumns()
+    )
+
+
+@pytest.mark.any_backend
+def test_texts_that_are_answered_otherwise():
+    """Another label, or another score, is another answer."""
+    texts = ["a", "b\ufffd", "c\ud800"]  # of half a character nothing is left
+    table = Table(Path("t"), {"text": texts}, [{}] * 3, [1, 2, 3])
+    answers = [
+        {"prediction": "yes", "score": 0.75},
+        {"prediction": "no", "score": 0.625},
+        {"prediction": "yes", "score": 0.9},
+        {"prediction": "beyond", "score": 0.9},
+    ]
+    for labels, scores, same in [
+        (["yes", "no", "yes"], [0.75, 0.62501, 0.9], 3),
+        (["yes", "yes", "yes"], [0.75, 0.625, 0.9], 2),
+        (["yes", "no", "no"], [0.76, 0.625, np.nan], 1),
+    ]:
+        exported = answering(label=labels, score=scores)
+        shares = of_texts.compare_texts(exported, table, answers)
+        assert shares == {"serving_default": same / 3}
+        if same == 3:
+            of_texts.check_texts(shares, Path("served"))
+        else:
+            with pytest.raises(AlbertError, match=r"served: .* of the rows"):
+                of_texts.check_texts(shares, Path("served"))
+
+
+@pytest.mark.any_backend
+def test_answers_of_every_kind_can_differ():
+    """What `test_every_kind` finds to be the same is looked at."""
+    context = {"context": "a fox, a hen, a fox"}
+    words = {"text": "a b"}
+    for outputs, given, answer in [
+        (
+            {"answer": "a fox", "start": 14, "end": 19, "score": 0.5},
+            context,
+            {"prediction": "a fox", "score": 0.5, "start": 0, "end": 5},
+        ),
+        (
+            {"answer": "", "start": -1, "end": -1, "score": 0.5},
+            context,
+            {"prediction": "", "score": 0.5, "start": None, "end": None},
+        ),
+        (
+            {"words": ["a", "b", ""], "labels": ["X", "Y", ""]},
+            words,
+            {"prediction": ["X", "Y"]},
+        ),
+        (
+            {"choice": 1, "probabilities": [0.25, 0.75]},
+            {},
+            {"prediction": 1, "score": 0.75},
+        ),
+        (
+            {
+                "labels": ["a", "b"],
+                "chosen": [False, True],
+                "probabilities": [0.25, 0.75],
+            },
+            {},
+            {"prediction": ["b"], "score": {"a": 0.25, "b": 0.75}},
+        ),
+        ({"score": 2.5}, {}, {"prediction": 2.5}),
+    ]:
+        expected = of_texts._expected(answer)
+        assert of_texts._alike(of_texts._found(outputs, given), expected)
+        for name, value in outputs.items():
+            if name in ("words", "end") or (name == "labels" and given == {}):
+                continue
+            others = {
+                "answer": "a hen",
+                "start": 7,
+                "labels": ["X", "X", ""],
+                "choice": 0,
+                "chosen": [True, True],
+            }
+            other = others[name] if name in others else np.add(value, 0.01)
+            changed = of_texts._found({**outputs, name: other}, given)
+            assert not of_texts._alike(changed, expected), name
+
+
+@pytest.mark.any_backend
+def test_words_with_spaces_are_not_asked():
+    """No text says that "New York" is one word."""
+
+    def ask(signature, inputs):
+        assert inputs == {"text": ["a b"]}
+        return {"words": [["a", "b"]], "labels": [["X", "Y"]]}
+
+    model = Exported(None, frozenset({"serving_default"}), ask)
+    exported = SimpleNamespace(
+        model=model, task="tokens", columns=TableColumns()
+    )
+    for lists, shares in [
+        ([["New York"], ["a", "b"]], {"serving_default": 1}),
+        ([["New York"]] * 2, {}),
+    ]:
+        table = Table(Path("t"), {"text": lists}, [{}] * 2, [1, 2])
+        answers = [{"prediction": ["Z"]}, {"prediction": ["X", "Y"]}]
+        assert of_texts.compare_texts(exported, table, answers) == shares
 
 
 def test_device(folder, tmp_path):
@@ -208,6 +378,31 @@ def test_a_full_disk(folder, tmp_path, monkeypatch, capsys):
     assert stop.value.code == 2
     assert "(No space left). Make room" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.any_backend
+def test_bad_rows(folder, tmp_path, capsys):
+    """Refused with a remedy that these commands have."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(
+        "\n".join(["{", *map(json.dumps, ROWS[:3]), '{"text": "a"}'])
+    )
+    options = ["--format=onnx", "--data", str(rows), "--force"]
+    with pytest.raises(SystemExit) as stop:
+        run(folder, tmp_path / "out", *options)
+    assert stop.value.code == 2
+    assert "rows.jsonl:1: " in (error := capsys.readouterr().err)
+    assert "--skip-bad" in error
+    run(folder, tmp_path / "out", *options, "--skip-bad")
+    said = capsys.readouterr().out
+    assert "2 bad rows are left out" in said and " of 3 predictions" in said
+    check = ["check", str(tmp_path / "out"), str(folder / "model"), str(rows)]
+    with pytest.raises(SystemExit):
+        main([*check, "--rows=1"])
+    assert "--skip-bad" in capsys.readouterr().err
+    main([*check, "--rows=1", "--skip-bad"])  # the first part has none
+    said = capsys.readouterr().out
+    assert "1 rows: 100.00%" in said
 
 
 @pytest.mark.any_backend

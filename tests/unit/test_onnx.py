@@ -18,6 +18,7 @@ pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
 from keras_albert.config import CLS_ID, PAD_ID, SEP_ID, AlbertError  # noqa: E402
+from keras_albert.export import onnx_graph  # noqa: E402
 from keras_albert.export.artefacts import _by_rows  # noqa: E402
 from keras_albert.export.onnx import run_onnx, write_onnx  # noqa: E402
 from keras_albert.export.onnx_graph import (  # noqa: E402
@@ -214,6 +215,19 @@ def test_what_cannot_be_written(tmp_path):
     model.quantize("int8")
     with pytest.raises(AlbertError, match="is quantized"):
         onnx_model(model, False, False)
+
+
+def test_what_no_file_can_hold(monkeypatch):
+    """Equal constants count once; a message before anything is written."""
+    model = model_of("label", num_hidden_layers=1)
+    needed = 4 * model.count_params()
+    monkeypatch.setattr(onnx_graph, "MOST_BYTES", needed + 1000)
+    onnx_model(model, True, False)
+    onnx_model(model, True, True)
+    monkeypatch.setattr(onnx_graph, "MOST_BYTES", needed - 1)
+    with pytest.raises(AlbertError, match=r"GB of weights .*--weights int8"):
+        onnx_model(model, True, False)
+    onnx_model(model, True, True)
 
 
 def test_rows_that_are_too_long(tmp_path):

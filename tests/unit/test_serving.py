@@ -71,6 +71,18 @@ NAMED = " ".join(f"ÉLODIE {number}" for number in range(30))
 SOME = ["The fox sold £9 of tea in 1950.", "", NAMED, "e\u0301 😀Σ"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_optimizer():
+    """Graphs as they are: rewriting each takes longer than its few calls."""
+    tf.config.optimizer.set_experimental_options(
+        {"disable_meta_optimizer": True}
+    )
+    yield
+    tf.config.optimizer.set_experimental_options(
+        {"disable_meta_optimizer": False}
+    )
+
+
 @pytest.fixture(scope="module")
 def tokenizer(tiny_vocab):
     return Tokenizer(tiny_vocab)
@@ -273,7 +285,8 @@ def test_threshold(served, tokenizer):
     assert against[2] == NO_CANDIDATE
     limit = float(against[:2].mean())
     other = predictor.with_threshold(limit)
-    found = ask((other, *serving_module(other)), **inputs)
+    graph = serving_module(other, only={"serving_default"})
+    found = ask((other, *graph), **inputs)
     _, decoded = expected(other, **inputs)
     assert [bool(answer) for answer in found["answer"]] == [
         *(against[:2] < limit),
@@ -447,7 +460,12 @@ def test_warm_up(served, tmp_path, kind):
     records = tf.data.TFRecordDataset(str(tmp_path / ASIDE / WARM_UP_FILE))
     logs = [*map(api.PredictionLog.FromString, records.as_numpy_iterator())]
     seen = {name: [] for name in signatures}
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with (
+        tf.Graph().as_default(),
+        tf.compat.v1.Session(config=config) as session,
+    ):
         # As a server loads it: a session, and tensors by their names.
         loaded = tf.compat.v1.saved_model.load(
             session, ["serve"], str(tmp_path)
@@ -494,7 +512,9 @@ def test_warm_up(served, tmp_path, kind):
 def test_weights_of_16_bits(tokenizer, tmp_path, weights, digits):
     """Half the bytes; the outputs are those of the rounded weights."""
     predictor = random_predictor(tokenizer, "classification")
-    module, signatures = serving_module(predictor, weights)
+    module, signatures = serving_module(
+        predictor, weights, only={"serving_default"}
+    )
     tf.saved_model.save(module, tmp_path, signatures)
     stored = sum(f.stat().st_size for f in tmp_path.rglob("*.data-*"))
     parameters = predictor.model.count_params()
