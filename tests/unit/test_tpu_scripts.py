@@ -1,0 +1,737 @@
+"""The scripts of tpu/, against a `gcloud` that records what it is asked."""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.any_backend
+
+TPU = Path(__file__).parents[2] / "tpu"
+SCRIPTS = ["create", "run", "watch", "babysit", "delete"]
+PLACE = ["--zone=us-west4-a", "--project=my-project"]
+DATA = "gs://my-bucket/shards"
+VALIDATION = "gs://my-bucket/shards-held-out"
+OUTPUT = "gs://my-bucket/runs/albert-base"
+
+# Records its arguments, a line each call. `storage` works on the folder
+# $BUCKETS in place of gs://; answers of `describe` come from $STATES, a line
+# each call, the last one for ever.
+FAKE_GCLOUD = r"""
+import os, sys  # others would take longer to import than all of it
+
+arguments = sys.argv[1:]
+with open(os.environ["CALLS"], "a") as calls:
+    calls.write(repr(arguments) + "\n")
+
+def local(url):
+    return url.replace("gs://", os.environ["BUCKETS"] + "/")
+
+def fail(message):
+    sys.exit("ERROR: (gcloud) " + message)
+
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+def write(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write(text)
+
+def files_below(folder):
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            yield os.path.relpath(os.path.join(parent, name), folder)
+
+if os.environ.get("FAILING", "nothing") in " ".join(arguments):
+    fail("asked to fail")
+words = [each for each in arguments if not each.startswith("--")]
+if "describe" in words:
+    first, *rest = read(os.environ["STATES"]).splitlines()
+    if rest:
+        write(os.environ["STATES"], "\n".join(rest))
+    if first == "ABSENT":
+        fail("NOT_FOUND: Resource not found")
+    state, _, said = first.partition(" ")
+    if said:  # what the run says from now on
+        write(local("gs://my-bucket/runs/albert-base/status"), said + "\n")
+    print(state)
+elif words[:2] == ["storage", "cat"]:
+    print(read(local(words[2])).strip())
+elif words[:2] == ["storage", "cp"]:
+    source, target = words[2:]
+    text = sys.stdin.read() if source == "-" else read(source)
+    write(local(target), text)
+elif words[:2] == ["storage", "ls"]:
+    found = list(files_below(local(words[2]).removesuffix("/**")))
+    for name in found:
+        print(words[2].removesuffix("**") + name)
+    found or fail("matched no objects")
+elif words[:2] == ["storage", "rm"]:
+    path = local(words[2])
+    for name in list(files_below(path)):
+        os.remove(os.path.join(path, name))
+    if not os.path.isdir(path):
+        os.remove(path)
+elif words[:2] == ["storage", "rsync"]:
+    source, target = (local(url) for url in words[2:])
+    os.listdir(source)  # must be there
+    excluded = [each[10:] for each in arguments if each[:10] == "--exclude="]
+    for name in files_below(source):
+        if "/" in name and "--recursive" not in arguments:
+            continue
+        if excluded:
+            import re
+
+            if re.match(excluded[0], name):
+                continue
+        write(os.path.join(target, name), read(os.path.join(source, name)))
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a fake `gcloud` in front of PATH, and settings."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    program(programs / "gcloud", FAKE_GCLOUD)
+    program(programs / "git", "")
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    for name in ("CALLS", "STATES", "BUCKETS"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    (tmp_path / "states").write_text("ACTIVE")
+    settings(tmp_path)
+    return tmp_path
+
+
+def program(path, text):
+    # Nothing of the environment that it starts in: it starts at once.
+    path.write_text(f"#!{sys.executable} -IS\n{text}")
+    path.chmod(0o755)
+
+
+def settings(place, **changes):
+    """The example with some settings changed, as my.env."""
+    text = (TPU / "example.env").read_text()
+    changes = {"pause": "0", **changes}
+    lines = [f"{name}={value}" for name, value in changes.items()]
+    (place / "my.env").write_text("\n".join([text, *lines, ""]))
+
+
+def run(place, script, *options, status=0, **environment):
+    finished = subprocess.run(
+        [TPU / f"{script}.sh", *(options or [place / "my.env"])],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert finished.returncode == status, finished.stderr
+    return finished
+
+
+def calls(place):
+    file = place / "calls"
+    if not file.exists():
+        return []
+    return [eval(line) for line in file.read_text().splitlines()]
+
+
+def verbs(place):
+    """Of each call what it does, without looks at the state."""
+    names = {"storage": 1, "queued-resources": 3, "tpu-vm": 3}
+    found = []
+    for call in calls(place):
+        kind = call[0] if call[0] == "storage" else call[2]
+        found.append(call[names[kind]])
+    return [verb for verb in found if verb not in ("describe", "cat")]
+
+
+def tpu(kind, verb, *options):
+    """The arguments of a call of `gcloud compute tpus`."""
+    return [
+        *("compute", "tpus", kind, verb, "albert-base"),
+        *PLACE,
+        "--quiet",
+        *options,
+    ]
+
+
+SCOPES = "--scopes=https://www.googleapis.com/auth/cloud-platform"
+
+
+@pytest.mark.parametrize(
+    ("type_", "image"),
+    [
+        ("v6e-16", "v2-alpha-tpuv6e"),
+        ("v5p-8", "v2-alpha-tpuv5"),
+        ("v5litepod-16", "v2-alpha-tpuv5-lite"),
+        ("v4-32", "tpu-ubuntu2204-base"),
+        ("v3-8", "tpu-ubuntu2204-base"),
+    ],
+)
+def test_create_asks_for_the_image_of_the_generation(place, type_, image):
+    settings(place, type=type_)
+    run(place, "create")
+    assert calls(place) == [
+        tpu(
+            *("queued-resources", "create", "--node-id=albert-base"),
+            f"--runtime-version={image}",
+            f"--accelerator-type={type_}",
+            *(SCOPES, "--spot"),
+        )
+    ]
+
+
+def test_create_a_tpu_vm_for_tensorflow(place):
+    settings(
+        place,
+        request="direct",
+        tier="on-demand",
+        route="tf",
+        type="v3-8",
+        train="(--distribution=tpu)",
+    )
+    run(place, "create")
+    assert calls(place) == [
+        tpu(
+            *("tpu-vm", "create", "--version=tpu-vm-tf-2.19.1-pjrt"),
+            *("--accelerator-type=v3-8", SCOPES),
+        )
+    ]
+
+
+def test_an_image_of_the_users_own(place):
+    settings(place, runtime="tpu-vm-tf-2.18.0-pjrt")
+    run(place, "create")
+    assert "--runtime-version=tpu-vm-tf-2.18.0-pjrt" in calls(place)[0]
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind", "options"),
+    [("queued", "queued-resources", ["--force"]), ("direct", "tpu-vm", [])],
+)
+def test_delete(place, request_, kind, options):
+    settings(place, request=request_)
+    run(place, "delete")
+    assert calls(place) == [tpu(kind, "delete", *options)]
+
+
+def test_run_installs_and_starts_on_every_host(place):
+    settings(place, train="(--distribution data --variant 'a b')")
+    run(place, "run")
+    copy, install, status, start = calls(place)
+    archive = str(TPU.parent / "build" / "keras_albert.tar.gz")
+    assert copy == [
+        *("compute", "tpus", "tpu-vm", "scp", archive),
+        "albert-base:keras_albert.tar.gz",
+        *PLACE,
+        *("--quiet", "--worker=all"),
+    ]
+    assert install[:-1] == tpu("tpu-vm", "ssh", "--worker=all")
+    assert install[-1].startswith("--command=flock --nonblock")
+    assert install[-1].endswith("keras_albert/tpu/worker.sh install jax")
+    assert status == ["storage", "cp", "-", f"{OUTPUT}/status"]
+    assert start == tpu(
+        *("tpu-vm", "ssh", "--worker=all"),
+        f"--command=ROUTE=jax DATA={DATA} VALIDATION={VALIDATION} "
+        f"OUTPUT={OUTPUT} bash keras_albert/tpu/worker.sh start "
+        "--distribution data --variant a\\ b ",
+    )
+    status = place / "buckets/my-bucket/runs/albert-base/status"
+    assert status.read_text() == "running\n"
+
+
+def test_nothing_is_started_where_the_installation_fails(place):
+    run(place, "run", FAILING="install", status=1)
+    assert verbs(place) == ["scp", "ssh"]
+
+
+def test_watch_shows_the_state_and_the_log(place):
+    (place / "states").write_text("ACTIVE running")
+    found = run(place, "watch")
+    assert found.stdout == "slice: ACTIVE; run: running\n"
+    assert calls(place) == [
+        tpu("queued-resources", "describe", "--format=value(state.state)"),
+        ["storage", "cat", f"{OUTPUT}/status"],
+        tpu(
+            *("tpu-vm", "ssh", "--worker=0"),
+            "--command=tail -n 20 -F keras_albert.log",
+        ),
+    ]
+
+
+def test_watch_a_slice_that_is_not_there(place):
+    (place / "states").write_text("ABSENT")
+    found = run(place, "watch")
+    assert found.stdout == "slice: ABSENT; run: not started\n"
+    assert verbs(place) == []
+
+
+START = ["scp", "ssh", "cp", "ssh"]
+
+
+def babysit(place, *states, status=0, **environment):
+    """What it does where the slice has these states, one after another."""
+    (place / "states").write_text("\n".join(states))
+    return run(place, "babysit", status=status, **environment)
+
+
+def test_babysit_a_run_that_is_preempted(place):
+    found = babysit(
+        place,
+        *("ABSENT", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"),
+        *("ACTIVE", "ACTIVE", "SUSPENDING", "SUSPENDED"),
+        *("ABSENT", "ACTIVE", "ACTIVE", "ACTIVE finished"),
+    )
+    # The word "running" of the lost slice does not keep the run from starting.
+    assert verbs(place) == [
+        *("create", *START, "delete"),
+        *("create", *START, "delete"),
+    ]
+    assert "the slice was lost" in found.stdout
+    assert found.stdout.endswith("the run is finished\n")
+
+
+def test_babysit_a_tpu_vm(place):
+    settings(place, request="direct")
+    babysit(place, "READY running", "PREEMPTED", "ABSENT", "READY finished")
+    assert verbs(place) == ["delete", "create", "delete"]
+    assert tpu("tpu-vm", "describe", "--format=value(state)") in calls(place)
+
+
+def test_babysit_goes_on_watching_a_run_that_runs(place):
+    babysit(place, "ACTIVE running", "ACTIVE", "ACTIVE finished")
+    assert verbs(place) == ["delete"]
+
+
+def test_babysit_a_run_that_broke(place):
+    babysit(place, "ACTIVE stopped 1", "ACTIVE stopped 134", "ACTIVE finished")
+    assert verbs(place) == [*START, *START, "delete"]
+
+
+@pytest.mark.parametrize(
+    ("state", "done"), [("ABSENT", []), ("SUSPENDED", ["delete"])]
+)
+def test_babysit_a_run_that_was_finished_before(place, state, done):
+    status = place / "buckets/my-bucket/runs/albert-base/status"
+    status.parent.mkdir(parents=True)
+    status.write_text("finished")
+    babysit(place, state)
+    assert verbs(place) == done
+
+
+def test_babysit_does_not_repeat_a_mistake(place):
+    found = babysit(place, "ACTIVE", "ACTIVE stopped 2", status=2)
+    assert verbs(place) == START
+    assert "the run was given a mistake" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("failing", "states", "tried"),
+    [
+        (" create", ["ABSENT"], ["create"]),
+        (" install", ["ACTIVE"], ["scp", "ssh"]),
+        (" delete", ["FAILED"], ["delete"]),
+    ],
+)
+def test_babysit_gives_up(place, failing, states, tried):
+    settings(place, attempts="3")
+    found = babysit(place, *states, FAILING=failing, status=1)
+    assert verbs(place) == tried * 3
+    assert "failure 3 of at most 3 ('attempts' in" in found.stderr
+
+
+def test_babysit_waits_longer_after_each_failure(place):
+    program(place / "bin" / "sleep", "")
+    settings(place, attempts="8", pause="60")
+    found = babysit(place, "ABSENT", FAILING=" create", status=1)
+    waits = [
+        int(line.split()[-2])
+        for line in found.stdout.splitlines()
+        if "next attempt" in line
+    ]
+    assert waits == [60, 120, 240, 480, 960, 960, 960]
+
+
+def test_babysit_waits_where_the_state_cannot_be_asked(place):
+    found = subprocess.Popen(
+        [TPU / "babysit.sh", place / "my.env"],
+        env=os.environ | {"FAILING": "describe"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    while not any("cat" in call for call in calls(place)):
+        time.sleep(0.02)
+    found.terminate()
+    found.communicate()
+    assert verbs(place) == []
+
+
+# What holds for every script.
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_dry_run_prints_the_commands_and_runs_none(place, script):
+    dry = run(place, script, place / "my.env", "--dry-run").stdout
+    assert calls(place) == []
+    assert not (place / "buckets").exists()
+    printed = [shlex.split(line) for line in dry.splitlines()]
+    printed = [line[1:] for line in printed if line[0] == "gcloud"]
+    (place / "states").write_text("ABSENT\nACTIVE\nACTIVE finished")
+    run(place, script)
+    ran = [
+        call
+        for call in calls(place)
+        if call != ["storage", "cp", "-", f"{OUTPUT}/status"]
+    ]
+    if script == "watch":  # found no slice
+        assert printed[: len(ran)] == ran
+        assert printed[-1][3] == "ssh"
+    else:
+        looks = ("describe", "cat")
+        assert [p for p in printed if not {*looks} & {*p}] == [
+            r for r in ran if not {*looks} & {*r}
+        ]
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, "worker"])
+def test_help(place, script):
+    found = run(place, script, "--help").stdout
+    assert f"usage: {script}.sh" in found
+    assert "--dry-run" in found
+    assert "set -euo" not in found
+    assert calls(place) == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "no settings file given"),
+        (["--verbose"], "unknown option --verbose"),
+        (["none.env"], "none.env: no such file"),
+        (["a", "b"], "one settings file expected"),
+    ],
+)
+def test_wrong_options(place, script, options, message):
+    found = subprocess.run(
+        [TPU / f"{script}.sh", *options], capture_output=True, text=True
+    )
+    assert found.returncode == 2
+    assert found.stderr.startswith("error: ")
+    assert message in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": ""}, "'name' is not set. Add a line name=..."),
+        ({"zone": ""}, "'zone' is not set"),
+        ({"name": "Albert"}, "'name' must be lower-case"),
+        ({"type": "v5e-16"}, "Received: 'v5e-16'"),
+        ({"tier": "cheap"}, "'tier' must be spot or on-demand"),
+        ({"request": "now"}, "'request' must be queued or direct"),
+        ({"route": "torch"}, "'route' must be jax or tf"),
+        ({"attempts": "0"}, "'attempts' must be a positive integer"),
+        ({"pause": "1m"}, "'pause' must be seconds"),
+        ({"data": "/home/shards"}, "'data' must be gs://BUCKET/FOLDER"),
+        ({"output": "gs://b/run/"}, "without a slash at the end"),
+        ({"route": "tf"}, "a slice of one host (size 8 at most)"),
+        ({"train": "()"}, "Without it each host trains alone"),
+        ({"train": "(--distribution none)"}, "--distribution 'none'"),
+        ({"train": "(--distribution)"}, "--distribution ''"),
+        ({"train": "(--distribution tpu)"}, "route=jax"),
+        (
+            {"train": "(--distribution data --output=x)"},
+            "'train' must not hold --output. Use the setting 'output'",
+        ),
+    ],
+)
+def test_wrong_settings(place, changes, message):
+    settings(place, **changes)
+    found = run(place, "create", status=2)
+    assert found.stderr.startswith(f"error: {place}/my.env: ")
+    assert message in found.stderr
+    assert calls(place) == []
+
+
+# worker.sh, with a `keras-albert` that trains for as long as it is told.
+
+FAKE_TRAINING = r"""import os, pathlib, signal, sys, time
+run = pathlib.Path(sys.argv[sys.argv.index("--output") + 1])
+found = sorted(path.name for path in run.rglob("*") if path.is_file())
+print("arguments", sys.argv[1:], "found", found, flush=True)
+(run / "checkpoints").mkdir(exist_ok=True)
+for folder in run.glob("checkpoints/step-*"):
+    if folder.name != "step-00000020":
+        folder.rename(run / "gone")  # no longer kept
+for name in ("step-00000030", "unfinished-1"):
+    folder = run / "checkpoints" / name
+    (folder / "state").mkdir(parents=True)
+    (folder / "state" / "d").write_text(name)
+    (folder / "manifest.json").write_text("{}")
+for name in ("run.json", "log.csv", ".lock", "unfinished-log.csv"):
+    (run / name).write_text("30")
+if os.environ["TRAINING"] == "wait":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    time.sleep(20)
+if os.environ["TRAINING"] == "finish":
+    (run / "report.json").write_text("{}")
+else:
+    sys.exit(int(os.environ["TRAINING"]))
+"""
+
+
+@pytest.fixture
+def host(place, monkeypatch):
+    """A host with a home, and a bucket with shards and nothing else."""
+    program(place / "bin" / "keras-albert", FAKE_TRAINING)
+    (place / "home").mkdir()
+    shards = place / "buckets/my-bucket/shards"
+    shards.mkdir(parents=True)
+    (shards / "manifest.json").write_text("{}")
+    for name, value in {
+        "HOME": str(place / "home"),
+        "ROUTE": "jax",
+        "DATA": DATA,
+        "OUTPUT": OUTPUT,
+        "TPU_WORKER_ID": "0",
+        "TRAINING": "finish",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return place
+
+
+def bucket(host):
+    """Names of what the bucket holds of the run."""
+    folder = host / "buckets/my-bucket/runs/albert-base"
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def checkpoint(step):
+    folder = f"checkpoints/step-{step:08d}"
+    return {f"{folder}/state/d", f"{folder}/manifest.json"}
+
+
+TOP = {"started", "status", "run.json", "log.csv"}
+
+
+def said(host):
+    folder = host / "buckets/my-bucket/runs/albert-base"
+    return (folder / "status").read_text().strip()
+
+
+def test_worker_trains_and_uploads_what_is_complete(host):
+    found = run(host, "worker", "train", "--distribution", "data")
+    work = host / "home/keras_albert_work"
+    arguments = [
+        *("pretrain", "--data", f"{work}/data", "--output", f"{work}/run"),
+        *("--distribution", "data"),
+    ]
+    assert found.stdout == f"arguments {arguments} found []\n"
+    assert bucket(host) == TOP | {"report.json"} | checkpoint(30)
+    assert said(host) == "finished"
+
+
+def test_worker_goes_on_from_the_bucket(host):
+    """Of its checkpoints those that have a manifest."""
+    folder = host / "buckets/my-bucket/runs/albert-base"
+    for name in ["run.json", "status", *checkpoint(10), *checkpoint(20)]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    cut_short = folder / "checkpoints/step-00000025/state/d"
+    cut_short.parent.mkdir(parents=True)
+    cut_short.write_text("half")
+    left_over = host / "home/keras_albert_work/run/stale"
+    left_over.parent.mkdir(parents=True)
+    left_over.write_text("of another slice")
+    found = run(host, "worker", "train")
+    names = ["d", "d", "manifest.json", "manifest.json", "run.json"]
+    assert found.stdout.endswith(f"found {names}\n")
+    assert bucket(host) == TOP | {"report.json"} | checkpoint(20) | checkpoint(
+        30
+    )
+
+
+def test_worker_uploads_the_manifest_last_and_deletes_it_first(host):
+    folder = host / "buckets/my-bucket/runs/albert-base"
+    for name in checkpoint(10):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    run(host, "worker", "train")
+    storage = [call[1:] for call in calls(host)]
+    work = host / "home/keras_albert_work/run/checkpoints/step-00000030"
+    there = f"{OUTPUT}/checkpoints/step-00000030"
+    state = ["rsync", f"{work}/state", f"{there}/state", "--recursive"]
+    assert storage.index(state) < storage.index(["rsync", str(work), there])
+    old = f"{OUTPUT}/checkpoints/step-00000010"
+    assert [call for call in storage if call[0] == "rm"] == [
+        ["rm", f"{old}/manifest.json"],
+        ["rm", old, "--recursive"],
+    ]
+
+
+@pytest.mark.parametrize("failing", ["storage ls", "storage rsync", "cp -"])
+def test_worker_does_not_begin_anew_where_the_bucket_fails(host, failing):
+    run(host, "worker", "train", FAILING=failing, status=1)
+    assert not (host / "home/keras_albert_work/run/run.json").exists()
+
+
+def test_worker_tells_of_a_failure(host):
+    run(host, "worker", "train", TRAINING="2", status=2)
+    assert said(host) == "stopped 2"
+    # Ended with 0 before the end: a restart has to follow.
+    run(host, "worker", "train", TRAINING="0", status=143)
+    assert said(host) == "stopped 0"
+
+
+def test_other_hosts_upload_nothing(host):
+    run(host, "worker", "train", TPU_WORKER_ID="1")
+    assert bucket(host) == {"started"}
+
+
+def test_worker_passes_sigterm_on(host):
+    """And uploads meanwhile, and refuses a second training beside it."""
+    training = subprocess.Popen(
+        [TPU / "worker.sh", "train"],
+        env=os.environ | {"TRAINING": "wait", "PUSH_EVERY": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 10
+    while not checkpoint(30) <= bucket(host):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    second = run(host, "worker", "train", status=2)
+    assert "a training runs on this host already" in second.stderr
+    training.send_signal(signal.SIGTERM)
+    training.communicate(timeout=10)
+    assert training.returncode == 143
+    assert said(host).startswith("stopped")
+    assert bucket(host) == TOP | checkpoint(30)
+
+
+def test_worker_starts_detached(host):
+    run(host, "worker", "start", "--distribution=data")
+    deadline = time.monotonic() + 10
+    while "status" not in bucket(host):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "--distribution=data" in (host / "home/keras_albert.log").read_text()
+
+
+def test_worker_dry_run(host):
+    found = run(host, "worker", "--dry-run", "train", "--variant", "base_v2")
+    assert "--variant base_v2\n" in found.stdout
+    assert calls(host) == []
+    assert not (host / "home/keras_albert_work").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "message"),
+    [
+        ([], {}, "expected install, start, train"),
+        (["train"], {"DATA": ""}, "DATA is not set"),
+        (["train"], {"ROUTE": "torch"}, "ROUTE must be jax or tf"),
+        (["install", "torch"], {}, "expected install jax or install tf"),
+    ],
+)
+def test_wrong_calls_of_worker(host, options, environment, message):
+    found = subprocess.run(
+        [TPU / "worker.sh", *options],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 2
+    assert found.stderr.startswith("error: ")
+    assert message in found.stderr
+
+
+# The files as such.
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, "worker", "common"])
+def test_bash_reads_it(script):
+    subprocess.run(["bash", "-n", TPU / f"{script}.sh"], check=True)
+
+
+def test_shellcheck():
+    if shutil.which("shellcheck") is None:
+        pytest.skip("no shellcheck: pip install 'keras-albert[dev]'")
+    found = subprocess.run(
+        ["shellcheck", "--external-sources", *sorted(TPU.glob("*.sh"))],
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stdout
+
+
+def test_jobset():
+    yaml = pytest.importorskip("yaml")
+    text = (TPU / "gke-jobset.yaml").read_text()
+    values = {
+        "IMAGE": "image:1",
+        "SERVICE_ACCOUNT": "trainer",
+        "ACCELERATOR": "tpu-v5-lite-podslice",
+        "TOPOLOGY": "4x4",
+        "HOSTS": "4",
+        "CHIPS": "4",
+        "DATA": DATA,
+        "OUTPUT": OUTPUT,
+    }
+    for name, value in values.items():
+        assert f"#   export {name}" in text or f" {name}=" in text
+        text = text.replace("${" + name + "}", value)
+    body = "\n".join(li for li in text.splitlines() if li[:1] != "#")
+    assert "${" not in body
+    jobset = yaml.safe_load(body)
+    assert (jobset["apiVersion"], jobset["kind"]) == (
+        "jobset.x-k8s.io/v1alpha2",
+        "JobSet",
+    )
+    assert jobset["spec"]["failurePolicy"]["maxRestarts"] == 20
+    (slice_,) = jobset["spec"]["replicatedJobs"]
+    job = slice_["template"]["spec"]
+    assert slice_["replicas"] == 1
+    assert (job["parallelism"], job["completions"]) == (4, 4)
+    assert job["backoffLimit"] == 0
+    pod = job["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"  # podFailurePolicy asks for it
+    assert pod["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+        "cloud.google.com/gke-tpu-topology": "4x4",
+    }
+    (container,) = pod["containers"]
+    assert container["command"] == ["bash", "tpu/worker.sh", "train"]
+    assert "--distribution=data" in container["args"]
+    assert container["resources"]["limits"] == {"google.com/tpu": 4}
+    environment = {each["name"]: each["value"] for each in container["env"]}
+    assert environment["OUTPUT"] == OUTPUT
+    rule = job["podFailurePolicy"]["rules"][0]
+    assert rule["onExitCodes"]["containerName"] == container["name"]
+
+
+def test_requirements_have_the_versions_of_the_tests():
+    """And the two routes never share an environment."""
+    constraints = (TPU.parent / "constraints.txt").read_text().splitlines()
+    jax = (TPU / "requirements-jax.txt").read_text().splitlines()
+    for line in jax:
+        if "==" in line:
+            assert line.replace("[tpu]", "") in constraints
+    tensorflow = (TPU / "requirements-tf.txt").read_text()
+    assert "tensorflow-tpu==2.19.1\n" in tensorflow
+    assert "\njax" not in tensorflow
