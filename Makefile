@@ -19,7 +19,7 @@ export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 unexport PYTHONPATH
 
-.PHONY: demo test proof bench lint format clean
+.PHONY: demo test test-tpu proof bench lint format clean
 
 # glibc keeps what a step frees, instead of asking for it again at the next.
 demo: export MALLOC_MMAP_THRESHOLD_ := 4294967296
@@ -39,6 +39,11 @@ test: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \
 	      -m "$$marks"; \
 	  marks="not any_backend"; \
 	done
+
+# Training steps compiled for TPU slices, without a TPU: minutes each.
+test-tpu: $(VENV)/installed-tpu-compile $(VENV)/installed-dev
+	KERAS_ALBERT_SLOW_COMPILE=1 KERAS_BACKEND=jax \
+	  $(BIN)/python -m pytest -q tests/distributed/test_compile.py
 
 # Exported models, run by the libraries alone of older TensorFlows: 2 GB.
 # TensorFlow Serving 2.15 to 2.19 links the first one's tensorflow-text.
@@ -94,6 +99,11 @@ $(VENV)/installed-tensorflow: constraints.txt pyproject.toml | $(BIN)/python
 
 $(VENV)/installed-jax: $(VENV)/installed-tensorflow
 	$(PIP) jax
+	@touch $@
+
+# libtpu, a compiler here: 213 MB.
+$(VENV)/installed-tpu-compile: $(VENV)/installed-jax
+	$(PIP) --editable ".[tpu-compile]"
 	@touch $@
 
 $(VENV)/installed-torch: $(VENV)/installed-tensorflow

@@ -21,12 +21,15 @@ from typing import Annotated
 import tyro
 
 from keras_albert.config import (
+    LOST_PROCESS_STATUS,
     AlbertError,
     CheckRun,
+    CompileRun,
     ConvertRun,
     EvaluateRun,
     ExportRun,
     FinetuneRun,
+    LostProcess,
     PredictRun,
     PrepareRun,
     PretrainRun,
@@ -95,6 +98,12 @@ def _convert(run: ConvertRun) -> None:
     convert(run)
 
 
+def _compile(run: CompileRun) -> None:
+    from keras_albert.training.compiling import compile_for_slice
+
+    compile_for_slice(run)
+
+
 # In the order in which a user needs them.
 COMMANDS = {
     "vocab": (VocabRun, _vocab),
@@ -106,7 +115,10 @@ COMMANDS = {
     "export": (ExportRun, _export),
     "check": (CheckRun, _check),
     "convert": (ConvertRun, _convert),
+    "compile": (CompileRun, _compile),
 }
+# These load no backend: text alone, and what works in another process.
+WITHOUT_BACKEND = (VocabRun, PrepareRun, CompileRun)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -117,12 +129,13 @@ def main(arguments: list[str] | None = None) -> None:
         return
     try:
         run = _parse(arguments)
-        if type(run) not in (VocabRun, PrepareRun):  # text alone
+        if type(run) not in WITHOUT_BACKEND:
             _load_backend()
         dict(COMMANDS.values())[type(run)](run)
     except (AlbertError, OSError) as error:  # OSError: no room, no permission
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        lost = isinstance(error, LostProcess)
+        sys.exit(LOST_PROCESS_STATUS if lost else 2)
     except KeyboardInterrupt:
         sys.exit(130)
 

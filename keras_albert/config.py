@@ -23,6 +23,10 @@ class AlbertError(ValueError):
     """
 
 
+class LostProcess(AlbertError):
+    """Another process of the run cannot be reached: no mistake of a user."""
+
+
 LARGEST_COUNT = 2**31 - 1  # backends count in int32
 
 
@@ -96,6 +100,15 @@ def check_warmup(warmup_steps: int, steps: int) -> None:
         )
 
 
+def check_parts(batch_size: int, accumulate: int) -> None:
+    """AlbertError unless a batch has so many equal parts."""
+    if batch_size % accumulate:
+        raise AlbertError(
+            "`batch_size` must be a multiple of `accumulate`. Received: "
+            f"batch_size={batch_size}, accumulate={accumulate}."
+        )
+
+
 def read_json(path: str | Path):
     """The content of a JSON file, or an AlbertError that names the file."""
     path = Path(path)
@@ -155,6 +168,16 @@ MOST_SHARDS = 256
 
 LOOPS = ("unrolled", "scan")  # how the encoder repeats its layers
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+LOST_PROCESS_STATUS = 75  # "temporary failure" of sysexits.h: start again
+DISTRIBUTIONS = (
+    "auto",
+    "none",
+    "data",
+    "model",
+    "mirrored",
+    "multiworker",
+    "tpu",
+)
 SHARING = ("all", "attention", "ffn", "none")
 SENTENCE_TASKS = ("sop", "nsp", "none")  # of pretraining examples
 LENGTH_TARGETS = ("document", "example")
@@ -608,6 +631,76 @@ class OptimizerConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class ProcessConfig:
+    """The processes of a run, where neither TPU, TF_CONFIG nor torchrun tell.
+
+    For JAX and PyTorch; TensorFlow's are named by TF_CONFIG.
+    """
+
+    coordinator: str | None = None
+    """HOST:PORT where process 0 listens, the same in every process"""
+    count: int | None = None
+    """how many processes there are"""
+    index: int | None = None
+    """which of them this is, from 0"""
+    wait: int = 300
+    """seconds to wait for the others before giving up, when a run starts and
+    when one of them is lost (JAX's own limit for a start)"""
+
+    def __post_init__(self):
+        check_positive("processes.wait", self.wait)
+        given = [self.coordinator, self.count, self.index]
+        if given == [None] * 3:
+            return
+        host, _, port = (self.coordinator or "").rpartition(":")
+        if None in given or not host or not port.isdecimal():
+            raise AlbertError(
+                "several processes need --processes.coordinator HOST:PORT, "
+                "--processes.count and --processes.index. Received: "
+                f"coordinator={self.coordinator!r}, count={self.count!r}, "
+                f"index={self.index!r}."
+            )
+        check_positive("processes.count", self.count)
+        if type(self.index) is not int or not 0 <= self.index < self.count:
+            raise AlbertError(
+                "`processes.index` must be an integer from 0 to count - 1. "
+                f"Received: index={self.index!r}, count={self.count}."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceConfig:
+    """The devices of a run; the fields are those of the runs that train."""
+
+    distribution: str = "auto"
+    model_parallel: int = 1
+    steps_per_execution: int = 1
+    processes: ProcessConfig = ProcessConfig()
+
+    def __post_init__(self):
+        check_choice("distribution", self.distribution, DISTRIBUTIONS)
+        check_positive("model_parallel", self.model_parallel)
+        check_positive("steps_per_execution", self.steps_per_execution)
+        if (self.distribution == "model") != (self.model_parallel > 1):
+            raise AlbertError(
+                "`distribution=model` and `model_parallel` of 2 or more go "
+                f"together. Received: distribution={self.distribution!r}, "
+                f"model_parallel={self.model_parallel}."
+            )
+
+    @classmethod
+    def of(cls, run: "PretrainRun | FinetuneRun") -> "DeviceConfig":
+        """That of a run."""
+        return cls(
+            **{
+                field.name: getattr(run, field.name)
+                for field in dataclasses.fields(cls)
+                if hasattr(run, field.name)
+            }
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class PretrainRun:
     """Pretrain: masked-LM with n-gram masking and sentence-order prediction.
 
@@ -664,10 +757,22 @@ class PretrainRun:
     """scan compiles one layer and loops over it (TPU); unrolled elsewhere"""
     remat: bool = False
     """compute activations again for the gradient: less memory, more time"""
+    distribution: Literal[DISTRIBUTIONS] = "auto"
+    """which devices compute a part of each batch. auto: all GPUs or TPUs that
+    this process sees, or was told of. data: JAX's devices, PyTorch's processes.
+    model: JAX's, which also divide the weights. mirrored, multiworker, tpu:
+    TensorFlow's strategies"""
+    model_parallel: int = 1
+    """devices that the weights are divided among, with `model`"""
+    steps_per_execution: int = 1
+    """steps in a call of the compiled program, with TensorFlow's strategies: a
+    TPU then waits less for its host"""
+    processes: ProcessConfig = ProcessConfig()
     examples: ExampleConfig = ExampleConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
 
     def __post_init__(self):
+        DeviceConfig.of(self)
         for name in (
             "batch_size",
             "accumulate",
@@ -679,11 +784,14 @@ class PretrainRun:
         for name in ("validation_steps", "checkpoint_every"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
-        if self.batch_size % self.accumulate:
-            raise AlbertError(
-                "`batch_size` must be a multiple of `accumulate`. Received: "
-                f"batch_size={self.batch_size}, accumulate={self.accumulate}."
-            )
+        check_parts(self.batch_size, self.accumulate)
+        for name in ("steps", "validate_every", "checkpoint_every"):
+            if (getattr(self, name) or 0) % self.steps_per_execution:
+                raise AlbertError(
+                    f"`{name}` must be a multiple of `steps_per_execution`. "
+                    f"Received: {name}={getattr(self, name)}, "
+                    f"steps_per_execution={self.steps_per_execution}."
+                )
         check_warmup(self.warmup_steps, self.steps)
         check_seed(self.seed)
         check_positive("short_length", self.short_length)
@@ -711,6 +819,47 @@ class PretrainRun:
         return dataclasses.replace(
             self.examples, sequence_length=self.short_length
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class CompileRun:
+    """Compile the training step of `pretrain` for a TPU slice, without a TPU.
+
+    Says how much memory it needs, what the devices exchange, and the largest
+    batch that fits. The options are those of `pretrain`.
+    """
+
+    topology: str
+    """the slice, as Cloud TPU names it: v5e-16, v6e-8, v4-32, v3-8, v5p-8,
+    and so on"""
+    slices: int = 1
+    """how many of them, joined by the data center's network"""
+    model_parallel: int = 1
+    """devices that share the weights of one replica; the batch is divided by
+    the others"""
+    config: Path | None = PretrainRun.config
+    """albert_config.json of the model; without it, --variant counts"""
+    variant: Literal[tuple(VARIANTS)] = PretrainRun.variant
+    """a released size"""
+    batch_size: int = PretrainRun.batch_size
+    """examples in a step, on all devices; rows of them with --examples.pack"""
+    accumulate: int = PretrainRun.accumulate
+    """equal parts that a batch is computed in: one of them is compiled"""
+    precision: Literal[PRECISIONS] = PretrainRun.precision
+    """what the model computes in; mixed_bfloat16 is what a TPU is fast in"""
+    loop: Literal[LOOPS] = PretrainRun.loop
+    """scan, with --remat, takes the least memory and compiles the fastest"""
+    remat: bool = PretrainRun.remat
+    """compute activations again for the gradient: less memory, more time"""
+    search: bool = True
+    """look for the largest batch that fits: some compilations more"""
+    examples: ExampleConfig = PretrainRun.examples
+    optimizer: OptimizerConfig = PretrainRun.optimizer
+
+    def __post_init__(self):
+        for name in ("slices", "model_parallel", "batch_size", "accumulate"):
+            check_positive(name, getattr(self, name))
+        check_parts(self.batch_size, self.accumulate)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -903,6 +1052,12 @@ class FinetuneRun:
     """what the model computes in; weights, logits and losses stay float32"""
     remat: bool = False
     """compute activations again for the gradient: less memory, more time"""
+    distribution: Literal[DISTRIBUTIONS] = "auto"
+    """which devices compute a part of each batch, see `pretrain`; those of one
+    machine, but for PyTorch's"""
+    model_parallel: int = 1
+    """devices that the weights are divided among, with `model`"""
+    processes: ProcessConfig = ProcessConfig()
     columns: TableColumns = TableColumns()
     windows: WindowOptions = WindowOptions()
     """of contexts"""
@@ -910,6 +1065,7 @@ class FinetuneRun:
     """to questions"""
 
     def __post_init__(self):
+        DeviceConfig.of(self)
         for name in ("batch_size", "epochs", "seeds"):
             check_positive(name, getattr(self, name))
         for name in ("class_weights", "skip_bad", "any_size", "from_scratch"):
@@ -1053,9 +1209,11 @@ class ExportRun:
     data: Path | None = None
     """labelled table, SQuAD's JSON or a benchmark's folder (its dev split) on
     which the export is compared with the model; needed for int8"""
+    skip_bad: bool = FinetuneRun.skip_bad
+    """leave out rows of `data` that cannot be read, and say how many"""
     force: bool = False
     """export although its score on `data` falls by more than a point, or
-    without `data`"""
+    texts are answered in another way than their ids, or without `data`"""
 
     def __post_init__(self):
         if self.weights not in EXPORT_WEIGHTS[self.format]:
@@ -1071,6 +1229,7 @@ class ExportRun:
                     "`version` is for a saved_model. Received: --format "
                     f"{self.format}. Leave --version out."
                 )
+        check_flag("skip_bad", self.skip_bad)
         check_flag("force", self.force)
         if self.weights == "int8" and self.data is None and not self.force:
             raise AlbertError(
@@ -1093,8 +1252,11 @@ class CheckRun:
     """how many of it are compared, the first ones"""
     threads: int = 1
     """of LiteRT and ONNX Runtime"""
+    skip_bad: bool = FinetuneRun.skip_bad
+    """leave out rows that cannot be read, and say how many"""
 
     def __post_init__(self):
+        check_flag("skip_bad", self.skip_bad)
         check_positive("rows", self.rows)
         check_positive("threads", self.threads)
 

@@ -181,6 +181,14 @@ _FREE_SETTINGS = {
     "checkpoint_every",
     "keep_checkpoints",
     "tensorboard",
+    # Another number of devices computes the same.
+    "distribution",
+    "model_parallel",
+    "steps_per_execution",
+    "processes.coordinator",
+    "processes.count",
+    "processes.index",
+    "processes.wait",
 }
 
 
@@ -234,6 +242,16 @@ def _defaults(run_class) -> dict:
             default=str,
         )
     )
+
+
+def same_settings(run) -> dict:
+    """The settings that all processes of a run have in common."""
+    places = _FREE_SETTINGS | {"data", "validation"}
+    return {
+        name: value
+        for name, value in flat(settings_of(run)).items()
+        if name not in places
+    }
 
 
 def settings_of(run) -> dict:

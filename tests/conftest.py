@@ -77,6 +77,8 @@ def tiny_vocab(tmp_path_factory, tiny_lines) -> Path:
 @pytest.fixture(scope="session")
 def pretrained_folder(tmp_path_factory, tiny_vocab) -> Path:
     """A model of one layer and 40 positions that was never trained."""
+    import keras
+
     from keras_albert.config import AlbertConfig
     from keras_albert.modeling.backbone import AlbertBackbone
     from keras_albert.modeling.masked_lm import AlbertForPretraining
@@ -94,6 +96,7 @@ def pretrained_folder(tmp_path_factory, tiny_vocab) -> Path:
         max_position_embeddings=40,
         initializer_range=0.3,
     )
+    keras.utils.set_random_seed(0)  # the same in every session
     model = AlbertForPretraining(AlbertBackbone(config))
     folder = tmp_path_factory.mktemp("pretrained")
     task = {"task": "pretraining", "examples": {}}

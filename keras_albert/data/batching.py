@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
-from keras_albert.config import AlbertError
+import numpy as np
+
+from keras_albert.config import AlbertError, check_positive
 
 
 def batch_dataset(
@@ -36,6 +38,32 @@ def without_tuning(dataset):
     options = import_tensorflow().data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
+
+
+def host_rows(batch_size: int, host_index: int, host_count: int) -> np.ndarray:
+    """int64 [B]: the rows of each global batch that a host makes.
+
+    Host 1 of 2 makes rows 3, 4 and 5 of a batch of 6.
+
+    Raises:
+        AlbertError: `batch_size` is not a multiple of `host_count`, or there
+            is no such host.
+    """
+    check_positive("batch_size", batch_size)
+    check_positive("host_count", host_count)
+    if batch_size % host_count:
+        raise AlbertError(
+            "`batch_size` counts the examples of all hosts and must be a "
+            f"multiple of `host_count`. Received: batch_size={batch_size}, "
+            f"host_count={host_count}."
+        )
+    if type(host_index) is not int or not 0 <= host_index < host_count:
+        raise AlbertError(
+            "`host_index` must be an integer from 0 to host_count - 1. "
+            f"Received: host_index={host_index!r}, host_count={host_count}."
+        )
+    rows = batch_size // host_count
+    return host_index * rows + np.arange(rows)
 
 
 def import_tensorflow() -> ModuleType:

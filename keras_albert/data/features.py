@@ -21,6 +21,7 @@ from keras_albert.config import (
 )
 from keras_albert.data.batching import (
     batch_dataset,
+    host_rows,
     import_tensorflow,
     without_tuning,
 )
@@ -270,6 +271,8 @@ def training_dataset(
     seed: int,
     epochs: int,
     start_step: int = 0,
+    host_index: int = 0,
+    host_count: int = 1,
 ):
     """tf.data.Dataset of (x, y, sample_weight), each example once an epoch.
 
@@ -280,6 +283,8 @@ def training_dataset(
         seed: of the order, 0 or more.
         epochs: how many follow one another.
         start_step: batches to leave out, without making them.
+        host_index, host_count: this host gives its rows of each batch, see
+            `host_rows`.
 
     Raises:
         AlbertError: a number out of range, or no TensorFlow.
@@ -288,16 +293,24 @@ def training_dataset(
     check_positive("epochs", epochs)
     check_seed(seed)
     steps = -(-len(features) // batch_size)
+    mine = host_rows(batch_size, host_index, host_count)
+    tf = import_tensorflow()
 
     def batches() -> Iterator[tuple]:
         for epoch in range(start_step // steps, epochs):
             plan = epoch_plan(features.lengths, static, batch_size, seed, epoch)
             done = max(start_step - epoch * steps, 0)
             for chosen, length in plan[done:]:
-                yield features.training_batch(chosen, batch_size, length)
+                batch = features.training_batch(chosen, batch_size, length)
+                if host_count == 1:
+                    yield batch
+                else:
+                    yield tf.nest.map_structure(
+                        lambda value: value[mine], batch
+                    )
 
     count = epochs * steps - start_step
-    return _dataset(features, batches, batch_size, count)
+    return _dataset(features, batches, len(mine), count)
 
 
 def _dataset(

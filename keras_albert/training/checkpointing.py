@@ -1,7 +1,8 @@
 """Full-state checkpoints: everything that the next step depends on.
 
 OUTPUT/checkpoints/step-00001200/
-    state/          weights, optimizer, dropout seeds, running means: Orbax
+    state/          weights, optimizer, dropout seeds, running means: Orbax, or
+                    of a run of several processes on JAX a file of NumPy
     manifest.json   the step, what the run was made from, and size and SHA-256
                     of every file in state/
 
@@ -9,16 +10,18 @@ A folder of that name is complete: it is written under another name and renamed.
 What befell it later (a truncated file, a bad sector) its manifest tells.
 """
 
+import contextlib
 import dataclasses
 import os
 import re
 import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_albert.config import AlbertError, read_json
 from keras_albert.storage import (
@@ -28,11 +31,14 @@ from keras_albert.storage import (
     write_out,
 )
 from keras_albert.training.distribution import (
+    one_process,
     random_states,
     set_random_states,
+    to_numpy,
 )
 
 STATE_FOLDER = "state"
+ARRAYS_FILE = "arrays.npz"  # in the place of Orbax's files
 MANIFEST_FILE = "manifest.json"
 PREFIX = "step-"
 COMPLETE = re.compile(rf"{PREFIX}\d{{8,}}")
@@ -88,7 +94,7 @@ class Checkpoints:
         try:
             self.folder.mkdir(exist_ok=True)
             unfinished = unfinished_folder(self.folder / "checkpoint")
-            _orbax().save((unfinished / STATE_FOLDER).resolve(), state)
+            _save_state(unfinished, state)
             content = {
                 "step": step,
                 "logs": logs,
@@ -143,6 +149,22 @@ class Checkpoints:
             )
         return None
 
+    def read(self, step: int) -> Checkpoint:
+        """One that another process has found.
+
+        Raises:
+            AlbertError: it is not here, or not usable.
+        """
+        if not self._path(step).is_dir():
+            raise AlbertError(
+                f"{self._path(step)}: no such checkpoint here, but process 0 "
+                "has one. Every process must see the same output folder: put "
+                "it where all do, or copy it to every host."
+            )
+        found = self._read(step)
+        self._check_origin(found)
+        return found
+
     def prune(self, best: int | None) -> None:
         """Removes all but the newest, and that of step `best`."""
         for step in self.steps()[: -self.keep]:
@@ -171,7 +193,7 @@ class Checkpoints:
             ]
             if damaged:
                 raise AlbertError(f"{path}: {damaged[0]} is damaged.")
-            state = _orbax().load((path / STATE_FOLDER).resolve())
+            state = _load_state(path)
             return Checkpoint(step, state, content["logs"], content["origin"])
         except (KeyError, TypeError, AttributeError):
             raise AlbertError(f"{path / MANIFEST_FILE}: damaged.") from None
@@ -203,7 +225,7 @@ def state_of(model: keras.Model) -> State:
     Arrays by their position among the variables of a group; scalars as [1].
     """
     groups = {
-        group: [ops.convert_to_numpy(variable) for variable in variables]
+        group: [to_numpy(variable) for variable in variables]
         for group, variables in _groups(model).items()
     }
     groups["random"] = random_states()
@@ -269,8 +291,54 @@ def _digests(folder: Path) -> dict[str, list]:
     return digests
 
 
+def _save_state(folder: Path, state: State) -> None:
+    if one_process():
+        _orbax().save((folder / STATE_FOLDER).resolve(), state)
+        return
+    # Orbax would wait for all of JAX's processes, of which one writes.
+    (folder / STATE_FOLDER).mkdir()
+    _save_arrays(folder / STATE_FOLDER / ARRAYS_FILE, state)
+
+
+def _save_arrays(path: Path, state: State) -> None:
+    arrays = {
+        f"{group}.{i}": array
+        for group, of_group in state.items()
+        for i, array in of_group.items()
+    }
+    np.savez(path, **arrays)
+
+
+def _load_state(folder: Path) -> State:
+    arrays_file = folder / STATE_FOLDER / ARRAYS_FILE
+    if not arrays_file.is_file() and one_process():
+        return _orbax().load((folder / STATE_FOLDER).resolve())
+    state: State = {}
+    with contextlib.ExitStack() as stack:
+        if not arrays_file.is_file():
+            # Orbax would wait here, too: a process of its own reads.
+            scratch = stack.enter_context(tempfile.TemporaryDirectory())
+            arrays_file = Path(scratch) / ARRAYS_FILE
+            subprocess.run(
+                [sys.executable, "-m", __name__, str(folder), scratch],
+                check=True,
+                env={**os.environ, "KERAS_BACKEND": "tensorflow"},
+            )
+        arrays = stack.enter_context(np.load(arrays_file))
+        for name in arrays.files:
+            group, _, i = name.partition(".")
+            state.setdefault(group, {})[i] = arrays[name]
+    return state
+
+
 def _orbax():
     # It takes seconds, and what only evaluates does without.
     from orbax.checkpoint import v1
 
     return v1
+
+
+if __name__ == "__main__":  # see `_load_state`
+    _save_arrays(
+        Path(sys.argv[2]) / ARRAYS_FILE, _load_state(Path(sys.argv[1]))
+    )

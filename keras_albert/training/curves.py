@@ -25,13 +25,14 @@ class RunLog:
     """log.csv: a row an interval, with the step that ends it.
 
     Args:
-        folder: of the run; the rows that its log.csv has are read.
+        folder: of the run; the rows that its log.csv has are read. None: no
+            file is read or written.
     """
 
-    def __init__(self, folder: Path):
-        self.path = folder / LOG_FILE
+    def __init__(self, folder: Path | None):
+        self.path = folder and folder / LOG_FILE
         self.rows: list[Row] = []
-        if self.path.is_file():
+        if self.path and self.path.is_file():
             with open(self.path, newline="", encoding="utf-8") as file:
                 reader = csv.DictReader(file)
                 try:
@@ -59,6 +60,8 @@ class RunLog:
             self._write()
 
     def _write(self) -> None:
+        if self.path is None:
+            return
         with (
             replacing(self.path) as unfinished,
             open(unfinished, "w", newline="", encoding="utf-8") as file,

@@ -1,11 +1,178 @@
 """Devices: the one place that asks which backend runs."""
 
+import contextlib
+import dataclasses
 import os
+import sys
+from collections.abc import Iterator
 
 import keras
 import numpy as np
+from keras import ops
 
+from keras_albert.config import AlbertError, DeviceConfig
 from keras_albert.data.batching import import_tensorflow
+from keras_albert.training.devices import Devices, OneDevice
+
+# What `distribution` may be on each backend, beside auto and none.
+WAYS = {
+    "tensorflow": ("mirrored", "multiworker", "tpu"),
+    "jax": ("data", "model"),
+    "torch": ("data",),
+}
+
+
+@contextlib.contextmanager
+def opened(config: DeviceConfig, accumulate: int = 1) -> Iterator[Devices]:
+    """The devices of a run, which are left at its end.
+
+    All but the first process print nothing but errors.
+
+    Args:
+        config: which ones.
+        accumulate: parts of a batch whose gradients are averaged for a step.
+
+    Raises:
+        AlbertError: there are no such devices, the backend has no such way to
+            use them, or other processes cannot be reached.
+    """
+    backend = keras.backend.backend()
+    way = _way(backend, config)
+    config = dataclasses.replace(config, distribution=way)
+    if config.steps_per_execution > 1 and way not in WAYS["tensorflow"]:
+        raise AlbertError(
+            "`steps_per_execution` is for TensorFlow's strategies: "
+            f"{', '.join(WAYS['tensorflow'])}. Received: "
+            f"steps_per_execution={config.steps_per_execution} with "
+            f"distribution={way!r}. Leave it out."
+        )
+    if way == "none":
+        devices = OneDevice()
+    elif backend == "tensorflow":
+        from keras_albert.training.strategies import Strategy
+
+        devices = Strategy(config, accumulate)
+    elif backend == "jax":
+        from keras_albert.training.meshes import Mesh
+
+        devices = Mesh(config)
+    else:
+        from keras_albert.training.ranks import Ranks
+
+        devices = Ranks(config)
+    try:
+        with contextlib.ExitStack() as stack:
+            if not devices.is_first:
+                silence = stack.enter_context(open(os.devnull, "w"))
+                stack.enter_context(contextlib.redirect_stdout(silence))
+            yield devices
+    finally:
+        devices.close()
+
+
+def _way(backend: str, config: DeviceConfig) -> str:
+    """What `auto` means here; others are checked."""
+    way = config.distribution
+    told = config.processes.coordinator is not None
+    if told and backend == "tensorflow":
+        raise AlbertError(
+            "TensorFlow reads its processes from TF_CONFIG. Received: "
+            f"processes.coordinator={config.processes.coordinator!r}. Leave "
+            "--processes out, or take another KERAS_BACKEND."
+        )
+    if told and way == "none":
+        raise AlbertError(
+            "`distribution=none` trains in one process. Received: "
+            f"processes.coordinator={config.processes.coordinator!r}. Leave "
+            "one of them out."
+        )
+    if way in ("auto", "none"):
+        several = way == "auto" and _several_devices(backend, config)
+        return several or "none"
+    if way not in WAYS[backend]:
+        raise AlbertError(
+            f"`distribution` must be auto, none, {', '.join(WAYS[backend])} "
+            f"with {backend}. Received: {way!r}. Choose one of them, or "
+            "another KERAS_BACKEND."
+        )
+    return way
+
+
+def _several_devices(backend: str, config: DeviceConfig) -> str | None:
+    """The way to use several devices, if this process knows of any."""
+    told = config.processes.coordinator is not None
+    if backend == "tensorflow":
+        tf = import_tensorflow()
+        if "TPU_NAME" in os.environ:
+            return "tpu"
+        if "TF_CONFIG" in os.environ:
+            return "multiworker"
+        return (
+            "mirrored"
+            if len(tf.config.list_logical_devices("GPU")) > 1
+            else None
+        )
+    if backend == "jax":
+        import jax
+
+        from keras_albert.training.meshes import is_pod
+
+        # Asked for its devices, JAX meets no other process any more.
+        return "data" if told or is_pod() or jax.device_count() > 1 else None
+    from keras_albert.training.ranks import started_by_torchrun
+
+    if told or started_by_torchrun():
+        return "data"
+    import torch
+
+    if torch.cuda.device_count() > 1:
+        print(
+            f"note: one of {torch.cuda.device_count()} GPUs is used; for all "
+            "start with torchrun --nproc-per-node=gpu -m keras_albert.cli",
+            file=sys.stderr,
+        )
+    return None
+
+
+def loss_normalizer(weight, epsilon: float):
+    """What a replica divides the sum of its losses by.
+
+    The weight of the whole batch, so that it does not matter which replica has
+    which row. TensorFlow then adds up the replicas' gradients, and PyTorch
+    averages them. One device, and JAX's program, see the whole batch.
+
+    Args:
+        weight: the sum of the weights of the replica's own rows.
+        epsilon: added to that of the whole batch.
+    """
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        from keras_albert.training.strategies import sum_over_replicas
+
+        return sum_over_replicas(weight) + epsilon
+    if backend == "torch":
+        from keras_albert.training.ranks import processes, sum_over_processes
+
+        return (sum_over_processes(weight) + epsilon) / processes()
+    return weight + epsilon
+
+
+def one_process() -> bool:
+    """Whether JAX, if it is there, knows of no other process."""
+    if keras.backend.backend() != "jax":
+        return True
+    import jax
+
+    return jax.process_count() == 1
+
+
+def to_numpy(variable) -> np.ndarray:
+    """A variable's value, wherever its parts are."""
+    if keras.backend.backend() == "jax":
+        from keras_albert.training.meshes import whole
+
+        return whole(variable.value)
+    return ops.convert_to_numpy(variable)
 
 
 def optimizer_reduces_replicas() -> bool:
@@ -31,7 +198,9 @@ def random_states() -> list[np.ndarray]:
         return []
     import torch
 
-    states = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_available():  # that of the device in use
+        states.append(torch.cuda.get_rng_state())
     return [state.numpy() for state in states]
 
 
@@ -41,9 +210,10 @@ def set_random_states(states: list[np.ndarray]) -> None:
         return
     import torch
 
-    cpu, *devices = [torch.from_numpy(state) for state in states]
+    cpu, *device = [torch.from_numpy(state) for state in states]
     torch.set_rng_state(cpu)
-    torch.cuda.set_rng_state_all(devices)
+    if device and torch.cuda.is_available():
+        torch.cuda.set_rng_state(device[0])
 
 
 def leave_gpu_to_backend() -> None:

@@ -17,6 +17,7 @@ from keras_albert.config import (
     TASK_FILE,
     AlbertConfig,
     AlbertError,
+    DeviceConfig,
     FinetuneRun,
     OptimizerConfig,
     PretrainRun,
@@ -44,7 +45,8 @@ from keras_albert.text.tokenizer import (
 from keras_albert.training.benchmarks import ALL_TASKS, BENCHMARKS, read_split
 from keras_albert.training.cards import card, write_card
 from keras_albert.training.curves import Row, can_draw
-from keras_albert.training.distribution import leave_gpu_to_backend
+from keras_albert.training.devices import Devices
+from keras_albert.training.distribution import leave_gpu_to_backend, opened
 from keras_albert.training.fitting import (
     Diverged,
     Timetable,
@@ -84,11 +86,38 @@ def finetune(run: FinetuneRun) -> dict:
         AlbertError: input that does not fit, before anything is written; or a
             loss that is not finite.
     """
-    return _run(run, None)
+    leave_gpu_to_backend()
+    with opened(DeviceConfig.of(run)) as devices:
+        if devices.count > 1 and not devices.predicts_alone:
+            raise AlbertError(
+                "`finetune` runs on the devices of one process. Received: "
+                f"{devices.count} processes. Start one, on one machine."
+            )
+        return _run(run, None, devices)
 
 
-def _run(run: FinetuneRun, prepared: "_Prepared | None") -> dict:
-    goes_on = holds_run(run.output, run)
+def _run(
+    run: FinetuneRun, prepared: "_Prepared | None", devices: Devices
+) -> dict:
+    goes_on = devices.first(lambda: holds_run(run.output, run))
+    report = devices.first(lambda: _finished(run))
+    if report:
+        print(f"{run.output} holds this run, and it is finished:")
+        print_report(report)
+        return report
+    if run.seeds > 1:
+        report = _finetune_seeds(run, goes_on, devices)
+    else:
+        prepared = prepared or devices.each(lambda: _prepare(run, devices))
+        report = _finetune_once(run, prepared, goes_on, devices)
+    if devices.is_first:
+        print_report(report)
+        print(f"-> {run.output}")
+    return report
+
+
+def _finished(run: FinetuneRun) -> dict | None:
+    """The report of the same run, if it is done."""
     report = finished_report(run.output)
     if report:
         files = [path for path in (run.train, run.validation) if path]
@@ -96,16 +125,6 @@ def _run(run: FinetuneRun, prepared: "_Prepared | None") -> dict:
             run.output, report, files, lambda: _checksums(*_tables(run))
         )
         _remove_checkpoints(run)  # it may have been killed just before
-        print(f"{run.output} holds this run, and it is finished:")
-        print_report(report)
-        return report
-    leave_gpu_to_backend()
-    if run.seeds > 1:
-        report = _finetune_seeds(run, goes_on)
-    else:
-        report = _finetune_once(run, prepared or _prepare(run), goes_on)
-    print_report(report)
-    print(f"-> {run.output}")
     return report
 
 
@@ -132,12 +151,14 @@ class _Prepared:
     measured_on: Features | None
 
 
-def _prepare(run: FinetuneRun) -> _Prepared:
+def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     """Reads and checks everything, and writes nothing."""
+    devices.check_batch(run.batch_size)
     task = ALL_TASKS[run.task]
     table, held_out = _tables(run)
     names = task.names(table)
     pretrained, tokenizer = load_pretrained(run.model)
+    devices.check(pretrained.config)
     length = _longest(run, pretrained.config)
     reading = _reading(run, length, names)
     examples = task.examples(tokenizer, table, names, length, reading)
@@ -165,10 +186,12 @@ def _prepare(run: FinetuneRun) -> _Prepared:
     )
 
 
-def _finetune_seeds(run: FinetuneRun, goes_on: bool) -> dict:
+def _finetune_seeds(run: FinetuneRun, goes_on: bool, devices: Devices) -> dict:
     """One run after another; a seed whose loss is not finite counts as such."""
-    prepared = _prepare(run)
-    output = run.output if goes_on else claim_folder(run.output, run)
+    prepared = devices.each(lambda: _prepare(run, devices))
+    output = run.output
+    if not goes_on:
+        devices.first(lambda: str(claim_folder(output, run)))
     reports, diverged = {}, []
     for seed in range(run.seed, run.seed + run.seeds):
         print(f"seed {seed}")
@@ -176,10 +199,12 @@ def _finetune_seeds(run: FinetuneRun, goes_on: bool) -> dict:
             run, seed=seed, seeds=1, output=output / SEED_FOLDER.format(seed)
         )
         try:
-            reports[seed] = _run(one, prepared)
+            reports[seed] = _run(one, prepared, devices)
         except Diverged as error:
             print(f"seed {seed}: {error}")
             diverged.append(seed)
+    if not devices.is_first:
+        return {}
     if not reports:
         kept = any(output.glob(SEED_FOLDER.format("*")))
         if not kept:
@@ -196,7 +221,7 @@ def _finetune_seeds(run: FinetuneRun, goes_on: bool) -> dict:
 
 
 def _finetune_once(
-    run: FinetuneRun, prepared: _Prepared, goes_on: bool
+    run: FinetuneRun, prepared: _Prepared, goes_on: bool, devices: Devices
 ) -> dict:
     task, names = ALL_TASKS[run.task], prepared.names
     examples, measured_on = prepared.examples, prepared.measured_on
@@ -204,20 +229,21 @@ def _finetune_once(
     lengths = np.union1d(
         choose_lengths(examples.lengths, prepared.length), prepared.length
     )
-    keras.utils.set_random_seed(run.seed)
-    model = _fresh_model(run, prepared.pretrained, names)
     steps_per_epoch = math.ceil(len(examples) / run.batch_size)
     steps = run.steps or steps_per_epoch * run.epochs
     warmup_steps = run.warmup_steps
     if warmup_steps is None:
         warmup_steps = int(run.warmup_share * steps)
     schedule = WarmupPolynomialDecay(run.learning_rate, steps, warmup_steps)
-    compile_for(
-        run.task,
-        model,
-        make_optimizer(OptimizerConfig(optimizer="adamw"), schedule),
-        names,
-    )
+    keras.utils.set_random_seed(run.seed)
+    with devices.scope():
+        model = _fresh_model(run, prepared.pretrained, names)
+        compile_for(
+            run.task,
+            model,
+            make_optimizer(OptimizerConfig(optimizer="adamw"), schedule),
+            names,
+        )
     predictor = Predictor(
         model,
         prepared.tokenizer,
@@ -228,10 +254,14 @@ def _finetune_once(
         prepared.reading,
     )
     _describe(run, prepared, steps)
-    output = run.output if goes_on else claim_folder(run.output, run)
+    output = run.output
+    if not goes_on:
+        devices.first(lambda: str(claim_folder(output, run)))
 
     def validate(stopped: Callable[[], bool]) -> Row:
-        outputs = predictor.outputs(measured_on, run.batch_size, stopped)
+        outputs = predictor.outputs(
+            measured_on, run.batch_size, stopped, compute=devices.outputs
+        )
         if stopped():
             return {}
         loss = task.held_out_loss(outputs, measured_on, names)
@@ -248,6 +278,8 @@ def _finetune_once(
             seed=run.seed,
             epochs=math.ceil(steps / steps_per_epoch),
             start_step=step,
+            host_index=devices.index,
+            host_count=devices.count,
         ),
         Timetable(
             steps=steps,
@@ -263,7 +295,10 @@ def _finetune_once(
         validate=validate if measured_on else None,
         best=task.best,
         patience=run.patience,
+        devices=devices,
     )
+    if not devices.is_first:
+        return {}
     report = {
         "task": run.task,
         "labels": names and len(names),
@@ -282,7 +317,9 @@ def _finetune_once(
         best = dataclasses.replace(
             predictor, model=ModelFolder.load(output).model
         )
-        outputs = best.outputs(measured_on, run.batch_size)
+        outputs = best.outputs(
+            measured_on, run.batch_size, compute=devices.outputs
+        )
         report |= scores_report(run.task, outputs, measured_on, names)
         if "threshold" in report:
             best = best.with_threshold(report["threshold"])

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_albert.config import CHECKPOINTS_FOLDER, LOCK_FILE, AlbertError
 from keras_albert.storage import locked, remove_folder
 from keras_albert.training.checkpointing import (
+    Checkpoint,
     Checkpoints,
     restore_metrics,
     restore_model,
@@ -39,6 +39,8 @@ from keras_albert.training.curves import (
     can_draw,
     draw_curves,
 )
+from keras_albert.training.devices import Devices, OneDevice
+from keras_albert.training.distribution import to_numpy
 from keras_albert.training.flops import SpeedMeter, Work
 from keras_albert.training.folders import ModelFolder
 from keras_albert.training.optimizer import Lamb
@@ -84,6 +86,7 @@ def fit_into_folder(
     patience: int | None = None,
     work_of: Callable[[int], Work] | None = None,
     tensorboard: bool = False,
+    devices: Devices | None = None,
 ) -> Row:
     """Trains a compiled model, or goes on where the folder's run stopped.
 
@@ -94,7 +97,8 @@ def fit_into_folder(
     Args:
         content: the model, and what is saved with it.
         folder: of the run.
-        batches_from: step -> the dataset of batches from there to the end.
+        batches_from: step -> the dataset of batches from there to the end, of
+            the rows that this process has of them.
         timetable: when to do what.
         origin: what the run is made from, see `Checkpoint`.
         validate: what held-out examples give, by name: perhaps `loss`. It
@@ -106,6 +110,8 @@ def fit_into_folder(
         patience: intervals without a better model that end the run.
         work_of: see `SpeedMeter`.
         tensorboard: write that log, too.
+        devices: one device when not given. Of several processes the first
+            writes, and all must be able to read `folder`.
 
     Returns:
         The row of the log of the model that is kept.
@@ -115,16 +121,21 @@ def fit_into_folder(
             be used.
         KeyboardInterrupt, SystemExit: after SIGINT, SIGTERM and a message.
     """
+    devices = devices or OneDevice()
     with (
-        locked(
-            folder / LOCK_FILE,
-            f"{folder}: another process is at work on this run. Wait for it, "
-            "or choose another output.",
-        ),
+        contextlib.ExitStack() as stack,
         ProgressBar(timetable.steps) as progress,
         StopRequest() as stop,
     ):
-        log = RunLog(folder)
+        log = RunLog(None)
+
+        def begin() -> list[Row]:
+            nonlocal log
+            stack.enter_context(_lock(folder))
+            log = RunLog(folder)
+            return log.rows
+
+        log.rows = devices.first(begin)
         checkpoints = Checkpoints(
             folder / CHECKPOINTS_FOLDER, timetable.keep_checkpoints, origin
         )
@@ -140,9 +151,10 @@ def fit_into_folder(
             validate,
             best,
             patience,
+            devices,
         )
         keeper.restore(batches_from)
-        if tensorboard:
+        if tensorboard and devices.is_first:
             keeper.tensorboard = TensorBoard(folder, log.rows)
         if not can_draw():
             progress.line(
@@ -151,11 +163,14 @@ def fit_into_folder(
         try:
             keeper.run(batches_from)
         except AlbertError as error:
+            if not devices.is_first:
+                raise
             rest = _rest(folder, checkpoints, keeper.kept())
             raise type(error)(f"{error} {rest}") from None
         except KeyboardInterrupt:  # the second: it does not wait for the step
-            rest = _rest(folder, checkpoints, keeper.kept())
-            print(f"\ninterrupted. {rest}", file=sys.stderr)
+            if devices.is_first:
+                rest = _rest(folder, checkpoints, keeper.kept())
+                print(f"\ninterrupted. {rest}", file=sys.stderr)
             raise
         if stop.signal and not keeper.is_finished():
             print(
@@ -192,9 +207,11 @@ class IntervalKeeper(keras.callbacks.Callback):
         validate: Callable[[Callable[[], bool]], Row] | None,
         best: str,
         patience: int | None,
+        devices: Devices,
     ):
         super().__init__()
         self.set_model(content.model)
+        self.devices = devices
         self.content = content
         self.folder = folder
         self.timetable = timetable
@@ -208,24 +225,35 @@ class IntervalKeeper(keras.callbacks.Callback):
         self.patience = patience
         self.tensorboard = None
         self.step = 0
+        self._stopping = False  # which all processes know
         self._parts = 0  # batches of the step that is being accumulated
         self._state = None  # of the checkpoint, until the first step
         self._unfinished = None  # training means of an interval without a row
 
     def restore(self, batches_from: Callable) -> None:
         """Goes back to the newest checkpoint, if there is one."""
-        found = self.checkpoints.newest()
+        found = self._newest()
         # Now: TensorFlow traces a step twice whose optimizer is made in it.
-        self.model.optimizer.build(self.model.trainable_variables)
+        with self.devices.scope():
+            self.model.optimizer.build(self.model.trainable_variables)
+        self.devices.prepare(self.model)
         self.step = found.step if found else 0
         self.log.keep_until(self.step)
         if not found:
             return
+        steps = self.devices.batches_a_call // self.timetable.accumulate
+        if steps and self.step % steps:
+            raise AlbertError(
+                f"the run goes on from step {self.step}: "
+                "`steps_per_execution` must divide that. Received: "
+                f"steps_per_execution={steps}. Take --steps-per-execution "
+                f"{math.gcd(self.step, steps)}."
+            )
         restore_model(self.model, found.state)
         self._state = found.state
         if not self.timetable.ends_interval(self.step):
             # Makes the metrics, which `fit` would make and clear later.
-            self.model.evaluate(batches_from(self.step).take(1), verbose=0)
+            self.devices.evaluate(self.model, batches_from(self.step).take(1))
         elif not self.log.has(self.step):
             self._unfinished = found.logs
         self.progress.begin_at(self.step)
@@ -233,63 +261,99 @@ class IntervalKeeper(keras.callbacks.Callback):
             f"going on from step {self.step:,} of {self.timetable.steps:,}"
         )
 
+    def _newest(self) -> Checkpoint | None:
+        """That of the first process, which all of them read."""
+        found = None
+
+        def newest() -> int | None:
+            nonlocal found
+            found = self.checkpoints.newest()
+            return found and found.step
+
+        step = self.devices.first(newest)
+        if step is None:
+            return None
+        return self.devices.each(lambda: found or self.checkpoints.read(step))
+
+    def _ask(self, is_lost: bool = False) -> bool:
+        """Asks all processes; each stops if one was told to.
+
+        Returns:
+            whether the training is lost in one of them.
+        """
+        lost, self._stopping = self.devices.any(
+            is_lost, self.stop.signal is not None
+        )
+        if self._stopping and not self.stop.signal:
+            self.stop.signal = signal.SIGTERM
+        return lost
+
     def run(self, batches_from: Callable) -> None:
         """Does what is left of the run, or as much as it is let."""
-        self.finish_interval()
-        if self.is_finished() or self.stop.signal:
+        if self._unfinished is None:
+            self._ask()
+        else:
+            self.finish_interval()  # which asks
+        if self.is_finished() or self._stopping:
             return
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", _UNUSED_POOLER, UserWarning)
-            self.model.fit(
-                batches_from(self.step),
-                callbacks=[self],
-                shuffle=False,  # the dataset does it
-                verbose=0,
-            )
+            self.devices.fit(self.model, batches_from(self.step), [self])
 
     def on_epoch_begin(self, epoch, logs=None):
         """Restores what `fit` has just cleared."""
         if self._state and not self.timetable.ends_interval(self.step):
             restore_metrics(self.model, self._state)
+            self.devices.keep_metrics(self.model)
         self.meter.start()
 
     def on_train_batch_begin(self, batch, logs=None):
         """Restores what `fit` has drawn from until the first batch came."""
         if self._state:
             restore_random(self._state)
+            self.devices.vary_random(self.step)
             self._state = None
 
     def on_train_batch_end(self, batch, logs=None):
         """A part of a step, or the whole, has been computed."""
         # The means of the interval: not finite from the first step that is not.
-        if not math.isfinite(logs["loss"]):
-            self._diverged(self.step + 1, f"the loss is {logs['loss']}")
-        self._parts += 1
+        self._parts += self.devices.batches_a_call
         if self._parts < self.timetable.accumulate:
             return
+        self.step += self._parts // self.timetable.accumulate
         self._parts = 0
-        self.step += 1
         self.meter.step(self.step)
         self.progress.update(self.step, {**logs, **self.meter.reading()})
-        if self.timetable.saves(self.step) or self.stop.signal:
+        if self._ask(is_lost=not math.isfinite(logs["loss"])):
+            self._diverged(self.step, f"the loss is {logs['loss']}")
+        if self.timetable.saves(self.step) or self._stopping:
             self._save(logs)
             self.meter.start()
 
     def _save(self, logs: dict) -> None:
         model = self.model  # on JAX, this puts the weights into it
-        if not all(np.isfinite(each).all() for each in model.get_weights()):
+        logs = self.devices.logs(model, logs)
+        state = state_of(model)
+        if not all(
+            np.isfinite(array).all()
+            for group in ("trainable", "non_trainable")
+            for array in state.get(group, {}).values()
+        ):
             self._diverged(self.step, "a weight is not finite")
         ends = self.timetable.ends_interval(self.step)
-        state = state_of(model)
-        self.checkpoints.save(self.step, state, dict(logs) if ends else None)
+        kept_logs = dict(logs) if ends else None
+        self.devices.first(
+            lambda: self.checkpoints.save(self.step, state, kept_logs)
+        )
         if ends:
             self._unfinished = dict(logs)
             self.finish_interval()
             model.reset_metrics()
             restore_random(state)  # a run that goes on has not drawn either
         kept = self.validate and self.kept()
-        self.checkpoints.prune(kept["step"] if kept else None)
-        if self.stop.signal or self.is_finished():
+        if self.devices.is_first:
+            self.checkpoints.prune(kept["step"] if kept else None)
+        if self._stopping or self.is_finished():
             model.stop_training = True
 
     def is_finished(self) -> bool:
@@ -335,22 +399,27 @@ class IntervalKeeper(keras.callbacks.Callback):
         }
         with averaged_weights(model):
             if self.validate is not None:
-                measured = self.validate(lambda: self.stop.signal is not None)
-                if self.stop.signal:
+                # Several processes validate to the end, as they wait for one
+                # another in it.
+                measured = self.validate(
+                    lambda: self.devices.count == 1 and bool(self.stop.signal)
+                )
+                self._ask()
+                if self._stopping:
                     return  # when the run goes on, all of it is done
                 if not math.isfinite(measured.get("loss", 0.0)):
                     reason = f"the held-out loss is {measured['loss']}"
                     self._diverged(self.step, reason)
                 row |= {HELD_OUT + name: measured[name] for name in measured}
             if self._best_of([*self.log.rows, row]) is row:
-                self.content.save(self.folder)
+                self.devices.first(lambda: self.content.save(self.folder))
         row |= self.meter.reading()
         self.meter.reset()
         self._unfinished = None
         self.log.append(row)
         if self.tensorboard:
             self.tensorboard.write(row)
-        if can_draw():
+        if can_draw() and self.devices.is_first:
             draw_curves(self.log.rows, self.folder)
         self.progress.line(
             f"step {self.step:,}/{self.timetable.steps:,}: {shown_values(row)}"
@@ -358,15 +427,14 @@ class IntervalKeeper(keras.callbacks.Callback):
 
 
 def evaluate_until(
-    model: keras.Model, batches, stopped: Callable[[], bool]
+    model: keras.Model,
+    batches,
+    stopped: Callable[[], bool],
+    devices: Devices | None = None,
 ) -> Row:
     """`model.evaluate`, which may be stopped; see `fit_into_folder`."""
-    return model.evaluate(
-        batches,
-        callbacks=[_StopEvaluation(stopped)],
-        return_dict=True,
-        verbose=0,
-    )
+    devices = devices or OneDevice()
+    return devices.evaluate(model, batches, [_StopEvaluation(stopped)])
 
 
 class _StopEvaluation(keras.callbacks.Callback):
@@ -376,6 +444,14 @@ class _StopEvaluation(keras.callbacks.Callback):
 
     def on_test_batch_end(self, batch, logs=None):
         self.model.stop_evaluating = self.stopped()
+
+
+def _lock(folder: Path):
+    return locked(
+        folder / LOCK_FILE,
+        f"{folder}: another process is at work on this run. Wait for it, "
+        "or choose another output.",
+    )
 
 
 class StopRequest:
@@ -421,8 +497,8 @@ def averaged_weights(model: keras.Model):
         return
     variables = model.trainable_variables
     # Copies: on JAX two variables must not share what one of them gives away.
-    weights = [np.array(ops.convert_to_numpy(each)) for each in variables]
-    means = [np.array(ops.convert_to_numpy(each)) for each in averages]
+    weights = [np.array(to_numpy(each)) for each in variables]
+    means = [np.array(to_numpy(each)) for each in averages]
     for variable, mean in zip(variables, means, strict=True):
         variable.assign(mean)
     try:

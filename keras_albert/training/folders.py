@@ -63,6 +63,7 @@ from keras_albert.modeling.model import AlbertModel
 from keras_albert.storage import replacing, write_json
 from keras_albert.text.tokenizer import Tokenizer, check_batch
 from keras_albert.training.benchmarks import ALL_TASKS
+from keras_albert.training.distribution import to_numpy
 from keras_albert.training.tasks import PAIR, Outputs
 
 PRETRAINING = "pretraining"
@@ -164,7 +165,7 @@ def _bare_copy(model: AlbertModel) -> AlbertModel:
     for part in (config, config.get("backbone", {}).get("config", {})):
         part["dtype"] = "float32"
     bare = type(model).from_config(config)
-    bare.set_weights(model.get_weights())
+    bare.set_weights([to_numpy(each) for each in model.weights])
     return bare
 
 
@@ -435,6 +436,7 @@ class Predictor:
         batch_size: int = PredictRun.batch_size,
         stopped: Callable[[], bool] = lambda: False,
         title: str = "Predicting",
+        compute: Callable = lambda model, x: model.predict_on_batch(x),
     ) -> Outputs:
         """Logits of each example, in order.
 
@@ -443,6 +445,7 @@ class Predictor:
             batch_size: of them at a time.
             stopped: asked before each batch; the rest is then None.
             title: of the progress bar.
+            compute: model, inputs -> its outputs.
         """
         check_positive("batch_size", batch_size)
         batch_size = min(batch_size, len(features))
@@ -458,7 +461,7 @@ class Predictor:
                 break
             x, _, _ = features.batch(chosen, batch_size, length)
             logits = keras.tree.map_structure(
-                np.asarray, self.model.predict_on_batch(x)
+                np.asarray, compute(self.model, x)
             )
             for row, place in enumerate(chosen):
                 outputs[place] = keras.tree.map_structure(

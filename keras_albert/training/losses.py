@@ -8,6 +8,9 @@ from keras_albert.config import (
     AlbertError,
     check_positive_number,
 )
+from keras_albert.training.distribution import loss_normalizer
+
+_NOT_ZERO = 1e-12  # lost beside any weight; a batch without any is 0
 
 
 @keras.saving.register_keras_serializable("keras_albert")
@@ -47,11 +50,35 @@ class WeightedCrossEntropy(keras.losses.Loss):
         weight = ops.cast(sample_weight, "float32")
         # Of another rank it would be broadcast, along the wrong axis perhaps.
         _check_shape("sample_weight", weight, losses.shape)
-        return ops.sum(weight * losses) / (ops.sum(weight) + self.epsilon)
+        normalizer = loss_normalizer(ops.sum(weight), self.epsilon)
+        return ops.sum(weight * losses) / normalizer
 
     def get_config(self):
         """Serializable arguments of the constructor."""
         return {"name": self.name, "epsilon": self.epsilon}
+
+
+class WeightedMean(keras.losses.Loss):
+    """sum(weight * loss) / sum(weight), over the rows of all replicas.
+
+    Keras's reduction "mean_with_sample_weight" is over those of one replica.
+
+    Args:
+        loss: with reduction "none".
+    """
+
+    def __init__(self, loss: keras.losses.Loss):
+        super().__init__(name=loss.name)
+        self.loss = loss
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        """See the class; a batch without weight is 0."""
+        losses = self.loss(y_true, y_pred)
+        if sample_weight is None:
+            sample_weight = ops.ones_like(losses)
+        weight = ops.cast(sample_weight, losses.dtype)
+        normalizer = loss_normalizer(ops.sum(weight), _NOT_ZERO)
+        return ops.sum(weight * losses) / normalizer
 
 
 def _check_shape(name: str, value, expected) -> None:

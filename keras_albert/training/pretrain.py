@@ -10,6 +10,8 @@ from keras_albert.config import (
     VARIANTS,
     AlbertConfig,
     AlbertError,
+    CompileRun,
+    DeviceConfig,
     OptimizerConfig,
     PretrainRun,
 )
@@ -24,9 +26,15 @@ from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.masked_lm import AlbertForPretraining
 from keras_albert.modeling.model import AlbertModel
 from keras_albert.modeling.warm_start import warm_start
-from keras_albert.storage import checksum, claim_folder, holds_run
+from keras_albert.storage import (
+    checksum,
+    claim_folder,
+    holds_run,
+    same_settings,
+)
 from keras_albert.training.curves import HELD_OUT, check_tensorboard
-from keras_albert.training.distribution import leave_gpu_to_backend
+from keras_albert.training.devices import Devices
+from keras_albert.training.distribution import leave_gpu_to_backend, opened
 from keras_albert.training.fitting import (
     Timetable,
     evaluate_until,
@@ -63,23 +71,30 @@ def pretrain(run: PretrainRun) -> dict:
         AlbertError: input that does not fit, before anything is written; or a
             loss that is not finite, the last good model being kept.
     """
-    goes_on = holds_run(run.output, run)
+    leave_gpu_to_backend()
+    with opened(DeviceConfig.of(run), run.accumulate) as devices:
+        return _pretrain(run, devices)
+
+
+def _finished(run: PretrainRun) -> dict | None:
+    """The report of the same run, if it is done."""
     report = finished_report(run.output)
     if report:
         folders = [path for path in (run.data, run.validation) if path]
         check_made_of(run.output, report, folders, lambda: _checksums(run))
-        print(f"{run.output} holds this run, and it is finished:")
-        for line in report_lines(report):
-            print(line)
-        return report
+    return report
+
+
+def _opened_data(run: PretrainRun, devices: Devices) -> tuple:
+    """Shards, held-out shards, config, warm start; packing. All checked."""
     if run.tensorboard:
         check_tensorboard()
-    leave_gpu_to_backend()
+    devices.check_batch(run.batch_size, run.accumulate)
     shards = ShardSet.open(run.data)
     validation = run.validation and ShardSet.open(run.validation)
-    for opened in (shards, validation):
-        if opened:
-            opened.verify()
+    for each in (shards, validation):
+        if each:
+            each.verify()
     config = (
         AlbertConfig.from_json(run.config)
         if run.config
@@ -87,13 +102,35 @@ def pretrain(run: PretrainRun) -> dict:
     )
     source = run.warm_start and load(run.warm_start)
     _check_fit(run, config, shards, validation, source)
+    devices.check(config)
     # Before anything is written or measured; of each phase.
     for examples in dict.fromkeys((run.examples_of(1), run.examples)):
         stream = ExampleStream(shards, examples, run.seed)
         stream.check_pairs()
-    packing = stream.packing
+    return shards, validation, config, source, stream.packing
+
+
+def _pretrain(run: PretrainRun, devices: Devices) -> dict:
+    goes_on = devices.first(lambda: holds_run(run.output, run))
+    report = devices.first(lambda: _finished(run))
+    if report:
+        print(f"{run.output} holds this run, and it is finished:")
+        for line in report_lines(report):
+            print(line)
+        return report
+    shards, validation, config, source, packing = devices.each(
+        lambda: _opened_data(run, devices)
+    )
+    devices.check_equal(
+        {
+            "the settings": same_settings(run),
+            "the config": dataclasses.asdict(config),
+            **_checksums(run),
+        }
+    )
     tokenizer = shards.tokenizer()
     parts = run.accumulate
+    mine = {"host_index": devices.index, "host_count": devices.count}
 
     def batches_from(step: int):
         phases = [(run.examples, run.steps - run.short_steps)]
@@ -105,47 +142,47 @@ def pretrain(run: PretrainRun) -> dict:
             batch_size=run.batch_size // parts,
             seed=run.seed,
             start_step=step * parts,
+            **mine,
         )
 
     held_out = validation and validation_dataset(
-        validation, run.examples, batch_size=run.batch_size // parts
+        validation, run.examples, batch_size=run.batch_size // parts, **mine
     )
-    if held_out is not None and run.validation_steps is not None:
-        held_out = held_out.take(run.validation_steps * parts)
+    counted = run.validation_steps and run.validation_steps * parts
+    if held_out is not None and counted is not None:
+        held_out = held_out.take(counted)
     keras.utils.set_random_seed(run.seed)
-    model = AlbertForPretraining(
-        AlbertBackbone(
-            config, loop=run.loop, remat=run.remat, dtype=run.precision
-        ),
-        None
-        if run.examples.sentence_task == "none"
-        else run.examples.sentence_task,
-    )
-    if source and (fresh := warm_start(model, source)):
-        print(f"{run.warm_start} has no weights for {', '.join(fresh)}")
-    output = run.output if goes_on else claim_folder(run.output, run)
-
-    compile_for_pretraining(
-        model,
-        make_optimizer(
-            run.optimizer,
-            WarmupPolynomialDecay(
-                run.optimizer.learning_rate, run.steps, run.warmup_steps
+    with devices.scope():
+        model = pretraining_model(run, config)
+        if source and (fresh := warm_start(model, source)):
+            print(f"{run.warm_start} has no weights for {', '.join(fresh)}")
+        compile_for_pretraining(
+            model,
+            make_optimizer(
+                run.optimizer,
+                WarmupPolynomialDecay(
+                    run.optimizer.learning_rate, run.steps, run.warmup_steps
+                ),
+                1 if devices.accumulates else parts,
             ),
-            parts,
-        ),
-    )
+        )
+    output = run.output
+    if not goes_on:
+        devices.first(lambda: str(claim_folder(output, run)))
     peak = matrix_product_peak(keras.DTypePolicy(run.precision).compute_dtype)
 
-    def work_of(step: int) -> Work:
+    def work_of(step: int, steps: int = run.steps_per_execution) -> Work:
         examples = run.examples_of(step)
+        rows = steps * run.batch_size
         return Work(
-            tokens=run.batch_size * examples.sequence_length,
-            flops=run.batch_size * flops_per_example(config, examples),
-            peak=peak,
+            tokens=rows * examples.sequence_length,
+            flops=rows * flops_per_example(config, examples),
+            peak=peak * devices.replicas * run.model_parallel,
         )
 
-    _describe(run, config, model, shards, work_of(run.steps), packing)
+    _describe(
+        run, config, model, shards, work_of(run.steps, 1), packing, devices
+    )
     task = {
         "task": PRETRAINING,
         "examples": dataclasses.asdict(run.examples),
@@ -167,10 +204,13 @@ def pretrain(run: PretrainRun) -> dict:
             **_checksums(run),
         },
         validate=held_out
-        and (lambda stopped: evaluate_until(model, held_out, stopped)),
+        and (lambda stopped: evaluate_until(model, held_out, stopped, devices)),
         work_of=work_of,
         tensorboard=run.tensorboard,
+        devices=devices,
     )
+    if not devices.is_first:
+        return {}
     report = {
         MADE_OF: _checksums(run),
         "steps": run.steps,
@@ -189,7 +229,10 @@ def pretrain(run: PretrainRun) -> dict:
                 for name, value in reached.items()
                 if name.startswith(HELD_OUT)
             },
-            held_out,
+            # All rows of it, whoever evaluated them.
+            validation_dataset(
+                validation, run.examples, batch_size=run.batch_size // parts
+            ).take(-1 if counted is None else counted),
         )
     write_report(output, report)
     for line in report_lines(report):
@@ -201,6 +244,19 @@ def pretrain(run: PretrainRun) -> dict:
             f"{run.optimizer.ema_momentum:g}"
         )
     return report
+
+
+def pretraining_model(
+    run: PretrainRun | CompileRun, config: AlbertConfig
+) -> AlbertForPretraining:
+    """The model of a run, with fresh weights."""
+    task = run.examples.sentence_task
+    return AlbertForPretraining(
+        AlbertBackbone(
+            config, loop=run.loop, remat=run.remat, dtype=run.precision
+        ),
+        None if task == "none" else task,
+    )
 
 
 def compile_for_pretraining(
@@ -318,18 +374,7 @@ def _check_fit(
             f"{run.data} were made with {shards.vocab_size} pieces. Set "
             f"`vocab_size` in {run.config}, or prepare with another vocabulary."
         )
-    if config.type_vocab_size < 2:
-        raise AlbertError(
-            "Pretraining has two segments: `type_vocab_size` must be 2 or "
-            f"more. Received: {config.type_vocab_size}."
-        )
-    if run.examples.sequence_length > config.max_position_embeddings:
-        raise AlbertError(
-            "`sequence_length` must not exceed the model's "
-            f"max_position_embeddings={config.max_position_embeddings}. "
-            f"Received: {run.examples.sequence_length}. Set "
-            "--examples.sequence-length."
-        )
+    check_examples(run, config)
     vocabulary = shards.tokenizer()
     if validation and (
         difference := validation.tokenizer().difference_from(vocabulary)
@@ -347,6 +392,22 @@ def _check_fit(
             f"{run.warm_start} has another vocabulary than {run.data} "
             f"({difference}): its embeddings would stand for other pieces. "
             "Prepare the text with its vocabulary."
+        )
+
+
+def check_examples(run: PretrainRun | CompileRun, config: AlbertConfig) -> None:
+    """AlbertError unless the model takes the examples of a run."""
+    if config.type_vocab_size < 2:
+        raise AlbertError(
+            "Pretraining has two segments: `type_vocab_size` must be 2 or "
+            f"more. Received: {config.type_vocab_size}."
+        )
+    if run.examples.sequence_length > config.max_position_embeddings:
+        raise AlbertError(
+            "`sequence_length` must not exceed the model's "
+            f"max_position_embeddings={config.max_position_embeddings}. "
+            f"Received: {run.examples.sequence_length}. Set "
+            "--examples.sequence-length."
         )
 
 
@@ -374,7 +435,7 @@ def learning_rate_advice(
     )
 
 
-def _describe(run, config, model, shards, work, packing) -> None:
+def _describe(run, config, model, shards, work, packing, devices) -> None:
     print(
         f"{model.count_params():,} parameters, {config.num_hidden_layers} "
         f"layers of {config.hidden_size}; {shards.num_tokens:,} tokens in "
@@ -385,7 +446,8 @@ def _describe(run, config, model, shards, work, packing) -> None:
             if run.short_steps
             else ""
         )
-        + f" on {keras.backend.backend()}",
+        + f" on {keras.backend.backend()}"
+        + (f", {devices.replicas} devices" if devices.replicas > 1 else ""),
         flush=True,
     )
     print(
@@ -402,7 +464,7 @@ def _describe(run, config, model, shards, work, packing) -> None:
     advice = learning_rate_advice(run, config, packing)
     if advice:
         print(advice, flush=True)
-    gigabytes = _activation_bytes(run, config) / 1e9
+    gigabytes = _activation_bytes(run, config) / devices.replicas / 1e9
     if gigabytes > MANY_GIGABYTES:
         print(
             f"a step keeps roughly {gigabytes:,.0f} GB of activations on this "

@@ -33,6 +33,7 @@ from keras_albert.modeling.question_answering import (
 )
 from keras_albert.text.rows import Row
 from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.losses import WeightedMean
 from keras_albert.training.metrics import Scores, collapsed
 
 NAMES = ("answer", "no answer")
@@ -120,16 +121,16 @@ def question_loss(
     names: tuple[str, str] | None,
 ) -> dict[str, keras.losses.Loss]:
     """`Task.loss`: of each output."""
-    reduction = "mean_with_sample_weight"
+    options = {"from_logits": True, "reduction": "none"}
     losses = {
-        name: keras.losses.SparseCategoricalCrossentropy(
-            from_logits=True, reduction=reduction
+        name: WeightedMean(
+            keras.losses.SparseCategoricalCrossentropy(**options)
         )
         for name in ("start", "end")
     }
     if names:
-        losses["answer_class"] = keras.losses.BinaryCrossentropy(
-            from_logits=True, reduction=reduction
+        losses["answer_class"] = WeightedMean(
+            keras.losses.BinaryCrossentropy(**options)
         )
     return losses
 

@@ -40,6 +40,7 @@ from keras_albert.modeling.classification import (
 )
 from keras_albert.text.rows import choice_rows, text_rows, word_rows
 from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.losses import WeightedMean
 from keras_albert.training.metrics import (
     Scores,
     collapsed,
@@ -322,8 +323,10 @@ CLASSIFICATION = Task(
     names=_names_of_classes,
     features=_text_features(_class_indices),
     head=_classifier("single_label"),
-    loss=lambda names: keras.losses.SparseCategoricalCrossentropy(
-        from_logits=True, reduction="mean_with_sample_weight"
+    loss=lambda names: WeightedMean(
+        keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="none"
+        )
     ),
     decode=_decode_class,
     scores=_class_scores,
@@ -367,8 +370,8 @@ REGRESSION = dataclasses.replace(
     names=lambda table: None,
     features=_text_features(_numbers),
     head=_classifier("regression"),
-    loss=lambda names: keras.losses.MeanSquaredError(
-        reduction="mean_with_sample_weight"
+    loss=lambda names: WeightedMean(
+        keras.losses.MeanSquaredError(reduction="none")
     ),
     decode=_decode_number,
     scores=number_scores,
@@ -425,8 +428,8 @@ MULTILABEL = dataclasses.replace(
     names=_names_of_several,
     features=_text_features(_indicators),
     head=_classifier("multi_label"),
-    loss=lambda names: keras.losses.BinaryCrossentropy(
-        from_logits=True, reduction="mean_with_sample_weight"
+    loss=lambda names: WeightedMean(
+        keras.losses.BinaryCrossentropy(from_logits=True, reduction="none")
     ),
     decode=_decode_several,
     scores=_several_scores,

@@ -21,6 +21,7 @@ from keras_albert.modeling.masked_lm import AlbertForPretraining
 from keras_albert.training import fitting
 from keras_albert.training.checkpointing import Checkpoints
 from keras_albert.training.curves import RunLog
+from keras_albert.training.devices import OneDevice
 from keras_albert.training.fitting import (
     IntervalKeeper,
     Timetable,
@@ -396,6 +397,7 @@ def test_which_model_is_kept(tmp_path, best, values, kept):
             best and (lambda _: {"loss": next(losses), best: next(validated)}),
             best or "loss",
             None,
+            OneDevice(),
         )
         for step in steps:
             keeper.step, keeper._unfinished = step, {"loss": 7.0}

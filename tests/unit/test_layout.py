@@ -29,7 +29,8 @@ MAY_IMPORT = {
     "export": _BELOW_TRAINING | {"training"},
     "cli": _BELOW_TRAINING | {"training", "export"},
 }
-# These are TensorFlow graphs: imported inside the functions that need them.
+# These are TensorFlow graphs, or of one backend: imported inside the functions
+# that need them.
 GRAPHS = {
     PACKAGE / "text" / "graph.py",
     PACKAGE / "text" / "graph_characters.py",
@@ -38,6 +39,9 @@ GRAPHS = {
     PACKAGE / "export" / "answers.py",
     PACKAGE / "export" / "serving.py",
     PACKAGE / "export" / "word_labels.py",
+    PACKAGE / "training" / "meshes.py",
+    PACKAGE / "training" / "ranks.py",
+    PACKAGE / "training" / "strategies.py",
 }
 BACKENDS = {"tensorflow", "jax", "torch", "tensorflow_text"}
 

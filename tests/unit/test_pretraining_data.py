@@ -8,6 +8,7 @@ import pytest
 
 from keras_albert.config import AlbertError, ExampleConfig, PrepareRun
 from keras_albert.data import plan
+from keras_albert.data.batching import host_rows
 from keras_albert.data.corpus import Corpus
 from keras_albert.data.plan import (
     cut_documents,
@@ -19,7 +20,6 @@ from keras_albert.data.plan import (
 from keras_albert.data.prepare import prepare
 from keras_albert.data.pretraining import (
     ExampleStream,
-    host_rows,
     phased_dataset,
     pretraining_dataset,
     validation_dataset,

@@ -115,6 +115,10 @@ def test_which_run_a_folder_holds(tmp_path):
         "checkpoint_every": 5,
         "keep_checkpoints": 9,
         "tensorboard": True,
+        "distribution": "model",
+        "model_parallel": 2,
+        "steps_per_execution": 1,
+        "processes": config.ProcessConfig(wait=5),
     }
     assert storage.holds_run(folder, dataclasses.replace(run, **free))
     for field in dataclasses.fields(run):
@@ -122,7 +126,7 @@ def test_which_run_a_folder_holds(tmp_path):
             "data": Path("others"),
             "optimizer": config.OptimizerConfig(beta_1=0.5),
             "examples": config.ExampleConfig(ngram=2),
-        }.get(field.name, 7)
+        }.get(field.name, free.get(field.name, 7))
         # The constructor's checks have nothing to do with this.
         changed = dataclasses.replace(run)
         object.__setattr__(changed, field.name, other)

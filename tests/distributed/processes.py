@@ -1,0 +1,113 @@
+"""Processes of a run, started and ended by a test."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+WORKER = Path(__file__).with_name("worker.py")
+LIMIT = 300  # seconds, after which a process counts as hanging
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens at."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Run:
+    """`count` processes of one command.
+
+    Args:
+        backend: KERAS_BACKEND.
+        command: of keras-albert, with its options.
+        folder: where what they print is kept.
+        count: how many.
+        devices: virtual ones of each.
+        wait: --processes.wait.
+        options: further ones, by process.
+    """
+
+    def __init__(
+        self,
+        backend: str,
+        command: list[str],
+        folder: Path,
+        count: int = 1,
+        devices: int = 1,
+        wait: int = 120,
+        options: dict[int, list[str]] | None = None,
+    ):
+        self.logs = [folder / f"process-{index}.txt" for index in range(count)]
+        ports = free_ports(count)
+        self.processes = []
+        for index in range(count):
+            environment = dict(os.environ, KERAS_BACKEND=backend)
+            environment["OMP_NUM_THREADS"] = "1"
+            told = []
+            if count > 1 and backend == "tensorflow":
+                workers = [f"127.0.0.1:{port}" for port in ports]
+                environment["TF_CONFIG"] = json.dumps(
+                    {
+                        "cluster": {"worker": workers},
+                        "task": {"type": "worker", "index": index},
+                    }
+                )
+            elif count > 1:
+                told = [
+                    f"--processes.coordinator=127.0.0.1:{ports[0]}",
+                    f"--processes.count={count}",
+                    f"--processes.index={index}",
+                    f"--processes.wait={wait}",
+                ]
+            with open(self.logs[index], "w") as log:
+                self.processes.append(
+                    subprocess.Popen(
+                        [sys.executable, str(WORKER), str(devices), *command]
+                        + told
+                        + (options or {}).get(index, []),
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        env=environment,
+                    )
+                )
+
+    def text(self, index: int = 0) -> str:
+        """What a process has printed."""
+        return self.logs[index].read_text(errors="replace")
+
+    def until(self, condition) -> None:
+        """Waits for a condition; fails when a process ends before."""
+        end = time.monotonic() + LIMIT
+        while not condition():
+            assert time.monotonic() < end, "hanging:\n" + self.text()
+            for index, process in enumerate(self.processes):
+                assert process.poll() is None, self.text(index)
+            time.sleep(0.05)
+
+    def kill(self, index: int, number=signal.SIGKILL) -> None:
+        """Sends a signal to a process."""
+        self.processes[index].send_signal(number)
+
+    def ends(self, limit: float = LIMIT) -> list[int]:
+        """The exit statuses; what has not ended by then is killed."""
+        end = time.monotonic() + limit
+        statuses = []
+        for process in self.processes:
+            try:
+                left = max(0.1, end - time.monotonic())
+                statuses.append(process.wait(left))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                statuses.append("hanging")
+        return statuses

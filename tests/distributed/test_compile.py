@@ -1,0 +1,550 @@
+"""Training steps compiled for TPU slices by libtpu, without a TPU."""
+
+import dataclasses
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import hypothesis
+import keras
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from keras_albert.cli import main as command
+from keras_albert.config import (
+    AlbertConfig,
+    AlbertError,
+    CompileRun,
+    ExampleConfig,
+)
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.masked_lm import AlbertForPretraining
+from keras_albert.modeling.model import own_path
+from keras_albert.training import compiling
+from keras_albert.training.compiling import (
+    GIB,
+    MOST_COMPILATIONS,
+    Compiled,
+    compiled,
+    guess_rows,
+    largest_that_fits,
+    size_at,
+)
+from keras_albert.training.hlo import array_bytes, exchanged_bytes
+from keras_albert.training.topologies import TOPOLOGIES, topology_of
+from keras_albert.training.tpu_step import (
+    batch_spec,
+    compile_step,
+    needed_bytes,
+)
+
+needs_libtpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None,
+    reason="libtpu is not installed: make test-tpu",
+)
+slow = pytest.mark.skipif(
+    not os.environ.get("KERAS_ALBERT_SLOW_COMPILE"),
+    reason="minutes of compilation: make test-tpu",
+)
+any_backend = pytest.mark.any_backend
+
+# As few as the compiler takes without padding most of it away.
+TINY = AlbertConfig(
+    vocab_size=1024,
+    embedding_size=32,
+    hidden_size=64,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=128,
+    max_position_embeddings=64,
+)
+# By hand: tables 32 (1024 + 2 + 64) and their LayerNorm; the projection; four
+# kernels of attention, its LayerNorm; two of the feed-forward, its LayerNorm;
+# pooler; masked LM's dense, LayerNorm, bias; sentence order.
+PARAMETERS = (
+    32 * 1090 + 2 * 32
+    + 32 * 64 + 64
+    + 4 * (64 * 64 + 64) + 2 * 64
+    + 64 * 128 + 128 + 128 * 64 + 64 + 2 * 64
+    + 64 * 64 + 64
+    + 64 * 32 + 32 + 2 * 32 + 1024
+    + 64 * 2 + 2
+)  # fmt: skip
+# Multiply-adds of a row of 64 tokens and 9 predictions, three times two.
+FLOPS = 6 * (
+    64 * 32 * 64
+    + 3 * 64 * (4 * 64 * 64 + 2 * 64 * 128 + 2 * 64 * 64)
+    + 9 * 32 * (64 + 1024)
+    + 64 * 64 + 2 * 64
+)  # fmt: skip
+RUN = CompileRun(
+    topology="v5e-4",
+    batch_size=64,
+    precision="mixed_bfloat16",
+    loop="scan",
+    remat=True,
+    examples=ExampleConfig(sequence_length=64, max_predictions=9),
+)
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    path = tmp_path / "albert_config.json"
+    TINY.to_json(path)
+    return dataclasses.replace(RUN, config=path)
+
+
+def options_of(run):
+    return [
+        "compile",
+        f"--config={run.config}",
+        f"--topology={run.topology}",
+        f"--batch-size={run.batch_size}",
+        f"--precision={run.precision}",
+        f"--loop={run.loop}",
+        *(["--remat"] if run.remat else []),
+        f"--examples.sequence-length={run.examples.sequence_length}",
+        f"--examples.max-predictions={run.examples.max_predictions}",
+    ]
+
+
+# What is read, and what is asked of the compiler.
+
+HLO = """\
+HloModule jit_train_step, is_scheduled=true
+
+%add.1 (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  ROOT %sum = f32[] add(%x, %y)
+}
+
+%fused.5 (p: bf16[8,7]) -> bf16[2,7] {
+  ROOT %scattered = bf16[2,7]{1,0:T(8,128)} reduce-scatter(%p), to_apply=%add.1
+}
+
+%inner.2 (s: (s32[], f32[11])) -> (s32[], f32[11]) {
+  %r.2 = f32[11]{0:T(1024)} all-reduce(%g), channel_id=2, to_apply=%add.1
+}
+
+%body.3 (s: (s32[], f32[11])) -> (s32[], f32[11]) {
+  %i = (s32[], f32[11]) while(%s), condition=%c, body=%inner.2, \
+backend_config={"known_trip_count":{"n":"3"}}
+}
+
+ENTRY %main.9 (a: f32[11]) -> f32[11] {
+  %w = (s32[], f32[11]) while(%t), condition=%c, body=%body.3, \
+backend_config={"x":"1","known_trip_count":{"n":"5"}}
+  %ar = (f32[2,3]{1,0}, bf16[5]{0}) all-reduce(%b, %d), to_apply=%add.1
+  %start = (f32[13]{0}, f32[13]{0}) all-reduce-start(%e), to_apply=%add.1
+  %done = f32[13]{0} all-reduce-done(%start)
+  %gs = (f32[17]{0}, f32[34]{0}) all-gather-start(%f), dimensions={0}
+  %gd = f32[34]{0} all-gather-done(%gs)
+  %f = bf16[2,7]{1,0} fusion(%h), kind=kCustom, calls=%fused.5
+  ROOT %end = f32[11]{0} get-tuple-element(%w), index=1
+}
+"""
+
+
+@any_backend
+def test_what_a_program_exchanges():
+    assert exchanged_bytes(HLO) == {
+        # 3 x 5 times 11 numbers in the loops; 6 + 5 halves; 13 in two parts.
+        "all-reduce": (15 + 1 + 1, 15 * 44 + 24 + 10 + 52),
+        "all-gather": (1, 136),
+        "reduce-scatter": (1, 28),
+    }
+
+
+@any_backend
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ("f32[]", 4),
+        ("f32[2,3]{1,0:T(8,128)(2,1)S(1)}", 24),
+        ("(bf16[5]{0}, pred[7], u8[3])", 10 + 7 + 3),
+        ("f8e4m3fn[11]", 11),
+        ("token[]", 0),
+    ],
+)
+def test_bytes_of_a_shape(shape, size):
+    assert array_bytes(shape) == size
+
+
+@any_backend
+@pytest.mark.parametrize(
+    ("message", "size"),
+    [
+        ("Used 29.89G of 15.75G hbm. Exceeded hbm", int(29.89 * GIB)),
+        ("HLO temporaries (512.5M) exceeds available HBM (15.75G)",
+         int(512.5 * 2**20)),
+        ("no room", None),
+    ],
+)  # fmt: skip
+def test_what_the_compiler_says(message, size):
+    assert needed_bytes(f"RESOURCE_EXHAUSTED: XLA:TPU: {message}") == size
+
+
+@any_backend
+@pytest.mark.parametrize(
+    ("name", "spec", "chips", "devices", "gib"),
+    [
+        ("v3-8", "v3:2x2", 4, 8, 16),
+        ("v3-128", "v3:8x8", 64, 128, 16),
+        ("v4-8", "v4:2x2x1", 4, 4, 32),
+        ("v4-32", "v4:2x2x4", 16, 16, 32),
+        ("v5e-1", "v5e:1x1", 1, 1, 16),
+        ("v5e-16", "v5e:4x4", 16, 16, 16),
+        ("v5p-8", "v5:2x2x1", 4, 4, 95),
+        ("v6e-256", "v6e:16x16", 256, 256, 32),
+    ],
+)
+def test_names_of_slices(name, spec, chips, devices, gib):
+    topology = topology_of(name)
+    assert (topology.spec, topology.chips) == (spec, chips)
+    assert topology.devices == devices
+    assert topology.device_memory == gib * GIB
+    assert ("chips_per_host_bounds" in topology.options) == (chips == 1)
+
+
+@any_backend
+def test_slices_of_a_generation_grow():
+    chips = [each.chips for each in TOPOLOGIES.values()]
+    firsts = [at for at, count in enumerate(chips) if count in (1, 4)]
+    assert chips[0] == 4 and len(firsts) == 5 + 2
+    for name in TOPOLOGIES:
+        assert re.fullmatch(r"v\d[ep]?-\d+", name)
+
+
+@any_backend
+@pytest.mark.parametrize("task", ["sop", "nsp", "none"])
+@pytest.mark.parametrize("pack", [False, True])
+def test_the_batch_is_that_of_the_data(task, pack):
+    """Of `build_batch`, as TensorFlow traces it."""
+    tf = pytest.importorskip("tensorflow")
+    from keras_albert.data.masking import Rows, build_batch
+
+    examples = ExampleConfig(
+        sequence_length=41,
+        max_predictions=5,
+        max_examples=3,
+        sentence_task=task,
+        pack=pack,
+    )
+    many = None if pack else 7
+
+    def batch(*parts):
+        rows = Rows(*parts) if pack else Rows(*parts)._replace(counts=None)
+        return build_batch(rows, np.ones(97, bool), examples)
+
+    def described(parts):
+        return [
+            {
+                name: (each.shape, keras.backend.standardize_dtype(each.dtype))
+                for name, each in part.items()
+            }
+            for part in parts
+        ]
+
+    traced = tf.function(batch).get_concrete_function(
+        tf.TensorSpec((many, 39), tf.int32),
+        tf.TensorSpec((many, 2), tf.int32),
+        tf.TensorSpec((many,), tf.int32),
+        tf.TensorSpec((many,), tf.float32),
+        tf.TensorSpec((many,), tf.uint64),
+        tf.TensorSpec((7,), tf.int32),
+    )
+    expected = described(traced.structured_outputs)
+    assert described(batch_spec(examples, 7)) == expected
+
+
+@any_backend
+def test_which_weights_are_cut():
+    """And where: of the model axis each device has a part."""
+    pytest.importorskip("jax")
+    from keras_albert.training.meshes import layout_map
+
+    model = AlbertForPretraining(AlbertBackbone(TINY))
+    layouts = layout_map(None)
+    cut = {
+        own_path(each): layouts[each.path].axes
+        for each in model.trainable_variables
+        if layouts[each.path] is not None
+    }
+    block = "encoder/group_0_block_0"
+    first = [f"{block}/attention/{name}" for name in ("query", "key", "value")]
+    first.append(f"{block}/feed_forward/intermediate")
+    assert cut == {
+        **{f"{name}/kernel": (None, "model") for name in first},
+        **{f"{name}/bias": ("model",) for name in first},
+        f"{block}/attention/output/kernel": ("model", None),
+        f"{block}/feed_forward/output/kernel": ("model", None),
+    }
+
+
+@any_backend
+@pytest.mark.parametrize(
+    "arguments", [[], ["2", "2"]], ids=["data", "model, accumulated"]
+)
+def test_the_step_is_what_fit_runs(arguments, tiny):
+    """In a process of its own, with four devices."""
+    pytest.importorskip("jax")
+    script = Path(__file__).with_name("fit_step.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(tiny.config), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=tiny.config.parent,
+    )
+    assert done.stdout.startswith("same "), done.stdout + done.stderr[-4000:]
+
+
+# The search.
+
+
+@any_backend
+def test_sizes_that_are_tried():
+    sizes = [size_at(place) for place in range(10)]
+    assert sizes == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
+
+
+@any_backend
+@hypothesis.given(st.integers(0, 700), st.integers(1, 2000))
+def test_the_largest_that_fits(limit, guess):
+    """Wherever the guess is; from a near one the next size does not fit."""
+    tried = []
+
+    def fits(size):
+        tried.append(size)
+        return size <= limit
+
+    good, bad = largest_that_fits(fits, guess)
+    assert len(tried) == len(set(tried)) <= MOST_COMPILATIONS
+    assert good == max([size for size in tried if size <= limit], default=0)
+    assert bad == min([size for size in tried if size > limit], default=None)
+    if limit / 4 <= guess <= 4 * limit:
+        sizes = [size_at(place) for place in range(30)]
+        assert sizes.index(bad) == sizes.index(good) + 1
+
+
+@any_backend
+def test_a_search_ends():
+    good, bad = largest_that_fits(lambda size: True, 3)
+    assert bad is None and good > 2**20
+
+
+@any_backend
+def test_a_guess():
+    """12 bytes a parameter stand, the rest grows: 6 of 16 GiB in 100 rows."""
+    state = 12 * 10**6
+    step = Compiled(10**6, 0, True, state + 6 * GIB, {}, 1.0)
+    topology = topology_of("v5e-4")
+    expected = int(100 * (16 * GIB - state) / (6 * GIB))
+    assert guess_rows(RUN, topology, 100, step) == expected
+    unknown = dataclasses.replace(step, memory=None)
+    assert guess_rows(RUN, topology, 100, unknown) == 50
+
+
+@any_backend
+@pytest.mark.parametrize("enough", [True, False])
+def test_what_a_search_says(enough, monkeypatch, capsys):
+    """6 GiB for a row of a chip: of a batch of 8 on 4 chips 12, of 12 18."""
+
+    def pretend(run):
+        assert run.batch_size % 4 == 0
+        memory = 6 * GIB * run.batch_size // 4
+        fits = memory <= 16 * GIB
+        return Compiled(0, 10**12, fits, memory, {}, 1.0)
+
+    monkeypatch.setattr(compiling, "compiled", pretend)
+    monkeypatch.setattr(compiling, "check_libtpu", lambda: None)
+    monkeypatch.setattr(compiling.importlib.metadata, "version", str)
+    run = dataclasses.replace(RUN, batch_size=4 if enough else 64, remat=False)
+    if enough:
+        compiling.compile_for_slice(run)
+    else:
+        with pytest.raises(AlbertError) as stop:
+            compiling.compile_for_slice(run)
+        assert str(stop.value) == (
+            "the step does not fit v5e-4: it needs 96 of the 16 GiB of a "
+            "chip. Give --loop scan --remat, --accumulate 2, --batch-size 8, "
+            "--model-parallel 2, or a larger slice."
+        )
+    out = capsys.readouterr().out
+    assert "\nlargest batch that fits: 8 (12 does not)\n" in out
+    assert ("memory:    6 of the 16 GiB of a chip: fits" in out) == enough
+
+
+# Mistakes.
+
+
+@any_backend
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"topology": "v5e-17"}, "must be one of v3-8, .*, v6e-256. Received"),
+        ({"batch_size": 66}, "multiple of the replicas, 4 on v5e-4"),
+        ({"batch_size": 64, "slices": 3}, "12 on 3 x v5e-4"),
+        ({"batch_size": 72, "accumulate": 4}, "Received: 72 / 4 = 18"),
+        ({"model_parallel": 3}, "must divide the 4 devices of v5e-4"),
+        ({"config": "nowhere.json"}, "nowhere.json: no such file"),
+    ],
+)
+def test_options_that_do_not_fit(changes, message, monkeypatch):
+    monkeypatch.setattr(compiling, "check_libtpu", lambda: None)
+    monkeypatch.setattr(compiling, "compiled", compile_step)
+    with pytest.raises(AlbertError, match=message):
+        compiling.compile_for_slice(dataclasses.replace(RUN, **changes))
+
+
+@any_backend
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"model_parallel": 16},
+            "must divide the model's num_attention_heads=",
+        ),
+        (
+            {"examples": ExampleConfig(sequence_length=128)},
+            "must not exceed the model's max_position_embeddings=64",
+        ),
+    ],
+)
+def test_models_that_do_not_fit(changes, message, tiny):
+    TINY.replace(vocab_size=1000).to_json(tiny.config)
+    with pytest.raises(AlbertError, match=message):
+        compile_step(dataclasses.replace(tiny, **changes))
+
+
+@any_backend
+def test_without_libtpu(tiny, monkeypatch, capsys):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        compiling.importlib.util,
+        "find_spec",
+        lambda name: None if name == "libtpu" else find(name),
+    )
+    with pytest.raises(SystemExit) as stop:
+        command(options_of(tiny))
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: compiling for a TPU needs libtpu: "
+        "pip install 'keras-albert[tpu-compile]'\n"
+    )
+
+
+@any_backend
+@pytest.mark.parametrize(
+    ("code", "error", "message"),
+    [
+        (-9, AlbertError, "ended by signal 9"),
+        (1, RuntimeError, "failed:\nsome traceback"),
+    ],
+)
+def test_a_process_that_fails(code, error, message, monkeypatch):
+    monkeypatch.setattr(
+        compiling.subprocess,
+        "run",
+        lambda command, **_: subprocess.CompletedProcess(
+            command, code, b"", b"some traceback"
+        ),
+    )
+    with pytest.raises(error, match=message):
+        compiled(RUN)
+
+
+# What libtpu makes of it.
+
+PARAMETER_BYTES = 4 * PARAMETERS
+
+
+def check_numbers(run, step):
+    """What must hold wherever it is compiled with the weights in one piece."""
+    assert step.parameters == PARAMETERS
+    assert step.flops == run.batch_size * FLOPS
+    assert step.fits
+    limit = topology_of(run.topology).device_memory
+    # Weights and two moments of each, and what is computed.
+    assert 3 * PARAMETER_BYTES < step.memory < limit
+    if topology_of(run.topology).devices * run.slices == 1:
+        assert not step.exchanged
+        return
+    # Chips of two slices first sum a share each, which they gather at the end.
+    kind = "all-reduce" if run.slices == 1 else "all-gather"
+    count, size = step.exchanged[kind]
+    assert 1 <= count < 20
+    # A gradient each, some of them in halves of the size.
+    assert PARAMETER_BYTES / 2 < size < 2 * PARAMETER_BYTES
+
+
+@needs_libtpu
+@any_backend
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"topology": "v3-8"},
+        pytest.param({"topology": "v4-8"}, marks=slow),
+        pytest.param({"topology": "v5p-8"}, marks=slow),
+        pytest.param({"topology": "v6e-4"}, marks=slow),
+        pytest.param({"topology": "v5e-1", "batch_size": 16}, marks=slow),
+        pytest.param({"topology": "v5e-256", "batch_size": 512}, marks=slow),
+        pytest.param({"accumulate": 2}, marks=slow),
+        {"slices": 2},
+    ],
+    ids=str,
+)
+def test_a_tiny_model(changes, tiny):
+    run = dataclasses.replace(tiny, **changes)
+    check_numbers(run, compiled(run))
+
+
+@needs_libtpu
+@any_backend
+def test_too_large_a_batch(tiny, capsys):
+    """All is said, and then status 2."""
+    run = dataclasses.replace(tiny, batch_size=2**22)
+    with pytest.raises(SystemExit) as stop:
+        command([*options_of(run), "--no-search"])
+    assert stop.value.code == 2
+    out, err = capsys.readouterr()
+    assert f"{PARAMETERS:,} parameters" in out
+    assert "DOES NOT FIT" in out and "largest" not in out
+    assert "error: the step does not fit v5e-4: it needs " in err
+    assert "Give --accumulate 2, a smaller --batch-size, --model" in err
+
+
+@slow
+@needs_libtpu
+@any_backend
+def test_the_largest_batch(tiny, capsys):
+    """Fits; and the next size does not."""
+    run = dataclasses.replace(tiny, batch_size=2**22)
+    with pytest.raises(SystemExit):
+        command(options_of(run))
+    out, err = capsys.readouterr()
+    (found,) = re.findall(
+        r"largest batch that fits: ([\d,]+) \(([\d,]+) does not\)", out
+    )
+    largest, next_one = (int(each.replace(",", "")) for each in found)
+    assert f"--batch-size {largest}" in err
+    sizes = [4 * size_at(place) for place in range(60)]
+    assert sizes.index(next_one) == sizes.index(largest) + 1
+    assert compiled(dataclasses.replace(run, batch_size=largest)).fits
+
+
+@slow
+@needs_libtpu
+@any_backend
+def test_base_without_remat_does_not_fit():
+    """128 rows of 512 tokens to a chip."""
+    run = CompileRun(
+        topology="v5e-16", batch_size=2048, precision="mixed_bfloat16"
+    )
+    assert not compiled(run).fits
+    less = dataclasses.replace(run, loop="scan", remat=True)
+    assert compiled(less).fits

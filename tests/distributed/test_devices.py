@@ -1,0 +1,423 @@
+"""One run on one device, on several, and in several processes.
+
+Virtual devices of one machine; what a run computes must not depend on them.
+"""
+
+import csv
+import dataclasses
+import json
+import signal
+
+import keras
+import numpy as np
+import pytest
+from processes import Run, free_ports
+from small import BATCH, CONFIG, inputs, numpy
+
+from keras_albert.cli import main
+from keras_albert.config import (
+    LOST_PROCESS_STATUS,
+    AlbertConfig,
+    AlbertError,
+    DeviceConfig,
+)
+from keras_albert.data.batching import host_rows
+from keras_albert.data.features import Features, choose_lengths
+from keras_albert.data.features import training_dataset as finetuning_batches
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.text.rows import Row
+from keras_albert.training.checkpointing import Checkpoints, _load_state
+from keras_albert.training.devices import OneDevice, vary_seeds
+from keras_albert.training.distribution import opened
+
+BACKEND = keras.backend.backend()
+TINY = AlbertConfig(
+    vocab_size=160,
+    embedding_size=8,
+    hidden_size=12,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=16,
+    max_position_embeddings=64,
+    initializer_range=0.1,
+)
+STEPS = 40  # of a run that is stopped
+LOSSES, WEIGHTS = 2e-6, 1e-5  # largest differences: relative, absolute
+# Processes, devices of each, options.
+WAYS = {
+    "tensorflow": {
+        "4 replicas": (1, 4, ["--distribution=mirrored", "--accumulate=2"]),
+        "3 steps a call": (
+            1,
+            2,
+            ["--distribution=mirrored", "--steps-per-execution=3"],
+        ),
+        "2 workers": (2, 1, ["--accumulate=2"]),
+    },
+    "jax": {
+        "4 devices": (1, 4, ["--accumulate=2"]),
+        "2 x 2 devices": (
+            1,
+            4,
+            ["--distribution=model", "--model-parallel=2"],
+        ),
+        "2 processes": (2, 2, ["--accumulate=2"]),
+        "2 processes, divided weights": (
+            2,
+            2,
+            ["--distribution=model", "--model-parallel=2"],
+        ),
+    },
+    "torch": {"2 processes": (2, 1, ["--accumulate=2"])},
+}[BACKEND]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_vocab, tiny_lines):
+    """Shards of 67 documents, and a config."""
+    folder = tmp_path_factory.mktemp("devices")
+    documents = [tiny_lines[i : i + 9] for i in range(0, len(tiny_lines), 9)]
+    (folder / "text.txt").write_text(
+        "\n\n".join("\n".join(lines) for lines in documents) + "\n"
+    )
+    main(
+        ["prepare", "--input", str(folder / "text.txt")]
+        + ["--vocab", str(tiny_vocab), "--output", str(folder / "shards")]
+    )
+    TINY.to_json(folder / "config.json")
+    dropout = TINY.replace(
+        hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1
+    )
+    dropout.to_json(folder / "dropout.json")
+    return folder
+
+
+def pretraining(folder, output, *options, config="config.json"):
+    """A command with clipping and prediction weights, 6 steps of 8 rows."""
+    return (
+        ["pretrain", "--data", str(folder / "shards")]
+        + ["--validation", str(folder / "shards"), "--validation-steps=2"]
+        + ["--config", str(folder / config), "--output", str(output)]
+        + ["--batch-size=8", "--steps=6", "--warmup-steps=2"]
+        + ["--validate-every=3", "--optimizer.learning-rate=0.01"]
+        + ["--examples.sequence-length=64", *options]
+    )
+
+
+def logged(output):
+    """What log.csv says of losses and accuracies, by step."""
+    with open(output / "log.csv", newline="") as file:
+        return [
+            {
+                name: float(value)
+                for name, value in row.items()
+                if value and "second" not in name and "flops" not in name
+            }
+            for row in csv.DictReader(file)
+        ]
+
+
+def state(output):
+    """That of the newest checkpoint."""
+    steps = Checkpoints(output / "checkpoints", 2, {}).steps()
+    return _load_state(output / "checkpoints" / f"step-{steps[-1]:08d}")
+
+
+def check_same(output, expected):
+    """Losses and weights of two runs."""
+    rows, other = logged(output), logged(expected)
+    assert [row["step"] for row in rows] == [row["step"] for row in other]
+    for row, row_expected in zip(rows, other, strict=True):
+        assert row == pytest.approx(row_expected, rel=LOSSES, abs=LOSSES)
+    weights, others = state(output), state(expected)
+    for i, weight in others["trainable"].items():
+        np.testing.assert_allclose(
+            weights["trainable"][i], weight, atol=WEIGHTS
+        )
+
+
+def finished(run, steps=6):
+    """Each process ends well, and the first alone has printed its progress."""
+    assert set(run.ends()) == {0}, [run.text(i) for i in range(len(run.logs))]
+    end = f"step {steps}/{steps}"
+    assert end in run.text(0)
+    assert not any(end in run.text(i) for i in range(1, len(run.logs)))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_is_the_same_on_one_device(way, folder, tmp_path):
+    count, devices, options = WAYS[way]
+    parts = [option for option in options if option.startswith("--accumulate")]
+    one = folder / f"one{len(parts)}"
+    if not one.exists():
+        main(pretraining(folder, one, "--distribution=none", *parts))
+    several = tmp_path / "several"
+    run = Run(
+        BACKEND,
+        pretraining(folder, several, *options),
+        tmp_path,
+        count,
+        devices,
+    )
+    finished(run)
+    check_same(several, one)
+
+
+@pytest.mark.skipif(
+    BACKEND == "tensorflow", reason="not shown for tf.distribute's workers"
+)
+def test_told_to_stop_and_killed(folder, tmp_path):
+    """A signal to one of two processes; then one of them is killed.
+
+    The run that goes on is that of nobody stopped.
+    """
+
+    def started(output):
+        # Checkpoints in plenty, and time to be stopped between them.
+        command = pretraining(
+            folder,
+            output,
+            f"--steps={STEPS}",
+            f"--validate-every={STEPS}",
+            "--checkpoint-every=1",
+            f"--keep-checkpoints={STEPS}",
+            # PyTorch's other processes draw new masks when they go on.
+            config="dropout.json" if BACKEND == "jax" else "config.json",
+        )
+        return Run(BACKEND, command, tmp_path, 2, wait=90)
+
+    whole, output = tmp_path / "whole", tmp_path / "output"
+    finished(started(whole), STEPS)
+
+    def has_checkpoint(step):
+        return (output / "checkpoints" / f"step-{step:08d}").is_dir()
+
+    run = started(output)
+    run.until(lambda: has_checkpoint(1))
+    run.kill(1, signal.SIGTERM)
+    assert run.ends() == [0, 0], run.text(0) + run.text(1)
+    stops = [run.text(i).rpartition("stopped at step ")[2] for i in range(2)]
+    assert stops[0] and stops[0].split()[0] == stops[1].split()[0]
+    stopped = Checkpoints(output / "checkpoints", 2, {}).steps()[-1]
+    assert stops[0].startswith(f"{stopped} of {STEPS}")
+    if stopped < STEPS // 2:
+        run = started(output)
+        run.until(lambda: has_checkpoint(stopped + 1))
+        run.kill(1)
+        statuses = run.ends(200)  # the first one does not wait for ever
+        assert statuses[1] == -signal.SIGKILL
+        # 2 would say that to start again is of no use.
+        assert statuses[0] not in (0, 2, "hanging"), run.text(0)
+    finished(started(output), STEPS)
+    if BACKEND == "jax":  # bit for bit
+        found, expected = state(output), state(whole)
+        for group in ("trainable", "non_trainable", "optimizer"):
+            for i, array in expected[group].items():
+                np.testing.assert_array_equal(found[group][i], array)
+    else:
+        check_same(output, whole)
+
+
+def test_goes_on_with_other_devices(folder, tmp_path):
+    """Three steps on one device, three on two: JAX's and PyTorch's are those
+    of two processes."""
+    one = folder / "one0"
+    if not one.exists():
+        main(pretraining(folder, one, "--distribution=none"))
+    output = tmp_path / "output"
+
+    class Stop(Exception):
+        pass
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stop):
+        from keras_albert.training import fitting
+
+        def prune(self, best):
+            raise Stop
+
+        patch.setattr(fitting.Checkpoints, "prune", prune)
+        main(pretraining(folder, output, "--distribution=none"))
+    assert Checkpoints(output / "checkpoints", 2, {}).steps() == [3]
+    count = 1 if BACKEND == "tensorflow" else 2
+    way = {"tensorflow": ["--distribution=mirrored"]}.get(BACKEND, [])
+    command = pretraining(folder, output, *way)
+    run = Run(BACKEND, command, tmp_path, count, 3 - count)
+    finished(run)
+    assert "going on from step 3 of 6" in run.text(0)
+    check_same(output, one)
+
+
+def test_fine_tuning_is_the_same_on_one_device(
+    folder, tmp_path, pretrained_folder
+):
+    rng = np.random.default_rng(0)
+    animals, places = ["fox", "dog", "hens"], ["village", "barn", "London"]
+    for part, size in (("train", 42), ("held", 11)):
+        words = [rng.choice([animals, places][i % 2]) for i in range(size)]
+        lines = [
+            json.dumps({"text": f"the {word}", "label": "ap"[i % 2]})
+            for i, word in enumerate(words)
+        ]
+        (tmp_path / part).with_suffix(".jsonl").write_text("\n".join(lines))
+
+    def command(name):
+        return (
+            ["finetune", "--model", str(pretrained_folder), "--batch-size=8"]
+            + ["--train", str(tmp_path / "train.jsonl"), "--epochs=2"]
+            + ["--validation", str(tmp_path / "held.jsonl")]
+            + ["--output", str(tmp_path / name), "--classifier-dropout=0"]
+            + ["--learning-rate=0.002"]
+        )
+
+    main([*command("one"), "--distribution=none"])
+    count = 2 if BACKEND == "torch" else 1
+    way = {"tensorflow": ["--distribution=mirrored"]}.get(BACKEND, [])
+    run = Run(BACKEND, [*command("two"), *way], tmp_path, count, 3 - count)
+    assert set(run.ends()) == {0}, run.text(0)
+    rows, expected = logged(tmp_path / "two"), logged(tmp_path / "one")
+    assert len(rows) == len(expected) == 2
+    for row, row_expected in zip(rows, expected, strict=True):
+        assert row == pytest.approx(row_expected, rel=1e-5, abs=1e-5)
+
+
+# What is wrong is said by each process, and nothing hangs.
+
+
+def test_processes_that_differ(folder, tmp_path):
+    """The second one was started with another seed."""
+    run = Run(
+        BACKEND,
+        pretraining(folder, tmp_path / "output"),
+        tmp_path,
+        count=2,
+        options={1: ["--seed=7"]},
+    )
+    assert run.ends() == [2, 2]
+    for index in range(2):
+        assert "the settings is" in run.text(
+            index
+        ) and "Start all of them with the same command" in run.text(index)
+    assert not (tmp_path / "output").exists()
+
+
+@pytest.mark.skipif(
+    BACKEND == "tensorflow", reason="TensorFlow itself waits for its workers"
+)
+def test_nobody_listens(folder, tmp_path, capsys):
+    (port,) = free_ports(1)
+    with pytest.raises(SystemExit) as stop:
+        main(
+            pretraining(folder, tmp_path / "output")
+            + [f"--processes.coordinator=127.0.0.1:{port}"]
+            + ["--processes.count=2", "--processes.index=1"]
+            + ["--processes.wait=1"]
+        )
+    assert stop.value.code == LOST_PROCESS_STATUS
+    message = capsys.readouterr().err
+    assert f"nobody listens at 127.0.0.1:{port} after 1 s" in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {
+                "tensorflow": {"distribution": "data"},
+                "jax": {"distribution": "mirrored"},
+                "torch": {"distribution": "model", "model_parallel": 2},
+            }[BACKEND],
+            f"`distribution` must be auto, none, .* with {BACKEND}",
+        ),
+        (
+            {
+                "tensorflow": {"distribution": "multiworker"},
+                "jax": {"distribution": "model", "model_parallel": 2},
+                "torch": {"distribution": "data"},
+            }[BACKEND],
+            "TF_CONFIG|number of devices of a process, 1|torchrun",
+        ),
+        (
+            {
+                "tensorflow": {"distribution": "tpu"},
+                "jax": {"steps_per_execution": 2},
+                "torch": {"steps_per_execution": 2},
+            }[BACKEND],
+            "no TPU answers|for TensorFlow's strategies",
+        ),
+    ],
+)
+def test_devices_that_are_not_there(changes, message, monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with (
+        pytest.raises(AlbertError, match=message),
+        opened(DeviceConfig(**changes)),
+    ):
+        pass
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"distribution": "model"}, "model_parallel` of 2 or more go together"),
+        ({"model_parallel": 2}, "go together"),
+        ({"steps_per_execution": 0}, "positive integer"),
+    ],
+)
+def test_settings(changes, message):
+    with pytest.raises(AlbertError, match=message):
+        DeviceConfig(**changes)
+
+
+@pytest.mark.any_backend
+def test_batches_that_cannot_be_divided():
+    @dataclasses.dataclass
+    class Four(OneDevice):
+        replicas: int = 4
+
+    with pytest.raises(AlbertError, match=r"multiple of 8.*The next one is 16"):
+        Four().check_batch(12, accumulate=2)
+    Four().check_batch(16, accumulate=2)
+
+
+@pytest.mark.any_backend
+def test_hosts_share_the_batches_of_fine_tuning():
+    lengths = [3, 9, 4, 30, 8, 17, 5]
+    rows = [Row(np.arange(n), n, False) for n in lengths]
+    features = Features(rows, np.arange(7, dtype="int32"))
+    static = choose_lengths(features.lengths, 30, most=2)
+    settings = {"batch_size": 4, "seed": 3, "epochs": 2}
+    whole = list(finetuning_batches(features, static, **settings))
+    parts = [
+        list(
+            finetuning_batches(
+                features, static, **settings, host_index=index, host_count=2
+            )
+        )
+        for index in range(2)
+    ]
+    for i, (_, y, weight) in enumerate(whole):
+        for index in range(2):
+            mine = host_rows(4, index, 2)
+            np.testing.assert_array_equal(parts[index][i][1], y.numpy()[mine])
+            np.testing.assert_array_equal(
+                parts[index][i][2], weight.numpy()[mine]
+            )
+
+
+def test_replicas_draw_other_masks():
+    """0 draws what it would draw alone."""
+
+    def outputs(replica):
+        keras.utils.set_random_seed(3)
+        dropout = {"hidden_dropout_prob": 0.5}
+        backbone = AlbertBackbone(CONFIG.replace(**dropout))
+        if replica is not None:
+            vary_seeds(backbone, lambda: replica)
+        found = backbone(inputs(), training=True)["sequence_output"]
+        assert found.shape[0] == BATCH
+        return numpy(found)
+
+    alone, first, second = (outputs(each) for each in (None, 0, 1))
+    np.testing.assert_array_equal(first, alone)
+    assert np.abs(second - alone).max() > 0.1

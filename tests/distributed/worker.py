@@ -1,0 +1,24 @@
+"""One process of a run, on so many virtual devices: worker.py N COMMAND ..."""
+
+import os
+import sys
+
+devices = int(sys.argv[1])
+backend = os.environ["KERAS_BACKEND"]
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+if backend == "torch":
+    import torch
+
+    torch.set_num_threads(1)
+import tensorflow as tf  # noqa: E402
+
+if backend == "tensorflow":
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * devices
+    )
+
+from keras_albert.cli import main  # noqa: E402
+
+main(sys.argv[2:])
