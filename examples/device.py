@@ -28,6 +28,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="an export for LiteRT")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
+    model = options.folder / "model.tflite"
+    if not model.is_file():
+        sys.exit(
+            f"{options.folder}: no {model.name}. Give the output folder of "
+            "keras-albert export --format litert."
+        )
     settings, made = (
         json.loads((options.folder / name).read_text("utf-8"))
         for name in ("task.json", "export.json")
@@ -36,11 +42,11 @@ def main() -> None:
     if labels is None or settings["task"] in OTHERS:
         sys.exit(f"This loop is for a label a text, not {settings['task']}.")
     tokenizer = Tokenizer(options.folder)
-    interpreter = Interpreter(
-        str(options.folder / "model.tflite"), num_threads=options.threads
-    )
+    interpreter = Interpreter(str(model), num_threads=options.threads)
     run = interpreter.get_signature_runner()
 
+    # As a SavedModel does, a line is read without what is no UTF-8 in it.
+    sys.stdin.reconfigure(encoding="utf-8", errors="ignore")
     for line in sys.stdin:
         start = time.perf_counter()
         text, *pair = line.rstrip("\n").split("\t", made["reads_pairs"])

@@ -634,7 +634,7 @@ class OptimizerConfig:
 class ProcessConfig:
     """The processes of a run, where neither TPU, TF_CONFIG nor torchrun tell.
 
-    For JAX and PyTorch; TensorFlow's are named by TF_CONFIG.
+    For JAX and PyTorch; TensorFlow's are named by TF_CONFIG, but for `wait`.
     """
 
     coordinator: str | None = None
@@ -644,8 +644,8 @@ class ProcessConfig:
     index: int | None = None
     """which of them this is, from 0"""
     wait: int = 300
-    """seconds to wait for the others before giving up, when a run starts and
-    when one of them is lost (JAX's own limit for a start)"""
+    """seconds to wait for the others before giving up: when a run starts, when
+    one of them is lost, and while process 0 saves"""
 
     def __post_init__(self):
         check_positive("processes.wait", self.wait)
@@ -757,17 +757,17 @@ class PretrainRun:
     """scan compiles one layer and loops over it (TPU); unrolled elsewhere"""
     remat: bool = False
     """compute activations again for the gradient: less memory, more time"""
-    distribution: Literal[DISTRIBUTIONS] = "auto"
+    distribution: Literal[DISTRIBUTIONS] = DeviceConfig.distribution
     """which devices compute a part of each batch. auto: all GPUs or TPUs that
     this process sees, or was told of. data: JAX's devices, PyTorch's processes.
     model: JAX's, which also divide the weights. mirrored, multiworker, tpu:
     TensorFlow's strategies"""
-    model_parallel: int = 1
+    model_parallel: int = DeviceConfig.model_parallel
     """devices that the weights are divided among, with `model`"""
-    steps_per_execution: int = 1
+    steps_per_execution: int = DeviceConfig.steps_per_execution
     """steps in a call of the compiled program, with TensorFlow's strategies: a
     TPU then waits less for its host"""
-    processes: ProcessConfig = ProcessConfig()
+    processes: ProcessConfig = DeviceConfig.processes
     examples: ExampleConfig = ExampleConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
 
@@ -834,7 +834,7 @@ class CompileRun:
     and so on"""
     slices: int = 1
     """how many of them, joined by the data center's network"""
-    model_parallel: int = 1
+    model_parallel: int = DeviceConfig.model_parallel
     """devices that share the weights of one replica; the batch is divided by
     the others"""
     config: Path | None = PretrainRun.config
@@ -1052,12 +1052,12 @@ class FinetuneRun:
     """what the model computes in; weights, logits and losses stay float32"""
     remat: bool = False
     """compute activations again for the gradient: less memory, more time"""
-    distribution: Literal[DISTRIBUTIONS] = "auto"
+    distribution: Literal[DISTRIBUTIONS] = DeviceConfig.distribution
     """which devices compute a part of each batch, see `pretrain`; those of one
     machine, but for PyTorch's"""
-    model_parallel: int = 1
+    model_parallel: int = DeviceConfig.model_parallel
     """devices that the weights are divided among, with `model`"""
-    processes: ProcessConfig = ProcessConfig()
+    processes: ProcessConfig = DeviceConfig.processes
     columns: TableColumns = TableColumns()
     windows: WindowOptions = WindowOptions()
     """of contexts"""

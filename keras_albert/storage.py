@@ -71,13 +71,16 @@ def locked(path: Path, refusal: str) -> Iterator[None]:
 
 
 def check_not_a_file(path: str | Path) -> None:
-    """AlbertError if an output folder is a file."""
+    """AlbertError if an output folder, or one it is to be in, is a file."""
     path = Path(path)
-    if path.exists() and not path.is_dir():
-        raise AlbertError(
-            f"{path}: expected a folder to write to, found a file. "
-            "Choose another output."
-        )
+    for folder in (path, *path.parents):
+        if os.path.exists(folder):  # Path's own fails below a file
+            if not folder.is_dir():
+                raise AlbertError(
+                    f"{folder}: expected a folder to write to, found a file. "
+                    "Choose another output."
+                )
+            break
 
 
 def check_free(path: str | Path) -> None:
@@ -96,8 +99,21 @@ def new_folder(path: str | Path) -> Path:
     """Makes the folder of a run; see `check_free`."""
     check_free(path)
     path = Path(path)
-    path.mkdir(parents=True, exist_ok=True)
+    with _making(path):
+        path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+@contextlib.contextmanager
+def _making(folder: Path) -> Iterator[None]:
+    """AlbertError where the system refuses to make an output folder."""
+    try:
+        yield
+    except OSError as error:
+        raise AlbertError(
+            f"{folder}: the output folder cannot be made ({error.strerror}). "
+            "Mend that, or choose another output."
+        ) from None
 
 
 @contextlib.contextmanager
@@ -109,8 +125,9 @@ def written_whole(folder: str | Path) -> Iterator[Path]:
     """
     check_free(folder)
     folder = Path(folder).resolve()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = unfinished_folder(folder)
+    with _making(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = unfinished_folder(folder)
     try:
         yield unfinished
         write_out(unfinished)

@@ -114,6 +114,10 @@ def main(arguments: list[str] | None = None) -> int:
         "Ask TensorFlow Serving over REST.", "--server", "http://localhost:8501"
     )
     options = parser.parse_args(arguments)
+    if not options.server.startswith(("http://", "https://")):
+        parser.error(
+            "--server: expected http://HOST:PORT. Received: " + options.server
+        )
     url = model_url(
         options.server, options.model, options.version, options.label
     )

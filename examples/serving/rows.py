@@ -65,13 +65,13 @@ def command_line(
     )
     add(
         "--timeout",
-        type=float,
+        type=_seconds,
         default=10.0,
         help="seconds to wait for an answer (%(default)s)",
     )
     add(
         "--retries",
-        type=int,
+        type=_count,
         default=3,
         help="how often a request is repeated while there is no server, after "
         "0.5, 1, 2 ... seconds (%(default)s)",
@@ -96,6 +96,20 @@ def print_answers(server: str, answers: Callable[[], Iterator]) -> int:
         print(f"error: {server}: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _seconds(value: str) -> float:
+    number = float(value)
+    if not 0 < number < 1e6:
+        raise argparse.ArgumentTypeError(f"{value} is not between 0 and 1e6")
+    return number
+
+
+def _count(value: str) -> int:
+    number = int(value)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is not 0 or more")
+    return number
 
 
 def _positive(value: str) -> int:

@@ -22,9 +22,13 @@ from keras_albert.training.folders import Predictor
 
 # How far outputs may be from the model's, by what the weights are stored in:
 # other kernels round float32 in other ways, float16 has 11 bits, bfloat16 8.
-# int8 is judged by its predictions: `export --data`. Of logits whose standard
-# deviation is above 1 as many times more.
+# Of outputs whose standard deviation is above 1 as many times more.
 TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+# int8 has no such bound. What is refused is another model, or a broken one: the
+# root of the mean square of differences, in standard deviations of the outputs,
+# was 0.14 and 0.24 in int8, and is about 1.4 where outputs are unrelated; and
+# predictions, of which int8 kept 99.9 % (tests/benchmarks/README.md, README).
+LARGEST_ERROR, LEAST_SAME = 0.5, 0.9
 NEGLIGIBLE = -1e4  # and below: log-probabilities of what is masked
 BATCH_SIZES, LENGTHS = (1, 8), (32, 128)
 MOST_CALLS, LEAST_CALLS, SECONDS = 100, 10, 10.0  # of a latency
@@ -36,7 +40,8 @@ def check(run: CheckRun) -> dict:
 
     Raises:
         AlbertError: an artefact or a table that cannot be used; outputs that
-            differ by more than TOLERANCES.
+            differ by more than TOLERANCES; or by more than LARGEST_ERROR
+            where fewer predictions than LEAST_SAME are the same.
     """
     leave_gpu_to_backend()
     predictor = Predictor.load(run.model)
@@ -58,12 +63,14 @@ def check(run: CheckRun) -> dict:
         for each, found in zip((predictor, exported), outputs, strict=True)
     ]
     texts = compare_texts(exported, table, answers[1])
+    largest, error = _differences(*outputs)
     report = {
         **export_settings(run.export),
         "rows": len(table),
         "same_predictions": share_of_equal(*map(predictions, answers)),
         "same_as_texts": texts,
-        "largest_difference": _largest_difference(*outputs),
+        "largest_difference": largest,
+        "error": error,
         "megabytes": {
             file.name: file.stat().st_size / 1e6
             for file in files_of(run.export)
@@ -76,29 +83,45 @@ def check(run: CheckRun) -> dict:
         ],
     }
     print("\n".join(_lines(report)))
-    limit = TOLERANCES.get(report["weights"], np.inf) * _spread(outputs[0])
-    if not report["largest_difference"] <= limit:
+    limit = TOLERANCES.get(report["weights"], np.inf)
+    limit *= max(1.0, _spread(outputs[0]))
+    if not largest <= limit:  # perhaps NaN
         raise AlbertError(
             f"{run.export}: an output differs from the model's by "
-            f"{report['largest_difference']:.2g}, more than {limit:g}. Check "
+            f"{largest:.2g}, more than {limit:g}. Check that {run.model} is "
+            "the model that was exported, and export it again."
+        )
+    if error > LARGEST_ERROR and report["same_predictions"] < LEAST_SAME:
+        raise AlbertError(
+            f"{run.export}: {report['same_predictions']:.0%} of the "
+            f"predictions are the model's, less than {LEAST_SAME:.0%}, and "
+            f"outputs differ by {error:.2g} of their standard deviation. Check "
             f"that {run.model} is the model that was exported, and export it "
-            "again."
+            "again, in more bits."
         )
     check_texts(texts, run.export)
     return report
 
 
-def _largest_difference(expected: Sequence, found: Sequence) -> float:
-    """Of any number of any output that is not an index."""
-    differences = [
-        # What is impossible has any number far below.
-        np.abs(np.maximum(a, NEGLIGIBLE) - np.maximum(b, NEGLIGIBLE)).max(
-            initial=0
-        )  # perhaps NaN
-        for one, other in zip(expected, found, strict=True)
-        for a, b in _compared(one, other)
-    ]
-    return float(np.max(differences))
+def _differences(expected: Sequence, found: Sequence) -> tuple[float, float]:
+    """Of all numbers of all outputs that are no index; NaN where one is.
+
+    Returns:
+        the largest, and the root of the mean square in standard deviations of
+        what is expected.
+    """
+    # What is impossible has any number far below.
+    differences = np.concatenate(
+        [
+            (np.maximum(a, NEGLIGIBLE) - np.maximum(b, NEGLIGIBLE))[
+                (a > NEGLIGIBLE) | ~(b <= NEGLIGIBLE)
+            ]
+            for one, other in zip(expected, found, strict=True)
+            for a, b in _compared(one, other)
+        ]
+    )
+    error = np.sqrt(np.mean(differences**2)) / max(_spread(expected), 1e-9)
+    return float(np.abs(differences).max()), float(error)
 
 
 def _compared(one, other) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -117,11 +140,11 @@ def _compared(one, other) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def _spread(outputs: Sequence) -> float:
-    """The standard deviation of the numbers, or 1 where it is less."""
+    """The standard deviation of the numbers."""
     numbers = [
         a[a > NEGLIGIBLE] for one in outputs for a, _ in _compared(one, one)
     ]
-    return max(1.0, float(np.std(np.concatenate(numbers))))
+    return float(np.std(np.concatenate(numbers)))
 
 
 def _latency(run: Run, batch: int, length: int, choices: int | None) -> dict:
@@ -159,7 +182,8 @@ def _lines(report: dict) -> list[str]:
         ),
         f"{report['rows']:,} rows: {report['same_predictions']:.2%} of the "
         "predictions are the model's, outputs differ by at most "
-        f"{report['largest_difference']:.2g}",
+        f"{report['largest_difference']:.2g}, in the mean by "
+        f"{report['error']:.2g} of their standard deviation",
         *text_lines(report["same_as_texts"]),
         *(
             f"{line['batch']} x {line['length']} tokens: p50 "

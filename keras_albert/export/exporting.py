@@ -5,14 +5,18 @@ when this one runs another backend, so that everything else can run the result.
 An ONNX file is written without a trace, on any backend.
 """
 
+import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 from keras_albert.config import (
     LARGEST_FALL,
+    RUN_FILE,
     TASK_FILE,
     AlbertError,
     CheckRun,
@@ -23,6 +27,7 @@ from keras_albert.data.tables import Table
 from keras_albert.export.artefacts import (
     ASIDE,
     EXPORT_FILE,
+    SAVED_MODEL_FILE,
     files_of,
     load_exported,
     predictions,
@@ -80,10 +85,19 @@ def export(run: ExportRun) -> None:
 
 
 def _export_in_worker(run: ExportRun) -> None:
-    """The same command in a process of its own, on TensorFlow."""
-    with tempfile.TemporaryDirectory() as folder:
+    """The same command in a process of its own, on TensorFlow.
+
+    What it writes is published here: if this process is killed, it is not.
+    """
+    target = _target(run)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        written_whole(target) as unfinished,
+    ):
+        inner = dataclasses.replace(run, output=unfinished / "worker")
+        made = _target(inner)
         settings = Path(folder) / "run.json"
-        write_json(settings, settings_of(run))
+        write_json(settings, settings_of(inner))
         worker = subprocess.run(
             [sys.executable, "-m", "keras_albert.cli", "export"]
             + ["--file", str(settings)],
@@ -91,17 +105,31 @@ def _export_in_worker(run: ExportRun) -> None:
             capture_output=True,
             text=True,
         )
-    sys.stdout.write(worker.stdout)
-    _, said, message = f"\n{worker.stderr}".rpartition("\nerror: ")
-    if worker.returncode == 2 and said:  # for the user
+
+        def told(text):  # where it ends up
+            return text.replace(str(made), str(target)).replace(
+                str(inner.output), str(run.output)
+            )
+
+        if worker.returncode:
+            sys.stdout.write(told(worker.stdout))
+            _raise_for_worker(worker.returncode, told(worker.stderr))
+        for path in made.iterdir():
+            path.rename(unfinished / path.name)
+        shutil.rmtree(inner.output)
+    sys.stdout.write(told(worker.stdout))
+
+
+def _raise_for_worker(status: int, stderr: str) -> NoReturn:
+    _, said, message = f"\n{stderr}".rpartition("\nerror: ")
+    if status == 2 and said:  # for the user
         raise AlbertError(message.strip())
-    if worker.returncode < 0:
+    if status < 0:
         raise AlbertError(
             "the TensorFlow process that exports was ended by signal "
-            f"{-worker.returncode}. Free memory, or close other programs."
+            f"{-status}. Free memory, or close other programs."
         )
-    if worker.returncode:
-        raise RuntimeError(f"The TensorFlow worker failed:\n{worker.stderr}")
+    raise RuntimeError(f"The TensorFlow worker failed:\n{stderr}")
 
 
 def _target(run: ExportRun) -> Path:
@@ -109,6 +137,13 @@ def _target(run: ExportRun) -> Path:
     check_not_a_file(run.output)
     target = run.output
     if run.format == "saved_model":
+        for name in (TASK_FILE, RUN_FILE, SAVED_MODEL_FILE):
+            if (run.output / name).is_file():
+                raise AlbertError(
+                    f"{run.output}: expected the folder of a SavedModel's "
+                    "versions, which is made if absent, such as `served` for "
+                    f"`served/1`. Found: {name}. Choose another output."
+                )
         target /= str(run.version or _newest_version(run.output) + 1)
     check_free(target)
     return target

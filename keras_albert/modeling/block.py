@@ -143,17 +143,10 @@ def _query_key_value(weights, queried, x):
     if "qkv" not in weights:
         inputs = {"query": queried, "key": x, "value": x}
         return [linear(weights[name], inputs[name]) for name in inputs]
-    joined = weights["qkv"]
-    if queried is x or "delta" in joined:
-        query, key, value = ops.split(linear(joined, x), 3, axis=-1)
-        return query[:, : queried.shape[1]], key, value
-    size = x.shape[-1]
-    query = {name: each[..., :size] for name, each in joined.items()}
-    others = {name: each[..., size:] for name, each in joined.items()}
-    return [
-        linear(query, queried),
-        *ops.split(linear(others, x), 2, axis=-1),
-    ]
+    # One product, also where few positions query: parts of the joined kernel
+    # would stand in LiteRT's files beside it.
+    query, key, value = ops.split(linear(weights["qkv"], x), 3, axis=-1)
+    return query[:, : ops.shape(queried)[1]], key, value
 
 
 def _split_heads(x, heads: int):

@@ -319,11 +319,18 @@ def _load_state(folder: Path) -> State:
             # Orbax would wait here, too: a process of its own reads.
             scratch = stack.enter_context(tempfile.TemporaryDirectory())
             arrays_file = Path(scratch) / ARRAYS_FILE
-            subprocess.run(
+            done = subprocess.run(
                 [sys.executable, "-m", __name__, str(folder), scratch],
-                check=True,
+                capture_output=True,
+                text=True,
                 env={**os.environ, "KERAS_BACKEND": "tensorflow"},
             )
+            if done.returncode:
+                raise AlbertError(
+                    f"{folder}: the checkpoint of a run of one process cannot "
+                    f"be read ({done.stderr.strip()[-200:]}). Go on in one "
+                    "process."
+                )
         arrays = stack.enter_context(np.load(arrays_file))
         for name in arrays.files:
             group, _, i = name.partition(".")

@@ -8,14 +8,12 @@ import abc
 import contextlib
 import functools
 import json
-import socket
-import time
 from collections.abc import Callable
 
 import keras
 from keras import ops
 
-from keras_albert.config import AlbertError, LostProcess, ProcessConfig
+from keras_albert.config import AlbertError
 
 # Between the seeds of two replicas: a prime, so that few steps of the one meet
 # those of another.
@@ -106,6 +104,10 @@ class Devices(abc.ABC):
     @abc.abstractmethod
     def share(self, text: str) -> list[str]:
         """The texts of all processes, by index; each waits for the others."""
+
+    def lost(self, error: Exception) -> str | None:
+        """What an error says, if it is that another process is lost."""
+        return None
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -220,29 +222,3 @@ def _drawn_in_replica(draw, replica, ordered=True):
     seed = draw(ordered)
     shift = ops.cast(replica(), seed.dtype) * ops.cast(_REPLICAS, seed.dtype)
     return seed + ops.stack([shift, ops.zeros_like(shift)])
-
-
-def wait_for_coordinator(processes: ProcessConfig) -> None:
-    """Until process 0 listens.
-
-    What libraries do when nobody answers is to end the process, or to wait.
-
-    Raises:
-        AlbertError: nobody does, `wait` seconds long.
-    """
-    if not processes.index:  # process 0 itself, or none
-        return
-    host, _, port = processes.coordinator.rpartition(":")
-    end, reason = time.monotonic() + processes.wait, "no answer"
-    while time.monotonic() < end:
-        try:
-            socket.create_connection((host, int(port)), timeout=5).close()
-            return
-        except OSError as error:
-            reason = error
-        time.sleep(0.5)
-    raise LostProcess(
-        f"process {processes.index}: nobody listens at "
-        f"{processes.coordinator} after {processes.wait} s ({reason}). Start "
-        "process 0 there, open that port, or correct --processes.coordinator."
-    )

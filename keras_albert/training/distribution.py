@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_albert.config import AlbertError, DeviceConfig
+from keras_albert.config import AlbertError, DeviceConfig, LostProcess
 from keras_albert.data.batching import import_tensorflow
 from keras_albert.training.devices import Devices, OneDevice
 
@@ -33,8 +33,9 @@ def opened(config: DeviceConfig, accumulate: int = 1) -> Iterator[Devices]:
         accumulate: parts of a batch whose gradients are averaged for a step.
 
     Raises:
-        AlbertError: there are no such devices, the backend has no such way to
-            use them, or other processes cannot be reached.
+        AlbertError: there are no such devices, or the backend has no such way
+            to use them.
+        LostProcess: others cannot be reached, now or later.
     """
     backend = keras.backend.backend()
     way = _way(backend, config)
@@ -66,6 +67,15 @@ def opened(config: DeviceConfig, accumulate: int = 1) -> Iterator[Devices]:
                 silence = stack.enter_context(open(os.devnull, "w"))
                 stack.enter_context(contextlib.redirect_stdout(silence))
             yield devices
+    except Exception as error:
+        reason = devices.lost(error) if devices.count > 1 else None
+        if reason is None:
+            raise
+        raise LostProcess(
+            f"process {devices.index} does not reach the others "
+            f"({reason[:200]}). Start all of them again: the run goes on from "
+            "its last checkpoint."
+        ) from error
     finally:
         devices.close()
 

@@ -82,6 +82,8 @@ SHOWN_SKIPPED = 3  # of the rows that were left out
 def finetune(run: FinetuneRun) -> dict:
     """Runs it, or goes on with it; returns and keeps the report.
 
+    Of several processes the first one returns it, the others nothing.
+
     Raises:
         AlbertError: input that does not fit, before anything is written; or a
             loss that is not finite.

@@ -241,8 +241,9 @@ class IntervalKeeper(keras.callbacks.Callback):
         self.log.keep_until(self.step)
         if not found:
             return
-        steps = self.devices.batches_a_call // self.timetable.accumulate
-        if steps and self.step % steps:
+        parts = self.step * self.timetable.accumulate
+        if parts % self.devices.batches_a_call:
+            steps = self.devices.batches_a_call // self.timetable.accumulate
             raise AlbertError(
                 f"the run goes on from step {self.step}: "
                 "`steps_per_execution` must divide that. Received: "
@@ -316,7 +317,6 @@ class IntervalKeeper(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         """A part of a step, or the whole, has been computed."""
-        # The means of the interval: not finite from the first step that is not.
         self._parts += self.devices.batches_a_call
         if self._parts < self.timetable.accumulate:
             return
@@ -324,6 +324,7 @@ class IntervalKeeper(keras.callbacks.Callback):
         self._parts = 0
         self.meter.step(self.step)
         self.progress.update(self.step, {**logs, **self.meter.reading()})
+        # The means of the interval: not finite from the first step that is not.
         if self._ask(is_lost=not math.isfinite(logs["loss"])):
             self._diverged(self.step, f"the loss is {logs['loss']}")
         if self.timetable.saves(self.step) or self._stopping:

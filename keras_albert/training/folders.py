@@ -107,8 +107,14 @@ class ModelFolder:
             write_json(folder / TASK_FILE, self.task)
 
     @classmethod
-    def load(cls, folder: str | Path) -> "ModelFolder":
+    def load(
+        cls, folder: str | Path, source: str = "pretrain` or `finetune"
+    ) -> "ModelFolder":
         """Reads what `save` wrote.
+
+        Args:
+            folder: of one model.
+            source: the command that writes what is expected, for messages.
 
         Raises:
             AlbertError: not such a folder, or a damaged file.
@@ -123,7 +129,7 @@ class ModelFolder:
                 )
             raise AlbertError(
                 f"{folder}: not a folder of a model (no {TASK_FILE}). Give the "
-                "output folder of `keras-albert pretrain` or `finetune`."
+                f"output folder of `keras-albert {source}`."
             )
         task = read_json(folder / TASK_FILE)
         names = isinstance(task, dict) and _TASK_KEYS.get(task.get("task"))
@@ -353,7 +359,7 @@ class Predictor:
     @classmethod
     def load(cls, folder: str | Path) -> "Predictor":
         """Reads the output folder of `finetune`."""
-        return cls.of(ModelFolder.load(folder))
+        return cls.of(ModelFolder.load(folder, "finetune"))
 
     @classmethod
     def of(cls, loaded: ModelFolder) -> "Predictor":

@@ -16,7 +16,8 @@ from keras_albert.config import (
     DeviceConfig,
     LostProcess,
 )
-from keras_albert.training.devices import Devices, wait_for_coordinator
+from keras_albert.training.devices import Devices
+from keras_albert.training.meeting import meet
 
 BATCH_AXIS, MODEL_AXIS = "batch", "model"
 
@@ -35,7 +36,7 @@ class Mesh(Devices):
         self._service = distributed.global_state.client
         self._wait = config.processes.wait
         self._shared = self._calls = 0
-        self._raised = {}
+        self._raised = {}  # of each flag of `any`, the call that tells it
         self._shares = config.model_parallel
         # A process's own side by side: the model axis lies within it.
         devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
@@ -49,6 +50,7 @@ class Mesh(Devices):
         self.replicas = len(devices) // self._shares
         if self._shares > 1:
             devices = devices.reshape(-1, self._shares)
+        self._before = keras.distribution.distribution()
         keras.distribution.set_distribution(distribution_over(devices))
 
     def check(self, config: AlbertConfig) -> None:
@@ -89,18 +91,17 @@ class Mesh(Devices):
         self._calls += 1
         found = []
         for place, flag in enumerate(flags):
-            key = f"any/{place}"
-            if flag and not self._raised.get(key):
-                # Another may have been first.
-                with contextlib.suppress(jax.errors.JaxRuntimeError):
-                    self._service.key_value_set(key, str(self._calls + 1))
-            if not self._raised.get(key):
+            if place not in self._raised:
+                key = f"any/{place}"
+                if flag:
+                    # Another may have been first.
+                    with contextlib.suppress(jax.errors.JaxRuntimeError):
+                        self._service.key_value_set(key, str(self._calls + 1))
                 # No key, no value.
                 with contextlib.suppress(jax.errors.JaxRuntimeError):
-                    self._raised[key] = int(
-                        self._service.key_value_try_get(key)
-                    )
-            found.append(self._calls >= self._raised.get(key, math.inf))
+                    call = self._service.key_value_try_get(key)
+                    self._raised[place] = int(call)
+            found.append(self._calls >= self._raised.get(place, math.inf))
         return found
 
     def share(self, text: str) -> list[str]:
@@ -128,7 +129,7 @@ class Mesh(Devices):
 
     def close(self) -> None:
         """See `Devices`."""
-        keras.distribution.set_distribution(None)
+        keras.distribution.set_distribution(self._before)
         if self._joined:
             with contextlib.suppress(RuntimeError):  # another one has ended
                 jax.distributed.shutdown()
@@ -221,7 +222,7 @@ def _join(config: DeviceConfig) -> bool:
     if processes.coordinator is not None:
         if processes.count == 1:
             return False
-        wait_for_coordinator(processes)
+        meet(processes)
         # Of CPUs alone; the default of some versions is none.
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         told = (processes.coordinator, processes.count, processes.index)

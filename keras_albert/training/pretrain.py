@@ -67,6 +67,8 @@ FAR_BATCH = 2  # times the paper's, or a part of it: worth a word, too
 def pretrain(run: PretrainRun) -> dict:
     """Runs it, or goes on with it; returns and keeps the report.
 
+    Of several processes the first one returns it, the others nothing.
+
     Raises:
         AlbertError: input that does not fit, before anything is written; or a
             loss that is not finite, the last good model being kept.

@@ -19,11 +19,8 @@ from keras_albert.config import (
     LostProcess,
     ProcessConfig,
 )
-from keras_albert.training.devices import (
-    Devices,
-    vary_seeds,
-    wait_for_coordinator,
-)
+from keras_albert.training.devices import Devices, vary_seeds
+from keras_albert.training.meeting import meet
 
 # torchrun tells its processes so.
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -44,7 +41,7 @@ class Ranks(Devices):
         meeting = "env://"
         if config.processes.coordinator is not None:
             meeting = f"tcp://{processes.coordinator}"
-            wait_for_coordinator(processes)
+            meet(processes)
         if torch.cuda.is_available():
             local = int(os.environ.get("LOCAL_RANK", processes.index))
             torch.cuda.set_device(local % torch.cuda.device_count())
@@ -75,7 +72,6 @@ class Ranks(Devices):
             device_ids=[torch.cuda.current_device()]
             if torch.cuda.is_available()
             else None,
-            broadcast_buffers=False,
             find_unused_parameters=True,  # a pooler that no head reads
         )
         model.train_function = lambda data: _train_step(model, replica, data[0])
@@ -83,7 +79,8 @@ class Ranks(Devices):
     def vary_random(self, step: int) -> None:
         """See `Devices`: Keras draws the masks of some layers from it."""
         if self.index:
-            torch.manual_seed(torch.initial_seed() + self.count * step + 1)
+            places = self.count * step + self.index
+            torch.manual_seed(torch.initial_seed() + places)
 
     def evaluate(self, model: keras.Model, batches, callbacks=()) -> dict:
         """See `Devices`."""
@@ -105,15 +102,16 @@ class Ranks(Devices):
     def share(self, text: str) -> list[str]:
         """See `Devices`."""
         texts = [""] * self.count
-        try:
-            distributed.all_gather_object(texts, text)
-        except RuntimeError as error:
-            raise LostProcess(
-                f"process {self.index} does not reach the others "
-                f"({str(error).splitlines()[0][:200]}). Start all of them "
-                "again: the run goes on from its last checkpoint."
-            ) from None
+        distributed.all_gather_object(texts, text)
         return texts
+
+    def lost(self, error: Exception) -> str | None:
+        """See `Devices`: gloo's errors have no class of their own."""
+        if isinstance(error, distributed.DistError) or (
+            isinstance(error, RuntimeError) and "gloo" in str(error)
+        ):
+            return str(error).strip().splitlines()[0]
+        return None
 
     def close(self) -> None:
         """See `Devices`."""

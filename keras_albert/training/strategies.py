@@ -3,7 +3,7 @@
 `fit` calls `model.train_function` on an iterator, and that is what is set here:
 Keras's own fails under a strategy with gradient accumulation and with several
 steps per execution. What else it does wrong there is mended where it happens:
-clipping (`Lamb`), the normaliser of the loss (`WeightedCrossEntropy`), dropout
+clipping (`Lamb`), the normalizer of a loss (`losses.py`), dropout
 (`vary_seeds`).
 """
 
@@ -11,14 +11,21 @@ import functools
 import gc
 import json
 import os
+import re
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import tree
+from tensorflow.python.eager import context  # limits have no public name
 
-from keras_albert.config import AlbertError, DeviceConfig
+from keras_albert.config import (
+    AlbertError,
+    DeviceConfig,
+    ProcessConfig,
+)
 from keras_albert.training.devices import Devices, vary_seeds
+from keras_albert.training.meeting import meet
 
 
 class Strategy(Devices):
@@ -41,11 +48,8 @@ class Strategy(Devices):
         self.strategy = strategy or _STRATEGIES[config.distribution](config)
         self.replicas = self.strategy.num_replicas_in_sync
         if config.distribution == "multiworker":
-            resolver = self.strategy.cluster_resolver
-            self.count = _workers("chief") + _workers("worker")
-            self.index = resolver.task_id
-            if resolver.task_type == "worker":
-                self.index += _workers("chief")
+            processes = _told_processes(config)
+            self.count, self.index = processes.count, processes.index
         self._steps = config.steps_per_execution
         self._accumulate = accumulate
         self.batches_a_call = self._steps * accumulate
@@ -115,6 +119,24 @@ class Strategy(Devices):
             bytes(row[:size].astype("uint8")).decode()
             for row, size in zip(rows[::mine], sizes[::mine], strict=True)
         ]
+
+    def lost(self, error: Exception) -> str | None:
+        """See `Devices`: what collective operations end with."""
+        if not isinstance(error, tf.errors.OpError):
+            return None
+        # Around it are lines about the graph.
+        reason = re.search("Collective ops is aborted by: (.+)", str(error))
+        if reason:
+            return reason[1]
+        kinds = (
+            tf.errors.AbortedError,
+            tf.errors.CancelledError,
+            tf.errors.DeadlineExceededError,
+            tf.errors.UnavailableError,
+        )
+        if isinstance(error, kinds):
+            return str(error).strip().splitlines()[0]
+        return None
 
     def close(self) -> None:
         """See `Devices`."""
@@ -221,7 +243,7 @@ class Strategy(Devices):
             steps(iterator)
             return model.get_metrics_result()
 
-        train.traced = steps
+        train.traced = steps  # for those who look at the program
         return train
 
     def _test_function(self, model: keras.Model):
@@ -272,7 +294,7 @@ def _replica():
     return 0 if context is None else context.replica_id_in_sync_group
 
 
-def several_devices() -> list[str]:
+def _device_names() -> list[str]:
     """Names of the GPUs, or of the CPUs where there is none."""
     devices = tf.config.list_logical_devices("GPU")
     return [
@@ -280,13 +302,41 @@ def several_devices() -> list[str]:
     ]
 
 
-def _workers(job: str) -> int:
-    """How many TF_CONFIG names."""
-    return len(json.loads(os.environ["TF_CONFIG"])["cluster"].get(job, ()))
+def _told_processes(config: DeviceConfig) -> ProcessConfig:
+    """Those of TF_CONFIG.
+
+    Raises:
+        AlbertError: it names none, or not this one.
+    """
+    try:
+        told = json.loads(os.environ["TF_CONFIG"])
+        chief, workers = (
+            told["cluster"].get(job, []) for job in ("chief", "worker")
+        )
+        before = {"chief": 0, "worker": len(chief)}[told["task"]["type"]]
+        index = before + int(told["task"]["index"])
+        addresses = [*chief, *workers]
+        return ProcessConfig(
+            addresses[0], len(addresses), index, config.processes.wait
+        )
+    except (
+        AlbertError,  # no HOST:PORT
+        AttributeError,
+        IndexError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ):
+        raise AlbertError(
+            "`distribution=multiworker` needs the environment variable "
+            "TF_CONFIG, which names the workers and which of them this is: "
+            '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": '
+            f'"worker", "index": 0}}}}. Received: {os.environ.get("TF_CONFIG")}'
+        ) from None
 
 
 def _mirrored(config: DeviceConfig):
-    devices = several_devices()
+    devices = _device_names()
     if len(devices) < 2:
         raise AlbertError(
             "`distribution=mirrored` needs two devices or more. Found: "
@@ -296,15 +346,25 @@ def _mirrored(config: DeviceConfig):
 
 
 def _multiworker(config: DeviceConfig):
-    if "TF_CONFIG" not in os.environ:
-        raise AlbertError(
-            "`distribution=multiworker` needs the environment variable "
-            "TF_CONFIG, which names the workers and which of them this is: "
-            '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": '
-            '"worker", "index": 0}}.'
-        )
+    processes = _told_processes(config)
+    meet(processes)
+    cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
+    jobs = [job for job in ("chief", "worker") if cluster.get(job)]
+    # As the strategy would, but for the limit: it waits ten seconds for one
+    # that is silent.
+    context.context().configure_coordination_service(
+        "standalone",
+        service_leader=f"/job:{jobs[0]}/replica:0/task:0",
+        heartbeat_timeout_in_ms=1000 * processes.wait,
+        coordinated_jobs=[
+            context.coordination_config_pb2.CoordinatedJob(
+                name=job, num_tasks=len(cluster[job])
+            )
+            for job in jobs
+        ],
+    )
     options = tf.distribute.experimental.CommunicationOptions(
-        timeout_seconds=config.processes.wait
+        timeout_seconds=processes.wait
     )
     return tf.distribute.MultiWorkerMirroredStrategy(
         communication_options=options

@@ -4,13 +4,21 @@
 
 ALBERT-base, 8 rows of 128 real tokens, on the CPU: `forward` is tokens to
 vectors, `train` a step of masked LM (20 predictions a row) and sentence order
-with Adam. Both sides of a line sit in one process, are warmed up, and are
+with Adam. On a GPU, in bfloat16, with the paper's 512 tokens:
+
+    python tests/benchmarks/bench_model.py --device gpu --size large-512 \
+        --backends jax torch --peers transformers --dtypes bfloat16
+
+Both sides of a line sit in one process, are warmed up, and are
 called in turn; the ratio ours / peer is taken in each pair of calls, and its
 median and quartiles over the pairs are reported. Below 1 ours is faster. The
 peer `ours` is this package once more: how far from 1 it is, is the noise.
 `others` is the share of the machine that other processes took meanwhile:
 above a few per cent, repeat the line when they have ended. Thread pools of
-two backends suffer differently from a busy core.
+two backends suffer differently from a busy core. `utilization`, of training, is
+that of model-FLOPs: the share of what a large matrix product reaches here in
+the same dtype. `memory` is the most that a side had at once on a GPU: weights,
+optimizer, activations.
 """
 
 import argparse
@@ -54,6 +62,14 @@ CPU_ONLY = {
     "JAX_PLATFORMS": "cpu",
     "KERAS_TORCH_DEVICE": "cpu",
 }
+DEVICES = {
+    "cpu": CPU_ONLY,
+    # Two libraries share the card: none may take all of its memory at once.
+    "gpu": {
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    },
+}
 PACKAGES = (
     "keras",
     "tensorflow-cpu",
@@ -66,6 +82,7 @@ PACKAGES = (
     "ai-edge-litert",
 )
 ROW = "{:<10} {:<7} {:<12} {:<20} {:>8} {:>8}  {:>6} {:>15} {:>5} {:>6}"
+SIDE_ROW = "{:<10} {:<7} {:<12} {:<9} {:>10} {:>12} {:>10}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -99,6 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.output:
             options.output.write_text(json.dumps(report, indent=2) + "\n")
     print_table(report["lines"])
+    print_sides(report["lines"])
     print(f"{(time.perf_counter() - start) / 60:.1f} minutes")
     if failed:
         print(f"error: failed on {', '.join(failed)}.", file=sys.stderr)
@@ -128,8 +146,10 @@ def parser() -> argparse.ArgumentParser:
         "--size",
         choices=list(SIZES),
         default="base",
-        help="tiny: to test the benchmark; its times mean nothing",
+        help="base: 8 x 128 tokens; those with -512: 32 x 512; tiny: to test "
+        "the benchmark, its times mean nothing",
     )
+    add("--device", choices=list(DEVICES), default="cpu")
     return result
 
 
@@ -178,6 +198,7 @@ def measure(
                     "size": options.size,
                     "pairs": options.pairs,
                     "probe": not options.dtypes,
+                    "device": options.device,
                     "lines": todo,
                 }
             )
@@ -187,7 +208,7 @@ def measure(
             env={
                 "TF_CPP_MIN_LOG_LEVEL": "3",
                 **os.environ,
-                **CPU_ONLY,
+                **DEVICES[options.device],
                 "KERAS_BACKEND": backend,
             },
         ).returncode
@@ -287,6 +308,32 @@ def print_table(found: list[dict]) -> None:
                 "-" if line["others"] is None else f"{line['others']:.0%}",
             )
         )
+
+
+def print_sides(found: list[dict]) -> None:
+    """Of each line both sides: how fast, and how much of the device."""
+    print(
+        SIDE_ROW.format(
+            *("backend", "mode", "side", "dtype"),
+            *("tokens/s", "utilization", "memory"),
+        )
+    )
+    for line in found:
+        for role, side in (("ours", "ours"), ("peer", line["peer"])):
+            share, memory = (
+                line[f"{role}_{name}"] for name in ("utilization", "memory")
+            )
+            print(
+                SIDE_ROW.format(
+                    line["backend"] if role == "ours" else "",
+                    line["mode"] if role == "ours" else "",
+                    side,
+                    line[f"{role}_dtype"],
+                    f"{line[f'{role}_tokens_per_second']:,.0f}",
+                    "-" if share is None else f"{share:.1%}",
+                    "-" if memory is None else f"{memory / 2**30:.2f} GiB",
+                )
+            )
 
 
 if __name__ == "__main__":

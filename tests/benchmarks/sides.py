@@ -49,11 +49,11 @@ def matrix_product(name: str, dtype: str) -> Callable[[], object]:
     if name == "transformers":
         import torch
 
-        dense = torch.nn.Linear(768, 3072)
+        dense = torch.nn.Linear(768, 3072).to(_torch_device())
 
         def call():
             with torch.inference_mode(), _autocast(dtype):
-                return dense(torch.from_numpy(rows))
+                return dense(_tensor(rows)).cpu()
 
         return call
     with _keras_policy(dtype):
@@ -205,7 +205,7 @@ def _keras_side(
 
 
 def _transformers(mode: str, dtype: str, workload: Workload) -> Side:
-    """Eager torch on CPU, sdpa, autocast for bfloat16: as its users run it."""
+    """Eager torch, sdpa, autocast for bfloat16: as its users run it."""
     import torch
     import transformers
 
@@ -230,21 +230,21 @@ def _transformers(mode: str, dtype: str, workload: Workload) -> Side:
             classifier_dropout_prob=0.0,  # the reference's heads have none
             num_labels=2,
         )
-    )
+    ).to(_torch_device())
     encoder = whole.albert
     autocast = _autocast(dtype)
 
     def encode(x):
         return encoder(
-            input_ids=torch.from_numpy(x["token_ids"]),
-            token_type_ids=torch.from_numpy(x["segment_ids"]),
-            attention_mask=torch.from_numpy(x["padding_mask"]),
+            input_ids=_tensor(x["token_ids"]),
+            token_type_ids=_tensor(x["segment_ids"]),
+            attention_mask=_tensor(x["padding_mask"]),
         )
 
     def logits_of(x):
         # Its own call predicts at every position: here at the masked ones.
         outputs = encode(x)
-        positions = torch.from_numpy(x["masked_positions"]).long()
+        positions = _tensor(x["masked_positions"]).long()
         hidden = torch.take_along_dim(
             outputs.last_hidden_state, positions.unsqueeze(2), 1
         )  # [B, P, H]
@@ -262,8 +262,11 @@ def _transformers(mode: str, dtype: str, workload: Workload) -> Side:
             with torch.inference_mode(), autocast:
                 outputs = encode(x)
             return {
-                "sequence_output": outputs.last_hidden_state.float().numpy(),
-                "pooled_output": outputs.pooler_output.float().numpy(),
+                name: output.float().cpu().numpy()
+                for name, output in (
+                    ("sequence_output", outputs.last_hidden_state),
+                    ("pooled_output", outputs.pooler_output),
+                )
             }
 
         outputs = call()
@@ -283,10 +286,10 @@ def _transformers(mode: str, dtype: str, workload: Workload) -> Side:
             for name, labels in y.items():
                 each = torch.nn.functional.cross_entropy(
                     logits[name].flatten(0, -2),
-                    torch.from_numpy(labels).long().flatten(),
+                    _tensor(labels).long().flatten(),
                     reduction="none",
                 )
-                w = torch.from_numpy(weight[name]).flatten()
+                w = _tensor(weight[name]).flatten()
                 loss = loss + (w * each).sum() / (
                     w.sum() + MASKED_LM_LOSS_EPSILON
                 )
@@ -321,7 +324,90 @@ def _transformers(mode: str, dtype: str, workload: Workload) -> Side:
 def _autocast(dtype: str):
     import torch
 
-    return torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16")
+    return torch.autocast(
+        _torch_device(), torch.bfloat16, enabled=dtype == "bfloat16"
+    )
+
+
+def _tensor(array: np.ndarray):
+    import torch
+
+    return torch.from_numpy(array).to(_torch_device())
+
+
+def _torch_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class PeakMemory:
+    """Bytes of a GPU that were taken at once since this was made.
+
+    Args:
+        library: "tensorflow", "jax" or "torch".
+    """
+
+    def __init__(self, library: str):
+        self._library = library
+        if library == "torch":
+            import torch
+
+            if torch.cuda.is_available():
+                torch.cuda.reset_peak_memory_stats()
+        self._before = self._read()
+
+    def read(self) -> int | None:
+        """None without a GPU, and where an earlier peak hides this one."""
+        now = self._read()
+        if now is None or now[1] == self._before[1]:
+            return None
+        return now[1] - self._before[0]
+
+    def _read(self) -> tuple[int, int] | None:
+        """Bytes that are taken, and the most so far."""
+        if self._library == "torch":
+            import torch
+
+            if not torch.cuda.is_available():
+                return None
+            return (
+                torch.cuda.memory_allocated(),
+                torch.cuda.max_memory_allocated(),
+            )
+        if self._library == "jax":
+            import jax
+
+            found = jax.devices()[0].memory_stats()
+            if not found:
+                return None
+            return found["bytes_in_use"], found["peak_bytes_in_use"]
+        import tensorflow as tf
+
+        if not tf.config.list_physical_devices("GPU"):
+            return None
+        found = tf.config.experimental.get_memory_info("GPU:0")
+        return found["current"], found["peak"]
+
+
+def device_name() -> str:
+    """Of what the backend of Keras computes on: "cpu", or a GPU's name."""
+    backend = keras.backend.backend()
+    if backend == "torch":
+        import torch
+
+        on_gpu = torch.cuda.is_available()
+        return torch.cuda.get_device_name() if on_gpu else "cpu"
+    if backend == "jax":
+        import jax
+
+        return jax.devices()[0].device_kind
+    import tensorflow as tf
+
+    found = tf.config.list_physical_devices("GPU")
+    if not found:
+        return "cpu"
+    return tf.config.experimental.get_device_details(found[0])["device_name"]
 
 
 SIDES = {

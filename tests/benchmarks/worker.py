@@ -2,7 +2,7 @@
 
     python tests/benchmarks/worker.py TASK.json RESULT.json
 
-The task is {"size", "pairs", "probe", "lines": [{"mode", "peer",
+The task is {"size", "pairs", "probe", "device", "lines": [{"mode", "peer",
 "ours_dtype", "peer_dtype"}, ...]}; the result is {"lines", "left_out"}: those
 lines with their times, written anew after each, so that an interrupted run
 keeps what it has, and those that would take too long.
@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 from pairing import paired_times, seconds, warm_up
-from workload import SIZES, check_same_work
+from workload import SIZES, TRAIN, check_same_work
 
-from keras_albert.config import AlbertError
+from keras_albert.config import AlbertError, ExampleConfig
 
 # A step of ALBERT-base would take minutes. Measured: 40 on torch on Zen 3.
 TOO_SLOW = 3
@@ -31,13 +31,33 @@ def main(task_file: str, result_file: str) -> None:
         line["peer"] == "transformers" for line in task["lines"]
     ):
         import torch  # noqa: F401  (must precede TensorFlow in a process)
-    from sides import make_side, matrix_product  # imports Keras
+    from sides import (  # imports Keras
+        PeakMemory,
+        device_name,
+        make_side,
+        matrix_product,
+    )
 
+    from keras_albert.training.flops import (
+        flops_per_example,
+        matrix_product_peak,
+    )
+
+    device = device_name()
+    if task["device"] == "gpu" and device == "cpu":
+        raise AlbertError(
+            f"{os.environ['KERAS_BACKEND']} sees no GPU. Install its build "
+            "for GPUs, or leave --device=gpu out."
+        )
     lines, left_out = task["lines"], []
     if task["probe"]:
         lines, left_out = without_emulated_bfloat16(lines, matrix_product)
     workload = SIZES[task["size"]]
-    ready, results = {}, []
+    row = ExampleConfig(
+        sequence_length=workload.length, max_predictions=workload.predictions
+    )
+    training = workload.batch_size * flops_per_example(workload.config, row)
+    ready, peaks, results = {}, {}, []
 
     def write():
         Path(result_file).write_text(
@@ -48,9 +68,26 @@ def main(task_file: str, result_file: str) -> None:
         key = (role, name, mode, dtype)
         if key not in ready:
             say(f"  {name}, {mode}, {dtype}: making and warming up ...")
-            ready[key] = make_side(name, mode, dtype, workload)
-            warm_up(ready[key].call)
+            backend = os.environ["KERAS_BACKEND"]
+            memory = PeakMemory("torch" if name == "transformers" else backend)
+            made = make_side(name, mode, dtype, workload)
+            warm_up(made.call)
+            ready[key] = made, memory.read()
         return ready[key]
+
+    def speed(role, milliseconds, dtype, memory):
+        """What the table of sides says."""
+        rate = 1000 / milliseconds
+        if dtype not in peaks:
+            peaks[dtype] = matrix_product_peak(dtype)
+        tokens = workload.batch_size * workload.length
+        return {
+            f"{role}_tokens_per_second": tokens * rate,
+            f"{role}_utilization": training * rate / peaks[dtype]
+            if mode == TRAIN
+            else None,
+            f"{role}_memory": memory,
+        }
 
     write()
     mode = None
@@ -58,8 +95,8 @@ def main(task_file: str, result_file: str) -> None:
         if line["mode"] != mode:  # lines come mode by mode: free the models
             mode = line["mode"]
             ready.clear()
-        ours = side("ours", "ours", mode, line["ours_dtype"])
-        peer = side("peer", line["peer"], mode, line["peer_dtype"])
+        ours, memory = side("ours", "ours", mode, line["ours_dtype"])
+        peer, peer_memory = side("peer", line["peer"], mode, line["peer_dtype"])
         check_same_work(ours.facts, peer.facts)
         gc.collect()
         meter = CpuMeter()
@@ -70,7 +107,12 @@ def main(task_file: str, result_file: str) -> None:
             f"{line['ours_dtype']} vs {line['peer_dtype']}: "
             f"{result['ratio']:.3f} ({meter.seconds():.0f} s)"
         )
+        result |= speed("ours", result["ours_ms"], line["ours_dtype"], memory)
+        result |= speed(
+            "peer", result["peer_ms"], line["peer_dtype"], peer_memory
+        )
         result |= {
+            "device": device,
             "ours_how": ours.how,
             "peer_how": peer.how,
             "ours_seconds": times.ours,

@@ -74,6 +74,8 @@ class Workload:
 
 SIZES = {
     "base": Workload(VARIANTS["base_v2"], 8, 128, 20),
+    "base-512": Workload(VARIANTS["base_v2"], 32, 512, 20),
+    "large-512": Workload(VARIANTS["large_v2"], 32, 512, 20),
     "tiny": Workload(  # for a test of the benchmark itself
         AlbertConfig(
             vocab_size=97,

@@ -53,7 +53,7 @@ class Run:
         for index in range(count):
             environment = dict(os.environ, KERAS_BACKEND=backend)
             environment["OMP_NUM_THREADS"] = "1"
-            told = []
+            told = [f"--processes.wait={wait}"] if count > 1 else []
             if count > 1 and backend == "tensorflow":
                 workers = [f"127.0.0.1:{port}" for port in ports]
                 environment["TF_CONFIG"] = json.dumps(
@@ -63,11 +63,10 @@ class Run:
                     }
                 )
             elif count > 1:
-                told = [
+                told += [
                     f"--processes.coordinator=127.0.0.1:{ports[0]}",
                     f"--processes.count={count}",
                     f"--processes.index={index}",
-                    f"--processes.wait={wait}",
                 ]
             with open(self.logs[index], "w") as log:
                 self.processes.append(

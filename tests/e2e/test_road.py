@@ -730,7 +730,7 @@ def test_python_of_the_readme(road, tmp_path):
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "pretrained").symlink_to(road / "pre")
     (tmp_path / "demo" / "finetuned").symlink_to(road / "fine")
-    (tmp_path / "demo" / "saved_model").symlink_to(road / "served")
+    (tmp_path / "served").symlink_to(road / "served")
     (tmp_path / "demo" / "shards-train").symlink_to(road / "shards-train")
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     assert len(blocks) == 5

@@ -434,6 +434,21 @@ def test_mistakes(ask, tmp_path, arguments, message):
     assert message in error and "Traceback" not in error
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--retries=-1", "--retries: -1 is not 0 or more"),
+        ("--timeout=0", "--timeout: 0 is not between 0 and 1e6"),
+        ("--server=localhost:8501", "expected http://HOST:PORT"),
+    ],
+)
+def test_options_that_cannot_be(option, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        client_rest.main(["a", option])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
 def test_rows_that_do_not_fit(ask, tmp_path):
     path = tmp_path / "rows.jsonl"
     for content, message in [
@@ -803,10 +818,11 @@ def test_compose(server):
     (service,) = content["services"].values()
     assert re.fullmatch(r"tensorflow/serving:\d+\.\d+\.\d+", service["image"])
     assert service["ports"] == ["8500:8500", "8501:8501"]
-    mounts = dict(
-        re.fullmatch(r"(\$\{.*\}|.*?):(/[^:]*):ro", volume).groups()[::-1]
+    assert all(
+        volume["type"] == "bind" and volume["read_only"]
         for volume in service["volumes"]
     )
+    mounts = {each["target"]: each["source"] for each in service["volumes"]}
     assert mounts["/models/albert"].startswith("${ALBERT_EXPORT:?")
     assert mounts["/config"] == "."
     flags = dict(flag.split("=") for flag in service["command"])

@@ -74,8 +74,20 @@ def test_a_line_for_each_pair_of_sides(tmp_path):
         assert all(math.isfinite(n) and n > 0 for n in numbers)
         low, high = line["ratio_quartiles"]
         assert low <= line["ratio"] <= high
+        for side in ("ours", "peer"):
+            rate = 1000 / line[f"{side}_ms"] * 2 * 16
+            assert math.isclose(line[f"{side}_tokens_per_second"], rate)
+            assert line[f"{side}_memory"] is None  # of a GPU
+            share = line[f"{side}_utilization"]
+            assert share is None if line["mode"] == "forward" else 0 < share < 1
         # The table has the same line.
         assert f"{line['ours_ms']:.1f}" in done.stdout
+
+
+def test_no_gpu():
+    done = bench("--backends", BACKEND, "--peers", "ours", "--device", "gpu")
+    assert done.returncode == 1
+    assert f"{BACKEND} sees no GPU" in done.stderr
 
 
 def test_a_peer_that_is_not_there_is_named(tmp_path):

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
-from served_models import SIGNATURES, inputs_of, random_predictor
+from served_models import AB, SIGNATURES, inputs_of, random_predictor
 from small import TEXT_CONFIG, randomize
 
 from keras_albert.cli import main
@@ -151,6 +152,32 @@ def test_every_kind(tmp_path, tiny_vocab, kind, monkeypatch):
         assert report["same_as_texts"] == dict.fromkeys(asked, 1.0)
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="in a worker: see above"
+)
+def test_litert_has_the_weights_once(tmp_path, tiny_vocab):
+    """No part of a shared kernel stands in the file for a second layer."""
+    litert = pytest.importorskip("keras_albert.export.litert")
+    config = TEXT_CONFIG.replace(
+        num_hidden_layers=2,
+        hidden_size=256,
+        num_attention_heads=4,
+        intermediate_size=512,
+    )
+    kind = "classification"
+    model = TASKS[kind].head(AlbertBackbone(config), AB, 0.1)
+    predictor = Predictor(
+        model, Tokenizer(tiny_vocab), kind, AB, (8, 20), TableColumns()
+    )
+    count = model.count_params()
+    for weights, size in {"float32": 4, "float16": 2, "int8": 1}.items():
+        file = tmp_path / weights
+        litert.write_litert(predictor, file, weights)
+        # The graph takes up to 90 kB; a second joined kernel 196 in int8.
+        stored = file.stat().st_size
+        assert size * count < stored < 1.02 * size * count + 110_000, weights
+
+
 def answering(**outputs):
     """A SavedModel of labels that answers three texts so."""
 
@@ -276,13 +303,20 @@ def test_device(folder, tmp_path):
         "assert not {'keras', 'tensorflow'} & sys.modules.keys()"
     )
     texts = [row["text"] for row in ROWS[:3]] + ["", "é" * 200]
-    found = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "device")],
-        input="\n".join(texts) + "\n",
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.splitlines()
+    lines = "\n".join([*texts, "nothing"]) + "\n"
+    texts.append("nothing")
+    found = (
+        subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "device")],
+            # Of what is no UTF-8 nothing is read.
+            input=lines.encode().replace(b"nothing", b"not\xffhing"),
+            check=True,
+            capture_output=True,
+            env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
+        )
+        .stdout.decode()
+        .splitlines()
+    )
     predictor = Predictor.load(folder / "model")
     labels, odds, times = zip(
         *[line.split("\t") for line in found], strict=True
@@ -291,14 +325,88 @@ def test_device(folder, tmp_path):
     expected = predictor.probabilities(texts).max(axis=1)
     np.testing.assert_allclose([*map(float, odds)], expected, atol=1e-3)
     assert all(time.endswith(" ms") for time in times)
+    done = subprocess.run(
+        [sys.executable, script, folder / "model"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "model: no model.tflite. Give the output" in done.stderr
+
+
+def test_another_model_than_the_exported(folder, tmp_path, capsys):
+    """int8 is told by the predictions alone."""
+    rows = str(folder / "rows.jsonl")
+    run(
+        folder,
+        tmp_path / "out",
+        *["--format=onnx", "--weights=int8", "--data", rows, "--force"],
+    )
+    loaded = ModelFolder.load(folder / "model")
+    *_, kernel, bias = loaded.model.weights
+    for weight in (kernel, bias):
+        weight.assign(-weight)
+    (tmp_path / "other").mkdir()
+    loaded.save(tmp_path / "other")
+    with pytest.raises(SystemExit) as stop:
+        main(["check", str(tmp_path / "out"), str(tmp_path / "other"), rows])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert re.search(r": \d?\d% of the predictions are the model's", error)
+
+
+@pytest.mark.any_backend
+def test_what_int8_is_judged_by(tmp_path, monkeypatch):
+    """Numbers of a regression are never the same to a hundredth: no fault."""
+    rng = np.random.default_rng(0)
+    exact = rng.normal(3, 0.5, (50, 1))
+    outputs = {"model": exact}
+    task = SimpleNamespace(
+        model=SimpleNamespace(
+            config=SimpleNamespace(max_position_embeddings=4)
+        ),
+        settings=lambda: None,
+        parts=lambda *_: [Table(Path("t"), {}, [{}] * 50, [*range(50)])],
+        features=lambda table: SimpleNamespace(choices=None),
+    )
+
+    def predictor(name):
+        return SimpleNamespace(
+            **{
+                **vars(task),
+                "outputs": lambda _: list(outputs[name]),
+                "decode": lambda found, _: [
+                    {"prediction": float(each[0])} for each in found
+                ],
+            }
+        )
+
+    monkeypatch.setattr(
+        checking.Predictor, "load", lambda _: predictor("model")
+    )
+    monkeypatch.setattr(checking, "load_exported", lambda *_: predictor("int8"))
+    monkeypatch.setattr(
+        checking,
+        "export_settings",
+        lambda _: {"format": "onnx", "weights": "int8", "parameters": 1},
+    )
+    monkeypatch.setattr(checking, "compare_texts", lambda *_: {})
+    run = CheckRun(tmp_path, Path("m"), Path("d"))
+    outputs["int8"] = exact + rng.normal(0, 0.1, exact.shape)
+    report = checking.check(run)
+    assert report["same_predictions"] < 0.5 and 0.1 < report["error"] < 0.3
+    outputs["int8"] = rng.normal(3, 0.5, exact.shape)
+    with pytest.raises(AlbertError, match="less than 90%, and outputs differ"):
+        checking.check(run)
 
 
 @pytest.mark.any_backend
 def test_what_is_not_finite_is_no_small_difference():
     one = [np.array([0.5, 1.0]), np.array([2.0, 3.0])]
     other = [np.array([0.5, 1.25]), np.array([np.nan, 3.0])]
-    assert checking._largest_difference(one[:1], other[:1]) == 0.25
-    assert np.isnan(checking._largest_difference(one, other))
+    error = np.sqrt(0.25**2 / 2) / 0.25
+    assert checking._differences(one[:1], other[:1]) == (0.25, error)
+    assert np.isnan(checking._differences(one, other)).all()
 
 
 @pytest.mark.any_backend
@@ -315,9 +423,9 @@ def test_starts_in_another_order():
 
     one = beam([4, 7, 2], [[-1.0, -1e30], [-5.0, -6.0], [-3.0, -4.0]])
     other = beam([7, 4, 2], [[-5.0, -6.0], [-1.0, -1e29], [-3.0, -4.5]])
-    assert checking._largest_difference([one], [other]) == 0.5
+    assert checking._differences([one], [other])[0] == 0.5
     other["answer_class"] += 0.75
-    assert checking._largest_difference([one], [other]) == 0.75
+    assert checking._differences([one], [other])[0] == 0.75
     assert checking._spread([one]) == np.std(
         [-1, -1, -2, -1, -5, -6, -3, -4, 0]
     )
@@ -335,7 +443,7 @@ def test_starts_in_another_order():
         (-9, "", "ended by signal 9"),
     ],
 )
-def test_what_the_worker_says(monkeypatch, code, stderr, message):
+def test_what_the_worker_says(tmp_path, monkeypatch, code, stderr, message):
     """It is told the run by a file of JSON."""
 
     def run(command, **options):
@@ -346,7 +454,49 @@ def test_what_the_worker_says(monkeypatch, code, stderr, message):
     monkeypatch.setattr(exporting, "traces_for_tensorflow", lambda: False)
     monkeypatch.setattr(exporting.subprocess, "run", run)
     with pytest.raises(AlbertError, match=message):
-        exporting.export(ExportRun(Path("m"), Path("o"), "litert"))
+        exporting.export(ExportRun(Path("m"), tmp_path / "o", "litert"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("version", [None, 7])
+def test_a_worker_publishes_nothing(tmp_path, monkeypatch, capsys, version):
+    """A server must not find what a command wrote that was ended."""
+
+    def run(command, **options):
+        settings = json.loads(Path(command[-1]).read_text())
+        made = Path(settings["output"], str(version or 1))
+        made.mkdir(parents=True)
+        (made / "saved_model.pb").touch()
+        if not (output / "6").is_dir():
+            raise KeyboardInterrupt
+        said = f"saved_model -> {made}\n"
+        return subprocess.CompletedProcess(command, 0, said, "")
+
+    monkeypatch.setattr(exporting, "traces_for_tensorflow", lambda: False)
+    monkeypatch.setattr(exporting.subprocess, "run", run)
+    output = tmp_path / "served"
+    wanted = ExportRun(Path("m"), output, version=version)
+    with pytest.raises(KeyboardInterrupt):
+        exporting.export(wanted)
+    assert not list(output.iterdir())
+    (output / "6").mkdir()
+    exporting.export(wanted)
+    assert sorted(path.name for path in output.iterdir()) == ["6", "7"]
+    assert [path.name for path in (output / "7").iterdir()] == [
+        "saved_model.pb"
+    ]
+    assert capsys.readouterr().out == f"saved_model -> {output / '7'}\n"
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("name", ["task.json", "run.json", "saved_model.pb"])
+def test_no_folder_of_versions(tmp_path, monkeypatch, name):
+    """That of a model, of another export, of a version."""
+    (tmp_path / name).touch()
+    with pytest.raises(AlbertError, match=f"`served/1`. Found: {name}"):
+        exporting.export(ExportRun(Path("m"), tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 @pytest.mark.any_backend

@@ -8,6 +8,7 @@ import pytest
 
 from keras_albert import config, storage
 from keras_albert.config import AlbertError
+from keras_albert.storage import new_folder, written_whole
 
 pytestmark = pytest.mark.any_backend
 
@@ -141,6 +142,29 @@ def test_which_run_a_folder_holds(tmp_path):
 def test_flat():
     nested = {"a": {"b": 1, "c": {"d": None}}, "e": [2], "f": {}}
     assert storage.flat(nested) == {"a.b": 1, "a.c.d": None, "e": [2]}
+
+
+def test_folders_that_cannot_be_made(tmp_path, monkeypatch):
+    """Below a file; where the system refuses."""
+    (tmp_path / "file").touch()
+
+    def write(path):
+        with written_whole(path):
+            pass
+
+    for make in (new_folder, write):
+        with pytest.raises(AlbertError, match="file: expected a folder"):
+            make(tmp_path / "file" / "a" / "b")
+
+    def refuse(*arguments, **options):
+        raise PermissionError(13, "Permission denied", "unfinished")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    for make in (new_folder, write):
+        with pytest.raises(
+            AlbertError, match=r"new: the output .* \(Permission denied\)"
+        ):
+            make(tmp_path / "new")
 
 
 def test_new_folder(tmp_path):

@@ -670,10 +670,13 @@ def test_bash_reads_it(script):
 
 
 def test_shellcheck():
-    if shutil.which("shellcheck") is None:
+    # Beside the interpreter, whether or not its environment is activated.
+    places = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    shellcheck = shutil.which("shellcheck", path=os.pathsep.join(places))
+    if shellcheck is None:
         pytest.skip("no shellcheck: pip install 'keras-albert[dev]'")
     found = subprocess.run(
-        ["shellcheck", "--external-sources", *sorted(TPU.glob("*.sh"))],
+        [shellcheck, "--external-sources", *sorted(TPU.glob("*.sh"))],
         capture_output=True,
         text=True,
     )

@@ -1,0 +1,89 @@
+"""How processes find one another."""
+
+import concurrent.futures
+import socket
+import time
+
+import pytest
+
+from keras_albert.config import AlbertError, LostProcess, ProcessConfig
+from keras_albert.training.meeting import meet
+
+pytestmark = pytest.mark.any_backend
+
+
+@pytest.fixture
+def place():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    return f"127.0.0.1:{port}"
+
+
+def at_once(*calls):
+    """What each raised, or None."""
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+        return [
+            future.exception()
+            for future in [pool.submit(call) for call in calls]
+        ]
+
+
+def process(place, index, count=4, wait=20):
+    return lambda: meet(ProcessConfig(place, count, index, wait))
+
+
+def test_all_come(place):
+    """In any order; then the address is free for the library."""
+    calls = [process(place, index) for index in (3, 1, 0, 2)]
+    assert at_once(*calls) == [None] * 4
+    port = int(place.rpartition(":")[2])
+    socket.create_server(("", port)).close()
+
+
+def test_somebody_else_comes(place):
+    """Who sends no number, or nothing; who comes, is killed, and comes again.
+
+    The one that has gone again is waited for, though all have come by then.
+    """
+    host, _, port = place.rpartition(":")
+
+    def come(words):
+        while True:
+            try:
+                with socket.create_connection((host, int(port))) as there:
+                    there.sendall(words)
+                return
+            except OSError:
+                time.sleep(0.05)
+
+    def last():
+        for words in (b"GET / HTTP/1.1", b"", b"1", b"2"):
+            come(words)
+        process(place, 2, count=3)()
+
+    def killed():
+        time.sleep(1)
+        process(place, 1, count=3)()
+
+    found = at_once(process(place, 0, count=3), last, killed)
+    assert found == [None] * 3
+
+
+def test_somebody_is_missing(place):
+    calls = [process(place, index, wait=1) for index in (0, 2)]
+    first, third = at_once(*calls)
+    assert isinstance(first, LostProcess) and isinstance(third, LostProcess)
+    assert "did not come to 127.0.0.1" in str(first)
+    assert "in 1 s: 1, 3. Start all of them" in str(first)
+    assert "process 2: process 0 does not answer" in str(third)
+
+
+def test_a_port_that_is_taken():
+    with socket.create_server(("", 0)) as server:
+        place = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(AlbertError, match=r"cannot listen at .* in use"):
+            process(place, 0)()
+
+
+def test_alone(place):
+    process(place, 0, count=1)()
