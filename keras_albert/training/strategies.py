@@ -320,12 +320,11 @@ def _told_processes(config: DeviceConfig) -> ProcessConfig:
             addresses[0], len(addresses), index, config.processes.wait
         )
     except (
-        AlbertError,  # no HOST:PORT
         AttributeError,
         IndexError,
         KeyError,
         TypeError,
-        ValueError,
+        ValueError,  # AlbertError, too: no HOST:PORT
     ):
         raise AlbertError(
             "`distribution=multiworker` needs the environment variable "
