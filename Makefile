@@ -19,7 +19,7 @@ export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 unexport PYTHONPATH
 
-.PHONY: demo test test-tpu proof bench lint format clean
+.PHONY: demo test test-tpu test-tpu-tensorflow proof bench lint format clean
 
 # glibc keeps what a step frees, instead of asking for it again at the next.
 demo: export MALLOC_MMAP_THRESHOLD_ := 4294967296
@@ -44,6 +44,18 @@ test: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \
 test-tpu: $(VENV)/installed-tpu-compile $(VENV)/installed-dev
 	KERAS_ALBERT_SLOW_COMPILE=1 KERAS_BACKEND=jax \
 	  $(BIN)/python -m pytest -q tests/distributed/test_compile.py
+
+# TensorFlow's kernels for TPUs, in an environment of their own of 2.4 GB, with
+# Python 3.11 or 3.12.
+test-tpu-tensorflow: .tpu-tensorflow/installed $(VENV)/installed-dev
+	KERAS_ALBERT_TPU_PYTHON=$(CURDIR)/.tpu-tensorflow/bin/python \
+	KERAS_BACKEND=tensorflow \
+	  $(BIN)/python -m pytest -q tests/distributed/test_tpu_strategy.py
+
+.tpu-tensorflow/installed: tpu/requirements-tf.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
 
 # Exported models, run by the libraries alone of older TensorFlows: 2 GB.
 # TensorFlow Serving 2.15 to 2.19 links the first one's tensorflow-text.
@@ -83,7 +95,7 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .older demo build *.egg-info
+	rm -rf $(VENV) .older .tpu-tensorflow demo build *.egg-info
 
 $(BIN)/python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and \

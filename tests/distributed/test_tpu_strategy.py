@@ -1,0 +1,87 @@
+"""What the training step is under TensorFlow's TPUStrategy, without a TPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="of TensorFlow alone"
+)
+# Python of an environment of tpu/requirements-tf.txt.
+TPU_PYTHON = os.environ.get("KERAS_ALBERT_TPU_PYTHON")
+needs_tpu_tensorflow = pytest.mark.skipif(
+    TPU_PYTHON is None,
+    reason="needs TensorFlow for TPUs: make test-tpu-tensorflow",
+)
+# Of one row of `trace_tpu_strategy.py`: 17 tokens of 11 and 26 numbers, three
+# layers, three predictions of 97 pieces, and the order of two sentences.
+PRODUCTS = (
+    17 * 11 * 26
+    + 3 * 17 * (4 * 26 * 26 + 2 * 26 * 37 + 2 * 17 * 26)
+    + 3 * 11 * 26
+    + 26 * 26
+)
+LOGITS = 3 * 11 * 97 + 26 * 2  # always in float32
+TIMES = 6 * 2 * 3  # rows; multiplication and addition; forward, backward
+
+
+def printed(python, script, *arguments):
+    """By a process of its own, which has its own devices."""
+    done = subprocess.run(
+        [python, str(Path(__file__).with_name(script)), *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    "python",
+    [
+        sys.executable,
+        pytest.param(TPU_PYTHON, marks=needs_tpu_tensorflow),
+    ],
+    ids=["this TensorFlow", "TensorFlow for TPUs"],
+)
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["0.1", "2", "3"]],
+    ids=["plain", "dropout, accumulated, several steps"],
+)
+def test_each_gradient_is_summed_across_replicas(arguments, python):
+    """Once a step, and the normalizers of the two losses in each part."""
+    found = printed(python, "trace_tpu_strategy.py", *arguments)
+    operations = found["operations"]
+    assert found["strategy"] == "TPUStrategyV2"
+    assert found["replicas"] == 2
+    assert found["variables"] == "TPUDistributedVariable"
+    programs = 2 if arguments else 1  # a part; and the step of all parts
+    assert operations["TPUReplicateMetadata"] == programs
+    assert operations["TPUCompilationResult"] == programs
+    assert operations["CrossReplicaSum"] == found["trainable"] + 2
+
+
+@needs_tpu_tensorflow
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["0.1", "mixed_bfloat16"]],
+    ids=["plain", "dropout, bfloat16"],
+)
+def test_each_operation_has_a_kernel_for_tpus(arguments):
+    """Of forward and backward pass, LAMB and metrics: one program."""
+    found = printed(TPU_PYTHON, "lower_for_tpu.py", *arguments)
+    assert found["parameters"] == found["arguments"]
+    assert found["results"] == found["variables"]
+    assert found["calls_to_the_host"] == []
+    if arguments:
+        flops = {"bf16": TIMES * PRODUCTS, "f32": TIMES * LOGITS}
+    else:
+        flops = {"f32": TIMES * (PRODUCTS + LOGITS)}
+    assert found["flops"] == flops
