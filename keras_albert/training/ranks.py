@@ -72,7 +72,7 @@ class Ranks(Devices):
             device_ids=[torch.cuda.current_device()]
             if torch.cuda.is_available()
             else None,
-            find_unused_parameters=True,  # a pooler that no head reads
+            static_graph=True,  # the first step shows which ones are unused
         )
         model.train_function = lambda data: _train_step(model, replica, data[0])
 

@@ -48,7 +48,8 @@ TINY = AlbertConfig(
 )
 STEPS = 24  # of a run that is stopped
 LOSSES, WEIGHTS = 2e-6, 1e-5  # largest differences: relative, absolute
-# Processes, devices of each, options.
+# Processes, devices of each, options; those of one device, too.
+FOR_ALL = ("--accumulate", "--examples")
 WAYS = {
     "tensorflow": {
         "4 replicas, 3 steps a call": (
@@ -72,7 +73,13 @@ WAYS = {
             ["--distribution=model", "--model-parallel=2", "--accumulate=2"],
         ),
     },
-    "torch": {"2 processes": (2, 1, ["--accumulate=2"])},
+    "torch": {
+        "2 processes, a pooler that no head reads": (
+            2,
+            1,
+            ["--accumulate=2", "--examples.sentence-task=none"],
+        )
+    },
 }[BACKEND]
 
 
@@ -148,13 +155,18 @@ def finished(run, steps=6):
     assert not any(end in run.text(i) for i in range(1, len(run.logs)))
 
 
+def run_alone(folder, options=()):
+    """The output of one device, which several tests compare with."""
+    one = folder / " ".join(["one", *options])
+    if not one.exists():
+        main(pretraining(folder, one, "--distribution=none", *options))
+    return one
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_is_the_same_on_one_device(way, folder, tmp_path):
     count, devices, options = WAYS[way]
-    parts = [option for option in options if option.startswith("--accumulate")]
-    one = folder / f"one{len(parts)}"
-    if not one.exists():
-        main(pretraining(folder, one, "--distribution=none", *parts))
+    one = run_alone(folder, [o for o in options if o.startswith(FOR_ALL)])
     several = tmp_path / "several"
     run = Run(
         BACKEND,
@@ -228,12 +240,33 @@ def test_told_to_stop_and_killed(folder, tmp_path):
         check_same(output, whole)
 
 
+def test_one_falls_silent(folder, tmp_path):
+    """A machine that hangs, or is cut off: no connection is closed."""
+    output = tmp_path / "output"
+    command = pretraining(
+        folder,
+        output,
+        f"--steps={10 * STEPS}",
+        f"--validate-every={10 * STEPS}",
+        "--checkpoint-every=1",
+    )
+    run = Run(BACKEND, command, tmp_path, 2, wait=10)
+    run.until(lambda: (output / "checkpoints" / "step-00000001").is_dir())
+    run.kill(1, signal.SIGSTOP)
+    try:
+        status = run.processes[0].wait(LIMIT)
+    finally:
+        run.kill(1)
+    ended = [LOST_PROCESS_STATUS]
+    if BACKEND == "jax":  # which aborts
+        ended.append(-signal.SIGABRT)
+    assert status in ended, run.text(0)
+    assert "step-00000001" not in run.text(0)  # no other error
+
+
 def test_goes_on_with_other_devices(folder, tmp_path):
     """Three steps on one device, three on two: JAX's and PyTorch's are those
     of two processes."""
-    one = folder / "one0"
-    if not one.exists():
-        main(pretraining(folder, one, "--distribution=none"))
     output = tmp_path / "output"
 
     class Stop(Exception):
@@ -254,7 +287,7 @@ def test_goes_on_with_other_devices(folder, tmp_path):
     run = Run(BACKEND, command, tmp_path, count, 3 - count)
     finished(run)
     assert "going on from step 3 of 6" in run.text(0)
-    check_same(output, one)
+    check_same(output, run_alone(folder))
 
 
 def test_fine_tuning_is_the_same_on_one_device(
