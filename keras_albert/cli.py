@@ -127,6 +127,7 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments == ["--version"]:
         print(f"keras-albert {importlib.metadata.version('keras-albert')}")
         return
+    status = 0
     try:
         run = _parse(arguments)
         if type(run) not in WITHOUT_BACKEND:
@@ -135,9 +136,13 @@ def main(arguments: list[str] | None = None) -> None:
     except (AlbertError, OSError) as error:  # OSError: no room, no permission
         print(f"error: {error}", file=sys.stderr)
         lost = isinstance(error, LostProcess)
-        sys.exit(LOST_PROCESS_STATUS if lost else 2)
+        status = LOST_PROCESS_STATUS if lost else 2
     except KeyboardInterrupt:
-        sys.exit(130)
+        status = 130
+    # Not above: what the traceback holds must not last until the interpreter
+    # ends, where threads of TensorFlow's collectives cannot be ended.
+    if status:
+        sys.exit(status)
 
 
 def _load_backend() -> None:
