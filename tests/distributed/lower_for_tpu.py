@@ -18,7 +18,6 @@ import re
 import sys
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
-os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # asks no metadata server
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="of TensorFlow alone"
 )
 # Python of an environment of tpu/requirements-tf.txt.
+LIMIT = 300  # seconds, after which a process counts as hanging
 TPU_PYTHON = os.environ.get("KERAS_ALBERT_TPU_PYTHON")
 needs_tpu_tensorflow = pytest.mark.skipif(
     TPU_PYTHON is None,
@@ -32,13 +33,19 @@ TIMES = 6 * 2 * 3  # rows; multiplication and addition; forward, backward
 
 def printed(python, script, *arguments):
     """By a process of its own, which has its own devices."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "TPU_SKIP_MDS_QUERY": "1",  # asks no metadata server
+    }
     # JAX leaves the place of its own libtpu there.
-    environment = {k: v for k, v in os.environ.items() if k[:4] != "TPU_"}
+    environment.pop("TPU_LIBRARY_PATH", None)
     done = subprocess.run(
         [python, str(Path(__file__).with_name(script)), *arguments],
         capture_output=True,
         text=True,
-        env={**environment, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env=environment,
+        timeout=LIMIT,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
