@@ -209,6 +209,18 @@ _FREE_SETTINGS = {
 }
 
 
+# What each process of a run may have for itself: places, and which it is.
+_OWN_SETTINGS = {
+    "output",
+    "data",
+    "train",
+    "validation",
+    "processes.coordinator",
+    "processes.index",
+    "processes.wait",
+}
+
+
 def holds_run(path: str | Path, run) -> bool:
     """Whether an output folder holds this run, begun before.
 
@@ -263,11 +275,10 @@ def _defaults(run_class) -> dict:
 
 def same_settings(run) -> dict:
     """The settings that all processes of a run have in common."""
-    places = _FREE_SETTINGS | {"data", "validation"}
     return {
         name: value
         for name, value in flat(settings_of(run)).items()
-        if name not in places
+        if name not in _OWN_SETTINGS
     }
 
 

@@ -31,6 +31,42 @@ class HeadedModel(AlbertModel):
         self.backbone = backbone
         self.config = backbone.config
 
+    @property
+    def reads_pooler(self) -> bool:
+        """Whether the outputs depend on the pooler."""
+        return self.needs_pooler
+
+    # A pooler that is not read has no gradient, or one of zeros (JAX), with
+    # which weight decay would shrink it from step to step.
+
+    def _unread(self) -> set[int]:
+        pooler = None if self.reads_pooler else self.backbone.pooler
+        return set() if pooler is None else set(map(id, pooler.variables))
+
+    @property
+    def trainable_variables(self):
+        """Those of Keras, without a pooler that is not read."""
+        unread = self._unread()
+        return [v for v in super().trainable_variables if id(v) not in unread]
+
+    @property
+    def non_trainable_variables(self):
+        """All others."""
+        trained = set(map(id, self.trainable_variables))
+        return [v for v in self.variables if id(v) not in trained]
+
+    @property
+    def trainable_weights(self):
+        """Those of Keras, without a pooler that is not read."""
+        unread = self._unread()
+        return [v for v in super().trainable_weights if id(v) not in unread]
+
+    @property
+    def non_trainable_weights(self):
+        """All others."""
+        trained = set(map(id, self.trainable_weights))
+        return [v for v in self.weights if id(v) not in trained]
+
     def pooled(self, inputs, training):
         """The pooled output [B, H], where a head reads nothing else."""
         outputs = self.backbone(inputs, training=training, pooled_only=True)

@@ -224,6 +224,11 @@ class AlbertForPretraining(_MaskedModel):
             self.sentence_pair = self._logits(2, "sentence_pair")
         self.build()
 
+    @property
+    def reads_pooler(self) -> bool:
+        """Whether a sentence task stands on it."""
+        return self.sentence_task is not None
+
     def build(self, input_shape=None):
         """Makes the weights; their shapes follow from the config."""
         super().build()

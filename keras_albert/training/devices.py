@@ -179,15 +179,14 @@ class Devices(abc.ABC):
     def check_batch(self, batch_size: int, accumulate: int = 1) -> None:
         """AlbertError unless the parts of a batch are equally large."""
         parts = self.replicas * accumulate
-        if batch_size % parts or batch_size // accumulate % self.count:
-            of_what = f"{self.replicas} devices"
+        if batch_size % parts:
+            of_what = f"{self.replicas} replicas of the model"
             if accumulate > 1:
                 of_what += f" x {accumulate} parts of --accumulate"
             raise AlbertError(
                 f"`batch_size` must be a multiple of {parts}, as it is "
                 f"divided among {of_what}. Received: batch_size={batch_size}. "
-                f"The next one is {-(-batch_size // parts) * parts}; or take "
-                "--distribution none."
+                f"The next one is {-(-batch_size // parts) * parts}."
             )
 
 

@@ -74,7 +74,7 @@ def opened(config: DeviceConfig, accumulate: int = 1) -> Iterator[Devices]:
         raise LostProcess(
             f"process {devices.index} does not reach the others "
             f"({reason[:200]}). Start all of them again: the run goes on from "
-            "its last checkpoint."
+            "its last checkpoint, if it has one."
         ) from error
     finally:
         devices.close()

@@ -35,6 +35,7 @@ from keras_albert.storage import (
     claim_folder,
     holds_run,
     remove_folder,
+    same_settings,
     write_json,
 )
 from keras_albert.text.tokenizer import (
@@ -225,6 +226,9 @@ def _finetune_seeds(run: FinetuneRun, goes_on: bool, devices: Devices) -> dict:
 def _finetune_once(
     run: FinetuneRun, prepared: _Prepared, goes_on: bool, devices: Devices
 ) -> dict:
+    devices.check_equal(
+        same_settings(run) | _checksums(prepared.table, prepared.held_out)
+    )
     task, names = ALL_TASKS[run.task], prepared.names
     examples, measured_on = prepared.examples, prepared.measured_on
     # The last length holds any text that the model may meet.

@@ -7,8 +7,8 @@ import time
 
 from keras_albert.config import AlbertError, LostProcess, ProcessConfig
 
-_MESSAGE, _ANSWER = 16, 5  # bytes, and seconds to say which process it is
-_ALL_CAME = b"all came"
+_MESSAGE, _ANSWER = 32, 5  # bytes, and seconds to say which process it is
+_ALL_CAME, _OTHER_COUNT = b"all came", b"other count "
 
 
 def meet(processes: ProcessConfig) -> None:
@@ -21,7 +21,8 @@ def meet(processes: ProcessConfig) -> None:
 
     Raises:
         LostProcess: some do not come, `wait` seconds long.
-        AlbertError: process 0 cannot listen there.
+        AlbertError: process 0 cannot listen there; or they do not agree on
+            how many they are.
     """
     if processes.count == 1:
         return
@@ -52,9 +53,16 @@ def _wait_for_others(processes: ProcessConfig, end: float) -> None:
             try:
                 connection, _ = server.accept()
                 connection.settimeout(_ANSWER)
+                index, count = map(int, connection.recv(_MESSAGE).split(b"/"))
+                if count != processes.count:
+                    told = _OTHER_COUNT + str(processes.count).encode()
+                    connection.sendall(told)
+                    raise _differ(processes.count, index, count)
                 # One that has been started again takes its own place.
-                came[int(connection.recv(_MESSAGE))] = connection
-            except (OSError, ValueError):  # no word from any of ours
+                came[index] = connection
+            except AlbertError:
+                raise
+            except (OSError, ValueError):  # no word of ours
                 if time.monotonic() > end:
                     names = ", ".join(map(str, missing))
                     raise LostProcess(
@@ -85,21 +93,42 @@ def _is_there(connection: socket.socket | None) -> bool:
 
 def _wait_for_process_0(processes: ProcessConfig, end: float) -> None:
     host, _, port = processes.coordinator.rpartition(":")
-    reason = "no answer"
+    is_there, reason = False, "no answer"
+    me = f"{processes.index}/{processes.count}".encode()
     while (left := end - time.monotonic()) > 0:
         try:
             with socket.create_connection((host, int(port)), left) as server:
-                server.sendall(str(processes.index).encode())
-                reason = "it waits for others"
-                if server.recv(_MESSAGE) == _ALL_CAME:
-                    return
+                server.sendall(me)
+                is_there = True
+                answer = server.recv(_MESSAGE)
+            if answer == _ALL_CAME:
+                return
+            if answer.startswith(_OTHER_COUNT):
+                first = int(answer.removeprefix(_OTHER_COUNT))
+                raise _differ(first, processes.index, processes.count)
+            is_there = False
         except TimeoutError:
             break
         except OSError as error:
-            reason = error
+            is_there, reason = False, error
         time.sleep(0.5)
+    if is_there:
+        raise LostProcess(
+            f"process {processes.index}: of {processes.count} processes others "
+            f"did not come to {processes.coordinator} in {processes.wait} s; "
+            "process 0 did, and says which. Start all of them, each with its "
+            "own index."
+        )
     raise LostProcess(
         f"process {processes.index}: process 0 does not answer at "
         f"{processes.coordinator} in {processes.wait} s ({reason}). Start it "
         "there, open that port, or correct the address."
+    )
+
+
+def _differ(first: int, index: int, count: int) -> AlbertError:
+    return AlbertError(
+        f"the processes of a run must agree on how many they are: {first} in "
+        f"process 0, {count} in process {index}. Start all of them with the "
+        "same --processes.count (TensorFlow: the same cluster in TF_CONFIG)."
     )

@@ -41,7 +41,9 @@ class Mesh(Devices):
         # A process's own side by side: the model axis lies within it.
         devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
         devices = np.array(devices)
+        self._before = keras.distribution.distribution()
         if jax.local_device_count() % self._shares:
+            self.close()
             raise AlbertError(
                 "`model_parallel` must divide the number of devices of a "
                 f"process, {jax.local_device_count()}. Received: "
@@ -50,7 +52,6 @@ class Mesh(Devices):
         self.replicas = len(devices) // self._shares
         if self._shares > 1:
             devices = devices.reshape(-1, self._shares)
-        self._before = keras.distribution.distribution()
         keras.distribution.set_distribution(distribution_over(devices))
 
     def check(self, config: AlbertConfig) -> None:
@@ -122,7 +123,7 @@ class Mesh(Devices):
                 raise LostProcess(
                     f"process {index} does not answer process {self.index} "
                     f"({str(error).splitlines()[0]}). Start all processes "
-                    "again: the run goes on from its last checkpoint."
+                    "again: the run goes on from its last checkpoint, if any."
                 ) from None
             texts.append(found.removeprefix("="))
         return texts
@@ -234,10 +235,15 @@ def _join(config: DeviceConfig) -> bool:
             initialization_timeout=processes.wait,
             heartbeat_timeout_seconds=processes.wait,
         )
-    except (RuntimeError, ValueError) as error:
+    except jax.errors.JaxRuntimeError as error:
         raise LostProcess(
             f"the processes did not meet at {processes.coordinator or 'TPU'} "
             f"in {processes.wait} s ({str(error).splitlines()[0]}). Start all "
             "of them, each with its own --processes.index."
+        ) from None
+    except (RuntimeError, ValueError) as error:
+        raise AlbertError(
+            f"JAX cannot meet other processes ({str(error).splitlines()[0]}). "
+            "Begin in a Python process that has not used JAX before."
         ) from None
     return True

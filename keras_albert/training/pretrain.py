@@ -125,7 +125,7 @@ def _pretrain(run: PretrainRun, devices: Devices) -> dict:
     )
     devices.check_equal(
         {
-            "the settings": same_settings(run),
+            **same_settings(run),
             "the config": dataclasses.asdict(config),
             **_checksums(run),
         }

@@ -43,8 +43,7 @@ class Ranks(Devices):
             meeting = f"tcp://{processes.coordinator}"
             meet(processes)
         if torch.cuda.is_available():
-            local = int(os.environ.get("LOCAL_RANK", processes.index))
-            torch.cuda.set_device(local % torch.cuda.device_count())
+            torch.cuda.set_device(_gpu_of(processes, torch.cuda.device_count()))
         try:
             distributed.init_process_group(
                 "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
@@ -136,6 +135,25 @@ def told_processes(processes: ProcessConfig) -> ProcessConfig:
     return ProcessConfig(
         f"{host}:{port}", int(count), int(rank), processes.wait
     )
+
+
+def _gpu_of(processes: ProcessConfig, gpus: int) -> int:
+    """Which GPU of its machine a process has.
+
+    Raises:
+        AlbertError: torchrun started more processes than there are GPUs.
+    """
+    local = os.environ.get("LOCAL_RANK")
+    if local is None:
+        # A process for each machine, or for each GPU of one machine.
+        return processes.index % gpus
+    if int(local) >= gpus:
+        raise AlbertError(
+            f"each process needs a GPU of its own. Expected at most {gpus} on "
+            f"this machine, received: LOCAL_RANK={local}. Start them with "
+            "--nproc-per-node=gpu."
+        )
+    return int(local)
 
 
 def started_by_torchrun() -> bool:

@@ -87,11 +87,15 @@ class Run:
     def until(self, condition) -> None:
         """Waits for a condition; fails when a process ends before."""
         end = time.monotonic() + LIMIT
-        while not condition():
-            assert time.monotonic() < end, "hanging:\n" + self.text()
-            for index, process in enumerate(self.processes):
-                assert process.poll() is None, self.text(index)
-            time.sleep(0.05)
+        try:
+            while not condition():
+                assert time.monotonic() < end, "hanging:\n" + self.text()
+                for index, process in enumerate(self.processes):
+                    assert process.poll() is None, self.text(index)
+                time.sleep(0.05)
+        except AssertionError:
+            self.ends(0)
+            raise
 
     def kill(self, index: int, number=signal.SIGKILL) -> None:
         """Sends a signal to a process."""

@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,6 +51,7 @@ STEPS = 24  # of a run that is stopped
 LOSSES, WEIGHTS = 2e-6, 1e-5  # largest differences: relative, absolute
 # Processes, devices of each, options; those of one device, too.
 FOR_ALL = ("--accumulate", "--examples")
+UNREAD_POOLER = "--examples.sentence-task=none"
 WAYS = {
     "tensorflow": {
         "4 replicas, 3 steps a call": (
@@ -58,10 +60,10 @@ WAYS = {
             ["--distribution=mirrored", "--steps-per-execution=3"]
             + ["--accumulate=2"],
         ),
-        "2 workers": (2, 1, ["--accumulate=2"]),
+        "2 workers": (2, 1, ["--accumulate=2", UNREAD_POOLER]),
     },
     "jax": {
-        "4 devices": (1, 4, ["--accumulate=2"]),
+        "4 devices": (1, 4, ["--accumulate=2", UNREAD_POOLER]),
         "2 x 2 devices": (
             1,
             4,
@@ -74,11 +76,7 @@ WAYS = {
         ),
     },
     "torch": {
-        "2 processes, a pooler that no head reads": (
-            2,
-            1,
-            ["--accumulate=2", "--examples.sentence-task=none"],
-        )
+        "4 processes": (4, 1, ["--accumulate=2", UNREAD_POOLER]),
     },
 }[BACKEND]
 
@@ -182,7 +180,7 @@ def test_a_run_is_the_same_on_one_device(way, folder, tmp_path):
 def test_told_to_stop_and_killed(folder, tmp_path):
     """A signal to one of two processes; then one of them is killed.
 
-    The run that goes on is that of nobody stopped.
+    The run that goes on, in two processes or in one, is that of nobody stopped.
     """
 
     def command(output, *options):
@@ -230,14 +228,16 @@ def test_told_to_stop_and_killed(folder, tmp_path):
     else:
         assert statuses[0] == LOST_PROCESS_STATUS, run.text(0)
         assert "error: process 0 does not reach the others" in run.text(0)
-    finished(started(output), STEPS)
+    alone = tmp_path / "alone"
+    shutil.copytree(output, alone)
+    main(command(alone, "--distribution=none"))
+    check_same(alone, whole)
     if BACKEND == "jax":  # bit for bit
+        finished(started(output), STEPS)
         found, expected = state(output), state(whole)
         for group in ("trainable", "non_trainable", "optimizer"):
             for i, array in expected[group].items():
                 np.testing.assert_array_equal(found[group][i], array)
-    else:
-        check_same(output, whole)
 
 
 def test_one_falls_silent(folder, tmp_path):
@@ -256,7 +256,7 @@ def test_one_falls_silent(folder, tmp_path):
     try:
         status = run.processes[0].wait(LIMIT)
     finally:
-        run.kill(1)
+        run.ends(0)
     ended = [LOST_PROCESS_STATUS]
     if BACKEND == "jax":  # which aborts
         ended.append(-signal.SIGABRT)
@@ -314,10 +314,18 @@ def test_fine_tuning_is_the_same_on_one_device(
         )
 
     main([*command("one"), "--distribution=none"])
-    count = 2 if BACKEND == "torch" else 1
-    way = {"tensorflow": ["--distribution=mirrored"]}.get(BACKEND, [])
-    run = Run(BACKEND, [*command("two"), *way], tmp_path, count, 3 - count)
-    assert set(run.ends()) == {0}, run.text(0)
+    if BACKEND == "torch":
+        subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run"]
+            + ["--nproc-per-node=2", "--master-port", str(free_ports(1)[0])]
+            + ["-m", "keras_albert.cli", *command("two")],
+            check=True,
+            timeout=LIMIT,
+        )
+    else:
+        way = ["--distribution=mirrored"] if BACKEND == "tensorflow" else []
+        run = Run(BACKEND, [*command("two"), *way], tmp_path, devices=2)
+        assert run.ends() == [0], run.text(0)
     rows, expected = logged(tmp_path / "two"), logged(tmp_path / "one")
     assert len(rows) == len(expected) == 2
     for row, row_expected in zip(rows, expected, strict=True):
@@ -328,19 +336,34 @@ def test_fine_tuning_is_the_same_on_one_device(
 
 
 def test_processes_that_differ(folder, tmp_path):
-    """The second one was started with another seed."""
+    """In what would let them wait for one another without an end."""
+    name, options, values = {
+        "tensorflow": (
+            "steps_per_execution",
+            ["--steps-per-execution=3"],
+            (1, 3),
+        ),
+        "jax": (
+            "distribution",
+            ["--distribution=model", "--model-parallel=2"],
+            ("'auto'", "'model'"),
+        ),
+        "torch": ("checkpoint_every", ["--checkpoint-every=2"], (None, 2)),
+    }[BACKEND]
     run = Run(
         BACKEND,
         pretraining(folder, tmp_path / "output"),
         tmp_path,
         count=2,
-        options={1: ["--seed=7"]},
+        devices=2 if BACKEND == "jax" else 1,
+        options={1: options},
     )
     assert run.ends() == [2, 2]
     for index in range(2):
-        assert "the settings is" in run.text(
-            index
-        ) and "Start all of them with the same command" in run.text(index)
+        assert (
+            f"and data: {name} is {values[0]} in process 0 and {values[1]} in "
+            "process 1. Start all of them with the same command."
+        ) in run.text(index)
     assert not (tmp_path / "output").exists()
 
 

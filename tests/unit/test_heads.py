@@ -30,6 +30,7 @@ from keras_albert.modeling.question_answering import (
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.losses import WeightedCrossEntropy
+from keras_albert.training.optimizer import Lamb
 
 B, S, C, V, H = 5, 17, 3, CONFIG.vocab_size, CONFIG.hidden_size
 LONGEST = CONFIG.max_position_embeddings  # of a row of these texts
@@ -324,6 +325,33 @@ def test_poolers(name, inputs):
     else:
         model = head.build(bare)
         assert not any("pooler" in weight.path for weight in model.weights)
+
+
+@pytest.mark.parametrize("name", ["no sentence task", "masked_lm", "tokens"])
+def test_a_pooler_that_is_not_read_stays(name, inputs):
+    """Weight decay would shrink it, and JAX has gradients of zeros for it."""
+    head = HEADS[name]
+    model = scrambled(head.build(AlbertBackbone(CONFIG)))
+    pooler = model.backbone.pooler
+    weights = {id(weight): weight for weight in model.weights}
+    trained = {id(weight) for weight in model.trainable_weights}
+    rest = {id(weight) for weight in model.non_trainable_weights}
+    assert trained | rest == set(weights) and not trained & rest
+    assert all(id(weight) in rest for weight in pooler.weights)
+    model.compile(
+        Lamb(0.1), loss=head.loss(), **quickest(compiled=name == "masked_lm")
+    )
+    before = {key: numpy(weight) for key, weight in weights.items()}
+    y = head.labels(np.random.default_rng(11), S)
+    model.train_on_batch(inputs, y)
+    for key, weight in weights.items():
+        stays = np.array_equal(numpy(weight), before[key])
+        assert stays == (key in rest), weight.path
+    # As the encoder of another head it is trained again.
+    whole = AlbertForSequenceClassification(model.backbone, C)
+    assert {id(weight) for weight in pooler.weights} <= {
+        id(weight) for weight in whole.trainable_weights
+    }
 
 
 # Values, in float64 from what the backbone gives.

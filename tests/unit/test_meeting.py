@@ -57,7 +57,7 @@ def test_somebody_else_comes(place):
                 time.sleep(0.05)
 
     def last():
-        for words in (b"GET / HTTP/1.1", b"", b"1", b"2"):
+        for words in (b"GET / HTTP/1.1", b"", b"1/3", b"2/3"):
             come(words)
         process(place, 2, count=3)()
 
@@ -75,7 +75,21 @@ def test_somebody_is_missing(place):
     assert isinstance(first, LostProcess) and isinstance(third, LostProcess)
     assert "did not come to 127.0.0.1" in str(first)
     assert "in 1 s: 1, 3. Start all of them" in str(first)
-    assert "process 2: process 0 does not answer" in str(third)
+    assert "process 2: of 4 processes others did not come" in str(third)
+
+
+def test_process_0_is_missing(place):
+    (second,) = at_once(process(place, 1, wait=1))
+    assert isinstance(second, LostProcess)
+    assert "process 1: process 0 does not answer" in str(second)
+    assert "in 1 s ([Errno 111] Connection refused)" in str(second)
+
+
+def test_they_differ_in_how_many_they_are(place):
+    first, second = at_once(process(place, 0, 2), process(place, 1, 3))
+    assert type(first) is type(second) is AlbertError
+    assert str(first) == str(second)
+    assert "2 in process 0, 3 in process 1. Start all" in str(first)
 
 
 def test_a_port_that_is_taken():
