@@ -25,6 +25,7 @@ from keras_albert.config import (
     AlbertConfig,
     AlbertError,
     DeviceConfig,
+    ProcessConfig,
 )
 from keras_albert.data.batching import host_rows
 from keras_albert.data.features import Features, choose_lengths
@@ -450,6 +451,20 @@ def test_a_tf_config_that_names_no_workers(told, monkeypatch):
         pass
     assert "needs the environment variable TF_CONFIG" in str(raised.value)
     assert str(raised.value).endswith(f"Received: {told}")
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="of PyTorch alone")
+def test_a_gpu_for_each_process(monkeypatch):
+    """Of a machine with two; without torchrun by the index."""
+    from keras_albert.training.ranks import _gpu_of
+
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    places = [ProcessConfig("a:1", 4, index) for index in range(4)]
+    assert [_gpu_of(each, gpus=2) for each in places] == [0, 1, 0, 1]
+    monkeypatch.setenv("LOCAL_RANK", "1")  # of the second machine
+    assert _gpu_of(places[3], gpus=2) == 1
+    with pytest.raises(AlbertError, match=r"at most 1 .*LOCAL_RANK=1"):
+        _gpu_of(places[1], gpus=1)
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="JAX's is Keras's own setting")
