@@ -294,7 +294,7 @@ class IntervalKeeper(keras.callbacks.Callback):
         if self._unfinished is None:
             self._ask()
         else:
-            self.finish_interval()  # which asks
+            self.finish_interval()  # which asks where it validates
         if self.is_finished() or self._stopping:
             return
         with warnings.catch_warnings():

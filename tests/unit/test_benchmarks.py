@@ -409,6 +409,7 @@ def test_a_line_of_fine_tuning(benchmarks):
     assert ours["first_seconds"] == 9 and peer["first_seconds"] == 7
 
 
+@pytest.mark.any_backend
 def test_exports_beside_the_peers(tmp_path, tiny_vocab):
     """ONNX beside torch; the other sides take minutes to be made."""
     for name in ("onnx", "onnxruntime", "torch", "transformers"):
