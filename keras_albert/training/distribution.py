@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -78,6 +79,9 @@ def opened(config: DeviceConfig, accumulate: int = 1) -> Iterator[Devices]:
         ) from error
     finally:
         devices.close()
+        # The model's iterators must not be left to the interpreter's end, which
+        # their threads would abort, or wait for, and it for them.
+        gc.collect()
 
 
 def _way(backend: str, config: DeviceConfig) -> str:

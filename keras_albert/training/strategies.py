@@ -8,7 +8,6 @@ clipping (`Lamb`), the normalizer of a loss (`losses.py`), dropout
 """
 
 import functools
-import gc
 import json
 import os
 import re
@@ -140,9 +139,6 @@ class Strategy(Devices):
 
     def close(self) -> None:
         """See `Devices`."""
-        # Iterators over generators must not be left to the interpreter's end:
-        # their threads would wait for it, and it for them.
-        gc.collect()
 
     def _gathered(self, value):
         """[n] of each process -> NumPy int32 [replicas * n]."""
