@@ -22,6 +22,7 @@ if [[ $dry_run == yes ]]; then
   "$here/create.sh" "$settings" --dry-run
   "$here/run.sh" "$settings" --dry-run
   run_status
+  host_activity
   "$here/delete.sh" "$settings" --dry-run
   exit
 fi
@@ -59,6 +60,7 @@ start() {
   say "starting the run"
   if "$here/run.sh" "$settings"; then
     is_new=no has_started=yes
+    sleep "$pause" # worker.sh needs a moment until it can be seen
   else
     back_off "starting the run failed"
   fi
@@ -73,11 +75,28 @@ delete() {
   fi
 }
 
+# Whether host 0 answers that nothing runs there.
+is_idle() {
+  local answer
+  if ! answer=$(host_activity); then
+    say "host 0 of $name does not answer; it is asked again" >&2
+    return 1
+  fi
+  grep --quiet --line-regexp idle <<<"$answer"
+}
+
 # The slice is there: is the run?
 look_after_run() {
-  if [[ $is_new == no && $status == running ]]; then
-    sleep "$pause"
-    return
+  if [[ $is_new == no && ${status:-running} == running ]]; then
+    if ! is_idle; then
+      sleep "$pause"
+      return
+    fi
+    # Killed, or its host was, before it could say so? Its last word comes
+    # before it is idle.
+    status=$(run_status)
+    [[ $status != finished ]] || return 0
+    [[ $status != running ]] || status="ended without a word"
   fi
   if [[ $is_new == no && $has_started == yes ]]; then
     if [[ $status == "stopped 2" ]]; then

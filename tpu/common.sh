@@ -71,7 +71,7 @@ check_settings() {
 }
 
 check_train() {
-  local i distribution=
+  local i distribution=auto # what keras-albert takes where none is given
   for ((i = 0; i < ${#train[@]}; i++)); do
     case ${train[i]} in
       --distribution) distribution=${train[i + 1]:-} ;;
@@ -83,10 +83,15 @@ check_train() {
     esac
   done
   case $route:$distribution in
-    jax:data | jax:model | jax:auto | tf:tpu) ;;
-    *) die "$settings: 'train' must hold --distribution data, model or auto" \
-      "(route jax), or tpu (route tf). Received: route=$route," \
-      "--distribution '$distribution'. Without it each host trains alone." ;;
+    jax:auto | jax:data | jax:model | tf:tpu) ;;
+    # `none` is one chip of the slice.
+    jax:*) die "$settings: --distribution in 'train' must be auto, data or" \
+      "model on the route jax. Received: '$distribution'. Leave it out: auto" \
+      "takes all chips of the slice." ;;
+    # There `auto` looks for a TPU only where TPU_NAME is set.
+    tf:*) die "$settings: 'train' must hold --distribution tpu on the route" \
+      "tf. Received: --distribution '$distribution' (auto when left out)." \
+      "Add it, as in tpu/example-tf.env." ;;
   esac
 }
 
@@ -127,8 +132,13 @@ tpu_state() {
   fi
 }
 
-# What worker.sh says of the run: running, finished, "stopped STATUS"; or
-# nothing.
+# What was said of the run last: running, by run.sh; finished or "stopped
+# STATUS", by worker.sh; or nothing.
 run_status() {
   run gcloud storage cat "$output/status" 2>/dev/null || true
+}
+
+# idle or busy: whether anything of worker.sh runs on host 0.
+host_activity() {
+  on_hosts 0 "flock --nonblock .keras_albert.lock echo idle || echo busy"
 }

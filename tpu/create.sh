@@ -3,9 +3,9 @@
 #
 # usage: create.sh SETTINGS [--dry-run]
 #
-# SETTINGS is a copy of example.env. With request=queued it returns when the
-# request is in the queue (watch.sh tells its state); with request=direct when
-# the TPU VM is there, or fails where there is no capacity.
+# SETTINGS is a copy of example.env or example-tf.env. With request=queued it
+# returns when the request is in the queue (watch.sh tells its state); with
+# request=direct when the TPU VM is there, or fails where there is no capacity.
 # From then on the slice is paid for until delete.sh. --dry-run prints the
 # command and runs none.
 set -euo pipefail

@@ -3,7 +3,7 @@
 #
 # usage: worker.sh install jax|tf   makes ~/keras_albert_venv (on a TPU VM)
 #        worker.sh start OPTION...  trains, detached; ~/keras_albert.log
-#        worker.sh train OPTION...  trains
+#        worker.sh train OPTION...  trains; its last word is OUTPUT/status
 #        worker.sh --help | --dry-run train OPTION...
 #
 # OPTIONs are those of `keras-albert pretrain` but for --data, --validation and
@@ -97,12 +97,17 @@ print_run() {
 }
 
 train() {
-  local worker pusher stopped=no status=0 word
-  # run.sh asks whether it is free.
+  local worker pusher stopped=no status=0
+  # Held until the end, by what it starts, too: run.sh and babysit.sh ask
+  # whether it is free.
   exec 9>"$HOME/.keras_albert.lock"
   flock --nonblock 9 || die "a training runs on this host already. Wait for" \
     "it, or end it with kill."
   worker=$(worker_number)
+  # Whatever ends it, host 0 says so: babysit.sh waits for that.
+  last_word=
+  [[ $worker != 0 ]] || trap 'say "${last_word:-stopped $?}"' EXIT
+  trap 'exit 143' TERM INT
   [[ $ROUTE == jax ]] || prepare_tensorflow
   pull
   command_line "$@"
@@ -123,15 +128,22 @@ train() {
   if [[ $worker == 0 ]]; then
     touch "$work/ended"
     wait "$pusher" || true # not two uploads at once
-    word="stopped $status"
-    push || push || die "the last upload to $OUTPUT failed"
-    [[ ! -f $run/report.json ]] || word=finished
-    echo "$word" | gcloud storage cp - "$OUTPUT/status"
+    if ! push && ! push; then
+      echo "error: the last upload to $OUTPUT failed" >&2
+      exit "$((status == 0 ? 1 : status))" # 2 is for mistakes alone
+    fi
+    last_word="stopped $status"
+    [[ ! -f $run/report.json ]] || last_word=finished
     # A run that was asked to stop ends with 0, but there is more to do.
-    [[ $word == finished || $status != 0 ]] || status=143
+    [[ $last_word == finished || $status != 0 ]] || status=143
   fi
   [[ $stopped == no || $status != 0 ]] || status=143
   exit "$status"
+}
+
+say() {
+  echo "$1" | gcloud storage cp - "$OUTPUT/status" ||
+    echo "warning: '$1' could not be written to $OUTPUT/status" >&2
 }
 
 # GKE sets the variable; a TPU VM's metadata have the number.
@@ -141,12 +153,22 @@ worker_number() {
 computeMetadata/v1/instance/attributes/agent-worker-number)}"
 }
 
-# What a TensorFlow outside its image needs to find the TPU.
+# What a TensorFlow outside its image needs to find the TPU, as in the published
+# examples of TPUStrategy with Keras 3 (keras.io, keras_rs); nothing of it was
+# run on a TPU. TensorFlow 2.19.1 knows these flags; without them it chooses the
+# bridge for each graph itself. Those examples also give TPUStrategy a
+# DeviceAssignment; without one each core is a replica, which is wanted here.
 prepare_tensorflow() {
   export PJRT_DEVICE=TPU NEXT_PLUGGABLE_DEVICE_USE_C_API=true
   TF_PLUGGABLE_DEVICE_LIBRARY_PATH=$(python -c \
     'import libtpu; print(libtpu.get_library_path())')
   export TF_PLUGGABLE_DEVICE_LIBRARY_PATH
+  local flags=(
+    --tf_mlir_enable_mlir_bridge=true
+    --tf_mlir_enable_convert_control_to_data_outputs_pass=true
+    --tf_mlir_enable_merge_control_flow_pass=true
+  )
+  export TF_XLA_FLAGS="${flags[*]}${TF_XLA_FLAGS:+ $TF_XLA_FLAGS}"
 }
 
 copy_folder() {
@@ -179,7 +201,8 @@ steps_in() {
 
 push_now_and_then() {
   local next=$((SECONDS + ${PUSH_EVERY:-120}))
-  while [[ ! -e $work/ended ]]; do
+  # Where this script was killed, it ends with the training.
+  while [[ ! -e $work/ended ]] && kill -0 "$child" 2>/dev/null; do
     sleep 0.5
     if ((SECONDS >= next)); then
       push || echo "warning: an upload to $OUTPUT failed; it is tried again" >&2

@@ -1,5 +1,6 @@
 """The scripts of tpu/, against a `gcloud` that records what it is asked."""
 
+import fcntl
 import os
 import shlex
 import shutil
@@ -10,6 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from keras_albert.cli import _parse
 
 pytestmark = pytest.mark.any_backend
 
@@ -22,7 +25,7 @@ OUTPUT = "gs://my-bucket/runs/albert-base"
 
 # Records its arguments, a line each call. `storage` works on the folder
 # $BUCKETS in place of gs://; answers of `describe` come from $STATES, a line
-# each call, the last one for ever.
+# each call, the last one for ever. Host 0 is asked in $HOME what runs there.
 FAKE_GCLOUD = r"""
 import os, sys  # others would take longer to import than all of it
 
@@ -52,8 +55,15 @@ def files_below(folder):
 
 if os.environ.get("FAILING", "nothing") in " ".join(arguments):
     fail("asked to fail")
+if os.environ.get("SLOW", "nothing") in " ".join(arguments):
+    import time
+
+    time.sleep(1)
 words = [each for each in arguments if not each.startswith("--")]
-if "describe" in words:
+if "ssh" in words and "echo idle" in arguments[-1]:
+    os.chdir(os.environ["HOME"])
+    os.execlp("bash", "bash", "-c", arguments[-1].removeprefix("--command="))
+elif "describe" in words:
     first, *rest = read(os.environ["STATES"]).splitlines()
     if rest:
         write(os.environ["STATES"], "\n".join(rest))
@@ -104,11 +114,20 @@ def place(tmp_path, monkeypatch):
     program(programs / "gcloud", FAKE_GCLOUD)
     program(programs / "git", "")
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    for name in ("CALLS", "STATES", "BUCKETS"):
+    for name in ("CALLS", "STATES", "BUCKETS", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    (tmp_path / "home").mkdir()
     (tmp_path / "states").write_text("ACTIVE")
     settings(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def busy(place):
+    """Host 0 while a training runs there."""
+    with open(place / "home/.keras_albert.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def program(path, text):
@@ -137,6 +156,13 @@ def run(place, script, *options, status=0, **environment):
     return finished
 
 
+def wait_until(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def calls(place):
     file = place / "calls"
     if not file.exists():
@@ -144,14 +170,21 @@ def calls(place):
     return [eval(line) for line in file.read_text().splitlines()]
 
 
+def is_look(call):
+    """Whether a call only asks how things are."""
+    return bool({"describe", "cat"} & {*call}) or "echo idle" in call[-1]
+
+
 def verbs(place):
-    """Of each call what it does, without looks at the state."""
+    """Of each call what it does, without looks."""
     names = {"storage": 1, "queued-resources": 3, "tpu-vm": 3}
     found = []
     for call in calls(place):
+        if is_look(call):
+            continue
         kind = call[0] if call[0] == "storage" else call[2]
         found.append(call[names[kind]])
-    return [verb for verb in found if verb not in ("describe", "cat")]
+    return found
 
 
 def tpu(kind, verb, *options):
@@ -284,6 +317,7 @@ def babysit(place, *states, status=0, **environment):
     return run(place, "babysit", status=status, **environment)
 
 
+@pytest.mark.usefixtures("busy")
 def test_babysit_a_run_that_is_preempted(place):
     found = babysit(
         place,
@@ -300,6 +334,7 @@ def test_babysit_a_run_that_is_preempted(place):
     assert found.stdout.endswith("the run is finished\n")
 
 
+@pytest.mark.usefixtures("busy")
 def test_babysit_a_tpu_vm(place):
     settings(place, request="direct")
     babysit(place, "READY running", "PREEMPTED", "ABSENT", "READY finished")
@@ -307,9 +342,42 @@ def test_babysit_a_tpu_vm(place):
     assert tpu("tpu-vm", "describe", "--format=value(state)") in calls(place)
 
 
+@pytest.mark.usefixtures("busy")
 def test_babysit_goes_on_watching_a_run_that_runs(place):
     babysit(place, "ACTIVE running", "ACTIVE", "ACTIVE finished")
     assert verbs(place) == ["delete"]
+    look = tpu(
+        *("tpu-vm", "ssh", "--worker=0"),
+        "--command=flock --nonblock .keras_albert.lock echo idle || echo busy",
+    )
+    assert calls(place).count(look) == 2
+
+
+def test_babysit_starts_again_what_ended_without_a_word(place):
+    """As on a host that was rebooted; and gives up in the end."""
+    settings(place, attempts="3")
+    found = babysit(place, "ACTIVE running", status=1)
+    assert verbs(place) == START * 3
+    assert "the run has ended without a word; the next" in found.stdout
+    assert "ended without a word, failure 3 of at most 3" in found.stderr
+
+
+def test_babysit_believes_the_last_word(place):
+    """That was said between its two looks."""
+    word = 'write(local("gs://my-bucket/runs/albert-base/status"), "finished")'
+    fake = FAKE_GCLOUD.replace("os.chdir", f"{word}\n    os.chdir")
+    program(place / "bin" / "gcloud", fake)
+    babysit(place, "ACTIVE running", "ACTIVE")
+    assert verbs(place) == ["delete"]
+
+
+def test_babysit_waits_for_a_host_that_does_not_answer(place):
+    found = babysit(
+        *(place, "ACTIVE running", "ACTIVE", "ACTIVE finished"),
+        FAILING="--worker=0",
+    )
+    assert verbs(place) == ["delete"]
+    assert found.stderr.count("host 0 of albert-base does not answer") == 2
 
 
 def test_babysit_a_run_that_broke(place):
@@ -396,10 +464,44 @@ def test_dry_run_prints_the_commands_and_runs_none(place, script):
         assert printed[: len(ran)] == ran
         assert printed[-1][3] == "ssh"
     else:
-        looks = ("describe", "cat")
-        assert [p for p in printed if not {*looks} & {*p}] == [
-            r for r in ran if not {*looks} & {*r}
+        assert [p for p in printed if not is_look(p)] == [
+            r for r in ran if not is_look(r)
         ]
+    if script == "babysit":
+        assert [*filter(is_look, printed)][-1][-1].endswith("|| echo busy")
+
+
+TRAIN = 'source "$0" && printf "%s\\n" "${train[@]}"'
+
+
+@pytest.mark.parametrize("example", ["example.env", "example-tf.env"])
+def test_examples(place, example):
+    """Both are taken as they are, by the scripts and by `pretrain`."""
+    settings = TPU / example
+    dry = run(place, "babysit", settings, "--dry-run").stdout
+    expected = {
+        "example.env": ("v2-alpha-tpuv5-lite", "v5litepod-16", "jax"),
+        "example-tf.env": ("tpu-vm-tf-2.19.1-pjrt", "v5litepod-8", "tf"),
+    }[example]
+    for part in ("--runtime-version=%s", "--accelerator-type=%s", "ROUTE=%s"):
+        image, *expected = expected
+        assert part % image in dry.replace("\\", "")
+    train = subprocess.check_output(["bash", "-c", TRAIN, settings], text=True)
+    folders = ["--data=data", "--validation=held-out", "--output=output"]
+    options = _parse(["pretrain", *folders, *train.splitlines()])
+    assert (options.variant, options.batch_size) == ("base_v2", 4096)
+
+
+def test_examples_differ_where_the_second_one_says_so():
+    def settings(example):
+        text = (TPU / example).read_text().split("train=(")[0]
+        lines = [line for line in text.splitlines() if "=" in line[:20]]
+        return {line.split("#")[0].strip() for line in lines}
+
+    jax, tensorflow = settings("example.env"), settings("example-tf.env")
+    assert {line.split("=")[0] for line in jax ^ tensorflow} == {
+        *("name", "type", "route", "output")
+    }
 
 
 @pytest.mark.parametrize("script", [*SCRIPTS, "worker"])
@@ -445,10 +547,17 @@ def test_wrong_options(place, script, options, message):
         ({"data": "/home/shards"}, "'data' must be gs://BUCKET/FOLDER"),
         ({"output": "gs://b/run/"}, "without a slash at the end"),
         ({"route": "tf"}, "a slice of one host (size 8 at most)"),
-        ({"train": "()"}, "Without it each host trains alone"),
-        ({"train": "(--distribution none)"}, "--distribution 'none'"),
-        ({"train": "(--distribution)"}, "--distribution ''"),
-        ({"train": "(--distribution tpu)"}, "route=jax"),
+        ({"train": "(--distribution none)"}, "Received: 'none'. Leave it out"),
+        ({"train": "(--distribution)"}, "Received: ''. Leave it out"),
+        ({"train": "(--distribution tpu)"}, "model on the route jax. Received"),
+        (
+            {"train": "()", "route": "tf", "type": "v3-8"},
+            "tpu on the route tf. Received: --distribution 'auto' (auto when",
+        ),
+        (
+            {"train": "(--distribution=data)", "route": "tf", "type": "v3-8"},
+            "Received: --distribution 'data'",
+        ),
         (
             {"train": "(--distribution data --output=x)"},
             "'train' must not hold --output. Use the setting 'output'",
@@ -461,6 +570,15 @@ def test_wrong_settings(place, changes, message):
     assert found.stderr.startswith(f"error: {place}/my.env: ")
     assert message in found.stderr
     assert calls(place) == []
+
+
+@pytest.mark.parametrize(
+    "train", ["()", "(--distribution=auto)", "(--distribution model)"]
+)
+def test_jax_finds_the_slice_itself(place, train):
+    settings(place, train=train)
+    run(place, "create")
+    assert verbs(place) == ["create"]
 
 
 # worker.sh, with a `keras-albert` that trains for as long as it is told.
@@ -494,7 +612,6 @@ else:
 def host(place, monkeypatch):
     """A host with a home, and a bucket with shards and nothing else."""
     program(place / "bin" / "keras-albert", FAKE_TRAINING)
-    (place / "home").mkdir()
     shards = place / "buckets/my-bucket/shards"
     shards.mkdir(parents=True)
     (shards / "manifest.json").write_text("{}")
@@ -597,8 +714,68 @@ def test_worker_tells_of_a_failure(host):
     assert said(host) == "stopped 0"
 
 
+# What is made before the training, and what after it.
+@pytest.mark.parametrize(
+    ("environment", "status"),
+    [
+        ({"VALIDATION": VALIDATION}, 1),  # is not there
+        ({"FAILING": "storage rsync"}, 1),
+        ({"FAILING": f"/run {OUTPUT}"}, 1),  # every upload
+        ({"FAILING": f"/run {OUTPUT}", "TRAINING": "134"}, 134),
+    ],
+)
+def test_worker_says_that_it_stopped_whatever_ends_it(
+    host, environment, status
+):
+    run(host, "worker", "train", status=status, **environment)
+    assert said(host) == f"stopped {status}"
+
+
+def test_worker_says_that_a_signal_ended_it(host):
+    """Before there is a training to pass it on to."""
+    worker = subprocess.Popen(
+        [TPU / "worker.sh", "train"],
+        env=os.environ | {"SLOW": "storage rsync"},
+        stderr=subprocess.DEVNULL,
+    )
+    wait_until(lambda: "rsync" in str(calls(host)))
+    worker.terminate()
+    assert worker.wait(10) == 143
+    assert said(host) == "stopped 143"
+
+
+def test_worker_is_seen_until_all_of_it_has_ended(host):
+    """Also where it is killed and can pass nothing on."""
+
+    def activity():
+        command = "flock --nonblock .keras_albert.lock echo idle || echo busy"
+        return subprocess.check_output(
+            ["bash", "-c", command], cwd=host / "home", text=True
+        )
+
+    assert activity() == "idle\n"
+    worker = subprocess.Popen(
+        [TPU / "worker.sh", "train"],
+        env=os.environ | {"TRAINING": "wait", "PUSH_EVERY": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_until(lambda: checkpoint(30) <= bucket(host))
+    of_worker = Path(f"/proc/{worker.pid}/task/{worker.pid}/children")
+    training, _ = map(int, of_worker.read_text().split())
+    worker.kill()
+    worker.wait(10)
+    assert activity() == "busy\n"
+    os.kill(training, signal.SIGTERM)
+    wait_until(lambda: activity() == "idle\n")
+    assert "status" not in bucket(host)
+
+
 def test_other_hosts_upload_nothing(host):
     run(host, "worker", "train", TPU_WORKER_ID="1")
+    assert bucket(host) == {"started"}
+    environment = {"TPU_WORKER_ID": "1", "VALIDATION": VALIDATION}
+    run(host, "worker", "train", status=1, **environment)
     assert bucket(host) == {"started"}
 
 
@@ -611,10 +788,7 @@ def test_worker_passes_sigterm_on(host):
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 10
-    while not checkpoint(30) <= bucket(host):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: checkpoint(30) <= bucket(host))
     second = run(host, "worker", "train", status=2)
     assert "a training runs on this host already" in second.stderr
     training.send_signal(signal.SIGTERM)
@@ -626,11 +800,37 @@ def test_worker_passes_sigterm_on(host):
 
 def test_worker_starts_detached(host):
     run(host, "worker", "start", "--distribution=data")
-    deadline = time.monotonic() + 10
-    while "status" not in bucket(host):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: "status" in bucket(host))
     assert "--distribution=data" in (host / "home/keras_albert.log").read_text()
+
+
+def test_worker_prepares_tensorflow(host):
+    """With what the libtpu of its environment says."""
+    libtpu = host / "libtpu.py"
+    libtpu.write_text("def get_library_path(): return '/l/libtpu.so'")
+    training = """import os
+for name in ("KERAS_BACKEND", "PJRT_DEVICE", "TF_XLA_FLAGS"):
+    print(name, os.environ[name])
+print(os.environ["TF_PLUGGABLE_DEVICE_LIBRARY_PATH"])
+"""
+    program(host / "bin" / "keras-albert", training)
+    program(
+        host / "bin" / "python",
+        f"import sys; sys.path.insert(0, {str(host)!r}); exec(sys.argv[2])",
+    )
+    found = run(
+        *(host, "worker", "train", "--distribution=tpu"),
+        **{"ROUTE": "tf", "TF_XLA_FLAGS": "--mine"},
+        status=143,
+    )
+    assert found.stdout.splitlines() == [
+        "KERAS_BACKEND tensorflow",
+        "PJRT_DEVICE TPU",
+        "TF_XLA_FLAGS --tf_mlir_enable_mlir_bridge=true "
+        "--tf_mlir_enable_convert_control_to_data_outputs_pass=true "
+        "--tf_mlir_enable_merge_control_flow_pass=true --mine",
+        "/l/libtpu.so",
+    ]
 
 
 def test_worker_dry_run(host):
