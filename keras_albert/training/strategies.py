@@ -52,6 +52,7 @@ class Strategy(Devices):
         self._steps = config.steps_per_execution
         self._accumulate = accumulate
         self.batches_a_call = self._steps * accumulate
+        self._rows = None  # of a replica's part of a batch
 
     def scope(self):
         """See `Devices`."""
@@ -74,6 +75,7 @@ class Strategy(Devices):
     def fit(self, model: keras.Model, batches, callbacks) -> None:
         """See `Devices`."""
         self._build_metrics(model, batches)
+        self._rows = self._rows_of(batches)
         # For the iterator that `fit` makes: evaluating has one batch a call.
         model.steps_per_execution = self.batches_a_call
         first = keras.callbacks.LambdaCallback(
@@ -171,11 +173,14 @@ class Strategy(Devices):
 
     def _distributed(self, batches):
         """The rows of this process, divided among its replicas."""
-        size = tree.flatten(batches.element_spec)[0].shape[0]
-        here = self.replicas // self.count
+        rows = self._rows_of(batches)
         return self.strategy.distribute_datasets_from_function(
-            lambda context: batches.rebatch(size // here, drop_remainder=True)
+            lambda context: batches.rebatch(rows, drop_remainder=True)
         )
+
+    def _rows_of(self, batches) -> int:
+        here = tree.flatten(batches.element_spec)[0].shape[0]
+        return here // (self.replicas // self.count)
 
     def _train_function(self, model: keras.Model):
         """Iterator -> logs, after `batches_a_call` batches."""
@@ -193,6 +198,11 @@ class Strategy(Devices):
         ]
 
         def gradients(data):
+            # Workers do not know how many rows come, and Keras's means of the
+            # losses would count one in their place.
+            data = tree.map_structure(
+                lambda t: tf.ensure_shape(t, [self._rows, *t.shape[1:]]), data
+            )
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
             with tf.GradientTape() as tape:
                 y_pred = model(x, training=True)
