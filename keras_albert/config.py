@@ -653,10 +653,12 @@ class ProcessConfig:
         if given == [None] * 3:
             return
         host, _, port = (self.coordinator or "").rpartition(":")
-        if None in given or not host or not port.isdecimal():
+        is_port = port.isdecimal() and 1 <= int(port) < 2**16
+        if None in given or not host or not is_port:
             raise AlbertError(
                 "several processes need --processes.coordinator HOST:PORT, "
-                "--processes.count and --processes.index. Received: "
+                "PORT from 1 to 65535, --processes.count and "
+                "--processes.index. Received: "
                 f"coordinator={self.coordinator!r}, count={self.count!r}, "
                 f"index={self.index!r}."
             )

@@ -37,7 +37,8 @@ class HeadedModel(AlbertModel):
         return self.needs_pooler
 
     # A pooler that is not read has no gradient, or one of zeros (JAX), with
-    # which weight decay would shrink it from step to step.
+    # which weight decay would shrink it from step to step. (A functional model
+    # around this one does not ask it: there `pooler=False` helps.)
 
     def _unread(self) -> set[int]:
         pooler = None if self.reads_pooler else self.backbone.pooler

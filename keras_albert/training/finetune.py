@@ -83,7 +83,7 @@ SHOWN_SKIPPED = 3  # of the rows that were left out
 def finetune(run: FinetuneRun) -> dict:
     """Runs it, or goes on with it; returns and keeps the report.
 
-    Of several processes the first one returns it, the others nothing.
+    Of several processes the first one returns it.
 
     Raises:
         AlbertError: input that does not fit, before anything is written; or a
@@ -96,6 +96,7 @@ def finetune(run: FinetuneRun) -> dict:
                 "`finetune` runs on the devices of one process. Received: "
                 f"{devices.count} processes. Start one, on one machine."
             )
+        devices.check_equal(same_settings(run))
         return _run(run, None, devices)
 
 
@@ -111,7 +112,7 @@ def _run(
     if run.seeds > 1:
         report = _finetune_seeds(run, goes_on, devices)
     else:
-        prepared = prepared or devices.each(lambda: _prepare(run, devices))
+        prepared = prepared or _prepared_by_all(run, devices)
         report = _finetune_once(run, prepared, goes_on, devices)
     if devices.is_first:
         print_report(report)
@@ -154,6 +155,13 @@ class _Prepared:
     measured_on: Features | None
 
 
+def _prepared_by_all(run: FinetuneRun, devices: Devices) -> _Prepared:
+    """AlbertError if the processes have other data."""
+    prepared = devices.each(lambda: _prepare(run, devices))
+    devices.check_equal(_checksums(prepared.table, prepared.held_out))
+    return prepared
+
+
 def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     """Reads and checks everything, and writes nothing."""
     devices.check_batch(run.batch_size)
@@ -191,7 +199,7 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
 
 def _finetune_seeds(run: FinetuneRun, goes_on: bool, devices: Devices) -> dict:
     """One run after another; a seed whose loss is not finite counts as such."""
-    prepared = devices.each(lambda: _prepare(run, devices))
+    prepared = _prepared_by_all(run, devices)
     output = run.output
     if not goes_on:
         devices.first(lambda: str(claim_folder(output, run)))
@@ -226,9 +234,6 @@ def _finetune_seeds(run: FinetuneRun, goes_on: bool, devices: Devices) -> dict:
 def _finetune_once(
     run: FinetuneRun, prepared: _Prepared, goes_on: bool, devices: Devices
 ) -> dict:
-    devices.check_equal(
-        same_settings(run) | _checksums(prepared.table, prepared.held_out)
-    )
     task, names = ALL_TASKS[run.task], prepared.names
     examples, measured_on = prepared.examples, prepared.measured_on
     # The last length holds any text that the model may meet.

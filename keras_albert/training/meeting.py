@@ -7,8 +7,10 @@ import time
 
 from keras_albert.config import AlbertError, LostProcess, ProcessConfig
 
-_MESSAGE, _ANSWER = 32, 5  # bytes, and seconds to say which process it is
-_ALL_CAME, _OTHER_COUNT = b"all came", b"other count "
+_MESSAGE = 1000  # bytes
+_ANSWER = 5  # seconds for what takes none where all is well
+# What process 0 tells the others, the last two with their message.
+_ALL_CAME, _LOST, _MISTAKE = "came", "lost", "mistake"
 
 
 def meet(processes: ProcessConfig) -> None:
@@ -22,7 +24,7 @@ def meet(processes: ProcessConfig) -> None:
     Raises:
         LostProcess: some do not come, `wait` seconds long.
         AlbertError: process 0 cannot listen there; or they do not agree on
-            how many they are.
+            how many they are, or which of them each is.
     """
     if processes.count == 1:
         return
@@ -33,49 +35,81 @@ def meet(processes: ProcessConfig) -> None:
 
 
 def _wait_for_others(processes: ProcessConfig, end: float) -> None:
-    place, wait = processes.coordinator, processes.wait
-    expected, came = range(1, processes.count), {}
+    place = processes.coordinator
     print(
-        f"process 0 waits up to {wait} s at {place} for {len(expected)} more",
+        f"process 0 waits up to {processes.wait} s at {place} for "
+        f"{processes.count - 1} more",
         file=sys.stderr,
         flush=True,
     )
     try:
-        server = socket.create_server(("", int(place.rpartition(":")[2])))
+        server = _listening(int(place.rpartition(":")[2]))
     except OSError as error:
         raise AlbertError(
             f"process 0 cannot listen at {place} ({error.strerror}). Choose "
             "another port for all processes."
         ) from None
-    with contextlib.closing(server):
-        while missing := [i for i in expected if not _is_there(came.get(i))]:
-            server.settimeout(max(0.01, end - time.monotonic()))
-            try:
-                connection, _ = server.accept()
-                connection.settimeout(_ANSWER)
-                index, count = map(int, connection.recv(_MESSAGE).split(b"/"))
-                if count != processes.count:
-                    told = _OTHER_COUNT + str(processes.count).encode()
-                    connection.sendall(told)
-                    raise _differ(processes.count, index, count)
-                # One that has been started again takes its own place.
-                came[index] = connection
-            except AlbertError:
-                raise
-            except (OSError, ValueError):  # no word of ours
-                if time.monotonic() > end:
-                    names = ", ".join(map(str, missing))
-                    raise LostProcess(
-                        f"process 0: of {processes.count} processes did not "
-                        f"come to {place} in {wait} s: {names}. Start all of "
-                        "them, each with its own index."
-                    ) from None
-        for connection in came.values():
-            # They close first: the port is free at once.
-            with contextlib.suppress(OSError), connection:
-                connection.settimeout(_ANSWER)
-                connection.sendall(_ALL_CAME)
-                connection.recv(_MESSAGE)
+    came = []
+    try:
+        # Closed before they are told: they go to the library at once.
+        with contextlib.closing(server):
+            _gather(server, processes, end, came)
+    except AlbertError as error:
+        word = _LOST if isinstance(error, LostProcess) else _MISTAKE
+        _tell(came, f"{word} {error}")
+        raise
+    _tell(came, _ALL_CAME)
+
+
+def _listening(port: int) -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(
+            ("", port), family=socket.AF_INET6, dualstack_ipv6=True
+        )
+    return socket.create_server(("", port))
+
+
+def _gather(
+    server: socket.socket,
+    processes: ProcessConfig,
+    end: float,
+    came: list[socket.socket],
+) -> None:
+    """Waits until all have come; adds the connection of each to `came`."""
+    others: dict[int, socket.socket] = {}
+    while missing := [
+        index
+        for index in range(1, processes.count)
+        if not _is_there(others.get(index))
+    ]:
+        server.settimeout(max(0.01, end - time.monotonic()))
+        try:
+            connection, _ = server.accept()
+            connection.settimeout(_ANSWER)
+            index, count = map(int, connection.recv(_MESSAGE).split(b"/"))
+        except (OSError, ValueError):  # no word of ours
+            if time.monotonic() > end:
+                raise LostProcess(
+                    f"of {processes.count} processes did not come to "
+                    f"{processes.coordinator} in {processes.wait} s: "
+                    f"{', '.join(map(str, missing))}. Start all of them, each "
+                    "with its own index."
+                ) from None
+            continue
+        came.append(connection)
+        if count != processes.count:
+            raise AlbertError(
+                "the processes of a run must agree on how many they are: "
+                f"{processes.count} in process 0, {count} in process {index}. "
+                "Start all of them with the same --processes.count "
+                "(TensorFlow: the same cluster in TF_CONFIG)."
+            )
+        if _is_there(others.get(index)):
+            raise AlbertError(
+                f"two processes say that they are process {index} of {count}. "
+                "Start each of them with its own index."
+            )
+        others[index] = connection
 
 
 def _is_there(connection: socket.socket | None) -> bool:
@@ -91,44 +125,51 @@ def _is_there(connection: socket.socket | None) -> bool:
         return False
 
 
+def _tell(came: list[socket.socket], verdict: str) -> None:
+    """Says it to all; they close first, so that the port is free at once."""
+    end = time.monotonic() + _ANSWER
+    for ask in (False, True):
+        for connection in came:
+            with contextlib.suppress(OSError):
+                connection.settimeout(max(0.01, end - time.monotonic()))
+                if ask:
+                    connection.recv(_MESSAGE)
+                    connection.close()
+                else:
+                    connection.sendall(f"{verdict}\n".encode())
+
+
 def _wait_for_process_0(processes: ProcessConfig, end: float) -> None:
-    host, _, port = processes.coordinator.rpartition(":")
+    place = processes.coordinator
+    host, _, port = place.rpartition(":")
+    address = (host.strip("[]"), int(port))
     is_there, reason = False, "no answer"
-    me = f"{processes.index}/{processes.count}".encode()
     while (left := end - time.monotonic()) > 0:
+        is_there = False
         try:
-            with socket.create_connection((host, int(port)), left) as server:
-                server.sendall(me)
+            with socket.create_connection(address, min(left, _ANSWER)) as there:
+                there.sendall(f"{processes.index}/{processes.count}".encode())
                 is_there = True
-                answer = server.recv(_MESSAGE)
-            if answer == _ALL_CAME:
-                return
-            if answer.startswith(_OTHER_COUNT):
-                first = int(answer.removeprefix(_OTHER_COUNT))
-                raise _differ(first, processes.index, processes.count)
-            is_there = False
-        except TimeoutError:
-            break
+                there.settimeout(max(0.01, end - time.monotonic()))
+                answer = there.makefile().readline()
         except OSError as error:
-            is_there, reason = False, error
+            reason = error
+        else:
+            word, _, message = answer.strip().partition(" ")
+            if word == _ALL_CAME:
+                return
+            if word in (_LOST, _MISTAKE):
+                raise (LostProcess if word == _LOST else AlbertError)(message)
+            is_there, reason = False, "it has gone again"
         time.sleep(0.5)
     if is_there:
         raise LostProcess(
-            f"process {processes.index}: of {processes.count} processes others "
-            f"did not come to {processes.coordinator} in {processes.wait} s; "
-            "process 0 did, and says which. Start all of them, each with its "
+            f"process {processes.index}: process 0 is at {place}, others did "
+            f"not come in {processes.wait} s. Start all of them, each with its "
             "own index."
         )
     raise LostProcess(
-        f"process {processes.index}: process 0 does not answer at "
-        f"{processes.coordinator} in {processes.wait} s ({reason}). Start it "
-        "there, open that port, or correct the address."
-    )
-
-
-def _differ(first: int, index: int, count: int) -> AlbertError:
-    return AlbertError(
-        f"the processes of a run must agree on how many they are: {first} in "
-        f"process 0, {count} in process {index}. Start all of them with the "
-        "same --processes.count (TensorFlow: the same cluster in TF_CONFIG)."
+        f"process {processes.index}: process 0 does not answer at {place} in "
+        f"{processes.wait} s ({reason}). Start it there, open that port, or "
+        "correct the address."
     )

@@ -67,7 +67,7 @@ FAR_BATCH = 2  # times the paper's, or a part of it: worth a word, too
 def pretrain(run: PretrainRun) -> dict:
     """Runs it, or goes on with it; returns and keeps the report.
 
-    Of several processes the first one returns it, the others nothing.
+    Of several processes the first one returns it.
 
     Raises:
         AlbertError: input that does not fit, before anything is written; or a
@@ -75,6 +75,7 @@ def pretrain(run: PretrainRun) -> dict:
     """
     leave_gpu_to_backend()
     with opened(DeviceConfig.of(run), run.accumulate) as devices:
+        devices.check_equal(same_settings(run))
         return _pretrain(run, devices)
 
 
@@ -125,7 +126,6 @@ def _pretrain(run: PretrainRun, devices: Devices) -> dict:
     )
     devices.check_equal(
         {
-            **same_settings(run),
             "the config": dataclasses.asdict(config),
             **_checksums(run),
         }

@@ -39,6 +39,11 @@ class Ranks(Devices):
         processes = told_processes(config.processes)
         # torchrun itself listens there.
         meeting = "env://"
+        if distributed.is_initialized():
+            raise AlbertError(
+                "PyTorch has a process group already. Begin in a Python "
+                "process without one: torch.distributed.destroy_process_group."
+            )
         if config.processes.coordinator is not None:
             meeting = f"tcp://{processes.coordinator}"
             meet(processes)

@@ -371,7 +371,7 @@ def test_processes_that_differ(folder, tmp_path):
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        (0, "of 3 processes did not come to {place} in 1 s: 1, 2. Start"),
+        (0, "error: of 3 processes did not come to {place} in 1 s: 1, 2."),
         (1, "process 0 does not answer at {place} in 1 s (["),
     ],
 )

@@ -73,9 +73,13 @@ def test_somebody_is_missing(place):
     calls = [process(place, index, wait=1) for index in (0, 2)]
     first, third = at_once(*calls)
     assert isinstance(first, LostProcess) and isinstance(third, LostProcess)
-    assert "did not come to 127.0.0.1" in str(first)
+    assert "of 4 processes did not come to 127.0.0.1" in str(first)
     assert "in 1 s: 1, 3. Start all of them" in str(first)
-    assert "process 2: of 4 processes others did not come" in str(third)
+    # Whose time is over first?
+    assert str(third) == str(first) or (
+        "process 2: process 0 is at 127.0.0.1" in str(third)
+        and "others did not come in 1 s. Start all" in str(third)
+    )
 
 
 def test_process_0_is_missing(place):
@@ -85,11 +89,51 @@ def test_process_0_is_missing(place):
     assert "in 1 s ([Errno 111] Connection refused)" in str(second)
 
 
-def test_they_differ_in_how_many_they_are(place):
-    first, second = at_once(process(place, 0, 2), process(place, 1, 3))
-    assert type(first) is type(second) is AlbertError
-    assert str(first) == str(second)
-    assert "2 in process 0, 3 in process 1. Start all" in str(first)
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ([(1, 3), (2, 4)], "3 in process 0, 4 in process 2. Start all"),
+        ([(1, 3), (1, 3)], "two processes say that they are process 1 of 3."),
+    ],
+)
+def test_all_are_told_of_a_mistake(place, others, message):
+    """At once, though one of them might have waited for long."""
+    first, last = (process(place, index, count) for index, count in others)
+
+    def late():
+        time.sleep(1)
+        last()
+
+    found = at_once(process(place, 0, 3), first, late)
+    assert {type(error) for error in found} == {AlbertError}
+    assert len(set(map(str, found))) == 1
+    assert message in str(found[0])
+
+
+def test_packets_that_are_lost(place, monkeypatch):
+    """The system gives up before the time is over."""
+    calls = []
+
+    def never(address, timeout):
+        calls.append(address)
+        raise TimeoutError(110, "Connection timed out")
+
+    monkeypatch.setattr(socket, "create_connection", never)
+    with pytest.raises(LostProcess, match=r"in 1 s \(.*timed out\)"):
+        process(place, 1, wait=1)()
+    assert len(calls) > 1
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+def test_an_address_of_ipv6(place):
+    place = place.replace("127.0.0.1", "[::1]")
+    assert at_once(process(place, 0, 2), process(place, 1, 2)) == [None] * 2
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "x"])
+def test_what_is_no_port(port):
+    with pytest.raises(AlbertError, match="PORT from 1 to 65535"):
+        process(f"127.0.0.1:{port}", 0)()
 
 
 def test_a_port_that_is_taken():
