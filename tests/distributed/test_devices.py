@@ -292,9 +292,9 @@ def test_goes_on_with_other_devices(folder, tmp_path):
     check_same(output, run_alone(folder))
 
 
-def test_fine_tuning_is_the_same_on_one_device(
-    folder, tmp_path, pretrained_folder
-):
+@pytest.fixture
+def finetuning(tmp_path, pretrained_folder):
+    """The name of an output -> a command, 2 epochs of 6 steps of 8 rows."""
     rng = np.random.default_rng(0)
     animals, places = ["fox", "dog", "hens"], ["village", "barn", "London"]
     for part, size in (("train", 42), ("held", 11)):
@@ -314,18 +314,22 @@ def test_fine_tuning_is_the_same_on_one_device(
             + ["--learning-rate=0.002"]
         )
 
-    main([*command("one"), "--distribution=none"])
+    return command
+
+
+def test_fine_tuning_is_the_same_on_one_device(finetuning, tmp_path):
+    main([*finetuning("one"), "--distribution=none"])
     if BACKEND == "torch":
         subprocess.run(
             [sys.executable, "-m", "torch.distributed.run"]
             + ["--nproc-per-node=2", "--master-port", str(free_ports(1)[0])]
-            + ["-m", "keras_albert.cli", *command("two")],
+            + ["-m", "keras_albert.cli", *finetuning("two")],
             check=True,
             timeout=LIMIT,
         )
     else:
         way = ["--distribution=mirrored"] if BACKEND == "tensorflow" else []
-        run = Run(BACKEND, [*command("two"), *way], tmp_path, devices=2)
+        run = Run(BACKEND, [*finetuning("two"), *way], tmp_path, devices=2)
         assert run.ends() == [0], run.text(0)
     rows, expected = logged(tmp_path / "two"), logged(tmp_path / "one")
     assert len(rows) == len(expected) == 2
@@ -336,8 +340,11 @@ def test_fine_tuning_is_the_same_on_one_device(
 # What is wrong is said by each process, and nothing hangs.
 
 
-def test_processes_that_differ(folder, tmp_path):
+def test_processes_that_differ(folder, finetuning, tmp_path):
     """In what would let them wait for one another without an end."""
+    command = pretraining(folder, tmp_path / "output")
+    if BACKEND == "torch":
+        command = finetuning("output")
     name, options, values = {
         "tensorflow": (
             "steps_per_execution",
@@ -349,11 +356,11 @@ def test_processes_that_differ(folder, tmp_path):
             ["--distribution=model", "--model-parallel=2"],
             ("'auto'", "'model'"),
         ),
-        "torch": ("checkpoint_every", ["--checkpoint-every=2"], (None, 2)),
+        "torch": ("seeds", ["--seeds=2"], (1, 2)),
     }[BACKEND]
     run = Run(
         BACKEND,
-        pretraining(folder, tmp_path / "output"),
+        command,
         tmp_path,
         count=2,
         devices=2 if BACKEND == "jax" else 1,
