@@ -32,8 +32,6 @@ class Devices(abc.ABC):
     accumulates = False
     """whether `fit` averages the gradients of parts of a batch, instead of
     the optimizer"""
-    predicts_alone = False
-    """whether each of several processes predicts with its own devices"""
     batches_a_call: int = 1
     """batches of the dataset that `fit` takes between two callbacks"""
 
@@ -80,7 +78,10 @@ class Devices(abc.ABC):
         )
 
     def outputs(self, model: keras.Model, x):
-        """The model's outputs for a batch, whole in every process."""
+        """The model's outputs for a batch, whole in every process.
+
+        Each of several processes computes them by itself.
+        """
         return model.predict_on_batch(x)
 
     def logs(self, model: keras.Model, logs: dict) -> dict:

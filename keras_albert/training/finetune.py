@@ -91,11 +91,6 @@ def finetune(run: FinetuneRun) -> dict:
     """
     leave_gpu_to_backend()
     with opened(DeviceConfig.of(run)) as devices:
-        if devices.count > 1 and not devices.predicts_alone:
-            raise AlbertError(
-                "`finetune` runs on the devices of one process. Received: "
-                f"{devices.count} processes. Start one, on one machine."
-            )
         devices.check_equal(same_settings(run))
         return _run(run, None, devices)
 
@@ -168,7 +163,8 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     task = ALL_TASKS[run.task]
     table, held_out = _tables(run)
     names = task.names(table)
-    pretrained, tokenizer = load_pretrained(run.model)
+    with devices.alone():
+        pretrained, tokenizer = load_pretrained(run.model)
     devices.check(pretrained.config)
     length = _longest(run, pretrained.config)
     reading = _reading(run, length, names)
@@ -276,7 +272,8 @@ def _finetune_once(
         if stopped():
             return {}
         loss = task.held_out_loss(outputs, measured_on, names)
-        return loss | task.measure(outputs, measured_on, names).values
+        row = loss | task.measure(outputs, measured_on, names).values
+        return devices.first(lambda: row)  # or they might not agree
 
     every = run.validate_every or steps_per_epoch
     kept = fit_into_folder(
@@ -325,12 +322,13 @@ def _finetune_once(
         "epoch": kept["step"] / steps_per_epoch,
     }
     if measured_on:
-        best = dataclasses.replace(
-            predictor, model=ModelFolder.load(output).model
-        )
-        outputs = best.outputs(
-            measured_on, run.batch_size, compute=devices.outputs
-        )
+        with devices.alone():
+            best = dataclasses.replace(
+                predictor, model=ModelFolder.load(output).model
+            )
+            outputs = best.outputs(
+                measured_on, run.batch_size, compute=devices.outputs
+            )
         report |= scores_report(run.task, outputs, measured_on, names)
         if "threshold" in report:
             best = best.with_threshold(report["threshold"])

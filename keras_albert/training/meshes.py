@@ -1,6 +1,7 @@
 """JAX: a mesh of all devices, of one process or of several."""
 
 import contextlib
+import functools
 import math
 
 import jax
@@ -61,6 +62,9 @@ class Mesh(Devices):
     @contextlib.contextmanager
     def alone(self):
         """See `Devices`: a model that is made in it is this process's own."""
+        if self.count == 1:
+            yield
+            return
         before = keras.distribution.distribution()
         keras.distribution.set_distribution(None)
         try:
@@ -70,6 +74,8 @@ class Mesh(Devices):
 
     def outputs(self, model: keras.Model, x):
         """See `Devices`; a batch that cannot be divided is filled up."""
+        if self.count > 1:
+            return self._outputs_alone(model, x)
         rows = len(tree.leaves(x)[0])
         missing = -rows % self.replicas
 
@@ -80,6 +86,19 @@ class Mesh(Devices):
 
         outputs = model.predict_on_batch(tree.map(filled, x))
         return tree.map(lambda array: array[:rows], outputs)
+
+    def _outputs_alone(self, model: keras.Model, x):
+        """On one device, with a copy of the weights."""
+        weights, rest = (
+            [whole(variable.value) for variable in group]
+            for group in (
+                model.trainable_variables,
+                model.non_trainable_variables,
+            )
+        )
+        with self.alone():
+            outputs = _forward(model, weights, rest, x)
+        return tree.map(np.asarray, outputs)
 
     def any(self, *flags: bool) -> list[bool]:
         """See `Devices`; asked of the service alone, as often as a step.
@@ -172,6 +191,11 @@ def layout_map(mesh) -> keras.distribution.LayoutMap:
     ):
         layouts[weights] = axes
     return layouts
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _forward(model, weights, rest, x):
+    return model.stateless_call(weights, rest, x, training=False)[0]
 
 
 def check_shares(config: AlbertConfig, shares: int) -> None:

@@ -103,7 +103,8 @@ def _opened_data(run: PretrainRun, devices: Devices) -> tuple:
         if run.config
         else VARIANTS[run.variant].replace(vocab_size=shards.vocab_size)
     )
-    source = run.warm_start and load(run.warm_start)
+    with devices.alone():
+        source = run.warm_start and load(run.warm_start)
     _check_fit(run, config, shards, validation, source)
     devices.check(config)
     # Before anything is written or measured; of each phase.

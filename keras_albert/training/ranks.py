@@ -33,8 +33,6 @@ class Ranks(Devices):
         config: with `distribution` data.
     """
 
-    predicts_alone = True
-
     def __init__(self, config: DeviceConfig):
         processes = told_processes(config.processes)
         # torchrun itself listens there.

@@ -318,23 +318,33 @@ def finetuning(tmp_path, pretrained_folder):
 
 
 def test_fine_tuning_is_the_same_on_one_device(finetuning, tmp_path):
+    """On two devices of a process; in two processes, with torchrun's."""
     main([*finetuning("one"), "--distribution=none"])
+    outputs = [tmp_path / "processes"]
     if BACKEND == "torch":
         subprocess.run(
             [sys.executable, "-m", "torch.distributed.run"]
             + ["--nproc-per-node=2", "--master-port", str(free_ports(1)[0])]
-            + ["-m", "keras_albert.cli", *finetuning("two")],
+            + ["-m", "keras_albert.cli", *finetuning("processes")],
             check=True,
             timeout=LIMIT,
         )
     else:
         way = ["--distribution=mirrored"] if BACKEND == "tensorflow" else []
-        run = Run(BACKEND, [*finetuning("two"), *way], tmp_path, devices=2)
-        assert run.ends() == [0], run.text(0)
-    rows, expected = logged(tmp_path / "two"), logged(tmp_path / "one")
-    assert len(rows) == len(expected) == 2
-    for row, row_expected in zip(rows, expected, strict=True):
-        assert row == pytest.approx(row_expected, rel=1e-5, abs=1e-5)
+        run = Run(BACKEND, [*finetuning("devices"), *way], tmp_path, devices=2)
+        assert run.ends() == [0], run.text()
+        outputs.append(tmp_path / "devices")
+        devices = 2 if BACKEND == "jax" else 1
+        run = Run(BACKEND, finetuning("processes"), tmp_path, 2, devices)
+        assert run.ends() == [0, 0], run.text(0) + run.text(1)
+    expected = logged(tmp_path / "one")
+    report = json.loads((tmp_path / "one" / "report.json").read_text())
+    assert len(expected) == 2
+    for output in outputs:
+        for row, row_expected in zip(logged(output), expected, strict=True):
+            assert row == pytest.approx(row_expected, rel=1e-5, abs=1e-5)
+        found = json.loads((output / "report.json").read_text())
+        assert found["accuracy"] == report["accuracy"]
 
 
 # What is wrong is said by each process, and nothing hangs.
