@@ -1055,8 +1055,7 @@ class FinetuneRun:
     remat: bool = False
     """compute activations again for the gradient: less memory, more time"""
     distribution: Literal[DISTRIBUTIONS] = DeviceConfig.distribution
-    """which devices compute a part of each batch, see `pretrain`; those of one
-    machine, but for PyTorch's"""
+    """which devices compute a part of each batch, see `pretrain`"""
     model_parallel: int = DeviceConfig.model_parallel
     """devices that the weights are divided among, with `model`"""
     processes: ProcessConfig = DeviceConfig.processes

@@ -40,33 +40,29 @@ class HeadedModel(AlbertModel):
     # which weight decay would shrink it from step to step. (A functional model
     # around this one does not ask it: there `pooler=False` helps.)
 
-    def _unread(self) -> set[int]:
+    def _read(self, weights: list) -> list:
         pooler = None if self.reads_pooler else self.backbone.pooler
-        return set() if pooler is None else set(map(id, pooler.variables))
+        return weights if pooler is None else _but(weights, pooler.variables)
 
     @property
     def trainable_variables(self):
         """Those of Keras, without a pooler that is not read."""
-        unread = self._unread()
-        return [v for v in super().trainable_variables if id(v) not in unread]
+        return self._read(super().trainable_variables)
 
     @property
     def non_trainable_variables(self):
         """All others."""
-        trained = set(map(id, self.trainable_variables))
-        return [v for v in self.variables if id(v) not in trained]
+        return _but(self.variables, self.trainable_variables)
 
     @property
     def trainable_weights(self):
         """Those of Keras, without a pooler that is not read."""
-        unread = self._unread()
-        return [v for v in super().trainable_weights if id(v) not in unread]
+        return self._read(super().trainable_weights)
 
     @property
     def non_trainable_weights(self):
         """All others."""
-        trained = set(map(id, self.trainable_weights))
-        return [v for v in self.weights if id(v) not in trained]
+        return _but(self.weights, self.trainable_weights)
 
     def pooled(self, inputs, training):
         """The pooled output [B, H], where a head reads nothing else."""
@@ -102,3 +98,8 @@ class HeadedModel(AlbertModel):
         """The inverse of `get_config`."""
         backbone = keras.saving.deserialize_keras_object(config["backbone"])
         return super().from_config({**config, "backbone": backbone})
+
+
+def _but(weights: list, left_out: list) -> list:
+    ids = set(map(id, left_out))
+    return [weight for weight in weights if id(weight) not in ids]

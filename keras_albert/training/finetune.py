@@ -272,7 +272,8 @@ def _finetune_once(
         if stopped():
             return {}
         loss = task.held_out_loss(outputs, measured_on, names)
-        row = loss | task.measure(outputs, measured_on, names).values
+        values = loss | task.measure(outputs, measured_on, names).values
+        row = {name: float(value) for name, value in values.items()}
         return devices.first(lambda: row)  # or they might not agree
 
     every = run.validate_every or steps_per_epoch
