@@ -29,6 +29,9 @@ demo: $(VENV)/installed-$(KERAS_BACKEND)
 
 # Two processes of one thread each: models this small lose more to threads
 # than they gain. Most of JAX's time is compilation: without optimizing.
+# TensorFlow runs with oneDNN, as it does by itself on processors with
+# AVX512-VNNI, AVX512-BF16 or AMX: TF_ENABLE_ONEDNN_OPTS=0 make test, without.
+test: export TF_ENABLE_ONEDNN_OPTS ?= 1
 test: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \
       $(VENV)/installed-dev $(VENV)/installed-peers
 	@set -e; marks=; for backend in $(TEST_BACKENDS); do \

@@ -224,8 +224,11 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
 
     def _answer_class(self, x, start, training):
         """float32 [B, 1]: of the expected start's vector beside [CLS]."""
-        probs = ops.cast(ops.softmax(start), x.dtype)  # [B, S]
-        start_vector = ops.einsum("bs,bsh->bh", probs, x)
+        probs = ops.expand_dims(ops.softmax(start), 2)  # [B, S, 1], float32
+        # A sum, not a product of matrices: its gradient would be one over an
+        # inner dimension of 1, see `attention_half`.
+        start_vector = ops.sum(probs * ops.cast(x, "float32"), axis=1)  # [B, H]
+        start_vector = ops.cast(start_vector, x.dtype)
         both = ops.concatenate([start_vector, x[:, 0]], axis=-1)  # [B, 2 H]
         hidden = self.dropout(self.answer_dense(both), training=training)
         return self.answer(hidden)
