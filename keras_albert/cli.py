@@ -81,13 +81,13 @@ def _predict(run: PredictRun) -> None:
 
 
 def _export(run: ExportRun) -> None:
-    from keras_albert.export.exporting import export
+    from keras_albert.exports.exporting import export_run
 
-    export(run)
+    export_run(run)
 
 
 def _check(run: CheckRun) -> None:
-    from keras_albert.export.checking import check
+    from keras_albert.exports.checking import check
 
     check(run)
 

@@ -57,12 +57,10 @@ from keras_albert.training.folders import (
     MADE_OF,
     SEED_FOLDER,
     ModelFolder,
-    Predictor,
     check_made_of,
     finished_report,
     load_pretrained,
     task_of,
-    too_long,
     write_report,
 )
 from keras_albert.training.metrics import (
@@ -72,6 +70,7 @@ from keras_albert.training.metrics import (
     report_text,
 )
 from keras_albert.training.optimizer import make_optimizer
+from keras_albert.training.predictor import Predictor, too_long
 from keras_albert.training.recipes import RECIPES
 from keras_albert.training.schedules import WarmupPolynomialDecay
 from keras_albert.training.tasks import LABEL, PAIR, Outputs
@@ -253,9 +252,9 @@ def _finetune_once(
         )
     predictor = Predictor(
         model,
-        prepared.tokenizer,
         run.task,
         names,
+        prepared.tokenizer,
         tuple(lengths.tolist()),
         run.columns,
         prepared.reading,

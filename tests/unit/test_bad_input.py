@@ -70,9 +70,9 @@ def here(tiny_vocab, tmp_path_factory):
         backbone=backbone,
         served=ka.Predictor(
             models["classifier"],
-            tokenizer,
             "classification",
             ("a", "b", "c"),
+            tokenizer,
             (32, 61),
             TableColumns(),
         ),
