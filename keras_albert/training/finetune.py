@@ -59,6 +59,7 @@ from keras_albert.training.folders import (
     ModelFolder,
     check_made_of,
     finished_report,
+    head_of,
     load_pretrained,
     task_of,
     write_report,
@@ -625,6 +626,12 @@ def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
         print(
             f"note: the paper starts {run.task} from a model that was "
             f"fine-tuned on {start}: give its folder as --model."
+        )
+    dropped = None if run.from_scratch else head_of(run.model)
+    if dropped:
+        print(
+            f"note: {run.model} has a head already ({dropped}): it is dropped, "
+            f"and a fresh one is trained for {run.task}."
         )
     known = ""
     if ALL_TASKS[run.task].has_classes:

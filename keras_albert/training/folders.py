@@ -9,7 +9,9 @@ README.md           the model card, of a fine-tuned model
 """
 
 import dataclasses
+import json
 import os
+import re
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,10 +25,11 @@ from keras_albert.checkpoints.huggingface import (
 )
 from keras_albert.checkpoints.keras_hub_presets import (
     is_keras_hub,
+    keras_hub_task,
     load_keras_hub,
 )
 from keras_albert.checkpoints.places import locate
-from keras_albert.checkpoints.tf1 import find_tf1, load_tf1_model
+from keras_albert.checkpoints.tf1 import find_tf1, load_tf1_model, tf1_head
 from keras_albert.checkpoints.transfer import encoder_of, plain_encoder
 from keras_albert.config import (
     CONFIG_FILE,
@@ -297,6 +300,39 @@ def load_pretrained(
     return plain_encoder(backbone), backbone.tokenizer
 
 
+def head_of(source: str | Path) -> str | None:
+    """The class of the head that a source's model was fine-tuned with.
+
+    None where it has none, or was only pretrained. Weights are not read.
+    """
+    found = _found(locate(source))
+    if len(found) != 1:
+        return None
+    kind, what = found[0]
+    if kind == _HUGGING_FACE:
+        names = read_json(what / "config.json").get("architectures") or [None]
+        name = names[0]
+    elif kind == _KERAS_HUB:
+        name = keras_hub_task(what)
+    elif kind == _TF1:
+        name = tf1_head(what)
+    else:
+        name = _class_of(what / MODEL_FILE if kind == _OURS else what)
+    return name if name and not _PRETRAINED_HEAD.search(name) else None
+
+
+def _class_of(path: Path) -> str | None:
+    """The class of the model in a `.keras` file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return json.loads(archive.read("config.json"))["class_name"]
+    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
+        return None  # reading the model says what is wrong with it
+
+
+_PRETRAINED_HEAD = re.compile(
+    "Backbone|MaskedLM|Pre[Tt]raining|AlbertModel|TextEmbedding"
+)
 _OURS = "a folder of this package"
 _KERAS_FILE = "a .keras file"
 _TF1 = "a TF1 checkpoint"
