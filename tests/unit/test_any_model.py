@@ -1,5 +1,7 @@
 """Any model to serving: fitted in Python, foreign, or only pretrained."""
 
+import functools
+import importlib
 import importlib.util
 import json
 import zipfile
@@ -105,6 +107,17 @@ def fitted(kind, tokenizer):
     return model
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_optimizer():
+    """Graphs as they are: rewriting each takes longer than its few calls."""
+    tf = pytest.importorskip("tensorflow")
+    options = {"disable_meta_optimizer": True}
+    tf.config.optimizer.set_experimental_options(options)
+    yield
+    options = {"disable_meta_optimizer": False}
+    tf.config.optimizer.set_experimental_options(options)
+
+
 @pytest.fixture(scope="module")
 def tokenizer(tiny_vocab):
     return Tokenizer(tiny_vocab)
@@ -147,9 +160,15 @@ def check_fills(found, expected):
 
 
 @pytest.mark.parametrize("kind", KINDS if TRACES else ["label", "mask"])
-def test_fitted_models_are_served(tmp_path, tokenizer, kind):
+def test_fitted_models_are_served(tmp_path, tokenizer, kind, monkeypatch):
     """`fit`, `export`, and the served answers are the Predictor's."""
     pytest.importorskip("tensorflow_text")
+    if TRACES:  # no time for signatures that are not asked
+        serving = importlib.import_module("keras_albert.exports.serving")
+        asked = {"serving_default", "embed", "fill_mask"}
+        asked -= {"embed"} if kind != "vector" else set()
+        only = functools.partial(serving.serving_module, only=asked)
+        monkeypatch.setattr(serving, "serving_module", only)
     model = fitted(kind, tokenizer)
     settings = KINDS[kind][2]
     made = ka.export(model, tmp_path / "served", **settings)
