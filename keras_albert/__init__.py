@@ -24,12 +24,15 @@ _HOMES = {
     "ExampleConfig": "config",
     "GraphTokenizer": "text.graph",
     "Lamb": "training.optimizer",
+    "ReadingConfig": "config",
     "ShardSet": "data.shards",
-    "Predictor": "training.folders",
+    "TableColumns": "config",
+    "Predictor": "training.predictor",
     "Tokenizer": "text.tokenizer",
     "VARIANTS": "config",
     "WarmupPolynomialDecay": "training.schedules",
     "WeightedCrossEntropy": "training.losses",
+    "export": "exports.exporting",
     "load": "training.folders",
     "load_model": "training.folders",
     "load_pretrained": "training.folders",
@@ -58,5 +61,7 @@ def __dir__() -> list[str]:
 # Where Keras is loaded already nothing is saved by waiting, and
 # `keras.models.load_model` needs our classes registered.
 if "keras" in sys.modules:
-    for _home in sorted(set(_HOMES.values()) - {"text.graph"}):
+    for _home in sorted(
+        set(_HOMES.values()) - {"text.graph", "exports.exporting"}
+    ):
         importlib.import_module(f"{__name__}.{_home}")

@@ -81,13 +81,13 @@ def _predict(run: PredictRun) -> None:
 
 
 def _export(run: ExportRun) -> None:
-    from keras_albert.export.exporting import export
+    from keras_albert.exports.exporting import export_run
 
-    export(run)
+    export_run(run)
 
 
 def _check(run: CheckRun) -> None:
-    from keras_albert.export.checking import check
+    from keras_albert.exports.checking import check
 
     check(run)
 
@@ -170,6 +170,36 @@ def _load_backend() -> None:
                 f"feeds the data ({error}). Set KERAS_BACKEND to tensorflow, "
                 "jax or torch, and install that extra of keras-albert."
             ) from None
+
+
+def _with_names(arguments: list[str]) -> list[str]:
+    """`check served model data` as the options that it stands for.
+
+    Every other command has options alone. What has no name takes those of
+    --export, --model and --data that are not given, in this order.
+    """
+    if arguments[:1] != ["check"]:
+        return arguments
+    known = _option_types(CheckRun)
+    rest, named, bare = iter(arguments[1:]), [], []
+    for argument in rest:
+        if not argument.startswith("-"):
+            bare.append(argument)
+            continue
+        named.append(argument)
+        name = argument.lstrip("-").replace("-", "_").removeprefix("no_")
+        takes_value = "=" not in argument and known.get(name) is not bool
+        if takes_value and name not in ("h", "help"):
+            named += [value for value in (next(rest, None),) if value]
+    given = {argument.partition("=")[0] for argument in named}
+    free = [n for n in ("--export", "--model", "--data") if n not in given]
+    if len(bare) > len(free):
+        raise AlbertError(
+            "`check` takes --export, --model and --data, or these three "
+            f"without their names. Received also: {bare[len(free)]!r}."
+        )
+    pairs = zip(free, bare, strict=False)
+    return ["check", *named, *(part for pair in pairs for part in pair)]
 
 
 def _with_settings(arguments: list[str]) -> list[str]:
@@ -358,12 +388,10 @@ def _without_none(kind: type) -> type:
 
 
 def _parse(arguments: list[str]):
-    arguments = _with_settings(arguments)
+    arguments = _with_settings(_with_names(arguments))
     union = None
     for name, (run_class, _) in COMMANDS.items():
         command = Annotated[run_class, tyro.conf.subcommand(name)]
-        if run_class is CheckRun:
-            command = Annotated[command, tyro.conf.PositionalRequiredArgs]
         union = command if union is None else union | command
     complaint = io.StringIO()
     try:

@@ -205,6 +205,9 @@ BENCHMARK_TASKS = (
     "SQuAD-2.0",
 )
 FINETUNE_TASKS = OWN_TASKS + BENCHMARK_TASKS
+# What a model is used for without fine-tuning: a vector for a text, and the
+# pieces that may stand at "[MASK]".
+EMBEDDING, FILL_MASK = PRETRAINED_TASKS = ("embedding", "fill_mask")
 # Those whose contexts, of any length, are read in windows.
 READING_TASKS = ("qa", "SQuAD-1.1", "SQuAD-2.0")
 SINGLE_SENTENCES = ("skip_order", "random_document")
@@ -1121,8 +1124,9 @@ class FinetuneRun:
 class EvaluateRun:
     """Evaluate a fine-tuned model on a table, or a pretrained one on shards."""
 
-    model: Path
-    """folder written by `finetune` or `pretrain`"""
+    model: str
+    """folder written by `finetune`, `pretrain` or `Predictor.save`, or
+    anything else that `convert --input` takes: a ready classifier"""
     data: Path
     """TSV, CSV, JSONL or Parquet file for a fine-tuned model (or SQuAD's JSON,
     if it answers questions); the benchmark's folder if it was a published
@@ -1136,6 +1140,12 @@ class EvaluateRun:
     published"""
     split: Literal["dev", "test"] = "dev"
     """of a published task; `test` has labels in RACE alone"""
+    task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = None
+    """what the model is for, where its folder does not say so and several
+    tasks fit its head: pairs, above all"""
+    labels: tuple[str, ...] | None = None
+    """names of the classes in the order of the model's outputs, where it has
+    none; 0, 1 and so on when not given"""
 
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)
@@ -1150,8 +1160,9 @@ class PredictRun:
     Of a published task: the files that its benchmark takes.
     """
 
-    model: Path
-    """folder written by `finetune`"""
+    model: str
+    """folder written by `finetune`, or anything else that `convert --input`
+    takes: a ready classifier; one that was only pretrained fills [MASK] in"""
     data: Path
     """TSV, CSV, JSONL or Parquet file; or text, one example a line (.txt); or
     SQuAD's JSON, of a model that answers questions; or the folder of GLUE, of
@@ -1173,6 +1184,12 @@ class PredictRun:
     any_size: bool = FinetuneRun.any_size
     """take a published task's files though they have not as many rows as
     published"""
+    task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = None
+    """what the model is for, where its folder does not say so and several
+    tasks fit its head: pairs, above all"""
+    labels: tuple[str, ...] | None = None
+    """names of the classes in the order of the model's outputs, where it has
+    none; 0, 1 and so on when not given"""
 
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)
@@ -1191,10 +1208,12 @@ LARGEST_FALL = 0.01  # of an export's score below the model's: a point
 
 @dataclasses.dataclass(frozen=True)
 class ExportRun:
-    """Export a fine-tuned model for servers and devices."""
+    """Export a model for servers and devices."""
 
-    model: Path
-    """folder written by `finetune`"""
+    model: str
+    """folder written by `finetune`, `pretrain` or `Predictor.save`, or
+    anything else that `convert --input` takes; one that was only pretrained
+    gives vectors and fills [MASK] in"""
     output: Path
     """folder of a SavedModel's versions; or of a LiteRT or ONNX model: made if
     absent, must hold nothing"""
@@ -1215,8 +1234,15 @@ class ExportRun:
     force: bool = False
     """export although its score on `data` falls by more than a point, or
     texts are answered in another way than their ids, or without `data`"""
+    task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = None
+    """what the model is for, where its folder does not say so and several
+    tasks fit its head: pairs, above all"""
+    labels: tuple[str, ...] | None = None
+    """names of the classes in the order of the model's outputs, where it has
+    none; 0, 1 and so on when not given"""
 
     def __post_init__(self):
+        check_choice("format", self.format, tuple(EXPORT_WEIGHTS))
         if self.weights not in EXPORT_WEIGHTS[self.format]:
             raise AlbertError(
                 f"--format {self.format} stores weights as "
@@ -1244,9 +1270,10 @@ class CheckRun:
     """Compare an exported model with the one it was made from."""
 
     export: Path
-    """what `export` wrote; of a SavedModel, the folder of a version"""
-    model: Path
-    """folder written by `finetune`"""
+    """what `export` wrote; of a SavedModel's versions the newest is taken, or
+    the one whose folder this is"""
+    model: str
+    """what was exported, see `export --model`"""
     data: Path
     """a table as for `predict`; labels are not needed"""
     rows: int = 200
@@ -1280,3 +1307,9 @@ class ConvertRun:
     only form, or erf, what transformers computes"""
     backbone: bool = False
     """convert the encoder alone, for a format that does not have the head"""
+    task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = None
+    """what the model is for, where its folder does not say so and several
+    tasks fit its head: pairs, above all"""
+    labels: tuple[str, ...] | None = None
+    """names of the classes in the order of the model's outputs, where it has
+    none; 0, 1 and so on when not given"""

@@ -281,6 +281,12 @@ def _task(folder: Path, backbone: bool) -> str | None:
     return name
 
 
+def keras_hub_task(folder: Path) -> str | None:
+    """The class of a preset's head, None if it has none with weights."""
+    has_head = (folder / PRESET_TASK_WEIGHTS_FILE).is_file()
+    return _class_name(folder / PRESET_TASK_FILE) if has_head else None
+
+
 def _tokenizer(folder: Path) -> Tokenizer | None:
     path = folder / PRESET_VOCAB_FILE
     return Tokenizer(path) if path.is_file() else None

@@ -99,6 +99,19 @@ def load_tf1(model: AlbertModel, prefix: str | Path) -> None:
     imported(model, read_tf1(prefix), "tf1", str(prefix), aside=True)
 
 
+def tf1_head(prefix: Path) -> str | None:
+    """What a TF1 checkpoint was fine-tuned for, by the names of its weights."""
+    import tensorflow as tf
+
+    try:
+        names = {name for name, _ in tf.train.list_variables(str(prefix))}
+    except (tf.errors.OpError, RuntimeError, ValueError):
+        return None  # reading the checkpoint says what is wrong with it
+    if "cls/squad/output_bias" in names or "start_logits/dense/kernel" in names:
+        return "question answering"
+    return "classification" if "output_bias" in names else None
+
+
 def read_tf1(prefix: str | Path) -> dict[str, np.ndarray]:
     """All weights of a TF1 checkpoint by name, without optimizer slots.
 

@@ -75,7 +75,7 @@ class Table:
 
 
 def read_parts(
-    path: str | Path,
+    path: str | Path | Mapping[str, Sequence],
     fields: Mapping[str, Field],
     skip_bad: bool = False,
     rows_at_once: int | None = None,
@@ -90,7 +90,7 @@ def read_parts(
     example.
 
     Args:
-        path: the file.
+        path: the file; or its columns, of equal length, by their names.
         fields: what to read, by a name that messages use and `Table.values`
             has.
         skip_bad: leaves out rows that cannot be read.
@@ -105,6 +105,10 @@ def read_parts(
             row with another number of fields than the header, a malformed
             line, a line that is not UTF-8, a value that its field refuses.
     """
+    if isinstance(path, Mapping):
+        rows = _rows_of(path)
+        yield _table(Path("columns"), rows, fields, skip_bad, complete)
+        return
     (path,) = check_files([path])
     extension = path.suffix.lower()
     if extension not in _READERS:
@@ -130,6 +134,24 @@ def read_parts(
             f"{path}: no rows. Expected one or more examples."
             + (f" {bad} bad ones were left out." if bad else "")
         )
+
+
+def _rows_of(columns: Mapping[str, Sequence]) -> list[_Row]:
+    """Columns as numbered rows; of NumPy arrays as Python's own values."""
+    values = {
+        name: value.tolist() if hasattr(value, "tolist") else list(value)
+        for name, value in columns.items()
+    }
+    if len(set(map(len, values.values()))) > 1:
+        counts = ", ".join(f"{len(v)} {name}" for name, v in values.items())
+        raise AlbertError(
+            f"the columns must be equally long. Received: {counts}."
+        )
+    rows = zip(*values.values(), strict=True)
+    return [
+        (number, dict(zip(values, row, strict=True)))
+        for number, row in enumerate(rows, 1)
+    ]
 
 
 def _table(

@@ -306,6 +306,11 @@ def _padded(tokenizer, rows: list[Row]) -> dict[str, np.ndarray]:
     )
 
 
+def default_labels(count: int) -> tuple[str, ...]:
+    """What classes without names are called: "0", "1" and so on."""
+    return tuple(map(str, range(count)))
+
+
 def _checked_labels(num_labels: int, labels, least: int):
     if type(num_labels) is not int or num_labels < least:
         raise AlbertError(

@@ -82,6 +82,15 @@ class Fill(NamedTuple):
     """the whole text with this piece (and [MASK] where others are)"""
 
 
+def filled(text: str, number: int, piece: str, probability: float) -> Fill:
+    """A text with a piece at one of its masks, counted from 0."""
+    parts = text.split(MASK)
+    before = MASK.join(parts[: number + 1])
+    after = MASK.join(parts[number + 1 :])
+    word = piece.replace(WORD_MARK, " ").lstrip()
+    return Fill(piece, probability, before + word + after)
+
+
 class _MaskedModel(HeadedModel):
     """Abstract: predicts the pieces that "[MASK]" hides in a text."""
 
@@ -113,12 +122,12 @@ class _MaskedModel(HeadedModel):
         if isinstance(texts, tuple) and len(texts) == 2:
             texts, pairs = texts
         texts = as_texts(texts)
-        rows_a = [_masked_ids(tokenizer, text) for text in texts]
+        rows_a = [masked_ids(tokenizer, text) for text in texts]
         rows_b = [None] * len(rows_a)
         if pairs is not None:
             pairs = as_texts(pairs, "pairs")
             check_equally_many(texts=texts, pairs=pairs)
-            rows_b = [_masked_ids(tokenizer, text) for text in pairs]
+            rows_b = [masked_ids(tokenizer, text) for text in pairs]
         longest = self.config.max_position_embeddings
         rows = [
             tokenizer.pack(a, b, longest)
@@ -176,16 +185,10 @@ class _MaskedModel(HeadedModel):
         probabilities /= probabilities.sum()
         # The model may know more ids than the vocabulary has pieces.
         named = probabilities[: self.tokenizer.vocab_size]
-        parts = text.split(MASK)
-        before = MASK.join(parts[: number + 1])
-        after = MASK.join(parts[number + 1 :])
         fills = []
         for index in np.argsort(-named)[:top_k]:
             piece = self.tokenizer.id_to_piece(index)
-            word = piece.replace(WORD_MARK, " ").lstrip()
-            fills.append(
-                Fill(piece, float(named[index]), before + word + after)
-            )
+            fills.append(filled(text, number, piece, float(named[index])))
         return fills
 
 
@@ -277,7 +280,8 @@ class AlbertForMaskedLM(_MaskedModel):
         return self.masked_logits(outputs["sequence_output"], inputs)
 
 
-def _masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of a text, without [CLS] and [SEP]; "[MASK]" is the mask."""
     first, *others = text.split(MASK)
     ids = tokenizer.encode(first)
     blank = tokenizer.piece_to_id(WORD_MARK)

@@ -132,6 +132,24 @@ class AlbertModel(keras.Model):
         """Checks ids in NumPy inputs, then `keras.Model.predict`."""
         return super().predict(self._arrays(x), *args, **kwargs)
 
+    def export(self, filepath, *args, input_signature=None, **kwargs):
+        """`keras.Model.export` of the ids' part alone, with a signature.
+
+        Raises:
+            AlbertError: no `input_signature`. Keras cannot find out which of
+                the optional inputs there are, and its export has neither the
+                vocabulary nor the labels: `keras_albert.export` has them.
+        """
+        if input_signature is None:
+            raise AlbertError(
+                "Keras's own `export` knows neither texts nor labels. Export "
+                f"the model with keras_albert.export(model, {str(filepath)!r})"
+                "; or give `input_signature`, for a graph of ids alone."
+            )
+        super().export(
+            filepath, *args, input_signature=input_signature, **kwargs
+        )
+
     # What is int8 and what is frozen is kept with the model.
 
     def quantize(self, mode="int8", **kwargs):

@@ -57,12 +57,11 @@ from keras_albert.training.folders import (
     MADE_OF,
     SEED_FOLDER,
     ModelFolder,
-    Predictor,
     check_made_of,
     finished_report,
+    head_of,
     load_pretrained,
     task_of,
-    too_long,
     write_report,
 )
 from keras_albert.training.metrics import (
@@ -72,6 +71,7 @@ from keras_albert.training.metrics import (
     report_text,
 )
 from keras_albert.training.optimizer import make_optimizer
+from keras_albert.training.predictor import Predictor, too_long
 from keras_albert.training.recipes import RECIPES
 from keras_albert.training.schedules import WarmupPolynomialDecay
 from keras_albert.training.tasks import LABEL, PAIR, Outputs
@@ -253,9 +253,9 @@ def _finetune_once(
         )
     predictor = Predictor(
         model,
-        prepared.tokenizer,
         run.task,
         names,
+        prepared.tokenizer,
         tuple(lengths.tolist()),
         run.columns,
         prepared.reading,
@@ -626,6 +626,12 @@ def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
         print(
             f"note: the paper starts {run.task} from a model that was "
             f"fine-tuned on {start}: give its folder as --model."
+        )
+    dropped = None if run.from_scratch else head_of(run.model)
+    if dropped:
+        print(
+            f"note: {run.model} has a head already ({dropped}): it is dropped, "
+            f"and a fresh one is trained for {run.task}."
         )
     known = ""
     if ALL_TASKS[run.task].has_classes:

@@ -13,7 +13,7 @@ from keras_albert.data.squad import SQUAD_EXTENSION
 from keras_albert.storage import replacing
 from keras_albert.training.benchmarks import submissions, submit
 from keras_albert.training.distribution import leave_gpu_to_backend
-from keras_albert.training.folders import Predictor
+from keras_albert.training.predictor import Predictor
 from keras_albert.training.questions import submitted
 
 ROWS_AT_ONCE = 10_000  # of the file: sorted by length, predicted, written
@@ -71,9 +71,13 @@ def predict(run: PredictRun) -> None:
         raise
 
 
+def _predictor(run: PredictRun) -> Predictor:
+    return Predictor.load(run.model, task=run.task, labels=run.labels)
+
+
 def _predictions(run: PredictRun) -> Iterator[bytes]:
     """A line a row. The whole file is read and checked first."""
-    predictor = Predictor.load(run.model)
+    predictor = _predictor(run)
 
     def parts():
         return predictor.parts(run.data, run.skip_bad, ROWS_AT_ONCE)
@@ -135,7 +139,7 @@ def _say_left_out(faults: list[str]) -> None:
 
 
 def _predict_for_squad(run: PredictRun) -> None:
-    predictor = Predictor.load(run.model)
+    predictor = _predictor(run)
     if predictor.reading is None:
         raise AlbertError(
             f"{run.data} ends in {SQUAD_EXTENSION}, as SQuAD's files do, and "
@@ -175,7 +179,7 @@ def _check_has_folder(path: Path) -> None:
 
 
 def _predict_for_glue(run: PredictRun) -> None:
-    predictor = Predictor.load(run.model)
+    predictor = _predictor(run)
     if predictor.task not in GLUE:
         raise AlbertError(
             f"{run.data} is a folder, and {run.model} was not fine-tuned on a "

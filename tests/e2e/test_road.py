@@ -602,8 +602,9 @@ def bad(road, case):
             "no model here",
         ),
         "not a classifier": (
-            ["export", "--model", at("pre"), "--output", out],
-            "keras-albert finetune",
+            ["export", "--model", at("pre"), "--output", out]
+            + ["--format", "onnx"],
+            "only a model of AlbertForSequenceClassification",
         ),
         "truncated model": (
             ["export", "--model", at("broken"), "--output", out],

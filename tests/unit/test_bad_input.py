@@ -70,9 +70,9 @@ def here(tiny_vocab, tmp_path_factory):
         backbone=backbone,
         served=ka.Predictor(
             models["classifier"],
-            tokenizer,
             "classification",
             ("a", "b", "c"),
+            tokenizer,
             (32, 61),
             TableColumns(),
         ),
@@ -528,7 +528,7 @@ FILES = [
     row("no vocabulary. Put", file("no_vocabulary.keras", ka.load_pretrained)),
     row("tanh, erf.*'relu'", lambda h: ka.load(h.folder, gelu="relu")),
     row(r"task\.json: not a JSON file", file("", ka.Predictor.load)),
-    row("no task.json.*output folder of", file("none", ka.Predictor.load)),
+    row(r"none: no model here, no such file", file("none", ka.Predictor.load)),
     row(
         r"none\.index: no such file",
         lambda h: ka.load_tf1(h.backbone, h.folder / "none"),

@@ -26,8 +26,8 @@ MAY_IMPORT = {
     "checkpoints": {"config", "storage", "text", "modeling"},
     "data": {"config", "storage", "text"},
     "training": _BELOW_TRAINING,
-    "export": _BELOW_TRAINING | {"training"},
-    "cli": _BELOW_TRAINING | {"training", "export"},
+    "exports": _BELOW_TRAINING | {"training"},
+    "cli": _BELOW_TRAINING | {"training", "exports"},
 }
 # These are TensorFlow graphs, or of one backend: imported inside the functions
 # that need them.
@@ -36,9 +36,10 @@ GRAPHS = {
     PACKAGE / "text" / "graph_characters.py",
     PACKAGE / "text" / "graph_alignment.py",
     PACKAGE / "data" / "masking.py",
-    PACKAGE / "export" / "answers.py",
-    PACKAGE / "export" / "serving.py",
-    PACKAGE / "export" / "word_labels.py",
+    PACKAGE / "exports" / "answers.py",
+    PACKAGE / "exports" / "masks.py",
+    PACKAGE / "exports" / "serving.py",
+    PACKAGE / "exports" / "word_labels.py",
     PACKAGE / "training" / "meshes.py",
     PACKAGE / "training" / "ranks.py",
     PACKAGE / "training" / "strategies.py",

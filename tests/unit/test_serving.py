@@ -32,11 +32,11 @@ from tensorflow.core.protobuf import saved_model_pb2  # noqa: E402
 
 from keras_albert.config import AlbertError  # noqa: E402
 from keras_albert.data.windows import max_context, window_spans  # noqa: E402
-from keras_albert.export import answers  # noqa: E402
-from keras_albert.export.artefacts import ASIDE  # noqa: E402
-from keras_albert.export.litert import write_litert  # noqa: E402
-from keras_albert.export.serving import ROWS_AT_ONCE, serving_module  # noqa: E402
-from keras_albert.export.warm_up import (  # noqa: E402
+from keras_albert.exports import answers  # noqa: E402
+from keras_albert.exports.artefacts import ASIDE  # noqa: E402
+from keras_albert.exports.litert import write_litert  # noqa: E402
+from keras_albert.exports.serving import ROWS_AT_ONCE, serving_module  # noqa: E402
+from keras_albert.exports.warm_up import (  # noqa: E402
     BATCH_SIZES,
     WARM_UP_FILE,
     write_warm_up,
