@@ -26,6 +26,7 @@ _HOMES = {
     "Lamb": "training.optimizer",
     "ShardSet": "data.shards",
     "Predictor": "training.folders",
+    "Preprocessor": "modeling.preprocessing",
     "Tokenizer": "text.tokenizer",
     "VARIANTS": "config",
     "WarmupPolynomialDecay": "training.schedules",
