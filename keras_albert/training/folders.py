@@ -62,6 +62,7 @@ from keras_albert.modeling.inputs import check_equally_many
 from keras_albert.modeling.model import AlbertModel
 from keras_albert.storage import replacing, write_json
 from keras_albert.text.tokenizer import Tokenizer, check_batch
+from keras_albert.text.unknown import PieceCount, judged, warn_if_unreadable
 from keras_albert.training.benchmarks import ALL_TASKS
 from keras_albert.training.distribution import to_numpy
 from keras_albert.training.tasks import PAIR, Outputs
@@ -436,6 +437,13 @@ class Predictor:
             self.reading,
         )
 
+    def unreadable(
+        self, features: Features, table: Table
+    ) -> tuple[PieceCount, str]:
+        """The pieces of a table, and a text that is hard to read; see there."""
+        names = ALL_TASKS[self.task].inputs(self.columns)
+        return judged(self.tokenizer, features.rows, table.values, names)
+
     def outputs(
         self,
         features: Features,
@@ -570,7 +578,9 @@ class Predictor:
         table = Table(
             Path("texts"), values, [{}] * count, list(range(1, count + 1))
         )
-        return self.features(table)
+        features = self.features(table)
+        warn_if_unreadable(*self.unreadable(features, table))
+        return features
 
 
 def _checked_values(name: str, values: list, field: Field) -> list:

@@ -1,5 +1,6 @@
 """Texts and labels in every form that `fit` takes: the ids are the same."""
 
+import sys
 import types
 
 import keras
@@ -193,7 +194,7 @@ def test_one_length(tokenizer):
     preprocessor = ka.Preprocessor(tokenizer, sequence_length=7)
     expected = tokenizer(TEXTS, max_length=7, pad_to=7)
     mapped = dataset(TEXTS, LABELS, WEIGHTS).map(preprocessor)
-    ids, labels, weights = mapped.element_spec
+    ids, *_ = mapped.element_spec
     assert {tuple(spec.shape) for spec in ids.values()} == {(None, 7)}
     parts = list(mapped.as_numpy_iterator())
     for name, value in expected.items():
@@ -372,9 +373,9 @@ def test_choices(form, chooser):
 def test_a_loader_is_left_as_it_is(classifier):
     """Its own samples come as before; workers tokenize."""
     texts = loader(TEXTS, LABELS, num_workers=1, persistent_workers=True)
-    before = [list(texts)[0][0]]
+    before = next(iter(texts))[0]
     logits = classifier.predict(texts, verbose=0)
-    assert [list(texts)[0][0]] == before
+    assert next(iter(texts))[0] == before
     np.testing.assert_allclose(
         logits, classifier.predict(TEXTS, verbose=0), atol=1e-5
     )
@@ -457,7 +458,7 @@ def test_bad_labels_in_a_compiled_step(backbone):
     with pytest.raises(AlbertError, match=RANGE + "7") as caught:
         model.fit(dataset(TEXTS, BAD), verbose=0)
     assert "\n" not in str(caught.value)
-    with pytest.raises(AlbertError, match="names for them.*labels=") as caught:
+    with pytest.raises(AlbertError, match=r"names for them.*labels=") as caught:
         model.fit(dataset(TEXTS, named(LABELS)), verbose=0)
     assert "\n" not in str(caught.value)
 
@@ -591,8 +592,8 @@ def test_refused(call, message, classifier, chooser, backbone, tokenizer):
 
 
 def test_without_tensorflow_text(tokenizer, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "tensorflow_text", None)
-    monkeypatch.delitem(__import__("sys").modules, "keras_albert.text.graph")
+    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
+    monkeypatch.delitem(sys.modules, "keras_albert.text.graph", False)
     with pytest.raises(AlbertError, match="pip install") as caught:
         ka.Preprocessor(tokenizer)
     assert "\n" not in str(caught.value)
