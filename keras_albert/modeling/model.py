@@ -29,6 +29,13 @@ from keras_albert.modeling.streams import (
 )
 from keras_albert.text.tokenizer import Tokenizer
 
+JAX_STATE = (  # in the order in which Keras returns them
+    "trainable_variables",
+    "non_trainable_variables",
+    "optimizer_variables",
+    "metrics_variables",
+)
+
 
 class AlbertModel(keras.Model):
     """Abstract: a model that takes checked ids, or texts.
@@ -163,7 +170,7 @@ class AlbertModel(keras.Model):
             AlbertError: ids or labels out of range; texts or labels that the
                 model cannot read.
         """
-        with plain_errors():
+        with plain_errors(self):
             if isinstance(validation_data, list | tuple):
                 held_out, *rest = validation_data
                 held_out, labels = self._fed(held_out, *rest[:1])
@@ -193,15 +200,26 @@ class AlbertModel(keras.Model):
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """`keras.Model.evaluate` of what `fit` takes, after a check."""
-        with plain_errors():
+        with plain_errors(self):
             x, y = self._fed(x, y)
             return super().evaluate(x, y, *args, **_weighed(kwargs))
 
     def predict(self, x, *args, **kwargs):
         """`keras.Model.predict` of what `fit` takes, after a check."""
-        with plain_errors():
+        with plain_errors(self):
             x, _ = self._fed(x)
             return super().predict(x, *args, **kwargs)
+
+    def _get_jax_state(self, **wanted):
+        """Keras on JAX: takes the weights out of the model for a loop.
+
+        A loop that fails puts `_jax_state` back, but Keras sets it only after
+        the first step: a bad first batch would leave a model without weights.
+        """
+        state = super()._get_jax_state(**wanted)
+        names = [name for name in JAX_STATE if wanted.get(name)]
+        self._jax_state = dict(zip(names, state, strict=True))
+        return state
 
     # What is int8 and what is frozen is kept with the model.
 

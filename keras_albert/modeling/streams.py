@@ -209,14 +209,17 @@ def _as_dataset(loader, batches: Iterator[tuple]):
 
 
 @contextlib.contextmanager
-def plain_errors() -> Iterator[None]:
+def plain_errors(model) -> Iterator[None]:
     """An AlbertError raised inside of a pipeline, without TensorFlow's pages.
 
     tf.data and the workers of a DataLoader put it into an error of their own.
+    The model keeps its weights, which Keras on JAX holds apart during a loop.
     """
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
+        if hasattr(model, "jax_state_sync"):
+            model.jax_state_sync()
         found = re.findall(r"AlbertError: ([^\n\]]+)", str(error))
         if not found:
             raise
