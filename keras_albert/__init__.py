@@ -28,6 +28,7 @@ _HOMES = {
     "ShardSet": "data.shards",
     "TableColumns": "config",
     "Predictor": "training.predictor",
+    "Preprocessor": "modeling.preprocessing",
     "Tokenizer": "text.tokenizer",
     "VARIANTS": "config",
     "WarmupPolynomialDecay": "training.schedules",

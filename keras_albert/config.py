@@ -471,6 +471,8 @@ class PrepareRun:
     """processes; as many as there are cores when not given"""
     shard_bytes: int = 16_000_000
     """text that becomes a shard, about; more in corpora of gigabytes"""
+    any_text: bool = False
+    """go on though the vocabulary cannot read half of the text or more"""
     beam: tuple[str, ...] | None = None
     """run as an Apache Beam pipeline with these options, name=value each, for
     example runner=DataflowRunner; paths may then be gs:// and the like"""
@@ -479,6 +481,7 @@ class PrepareRun:
         if self.workers is not None:
             check_positive("workers", self.workers)
         check_positive("shard_bytes", self.shard_bytes)
+        check_flag("any_text", self.any_text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1020,6 +1023,8 @@ class FinetuneRun:
     any_size: bool = False
     """take a published task's files though they have not as many rows as
     published"""
+    any_text: bool = PrepareRun.any_text
+    """go on though the vocabulary cannot read half of the text or more"""
     from_scratch: bool = False
     """keep the model's architecture and vocabulary, but start from random
     weights: the baseline that shows what pretraining gave"""
@@ -1072,7 +1077,13 @@ class FinetuneRun:
         DeviceConfig.of(self)
         for name in ("batch_size", "epochs", "seeds"):
             check_positive(name, getattr(self, name))
-        for name in ("class_weights", "skip_bad", "any_size", "from_scratch"):
+        for name in (
+            "class_weights",
+            "skip_bad",
+            "any_size",
+            "any_text",
+            "from_scratch",
+        ):
             check_flag(name, getattr(self, name))
         for name in (
             "patience",
@@ -1190,11 +1201,14 @@ class PredictRun:
     labels: tuple[str, ...] | None = None
     """names of the classes in the order of the model's outputs, where it has
     none; 0, 1 and so on when not given"""
+    any_text: bool = PrepareRun.any_text
+    """go on though the vocabulary cannot read half of the text or more"""
 
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)
         check_flag("skip_bad", self.skip_bad)
         check_flag("any_size", self.any_size)
+        check_flag("any_text", self.any_text)
 
 
 # How each format can store weights.
@@ -1282,9 +1296,12 @@ class CheckRun:
     """of LiteRT and ONNX Runtime"""
     skip_bad: bool = FinetuneRun.skip_bad
     """leave out rows that cannot be read, and say how many"""
+    any_text: bool = PrepareRun.any_text
+    """go on though the vocabulary cannot read half of the text or more"""
 
     def __post_init__(self):
         check_flag("skip_bad", self.skip_bad)
+        check_flag("any_text", self.any_text)
         check_positive("rows", self.rows)
         check_positive("threads", self.threads)
 

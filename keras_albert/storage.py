@@ -198,6 +198,7 @@ _FREE_SETTINGS = {
     "checkpoint_every",
     "keep_checkpoints",
     "tensorboard",
+    "any_text",
     # Another number of devices computes the same.
     "distribution",
     "model_parallel",

@@ -16,6 +16,7 @@ from keras_albert.exports.artefacts import (
     share_of_equal,
 )
 from keras_albert.exports.texts import check_texts, compare_texts, text_lines
+from keras_albert.text.unknown import check_readable
 from keras_albert.training.distribution import leave_gpu_to_backend
 from keras_albert.training.finetune import print_skipped
 from keras_albert.training.folders import load_with_task
@@ -59,6 +60,8 @@ def check(run: CheckRun) -> dict:
             break
     table = table.first(run.rows)  # of SQuAD's JSON a part is the whole
     features = predictor.features(table)
+    found = predictor.unreadable(features, table)
+    check_readable(*found, run.data, run.any_text)
     outputs = [each.outputs(features) for each in (predictor, exported)]
     answers = [
         each.decode(found, features)

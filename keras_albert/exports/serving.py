@@ -35,7 +35,8 @@ from keras_albert.modeling.classification import AlbertForTokenClassification
 from keras_albert.modeling.model import check_not_quantized
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.text.graph import GraphTokenizer
-from keras_albert.text.graph_characters import equally_many, ragged
+from keras_albert.text.graph_characters import equally_many
+from keras_albert.text.graph_rows import pack_choices
 from keras_albert.training.predictor import Predictor
 from keras_albert.training.pretrained_tasks import USES
 from keras_albert.training.tasks import PAIR
@@ -408,25 +409,13 @@ class _Graph:
         )
 
     def _choose(self, text, question, choices) -> Outputs:
-        length = self.predictor.sequence_length
-        room = length - 3  # [CLS], two [SEP]
         batch, count = tf.unstack(tf.shape(choices))
-        choice = tf.reshape(_with_choices(question, choices), [-1])
-        ids = self.tokenizer(choice)
-        contexts = self.tokenizer(text)
-        owner = tf.repeat(tf.range(batch), count)
-        starts, lengths = (
-            tf.gather(tf.cast(x, tf.int32), owner)
-            for x in (contexts.row_starts(), contexts.row_lengths())
-        )
-        least = tf.maximum(room // 2, room - lengths)
-        ends = tf.cast(ids.row_limits(), tf.int32)
-        kept = tf.minimum(tf.cast(ids.row_lengths(), tf.int32), least)
-        packed = self.tokenizer.pack(
-            # More than a row is never read of a context.
-            _part(contexts.values, starts, tf.minimum(lengths, length)),
-            _part(ids.values, ends - kept, kept),
-            length,
+        packed = pack_choices(
+            self.tokenizer,
+            text,
+            question,
+            choices,
+            self.predictor.sequence_length,
         )
         logits = self._rows(packed)["logits"]
         odds = tf.nn.softmax(tf.reshape(logits, [batch, count]))
@@ -434,36 +423,6 @@ class _Graph:
             "choice": tf.argmax(odds, axis=-1, output_type=tf.int32),
             "probabilities": odds,
         }
-
-
-def _with_choices(question: tf.Tensor, choices: tf.Tensor) -> tf.Tensor:
-    """Each choice in its question's blanks "_", or behind it, [B, C]."""
-    # Malformed parts go first: together they might make a character.
-    question, choices = (
-        tf.strings.unicode_transcode(x, "UTF-8", "UTF-8", errors="ignore")
-        for x in (question, choices)
-    )
-    # Two parts or more, the last one empty.
-    parts = tf.strings.split(tf.strings.join([question, "_"]), "_")
-    blanks = tf.cast(parts.row_lengths(), tf.int32) - 2  # [B]
-    parts = parts.to_tensor("")[:, tf.newaxis]  # [B, 1, P]
-    number = tf.range(tf.shape(parts)[-1])  # [P]
-    blanks = blanks[:, tf.newaxis, tf.newaxis]
-    choices = choices[:, :, tf.newaxis]
-    behind = tf.where(
-        blanks == 0, tf.strings.join([" ", choices]), tf.constant("")
-    )
-    filled = tf.where(
-        number < blanks, choices, tf.where(number == 0, behind, "")
-    )  # [B, C, P]
-    return tf.strings.reduce_join(parts + filled, axis=-1)
-
-
-def _part(
-    values: tf.Tensor, starts: tf.Tensor, lengths: tf.Tensor
-) -> tf.RaggedTensor:
-    places = tf.ragged.range(starts, starts + lengths)
-    return ragged(tf.gather(values, places.values), places.row_splits)
 
 
 def _stored(variable: keras.Variable, weights: str) -> tf.Variable:

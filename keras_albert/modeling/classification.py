@@ -12,11 +12,13 @@ from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.headed import HeadedModel
 from keras_albert.modeling.inputs import (
     TOKEN_INPUTS,
+    as_list,
     as_texts,
     check_equally_many,
     names_of,
     round_length,
 )
+from keras_albert.modeling.labels import Classes
 from keras_albert.text.rows import Row, choice_rows, word_rows
 
 PROBLEMS = ("single_label", "multi_label", "regression")
@@ -77,6 +79,16 @@ class AlbertForSequenceClassification(HeadedModel):
         logits = self.classifier(self.dropout(pooled, training=training))
         return logits  # [B, C]
 
+    def classes(self, shape) -> dict[str | None, Classes]:
+        """The labels, from 0 to C - 1, or by name, where an example has one."""
+        if self.problem != "single_label":
+            return {}
+        return {
+            None: Classes(
+                self.num_labels, f"num_labels={self.num_labels}", self.labels
+            )
+        }
+
     def get_config(self):
         """Serializable arguments of the constructor."""
         return {
@@ -130,6 +142,14 @@ class AlbertForTokenClassification(HeadedModel):
         x = self.backbone(inputs, training=training)["sequence_output"]
         logits = self.classifier(self.dropout(x, training=training))
         return logits  # [B, S, C]
+
+    def classes(self, shape) -> dict[str | None, Classes]:
+        """The labels, from 0 to C - 1, or by name."""
+        return {
+            None: Classes(
+                self.num_labels, f"num_labels={self.num_labels}", self.labels
+            )
+        }
 
     def word_examples(
         self, words: list[list[str]], labels: list[list[int]] | None = None
@@ -241,6 +261,10 @@ class AlbertForMultipleChoice(HeadedModel):
         logits = self.classifier(self.dropout(pooled, training=training))
         return ops.reshape(logits, (-1, choices))
 
+    def classes(self, shape) -> dict[str | None, Classes]:
+        """The choices, from 0 to C - 1."""
+        return {None: Classes(shape[1], "as many as there are choices")}
+
     def preprocess(self, texts) -> dict:
         """Texts -> the arrays that the model is called with.
 
@@ -252,21 +276,16 @@ class AlbertForMultipleChoice(HeadedModel):
         Returns:
             `token_ids`, `segment_ids`, `padding_mask`, int32 [B, C, S].
         """
-        needed, allowed = {"context", "choices"}, {"question"}
-        if not isinstance(texts, dict) or not (
-            needed <= texts.keys() <= needed | allowed
-        ):
-            raise AlbertError(
-                "multiple choice takes a dict of `context`, `choices` and, "
-                f"where there is one, `question`. Received: {names_of(texts)}."
-            )
+        texts = self.named_texts(texts)
         contexts = as_texts(texts["context"], "context")
         if not hasattr(texts["choices"], "__len__"):
             raise AlbertError(
                 "`choices` must be a list of lists of texts. Received: "
                 f"{texts['choices']!r:.60}."
             )
-        choices = [as_texts(row, "choices") for row in texts["choices"]]
+        choices = [
+            as_texts(row, "choices") for row in as_list(texts["choices"])
+        ]
         questions = [""] * len(contexts)
         if "question" in texts:
             questions = as_texts(texts["question"], "question")
@@ -288,6 +307,18 @@ class AlbertForMultipleChoice(HeadedModel):
             name: value.reshape(len(contexts), count, -1)
             for name, value in arrays.items()
         }
+
+    def named_texts(self, texts) -> dict:
+        """The parts of examples by name; AlbertError if they do not fit."""
+        needed, allowed = {"context", "choices"}, {"question"}
+        if not isinstance(texts, dict) or not (
+            needed <= texts.keys() <= needed | allowed
+        ):
+            raise AlbertError(
+                "multiple choice takes a dict of `context`, `choices` and, "
+                f"where there is one, `question`. Received: {names_of(texts)}."
+            )
+        return texts
 
     def get_config(self):
         """Serializable arguments of the constructor."""

@@ -26,6 +26,7 @@ from keras_albert.modeling.headed import HeadedModel
 from keras_albert.modeling.inputs import (
     as_texts,
     check_equally_many,
+    named_texts,
     round_length,
 )
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
@@ -118,9 +119,8 @@ class _MaskedModel(HeadedModel):
     def preprocess(self, texts) -> dict:
         """As `AlbertModel.preprocess`; "[MASK]" in a text is the mask."""
         tokenizer = self.vocabulary()
-        pairs = None
-        if isinstance(texts, tuple) and len(texts) == 2:
-            texts, pairs = texts
+        texts = named_texts(texts)
+        texts, pairs = texts["text"], texts.get("pair")
         texts = as_texts(texts)
         rows_a = [masked_ids(tokenizer, text) for text in texts]
         rows_b = [None] * len(rows_a)
@@ -134,6 +134,15 @@ class _MaskedModel(HeadedModel):
             for a, b in zip(rows_a, rows_b, strict=True)
         ]
         return round_length(tokenizer.pad(rows), longest)
+
+    @property
+    def preprocessor(self):
+        """There is none: in a graph "[MASK]" would be read as a word."""
+        raise AlbertError(
+            f"{type(self).__name__} has no preprocessor for datasets, in which "
+            '"[MASK]" would be a word. Make ids with model.preprocess(texts), '
+            "or pretraining examples with `pretraining_dataset`."
+        )
 
     def fill_mask(
         self, texts: list[str], top_k: int = FILL_MASK_CHOICES

@@ -3,7 +3,6 @@
 import warnings
 
 import keras
-import numpy as np
 
 from keras_albert.config import (
     VOCAB_FILE,
@@ -13,13 +12,29 @@ from keras_albert.config import (
 )
 from keras_albert.modeling.inputs import (
     ROW,
+    as_array,
     as_texts,
     check_data,
     check_inputs,
     holds_text,
+    named_texts,
     round_length,
 )
+from keras_albert.modeling.labels import Classes, checked_labels
+from keras_albert.modeling.preprocessing import Preprocessor, preprocessor_of
+from keras_albert.modeling.streams import (
+    batches_of_ids,
+    is_stream,
+    plain_errors,
+)
 from keras_albert.text.tokenizer import Tokenizer
+
+JAX_STATE = (  # in the order in which Keras returns them
+    "trainable_variables",
+    "non_trainable_variables",
+    "optimizer_variables",
+    "metrics_variables",
+)
 
 
 class AlbertModel(keras.Model):
@@ -29,7 +44,9 @@ class AlbertModel(keras.Model):
     where they arrive as NumPy arrays (`model(x)`, `fit`, `evaluate`,
     `predict`): in a compiled graph JAX would clamp an id out of range
     silently; so it does where the model is a part of another. Texts are
-    tokenized in the same places, by `preprocess`.
+    tokenized in the same places: by `preprocess`, or, in a tf.data dataset,
+    by `preprocessor`. Labels of classes may be the names that the model has
+    for them.
     """
 
     config: AlbertConfig
@@ -49,8 +66,9 @@ class AlbertModel(keras.Model):
         """Texts -> the arrays that the model is called with.
 
         Args:
-            texts: list of B texts, or a tuple of two such lists: pairs. What
-                exceeds `max_position_embeddings` tokens is cut off.
+            texts: B texts: a list, an array, a column of a table. For pairs a
+                tuple of two, or a dict of `text` and `pair`. What exceeds
+                `max_position_embeddings` tokens is cut off.
 
         Returns:
             `token_ids`, `segment_ids`, `padding_mask`, int32 [B, S]; S is the
@@ -59,10 +77,42 @@ class AlbertModel(keras.Model):
         Raises:
             AlbertError: the model has no vocabulary, no texts, one bare text.
         """
-        pairs = None
-        if isinstance(texts, tuple) and len(texts) == 2:
-            texts, pairs = texts
-        return self.tokenized(texts, pairs)
+        texts = self.named_texts(texts)
+        return self.tokenized(texts["text"], texts.get("pair"))
+
+    def named_texts(self, texts) -> dict:
+        """The parts of examples by name; AlbertError if they do not fit."""
+        return named_texts(texts)
+
+    @property
+    def preprocessor(self) -> Preprocessor:
+        """`preprocess` for tf.data: `dataset.map(model.preprocessor)`.
+
+        Raises:
+            AlbertError: no vocabulary, or no tensorflow-text.
+        """
+        longest = self.config.max_position_embeddings
+        return preprocessor_of(self.vocabulary(), longest)
+
+    def __dir__(self):
+        # When Keras saves a model it goes through all names and saves the
+        # layers that it finds; this one is made on demand.
+        return [name for name in super().__dir__() if name != "preprocessor"]
+
+    def classes(self, shape) -> dict[str | None, Classes]:
+        """What labels may be, by output; None where there is only one.
+
+        Args:
+            shape: of `token_ids`.
+        """
+        return {}
+
+    def checked_labels(self, y, x):
+        """Labels as numbers, checked; `x` are the ids that they belong to."""
+        shape = x["token_ids"].shape if isinstance(x, dict) else ()
+        return checked_labels(
+            y, self.classes(shape), getattr(self, "loss", None)
+        )
 
     def tokenized(self, texts, pairs=None) -> dict:
         """`preprocess` of texts, and of second texts where there are pairs."""
@@ -91,6 +141,13 @@ class AlbertModel(keras.Model):
         check_data(self.config, x, self.axes, self.takes_packed)
         return x
 
+    def _fed(self, x, y=None) -> tuple:
+        """What Keras takes for x and y, in which there may be texts."""
+        if is_stream(x):
+            return batches_of_ids(x, self), y
+        x = self._arrays(x)
+        return x, y if y is None else self.checked_labels(y, x)
+
     def __call__(self, inputs, *args, **kwargs):
         """Checks the inputs, then calls the model."""
         if holds_text(inputs):
@@ -99,38 +156,70 @@ class AlbertModel(keras.Model):
         return super().__call__(inputs, *args, **kwargs)
 
     def fit(self, x=None, y=None, *args, validation_data=None, **kwargs):
-        """Checks ids in NumPy inputs, then `keras.Model.fit`."""
-        if isinstance(validation_data, list | tuple):
-            held_out, *rest = validation_data
-            rest = map(_labels, rest)
-            validation_data = (self._arrays(held_out), *rest)
-        return super().fit(
-            self._arrays(x),
-            _labels(y),
-            *args,
-            validation_data=validation_data,
-            **kwargs,
-        )
+        """`keras.Model.fit` of ids or texts, after a check.
 
-    def train_on_batch(self, x, *args, **kwargs):
-        """Checks ids in NumPy inputs, then `keras.Model.train_on_batch`."""
-        return super().train_on_batch(self._arrays(x), *args, **kwargs)
+        Args:
+            x: ids; texts as `preprocess` takes them; or batches of either,
+                with their labels: a tf.data dataset, a torch DataLoader, a
+                generator.
+            y: labels: numbers, or names where the model has `labels`.
+            args, kwargs: as Keras has them.
+            validation_data: as x, or a tuple of x and y.
 
-    def test_on_batch(self, x, *args, **kwargs):
-        """Checks ids in NumPy inputs, then `keras.Model.test_on_batch`."""
-        return super().test_on_batch(self._arrays(x), *args, **kwargs)
+        Raises:
+            AlbertError: ids or labels out of range; texts or labels that the
+                model cannot read.
+        """
+        with plain_errors(self):
+            if isinstance(validation_data, list | tuple):
+                held_out, *rest = validation_data
+                held_out, labels = self._fed(held_out, *rest[:1])
+                weights = map(as_array, rest[1:])
+                rest = [labels] * bool(rest)
+                validation_data = (held_out, *rest, *weights)
+            elif validation_data is not None:
+                validation_data, _ = self._fed(validation_data)
+            x, y = self._fed(x, y)
+            return super().fit(
+                x, y, *args, validation_data=validation_data, **_weighed(kwargs)
+            )
+
+    def train_on_batch(self, x, y=None, *args, **kwargs):
+        """`keras.Model.train_on_batch` of ids or texts, after a check."""
+        x, y = self._fed(x, y)
+        return super().train_on_batch(x, y, *args, **_weighed(kwargs))
+
+    def test_on_batch(self, x, y=None, *args, **kwargs):
+        """`keras.Model.test_on_batch` of ids or texts, after a check."""
+        x, y = self._fed(x, y)
+        return super().test_on_batch(x, y, *args, **_weighed(kwargs))
 
     def predict_on_batch(self, x):
-        """Checks ids in NumPy inputs, then `keras.Model.predict_on_batch`."""
+        """`keras.Model.predict_on_batch` of ids or texts, after a check."""
         return super().predict_on_batch(self._arrays(x))
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
-        """Checks ids in NumPy inputs, then `keras.Model.evaluate`."""
-        return super().evaluate(self._arrays(x), _labels(y), *args, **kwargs)
+        """`keras.Model.evaluate` of what `fit` takes, after a check."""
+        with plain_errors(self):
+            x, y = self._fed(x, y)
+            return super().evaluate(x, y, *args, **_weighed(kwargs))
 
     def predict(self, x, *args, **kwargs):
-        """Checks ids in NumPy inputs, then `keras.Model.predict`."""
-        return super().predict(self._arrays(x), *args, **kwargs)
+        """`keras.Model.predict` of what `fit` takes, after a check."""
+        with plain_errors(self):
+            x, _ = self._fed(x)
+            return super().predict(x, *args, **kwargs)
+
+    def _get_jax_state(self, **wanted):
+        """Keras on JAX: takes the weights out of the model for a loop.
+
+        A loop that fails puts `_jax_state` back, but Keras sets it only after
+        the first step: a bad first batch would leave a model without weights.
+        """
+        state = super()._get_jax_state(**wanted)
+        names = [name for name in JAX_STATE if wanted.get(name)]
+        self._jax_state = dict(zip(names, state, strict=True))
+        return state
 
     def export(self, filepath, *args, input_signature=None, **kwargs):
         """`keras.Model.export` of the ids' part alone, with a signature.
@@ -209,9 +298,11 @@ class AlbertModel(keras.Model):
         }
 
 
-def _labels(y):
-    """Labels in a list as an array: beside texts a list is natural."""
-    return np.array(y) if isinstance(y, list) else y
+def _weighed(kwargs: dict) -> dict:
+    """Arguments of Keras in which sample weights may be a list."""
+    if "sample_weight" in kwargs:
+        return kwargs | {"sample_weight": as_array(kwargs["sample_weight"])}
+    return kwargs
 
 
 def own_path(part) -> str:

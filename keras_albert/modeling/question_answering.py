@@ -17,6 +17,7 @@ from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.embeddings import layer_norm
 from keras_albert.modeling.headed import HeadedModel
 from keras_albert.modeling.inputs import as_texts, check_equally_many, names_of
+from keras_albert.modeling.labels import Classes
 
 IMPOSSIBLE = -1e30  # logit of a position that holds no answer
 
@@ -35,6 +36,14 @@ class _QuestionModel(HeadedModel):
             `token_ids`, `segment_ids`, `padding_mask`, int32 [B, S]; segment
             1 is the context.
         """
+        texts = self.named_texts(texts)
+        questions = as_texts(texts["question"], "question")
+        contexts = as_texts(texts["context"], "context")
+        check_equally_many(question=questions, context=contexts)
+        return self.tokenized(questions, contexts)
+
+    def named_texts(self, texts) -> dict:
+        """The parts of examples by name; AlbertError if they do not fit."""
         if not isinstance(texts, dict) or texts.keys() != {
             "question",
             "context",
@@ -43,10 +52,12 @@ class _QuestionModel(HeadedModel):
                 "question answering takes a dict of `question` and "
                 f"`context`. Received: {names_of(texts)}."
             )
-        questions = as_texts(texts["question"], "question")
-        contexts = as_texts(texts["context"], "context")
-        check_equally_many(question=questions, context=contexts)
-        return self.tokenized(questions, contexts)
+        return texts
+
+    def classes(self, shape) -> dict[str | None, Classes]:
+        """The positions at which an answer may start and end."""
+        positions = Classes(shape[-1], "the tokens of a row")
+        return {"start": positions, "end": positions}
 
 
 def _answerable(inputs):

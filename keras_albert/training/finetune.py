@@ -43,6 +43,7 @@ from keras_albert.text.tokenizer import (
     SHORTEST_SINGLE,
     Tokenizer,
 )
+from keras_albert.text.unknown import check_readable, judged
 from keras_albert.training.benchmarks import ALL_TASKS, BENCHMARKS, read_split
 from keras_albert.training.cards import card, write_card
 from keras_albert.training.curves import Row, can_draw
@@ -169,6 +170,10 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     length = _longest(run, pretrained.config)
     reading = _reading(run, length, names)
     examples = task.examples(tokenizer, table, names, length, reading)
+    found = judged(
+        tokenizer, examples.rows, table.values, task.inputs(run.columns)
+    )
+    check_readable(*found, table.path, run.any_text)
     if run.class_weights:
         examples = dataclasses.replace(
             examples, weight=balanced_weights(examples.target)

@@ -11,6 +11,7 @@ from keras_albert.config import AlbertError, PredictRun
 from keras_albert.data.glue import GLUE
 from keras_albert.data.squad import SQUAD_EXTENSION
 from keras_albert.storage import replacing
+from keras_albert.text.unknown import PieceCount, check_readable
 from keras_albert.training.benchmarks import submissions, submit
 from keras_albert.training.distribution import leave_gpu_to_backend
 from keras_albert.training.predictor import Predictor
@@ -84,9 +85,13 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
 
     added = predictor.added_columns
     count, cut, bad = 0, 0, []
+    read, example = PieceCount(), ""
     for table in parts():
         if len(table):  # making features has checks of its own
-            cut += predictor.features(table).cut
+            features = predictor.features(table)
+            cut += features.cut
+            found, text = predictor.unreadable(features, table)
+            read, example = read + found, example or text
         for row in table.rows:
             if taken := row.keys() & added:
                 raise AlbertError(
@@ -96,6 +101,7 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
         count += len(table)
         bad += table.skipped
     _say_left_out(bad)
+    check_readable(read, example, run.data, run.any_text)
     predictor.warn_of_cut(cut, count)
     done = 0
     for table in filter(len, parts()):
@@ -160,6 +166,8 @@ def _predict_for_squad(run: PredictRun) -> None:
     table = predictor.read(run.data, labelled=False, skip_bad=run.skip_bad)
     _say_left_out(table.skipped)
     features = predictor.features(table)
+    found = predictor.unreadable(features, table)
+    check_readable(*found, run.data, run.any_text)
     predictor.warn_of_cut(features.cut, features.count)
     outputs = predictor.outputs(features, run.batch_size)
     ids = [row["id"] for row in table.rows]
@@ -203,6 +211,8 @@ def _predict_for_glue(run: PredictRun) -> None:
             )
     for task, split, table in tables:
         features = predictor.features(table)
+        found = predictor.unreadable(features, table)
+        check_readable(*found, table.path, run.any_text)
         predictor.warn_of_cut(features.cut, features.count)
         outputs = predictor.outputs(
             features, run.batch_size, title=f"{task} {split}"

@@ -30,6 +30,7 @@ from keras_albert.modeling.model import AlbertModel
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.storage import written_whole
 from keras_albert.text.tokenizer import Tokenizer, check_batch
+from keras_albert.text.unknown import PieceCount, judged, warn_if_unreadable
 from keras_albert.training.folders import ModelFolder, load_with_task
 from keras_albert.training.heads import (
     checked_labels,
@@ -224,6 +225,13 @@ class Predictor:
             self.reading,
         )
 
+    def unreadable(
+        self, features: Features, table: Table
+    ) -> tuple[PieceCount, str]:
+        """Counts the unknown pieces of a table; see `text.unknown.judged`."""
+        names = USES[self.task].inputs(self.columns)
+        return judged(self.tokenizer, features.rows, table.values, names)
+
     def outputs(
         self,
         features: Features,
@@ -393,7 +401,9 @@ class Predictor:
         table = Table(
             Path("texts"), values, [{}] * count, list(range(1, count + 1))
         )
-        return self.features(table)
+        features = self.features(table)
+        warn_if_unreadable(*self.unreadable(features, table))
+        return features
 
 
 def _checked_values(name: str, values: list, field: Field) -> list:

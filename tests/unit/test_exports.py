@@ -29,6 +29,7 @@ from keras_albert.exports import texts as of_texts
 from keras_albert.exports.artefacts import Exported, load_exported
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.text.unknown import PieceCount
 from keras_albert.training.folders import ModelFolder
 from keras_albert.training.predictor import Predictor
 from keras_albert.training.tasks import TASKS
@@ -376,6 +377,7 @@ def test_what_int8_is_judged_by(tmp_path, monkeypatch):
             **{
                 **vars(task),
                 "outputs": lambda _: list(outputs[name]),
+                "unreadable": lambda *_: (PieceCount(), ""),
                 "decode": lambda found, _: [
                     {"prediction": float(each[0])} for each in found
                 ],

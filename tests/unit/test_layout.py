@@ -35,6 +35,7 @@ GRAPHS = {
     PACKAGE / "text" / "graph.py",
     PACKAGE / "text" / "graph_characters.py",
     PACKAGE / "text" / "graph_alignment.py",
+    PACKAGE / "text" / "graph_rows.py",
     PACKAGE / "data" / "masking.py",
     PACKAGE / "exports" / "answers.py",
     PACKAGE / "exports" / "masks.py",
