@@ -2,6 +2,12 @@
 
 config.json, model.weights.h5, metadata.json; tokenizer.json with
 assets/tokenizer/vocabulary.spm; task.json and task.weights.h5 for a head.
+
+KerasHub's tokenizer is SentencePiece alone, which neither lower-cases nor
+drops accents. `save_keras_hub` therefore writes a vocabulary.spm whose own
+table of replacements does both (see `text/charsmap.py`), and keeps the original
+vocabulary beside it for this package: spiece.model and spiece.json, which
+KerasHub ignores.
 """
 
 import contextlib
@@ -22,7 +28,7 @@ from keras_albert.checkpoints.transfer import (
     without_projection,
 )
 from keras_albert.config import (
-    VOCAB_SETTINGS_FILE,
+    VOCAB_FILE,
     AlbertConfig,
     AlbertError,
     read_json,
@@ -34,7 +40,8 @@ from keras_albert.modeling.masked_lm import (
     AlbertForPretraining,
 )
 from keras_albert.modeling.model import AlbertModel, check_model
-from keras_albert.storage import write_json, written_whole
+from keras_albert.storage import written_whole
+from keras_albert.text.charsmap import normalizing_model
 from keras_albert.text.tokenizer import Tokenizer
 
 PRESET_CONFIG_FILE = "config.json"
@@ -143,9 +150,10 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
 
     KerasHub always projects and pools: where a model does not, it gets an
     identity and zeros. Labels have no names there, halves that layers share
-    alone are written once for each layer, `initializer_range` is not kept,
-    and its tokenizer does not lower-case: give it lower-case text where this
-    one does.
+    alone are written once for each layer, and `initializer_range` is not kept.
+    KerasHub's tokenizer gives the ids of `model.tokenizer`, of texts with
+    capitals and accents too (`text.charsmap.normalizing_model` names the rare
+    exceptions).
 
     Args:
         model: an encoder, masked LM, or classifier with one label a text.
@@ -173,7 +181,7 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
         encoder = hub.models.AlbertBackbone(**arguments)
         theirs, preprocessor = encoder, None
         tokenizer = model.tokenizer and hub.models.AlbertTokenizer(
-            proto=model.tokenizer.model_bytes
+            proto=normalizing_model(model.tokenizer)
         )
         length = {"sequence_length": config.max_position_embeddings}
         if isinstance(model, AlbertForSequenceClassification):
@@ -205,10 +213,7 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
         if tokenizer is not None:
             if preprocessor is None:
                 tokenizer.save_to_preset(str(unfinished))
-            # Beside the vocabulary, where our own tokenizer looks for it.
-            settings = model.tokenizer.settings
-            vocabulary = unfinished / PRESET_VOCAB_FILE
-            write_json(vocabulary.with_name(VOCAB_SETTINGS_FILE), settings)
+            model.tokenizer.save((unfinished / PRESET_VOCAB_FILE).parent)
 
 
 def _check_supported(model: AlbertModel) -> None:
@@ -282,8 +287,25 @@ def _task(folder: Path, backbone: bool) -> str | None:
 
 
 def _tokenizer(folder: Path) -> Tokenizer | None:
+    """The preset's vocabulary; where `save_keras_hub` wrote it, the original.
+
+    KerasHub may have replaced its own file since: an original of other pieces
+    is left alone.
+    """
     path = folder / PRESET_VOCAB_FILE
-    return Tokenizer(path) if path.is_file() else None
+    if not path.is_file():
+        return None
+    tokenizer = Tokenizer(path)
+    original = path.with_name(VOCAB_FILE)
+    if original.is_file():
+        saved = Tokenizer(original)
+        if _pieces(saved) == _pieces(tokenizer):
+            return saved
+    return tokenizer
+
+
+def _pieces(tokenizer: Tokenizer) -> list[str]:
+    return [tokenizer.id_to_piece(i) for i in range(tokenizer.vocab_size)]
 
 
 def _keras_hub():
