@@ -55,14 +55,11 @@ def normalization_rules(tokenizer: Tokenizer) -> dict[str, str]:
     own_map = sentencepiece.SentencePieceNormalizer(
         model_proto=tokenizer.model_bytes
     )
-
     settings = tokenizer.settings
 
     def replaced(texts: Iterable[str]) -> list[str]:
         # Between bars, as `normalize` drops white space at both ends.
-        framed = [
-            normalize(f"|{text}|", **tokenizer.settings) for text in texts
-        ]
+        framed = [normalize(f"|{text}|", **settings) for text in texts]
         return [text[1:-1] for text in own_map.normalize(framed)]
 
     characters = [
