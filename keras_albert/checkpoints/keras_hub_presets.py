@@ -20,6 +20,7 @@ import numpy as np
 from keras import ops
 
 from keras_albert.checkpoints.names import DIALECTS, check_groups, groups_there
+from keras_albert.checkpoints.plausible import check_plausible, objects_with
 from keras_albert.checkpoints.transfer import (
     EXPORT_ENCODER,
     exported,
@@ -101,6 +102,7 @@ def load_keras_hub(folder: Path, backbone: bool = False) -> AlbertModel:
             f"{folder}: expected a preset of AlbertBackbone. Received: {name}."
         )
     task = _task(folder, backbone)
+    _check_sizes(folder)
     with _explained(folder), _plain_float32():
         if task in _MASKED_LM:
             theirs = hub.models.AlbertMaskedLM.from_preset(
@@ -255,6 +257,31 @@ def _check_supported(model: AlbertModel) -> None:
             f"{groups_there(config)}."
         )
     check_groups(config, "keras_hub")
+
+
+def _check_sizes(folder: Path) -> None:
+    """AlbertError where an encoder of the preset cannot be of its weights."""
+    stored = sum(file.stat().st_size for file in folder.glob("*.h5"))
+    for name in (PRESET_CONFIG_FILE, PRESET_TASK_FILE):
+        path = folder / name
+        content = read_json(path) if path.is_file() else None
+        outputs = [
+            part["num_classes"]
+            for part in objects_with(content, {"num_classes"})
+            if type(part["num_classes"]) is int
+        ]
+        for part in objects_with(content, {"vocabulary_size", "hidden_dim"}):
+            try:
+                config = AlbertConfig(
+                    **{
+                        ours: part[theirs]
+                        for ours, theirs in _FIELDS.items()
+                        if theirs in part
+                    }
+                )
+            except AlbertError as error:
+                raise AlbertError(f"{path}: {error}") from None
+            check_plausible(config, stored, str(path), max(outputs, default=0))
 
 
 def _weights(theirs) -> dict:

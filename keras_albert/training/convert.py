@@ -5,7 +5,8 @@ from keras_albert.checkpoints.keras_hub_presets import save_keras_hub
 from keras_albert.config import ConvertRun
 from keras_albert.modeling.model import AlbertModel
 from keras_albert.storage import check_free, written_whole
-from keras_albert.training.folders import WEIGHTS, ModelFolder, load
+from keras_albert.training.folders import ModelFolder, load
+from keras_albert.training.model_folder_checks import WEIGHTS
 
 
 def convert(run: ConvertRun) -> None:

@@ -16,11 +16,11 @@ from keras_albert.training.finetune import (
     scores_report,
 )
 from keras_albert.training.folders import (
-    PRETRAINING,
     ModelFolder,
     Predictor,
 )
 from keras_albert.training.metrics import report_text
+from keras_albert.training.model_folder_checks import PRETRAINING
 from keras_albert.training.pretrain import (
     compile_for_pretraining,
     held_out_report,

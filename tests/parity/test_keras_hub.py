@@ -373,3 +373,25 @@ def test_damaged_presets(tmp_path):
     )
     with pytest.raises(AlbertError, match="cannot read this preset"):
         load(folder, backbone=True)
+
+
+def test_huge_sizes(tmp_path):
+    """They are held against the weights before KerasHub builds anything."""
+    encoder = AlbertBackbone(our_config())
+    model = AlbertForSequenceClassification(encoder, num_labels=2)
+    save_keras_hub(model, tmp_path / "out")
+    for name, key, value in (
+        ("config.json", "vocabulary_size", 61),
+        ("config.json", "num_layers", 4),
+        ("task.json", "hidden_dim", 21),
+        ("task.json", "num_classes", 2),
+    ):
+        path = tmp_path / "out" / name
+        content = path.read_text()
+        forged = content.replace(f'"{key}": {value}', f'"{key}": 2100000000')
+        assert forged != content
+        path.write_text(forged)
+        with pytest.raises(AlbertError, match=rf"{name}: .*2100000000"):
+            load(tmp_path / "out")
+        path.write_text(content)
+    assert load(tmp_path / "out").num_labels == 2
