@@ -54,8 +54,9 @@ import tensorflow_text  # the server's tokenizer operations
 
 model, table, output = sys.argv[1:]
 answer = tf.saved_model.load(model).signatures["serving_default"]
-rows = [line.split("\\t") for line in open(table).read().splitlines()[1:]]
-with open(output, "w") as file:
+lines = open(table, encoding="utf-8").read().splitlines()
+rows = [line.split("\\t") for line in lines[1:]]
+with open(output, "w", encoding="utf-8") as file:
     print("text", "label", "prediction", "score", sep="\\t", file=file)
     for start in range(0, len(rows), 32):
         batch = rows[start : start + 32]
@@ -161,22 +162,18 @@ def ask(folder: Path) -> list[dict[str, str]]:
     )
     if asked.returncode:
         sys.exit(asked.stderr)
-    with open(answers_file) as file:
-        answers = list(
-            csv.DictReader(file, "excel-tab", quoting=csv.QUOTE_NONE)
-        )
-    for row in random.Random(python_corpus.SEED).sample(
-        answers, SHOWN_PASSAGES
-    ):
-        text = textwrap.shorten(row["text"], 290)
-        print(
-            textwrap.fill(text, 78, initial_indent="  ", subsequent_indent="  ")
-        )
+    header, *rows = answers_file.read_text(encoding="utf-8").splitlines()
+    columns = header.split("\t")
+    answers = [dict(zip(columns, row.split("\t"), strict=True)) for row in rows]
+    chance = random.Random(python_corpus.SEED)
+    for row in chance.sample(answers, SHOWN_PASSAGES):
+        passage = textwrap.fill(textwrap.shorten(row["text"], 290), 76)
+        print(textwrap.indent(passage, "  "))
         verdict = "right" if is_right(row) else f"wrong: it is {row['label']}"
         print(f"    -> {row['prediction']} ({row['score']}), {verdict}")
     print(
-        "  Drawn by chance. That process has TensorFlow alone: it never imported\n"
-        "  keras_albert."
+        "  Drawn by chance. That process has TensorFlow alone: it never "
+        "imported\n  keras_albert."
     )
     return answers
 
