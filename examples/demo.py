@@ -7,10 +7,13 @@ CPython carries (about 240,000 words). Machine: 2 CPU cores. Time: 5 to 9
 minutes after installation. What to expect is in README.md, "The demo".
 """
 
+import contextlib
 import json
+import random
 import shutil
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -41,35 +44,35 @@ FINETUNE = {  # the same budget with and without pretraining
     "--epochs": 6,
     "--learning-rate": 3e-4,
 }
-QUESTIONS = {  # and the chapter that answers them
-    "How do I remove whitespace from both ends of a string?": "string-methods",
-    "Which debugger command continues execution until the next breakpoint?": (
-        "debugger"
-    ),
-    "How can I format a number with two digits after the decimal point?": (
-        "formatstrings"
-    ),
-}
-# Nothing of the package, only what a server has.
+SHOWN_PASSAGES = 3  # of all held-out ones, drawn with a fixed seed
+# Nothing of the package, only what a server has: a SavedModel that is given
+# strings. Writes its answer to every row of a table of texts and labels.
 ASK = """
 import sys
 import tensorflow as tf
 import tensorflow_text  # the server's tokenizer operations
 
-questions = sys.argv[2:]
-model = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
-answers = model(text=tf.constant(questions))
-for question, label, score in zip(
-    questions, answers["label"].numpy(), answers["score"].numpy()
-):
-    print(question, label.decode(), f"{score:.2f}", sep="\\t")
+model, table, output = sys.argv[1:]
+answer = tf.saved_model.load(model).signatures["serving_default"]
+lines = open(table, encoding="utf-8").read().splitlines()
+rows = [line.split("\\t") for line in lines[1:]]
+with open(output, "w", encoding="utf-8") as file:
+    print("text", "label", "prediction", "score", sep="\\t", file=file)
+    for start in range(0, len(rows), 32):
+        batch = rows[start : start + 32]
+        found = answer(text=tf.constant([text for text, _ in batch]))
+        for row, prediction, score in zip(
+            batch, found["label"].numpy(), found["score"].numpy()
+        ):
+            columns = *row, prediction.decode(), f"{score:.2f}"
+            print(*columns, sep="\\t", file=file)
 assert not any(name.startswith("keras_albert") for name in sys.modules)
 """
+STARTED = time.monotonic()
 
 
 def main(folder: Path) -> None:
     """Runs every step and prints the report."""
-    started = time.monotonic()
     mark = folder / ".keras_albert_demo"
     if mark.is_file():
         print(f"Removing the results of an earlier demo in {folder}")
@@ -137,53 +140,117 @@ def main(folder: Path) -> None:
         {"--model": folder / "finetuned", "--output": folder / "saved_model"},
     )
 
-    step("Three questions, answered by the SavedModel in a fresh process")
-    answers = subprocess.run(
-        [sys.executable, "-c", ASK, str(folder / "saved_model" / "1")]
-        + [*QUESTIONS],
-        capture_output=True,
-        text=True,
-    )
-    if answers.returncode:
-        sys.exit(answers.stderr)
-    for line in answers.stdout.splitlines():
-        question, label, score = line.split("\t")
-        print(f"  {question}")
-        print(f"    -> {label} ({score}); right: {QUESTIONS[question]}")
-    print("  (TensorFlow alone: that process never imported keras_albert)")
-    pretrained, finetuned, scratch = (
+    step("The held-out passages, answered by the SavedModel in a new process")
+    answers = ask(folder)
+    held_out, finetuned, scratch = (
         json.loads((folder / name / "report.json").read_text())
         for name in ("pretrained", *runs)
     )
-    report(pretrained["held_out"], finetuned, scratch)
-    print(
-        f"{(time.monotonic() - started) / 60:.1f} minutes; everything is in "
-        f"{folder}"
+    report(held_out["held_out"], finetuned, scratch, answers)
+    what_next(folder)
+
+
+def ask(folder: Path) -> list[dict[str, str]]:
+    """The exported model's answer to each held-out passage; shows a few."""
+    answers_file = folder / "answers.tsv"
+    asked = subprocess.run(
+        [sys.executable, "-c", ASK]
+        + [str(folder / "saved_model" / "1")]
+        + [str(folder / "text" / "chapters.test.tsv"), str(answers_file)],
+        capture_output=True,
+        text=True,
     )
-
-
-def report(held_out: dict, finetuned: dict, scratch: dict) -> None:
-    """The numbers, each beside what it must be compared with."""
-    step("Report")
+    if asked.returncode:
+        sys.exit(asked.stderr)
+    header, *rows = answers_file.read_text(encoding="utf-8").splitlines()
+    columns = header.split("\t")
+    answers = [dict(zip(columns, row.split("\t"), strict=True)) for row in rows]
+    chance = random.Random(python_corpus.SEED)
+    for row in chance.sample(answers, SHOWN_PASSAGES):
+        passage = textwrap.fill(textwrap.shorten(row["text"], 290), 76)
+        print(textwrap.indent(passage, "  "))
+        verdict = "right" if is_right(row) else f"wrong: it is {row['label']}"
+        print(f"    -> {row['prediction']} ({row['score']}), {verdict}")
     print(
-        f"masked-LM, held-out documents        "
-        f"{held_out['mlm_accuracy']:.3f}   always the most frequent token "
-        f"{held_out['mlm_baseline']:.3f}   ({held_out['mlm_count']:,} tokens)\n"
-        f"sentence order, held-out documents   "
-        f"{held_out['sop_accuracy']:.3f}   guessing "
-        f"{held_out['sop_baseline']:.3f}   ({held_out['sop_count']:,} pairs; "
-        "needs more text and time than a demo has)\n"
-        f"chapter of a held-out passage        "
-        f"{finetuned['accuracy']:.3f}   without pretraining "
-        f"{scratch['accuracy']:.3f}, always the most frequent chapter "
-        f"{finetuned['baseline']:.3f}   ({finetuned['count']:,} "
-        f"passages, {finetuned['labels']} chapters)"
+        "  Drawn by chance. That process has TensorFlow alone: it never "
+        "imported\n  keras_albert."
+    )
+    return answers
+
+
+def is_right(row: dict[str, str]) -> bool:
+    """Whether the served model named the chapter of a passage."""
+    return row["prediction"] == row["label"]
+
+
+def report(
+    held_out: dict, finetuned: dict, scratch: dict, answers: list[dict]
+) -> None:
+    """The numbers, each beside what it must be compared with."""
+    step("Report, of documents that were held out")
+    right = sum(map(is_right, answers))
+    rows = (
+        ("", "here", "baseline", "which is", "of"),
+        (
+            "masked word",
+            held_out["mlm_accuracy"],
+            held_out["mlm_baseline"],
+            "always the most frequent token",
+            f"{held_out['mlm_count']:,} tokens",
+        ),
+        (
+            "order of two segments",
+            held_out["sop_accuracy"],
+            held_out["sop_baseline"],
+            "guessing (needs more text, time)",
+            f"{held_out['sop_count']:,} pairs",
+        ),
+        (
+            "chapter of a passage",
+            finetuned["accuracy"],
+            finetuned["baseline"],
+            "always the most frequent chapter",
+            f"{finetuned['count']:,} passages",
+        ),
+        ("", "", scratch["accuracy"], "the same without pretraining", ""),
+        (
+            "the same, from the SavedModel",
+            right / len(answers),
+            "",
+            f"{right} of {len(answers)} right",
+            "",
+        ),
+    )
+    for name, *numbers, meaning, count in rows:
+        shown = (x if isinstance(x, str) else f"{x:.3f}" for x in numbers)
+        here, baseline = (f"{x:>8}" for x in shown)
+        print(f"{name:30}{here}{baseline}  {meaning:33} {count}".rstrip())
+
+
+def what_next(folder: Path) -> None:
+    """Where everything is, and the next command."""
+    minutes = (time.monotonic() - STARTED) / 60
+    program = Path(sys.executable).with_name("keras-albert")
+    with contextlib.suppress(ValueError):
+        program = program.relative_to(Path.cwd())
+    print(
+        f"""
+{folder / "pretrained" / "curves.png"}: the learning curves of pretraining
+{folder / "finetuned" / "confusion.png"}: which chapters are taken for others
+{folder / "answers.tsv"}: all answers of the SavedModel
+{folder / "saved_model"}: what a server loads
+{folder / "finetuned"}: the same model, for any backend
+{minutes:.1f} minutes. Next, ask it something of your own:
+
+  echo "Which command sets a breakpoint?" > mine.txt
+  {program} predict --model {folder / "finetuned"} --data mine.txt"""
     )
 
 
 def step(title: str) -> None:
-    """A heading."""
-    print(f"\n== {title}", flush=True)
+    """A heading, with the minutes and seconds since the start."""
+    minutes, seconds = divmod(round(time.monotonic() - STARTED), 60)
+    print(f"\n== {minutes}:{seconds:02}  {title}", flush=True)
 
 
 def albert(command: str, options: dict, *flags: str) -> None:

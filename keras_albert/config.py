@@ -28,6 +28,9 @@ class LostProcess(AlbertError):
 
 
 LARGEST_COUNT = 2**31 - 1  # backends count in int32
+# Blocks that a token passes. The deepest published ALBERT has 48; shared ones
+# have no weights of their own that would bound a damaged number in a file.
+MOST_BLOCKS = 10_000
 
 
 def is_number(value) -> bool:
@@ -310,6 +313,13 @@ class AlbertConfig:
                 "`hidden_size` must be a multiple of `num_attention_heads`. "
                 f"Received: hidden_size={self.hidden_size}, "
                 f"num_attention_heads={self.num_attention_heads}."
+            )
+        if self.num_hidden_layers * self.inner_group_num > MOST_BLOCKS:
+            raise AlbertError(
+                "`num_hidden_layers` x `inner_group_num` must be at most "
+                f"{MOST_BLOCKS:,}. Received: num_hidden_layers="
+                f"{self.num_hidden_layers}, inner_group_num="
+                f"{self.inner_group_num}."
             )
         if self.num_hidden_groups > self.num_hidden_layers:
             raise AlbertError(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_albert.checkpoints.names import DIALECTS, groups_there
+from keras_albert.checkpoints.plausible import check_plausible
 from keras_albert.checkpoints.tokenizer_json import tokenizer_json
 from keras_albert.checkpoints.transfer import (
     EXPORT_ENCODER,
@@ -153,6 +154,12 @@ def load_huggingface(
     shared = _shared(content, config)
     if shared is not None and copies_agree(tensors, shared, "huggingface"):
         config = shared
+    check_plausible(
+        config,
+        sum(value.size for value in tensors.values()),
+        str(folder / HF_CONFIG_FILE),
+        content.get("num_labels", 0),
+    )
     architecture = _architecture(content, folder, backbone)
     encoder = AlbertBackbone(
         config,

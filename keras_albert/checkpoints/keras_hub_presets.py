@@ -2,6 +2,12 @@
 
 config.json, model.weights.h5, metadata.json; tokenizer.json with
 assets/tokenizer/vocabulary.spm; task.json and task.weights.h5 for a head.
+
+KerasHub's tokenizer is SentencePiece alone, which neither lower-cases nor
+drops accents. `save_keras_hub` therefore writes a vocabulary.spm whose own
+table of replacements does both (see `text/charsmap.py`), and keeps the original
+vocabulary beside it for this package: spiece.model and spiece.json, which
+KerasHub ignores.
 """
 
 import contextlib
@@ -14,6 +20,7 @@ import numpy as np
 from keras import ops
 
 from keras_albert.checkpoints.names import DIALECTS, check_groups, groups_there
+from keras_albert.checkpoints.plausible import check_plausible, objects_with
 from keras_albert.checkpoints.transfer import (
     EXPORT_ENCODER,
     exported,
@@ -22,7 +29,7 @@ from keras_albert.checkpoints.transfer import (
     without_projection,
 )
 from keras_albert.config import (
-    VOCAB_SETTINGS_FILE,
+    VOCAB_FILE,
     AlbertConfig,
     AlbertError,
     read_json,
@@ -34,7 +41,8 @@ from keras_albert.modeling.masked_lm import (
     AlbertForPretraining,
 )
 from keras_albert.modeling.model import AlbertModel, check_model
-from keras_albert.storage import write_json, written_whole
+from keras_albert.storage import written_whole
+from keras_albert.text.charsmap import normalizing_model
 from keras_albert.text.tokenizer import Tokenizer
 
 PRESET_CONFIG_FILE = "config.json"
@@ -94,6 +102,7 @@ def load_keras_hub(folder: Path, backbone: bool = False) -> AlbertModel:
             f"{folder}: expected a preset of AlbertBackbone. Received: {name}."
         )
     task = _task(folder, backbone)
+    _check_sizes(folder)
     with _explained(folder), _plain_float32():
         if task in _MASKED_LM:
             theirs = hub.models.AlbertMaskedLM.from_preset(
@@ -143,9 +152,10 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
 
     KerasHub always projects and pools: where a model does not, it gets an
     identity and zeros. Labels have no names there, halves that layers share
-    alone are written once for each layer, `initializer_range` is not kept,
-    and its tokenizer does not lower-case: give it lower-case text where this
-    one does.
+    alone are written once for each layer, and `initializer_range` is not kept.
+    KerasHub's tokenizer gives the ids of `model.tokenizer`, of texts with
+    capitals and accents too (`text.charsmap.normalizing_model` names the rare
+    exceptions).
 
     Args:
         model: an encoder, masked LM, or classifier with one label a text.
@@ -173,7 +183,7 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
         encoder = hub.models.AlbertBackbone(**arguments)
         theirs, preprocessor = encoder, None
         tokenizer = model.tokenizer and hub.models.AlbertTokenizer(
-            proto=model.tokenizer.model_bytes
+            proto=normalizing_model(model.tokenizer)
         )
         length = {"sequence_length": config.max_position_embeddings}
         if isinstance(model, AlbertForSequenceClassification):
@@ -205,10 +215,7 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
         if tokenizer is not None:
             if preprocessor is None:
                 tokenizer.save_to_preset(str(unfinished))
-            # Beside the vocabulary, where our own tokenizer looks for it.
-            settings = model.tokenizer.settings
-            vocabulary = unfinished / PRESET_VOCAB_FILE
-            write_json(vocabulary.with_name(VOCAB_SETTINGS_FILE), settings)
+            model.tokenizer.save((unfinished / PRESET_VOCAB_FILE).parent)
 
 
 def _check_supported(model: AlbertModel) -> None:
@@ -252,6 +259,31 @@ def _check_supported(model: AlbertModel) -> None:
     check_groups(config, "keras_hub")
 
 
+def _check_sizes(folder: Path) -> None:
+    """AlbertError where an encoder of the preset cannot be of its weights."""
+    stored = sum(file.stat().st_size for file in folder.glob("*.h5"))
+    for name in (PRESET_CONFIG_FILE, PRESET_TASK_FILE):
+        path = folder / name
+        content = read_json(path) if path.is_file() else None
+        outputs = [
+            part["num_classes"]
+            for part in objects_with(content, {"num_classes"})
+            if type(part["num_classes"]) is int
+        ]
+        for part in objects_with(content, {"vocabulary_size", "hidden_dim"}):
+            try:
+                config = AlbertConfig(
+                    **{
+                        ours: part[theirs]
+                        for ours, theirs in _FIELDS.items()
+                        if theirs in part
+                    }
+                )
+            except AlbertError as error:
+                raise AlbertError(f"{path}: {error}") from None
+            check_plausible(config, stored, str(path), max(outputs, default=0))
+
+
 def _weights(theirs) -> dict:
     """Path -> variable, without the seeds of dropout."""
     return {
@@ -288,8 +320,25 @@ def keras_hub_task(folder: Path) -> str | None:
 
 
 def _tokenizer(folder: Path) -> Tokenizer | None:
+    """The preset's vocabulary; where `save_keras_hub` wrote it, the original.
+
+    KerasHub may have replaced its own file since: an original of other pieces
+    is left alone.
+    """
     path = folder / PRESET_VOCAB_FILE
-    return Tokenizer(path) if path.is_file() else None
+    if not path.is_file():
+        return None
+    tokenizer = Tokenizer(path)
+    original = path.with_name(VOCAB_FILE)
+    if original.is_file():
+        saved = Tokenizer(original)
+        if _pieces(saved) == _pieces(tokenizer):
+            return saved
+    return tokenizer
+
+
+def _pieces(tokenizer: Tokenizer) -> list[str]:
+    return [tokenizer.id_to_piece(i) for i in range(tokenizer.vocab_size)]
 
 
 def _keras_hub():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_albert.checkpoints.plausible import check_plausible
 from keras_albert.checkpoints.transfer import imported
 from keras_albert.config import (
     CONFIG_FILE,
@@ -75,7 +76,10 @@ def load_tf1_model(prefix: Path, backbone: bool = False) -> AlbertModel:
             fit.
     """
     tensors = read_tf1(prefix)
-    config = AlbertConfig.from_json(_beside(prefix, CONFIG_FILE))
+    config_file = _beside(prefix, CONFIG_FILE)
+    config = AlbertConfig.from_json(config_file)
+    stored = sum(value.size for value in tensors.values())
+    check_plausible(config, stored, str(config_file))
     encoder = AlbertBackbone(config, tokenizer=_vocabulary(prefix))
     model = encoder if backbone else _with_head(encoder, tensors, prefix)
     imported(model, tensors, "tf1", str(prefix), aside=backbone)

@@ -102,8 +102,8 @@ def imported(
         aside: leave the heads aside that this model does not have.
 
     Raises:
-        AlbertError: lists everything that is missing, unused or of another
-            shape; the model is then unchanged.
+        AlbertError: lists everything that is missing, unused, of another
+            shape or not finite; the model is then unchanged.
     """
     config = model.config
     check_groups(config, dialect)
@@ -125,6 +125,8 @@ def imported(
             problems.append(
                 f"{name}: expected {expected}, found {tensors[name].shape}"
             )
+        elif not np.isfinite(tensors[name]).all():
+            problems.append(f"{name}: not finite, the training diverged")
         else:
             value = row.here(tensors[name], dialect, shape)
             if row.ours in values and not np.array_equal(

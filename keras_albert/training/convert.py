@@ -7,13 +7,9 @@ from keras_albert.checkpoints.huggingface import save_huggingface
 from keras_albert.checkpoints.keras_hub_presets import save_keras_hub
 from keras_albert.config import FINETUNE_TASKS, ConvertRun
 from keras_albert.storage import check_free, written_whole
-from keras_albert.training.folders import (
-    WEIGHTS,
-    ModelFolder,
-    load,
-    load_with_task,
-)
+from keras_albert.training.folders import ModelFolder, load, load_with_task
 from keras_albert.training.heads import head_task
+from keras_albert.training.model_folder_checks import WEIGHTS
 from keras_albert.training.predictor import Predictor
 
 

@@ -17,12 +17,12 @@ from keras_albert.training.finetune import (
     scores_report,
 )
 from keras_albert.training.folders import (
-    PRETRAINING,
     ModelFolder,
     load_with_task,
 )
 from keras_albert.training.heads import head_task
 from keras_albert.training.metrics import report_text
+from keras_albert.training.model_folder_checks import PRETRAINING
 from keras_albert.training.predictor import Predictor
 from keras_albert.training.pretrain import (
     compile_for_pretraining,

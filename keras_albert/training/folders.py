@@ -8,12 +8,13 @@ report.json         what it reached; log.csv its way there
 README.md           the model card, of a fine-tuned model
 """
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import keras
@@ -29,18 +30,17 @@ from keras_albert.checkpoints.keras_hub_presets import (
     load_keras_hub,
 )
 from keras_albert.checkpoints.places import locate
+from keras_albert.checkpoints.plausible import check_keras_archive
 from keras_albert.checkpoints.tf1 import find_tf1, load_tf1_model, tf1_head
 from keras_albert.checkpoints.transfer import encoder_of, plain_encoder
 from keras_albert.config import (
     CONFIG_FILE,
-    FINETUNE_TASKS,
     MODEL_FILE,
-    PRETRAINED_TASKS,
-    READING_TASKS,
     REPORT_FILE,
     RUN_FILE,
     TASK_FILE,
     VOCAB_FILE,
+    AlbertConfig,
     AlbertError,
     ConvertRun,
     read_json,
@@ -51,22 +51,17 @@ from keras_albert.modeling.model import AlbertModel
 from keras_albert.storage import replacing, write_json
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.distribution import to_numpy
+from keras_albert.training.model_folder_checks import (
+    WEIGHTS,
+    Head,
+    check_finite,
+    check_same_config,
+    check_task,
+)
 
-PRETRAINING = "pretraining"
 MADE_OF = "made_of"  # checksums of its data, in a run's report
 SEED_FOLDER = "seed-{}"  # of each of several runs
 SHOWN_FILES = 20  # of a folder that holds no model
-WEIGHTS = "weights"  # of any model, not trained here; perhaps no vocabulary
-_TASK_KEYS = {
-    **{task: {"labels", "lengths", "columns"} for task in FINETUNE_TASKS},
-    **{
-        task: {"labels", "lengths", "columns", "reading"}
-        for task in READING_TASKS
-    },
-    **{task: {"labels", "lengths", "columns"} for task in PRETRAINED_TASKS},
-    PRETRAINING: {"examples"},
-    WEIGHTS: set(),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +99,8 @@ class ModelFolder:
             source: the command that writes what is expected, for messages.
 
         Raises:
-            AlbertError: not such a folder, or a damaged file.
+            AlbertError: not such a folder, a damaged file, or files that do
+                not belong together.
         """
         folder = Path(folder)
         if not (folder / TASK_FILE).is_file():
@@ -119,22 +115,36 @@ class ModelFolder:
                 f"output folder of `keras-albert {source}`."
             )
         task = read_json(folder / TASK_FILE)
-        names = isinstance(task, dict) and _TASK_KEYS.get(task.get("task"))
-        if not isinstance(names, set) or not names <= task.keys():
-            raise AlbertError(
-                f"{folder / TASK_FILE}: not what `pretrain` or `finetune` "
-                "writes. Use another copy of the folder."
-            )
+        with _named(folder / TASK_FILE):
+            check_task(task)
         tokenizer = None
         if task["task"] != WEIGHTS or (folder / VOCAB_FILE).is_file():
             tokenizer = Tokenizer(folder)
         model = load_model(folder / MODEL_FILE)
+        with _named(folder / TASK_FILE):
+            check_task(task, Head.of(model))
+        if (folder / CONFIG_FILE).is_file():
+            config = AlbertConfig.from_json(folder / CONFIG_FILE)
+            with _named(folder / CONFIG_FILE):
+                check_same_config(config, model)
         if tokenizer is not None:
             try:
                 model.tokenizer = tokenizer
             except AlbertError as error:
                 raise AlbertError(f"{folder}: {error}") from None
         return cls(model, tokenizer, task)
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Adds the file and the remedy to an error in what a command wrote."""
+    try:
+        yield
+    except AlbertError as error:
+        raise AlbertError(
+            f"{path}: not what `pretrain`, `finetune` or `convert` writes: "
+            f"{error} Use another copy of the folder."
+        ) from None
 
 
 def _point_to_best_seed(folder: Path) -> None:
@@ -152,13 +162,12 @@ def _bare_copy(model: AlbertModel, labels: Sequence[str] | None) -> AlbertModel:
     """Never compiled: the optimizer's state would triple the file.
 
     Computing in float32, whatever it was trained in: it is to be served
-    anywhere. A head without names for its classes gets `labels`, if these are
-    names.
+    anywhere. The head gets `labels`, if these are names and not numbers.
     """
     config = model.get_config()
-    has_names = labels and tuple(labels) != default_labels(len(labels))
-    if has_names and config.get("labels", ()) is None:
-        config["labels"] = labels
+    if labels and "labels" in config:
+        has_names = tuple(labels) != default_labels(len(labels))
+        config["labels"] = labels if has_names else None
     for part in (config, config.get("backbone", {}).get("config", {})):
         part["dtype"] = "float32"
     bare = type(model).from_config(config)
@@ -170,7 +179,8 @@ def load_model(path: str | Path) -> keras.Model:
     """A model from its `.keras` file, as `keras.saving.load_model`.
 
     Raises:
-        AlbertError: the file is missing or damaged.
+        AlbertError: the file is missing or damaged, its sizes are not those
+            of its weights, or a weight is not finite.
     """
     if not isinstance(path, str | os.PathLike):
         raise AlbertError(
@@ -182,28 +192,35 @@ def load_model(path: str | Path) -> keras.Model:
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
-        if damaged is not None:
-            raise zipfile.BadZipFile(f"bad checksum of {damaged}")
+            if damaged is not None:
+                raise zipfile.BadZipFile(f"bad checksum of {damaged}")
+            check_keras_archive(path, archive)
+    except AlbertError:
+        raise
+    except Exception as error:  # zipfile and zlib raise many kinds
+        raise _damaged(path, error) from None
+    try:
         model = keras.saving.load_model(path, compile=False)
-    except (
-        zipfile.BadZipFile,
-        EOFError,
-        KeyError,
-        OSError,
-        TypeError,
-        ValueError,
-    ) as error:
-        reason = str(error).strip().split("\n")[0][:200]
-        raise AlbertError(
-            f"{path}: damaged, or not a model of this package ({reason}). Use "
-            "another copy of the model."
-        ) from None
+    except Exception as error:  # Keras, its backends and h5py: more still
+        raise _damaged(path, error) from None
     if not isinstance(model, AlbertModel):
         raise AlbertError(
             f"{path}: expected a model of this package. "
             f"Received: {type(model).__name__}."
         )
+    try:
+        check_finite(model)
+    except AlbertError as error:
+        raise AlbertError(f"{path}: {error}") from None
     return model
+
+
+def _damaged(path: Path, error: Exception) -> AlbertError:
+    reason = str(error).strip().split("\n")[0] or type(error).__name__
+    return AlbertError(
+        f"{path}: damaged, or not a model of this package ({reason:.200}). Use "
+        "another copy of the model."
+    )
 
 
 def load(

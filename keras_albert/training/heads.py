@@ -34,7 +34,7 @@ from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnsweringV2,
 )
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
-from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.text.tokenizer import SHORTEST_SINGLE, Tokenizer
 from keras_albert.training.pretrained_tasks import USES
 from keras_albert.training.questions import NAMES
 
@@ -190,12 +190,14 @@ def checked_lengths(
     is_list = isinstance(lengths, list | tuple) and len(lengths) > 0
     if (
         not is_list
-        or any(type(each) is not int or each < 1 for each in lengths)
+        or any(
+            type(each) is not int or each < SHORTEST_SINGLE for each in lengths
+        )
         or sorted(set(lengths)) != list(lengths)
         or lengths[-1] > most
     ):
         raise AlbertError(
-            "`lengths` must be ascending positive integers, at most "
+            f"`lengths` must be ascending integers from {SHORTEST_SINGLE} to "
             f"max_position_embeddings={most}. Received: {lengths!r:.60}."
         )
     return tuple(lengths)

@@ -47,7 +47,6 @@ from keras_albert.training.flops import (
 )
 from keras_albert.training.folders import (
     MADE_OF,
-    PRETRAINING,
     ModelFolder,
     check_made_of,
     finished_report,
@@ -55,6 +54,7 @@ from keras_albert.training.folders import (
     write_report,
 )
 from keras_albert.training.losses import WeightedCrossEntropy
+from keras_albert.training.model_folder_checks import PRETRAINING
 from keras_albert.training.optimizer import make_optimizer
 from keras_albert.training.schedules import WarmupPolynomialDecay
 

@@ -1,6 +1,7 @@
 """`make demo` in small: every step of it, each in a process of its own."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -26,13 +27,23 @@ def test_demo(tmp_path, monkeypatch, capfd):
     monkeypatch.setitem(demo.FINETUNE, "--sequence-length", 16)
     demo.main(tmp_path / "demo")
     out = capfd.readouterr().out
-    for question in demo.QUESTIONS:
-        assert f"  {question}\n    -> " in out
     report = json.loads((tmp_path / "demo/finetuned/report.json").read_text())
     assert report["count"] > 100 and report["labels"] > 8
-    assert (
-        f"chapter of a held-out passage        {report['accuracy']:.3f}" in out
-    )
+    # The served strings are answered as the model that was exported answers.
+    answers = (tmp_path / "demo/answers.tsv").read_text().splitlines()[1:]
+    assert len(answers) == report["count"]
+    right = sum(row.split("\t")[1] == row.split("\t")[2] for row in answers)
+    assert right / len(answers) == pytest.approx(report["accuracy"])
+    assert f"{right} of {len(answers)} right" in out
+    assert out.count("    -> ") == demo.SHOWN_PASSAGES
+    assert f"chapter of a passage {report['accuracy']:17.3f}" in out
+    assert f"{tmp_path / 'demo' / 'pretrained' / 'curves.png'}: " in out
+    # The next command can be typed as it stands.
+    monkeypatch.chdir(tmp_path)
+    commands = "\n".join(out.splitlines()[-2:])
+    done = subprocess.run(commands, shell=True, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["text"] == "Which command sets a breakpoint?"
     # No held-out sentence was trained on, and a second demo may start.
     text = tmp_path / "demo" / "text"
     train, held_out = (

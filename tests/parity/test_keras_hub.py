@@ -6,12 +6,16 @@ Random weights, wide enough that errors show. Tolerances are absolute, float32.
 import keras
 import numpy as np
 import pytest
+from sentencepiece import sentencepiece_model_pb2
 from small import EXCHANGED
 
-from keras_albert.checkpoints.keras_hub_presets import save_keras_hub
+from keras_albert.checkpoints.keras_hub_presets import (
+    PRESET_VOCAB_FILE,
+    save_keras_hub,
+)
 from keras_albert.checkpoints.names import name_table
 from keras_albert.checkpoints.transfer import imported, weights_of
-from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.config import UNK_ID, AlbertConfig, AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.modeling.masked_lm import (
@@ -233,12 +237,28 @@ def test_every_weight_counts():
             assert difference > 1e-3, name
 
 
+def their_ids(tokenizer, texts):
+    return [
+        np.asarray(keras.ops.convert_to_numpy(tokenizer(text))).tolist()
+        for text in texts
+    ]
+
+
+TEXTS = (
+    "the fox sold two hens",
+    "The FOX sold two hens, near LONDON",
+    "  \t\u00c9lodie and E\u0301lodie\u3000of S\u00e3o Paulo \u00a39\n",
+    "\uff34\uff48\uff45 \ufb01ne \u0130stanbul \u2468 \u1e9e \ud55c\uae00",
+    "A\u0301\u0302\u0323 [CLS] \u200b<unk> \u216b",
+    "",
+)
+
+
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_vocabulary(tmp_path, tiny_vocab, lower_case):
     tokenizer = Tokenizer(tiny_vocab / "spiece.model", lower_case)
     config = our_config(vocab_size=tokenizer.vocab_size)
     encoder = AlbertBackbone(config, tokenizer=tokenizer)
-    text = "the fox sold two hens"
     for name, ours, their_class in (
         ("encoder", encoder, None),
         (
@@ -255,14 +275,36 @@ def test_vocabulary(tmp_path, tiny_vocab, lower_case):
         folder = tmp_path / name
         save_keras_hub(ours, folder)
         theirs = keras_hub.models.AlbertTokenizer.from_preset(str(folder))
-        ids = np.asarray(keras.ops.convert_to_numpy(theirs(text)))
-        assert ids.tolist() == tokenizer.encode(text)
+        expected = tokenizer.encode_batch(TEXTS)
+        assert their_ids(theirs, TEXTS) == expected
+        capitals_are_known = UNK_ID not in expected[1]
+        assert capitals_are_known == lower_case
         again = load(folder).tokenizer
         assert again.model_bytes == tokenizer.model_bytes
-        assert again.lower_case == lower_case
+        assert again.settings == tokenizer.settings
         if their_class is not None:
             preprocessor = their_class.from_preset(str(folder)).preprocessor
             assert preprocessor.sequence_length == 19
+
+
+def test_a_vocabulary_that_keras_hub_replaced(tmp_path, tiny_vocab):
+    """Then ours beside it is of another model, and is not taken."""
+    tokenizer = Tokenizer(tiny_vocab)
+    config = our_config(vocab_size=tokenizer.vocab_size)
+    save_keras_hub(AlbertBackbone(config, tokenizer=tokenizer), tmp_path / "a")
+    # KerasHub alone writes it again: capitals are still known there and here.
+    theirs = keras_hub.models.AlbertTokenizer.from_preset(str(tmp_path / "a"))
+    encoder = keras_hub.models.AlbertBackbone.from_preset(str(tmp_path / "a"))
+    encoder.save_to_preset(str(tmp_path / "b"))
+    theirs.save_to_preset(str(tmp_path / "b"))
+    again = load(tmp_path / "b").tokenizer
+    assert again.encode_batch(TEXTS) == tokenizer.encode_batch(TEXTS)
+    other = sentencepiece_model_pb2.ModelProto.FromString(theirs.proto)
+    assert other.pieces[-1].piece != "@"
+    other.pieces[-1].piece = "@"
+    (tmp_path / "a" / PRESET_VOCAB_FILE).write_bytes(other.SerializeToString())
+    replaced = load(tmp_path / "a").tokenizer
+    assert replaced.encode("@")[-1] == replaced.vocab_size - 1
 
 
 def refused(model, tmp_path, message):
@@ -331,3 +373,25 @@ def test_damaged_presets(tmp_path):
     )
     with pytest.raises(AlbertError, match="cannot read this preset"):
         load(folder, backbone=True)
+
+
+def test_huge_sizes(tmp_path):
+    """They are held against the weights before KerasHub builds anything."""
+    encoder = AlbertBackbone(our_config())
+    model = AlbertForSequenceClassification(encoder, num_labels=2)
+    save_keras_hub(model, tmp_path / "out")
+    for name, key, value in (
+        ("config.json", "vocabulary_size", 61),
+        ("config.json", "num_layers", 4),
+        ("task.json", "hidden_dim", 21),
+        ("task.json", "num_classes", 2),
+    ):
+        path = tmp_path / "out" / name
+        content = path.read_text()
+        forged = content.replace(f'"{key}": {value}', f'"{key}": 2100000000')
+        assert forged != content
+        path.write_text(forged)
+        with pytest.raises(AlbertError, match=rf"{name}: .*2100000000"):
+            load(tmp_path / "out")
+        path.write_text(content)
+    assert load(tmp_path / "out").num_labels == 2

@@ -332,3 +332,16 @@ def test_policies(tmp_path):
         assert_holds(load(tmp_path), tensors)
     finally:
         keras.config.set_dtype_policy(policy)
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("name", ["vocab_size", "num_hidden_layers"])
+def test_huge_sizes_beside_a_checkpoint(tmp_path, name):
+    """They are held against the weights before a model is built."""
+    write_tf1(tmp_path / RELEASED, filled(shapes(EXCHANGED)))
+    path = tmp_path / "albert_config.json"
+    EXCHANGED.to_json(path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, name: 10**9}))
+    with pytest.raises(AlbertError, match=rf"config\.json: .*{name}=10{{9}}"):
+        load(tmp_path)

@@ -1,0 +1,116 @@
+"""Our text normalization as a map that SentencePiece itself applies.
+
+`Tokenizer` normalizes a text before SentencePiece sees it. Software that reads
+a bare SentencePiece file, such as KerasHub, skips that step, and capitals then
+become <unk>. A SentencePiece file can carry a table of replacements, its
+"charsmap". Here the normalization and the file's own charsmap are composed
+into one table, so that the file alone gives our ids.
+"""
+
+import io
+import sys
+import tempfile
+import unicodedata
+from collections.abc import Iterable
+from pathlib import Path
+
+import sentencepiece
+
+from keras_albert.text.normalization import normalize
+from keras_albert.text.tokenizer import Tokenizer
+
+# Unassigned code points, surrogates and private use: no rule changes them.
+_WITHOUT_MEANING = ("Cn", "Cs", "Co")
+
+
+def normalizing_model(tokenizer: Tokenizer) -> bytes:
+    """A SentencePiece model that normalizes texts as `tokenizer` does.
+
+    Pieces keep their ids and scores. A piece of digits and a comma, which
+    `Tokenizer.resplits` would split again, is marked as unused.
+
+    The ids are those of `tokenizer` but for rare texts: a capital sigma at the
+    end of a word becomes "σ" instead of "ς", since a table knows nothing of
+    word ends; Hangul written in single letters of compatibility blocks is not
+    composed; and a number before a comma in the middle of a word keeps no word
+    mark.
+    """
+    # Late: it is generated for some versions of protobuf, which orbax brings.
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model_bytes)
+    spec = model.normalizer_spec
+    spec.name = "user_defined"
+    spec.precompiled_charsmap = _compiled(normalization_rules(tokenizer))
+    spec.remove_extra_whitespaces = True
+    for i in tokenizer.resplits:
+        model.pieces[i].type = model.pieces[i].UNUSED
+    return model.SerializeToString()
+
+
+def normalization_rules(tokenizer: Tokenizer) -> dict[str, str]:
+    """Text -> replacement, for every text of one or few characters that needs
+    one: SentencePiece replaces the longest text that it finds at each place.
+    """
+    own_map = sentencepiece.SentencePieceNormalizer(
+        model_proto=tokenizer.model_bytes
+    )
+    settings = tokenizer.settings
+
+    def replaced(texts: Iterable[str]) -> list[str]:
+        # Between bars, as `normalize` drops white space at both ends.
+        framed = [normalize(f"|{text}|", **settings) for text in texts]
+        return [text[1:-1] for text in own_map.normalize(framed)]
+
+    characters = [
+        character
+        for character in map(chr, range(1, sys.maxunicode + 1))
+        if unicodedata.category(character) not in _WITHOUT_MEANING
+    ]
+    rules = dict(zip(characters, replaced(characters), strict=True))
+    # Sequences that compose, Hangul letters for one, give other characters
+    # than their parts alone.
+    sequences = sorted(set().union(*map(_decompositions, characters)))
+    for sequence, result in zip(sequences, replaced(sequences), strict=True):
+        if result != "".join(rules[part] for part in sequence):
+            rules[sequence] = result
+    return {text: result for text, result in rules.items() if text != result}
+
+
+def _decompositions(character: str) -> set[str]:
+    """The sequences of 2 and more characters that NFC makes `character` of."""
+    parts = unicodedata.normalize("NFD", character)
+    return {
+        unicodedata.normalize("NFC", parts[:count]) + parts[count:]
+        for count in range(1, len(parts))
+    }
+
+
+def _compiled(rules: dict[str, str]) -> bytes:
+    """The charsmap of some rules, taken from a model trained with them."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    def code_points(text: str) -> str:
+        return " ".join(f"{ord(character):X}" for character in text)
+
+    trained = io.BytesIO()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "rules.tsv")
+        path.write_text(
+            "".join(
+                f"{code_points(text)}\t{code_points(result)}\n"
+                for text, result in rules.items()
+            )
+        )
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["any text"]),
+            model_writer=trained,
+            model_type="char",
+            vocab_size=10,
+            hard_vocab_limit=False,
+            normalization_rule_tsv=str(path),
+            num_threads=1,
+            minloglevel=2,  # errors only
+        )
+    model = sentencepiece_model_pb2.ModelProto.FromString(trained.getvalue())
+    return model.normalizer_spec.precompiled_charsmap

@@ -1,0 +1,355 @@
+"""Damaged and forged model folders: one clear line, before any answer.
+
+Which task.json is refused is a table; that a refusal reaches the commands, and
+that sizes are checked before anything is built, is tried on real folders.
+"""
+
+import dataclasses
+import json
+import shutil
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small import CONFIG, EXCHANGED, TEXT_CONFIG
+
+import keras_albert as ka
+from keras_albert.checkpoints.huggingface import save_huggingface
+from keras_albert.checkpoints.plausible import parameter_count
+from keras_albert.cli import main
+from keras_albert.config import (
+    AlbertError,
+    AnswerConfig,
+    ReadingConfig,
+    TableColumns,
+    WindowConfig,
+)
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.classification import AlbertForSequenceClassification
+from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.folders import ModelFolder, Predictor, load_model
+from keras_albert.training.model_folder_checks import (
+    ANSWER,
+    ANSWER_OR_NONE,
+    CHOICE,
+    PRETRAINED,
+    REGRESSION,
+    SINGLE_LABEL,
+    TOKENS,
+    Head,
+    check_task,
+)
+
+TASK = {
+    "task": "classification",
+    "labels": ["no", "yes"],
+    "lengths": [16, 32],
+    "columns": dataclasses.asdict(TableColumns()),
+}
+READING = {
+    **TASK,
+    "task": "qa",
+    "labels": None,
+    "reading": dataclasses.asdict(
+        ReadingConfig(WindowConfig(32, 8, 8), AnswerConfig())
+    ),
+}
+HEAD = Head(SINGLE_LABEL, 40, outputs=2, labels=("no", "yes"))
+ANSWERS = ["answer", "no answer"]
+PRETRAINING = {"task": "pretraining", "examples": {"sequence_length": 32}}
+
+
+def reading(**changes):
+    return {**READING, "reading": {**READING["reading"], **changes}}
+
+
+GOOD = [
+    (TASK, HEAD),
+    (TASK, dataclasses.replace(HEAD, labels=None)),
+    ({**TASK, "task": "RTE"}, HEAD),
+    ({**TASK, "columns": {"text": "words"}}, HEAD),
+    ({**TASK, "task": "tokens"}, dataclasses.replace(HEAD, predicts=TOKENS)),
+    ({**TASK, "task": "STS-B", "labels": None}, Head(REGRESSION, 40, 1)),
+    ({**TASK, "task": "RACE", "labels": None}, Head(CHOICE, 40)),
+    (READING, Head(ANSWER, 40)),
+    ({**READING, "labels": ANSWERS}, Head(ANSWER_OR_NONE, 40)),
+    (PRETRAINING, Head(PRETRAINED, 40)),
+    ({"task": "weights"}, Head(None, 40)),
+    (TASK, None),
+]
+BAD = [
+    # Of the wrong kind, or nothing.
+    ([], r"expected an object.*\[\]"),
+    ({}, "`task` must be the name.*None"),
+    ({**TASK, "task": ["classification"]}, "`task` must be the name"),
+    ({**TASK, "task": "translation"}, "`task` must be one of.*translation"),
+    ({"task": "classification"}, "`labels` is missing"),
+    # Labels.
+    ({**TASK, "labels": None}, "`labels` must be the names.*null"),
+    ({**TASK, "labels": "no"}, "`labels` must be a list of names"),
+    ({**TASK, "labels": []}, "`labels` must be a list of names"),
+    ({**TASK, "labels": ["no", 1]}, "`labels` must be a list of names"),
+    ({**TASK, "labels": ["no", "no"]}, "different names.*'no' more than once"),
+    (
+        {**TASK, "labels": ["yes", "no"]},
+        r"those of the model, \['no', 'yes'\]",
+    ),
+    ({**TASK, "labels": ["no", "maybe"]}, "those of the model.*maybe"),
+    ({**TASK, "labels": ["a", "b", "c"]}, "must have 2 names.*Received 3"),
+    ({**TASK, "task": "regression"}, "`labels` must be null"),
+    ({**READING, "labels": ["a", "b"]}, "must be .*no answer.* or null"),
+    ({**READING, "task": "SQuAD-2.0"}, "`labels` must be the names"),
+    # Lengths.
+    ({**TASK, "lengths": []}, "`lengths` must be a list of ascending"),
+    ({**TASK, "lengths": 16}, "`lengths` must be a list of ascending"),
+    ({**TASK, "lengths": [32, 16]}, "`lengths` must be.*32, 16"),
+    ({**TASK, "lengths": [16, 16]}, "`lengths` must be"),
+    ({**TASK, "lengths": [16.0]}, "`lengths` must be"),
+    ({**TASK, "lengths": [True]}, "`lengths` must be"),
+    ({**TASK, "lengths": ["16"]}, "`lengths` must be"),
+    ({**TASK, "lengths": [2]}, "`lengths` must be.*3 or more"),
+    ({**TASK, "lengths": [16, 41]}, "exceed the model's 40 positions"),
+    # Columns.
+    ({**TASK, "columns": ["text"]}, "`columns` must be an object"),
+    ({**TASK, "columns": {"texts": "a"}}, "`columns` has an unknown .*`texts`"),
+    ({**TASK, "columns": {"text": None}}, "`columns.text` must be the name"),
+    ({**TASK, "columns": {"pair": 3}}, "`columns.pair` must be the name"),
+    # How contexts are read.
+    ({**TASK, "task": "qa", "labels": None}, "`reading` is missing"),
+    ({**READING, "reading": {}}, "`reading` has no setting `windows`"),
+    (reading(windows={"sequence_length": 0}), "`reading.windows`: .*positive"),
+    (reading(windows={"sequence_length": "9"}), "`reading.windows`"),
+    (reading(answers={"best": 3}), "`reading.answers` has an unknown"),
+    (reading(threshold="high"), "`reading.threshold` must be a number"),
+    ({**READING, "lengths": [16]}, "must not exceed the longest of.*16"),
+    # Pretraining.
+    ({"task": "pretraining", "examples": 3}, "`examples` must be an object"),
+    (
+        {"task": "pretraining", "examples": {"x": 3}},
+        "`examples` has an unknown",
+    ),
+    (
+        {"task": "pretraining", "examples": {"masked_lm_prob": "x"}},
+        "`examples`: `masked_lm_prob`",
+    ),
+    # The model predicts something else.
+    ({**TASK, "task": "tokens"}, "`task` is 'tokens'.*single_label"),
+    (PRETRAINING, "`task` is 'pretraining'.*masked words"),
+]
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(("task", "head"), GOOD)
+def test_what_commands_write_is_taken(task, head):
+    check_task(task, head)
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(("task", "message"), BAD)
+def test_what_commands_do_not_write_is_refused(task, message):
+    with pytest.raises(AlbertError, match=message):
+        check_task(task, HEAD)
+
+
+@pytest.mark.any_backend
+def test_answers_that_the_model_cannot_leave_out():
+    with pytest.raises(AlbertError, match="must be null: the model pre"):
+        check_task({**READING, "labels": ANSWERS}, Head(ANSWER, 40))
+    with pytest.raises(AlbertError, match=r"no answer.*or none"):
+        check_task(READING, Head(ANSWER_OR_NONE, 40))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+
+
+@pytest.mark.any_backend
+@given(
+    st.sampled_from([TASK, READING, PRETRAINING]),
+    st.lists(st.sampled_from([*READING, "examples"]), max_size=2),
+    JSON,
+)
+def test_any_value_anywhere(task, keys, value):
+    """Settings that are taken make a Predictor; others are AlbertErrors."""
+    forged = {**task, **dict.fromkeys(keys, value)} if keys else value
+    try:
+        check_task(forged)
+    except AlbertError:
+        return
+    if "labels" in forged and forged["task"] not in ("pretraining", "weights"):
+        Predictor.of(ModelFolder(None, None, forged))
+
+
+# Folders.
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_vocab):
+    """A classifier of two labels, as `finetune` would write it."""
+    keras.utils.set_random_seed(0)
+    encoder = AlbertBackbone(TEXT_CONFIG)
+    model = AlbertForSequenceClassification(
+        encoder, num_labels=2, labels=("no", "yes")
+    )
+    path = tmp_path_factory.mktemp("classifier")
+    ModelFolder(model, Tokenizer(tiny_vocab), TASK).save(path)
+    return path
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    return shutil.copytree(folder, tmp_path / "copy")
+
+
+def test_a_forged_task_reaches_the_user(copy, capsys):
+    (copy / "task.json").write_text(json.dumps({**TASK, "labels": ["a", "b"]}))
+    (copy / "data.tsv").write_text("text\tlabel\nThe fox.\ta\n")
+    data = ["--model", str(copy), "--data", str(copy / "data.tsv")]
+    for command in (
+        ["predict", *data],
+        ["evaluate", *data],
+        ["export", "--model", str(copy), "--output", str(copy / "out")],
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main(command)
+        shown = capsys.readouterr().err
+        assert shown.count("\n") == 1
+        assert "task.json: not what" in shown and "'no', 'yes'" in shown
+    assert not (copy / "out").exists()
+
+
+def test_a_weight_that_is_not_finite(folder, copy):
+    model = ModelFolder.load(folder).model
+    kernel = model.classifier.kernel
+    values = keras.ops.convert_to_numpy(kernel).copy()
+    values[0, 1] = np.nan
+    values[2, 0] = -np.inf
+    kernel.assign(values)
+    model.save(copy / "model.keras")
+    with pytest.raises(AlbertError, match=r"classifier/kernel .*\(2 of 52 "):
+        ka.Predictor.load(copy)
+    save_huggingface(model, copy / "theirs")
+    with pytest.raises(AlbertError, match=r"classifier\.weight: not finite"):
+        ka.load(copy / "theirs")
+
+
+def test_a_config_of_another_model(copy):
+    TEXT_CONFIG.replace(num_hidden_layers=2).to_json(
+        copy / "albert_config.json"
+    )
+    with pytest.raises(
+        AlbertError,
+        match=r"albert_config\.json.*num_hidden_layers=2 instead of 1",
+    ):
+        ka.load(copy)
+
+
+def forged(path, change):
+    """The .keras file with its config.json changed."""
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    content = json.loads(files["config.json"])
+    change(content["config"])
+    files["config.json"] = json.dumps(content).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+
+
+HUGE = 10**9
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"num_hidden_layers": HUGE},
+        {"vocab_size": HUGE},
+        {"hidden_size": 13 * 10**6},
+        {"intermediate_size": HUGE},
+        {"max_position_embeddings": HUGE},
+        {"type_vocab_size": HUGE},
+        {"relaxed_rank": HUGE},
+        {
+            "num_hidden_layers": 9999,
+            "sharing": "none",
+            "intermediate_size": 500,
+        },
+    ],
+    ids=str,
+)
+def test_huge_sizes_of_an_encoder(copy, sizes):
+    """No model is built: that would take the memory of the machine."""
+    forged(
+        copy / "model.keras",
+        lambda config: config["backbone"]["config"]["config"].update(sizes),
+    )
+    with pytest.raises(AlbertError, match=r"model\.keras: .*(sizes|layers)"):
+        load_model(copy / "model.keras")
+
+
+def test_huge_heads_and_adapters(copy):
+    forged(copy / "model.keras", lambda config: config.update(num_labels=HUGE))
+    with pytest.raises(AlbertError, match=r"do not belong.*1000000000 out"):
+        load_model(copy / "model.keras")
+    lora = {"rank": HUGE, "alpha": HUGE, "targets": ["query"]}
+
+    def adapt(config):
+        config.update(num_labels=2)
+        config["backbone"]["config"].update(lora=lora)
+
+    forged(copy / "model.keras", adapt)
+    with pytest.raises(AlbertError, match="adapters of rank 1000000000"):
+        load_model(copy / "model.keras")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.weights.h5"])
+def test_archives_without_a_part(copy, name):
+    path = copy / "model.keras"
+    with zipfile.ZipFile(path) as archive:
+        files = {each: archive.read(each) for each in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for each, data in files.items():
+            if each != name:
+                archive.writestr(each, data)
+    with pytest.raises(AlbertError, match="damaged, or not a model"):
+        load_model(path)
+
+
+def test_huge_sizes_of_transformers(tmp_path):
+    save_huggingface(AlbertBackbone(EXCHANGED), tmp_path / "theirs")
+    path = tmp_path / "theirs" / "config.json"
+    content = json.loads(path.read_text())
+    for sizes in (
+        {"vocab_size": HUGE},
+        {"num_hidden_layers": HUGE},
+        {"num_labels": HUGE, "architectures": ["AlbertForTokenClassification"]},
+    ):
+        path.write_text(json.dumps({**content, **sizes}))
+        with pytest.raises(
+            AlbertError, match=r"config\.json: .*(sizes|layers)"
+        ):
+            ka.load(tmp_path / "theirs")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"sharing": "attention"},
+        {"sharing": "none", "inner_group_num": 2},
+        {"num_hidden_groups": 5},
+        {"embedding_size": 26},
+        {"embedding_size": 26, "project_equal_sizes": True},
+    ],
+    ids=str,
+)
+def test_parameters_are_counted(changes):
+    config = CONFIG.replace(**changes)
+    model = AlbertBackbone(config, pooler=False)
+    assert parameter_count(config) == model.count_params()
