@@ -70,6 +70,7 @@ class Table:
             values={name: chosen(each) for name, each in self.values.items()},
             rows=chosen(self.rows),
             lines=chosen(self.lines),
+            skipped=list(self.skipped),
             groups=self.groups and chosen(self.groups),
         )
 

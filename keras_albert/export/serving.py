@@ -71,8 +71,8 @@ def serving_module(
 
     A graph refuses inputs of another rank, unequal numbers of rows, in
     `token_ids` rows of no or too many tokens and ids that are no piece, and in
-    `inputs` what is no tf.Example with a text; its error names the input. LiteRT and ONNX have no assertions: converters drop
-    these.
+    `inputs` what is no tf.Example with a text; its error names the input.
+    LiteRT and ONNX have no assertions: converters drop these.
 
     Args:
         predictor: of a model on Keras's TensorFlow backend.
