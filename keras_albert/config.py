@@ -991,6 +991,9 @@ class TableColumns:
     of texts that the context has once; empty where it has no answer"""
 
 
+OWN_VALIDATION = Path("auto")  # a part of the training table
+
+
 @dataclasses.dataclass(frozen=True)
 class FinetuneRun:
     """Fine-tune a model on labelled texts with model.fit.
@@ -1015,9 +1018,11 @@ class FinetuneRun:
     any number of labels; a label for each word; the right one of several
     choices; where it answers a question (qa); or a published task, with its
     files, labels and scores"""
-    validation: Path | None = None
-    """file to evaluate on after each epoch: the model of the best one is
-    kept. A published task has its own"""
+    validation: Path | None = OWN_VALIDATION
+    """file to evaluate on after each epoch: the model of the best one is kept.
+    auto: a tenth of --train, which is then not learned from (of 50 rows or
+    more; the same rows for every seed). none: nothing. A published task has
+    its own"""
     validate_every: int | None = None
     """steps between two evaluations; an epoch when not given"""
     patience: int | None = None
@@ -1043,18 +1048,21 @@ class FinetuneRun:
     (512 in released models and in the reference) when not given. Of a context
     nothing is cut off: it is read in windows of this many (384, if the model
     can, when not given)"""
-    batch_size: int = 32
-    """examples in a step (reference run_classifier.py)"""
-    epochs: int = 3
-    """passes over the training file (3.2 in the paper's STS-B, 5.3 in CoLA:
-    Table 14's steps x batch / size)"""
+    batch_size: int | None = None
+    """examples in a step; chosen when not given: 16 where --train has fewer
+    than 10,000 rows, else 32"""
+    epochs: int | None = None
+    """passes over the training file; chosen when not given: for fewer than
+    10,000 rows 10, or as many as make 1,000 steps (up to 50); 5 for fewer than
+    100,000 rows, else 3"""
     steps: int | None = None
     """optimizer steps, instead of --epochs"""
-    learning_rate: float = 5e-5
-    """peak learning rate (reference run_classifier.py)"""
-    warmup_share: float = 0.06
-    """share of the steps used for linear warm-up (Table 14: 320 of 5336 in
-    CoLA)"""
+    learning_rate: float | None = None
+    """peak learning rate; chosen when not given: 3e-4 for models of a width up
+    to 256, 1e-4 below 768, else 2e-5"""
+    warmup_share: float = 0.1
+    """share of the steps used for linear warm-up (Table 14: 0.06 in CoLA, 0.1
+    in MNLI, 0.25 in RTE)"""
     warmup_steps: int | None = None
     """steps of linear warm-up, instead of --warmup-share"""
     classifier_dropout: float = CLASSIFIER_DROPOUT
@@ -1085,8 +1093,7 @@ class FinetuneRun:
 
     def __post_init__(self):
         DeviceConfig.of(self)
-        for name in ("batch_size", "epochs", "seeds"):
-            check_positive(name, getattr(self, name))
+        check_positive("seeds", self.seeds)
         for name in (
             "class_weights",
             "skip_bad",
@@ -1096,6 +1103,8 @@ class FinetuneRun:
         ):
             check_flag(name, getattr(self, name))
         for name in (
+            "batch_size",
+            "epochs",
             "patience",
             "sequence_length",
             "steps",
@@ -1106,7 +1115,9 @@ class FinetuneRun:
                 check_positive(name, getattr(self, name))
         check_choice("task", self.task, FINETUNE_TASKS)
         published = self.task in BENCHMARK_TASKS
-        if published and self.validation is not None:
+        if str(self.validation).lower() == "none":
+            object.__setattr__(self, "validation", None)
+        if published and self.validation != OWN_VALIDATION:
             raise AlbertError(
                 f"{self.task} has held-out examples of its own. Leave "
                 "--validation out."
@@ -1115,7 +1126,8 @@ class FinetuneRun:
             for name in ("patience", "validate_every"):
                 if getattr(self, name) is not None:
                     raise AlbertError(
-                        f"`{name}` needs held-out examples. Give --validation."
+                        f"`{name}` needs held-out examples. Give them with "
+                        "--validation, or leave out `--validation none`."
                     )
         if self.any_size and not published:
             raise AlbertError(
@@ -1133,7 +1145,8 @@ class FinetuneRun:
             raise AlbertError("`warmup_steps` goes with `steps`. Give --steps.")
         if self.warmup_steps is not None:
             check_warmup(self.warmup_steps, self.steps)
-        check_positive_number("learning_rate", self.learning_rate)
+        if self.learning_rate is not None:
+            check_positive_number("learning_rate", self.learning_rate)
         check_probability("warmup_share", self.warmup_share)
         check_probability("classifier_dropout", self.classifier_dropout)
         if self.dropout is not None:
@@ -1152,7 +1165,7 @@ class EvaluateRun:
     """TSV, CSV, JSONL or Parquet file for a fine-tuned model (or SQuAD's JSON,
     if it answers questions); the benchmark's folder if it was a published
     task; folder of token shards for a pretrained one"""
-    batch_size: int = FinetuneRun.batch_size
+    batch_size: int = 32
     """examples at a time"""
     skip_bad: bool = FinetuneRun.skip_bad
     """leave out rows that cannot be read, and say how many"""
@@ -1198,7 +1211,7 @@ class PredictRun:
     null_odds_output: Path | None = None
     """file for how much speaks against an answer to each question of SQuAD's
     JSON (the reference's null_odds.json)"""
-    batch_size: int = FinetuneRun.batch_size
+    batch_size: int = EvaluateRun.batch_size
     """examples at a time"""
     skip_bad: bool = FinetuneRun.skip_bad
     """leave out rows that cannot be read, and say how many"""

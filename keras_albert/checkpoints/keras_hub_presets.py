@@ -41,7 +41,7 @@ from keras_albert.modeling.masked_lm import (
     AlbertForPretraining,
 )
 from keras_albert.modeling.model import AlbertModel, check_model
-from keras_albert.storage import written_whole
+from keras_albert.storage import check_room, written_whole
 from keras_albert.text.charsmap import normalizing_model
 from keras_albert.text.tokenizer import Tokenizer
 
@@ -49,6 +49,7 @@ PRESET_CONFIG_FILE = "config.json"
 PRESET_TASK_FILE = "task.json"
 PRESET_TASK_WEIGHTS_FILE = "task.weights.h5"
 PRESET_VOCAB_FILE = Path("assets", "tokenizer", "vocabulary.spm")
+BESIDE_WEIGHTS = 2**21  # bytes: the vocabulary, settings, what HDF5 adds
 
 # AlbertConfig's names -> those of keras_hub.models.AlbertBackbone.
 _FIELDS = {
@@ -163,7 +164,7 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
 
     Raises:
         AlbertError: keras-hub is not installed, KerasHub has no such model,
-            the folder is taken.
+            the folder is taken, or the disk is full.
     """
     check_model(model)
     hub = _keras_hub()
@@ -210,6 +211,7 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
     assert targets.keys() == tensors.keys()
     for path, variable in targets.items():
         variable.assign(tensors[path])
+    check_room(folder, BESIDE_WEIGHTS + sum(x.nbytes for x in tensors.values()))
     with written_whole(folder) as unfinished:
         theirs.save_to_preset(str(unfinished))
         if tokenizer is not None:

@@ -79,10 +79,10 @@ def serving_module(
     gives the same outputs, for the ids of [MASK], as the scores of all pieces
     at all places would be too many.
 
-    A graph refuses inputs of another rank, unequal numbers of rows, and in
-    `token_ids` rows of no or too many tokens and ids that are no piece; its
-    error names the input. LiteRT and ONNX have no assertions: converters drop
-    these.
+    A graph refuses inputs of another rank, unequal numbers of rows, in
+    `token_ids` rows of no or too many tokens and ids that are no piece, and in
+    `inputs` what is no tf.Example with a text; its error names the input.
+    LiteRT and ONNX have no assertions: converters drop these.
 
     Args:
         predictor: of a model on Keras's TensorFlow backend.
@@ -385,7 +385,10 @@ class _Graph:
 
         def classify(inputs):
             form = {"text": tf.io.FixedLenFeature([], tf.string)}
-            answers = serve(tf.io.parse_example(inputs, form)["text"])
+            # The parser's errors name no input but the operation alone, so
+            # its name says what was expected.
+            found = tf.io.parse_example(_examples(inputs), form, name=_EXPECTED)
+            answers = serve(found["text"])
             return {
                 "classes": answers["labels"],
                 "scores": answers["probabilities"],
@@ -423,6 +426,27 @@ class _Graph:
             "choice": tf.argmax(odds, axis=-1, output_type=tf.int32),
             "probabilities": odds,
         }
+
+
+_EXPECTED = "inputs_must_be_tf.Examples_with_one_string_as_the_feature_text"
+
+
+def _examples(inputs: tf.Tensor) -> tf.Tensor:
+    """The same; an error of the graph unless each may be a tf.Example.
+
+    All of its content is in one field, number 1, so that its first byte is
+    always 10. What is wrong behind that the parser finds.
+    """
+    first = tf.strings.substr(inputs, 0, 1)
+    may_be = (first == b"\n") | (inputs == b"")
+    check = tf.debugging.Assert(
+        tf.reduce_all(may_be),
+        ["`inputs` must be serialized tf.Example messages with a string "
+         "feature `text`; for plain texts there is `serving_default`. "
+         "Received something else in row:", tf.where(~may_be)[:1, 0]],
+    )  # fmt: skip
+    with tf.control_dependencies([check]):
+        return tf.identity(inputs)
 
 
 def _stored(variable: keras.Variable, weights: str) -> tf.Variable:

@@ -10,7 +10,12 @@ from pathlib import Path
 
 import keras
 
-from keras_albert.config import CARD_FILE, FinetuneRun, ReadingConfig
+from keras_albert.config import (
+    CARD_FILE,
+    OWN_VALIDATION,
+    FinetuneRun,
+    ReadingConfig,
+)
 from keras_albert.storage import replacing
 
 SHOWN_LABELS = 30
@@ -38,7 +43,7 @@ def card(
     """Markdown.
 
     Args:
-        run: the run that has ended.
+        run: the run that has ended, with the settings that it has chosen.
         report: of it, with "best" where something was held out.
         model: as trained.
         labels: names in the order of the logits.
@@ -127,7 +132,8 @@ def _left_out(report: dict) -> list[str]:
 def _evaluation(run: FinetuneRun, report: dict) -> list[str]:
     if "best" not in report:
         return ["Nothing was held out: how good it is has not been measured."]
-    source = run.validation or run.train
+    own = run.validation in (None, OWN_VALIDATION)
+    source = run.train if own else run.validation
     lines = [
         f"{report['count']:,} held-out examples of `{_name(source)}`. The step "
         f"to keep {_tuned(report)} chosen on them, so new text may do a little "

@@ -10,7 +10,7 @@ from pathlib import Path
 from keras_albert.config import AlbertError, PredictRun
 from keras_albert.data.glue import GLUE
 from keras_albert.data.squad import SQUAD_EXTENSION
-from keras_albert.storage import replacing
+from keras_albert.storage import replacing, room_at
 from keras_albert.text.unknown import PieceCount, check_readable
 from keras_albert.training.benchmarks import submissions, submit
 from keras_albert.training.distribution import leave_gpu_to_backend
@@ -28,7 +28,7 @@ def predict(run: PredictRun) -> None:
 
     Raises:
         AlbertError: the model or the data cannot be used, before anything is
-            written; or the output exists.
+            written; the output exists; or the disk is full.
     """
     leave_gpu_to_backend()
     is_squad = run.data.suffix.lower() == SQUAD_EXTENSION
@@ -49,8 +49,10 @@ def predict(run: PredictRun) -> None:
         _predict_for_squad(run)
         return
     if run.output is None:
-        for line in _predictions(run):
-            sys.stdout.buffer.write(line)
+        with room_at("standard output"):
+            for line in _predictions(run):
+                sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
         return
     _check_has_folder(run.output)
     try:
@@ -62,7 +64,7 @@ def predict(run: PredictRun) -> None:
         ) from None
     try:
         count = 0
-        with file:
+        with room_at(run.output), file:
             for line in _predictions(run):
                 file.write(line)
                 count += 1
@@ -84,7 +86,7 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
         return predictor.parts(run.data, run.skip_bad, ROWS_AT_ONCE)
 
     added = predictor.added_columns
-    count, cut, bad = 0, 0, []
+    count, cut, bad, blank = 0, 0, [], 0
     read, example = PieceCount(), ""
     for table in parts():
         if len(table):  # making features has checks of its own
@@ -100,8 +102,16 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
                 )
         count += len(table)
         bad += table.skipped
+        if run.data.suffix.lower() == ".txt":
+            blank += sum(row == dict.fromkeys(row, "") for row in table.rows)
     _say_left_out(bad)
     check_readable(read, example, run.data, run.any_text)
+    if blank:
+        print(
+            f"{blank:,} blank lines: each is predicted as an empty text, so "
+            "that predictions stand on the lines of their texts",
+            file=sys.stderr,
+        )
     predictor.warn_of_cut(cut, count)
     done = 0
     for table in filter(len, parts()):

@@ -458,6 +458,20 @@ def test_no_room(tmp_path):
 
 
 @pytest.mark.any_backend
+def test_no_room_for_all_of_it(tmp_path, monkeypatch, capfd):
+    """Found before anything is written, as Orbax prints tracebacks."""
+    kept = checkpoints(tmp_path)
+    usage = shutil.disk_usage(tmp_path)._replace(free=1_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    large = {"trainable": {"0": np.zeros(10_000)}}
+    message = r"step 2 cannot be written \(0\.1 MB are needed, 0\.0 MB free\)"
+    with pytest.raises(AlbertError, match=message):
+        kept.save(2, large, None)
+    assert not any(tmp_path.iterdir())
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.any_backend
 def test_a_damaged_one_is_not_among_the_newest(tmp_path, capsys):
     """40 is good, 50 damaged: 42 must stay when only one is kept."""
     kept = Checkpoints(tmp_path / "checkpoints", 1, {})

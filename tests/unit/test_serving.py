@@ -427,6 +427,38 @@ def test_embed_tokenize_and_classify(served, tokenizer):
     close(found["scores"], answers["probabilities"])
 
 
+def example(**features):
+    """A serialized tf.Example of texts and whole numbers."""
+    message = tf.train.Example()
+    for name, value in features.items():
+        feature = message.features.feature[name]
+        if isinstance(value, int):
+            feature.int64_list.value.append(value)
+        else:
+            feature.bytes_list.value.append(value)
+    return message.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([b"a text"], r"`inputs` must be .* `serving_default`.*row:\] \[0\]"),
+        ([example(text=b"a"), b"\xff"], r"`inputs` must be .*row:\] \[1\]"),
+        ([b"\nno message"], "feature_text"),
+        (
+            [example(body=b"a")],
+            "Feature: text .*is required(.|\n)*feature_text",
+        ),
+        ([example(text=3)], "int64 but expected type: string"),
+        ([b""], "Feature: text .*is required"),
+    ],
+)
+def test_what_is_no_example_with_a_text(served, inputs, message):
+    """The operation that fails is named for what it expects."""
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        ask(served("classification"), "classify", inputs=inputs)
+
+
 def test_saved_model(served, tmp_path):
     """Written and loaded: linked operations, each weight once."""
     predictor, module, signatures = served("answer or none")
