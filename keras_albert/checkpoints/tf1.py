@@ -61,7 +61,7 @@ def find_tf1(source: Path) -> list[Path]:
     return released or found
 
 
-def load_tf1_model(prefix: Path, backbone: bool = False) -> AlbertModel:
+def load_tf1_model(prefix: Path, backbone: bool = False, **form) -> AlbertModel:
     """The model of a TF1 checkpoint; its heads tell which one.
 
     Args:
@@ -69,6 +69,7 @@ def load_tf1_model(prefix: Path, backbone: bool = False) -> AlbertModel:
             in a folder above or beside, for a TF-Hub module), and a `*.model`
             vocabulary may.
         backbone: the encoder only.
+        form: `dtype`, `loop` and `remat` of AlbertBackbone.
 
     Raises:
         AlbertError: no config, heads of no known model, weights that do not
@@ -76,7 +77,7 @@ def load_tf1_model(prefix: Path, backbone: bool = False) -> AlbertModel:
     """
     tensors = read_tf1(prefix)
     config = AlbertConfig.from_json(_beside(prefix, CONFIG_FILE))
-    encoder = AlbertBackbone(config, tokenizer=_vocabulary(prefix))
+    encoder = AlbertBackbone(config, tokenizer=_vocabulary(prefix), **form)
     model = encoder if backbone else _with_head(encoder, tensors, prefix)
     imported(model, tensors, "tf1", str(prefix), aside=backbone)
     return model

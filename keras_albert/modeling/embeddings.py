@@ -23,6 +23,21 @@ def layer_norm(name: str, dtype=None) -> layers.LayerNormalization:
     )
 
 
+def _integers(ids):
+    """Float tensors as integers, as `keras.layers.Embedding` takes them.
+
+    `keras.Input` is float32 unless it is told otherwise, and so are the
+    tensors with which Keras builds a subclassed model that it reads. Floats
+    that a user passes as an array are a mistake, which is left to be found.
+    """
+    is_tensor = ops.is_tensor(ids) or isinstance(ids, keras.KerasTensor)
+    if is_tensor and keras.backend.is_float_dtype(
+        keras.backend.standardize_dtype(ids.dtype)
+    ):
+        return ops.cast(ids, "int32")
+    return ids
+
+
 @keras.saving.register_keras_serializable("keras_albert")
 class FactorizedEmbedding(ConfiguredLayer):
     """word + segment + position -> LayerNorm -> dropout -> projection E -> H.
@@ -44,8 +59,9 @@ class FactorizedEmbedding(ConfiguredLayer):
         float [B, S, H].
 
     Raises:
-        AlbertError: ids that are not integers [B, S], more tokens than
-            `max_position_embeddings`, or (in NumPy arrays) ids out of range.
+        AlbertError: ids of another shape than [B, S], more tokens than
+            `max_position_embeddings`, or NumPy arrays with ids out of range
+            or that are not integers.
 
     Source: Paper 3.1.
     """
@@ -101,9 +117,13 @@ class FactorizedEmbedding(ConfiguredLayer):
             "segment_ids": segment_ids,
             "position_ids": position_ids,
         }
-        given = {name: ids for name, ids in given.items() if ids is not None}
+        given = {
+            name: _integers(ids)
+            for name, ids in given.items()
+            if ids is not None
+        }
         check_inputs(self.config, given, takes_packed=True)
-        return super().__call__(token_ids, segment_ids, position_ids, **kwargs)
+        return super().__call__(**given, **kwargs)
 
     def build(self, input_shape=None):
         """Makes the weights; their shapes follow from the config."""

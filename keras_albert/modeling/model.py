@@ -48,6 +48,26 @@ class AlbertModel(keras.Model):
         check_argument_names(cls, kwargs)
         return super().__new__(cls, *args, **kwargs)
 
+    def __repr__(self) -> str:
+        """What the model is, in one line."""
+        if not (self.built and hasattr(self, "config")):
+            return super().__repr__()
+        config = self.config
+        parts = {
+            "name": self.name,
+            "layers": config.num_hidden_layers,
+            "hidden_size": config.hidden_size,
+            "parameters": f"{self.count_params():,}",
+            "vocabulary": f"{config.vocab_size:,} pieces"
+            + ", ids only" * (self.tokenizer is None),
+        }
+        for name in ("labels", "num_labels"):
+            if getattr(self, name, None):
+                parts["labels"] = getattr(self, name)
+                break
+        shown = ", ".join(f"{name}={value}" for name, value in parts.items())
+        return f"<{type(self).__name__} {shown}>"
+
     @property
     def tokenizer(self) -> Tokenizer | None:
         """The vocabulary that turns texts into ids, where there is one."""

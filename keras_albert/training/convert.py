@@ -16,7 +16,9 @@ def convert(run: ConvertRun) -> None:
             other format has no such model.
     """
     check_free(run.output)
-    model = load(run.input, gelu=run.gelu, backbone=run.backbone)
+    model = load(
+        run.input, gelu=run.gelu, backbone=run.backbone, dtype="float32"
+    )
     _WRITERS[run.to](model, run.output)
     files = [path for path in run.output.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)

@@ -164,7 +164,7 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     table, held_out = _tables(run)
     names = task.names(table)
     with devices.alone():
-        pretrained, tokenizer = load_pretrained(run.model)
+        pretrained, tokenizer = load_pretrained(run.model, dtype="float32")
     devices.check(pretrained.config)
     length = _longest(run, pretrained.config)
     reading = _reading(run, length, names)
