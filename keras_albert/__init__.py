@@ -4,7 +4,9 @@ Names are imported when first used, so that the command line's help does not
 wait for a backend.
 """
 
+import difflib
 import importlib
+import importlib.machinery
 import sys
 
 __version__ = "0.1.0"
@@ -21,7 +23,9 @@ _HOMES = {
     "AlbertForSequenceClassification": "modeling.classification",
     "AlbertForTextEmbedding": "modeling.text_embedding",
     "AlbertForTokenClassification": "modeling.classification",
+    "EncoderBlock": "modeling.encoder_block",
     "ExampleConfig": "config",
+    "FactorizedEmbedding": "modeling.embeddings",
     "GraphTokenizer": "text.graph",
     "Lamb": "training.optimizer",
     "ReadingConfig": "config",
@@ -29,13 +33,14 @@ _HOMES = {
     "TableColumns": "config",
     "Predictor": "training.predictor",
     "Preprocessor": "modeling.preprocessing",
+    "SharedEncoder": "modeling.encoder",
     "Tokenizer": "text.tokenizer",
     "VARIANTS": "config",
     "WarmupPolynomialDecay": "training.schedules",
     "WeightedCrossEntropy": "training.losses",
     "export": "exports.exporting",
     "load": "training.folders",
-    "load_model": "training.folders",
+    "load_model": "checkpoints.keras_file",
     "load_pretrained": "training.folders",
     "load_tf1": "checkpoints.tf1",
     "phased_dataset": "data.pretraining",
@@ -50,8 +55,14 @@ __all__ = sorted(_HOMES)
 
 def __getattr__(name: str):
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        close = difflib.get_close_matches(name, _HOMES, n=1)
+        hint = f". Did you mean {close[0]!r}?" if close else ""
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}{hint}"
+        )
     home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+    if "keras" in sys.modules:
+        _register_classes()
     return getattr(home, name)
 
 
@@ -59,10 +70,53 @@ def __dir__() -> list[str]:
     return [*globals(), *__all__]
 
 
-# Where Keras is loaded already nothing is saved by waiting, and
-# `keras.models.load_model` needs our classes registered.
+# `keras.models.load_model` finds our classes by the names under which their
+# modules register them, and never imports a module itself. So these modules
+# are imported as soon as both Keras and this package are.
+_REGISTERING = sorted(
+    home
+    for home in set(_HOMES.values())
+    if home.startswith("modeling.")
+    or home in ("training.losses", "training.optimizer", "training.schedules")
+)
+# Only modules in these folders import Keras.
+_KERAS_FOLDERS = tuple(
+    f"{__name__}.{folder}."
+    for folder in ("modeling", "checkpoints", "training", "exports")
+)
+
+
+def _register_classes() -> None:
+    for home in _REGISTERING:
+        importlib.import_module(f"{__name__}.{home}")
+
+
+class _AfterKeras:
+    """Import finder that registers our classes when Keras is imported later."""
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name != "keras":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_register(module):
+                load(module)
+                if cls in sys.meta_path:
+                    sys.meta_path.remove(cls)
+                # A module of ours that is only half imported, as it is the
+                # one that asked for Keras, cannot be imported by another.
+                # `__getattr__` registers the classes after it.
+                if not any(n.startswith(_KERAS_FOLDERS) for n in sys.modules):
+                    _register_classes()
+
+            spec.loader.exec_module = load_and_register
+        return spec
+
+
 if "keras" in sys.modules:
-    for _home in sorted(
-        set(_HOMES.values()) - {"text.graph", "exports.exporting"}
-    ):
-        importlib.import_module(f"{__name__}.{_home}")
+    _register_classes()
+else:
+    sys.meta_path.insert(0, _AfterKeras)

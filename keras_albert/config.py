@@ -23,6 +23,12 @@ class AlbertError(ValueError):
     """
 
 
+class UnknownName(AlbertError, KeyError):
+    """A key that a mapping of this package does not have."""
+
+    __str__ = Exception.__str__  # KeyError would show the message in quotes
+
+
 class LostProcess(AlbertError):
     """Another process of the run cannot be reached: no mistake of a user."""
 
@@ -230,7 +236,7 @@ _SIZES = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class AlbertConfig:
     """The architecture, with the field names of `albert_config.json`.
 
@@ -328,6 +334,16 @@ class AlbertConfig:
                 f"num_hidden_layers={self.num_hidden_layers}."
             )
 
+    def __repr__(self) -> str:
+        """The constructor's call, without fields left at their defaults."""
+        shown = ", ".join(
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)
+            if field.name in _SIZES
+            or getattr(self, field.name) != field.default
+        )
+        return f"AlbertConfig({shown})"
+
     @property
     def has_projection(self) -> bool:
         """Whether the embedding is projected from E to H."""
@@ -400,6 +416,18 @@ class AlbertConfig:
         return cls(**{k: v for k, v in content.items() if k in known})
 
 
+class _Variants(dict):
+    """Configs by name; an unknown name gets a suggestion."""
+
+    def __missing__(self, name):
+        close = difflib.get_close_matches(str(name), self, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise UnknownName(
+            f"VARIANTS has {', '.join(map(repr, self))}. "
+            f"Received: {name!r}.{hint}"
+        )
+
+
 def _variants() -> dict[str, AlbertConfig]:
     """Released sizes (Paper Table 1; dropouts from the released configs)."""
     sizes = {  # H, L, A, feed-forward, dropout of v1
@@ -419,7 +447,7 @@ def _variants() -> dict[str, AlbertConfig]:
                 hidden_dropout_prob=dropout,
                 attention_probs_dropout_prob=dropout,
             )
-    return variants
+    return _Variants(variants)
 
 
 VARIANTS = _variants()

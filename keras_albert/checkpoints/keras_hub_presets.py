@@ -81,7 +81,7 @@ def is_keras_hub(folder: Path) -> bool:
     return isinstance(content, dict) and "registered_name" in content
 
 
-def load_keras_hub(folder: Path, backbone: bool = False) -> AlbertModel:
+def load_keras_hub(folder: Path, backbone: bool = False, **form) -> AlbertModel:
     """The model of a preset folder: an encoder, masked LM or classifier.
 
     A folder whose task has no weights of its own gives the encoder. KerasHub
@@ -91,6 +91,7 @@ def load_keras_hub(folder: Path, backbone: bool = False) -> AlbertModel:
     Args:
         folder: written by KerasHub's `save_to_preset`, or by `save_keras_hub`.
         backbone: the encoder only.
+        form: `dtype`, `loop` and `remat` of AlbertBackbone.
 
     Raises:
         AlbertError: keras-hub is not installed, another model than ALBERT, a
@@ -131,7 +132,9 @@ def load_keras_hub(folder: Path, backbone: bool = False) -> AlbertModel:
     pooler = any(tensors[name].any() for name in _POOLER)
     if not pooler:  # as `save_keras_hub` writes a model without one
         tensors = {k: v for k, v in tensors.items() if k not in _POOLER}
-    ours = AlbertBackbone(config, pooler=pooler, tokenizer=_tokenizer(folder))
+    ours = AlbertBackbone(
+        config, pooler=pooler, tokenizer=_tokenizer(folder), **form
+    )
     if task in _MASKED_LM:
         ours = AlbertForMaskedLM(ours)
     elif task in _CLASSIFIER:

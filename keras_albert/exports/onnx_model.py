@@ -38,7 +38,7 @@ from keras_albert.modeling.classification import (
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
 )
-from keras_albert.modeling.encoder import MASKED_SCORE
+from keras_albert.modeling.encoder_block import MASKED_SCORE
 from keras_albert.modeling.model import AlbertModel, check_not_quantized
 from keras_albert.modeling.question_answering import (
     IMPOSSIBLE,
@@ -200,7 +200,7 @@ class _Writer:
         return self.add("Tanh", self.dense(self.model.backbone.pooler, x))
 
     def _embedded(self, embeddings, inputs: _Inputs) -> str:
-        """(Embeddings)"""
+        """(FactorizedEmbedding)"""
         segment = _array(embeddings.segment.embeddings)
         position = _array(embeddings.position.embeddings)
         if inputs.segment_ids is None:
@@ -222,7 +222,7 @@ class _Writer:
         return x
 
     def _blocks(self) -> list[dict]:
-        """The weights of each block in turn, stored once (Encoder)."""
+        """The weights of each block in turn, stored once (SharedEncoder)."""
         encoder, config = self.model.backbone.encoder, self.config
         shared, own = (
             [

@@ -20,8 +20,9 @@ from keras_albert.config import (
     check_positive,
     check_positive_number,
 )
-from keras_albert.modeling.embeddings import Embeddings, initializer
-from keras_albert.modeling.encoder import Encoder
+from keras_albert.modeling.configured import check_config
+from keras_albert.modeling.embeddings import FactorizedEmbedding, initializer
+from keras_albert.modeling.encoder import SharedEncoder
 from keras_albert.modeling.model import AlbertModel
 from keras_albert.text.tokenizer import Tokenizer
 
@@ -33,8 +34,8 @@ class AlbertBackbone(AlbertModel):
     Args:
         config: the architecture.
         pooler: False leaves it out, where no head uses it.
-        loop: "unrolled", or "scan" over the layers; see `Encoder`.
-        remat: save memory in training; see `Encoder`.
+        loop: "unrolled", or "scan" over the layers; see `SharedEncoder`.
+        remat: save memory in training; see `SharedEncoder`.
         tokenizer: the vocabulary, so that the model takes texts.
 
     Call arguments:
@@ -80,18 +81,16 @@ class AlbertBackbone(AlbertModel):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if not isinstance(config, AlbertConfig):
-            raise AlbertError(
-                "`config` must be an AlbertConfig; AlbertConfig.from_json "
-                f"reads a file. Received: {type(config).__name__}."
-            )
+        check_config(config)
         check_flag("pooler", pooler)
         self.config = config
         self.tokenizer = tokenizer
         self._lora = None
         policy = self.dtype_policy
-        self.embeddings = Embeddings(config, dtype=policy, name="embeddings")
-        self.encoder = Encoder(
+        self.embeddings = FactorizedEmbedding(
+            config, dtype=policy, name="embeddings"
+        )
+        self.encoder = SharedEncoder(
             config, loop=loop, remat=remat, dtype=policy, name="encoder"
         )
         self.pooler = None
@@ -160,15 +159,15 @@ class AlbertBackbone(AlbertModel):
             inputs.get("position_ids"),
             training=training,
         )
-        hidden_states, scores = self.encoder(
+        sequence_output, hidden_states, *scores = self.encoder(
             x,
             padding_mask,
             inputs.get("example_ids"),
             training=training,
-            return_scores=return_attention_scores,
+            return_hidden_states=True,
+            return_attention_scores=return_attention_scores,
             first_only=pooled_only and "cls_positions" not in inputs,
         )
-        sequence_output = hidden_states[-1]  # [B, S, H]
         outputs = {"sequence_output": sequence_output}
         if self.pooler is not None:
             first = sequence_output[:, 0]  # [B, H]
@@ -180,7 +179,7 @@ class AlbertBackbone(AlbertModel):
         if return_hidden_states:
             outputs["hidden_states"] = hidden_states
         if return_attention_scores:
-            outputs["attention_scores"] = scores
+            (outputs["attention_scores"],) = scores
         return outputs
 
     def enable_lora(

@@ -362,7 +362,10 @@ PARTS = {
 
 
 class Block(layers.Layer):
-    """The parts of a block that live in one place; see `Encoder`."""
+    """The parts of a block that live in one place; see `SharedEncoder`.
+
+    The name of this class is part of the paths inside `.keras` files.
+    """
 
     def __init__(self, config: AlbertConfig, parts: tuple[str, ...], **kwargs):
         super().__init__(**kwargs)

@@ -228,6 +228,31 @@ def check_inputs(
     _check_range(config, inputs)
 
 
+def check_vectors(
+    config: AlbertConfig, x, padding_mask=None, example_ids=None
+) -> None:
+    """Refuses what an encoder's layer cannot take, by dtype and shape.
+
+    Args:
+        config: the architecture.
+        x: must be float [B, S, H].
+        padding_mask: must be integer or bool [B, S], or None.
+        example_ids: must be integer [B, S], or None.
+    """
+    shape = tuple(getattr(x, "shape", ()))
+    if len(shape) != 3 or shape[-1] not in (None, config.hidden_size):
+        received = shape if hasattr(x, "shape") else type(x).__name__
+        raise AlbertError(
+            "expected vectors of the shape [batch, sequence, "
+            f"hidden_size={config.hidden_size}]. Received: {received}."
+        )
+    masks = {"padding_mask": padding_mask, "example_ids": example_ids}
+    given = {k: value for k, value in masks.items() if value is not None}
+    for name, value in given.items():
+        _check_dtype(name, value)
+        _check_shape(given, name, shape[:2], " of the vectors")
+
+
 def _check_dtype(name: str, value) -> None:
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         raise AlbertError(

@@ -10,6 +10,13 @@ from keras_albert.config import (
     AlbertError,
     check_choice,
 )
+from keras_albert.modeling.configured import (
+    check_argument_names,
+    leaves,
+    own_path,
+    quantize_paths,
+    quantized_paths,
+)
 from keras_albert.modeling.inputs import (
     ROW,
     as_array,
@@ -52,6 +59,31 @@ class AlbertModel(keras.Model):
     config: AlbertConfig
     axes = ROW
     takes_packed = False  # rows of several examples
+
+    def __new__(cls, *args, **kwargs):
+        """Refuses arguments that the class does not have."""
+        check_argument_names(cls, kwargs)
+        return super().__new__(cls, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        """What the model is, in one line."""
+        if not (self.built and hasattr(self, "config")):
+            return super().__repr__()
+        config = self.config
+        parts = {
+            "name": self.name,
+            "layers": config.num_hidden_layers,
+            "hidden_size": config.hidden_size,
+            "parameters": f"{self.count_params():,}",
+            "vocabulary": f"{config.vocab_size:,} pieces"
+            + ", ids only" * (self.tokenizer is None),
+        }
+        for name in ("labels", "num_labels"):
+            if getattr(self, name, None):
+                parts["labels"] = getattr(self, name)
+                break
+        shown = ", ".join(f"{name}={value}" for name, value in parts.items())
+        return f"<{type(self).__name__} {shown}>"
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -266,11 +298,7 @@ class AlbertModel(keras.Model):
         """Serializable arguments of the constructor, and what is special."""
         return {
             **super().get_config(),
-            "quantized": [
-                path
-                for path, layer in self.leaves().items()
-                if layer.quantization_mode is not None
-            ],
+            "quantized": quantized_paths(self),
             "frozen": [own_path(v) for v in self.weights if not v.trainable],
         }
 
@@ -281,9 +309,7 @@ class AlbertModel(keras.Model):
         quantized = config.pop("quantized", [])
         frozen = config.pop("frozen", [])
         model = cls(**config)
-        for path, layer in model.leaves().items():
-            if path in quantized and layer.quantization_mode is None:
-                layer.quantize("int8")
+        quantize_paths(model, quantized)
         for weight in model.weights:
             if own_path(weight) in frozen:
                 weight.trainable = False
@@ -291,11 +317,7 @@ class AlbertModel(keras.Model):
 
     def leaves(self) -> dict[str, keras.layers.Layer]:
         """The projections and tables, by path without the model's name."""
-        return {
-            own_path(layer): layer
-            for layer in self._flatten_layers(include_self=False)
-            if isinstance(layer, keras.layers.Dense | keras.layers.Embedding)
-        }
+        return leaves(self)
 
 
 def _weighed(kwargs: dict) -> dict:
@@ -303,15 +325,6 @@ def _weighed(kwargs: dict) -> dict:
     if "sample_weight" in kwargs:
         return kwargs | {"sample_weight": as_array(kwargs["sample_weight"])}
     return kwargs
-
-
-def own_path(part) -> str:
-    """The path of a layer or weight, without the model's own name.
-
-    So it is the same in every model of one architecture: the name that files
-    and name tables use.
-    """
-    return part.path.split("/", 1)[1]
 
 
 def check_model(model) -> None:
@@ -325,11 +338,7 @@ def check_model(model) -> None:
 
 def check_not_quantized(model: AlbertModel) -> None:
     """AlbertError where a projection or table is int8."""
-    quantized = [
-        path
-        for path, layer in model.leaves().items()
-        if layer.quantization_mode is not None
-    ]
+    quantized = quantized_paths(model)
     if quantized:
         raise AlbertError(
             "the model is quantized, its weights cannot be written so. "

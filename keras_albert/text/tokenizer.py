@@ -116,6 +116,11 @@ class Tokenizer:
         self._check_special_pieces(source)
         self.resplits = self._digit_comma_resplits()
 
+    def __repr__(self) -> str:
+        """The size of the vocabulary, and how texts are normalized."""
+        settings = ", ".join(f"{k}={v}" for k, v in self.settings.items())
+        return f"<Tokenizer pieces={self.vocab_size:,}, {settings}>"
+
     @property
     def settings(self) -> dict[str, bool]:
         """How texts are normalized, as `spiece.json` has it."""

@@ -22,7 +22,7 @@ def convert(run: ConvertRun) -> None:
     """
     check_free(run.output)
     if run.backbone:
-        model = load(run.input, gelu=run.gelu, backbone=True)
+        model = load(run.input, gelu=run.gelu, backbone=True, dtype="float32")
         loaded = ModelFolder(model, model.tokenizer, {"task": WEIGHTS})
     else:
         loaded = _with_task(run, load_with_task(run.input, run.gelu))

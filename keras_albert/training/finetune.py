@@ -175,7 +175,7 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
         print_skipped(table)
     names = tables.names
     with devices.alone():
-        pretrained, tokenizer = load_pretrained(run.model)
+        pretrained, tokenizer = load_pretrained(run.model, dtype="float32")
     devices.check(pretrained.config)
     length = longest_row(run, pretrained.config)
     reading = reading_of(run, length, names)

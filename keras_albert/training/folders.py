@@ -24,13 +24,18 @@ from keras_albert.checkpoints.huggingface import (
     is_huggingface,
     load_huggingface,
 )
+from keras_albert.checkpoints.keras_file import (
+    checked_form,
+    in_form,
+    read_own,
+    rebuilt,
+)
 from keras_albert.checkpoints.keras_hub_presets import (
     is_keras_hub,
     keras_hub_task,
     load_keras_hub,
 )
 from keras_albert.checkpoints.places import locate
-from keras_albert.checkpoints.plausible import check_keras_archive
 from keras_albert.checkpoints.tf1 import find_tf1, load_tf1_model, tf1_head
 from keras_albert.checkpoints.transfer import encoder_of, plain_encoder
 from keras_albert.config import (
@@ -54,7 +59,6 @@ from keras_albert.training.distribution import to_numpy
 from keras_albert.training.model_folder_checks import (
     WEIGHTS,
     Head,
-    check_finite,
     check_same_config,
     check_task,
 )
@@ -120,7 +124,7 @@ class ModelFolder:
         tokenizer = None
         if task["task"] != WEIGHTS or (folder / VOCAB_FILE).is_file():
             tokenizer = Tokenizer(folder)
-        model = load_model(folder / MODEL_FILE)
+        model = read_own(folder / MODEL_FILE)
         with _named(folder / TASK_FILE):
             check_task(task, Head.of(model))
         if (folder / CONFIG_FILE).is_file():
@@ -164,63 +168,11 @@ def _bare_copy(model: AlbertModel, labels: Sequence[str] | None) -> AlbertModel:
     Computing in float32, whatever it was trained in: it is to be served
     anywhere. The head gets `labels`, if these are names and not numbers.
     """
-    config = model.get_config()
-    if labels and "labels" in config:
+    bare = rebuilt(model, to_numpy, dtype="float32")
+    if labels and hasattr(bare, "labels"):
         has_names = tuple(labels) != default_labels(len(labels))
-        config["labels"] = labels if has_names else None
-    for part in (config, config.get("backbone", {}).get("config", {})):
-        part["dtype"] = "float32"
-    bare = type(model).from_config(config)
-    bare.set_weights([to_numpy(each) for each in model.weights])
+        bare.labels = tuple(labels) if has_names else None
     return bare
-
-
-def load_model(path: str | Path) -> keras.Model:
-    """A model from its `.keras` file, as `keras.saving.load_model`.
-
-    Raises:
-        AlbertError: the file is missing or damaged, its sizes are not those
-            of its weights, or a weight is not finite.
-    """
-    if not isinstance(path, str | os.PathLike):
-        raise AlbertError(
-            f"expected the path of a .keras file. Received: {path!r:.60}."
-        )
-    path = Path(path)
-    if not path.is_file():
-        raise AlbertError(f"{path}: no such file.")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-            if damaged is not None:
-                raise zipfile.BadZipFile(f"bad checksum of {damaged}")
-            check_keras_archive(path, archive)
-    except AlbertError:
-        raise
-    except Exception as error:  # zipfile and zlib raise many kinds
-        raise _damaged(path, error) from None
-    try:
-        model = keras.saving.load_model(path, compile=False)
-    except Exception as error:  # Keras, its backends and h5py: more still
-        raise _damaged(path, error) from None
-    if not isinstance(model, AlbertModel):
-        raise AlbertError(
-            f"{path}: expected a model of this package. "
-            f"Received: {type(model).__name__}."
-        )
-    try:
-        check_finite(model)
-    except AlbertError as error:
-        raise AlbertError(f"{path}: {error}") from None
-    return model
-
-
-def _damaged(path: Path, error: Exception) -> AlbertError:
-    reason = str(error).strip().split("\n")[0] or type(error).__name__
-    return AlbertError(
-        f"{path}: damaged, or not a model of this package ({reason:.200}). Use "
-        "another copy of the model."
-    )
 
 
 def load(
@@ -228,6 +180,9 @@ def load(
     *,
     gelu: str = ConvertRun.gelu,
     backbone: bool = False,
+    dtype: str | keras.DTypePolicy | None = None,
+    loop: str | None = None,
+    remat: bool | None = None,
 ) -> AlbertModel:
     """The model of a checkpoint, whatever format it has.
 
@@ -242,6 +197,14 @@ def load(
         gelu: how `hidden_act` "gelu" of transformers is read: "tanh", the
             original's only form, or "erf", as transformers computes.
         backbone: True gives the encoder of any model; its head is left aside.
+        dtype: the policy that the model computes in, as "mixed_bfloat16".
+            When not given, that of `keras.config.set_dtype_policy`; where it
+            is float32, Keras's default, or the model is quantized, a `.keras`
+            file keeps the policy that it was saved with.
+        loop: see `AlbertBackbone`; when not given, "unrolled", or as a
+            `.keras` file has it.
+        remat: see `AlbertBackbone`; when not given, False, or as a `.keras`
+            file has it.
 
     Returns:
         A model of the class that the checkpoint's head asks for, AlbertBackbone
@@ -256,6 +219,9 @@ def load(
             f"`gelu` must be one of {', '.join(GELU_CHOICES)}. "
             f"Received: {gelu!r}."
         )
+    form = checked_form(dtype, loop, remat)
+    if not isinstance(source, str | os.PathLike):
+        raise AlbertError(_not_a_path(source))
     path = locate(source)
     found = _found(path)
     if len(found) != 1:
@@ -267,48 +233,82 @@ def load(
             f"is {kind}. Leave gelu={gelu!r} out."
         )
     if kind == _HUGGING_FACE:
-        return load_huggingface(what, gelu, backbone)
+        return load_huggingface(what, gelu, backbone, **form)
     if kind == _KERAS_HUB:
-        return load_keras_hub(what, backbone)
+        return load_keras_hub(what, backbone, **form)
     if kind == _TF1:
-        return load_tf1_model(what, backbone)
-    model = ModelFolder.load(what).model if kind == _OURS else load_model(what)
-    return encoder_of(model) if backbone else model
+        return load_tf1_model(what, backbone, **form)
+    model = ModelFolder.load(what).model if kind == _OURS else read_own(what)
+    return in_form(encoder_of(model) if backbone else model, form)
+
+
+def _not_a_path(source) -> str:
+    """What to do with something else, a live model for instance."""
+    kind = type(source)
+    received = f"Received: {kind.__name__} of {kind.__module__.split('.')[0]}."
+    if hasattr(source, "save_to_preset"):  # of KerasHub
+        remedy = "model.save_to_preset(folder), then ka.load(folder)"
+    elif hasattr(source, "save_pretrained"):  # of transformers
+        remedy = "model.save_pretrained(folder), then ka.load(folder)"
+    else:
+        return f"expected a path or the name of a checkpoint. {received}"
+    return (
+        "expected a path or the name of a checkpoint, not a model in memory. "
+        f"{received} Save it: {remedy}."
+    )
 
 
 def load_with_task(
-    source: str | Path, gelu: str = ConvertRun.gelu
+    source: str | Path,
+    gelu: str = ConvertRun.gelu,
+    *,
+    dtype: str | keras.DTypePolicy = "float32",
+    loop: str | None = None,
+    remat: bool | None = None,
 ) -> ModelFolder:
     """What `load` reads, with the task that a folder of this package tells.
 
     The task is WEIGHTS elsewhere: the head of the model tells what it is for.
+    The arguments are those of `load`.
 
     Raises:
         AlbertError: as `load`, and as `ModelFolder.load`.
     """
+    form = checked_form(dtype, loop, remat)
     path = locate(source)
     is_run = path.is_dir() and any(
         (path / name).is_file() for name in (TASK_FILE, RUN_FILE, REPORT_FILE)
     )
     if is_run and gelu == ConvertRun.gelu:
-        return ModelFolder.load(path)
-    model = load(source, gelu=gelu)
+        loaded = ModelFolder.load(path)
+        return dataclasses.replace(loaded, model=in_form(loaded.model, form))
+    model = load(source, gelu=gelu, **form)
     return ModelFolder(model, model.tokenizer, {"task": WEIGHTS})
 
 
 def load_pretrained(
     source: str | Path,
+    *,
+    dtype: str | keras.DTypePolicy | None = None,
+    loop: str | None = None,
+    remat: bool | None = None,
 ) -> tuple[AlbertBackbone, Tokenizer]:
     """The encoder and vocabulary of any source that `load` takes.
 
     An encoder without a pooler (of a masked LM of transformers, say) gets a
     fresh one, always the same; adapters (LoRA) are merged.
 
+    Args:
+        source: as for `load`.
+        dtype: as for `load`.
+        loop: as for `load`.
+        remat: as for `load`.
+
     Raises:
         AlbertError: as `load`, where there is no vocabulary, and where the
             model is quantized.
     """
-    backbone = load(source, backbone=True)
+    backbone = load(source, backbone=True, dtype=dtype, loop=loop, remat=remat)
     if backbone.tokenizer is None:
         raise AlbertError(
             f"{source}: the model has no vocabulary. Put its {VOCAB_FILE} into "

@@ -8,8 +8,6 @@ against the model before any text is read.
 import dataclasses
 import itertools
 
-import numpy as np
-
 from keras_albert.config import (
     EMBEDDING,
     FILL_MASK,
@@ -42,7 +40,6 @@ from keras_albert.modeling.question_answering import (
 )
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.text.tokenizer import SHORTEST_SINGLE
-from keras_albert.training.distribution import to_numpy
 from keras_albert.training.questions import NAMES
 
 PRETRAINING = "pretraining"
@@ -300,25 +297,6 @@ def _check_head(task: dict, head: Head) -> None:
             f"`lengths` must not exceed the model's {head.positions} positions "
             f"(max_position_embeddings). Received: {task['lengths']}."
         )
-
-
-def check_finite(model: AlbertModel) -> None:
-    """Refuses a model with a weight that is not a number, or infinite.
-
-    Raises:
-        AlbertError: names the first such weight.
-    """
-    for weight in model.weights:
-        value = to_numpy(weight)
-        if not np.issubdtype(value.dtype, np.integer):
-            bad = value.size - int(np.isfinite(value).sum())
-            if bad:
-                raise AlbertError(
-                    f"the weight {weight.path} is not finite ({bad:,} of "
-                    f"{value.size:,} numbers). The training diverged, or the "
-                    "file is damaged: train again with a lower learning rate, "
-                    "or use another copy of the model."
-                )
 
 
 def check_same_config(found: AlbertConfig, model: AlbertModel) -> None:

@@ -117,6 +117,9 @@ class Predictor:
         source: str | Path,
         *,
         gelu: str = ConvertRun.gelu,
+        dtype: str | keras.DTypePolicy = "float32",
+        loop: str | None = None,
+        remat: bool | None = None,
         **settings,
     ) -> "Predictor":
         """That of any source that `keras_albert.load` takes.
@@ -124,14 +127,20 @@ class Predictor:
         Args:
             source: the output folder of `finetune`, `save` or `convert`, a
                 `.keras` file, a folder of transformers, `hf://...`, and so on.
-            gelu: see `load`.
+            gelu: as for `keras_albert.load`, and so are dtype, loop and remat.
+            dtype: the policy that the model computes in.
+            loop: "unrolled" or "scan".
+            remat: matters for training alone.
             settings: other arguments of Predictor, over what a folder of this
                 package says.
 
         Raises:
             AlbertError: as `load`, and as Predictor itself.
         """
-        return cls.of(load_with_task(source, gelu), **settings)
+        loaded = load_with_task(
+            source, gelu, dtype=dtype, loop=loop, remat=remat
+        )
+        return cls.of(loaded, **settings)
 
     @classmethod
     def of(cls, loaded: ModelFolder, **settings) -> "Predictor":

@@ -18,6 +18,7 @@ from small import CONFIG, EXCHANGED, TEXT_CONFIG
 
 import keras_albert as ka
 from keras_albert.checkpoints.huggingface import save_huggingface
+from keras_albert.checkpoints.keras_file import load_model
 from keras_albert.checkpoints.plausible import parameter_count
 from keras_albert.cli import main
 from keras_albert.config import (
@@ -30,7 +31,7 @@ from keras_albert.config import (
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training.folders import ModelFolder, Predictor, load_model
+from keras_albert.training.folders import ModelFolder
 from keras_albert.training.model_folder_checks import (
     ANSWER,
     ANSWER_OR_NONE,
@@ -42,6 +43,7 @@ from keras_albert.training.model_folder_checks import (
     Head,
     check_task,
 )
+from keras_albert.training.predictor import Predictor
 
 TASK = {
     "task": "classification",

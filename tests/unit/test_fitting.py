@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 from small import BATCH, CONFIG, LENGTH, PREDICTIONS, numpy, signalled
 
+from keras_albert.checkpoints.keras_file import load_model
 from keras_albert.config import AlbertConfig, AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.masked_lm import AlbertForPretraining
@@ -28,7 +29,7 @@ from keras_albert.training.fitting import (
     fit_into_folder,
 )
 from keras_albert.training.flops import SpeedMeter, Work
-from keras_albert.training.folders import ModelFolder, load_model
+from keras_albert.training.folders import ModelFolder
 from keras_albert.training.optimizer import Lamb
 from keras_albert.training.pretrain import compile_for_pretraining
 from keras_albert.training.schedules import WarmupPolynomialDecay

@@ -34,8 +34,9 @@ from keras_albert.text.unknown import (
     texts_of,
 )
 from keras_albert.training.finetune import finetune
-from keras_albert.training.folders import ModelFolder, Predictor
+from keras_albert.training.folders import ModelFolder
 from keras_albert.training.predict import predict
+from keras_albert.training.predictor import Predictor
 from keras_albert.training.tasks import TASKS
 
 CHINESE = "我喜欢这部电影"  # "▁", <unk>
