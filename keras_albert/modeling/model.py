@@ -19,6 +19,7 @@ from keras_albert.modeling.inputs import (
     holds_text,
     round_length,
 )
+from keras_albert.private_apis import sublayers
 from keras_albert.text.tokenizer import Tokenizer
 
 
@@ -186,7 +187,7 @@ class AlbertModel(keras.Model):
         """The projections and tables, by path without the model's name."""
         return {
             own_path(layer): layer
-            for layer in self._flatten_layers(include_self=False)
+            for layer in sublayers(self)
             if isinstance(layer, keras.layers.Dense | keras.layers.Embedding)
         }
 
