@@ -1,8 +1,8 @@
 # Two commands on a fresh machine: `make demo` and `make test`.
 # KERAS_BACKEND=tensorflow (default), jax or torch chooses the demo's backend.
-# PYTHON names the interpreter (3.11 or newer) that makes .venv.
+# PYTHON names the interpreter that makes .venv; without it, the first of
+# python3, python3.13, python3.12 and python3.11 that is supported makes it.
 
-PYTHON ?= python3
 KERAS_BACKEND ?= tensorflow
 TEST_BACKENDS ?= tensorflow jax torch
 VENV := .venv
@@ -10,7 +10,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
        --constraint constraints.txt
 # The small wheel where there is one.
-TENSORFLOW := $(if $(filter Linux,$(shell uname)),tensorflow-cpu,tensorflow)
+TENSORFLOW := tensorflow$(if $(filter Linux-x86_64,$(shell uname -sm | \
+                tr ' ' -)),-cpu)
 
 # JAX compiles slowly: keep all that it compiled.
 export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/$(VENV)/jax-cache
@@ -56,7 +57,8 @@ test-tpu-tensorflow: .tpu-tensorflow/installed $(VENV)/installed-dev
 	  $(BIN)/python -m pytest -q tests/distributed/test_tpu_strategy.py
 
 .tpu-tensorflow/installed: tpu/requirements-tf.txt
-	$(PYTHON) -m venv $(@D)
+	@python=$$(sh tools/find_python.sh $(or $(PYTHON),python3.12 python3.11)) \
+	  && set -x && "$$python" -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
@@ -101,9 +103,8 @@ clean:
 	rm -rf $(VENV) .older .tpu-tensorflow demo build *.egg-info
 
 $(BIN)/python:
-	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and \
-	  'keras_albert needs Python 3.11 or newer: make PYTHON=python3.11 ...')"
-	$(PYTHON) -m venv $(VENV)
+	@python=$$(sh tools/find_python.sh $(PYTHON)) && set -x && \
+	  "$$python" -m venv $(VENV)
 
 # tensorflow-text asks for the large wheel: installed without asking.
 $(VENV)/installed-tensorflow: constraints.txt pyproject.toml | $(BIN)/python

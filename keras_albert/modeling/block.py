@@ -14,6 +14,7 @@ from keras import layers, ops
 
 from keras_albert.config import LAYER_NORM_EPSILON, AlbertConfig
 from keras_albert.modeling.embeddings import initializer, layer_norm
+from keras_albert.private_apis import DrawnSeed
 
 # The reference's gelu is the tanh form under both names (modeling.py L299).
 ACTIVATIONS = {
@@ -107,25 +108,14 @@ def normalize(weights, x):
 
 
 def dropout(x, rate: float, seed=None):
-    """Keras's dropout with a seed that was drawn before; None: no dropout."""
+    """Keras's dropout with a seed that was drawn before; None: no dropout.
+
+    Drawn inside a rematerialized function, the seed would be drawn again for
+    the gradient, which would then belong to another mask.
+    """
     if seed is None or not rate:
         return x
-    return keras.random.dropout(x, rate, seed=_DrawnSeed(seed))
-
-
-class _DrawnSeed(keras.random.SeedGenerator):
-    """A seed drawn elsewhere, where Keras asks for a generator.
-
-    Drawn inside a rematerialized function, dropout's seed would be drawn
-    again for the gradient, which then belongs to another mask.
-    """
-
-    def __init__(self, seed):
-        self._seed = seed
-        self._initial_seed = 0  # torch's dropout ignores a seed without it
-
-    def next(self, ordered=True):
-        return self._seed
+    return keras.random.dropout(x, rate, seed=DrawnSeed(seed))
 
 
 def _seed(seeds, place):

@@ -12,6 +12,7 @@ from keras import layers
 
 from keras_albert.config import AlbertConfig, AlbertError
 from keras_albert.modeling.inputs import check_vectors
+from keras_albert.private_apis import sublayers
 
 # The arguments of every Keras layer: name, dtype, trainable and others.
 _OF_KERAS = frozenset(inspect.signature(layers.Layer.__init__).parameters)
@@ -122,7 +123,7 @@ def leaves(layer: layers.Layer) -> dict[str, layers.Layer]:
     """The projections and tables inside a layer or model, by `own_path`."""
     return {
         own_path(part): part
-        for part in layer._flatten_layers(include_self=False)
+        for part in sublayers(layer)
         if isinstance(part, layers.Dense | layers.Embedding)
     }
 

@@ -18,11 +18,12 @@ from keras_albert.config import (
     check_probability,
     is_number,
 )
+from keras_albert.private_apis import OptimizerHooks
 from keras_albert.training.distribution import optimizer_reduces_replicas
 
 
 @keras.saving.register_keras_serializable("keras_albert")
-class Lamb(keras.optimizers.Optimizer):
+class Lamb(OptimizerHooks):
     """LAMB as ALBERT was pretrained with.
 
     For each variable: m, v are the moving averages of the gradient and its
@@ -125,7 +126,7 @@ class Lamb(keras.optimizers.Optimizer):
 
     def update_step(self, gradient, variable, learning_rate):
         """One variable's step; see the class."""
-        index = self._get_variable_index(variable)
+        index = self.index_of(variable)
         learning_rate = ops.cast(learning_rate, variable.dtype)
         gradient = ops.cast(gradient, variable.dtype)
         m, v = self._momentums[index], self._velocities[index]
@@ -144,22 +145,23 @@ class Lamb(keras.optimizers.Optimizer):
     # Accumulation (`gradient_accumulation_steps`). Keras clips the mean of the
     # parts, as it must be; but it counts parts, not updates, in the two below.
 
-    def _get_current_learning_rate(self):
-        rate = self._learning_rate
+    def learning_rate_now(self):
+        """The schedule's rate, or the constant one, of the next update."""
+        rate = self.rate_or_schedule
         if isinstance(rate, schedules.LearningRateSchedule):
             return rate(self.iterations)
-        return super()._get_current_learning_rate()
+        return super().learning_rate_now()
 
-    def _update_model_variables_moving_average(self, trainable_variables):
+    def update_averages(self, trainable_variables):
+        """Updates the averages when the last part of a batch is applied."""
         if not self.use_ema:
             return
         parts = self.gradient_accumulation_steps or 1
-        is_update = ops.equal((self._iterations + 1) % parts, 0)
-        is_first = self._iterations < parts
+        is_update = ops.equal((self.calls + 1) % parts, 0)
+        is_first = self.calls < parts
         momentum = ops.where(is_first, 0.0, self.ema_momentum)
-        averages = self._model_variables_moving_average
         for variable, average in zip(
-            trainable_variables, averages, strict=True
+            trainable_variables, self.moving_averages, strict=True
         ):
             old = ops.convert_to_tensor(average)
             new = momentum * old + (1.0 - momentum) * variable
@@ -168,7 +170,7 @@ class Lamb(keras.optimizers.Optimizer):
     @property
     def last_learning_rate(self) -> float:
         """That of the update before; `learning_rate` is the next one's."""
-        rate = self._learning_rate
+        rate = self.rate_or_schedule
         if isinstance(rate, schedules.LearningRateSchedule):
             rate = rate(ops.maximum(self.iterations - 1, 0))
         return float(ops.convert_to_numpy(rate))
@@ -178,23 +180,24 @@ class Lamb(keras.optimizers.Optimizer):
         """Moving averages of the trainable variables; none without EMA."""
         if not self.use_ema:
             return []
-        return list(self._model_variables_moving_average)
+        return list(self.moving_averages)
 
     # Clipping. Keras clips before replicas are summed; here it comes after.
 
-    def _clip_gradients(self, grads):
-        return grads if optimizer_reduces_replicas() else self._clip(grads)
+    def clip(self, gradients):
+        """Gradients, clipped unless replicas are still to be summed."""
+        if optimizer_reduces_replicas():
+            return gradients
+        return super().clip(gradients)
 
-    def _all_reduce_sum_gradients(self, grads_and_vars):
-        reduced = super()._all_reduce_sum_gradients(grads_and_vars)
+    def sum_over_replicas(self, gradients_and_variables):
+        """Gradients with their variables, summed over replicas, clipped."""
+        reduced = super().sum_over_replicas(gradients_and_variables)
         # A lookup's gradient arrives as slices in which a row may repeat;
         # adding zeros sums them, without which their norm is too large.
         grads = [ops.add(g, ops.zeros(v.shape, g.dtype)) for g, v in reduced]
         variables = [variable for _, variable in reduced]
-        return list(zip(self._clip(grads), variables, strict=True))
-
-    def _clip(self, grads):
-        return super()._clip_gradients(grads)
+        return list(zip(super().clip(grads), variables, strict=True))
 
     def get_config(self):
         """Serializable arguments of the constructor."""

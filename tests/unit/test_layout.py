@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "keras_albert"
 # Each part may import what stands in its row, and itself.
 _BELOW_TRAINING = {
     "config",
+    "private_apis",
     "storage",
     "text",
     "modeling",
@@ -20,9 +21,10 @@ _BELOW_TRAINING = {
 }
 MAY_IMPORT = {
     "config": set(),
+    "private_apis": set(),
     "storage": {"config"},
     "text": {"config", "storage"},
-    "modeling": {"config", "text"},
+    "modeling": {"config", "private_apis", "text"},
     "checkpoints": {"config", "storage", "text", "modeling"},
     "data": {"config", "storage", "text"},
     "training": _BELOW_TRAINING,
