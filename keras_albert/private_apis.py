@@ -8,6 +8,7 @@ test_private_apis.py refuses private APIs anywhere else in the package.
 JAX and TensorFlow are imported inside the functions that need them.
 """
 
+import copy
 from collections.abc import Iterator
 
 import keras
@@ -203,6 +204,64 @@ def is_tpu_pod() -> bool:
         each.is_env_present() and each.get_process_count() > 1
         for each in clusters
     )
+
+
+def takes_strings(layer: keras.layers.Layer) -> None:
+    """Lets a layer take strings, which not every backend has tensors of.
+
+    Uses: `Layer._convert_input_args`,
+        `Layer._allow_non_tensor_positional_args`.
+    Seen in: Keras 3.15.1.
+    No public way: Keras converts the arguments of every layer to tensors of
+        the backend, and JAX and PyTorch have none of strings.
+    """
+    layer._convert_input_args = False
+    layer._allow_non_tensor_positional_args = True
+
+
+class KeepsJaxState:
+    """Base of a keras.Model that keeps its weights when a batch fails on JAX.
+
+    `fit`, `evaluate` and `predict` take the weights out of the model. A loop
+    that fails puts `_jax_state` back, but Keras sets it only after the first
+    step: a bad first batch would leave a model without weights.
+
+    Uses: `JAXTrainer._get_jax_state`, `JAXTrainer._jax_state`.
+    Seen in: Keras 3.15.1.
+    No public way: `jax_state_sync` reads `_jax_state`, and nothing sets it
+        before the first step.
+    """
+
+    # In the order in which Keras returns them.
+    _STATE = (
+        "trainable_variables",
+        "non_trainable_variables",
+        "optimizer_variables",
+        "metrics_variables",
+    )
+
+    def _get_jax_state(self, **wanted):
+        state = super()._get_jax_state(**wanted)
+        names = [name for name in self._STATE if wanted.get(name)]
+        self._jax_state = dict(zip(names, state, strict=True))
+        return state
+
+
+# PyTorch.
+
+
+def without_iterator(loader):
+    """A copy of a DataLoader that does not share the workers of the original.
+
+    Uses: `DataLoader._iterator`.
+    Seen in: PyTorch 2.13.0.
+    No public way: with `persistent_workers` a copy would read from the
+        iterator of the original, and a new DataLoader takes arguments that
+        the original does not tell.
+    """
+    clone = copy.copy(loader)
+    clone._iterator = None
+    return clone
 
 
 # TensorFlow.

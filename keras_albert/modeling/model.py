@@ -34,17 +34,11 @@ from keras_albert.modeling.streams import (
     is_stream,
     plain_errors,
 )
+from keras_albert.private_apis import KeepsJaxState
 from keras_albert.text.tokenizer import Tokenizer
 
-JAX_STATE = (  # in the order in which Keras returns them
-    "trainable_variables",
-    "non_trainable_variables",
-    "optimizer_variables",
-    "metrics_variables",
-)
 
-
-class AlbertModel(keras.Model):
+class AlbertModel(KeepsJaxState, keras.Model):
     """Abstract: a model that takes checked ids, or texts.
 
     Shapes are checked when the model is called or traced. Ids are checked
@@ -241,17 +235,6 @@ class AlbertModel(keras.Model):
         with plain_errors(self):
             x, _ = self._fed(x)
             return super().predict(x, *args, **kwargs)
-
-    def _get_jax_state(self, **wanted):
-        """Keras on JAX: takes the weights out of the model for a loop.
-
-        A loop that fails puts `_jax_state` back, but Keras sets it only after
-        the first step: a bad first batch would leave a model without weights.
-        """
-        state = super()._get_jax_state(**wanted)
-        names = [name for name in JAX_STATE if wanted.get(name)]
-        self._jax_state = dict(zip(names, state, strict=True))
-        return state
 
     def export(self, filepath, *args, input_signature=None, **kwargs):
         """`keras.Model.export` of the ids' part alone, with a signature.

@@ -17,6 +17,7 @@ from keras_albert.config import (
     check_flag,
 )
 from keras_albert.modeling.inputs import named_texts
+from keras_albert.private_apis import takes_strings
 from keras_albert.text.tokenizer import Tokenizer, check_max_length
 
 
@@ -79,8 +80,7 @@ class Preprocessor(keras.layers.Layer):
 
         super().__init__(**kwargs)
         # Strings are for TensorFlow, whatever the backend computes with.
-        self._convert_input_args = False
-        self._allow_non_tensor_positional_args = True
+        takes_strings(self)
         self.tokenizer = tokenizer
         self.sequence_length = sequence_length
         self.fixed_length = fixed_length

@@ -5,7 +5,6 @@ DataLoader, in whose processes they are tokenized; or from a generator.
 """
 
 import contextlib
-import copy
 import functools
 import itertools
 import re
@@ -19,6 +18,7 @@ import numpy as np
 from keras_albert.config import AlbertError
 from keras_albert.modeling.inputs import as_array, holds_text
 from keras_albert.modeling.labels import graph_labels, is_sparse
+from keras_albert.private_apis import without_iterator
 
 
 def is_stream(data) -> bool:
@@ -142,8 +142,7 @@ def _loader_of_ids(loader, model):
     import torch
 
     default = torch.utils.data.default_collate
-    clone = copy.copy(loader)
-    clone._iterator = None  # that of `persistent_workers` is the other's
+    clone = without_iterator(loader)
     clone.collate_fn = functools.partial(
         _collated, model, loader.collate_fn, loader.collate_fn is default
     )

@@ -143,7 +143,7 @@ def test_each_says_where_it_was_seen_and_why_it_is_needed():
         assert "No public way: " in text, part.name
         line = text.partition("Seen in: ")[2].split("\n")[0]
         package, version = line.split(". ")[0].rstrip(".").split(" ")
-        assert package in ("Keras", "jax", "TensorFlow"), part.name
+        assert package in ("Keras", "jax", "PyTorch", "TensorFlow"), part.name
         assert version.count(".") in (1, 2), part.name
 
 

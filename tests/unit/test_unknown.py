@@ -16,7 +16,6 @@ from keras_albert.config import (
     FinetuneRun,
     PredictRun,
     PrepareRun,
-    TableColumns,
 )
 from keras_albert.data import units
 from keras_albert.data.prepare import prepare
@@ -196,7 +195,7 @@ def model(tmp_path_factory, tokenizer):
     names = ("no", "yes")
     head = TASKS["classification"].head(AlbertBackbone(TEXT_CONFIG), names, 0.1)
     predictor = Predictor(
-        head, tokenizer, "classification", names, (32,), TableColumns()
+        head, tokenizer=tokenizer, labels=names, lengths=(32,)
     )
     ModelFolder(head, tokenizer, predictor.settings()).save(folder)
     return folder
