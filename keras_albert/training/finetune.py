@@ -334,27 +334,7 @@ def _finetune_once(
     if not devices.is_first:
         return {}
     report = _report_of(run, prepared, kept, kept["step"] / steps_per_epoch)
-    with devices.alone():
-        best = dataclasses.replace(
-            predictor, model=ModelFolder.load(output).model
-        )
-        outputs = best.outputs(
-            measured_on, run.batch_size, compute=devices.outputs
-        )
-    scores = scores_report(run.task, outputs, measured_on, names)
-    if tables.held_out is None:
-        report[ON_TRAINING_ROWS] = scores
-    else:
-        report |= scores
-        if "threshold" in report:
-            best = best.with_threshold(report["threshold"])
-            write_json(output / TASK_FILE, best.settings())
-        if task.has_classes:
-            of_classes = class_report_of(outputs, measured_on, names)
-            report |= of_classes.as_dict()
-            print(report_text(of_classes))
-            if can_draw():
-                draw_confusion(of_classes, output / CONFUSION_FILE)
+    report |= _measured(run, prepared, predictor, devices)
     inputs = task.inputs(run.columns)
     reads = prepared.reading or prepared.length
     write_card(output, card(run, report, model, names, inputs, reads))
@@ -388,6 +368,37 @@ def _report_of(
             "training_rows": len(tables.train),
             "held_out_rows": len(tables.held_out),
         }
+    return report
+
+
+def _measured(
+    run: FinetuneRun,
+    prepared: _Prepared,
+    predictor: Predictor,
+    devices: Devices,
+) -> dict:
+    """How good the model in the folder is; its threshold is then set there."""
+    task, names = ALL_TASKS[run.task], prepared.names
+    examples, output = prepared.measured_on, run.output
+    with devices.alone():
+        best = dataclasses.replace(
+            predictor, model=ModelFolder.load(output).model
+        )
+        outputs = best.outputs(
+            examples, run.batch_size, compute=devices.outputs
+        )
+    report = scores_report(run.task, outputs, examples, names)
+    if prepared.tables.held_out is None:
+        return {ON_TRAINING_ROWS: report}
+    if "threshold" in report:
+        best = best.with_threshold(report["threshold"])
+        write_json(output / TASK_FILE, best.settings())
+    if task.has_classes:
+        of_classes = class_report_of(outputs, examples, names)
+        report |= of_classes.as_dict()
+        print(report_text(of_classes))
+        if can_draw():
+            draw_confusion(of_classes, output / CONFUSION_FILE)
     return report
 
 
