@@ -4,6 +4,7 @@ Letters: B batch, S sequence length, E embedding size, H hidden size.
 """
 
 import keras
+import numpy as np
 from keras import layers, ops
 
 from keras_albert.config import LAYER_NORM_EPSILON, AlbertConfig
@@ -21,6 +22,9 @@ def layer_norm(name: str, dtype=None) -> layers.LayerNormalization:
     return layers.LayerNormalization(
         epsilon=LAYER_NORM_EPSILON, dtype=dtype, name=name
     )
+
+
+_CHECKED = (np.ndarray, keras.KerasTensor)
 
 
 def _integers(ids):
@@ -59,9 +63,9 @@ class FactorizedEmbedding(ConfiguredLayer):
         float [B, S, H].
 
     Raises:
-        AlbertError: ids of another shape than [B, S], more tokens than
-            `max_position_embeddings`, or NumPy arrays with ids out of range
-            or that are not integers.
+        AlbertError: NumPy arrays or symbolic inputs of another shape than
+            [B, S], or of more tokens than `max_position_embeddings`; NumPy
+            arrays with ids out of range, or that are not integers.
 
     Source: Paper 3.1.
     """
@@ -122,7 +126,10 @@ class FactorizedEmbedding(ConfiguredLayer):
             for name, ids in given.items()
             if ids is not None
         }
-        check_inputs(self.config, given, takes_packed=True)
+        # The sizes of other tensors may be placeholders, which backends put
+        # where a length is unknown.
+        if all(isinstance(ids, _CHECKED) for ids in given.values()):
+            check_inputs(self.config, given, takes_packed=True)
         return super().__call__(**given, **kwargs)
 
     def build(self, input_shape=None):

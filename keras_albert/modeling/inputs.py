@@ -236,8 +236,8 @@ def check_vectors(
     Args:
         config: the architecture.
         x: must be float [B, S, H].
-        padding_mask: must be integer or bool [B, S], or None.
-        example_ids: must be integer [B, S], or None.
+        padding_mask: must be [B, S], as an array integer or bool; or None.
+        example_ids: must be [B, S], as an array integer; or None.
     """
     shape = tuple(getattr(x, "shape", ()))
     if len(shape) != 3 or shape[-1] not in (None, config.hidden_size):
@@ -249,7 +249,9 @@ def check_vectors(
     masks = {"padding_mask": padding_mask, "example_ids": example_ids}
     given = {k: value for k, value in masks.items() if value is not None}
     for name, value in given.items():
-        _check_dtype(name, value)
+        # Keras builds a subclassed model that it reads with float tensors.
+        if isinstance(value, np.ndarray):
+            _check_dtype(name, value)
         _check_shape(given, name, shape[:2], " of the vectors")
 
 

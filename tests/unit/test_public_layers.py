@@ -125,7 +125,6 @@ class Subclassed(keras.Model):
 
     def call(self, inputs, training=None):
         ids, mask, number = inputs
-        mask = ops.cast(mask, "bool")  # Keras builds the model with floats
         x = self.encoder(self.embedding(ids), mask, training=training)
         return self.dense(ops.concatenate([x[:, 0], number], -1))
 
@@ -283,6 +282,10 @@ NARROW = np.zeros((2, 3, 5), "float32")
         (
             lambda: ka.FactorizedEmbedding(CONFIG)(np.full((2, 3), 97)),
             "0 to 96.*Received: 97",
+        ),
+        (
+            lambda: ka.FactorizedEmbedding(CONFIG)(keras.Input((24,))),
+            "=23 tokens. Received: 24",
         ),
         (lambda: ka.SharedEncoder(CONFIG, loop="for"), "Received: loop='for'"),
     ],
