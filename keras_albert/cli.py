@@ -24,6 +24,7 @@ from typing import Annotated
 
 import tyro
 
+from keras_albert import __version__
 from keras_albert.config import (
     LOST_PROCESS_STATUS,
     AlbertError,
@@ -140,7 +141,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs one command; exits with 2 on a user's mistake."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments == ["--version"]:
-        print(f"keras-albert {importlib.metadata.version('keras-albert')}")
+        print(f"keras-albert {__version__}")
         return
     status = 0
     try:

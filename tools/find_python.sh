@@ -88,6 +88,6 @@ for python in "$@"; do
     exit 0
   fi
 done
-fail "keras_albert needs $NEEDS; found: ${found:-no Python}. Install \
-one of them (for example python3.$LAST of your system, of python.org, or with \
-'uv python install 3.$LAST') and name it: make PYTHON=python3.$LAST ..."
+fail "keras_albert needs $NEEDS, but found only ${found:-no Python}: install \
+one of them (for example python3.$LAST from your system's packages or from \
+python.org) and name it, as in make PYTHON=python3.$LAST demo."

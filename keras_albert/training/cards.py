@@ -4,7 +4,6 @@ Its parts are those of model cards (Mitchell et al. 2019): details, training
 data, evaluation, use and limits. Only what the run knows is said.
 """
 
-import importlib.metadata
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -50,7 +49,6 @@ def card(
         inputs: names of the fields that a prediction needs.
         reads: tokens of the longest text, or how contexts are read.
     """
-    version = importlib.metadata.version("keras-albert")
     start = "random weights" if run.from_scratch else f"`{_name(run.model)}`"
     size = model.config
     if isinstance(reads, ReadingConfig):
@@ -71,7 +69,7 @@ def card(
     lines = [
         f"# ALBERT for {run.task}",
         "",
-        f"Fine-tuned with keras-albert {version} on the {_backend()} backend.",
+        f"Fine-tuned with keras-albert {__version__} on the {_backend()} backend.",
         "",
         "## Model",
         "",

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import keras_albert
+
 PACKAGE = Path(__file__).parents[2] / "keras_albert"
 # Each part may import what stands in its row, and itself.
 _BELOW_TRAINING = {
@@ -51,7 +53,10 @@ BACKENDS = {"tensorflow", "jax", "torch", "tensorflow_text"}
 
 
 def imported(tree):
-    """(module, whether it stands at the top level) of every import."""
+    """(module, whether it stands at the top level) of every import.
+
+    The package's version is read from the package itself.
+    """
     top = set(tree.body)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -59,7 +64,9 @@ def imported(tree):
                 yield name.name, node in top
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative import"
-            yield node.module, node in top
+            names = [alias.name for alias in node.names]
+            if (node.module, names) != ("keras_albert", ["__version__"]):
+                yield node.module, node in top
 
 
 def sources():
@@ -136,7 +143,11 @@ def test_every_public_name_exists():
 @pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [(["--help"], "fine-tune and serve"), (["pretrain", "--help"], "0.00176")],
+    [
+        (["--help"], "fine-tune and serve"),
+        (["pretrain", "--help"], "0.00176"),
+        (["--version"], f"keras-albert {keras_albert.__version__}"),
+    ],
 )
 def test_help_loads_nothing_heavy(arguments, expected):
     heavy = {"keras", "numpy", *BACKENDS}
