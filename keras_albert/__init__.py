@@ -58,58 +58,87 @@ if TYPE_CHECKING:
     from keras_albert.checkpoints.huggingface import (
         save_huggingface as save_huggingface,
     )
+    from keras_albert.checkpoints.keras_file import (
+        load_model as load_model,
+    )
     from keras_albert.checkpoints.keras_hub_presets import (
         save_keras_hub as save_keras_hub,
     )
-    from keras_albert.checkpoints.tf1 import load_tf1 as load_tf1
-    from keras_albert.config import VARIANTS as VARIANTS
-    from keras_albert.config import AlbertConfig as AlbertConfig
-    from keras_albert.config import AlbertError as AlbertError
-    from keras_albert.config import ExampleConfig as ExampleConfig
-    from keras_albert.data.pretraining import phased_dataset as phased_dataset
-    from keras_albert.data.pretraining import (
-        pretraining_dataset as pretraining_dataset,
+    from keras_albert.checkpoints.tf1 import (
+        load_tf1 as load_tf1,
+    )
+    from keras_albert.config import (
+        VARIANTS as VARIANTS,
+        AlbertConfig as AlbertConfig,
+        AlbertError as AlbertError,
+        ExampleConfig as ExampleConfig,
+        ReadingConfig as ReadingConfig,
+        TableColumns as TableColumns,
     )
     from keras_albert.data.pretraining import (
+        phased_dataset as phased_dataset,
+        pretraining_dataset as pretraining_dataset,
         validation_dataset as validation_dataset,
     )
-    from keras_albert.data.shards import ShardSet as ShardSet
-    from keras_albert.modeling.backbone import AlbertBackbone as AlbertBackbone
+    from keras_albert.data.shards import (
+        ShardSet as ShardSet,
+    )
+    from keras_albert.exports.exporting import (
+        export as export,
+    )
+    from keras_albert.modeling.backbone import (
+        AlbertBackbone as AlbertBackbone,
+    )
     from keras_albert.modeling.classification import (
         AlbertForMultipleChoice as AlbertForMultipleChoice,
-    )
-    from keras_albert.modeling.classification import (
         AlbertForSequenceClassification as AlbertForSequenceClassification,
-    )
-    from keras_albert.modeling.classification import (
         AlbertForTokenClassification as AlbertForTokenClassification,
+    )
+    from keras_albert.modeling.embeddings import (
+        FactorizedEmbedding as FactorizedEmbedding,
+    )
+    from keras_albert.modeling.encoder import (
+        SharedEncoder as SharedEncoder,
+    )
+    from keras_albert.modeling.encoder_block import (
+        EncoderBlock as EncoderBlock,
     )
     from keras_albert.modeling.masked_lm import (
         AlbertForMaskedLM as AlbertForMaskedLM,
-    )
-    from keras_albert.modeling.masked_lm import (
         AlbertForPretraining as AlbertForPretraining,
+    )
+    from keras_albert.modeling.preprocessing import (
+        Preprocessor as Preprocessor,
     )
     from keras_albert.modeling.question_answering import (
         AlbertForQuestionAnswering as AlbertForQuestionAnswering,
-    )
-    from keras_albert.modeling.question_answering import (
         AlbertForQuestionAnsweringV2 as AlbertForQuestionAnsweringV2,
     )
     from keras_albert.modeling.text_embedding import (
         AlbertForTextEmbedding as AlbertForTextEmbedding,
     )
-    from keras_albert.modeling.warm_start import warm_start as warm_start
-    from keras_albert.text.graph import GraphTokenizer as GraphTokenizer
-    from keras_albert.text.tokenizer import Tokenizer as Tokenizer
-    from keras_albert.training.folders import Predictor as Predictor
-    from keras_albert.training.folders import load as load
-    from keras_albert.training.folders import load_model as load_model
-    from keras_albert.training.folders import load_pretrained as load_pretrained
+    from keras_albert.modeling.warm_start import (
+        warm_start as warm_start,
+    )
+    from keras_albert.text.graph import (
+        GraphTokenizer as GraphTokenizer,
+    )
+    from keras_albert.text.tokenizer import (
+        Tokenizer as Tokenizer,
+    )
+    from keras_albert.training.folders import (
+        load as load,
+        load_pretrained as load_pretrained,
+    )
     from keras_albert.training.losses import (
         WeightedCrossEntropy as WeightedCrossEntropy,
     )
-    from keras_albert.training.optimizer import Lamb as Lamb
+    from keras_albert.training.optimizer import (
+        Lamb as Lamb,
+    )
+    from keras_albert.training.predictor import (
+        Predictor as Predictor,
+    )
     from keras_albert.training.schedules import (
         WarmupPolynomialDecay as WarmupPolynomialDecay,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import keras
 
+from keras_albert import __version__
 from keras_albert.config import (
     CARD_FILE,
     OWN_VALIDATION,
@@ -69,7 +70,8 @@ def card(
     lines = [
         f"# ALBERT for {run.task}",
         "",
-        f"Fine-tuned with keras-albert {__version__} on the {_backend()} backend.",
+        f"Fine-tuned with keras-albert {__version__} on the {_backend()} "
+        "backend.",
         "",
         "## Model",
         "",

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_albert.cli import COMMANDS, NO_READER_STATUS, _parse
-from keras_albert.cli import main as command
+from keras_albert.cli import COMMANDS, NO_READER_STATUS, _parse, main as command
 from keras_albert.config import (
     OWN_VALIDATION,
     AlbertError,

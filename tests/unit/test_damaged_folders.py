@@ -12,8 +12,7 @@ import zipfile
 import keras
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from small import CONFIG, EXCHANGED, TEXT_CONFIG
 
 import keras_albert as ka

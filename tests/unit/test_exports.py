@@ -24,8 +24,7 @@ from keras_albert.config import (
     TableColumns,
 )
 from keras_albert.data.tables import Table
-from keras_albert.exports import checking, exporting
-from keras_albert.exports import texts as of_texts
+from keras_albert.exports import checking, exporting, texts as of_texts
 from keras_albert.exports.artefacts import Exported, load_exported
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.text.tokenizer import Tokenizer

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 from keras import ops, tree
 from small import CONFIG, randomize

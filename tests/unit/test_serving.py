@@ -5,8 +5,14 @@ Letters: B texts, C labels or choices, W words, S tokens.
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import (
+    HealthCheck,
+    assume,
+    example,
+    given,
+    settings,
+    strategies as st,
+)
 
 if pytest.importorskip("keras").backend.backend() != "tensorflow":
     pytest.skip("graphs are traced by TensorFlow", allow_module_level=True)
