@@ -276,7 +276,8 @@ def load_with_task(
     """
     form = checked_form(dtype, loop, remat)
     path = locate(source)
-    is_run = path.is_dir() and any(
+    # Presets of KerasHub have a task.json, too.
+    is_run = not is_keras_hub(path) and any(
         (path / name).is_file() for name in (TASK_FILE, RUN_FILE, REPORT_FILE)
     )
     if is_run and gelu == ConvertRun.gelu:
