@@ -44,38 +44,63 @@ _HOMES = {
 }
 __all__ = sorted(_HOMES)
 
-# Editors and type checkers read these imports; they never run.
+# Editors and type checkers read these imports; they never run. `as` tells
+# them that a name is public. Sorted, isort would repeat `from` for each name.
 if TYPE_CHECKING:
-    from keras_albert.checkpoints.huggingface import save_huggingface as save_huggingface
-    from keras_albert.checkpoints.keras_hub_presets import save_keras_hub as save_keras_hub
+    # isort: off
+    from keras_albert.checkpoints.huggingface import (
+        save_huggingface as save_huggingface,
+    )
+    from keras_albert.checkpoints.keras_hub_presets import (
+        save_keras_hub as save_keras_hub,
+    )
     from keras_albert.checkpoints.tf1 import load_tf1 as load_tf1
-    from keras_albert.config import AlbertConfig as AlbertConfig
-    from keras_albert.config import AlbertError as AlbertError
-    from keras_albert.config import ExampleConfig as ExampleConfig
-    from keras_albert.config import VARIANTS as VARIANTS
-    from keras_albert.data.pretraining import phased_dataset as phased_dataset
-    from keras_albert.data.pretraining import pretraining_dataset as pretraining_dataset
-    from keras_albert.data.pretraining import validation_dataset as validation_dataset
+    from keras_albert.config import (
+        AlbertConfig as AlbertConfig,
+        AlbertError as AlbertError,
+        ExampleConfig as ExampleConfig,
+        VARIANTS as VARIANTS,
+    )
+    from keras_albert.data.pretraining import (
+        phased_dataset as phased_dataset,
+        pretraining_dataset as pretraining_dataset,
+        validation_dataset as validation_dataset,
+    )
     from keras_albert.data.shards import ShardSet as ShardSet
     from keras_albert.modeling.backbone import AlbertBackbone as AlbertBackbone
-    from keras_albert.modeling.classification import AlbertForMultipleChoice as AlbertForMultipleChoice
-    from keras_albert.modeling.classification import AlbertForSequenceClassification as AlbertForSequenceClassification
-    from keras_albert.modeling.classification import AlbertForTokenClassification as AlbertForTokenClassification
-    from keras_albert.modeling.masked_lm import AlbertForMaskedLM as AlbertForMaskedLM
-    from keras_albert.modeling.masked_lm import AlbertForPretraining as AlbertForPretraining
-    from keras_albert.modeling.question_answering import AlbertForQuestionAnswering as AlbertForQuestionAnswering
-    from keras_albert.modeling.question_answering import AlbertForQuestionAnsweringV2 as AlbertForQuestionAnsweringV2
-    from keras_albert.modeling.text_embedding import AlbertForTextEmbedding as AlbertForTextEmbedding
+    from keras_albert.modeling.classification import (
+        AlbertForMultipleChoice as AlbertForMultipleChoice,
+        AlbertForSequenceClassification as AlbertForSequenceClassification,
+        AlbertForTokenClassification as AlbertForTokenClassification,
+    )
+    from keras_albert.modeling.masked_lm import (
+        AlbertForMaskedLM as AlbertForMaskedLM,
+        AlbertForPretraining as AlbertForPretraining,
+    )
+    from keras_albert.modeling.question_answering import (
+        AlbertForQuestionAnswering as AlbertForQuestionAnswering,
+        AlbertForQuestionAnsweringV2 as AlbertForQuestionAnsweringV2,
+    )
+    from keras_albert.modeling.text_embedding import (
+        AlbertForTextEmbedding as AlbertForTextEmbedding,
+    )
     from keras_albert.modeling.warm_start import warm_start as warm_start
     from keras_albert.text.graph import GraphTokenizer as GraphTokenizer
     from keras_albert.text.tokenizer import Tokenizer as Tokenizer
-    from keras_albert.training.folders import Predictor as Predictor
-    from keras_albert.training.folders import load as load
-    from keras_albert.training.folders import load_model as load_model
-    from keras_albert.training.folders import load_pretrained as load_pretrained
-    from keras_albert.training.losses import WeightedCrossEntropy as WeightedCrossEntropy
+    from keras_albert.training.folders import (
+        Predictor as Predictor,
+        load as load,
+        load_model as load_model,
+        load_pretrained as load_pretrained,
+    )
+    from keras_albert.training.losses import (
+        WeightedCrossEntropy as WeightedCrossEntropy,
+    )
     from keras_albert.training.optimizer import Lamb as Lamb
-    from keras_albert.training.schedules import WarmupPolynomialDecay as WarmupPolynomialDecay
+    from keras_albert.training.schedules import (
+        WarmupPolynomialDecay as WarmupPolynomialDecay,
+    )
+    # isort: on
 
 
 def __getattr__(name: str) -> Any:

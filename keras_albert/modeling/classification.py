@@ -3,6 +3,9 @@
 Letters: B batch, C labels or choices, S sequence length, H hidden size.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -53,7 +56,7 @@ class AlbertForSequenceClassification(HeadedModel):
         dropout: float = CLASSIFIER_DROPOUT,
         problem: str = "single_label",
         labels: tuple[str, ...] | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
         check_choice("problem", problem, PROBLEMS)
@@ -66,18 +69,20 @@ class AlbertForSequenceClassification(HeadedModel):
         self.classifier = self._logits(num_labels, "classifier")
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         self.classifier.build((None, self.config.hidden_size))
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> Any:
         """See the class."""
         pooled = self.pooled(inputs, training)
         logits = self.classifier(self.dropout(pooled, training=training))
         return logits  # [B, C]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
@@ -111,7 +116,7 @@ class AlbertForTokenClassification(HeadedModel):
         num_labels: int,
         dropout: float = CLASSIFIER_DROPOUT,
         labels: tuple[str, ...] | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
         self.labels = _checked_labels(num_labels, labels, least=2)
@@ -120,12 +125,14 @@ class AlbertForTokenClassification(HeadedModel):
         self.classifier = self._logits(num_labels, "classifier")
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         self.classifier.build((None, None, self.config.hidden_size))
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> Any:
         """See the class."""
         x = self.backbone(inputs, training=training)["sequence_output"]
         logits = self.classifier(self.dropout(x, training=training))
@@ -133,7 +140,7 @@ class AlbertForTokenClassification(HeadedModel):
 
     def word_examples(
         self, words: list[list[str]], labels: list[list[int]] | None = None
-    ):
+    ) -> Any:
         """Texts that are split into words -> what `fit` takes.
 
         Args:
@@ -182,7 +189,7 @@ class AlbertForTokenClassification(HeadedModel):
             y[row, first] = labels[row][: len(first)]
         return x, y, weights
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
@@ -217,19 +224,21 @@ class AlbertForMultipleChoice(HeadedModel):
         self,
         backbone: AlbertBackbone,
         dropout: float = CLASSIFIER_DROPOUT,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
         self.dropout = self._dropout(dropout)
         self.classifier = self._logits(1, "classifier")
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         self.classifier.build((None, self.config.hidden_size))
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> Any:
         """See the class."""
         choices, length = ops.shape(inputs["token_ids"])[1:]
         rows = {
@@ -241,7 +250,7 @@ class AlbertForMultipleChoice(HeadedModel):
         logits = self.classifier(self.dropout(pooled, training=training))
         return ops.reshape(logits, (-1, choices))
 
-    def preprocess(self, texts) -> dict:
+    def preprocess(self, texts: Any) -> dict:
         """Texts -> the arrays that the model is called with.
 
         Args:
@@ -289,7 +298,7 @@ class AlbertForMultipleChoice(HeadedModel):
             for name, value in arrays.items()
         }
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {**super().get_config(), "dropout": self.dropout.rate}
 

@@ -1,6 +1,7 @@
 """What all models have: checked inputs, raw strings, int8 and adapters."""
 
 import warnings
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -46,7 +47,7 @@ class AlbertModel(keras.Model):
     def tokenizer(self, tokenizer: Tokenizer | None):
         self.backbone.tokenizer = tokenizer
 
-    def preprocess(self, texts) -> dict:
+    def preprocess(self, texts: Any) -> dict:
         """Texts -> the arrays that the model is called with.
 
         Args:
@@ -65,7 +66,7 @@ class AlbertModel(keras.Model):
             texts, pairs = texts
         return self.tokenized(texts, pairs)
 
-    def tokenized(self, texts, pairs=None) -> dict:
+    def tokenized(self, texts: Any, pairs: Any = None) -> dict:
         """`preprocess` of texts, and of second texts where there are pairs."""
         texts = as_texts(texts)
         longest = self.config.max_position_embeddings
@@ -92,14 +93,21 @@ class AlbertModel(keras.Model):
         check_data(self.config, x, self.axes, self.takes_packed)
         return x
 
-    def __call__(self, inputs, *args, **kwargs):
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Checks the inputs, then calls the model."""
         if holds_text(inputs):
             inputs = self.preprocess(inputs)
         check_inputs(self.config, inputs, self.axes, self.takes_packed)
         return super().__call__(inputs, *args, **kwargs)
 
-    def fit(self, x=None, y=None, *args, validation_data=None, **kwargs):
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        *args: Any,
+        validation_data: Any = None,
+        **kwargs: Any,
+    ) -> Any:
         """Checks ids in NumPy inputs, then `keras.Model.fit`."""
         if isinstance(validation_data, list | tuple):
             held_out, *rest = validation_data
@@ -113,29 +121,31 @@ class AlbertModel(keras.Model):
             **kwargs,
         )
 
-    def train_on_batch(self, x, *args, **kwargs):
+    def train_on_batch(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Checks ids in NumPy inputs, then `keras.Model.train_on_batch`."""
         return super().train_on_batch(self._arrays(x), *args, **kwargs)
 
-    def test_on_batch(self, x, *args, **kwargs):
+    def test_on_batch(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Checks ids in NumPy inputs, then `keras.Model.test_on_batch`."""
         return super().test_on_batch(self._arrays(x), *args, **kwargs)
 
-    def predict_on_batch(self, x):
+    def predict_on_batch(self, x: Any) -> Any:
         """Checks ids in NumPy inputs, then `keras.Model.predict_on_batch`."""
         return super().predict_on_batch(self._arrays(x))
 
-    def evaluate(self, x=None, y=None, *args, **kwargs):
+    def evaluate(
+        self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         """Checks ids in NumPy inputs, then `keras.Model.evaluate`."""
         return super().evaluate(self._arrays(x), _labels(y), *args, **kwargs)
 
-    def predict(self, x, *args, **kwargs):
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Checks ids in NumPy inputs, then `keras.Model.predict`."""
         return super().predict(self._arrays(x), *args, **kwargs)
 
     # What is int8 and what is frozen is kept with the model.
 
-    def quantize(self, mode="int8", **kwargs):
+    def quantize(self, mode: str = "int8", **kwargs: Any) -> None:
         """`keras.Model.quantize` of every projection and table, in int8.
 
         Shared weights are quantized once and serve all layers. For inference:
@@ -156,7 +166,7 @@ class AlbertModel(keras.Model):
             warnings.filterwarnings("ignore", message=".*quantize.*implement")
             super().quantize(mode, **kwargs)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor, and what is special."""
         return {
             **super().get_config(),
@@ -169,7 +179,7 @@ class AlbertModel(keras.Model):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """The inverse of `get_config`."""
         config = dict(config)
         quantized = config.pop("quantized", [])

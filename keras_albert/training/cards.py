@@ -9,6 +9,7 @@ from pathlib import Path
 
 import keras
 
+from keras_albert import __version__
 from keras_albert.config import CARD_FILE, FinetuneRun, ReadingConfig
 from keras_albert.storage import replacing
 
@@ -64,7 +65,8 @@ def card(
     lines = [
         f"# ALBERT for {run.task}",
         "",
-        f"Fine-tuned with keras-albert {__version__} on the {_backend()} backend.",
+        f"Fine-tuned with keras-albert {__version__} on the {_backend()} "
+        "backend.",
         "",
         "## Model",
         "",

@@ -163,7 +163,8 @@ def test_type_checkers_see_every_public_name():
     (block,) = (
         node
         for node in tree.body
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if isinstance(node, ast.If)
+        and ast.unparse(node.test) == "TYPE_CHECKING"
     )
     expected = [
         f"from keras_albert.{home} import {name} as {name}"
@@ -209,7 +210,8 @@ def test_public_signatures_are_annotated(name):
         missing = [
             each.name
             for each in signature.parameters.values()
-            if each.annotation is each.empty and each.name not in ("self", "cls")
+            if each.annotation is each.empty
+            and each.name not in ("self", "cls")
         ]
         if signature.return_annotation is signature.empty:
             missing.append("return")
