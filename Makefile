@@ -94,6 +94,7 @@ bench: $(VENV)/installed-jax $(VENV)/installed-torch $(VENV)/installed-peers \
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .

@@ -13,7 +13,7 @@ import difflib
 import json
 import math
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 
 class AlbertError(ValueError):
@@ -358,7 +358,7 @@ class AlbertConfig:
         """
         return layer * self.num_hidden_groups // self.num_hidden_layers
 
-    def replace(self, **changes) -> "AlbertConfig":
+    def replace(self, **changes: Any) -> "AlbertConfig":
         """A copy with some fields changed; unknown names are refused."""
         return AlbertConfig.from_dict({**dataclasses.asdict(self), **changes})
 

@@ -10,6 +10,7 @@ JAX and TensorFlow are imported inside the functions that need them.
 
 import copy
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 
@@ -112,7 +113,7 @@ class OptimizerHooks(keras.optimizers.Optimizer):
     """
 
     @property
-    def rate_or_schedule(self):
+    def rate_or_schedule(self) -> Any:
         """The learning rate's variable, or the schedule that computes it."""
         return self._learning_rate
 
@@ -133,19 +134,23 @@ class OptimizerHooks(keras.optimizers.Optimizer):
         """Position of a variable among those that the optimizer updates."""
         return self._get_variable_index(variable)
 
-    def learning_rate_now(self):
+    def learning_rate_now(self) -> Any:
         """The learning rate of the next update."""
         return super()._get_current_learning_rate()
 
-    def update_averages(self, trainable_variables) -> None:
+    def update_averages(
+        self, trainable_variables: list[keras.Variable]
+    ) -> None:
         """Updates `moving_averages` after a call of `apply`."""
         super()._update_model_variables_moving_average(trainable_variables)
 
-    def clip(self, gradients):
+    def clip(self, gradients: list[Any]) -> list[Any]:
         """Gradients, clipped before replicas are summed."""
         return super()._clip_gradients(gradients)
 
-    def sum_over_replicas(self, gradients_and_variables):
+    def sum_over_replicas(
+        self, gradients_and_variables: list[tuple[Any, keras.Variable]]
+    ) -> list[tuple[Any, keras.Variable]]:
         """Gradients with their variables, summed over tf.distribute replicas.
 
         Called on the TensorFlow backend only.

@@ -5,7 +5,9 @@ I inner blocks of a layer, K examples in a row.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Self
 
 import keras
 from keras import layers, ops
@@ -78,7 +80,7 @@ class AlbertBackbone(AlbertModel):
         loop: str = "unrolled",
         remat: bool = False,
         tokenizer: Tokenizer | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         check_config(config)
@@ -124,7 +126,7 @@ class AlbertBackbone(AlbertModel):
             )
         self._tokenizer = tokenizer
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         self.embeddings.build()
         self.encoder.build()
@@ -134,12 +136,12 @@ class AlbertBackbone(AlbertModel):
 
     def call(
         self,
-        inputs,
-        training=None,
-        return_hidden_states=False,
-        return_attention_scores=False,
-        pooled_only=False,
-    ):
+        inputs: Mapping[str, Any],
+        training: bool | None = None,
+        return_hidden_states: bool = False,
+        return_attention_scores: bool = False,
+        pooled_only: bool = False,
+    ) -> dict[str, Any]:
         """See the class."""
         if pooled_only and self.pooler is None:
             raise AlbertError(
@@ -231,7 +233,7 @@ class AlbertBackbone(AlbertModel):
                 layer.enable_lora(rank, lora_alpha=alpha)
         self._lora = {"rank": rank, "alpha": alpha, "targets": list(targets)}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
@@ -243,7 +245,7 @@ class AlbertBackbone(AlbertModel):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """The inverse of `get_config`."""
         config = {**config, "config": AlbertConfig(**config["config"])}
         lora = config.pop("lora", None)
@@ -252,12 +254,12 @@ class AlbertBackbone(AlbertModel):
             backbone.enable_lora(**lora)
         return backbone
 
-    def save_assets(self, dir_path):
+    def save_assets(self, dir_path: str) -> None:
         """Keras: puts the vocabulary into the `.keras` file."""
         if self.tokenizer is not None:
             self.tokenizer.save(dir_path)
 
-    def load_assets(self, dir_path):
+    def load_assets(self, dir_path: str) -> None:
         """Keras: reads the vocabulary of the `.keras` file."""
         if (Path(dir_path) / VOCAB_FILE).is_file():
             self.tokenizer = Tokenizer(dir_path)

@@ -3,6 +3,9 @@
 Letters: B batch, C labels or choices, S sequence length, H hidden size.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -55,7 +58,7 @@ class AlbertForSequenceClassification(HeadedModel):
         dropout: float = CLASSIFIER_DROPOUT,
         problem: str = "single_label",
         labels: tuple[str, ...] | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
         check_choice("problem", problem, PROBLEMS)
@@ -68,12 +71,14 @@ class AlbertForSequenceClassification(HeadedModel):
         self.classifier = self._logits(num_labels, "classifier")
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         self.classifier.build((None, self.config.hidden_size))
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> Any:
         """See the class."""
         pooled = self.pooled(inputs, training)
         logits = self.classifier(self.dropout(pooled, training=training))
@@ -89,7 +94,7 @@ class AlbertForSequenceClassification(HeadedModel):
             )
         }
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
@@ -123,7 +128,7 @@ class AlbertForTokenClassification(HeadedModel):
         num_labels: int,
         dropout: float = CLASSIFIER_DROPOUT,
         labels: tuple[str, ...] | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
         self.labels = _checked_labels(num_labels, labels, least=2)
@@ -132,12 +137,14 @@ class AlbertForTokenClassification(HeadedModel):
         self.classifier = self._logits(num_labels, "classifier")
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         self.classifier.build((None, None, self.config.hidden_size))
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> Any:
         """See the class."""
         x = self.backbone(inputs, training=training)["sequence_output"]
         logits = self.classifier(self.dropout(x, training=training))
@@ -153,7 +160,7 @@ class AlbertForTokenClassification(HeadedModel):
 
     def word_examples(
         self, words: list[list[str]], labels: list[list[int]] | None = None
-    ):
+    ) -> Any:
         """Texts that are split into words -> what `fit` takes.
 
         Args:
@@ -202,7 +209,7 @@ class AlbertForTokenClassification(HeadedModel):
             y[row, first] = labels[row][: len(first)]
         return x, y, weights
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
@@ -237,19 +244,21 @@ class AlbertForMultipleChoice(HeadedModel):
         self,
         backbone: AlbertBackbone,
         dropout: float = CLASSIFIER_DROPOUT,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
         self.dropout = self._dropout(dropout)
         self.classifier = self._logits(1, "classifier")
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         self.classifier.build((None, self.config.hidden_size))
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> Any:
         """See the class."""
         choices, length = ops.shape(inputs["token_ids"])[1:]
         rows = {
@@ -265,7 +274,7 @@ class AlbertForMultipleChoice(HeadedModel):
         """The choices, from 0 to C - 1."""
         return {None: Classes(shape[1], "as many as there are choices")}
 
-    def preprocess(self, texts) -> dict:
+    def preprocess(self, texts: Any) -> dict:
         """Texts -> the arrays that the model is called with.
 
         Args:
@@ -320,7 +329,7 @@ class AlbertForMultipleChoice(HeadedModel):
             )
         return texts
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {**super().get_config(), "dropout": self.dropout.rate}
 

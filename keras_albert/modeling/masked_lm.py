@@ -4,7 +4,8 @@ Letters: B batch, S sequence length, P predicted positions, E embedding size,
 H hidden size, V vocabulary, K examples in a row.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -97,18 +98,20 @@ class _MaskedModel(HeadedModel):
 
     takes_packed = True
 
-    def __init__(self, backbone: AlbertBackbone, **kwargs):
+    def __init__(self, backbone: AlbertBackbone, **kwargs: Any):
         super().__init__(backbone, **kwargs)
         self.masked_lm = MaskedLMHead(
             self.config, dtype=self.dtype_policy, name="masked_lm"
         )
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         self.masked_lm.build()
         self.built = True
 
-    def masked_logits(self, sequence_output, inputs):
+    def masked_logits(
+        self, sequence_output: Any, inputs: Mapping[str, Any]
+    ) -> Any:
         """[B, S, H] -> [B, P, V] at `masked_positions`, where given."""
         x = sequence_output
         positions = inputs.get("masked_positions")
@@ -116,7 +119,7 @@ class _MaskedModel(HeadedModel):
             x = vectors_at(x, positions)
         return self.masked_lm(x, word_table=self.backbone.embeddings.word)
 
-    def preprocess(self, texts) -> dict:
+    def preprocess(self, texts: Any) -> dict:
         """As `AlbertModel.preprocess`; "[MASK]" in a text is the mask."""
         tokenizer = self.vocabulary()
         texts = named_texts(texts)
@@ -226,7 +229,7 @@ class AlbertForPretraining(_MaskedModel):
         self,
         backbone: AlbertBackbone,
         sentence_task: str | None = "sop",
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
         check_choice("sentence_task", sentence_task, HEADS)
@@ -241,13 +244,15 @@ class AlbertForPretraining(_MaskedModel):
         """Whether a sentence task stands on it."""
         return self.sentence_task is not None
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         super().build()
         if self.sentence_pair is not None:
             self.sentence_pair.build((None, self.config.hidden_size))
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> dict[str, Any]:
         """See the class."""
         outputs = self.backbone(inputs, training=training)
         sequence_output = outputs["sequence_output"]
@@ -258,7 +263,7 @@ class AlbertForPretraining(_MaskedModel):
             )
         return logits
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {**super().get_config(), "sentence_task": self.sentence_task}
 
@@ -279,11 +284,13 @@ class AlbertForMaskedLM(_MaskedModel):
         float32 logits [B, P, V].
     """
 
-    def __init__(self, backbone: AlbertBackbone, **kwargs):
+    def __init__(self, backbone: AlbertBackbone, **kwargs: Any):
         super().__init__(backbone, **kwargs)
         self.build()
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> Any:
         """See the class."""
         outputs = self.backbone(inputs, training=training)
         return self.masked_logits(outputs["sequence_output"], inputs)

@@ -1,6 +1,7 @@
 """What all models have: checked inputs, raw strings, int8 and adapters."""
 
 import warnings
+from typing import Any, Self
 
 import keras
 
@@ -88,7 +89,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
     def tokenizer(self, tokenizer: Tokenizer | None):
         self.backbone.tokenizer = tokenizer
 
-    def preprocess(self, texts) -> dict:
+    def preprocess(self, texts: Any) -> dict:
         """Texts -> the arrays that the model is called with.
 
         Args:
@@ -140,7 +141,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
             y, self.classes(shape), getattr(self, "loss", None)
         )
 
-    def tokenized(self, texts, pairs=None) -> dict:
+    def tokenized(self, texts: Any, pairs: Any = None) -> dict:
         """`preprocess` of texts, and of second texts where there are pairs."""
         texts = as_texts(texts)
         longest = self.config.max_position_embeddings
@@ -174,14 +175,21 @@ class AlbertModel(KeepsJaxState, keras.Model):
         x = self._arrays(x)
         return x, y if y is None else self.checked_labels(y, x)
 
-    def __call__(self, inputs, *args, **kwargs):
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Checks the inputs, then calls the model."""
         if holds_text(inputs):
             inputs = self.preprocess(inputs)
         check_inputs(self.config, inputs, self.axes, self.takes_packed)
         return super().__call__(inputs, *args, **kwargs)
 
-    def fit(self, x=None, y=None, *args, validation_data=None, **kwargs):
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        *args: Any,
+        validation_data: Any = None,
+        **kwargs: Any,
+    ) -> Any:
         """`keras.Model.fit` of ids or texts, after a check.
 
         Args:
@@ -210,27 +218,33 @@ class AlbertModel(KeepsJaxState, keras.Model):
                 x, y, *args, validation_data=validation_data, **_weighed(kwargs)
             )
 
-    def train_on_batch(self, x, y=None, *args, **kwargs):
+    def train_on_batch(
+        self, x: Any, y: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         """`keras.Model.train_on_batch` of ids or texts, after a check."""
         x, y = self._fed(x, y)
         return super().train_on_batch(x, y, *args, **_weighed(kwargs))
 
-    def test_on_batch(self, x, y=None, *args, **kwargs):
+    def test_on_batch(
+        self, x: Any, y: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         """`keras.Model.test_on_batch` of ids or texts, after a check."""
         x, y = self._fed(x, y)
         return super().test_on_batch(x, y, *args, **_weighed(kwargs))
 
-    def predict_on_batch(self, x):
+    def predict_on_batch(self, x: Any) -> Any:
         """`keras.Model.predict_on_batch` of ids or texts, after a check."""
         return super().predict_on_batch(self._arrays(x))
 
-    def evaluate(self, x=None, y=None, *args, **kwargs):
+    def evaluate(
+        self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         """`keras.Model.evaluate` of what `fit` takes, after a check."""
         with plain_errors(self):
             x, y = self._fed(x, y)
             return super().evaluate(x, y, *args, **_weighed(kwargs))
 
-    def predict(self, x, *args, **kwargs):
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """`keras.Model.predict` of what `fit` takes, after a check."""
         with plain_errors(self):
             x, _ = self._fed(x)
@@ -256,7 +270,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
 
     # What is int8 and what is frozen is kept with the model.
 
-    def quantize(self, mode="int8", **kwargs):
+    def quantize(self, mode: str = "int8", **kwargs: Any) -> None:
         """`keras.Model.quantize` of every projection and table, in int8.
 
         Shared weights are quantized once and serve all layers. For inference:
@@ -277,7 +291,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
             warnings.filterwarnings("ignore", message=".*quantize.*implement")
             super().quantize(mode, **kwargs)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor, and what is special."""
         return {
             **super().get_config(),
@@ -286,7 +300,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """The inverse of `get_config`."""
         config = dict(config)
         quantized = config.pop("quantized", [])

@@ -3,6 +3,9 @@
 Letters: B batch, S sequence length, H hidden size, K beam.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -25,7 +28,7 @@ IMPOSSIBLE = -1e30  # logit of a position that holds no answer
 class _QuestionModel(HeadedModel):
     """Abstract: reads a question and a context that may hold the answer."""
 
-    def preprocess(self, texts) -> dict:
+    def preprocess(self, texts: Any) -> dict:
         """Texts -> the arrays that the model is called with.
 
         Args:
@@ -100,17 +103,19 @@ class AlbertForQuestionAnswering(_QuestionModel):
     Source: reference squad_utils.py, create_v1_model.
     """
 
-    def __init__(self, backbone: AlbertBackbone, **kwargs):
+    def __init__(self, backbone: AlbertBackbone, **kwargs: Any):
         super().__init__(backbone, **kwargs)
         self.span = self._logits(2, "span")
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         self.span.build((None, None, self.config.hidden_size))
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> dict[str, Any]:
         """See the class."""
         x = self.backbone(inputs, training=training)["sequence_output"]
         start, end = ops.unstack(self.span(x), axis=-1)
@@ -152,7 +157,7 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
         backbone: AlbertBackbone,
         beam: int = QA_BEAM,
         dropout: float = CLASSIFIER_DROPOUT,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
         check_positive("beam", beam)
@@ -167,7 +172,7 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
         self.answer = self._logits(1, "answer", use_bias=False)
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         size = self.config.hidden_size
         self.start.build((None, None, size))
@@ -178,7 +183,9 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
         self.answer.build((None, size))
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> dict[str, Any]:
         """See the class."""
         x = self.backbone(inputs, training=training)["sequence_output"]
         answerable = _answerable(inputs)
@@ -244,7 +251,7 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
         hidden = self.dropout(self.answer_dense(both), training=training)
         return self.answer(hidden)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {
             **super().get_config(),

@@ -5,6 +5,7 @@ outside the trust ratio and adapts every variable.
 """
 
 import re
+from typing import Any
 
 import keras
 from keras import ops
@@ -52,7 +53,7 @@ class Lamb(OptimizerHooks):
 
     def __init__(
         self,
-        learning_rate=OptimizerConfig.learning_rate,
+        learning_rate: Any = OptimizerConfig.learning_rate,
         beta_1: float = OptimizerConfig.beta_1,
         beta_2: float = OptimizerConfig.beta_2,
         epsilon: float = OptimizerConfig.epsilon,
@@ -62,7 +63,7 @@ class Lamb(OptimizerHooks):
         layer_adaptation: bool = True,
         global_clipnorm: float | None = OptimizerConfig.clip_norm,
         name: str = "lamb",
-        **kwargs,
+        **kwargs: Any,
     ):
         if is_number(learning_rate) or not callable(learning_rate):
             check_positive_number("learning_rate", learning_rate)
@@ -100,7 +101,7 @@ class Lamb(OptimizerHooks):
         )
         self.layer_adaptation = layer_adaptation
 
-    def build(self, variables):
+    def build(self, variables: list[keras.Variable]) -> None:
         """Makes the moving averages of each variable."""
         if self.built:
             return
@@ -124,7 +125,9 @@ class Lamb(OptimizerHooks):
             for v in variables
         ]
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self, gradient: Any, variable: keras.Variable, learning_rate: Any
+    ) -> None:
         """One variable's step; see the class."""
         index = self.index_of(variable)
         learning_rate = ops.cast(learning_rate, variable.dtype)
@@ -145,14 +148,16 @@ class Lamb(OptimizerHooks):
     # Accumulation (`gradient_accumulation_steps`). Keras clips the mean of the
     # parts, as it must be; but it counts parts, not updates, in the two below.
 
-    def learning_rate_now(self):
+    def learning_rate_now(self) -> Any:
         """The schedule's rate, or the constant one, of the next update."""
         rate = self.rate_or_schedule
         if isinstance(rate, schedules.LearningRateSchedule):
             return rate(self.iterations)
         return super().learning_rate_now()
 
-    def update_averages(self, trainable_variables):
+    def update_averages(
+        self, trainable_variables: list[keras.Variable]
+    ) -> None:
         """Updates the averages when the last part of a batch is applied."""
         if not self.use_ema:
             return
@@ -184,13 +189,15 @@ class Lamb(OptimizerHooks):
 
     # Clipping. Keras clips before replicas are summed; here it comes after.
 
-    def clip(self, gradients):
+    def clip(self, gradients: list[Any]) -> list[Any]:
         """Gradients, clipped unless replicas are still to be summed."""
         if optimizer_reduces_replicas():
             return gradients
         return super().clip(gradients)
 
-    def sum_over_replicas(self, gradients_and_variables):
+    def sum_over_replicas(
+        self, gradients_and_variables: list[tuple[Any, keras.Variable]]
+    ) -> list[tuple[Any, keras.Variable]]:
         """Gradients with their variables, summed over replicas, clipped."""
         reduced = super().sum_over_replicas(gradients_and_variables)
         # A lookup's gradient arrives as slices in which a row may repeat;
@@ -199,7 +206,7 @@ class Lamb(OptimizerHooks):
         variables = [variable for _, variable in reduced]
         return list(zip(super().clip(grads), variables, strict=True))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
