@@ -8,6 +8,7 @@ import difflib
 import importlib
 import importlib.machinery
 import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -186,14 +187,19 @@ class _AfterKeras:
     """Import finder that registers our classes when Keras is imported later."""
 
     @classmethod
-    def find_spec(cls, name, path=None, target=None):
+    def find_spec(
+        cls,
+        name: str,
+        path: Any = None,
+        target: types.ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
         if name != "keras":
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
-            def load_and_register(module):
+            def load_and_register(module: types.ModuleType) -> None:
                 load(module)
                 if cls in sys.meta_path:
                     sys.meta_path.remove(cls)
@@ -203,7 +209,8 @@ class _AfterKeras:
                 if not any(n.startswith(_KERAS_FOLDERS) for n in sys.modules):
                     _register_classes()
 
-            spec.loader.exec_module = load_and_register
+            loader: Any = spec.loader
+            loader.exec_module = load_and_register
         return spec
 
 
