@@ -735,7 +735,7 @@ def test_python_of_the_readme(road, tmp_path):
     (tmp_path / "served").symlink_to(road / "served")
     (tmp_path / "demo" / "shards-train").symlink_to(road / "shards-train")
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 7
     code = "\n".join(blocks)
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     assert (tmp_path / "model.keras").is_file()
