@@ -58,6 +58,8 @@ def here(tiny_vocab, tmp_path_factory):
     (folder / "text.keras").write_text("not a model")
     (folder / "config.json").write_bytes(b'{"hidden_act": "\xff"}')
     (folder / "task.json").write_text("{")
+    (folder / "run").mkdir()
+    (folder / "run" / "task.json").write_text("{")
     (folder / "other").mkdir()
     (folder / "other" / "notes.txt").write_text("not a model")
     bare = AlbertForMaskedLM(ka.AlbertBackbone(CONFIG))
@@ -528,7 +530,8 @@ FILES = [
     ),
     row("no vocabulary. Put", file("no_vocabulary.keras", ka.load_pretrained)),
     row("tanh, erf.*'relu'", lambda h: ka.load(h.folder, gelu="relu")),
-    row(r"task\.json: not a JSON file", file("", ka.Predictor.load)),
+    row(r"config\.json: not a JSON file", file("", ka.Predictor.load)),
+    row(r"task\.json: not a JSON file", file("run", ka.Predictor.load)),
     row(r"none: no model here, no such file", file("none", ka.Predictor.load)),
     row(
         r"none\.index: no such file",

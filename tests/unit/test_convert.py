@@ -25,7 +25,12 @@ from keras_albert.modeling.question_answering import (
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.convert import convert
 from keras_albert.training.evaluate import evaluate
-from keras_albert.training.folders import ModelFolder, load, load_pretrained
+from keras_albert.training.folders import (
+    ModelFolder,
+    load,
+    load_pretrained,
+    load_with_task,
+)
 
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 
@@ -158,11 +163,11 @@ def test_a_full_disk(tmp_path, masked_lm, monkeypatch, capsys, to):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def loaded(*arguments, **options):  # Keras unpacks the file to read it
-        model = load(*arguments, **options)
+        model = load_with_task(*arguments, **options)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
         return model
 
-    monkeypatch.setattr("keras_albert.training.convert.load", loaded)
+    monkeypatch.setattr("keras_albert.training.convert.load_with_task", loaded)
     try:
         with pytest.raises(SystemExit) as stop:
             cli.main(
