@@ -151,8 +151,6 @@ def test_every_lower_bound_is_a_tested_version():
     oldest = pins(ROOT / "constraints-oldest.txt")
     for name, versions in requirements().items():
         (lower,) = (each for each in versions if each.operator == ">=")
-        if name == "tensorflow":  # tests install its small wheel
-            name = "tensorflow-cpu"
         assert Version(lower.version) == Version(oldest[name]), name
 
 
