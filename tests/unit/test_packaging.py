@@ -130,13 +130,13 @@ def pins(path: Path) -> dict[str, str]:
 
 def requirements() -> dict[str, SpecifierSet]:
     """{package: versions} of what users may install, the tools left out."""
-    extras = dict(PROJECT["optional-dependencies"])
-    del extras["dev"]
-    texts = [*PROJECT["dependencies"], *sum(extras.values(), [])]
+    texts = list(PROJECT["dependencies"])
+    for extra, dependencies in PROJECT["optional-dependencies"].items():
+        if extra != "dev":
+            texts += dependencies
     parsed = [Requirement(text) for text in texts]
     return {
-        each.name.lower().replace("_", "-"): each.specifier
-        for each in parsed
+        each.name.lower().replace("_", "-"): each.specifier for each in parsed
     }
 
 
