@@ -20,7 +20,8 @@ export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 unexport PYTHONPATH
 
-.PHONY: demo test test-tpu test-tpu-tensorflow proof bench lint format clean
+.PHONY: demo test test-tpu test-tpu-tensorflow proof \
+        test-oldest bench lint format clean
 
 # glibc keeps what a step frees, instead of asking for it again at the next.
 demo: export MALLOC_MMAP_THRESHOLD_ := 4294967296
@@ -64,12 +65,14 @@ test-tpu-tensorflow: .tpu-tensorflow/installed $(VENV)/installed-dev
 
 # Exported models, run by the libraries alone of older TensorFlows: 2 GB.
 # TensorFlow Serving 2.15 to 2.19 links the first one's tensorflow-text.
+# Then the tests of the oldest libraries that pyproject.toml allows.
 OLDER := 2.12.1 2.16.1
 OLDER_FOLDERS := $(OLDER:%=$(CURDIR)/.older/%)
 proof: $(OLDER:%=.older/%/installed) $(VENV)/installed-dev
 	KERAS_BACKEND=tensorflow OMP_NUM_THREADS=1 \
 	KERAS_ALBERT_OLDER_TENSORFLOW=$$(echo $(OLDER_FOLDERS) | tr ' ' ':') \
 	  $(BIN)/python -m pytest -q tests/e2e/test_without_python.py
+	$(MAKE) test-oldest
 
 # For Python 3.11 whichever runs here: no module of theirs is imported.
 .older/%/installed: | $(BIN)/python
@@ -77,6 +80,30 @@ proof: $(OLDER:%=.older/%/installed) $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --no-deps --only-binary :all: --python-version 3.11 --target $(@D) \
 	  tensorflow-cpu==$* tensorflow-text==$*
+	@touch $@
+
+# The lowest versions that pyproject.toml allows, with the lowest Python: 4 GB.
+OLDEST := .oldest/bin/python -m
+OLDEST_PIP := $(OLDEST) pip install --quiet --disable-pip-version-check \
+              --constraint constraints-oldest.txt
+OLDEST_TESTS := private_apis optimizer checkpoints tables curves documents beam
+test-oldest: .oldest/installed
+	@set -e; marks=; for backend in $(TEST_BACKENDS); do \
+	  echo "== $$backend, oldest libraries"; \
+	  OMP_NUM_THREADS=1 JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
+	  KERAS_BACKEND=$$backend \
+	    $(OLDEST) pytest -q -m "$$marks" \
+	      $(OLDEST_TESTS:%=tests/unit/test_%.py); \
+	  marks="not any_backend"; \
+	done
+
+.oldest/installed: constraints-oldest.txt pyproject.toml
+	@python=$$(sh tools/find_python.sh python3.11) && set -x && \
+	  "$$python" -m venv $(@D)
+	$(OLDEST_PIP) $(TENSORFLOW) hypothesis pytest setuptools
+	$(OLDEST_PIP) --no-deps keras-hub tensorflow-text
+	$(OLDEST_PIP) --editable ".[beam,huggingface,jax,kaggle,litert,onnx]" \
+	  --editable ".[parquet,plots,sentences,tensorboard,torch]"
 	@touch $@
 
 # BENCH has further options: make bench BENCH="--backends jax --output a.json".
@@ -101,7 +128,7 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .older .tpu-tensorflow demo build *.egg-info
+	rm -rf $(VENV) .older .oldest .tpu-tensorflow demo build *.egg-info
 
 $(BIN)/python:
 	@python=$$(sh tools/find_python.sh $(PYTHON)) && set -x && \

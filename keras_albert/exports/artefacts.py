@@ -143,7 +143,8 @@ def _load_saved_model(path: Path, threads: int) -> Exported:
     except ImportError as error:
         raise AlbertError(
             f"tensorflow-text is needed to run {path} ({error}). Run: pip "
-            "install 'keras-albert[export]'"
+            "install 'keras-albert[export]' (Linux, macOS; there is no "
+            "tensorflow-text for Windows)"
         ) from None
     try:
         loaded = tf.saved_model.load(str(path.parent))

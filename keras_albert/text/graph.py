@@ -40,7 +40,8 @@ except ImportError as error:
     raise AlbertError(
         "tensorflow and tensorflow-text are needed to tokenize inside a graph "
         f"({error}). "
-        "Run: pip install 'keras-albert[export]'"
+        "Run: pip install 'keras-albert[export]' (Linux, macOS; there is no "
+        "tensorflow-text for Windows)"
     ) from None
 
 from keras_albert.text.graph_characters import (
