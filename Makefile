@@ -1,8 +1,8 @@
 # Two commands on a fresh machine: `make demo` and `make test`.
 # KERAS_BACKEND=tensorflow (default), jax or torch chooses the demo's backend.
-# PYTHON names the interpreter (3.11 or newer) that makes .venv.
+# PYTHON names the interpreter that makes .venv; without it, the first of
+# python3, python3.13, python3.12 and python3.11 that is supported makes it.
 
-PYTHON ?= python3
 KERAS_BACKEND ?= tensorflow
 TEST_BACKENDS ?= tensorflow jax torch
 VENV := .venv
@@ -10,7 +10,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
        --constraint constraints.txt
 # The small wheel where there is one.
-TENSORFLOW := $(if $(filter Linux,$(shell uname)),tensorflow-cpu,tensorflow)
+TENSORFLOW := tensorflow$(if $(filter Linux-x86_64,$(shell uname -sm | \
+                tr ' ' -)),-cpu)
 
 # JAX compiles slowly: keep all that it compiled.
 export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/$(VENV)/jax-cache
@@ -29,6 +30,9 @@ demo: $(VENV)/installed-$(KERAS_BACKEND)
 
 # Two processes of one thread each: models this small lose more to threads
 # than they gain. Most of JAX's time is compilation: without optimizing.
+# TensorFlow runs with oneDNN, as it does by itself on processors with
+# AVX512-VNNI, AVX512-BF16 or AMX: TF_ENABLE_ONEDNN_OPTS=0 make test, without.
+test: export TF_ENABLE_ONEDNN_OPTS ?= 1
 test: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \
       $(VENV)/installed-dev $(VENV)/installed-peers
 	@set -e; marks=; for backend in $(TEST_BACKENDS); do \
@@ -53,7 +57,8 @@ test-tpu-tensorflow: .tpu-tensorflow/installed $(VENV)/installed-dev
 	  $(BIN)/python -m pytest -q tests/distributed/test_tpu_strategy.py
 
 .tpu-tensorflow/installed: tpu/requirements-tf.txt
-	$(PYTHON) -m venv $(@D)
+	@python=$$(sh tools/find_python.sh $(or $(PYTHON),python3.12 python3.11)) \
+	  && set -x && "$$python" -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
@@ -89,6 +94,7 @@ bench: $(VENV)/installed-jax $(VENV)/installed-torch $(VENV)/installed-peers \
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
@@ -98,9 +104,8 @@ clean:
 	rm -rf $(VENV) .older .tpu-tensorflow demo build *.egg-info
 
 $(BIN)/python:
-	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and \
-	  'keras_albert needs Python 3.11 or newer: make PYTHON=python3.11 ...')"
-	$(PYTHON) -m venv $(VENV)
+	@python=$$(sh tools/find_python.sh $(PYTHON)) && set -x && \
+	  "$$python" -m venv $(VENV)
 
 # tensorflow-text asks for the large wheel: installed without asking.
 $(VENV)/installed-tensorflow: constraints.txt pyproject.toml | $(BIN)/python

@@ -4,8 +4,12 @@ Names are imported when first used, so that the command line's help does not
 wait for a backend.
 """
 
+import difflib
 import importlib
+import importlib.machinery
 import sys
+import types
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -21,17 +25,24 @@ _HOMES = {
     "AlbertForSequenceClassification": "modeling.classification",
     "AlbertForTextEmbedding": "modeling.text_embedding",
     "AlbertForTokenClassification": "modeling.classification",
+    "EncoderBlock": "modeling.encoder_block",
     "ExampleConfig": "config",
+    "FactorizedEmbedding": "modeling.embeddings",
     "GraphTokenizer": "text.graph",
     "Lamb": "training.optimizer",
+    "ReadingConfig": "config",
     "ShardSet": "data.shards",
-    "Predictor": "training.folders",
+    "TableColumns": "config",
+    "Predictor": "training.predictor",
+    "Preprocessor": "modeling.preprocessing",
+    "SharedEncoder": "modeling.encoder",
     "Tokenizer": "text.tokenizer",
     "VARIANTS": "config",
     "WarmupPolynomialDecay": "training.schedules",
     "WeightedCrossEntropy": "training.losses",
+    "export": "exports.exporting",
     "load": "training.folders",
-    "load_model": "training.folders",
+    "load_model": "checkpoints.keras_file",
     "load_pretrained": "training.folders",
     "load_tf1": "checkpoints.tf1",
     "phased_dataset": "data.pretraining",
@@ -43,11 +54,107 @@ _HOMES = {
 }
 __all__ = sorted(_HOMES)
 
+# Editors and type checkers read these imports; they never run.
+if TYPE_CHECKING:
+    from keras_albert.checkpoints.huggingface import (
+        save_huggingface as save_huggingface,
+    )
+    from keras_albert.checkpoints.keras_file import (
+        load_model as load_model,
+    )
+    from keras_albert.checkpoints.keras_hub_presets import (
+        save_keras_hub as save_keras_hub,
+    )
+    from keras_albert.checkpoints.tf1 import (
+        load_tf1 as load_tf1,
+    )
+    from keras_albert.config import (
+        VARIANTS as VARIANTS,
+        AlbertConfig as AlbertConfig,
+        AlbertError as AlbertError,
+        ExampleConfig as ExampleConfig,
+        ReadingConfig as ReadingConfig,
+        TableColumns as TableColumns,
+    )
+    from keras_albert.data.pretraining import (
+        phased_dataset as phased_dataset,
+        pretraining_dataset as pretraining_dataset,
+        validation_dataset as validation_dataset,
+    )
+    from keras_albert.data.shards import (
+        ShardSet as ShardSet,
+    )
+    from keras_albert.exports.exporting import (
+        export as export,
+    )
+    from keras_albert.modeling.backbone import (
+        AlbertBackbone as AlbertBackbone,
+    )
+    from keras_albert.modeling.classification import (
+        AlbertForMultipleChoice as AlbertForMultipleChoice,
+        AlbertForSequenceClassification as AlbertForSequenceClassification,
+        AlbertForTokenClassification as AlbertForTokenClassification,
+    )
+    from keras_albert.modeling.embeddings import (
+        FactorizedEmbedding as FactorizedEmbedding,
+    )
+    from keras_albert.modeling.encoder import (
+        SharedEncoder as SharedEncoder,
+    )
+    from keras_albert.modeling.encoder_block import (
+        EncoderBlock as EncoderBlock,
+    )
+    from keras_albert.modeling.masked_lm import (
+        AlbertForMaskedLM as AlbertForMaskedLM,
+        AlbertForPretraining as AlbertForPretraining,
+    )
+    from keras_albert.modeling.preprocessing import (
+        Preprocessor as Preprocessor,
+    )
+    from keras_albert.modeling.question_answering import (
+        AlbertForQuestionAnswering as AlbertForQuestionAnswering,
+        AlbertForQuestionAnsweringV2 as AlbertForQuestionAnsweringV2,
+    )
+    from keras_albert.modeling.text_embedding import (
+        AlbertForTextEmbedding as AlbertForTextEmbedding,
+    )
+    from keras_albert.modeling.warm_start import (
+        warm_start as warm_start,
+    )
+    from keras_albert.text.graph import (
+        GraphTokenizer as GraphTokenizer,
+    )
+    from keras_albert.text.tokenizer import (
+        Tokenizer as Tokenizer,
+    )
+    from keras_albert.training.folders import (
+        load as load,
+        load_pretrained as load_pretrained,
+    )
+    from keras_albert.training.losses import (
+        WeightedCrossEntropy as WeightedCrossEntropy,
+    )
+    from keras_albert.training.optimizer import (
+        Lamb as Lamb,
+    )
+    from keras_albert.training.predictor import (
+        Predictor as Predictor,
+    )
+    from keras_albert.training.schedules import (
+        WarmupPolynomialDecay as WarmupPolynomialDecay,
+    )
 
-def __getattr__(name: str):
+
+def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        close = difflib.get_close_matches(name, _HOMES, n=1)
+        hint = f". Did you mean {close[0]!r}?" if close else ""
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}{hint}"
+        )
     home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+    if "keras" in sys.modules:
+        _register_classes()
     return getattr(home, name)
 
 
@@ -55,8 +162,59 @@ def __dir__() -> list[str]:
     return [*globals(), *__all__]
 
 
-# Where Keras is loaded already nothing is saved by waiting, and
-# `keras.models.load_model` needs our classes registered.
+# `keras.models.load_model` finds our classes by the names under which their
+# modules register them, and never imports a module itself. So these modules
+# are imported as soon as both Keras and this package are.
+_REGISTERING = sorted(
+    home
+    for home in set(_HOMES.values())
+    if home.startswith("modeling.")
+    or home in ("training.losses", "training.optimizer", "training.schedules")
+)
+# Only modules in these folders import Keras.
+_KERAS_FOLDERS = tuple(
+    f"{__name__}.{folder}."
+    for folder in ("modeling", "checkpoints", "training", "exports")
+)
+
+
+def _register_classes() -> None:
+    for home in _REGISTERING:
+        importlib.import_module(f"{__name__}.{home}")
+
+
+class _AfterKeras:
+    """Import finder that registers our classes when Keras is imported later."""
+
+    @classmethod
+    def find_spec(
+        cls,
+        name: str,
+        path: Any = None,
+        target: types.ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "keras":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_register(module: types.ModuleType) -> None:
+                load(module)
+                if cls in sys.meta_path:
+                    sys.meta_path.remove(cls)
+                # A module of ours that is only half imported, as it is the
+                # one that asked for Keras, cannot be imported by another.
+                # `__getattr__` registers the classes after it.
+                if not any(n.startswith(_KERAS_FOLDERS) for n in sys.modules):
+                    _register_classes()
+
+            loader: Any = spec.loader
+            loader.exec_module = load_and_register
+        return spec
+
+
 if "keras" in sys.modules:
-    for _home in sorted(set(_HOMES.values()) - {"text.graph"}):
-        importlib.import_module(f"{__name__}.{_home}")
+    _register_classes()
+else:
+    sys.meta_path.insert(0, _AfterKeras)

@@ -8,18 +8,23 @@ import dataclasses
 import difflib
 import importlib
 import importlib.metadata
+import inspect
 import io
 import os
+import shutil
 import sys
 import tempfile
+import textwrap
 import tomllib
 import types
 import typing
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from keras_albert import __version__
 from keras_albert.config import (
     LOST_PROCESS_STATUS,
     AlbertError,
@@ -81,13 +86,13 @@ def _predict(run: PredictRun) -> None:
 
 
 def _export(run: ExportRun) -> None:
-    from keras_albert.export.exporting import export
+    from keras_albert.exports.exporting import export_run
 
-    export(run)
+    export_run(run)
 
 
 def _check(run: CheckRun) -> None:
-    from keras_albert.export.checking import check
+    from keras_albert.exports.checking import check
 
     check(run)
 
@@ -119,20 +124,37 @@ COMMANDS = {
 }
 # These load no backend: text alone, and what works in another process.
 WITHOUT_BACKEND = (VocabRun, PrepareRun, CompileRun)
+DESCRIPTION = (
+    "Pretrain, fine-tune and serve ALBERT on the Keras backend that "
+    "KERAS_BACKEND names (tensorflow, jax or torch). Every command also reads "
+    "its options from a TOML file or a run.json with --file, and single ones "
+    "with --set option=value; those on the command line win over --set, and it "
+    "over the file. --version says which one this is."
+)
+# Where the reader of the output has gone, as `head` does: 128 + SIGPIPE, which
+# a shell reports of other programs.
+NO_READER_STATUS = 141
+WIDEST = 100  # columns of a help text: longer lines are hard to read
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs one command; exits with 2 on a user's mistake."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments == ["--version"]:
-        print(f"keras-albert {importlib.metadata.version('keras-albert')}")
+        print(f"keras-albert {__version__}")
         return
     status = 0
     try:
-        run = _parse(arguments)
-        if type(run) not in WITHOUT_BACKEND:
-            _load_backend()
-        dict(COMMANDS.values())[type(run)](run)
+        try:
+            _run(arguments)
+        except SystemExit:  # after a help text
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()  # here, where it may fail
+    except BrokenPipeError:
+        # What is still in the buffer would be written, and fail, at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = NO_READER_STATUS
     except (AlbertError, OSError) as error:  # OSError: no room, no permission
         print(f"error: {error}", file=sys.stderr)
         lost = isinstance(error, LostProcess)
@@ -143,6 +165,54 @@ def main(arguments: list[str] | None = None) -> None:
     # ends, where threads of TensorFlow's collectives cannot be ended.
     if status:
         sys.exit(status)
+
+
+def _run(arguments: list[str]) -> None:
+    if arguments[:1] == ["help"]:  # of a command: `help finetune`
+        arguments = [*arguments[1:], "--help"]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_overview(_width()))
+        return
+    run = _parse(arguments)
+    if type(run) not in WITHOUT_BACKEND:
+        _load_backend()
+    dict(COMMANDS.values())[type(run)](run)
+
+
+def _width() -> int:
+    """Columns of the terminal, as far as they help; 80 of a file or a pipe."""
+    return min(shutil.get_terminal_size().columns, WIDEST)
+
+
+@contextlib.contextmanager
+def _columns(width: int) -> Iterator[None]:
+    """The width of the terminal, for a library that asks for it."""
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = str(width)
+    try:
+        yield
+    finally:
+        del os.environ["COLUMNS"]
+        if before is not None:
+            os.environ["COLUMNS"] = before
+
+
+def _overview(width: int) -> str:
+    """The commands, each with the first sentence of its help."""
+    longest = max(map(len, COMMANDS))
+    lines = ["usage: keras-albert COMMAND [options]", ""]
+    lines += [textwrap.fill(DESCRIPTION, width), "", "commands:"]
+    for name, (run_class, _) in COMMANDS.items():
+        summary, _, _ = inspect.getdoc(run_class).partition("\n\n")
+        lines.append(
+            textwrap.fill(
+                " ".join(summary.split()),
+                width,
+                initial_indent=f"  {name:{longest}}  ",
+                subsequent_indent=" " * (longest + 4),
+            )
+        )
+    return "\n".join([*lines, "", "keras-albert COMMAND --help says more."])
 
 
 def _load_backend() -> None:
@@ -172,6 +242,36 @@ def _load_backend() -> None:
             ) from None
 
 
+def _with_names(arguments: list[str]) -> list[str]:
+    """`check served model data` as the options that it stands for.
+
+    Every other command has options alone. What has no name takes those of
+    --export, --model and --data that are not given, in this order.
+    """
+    if arguments[:1] != ["check"]:
+        return arguments
+    known = _option_types(CheckRun)
+    rest, named, bare = iter(arguments[1:]), [], []
+    for argument in rest:
+        if not argument.startswith("-"):
+            bare.append(argument)
+            continue
+        named.append(argument)
+        name = argument.lstrip("-").replace("-", "_").removeprefix("no_")
+        takes_value = "=" not in argument and known.get(name) is not bool
+        if takes_value and name not in ("h", "help"):
+            named += [value for value in (next(rest, None),) if value]
+    given = {argument.partition("=")[0] for argument in named}
+    free = [n for n in ("--export", "--model", "--data") if n not in given]
+    if len(bare) > len(free):
+        raise AlbertError(
+            "`check` takes --export, --model and --data, or these three "
+            f"without their names. Received also: {bare[len(free)]!r}."
+        )
+    pairs = zip(free, bare, strict=False)
+    return ["check", *named, *(part for pair in pairs for part in pair)]
+
+
 def _with_settings(arguments: list[str]) -> list[str]:
     """Options of `--file` and `--set` as ordinary ones, in front of them.
 
@@ -180,11 +280,17 @@ def _with_settings(arguments: list[str]) -> list[str]:
     do those of `finetune --recipe`, first of all.
 
     Raises:
-        AlbertError: a file that cannot be read, or an option that is none.
+        AlbertError: no such command, a file that cannot be read, or an option
+            that is none.
     """
-    if not arguments or arguments[0] not in COMMANDS:
-        return arguments
     command, *rest = arguments
+    if command not in COMMANDS:
+        close = difflib.get_close_matches(command, COMMANDS, n=1)
+        raise AlbertError(
+            f"there is no command `{command}`. "
+            + (f"Did you mean `{close[0]}`? " if close else "")
+            + f"The commands are {', '.join(COMMANDS)}."
+        )
     known = _option_types(COMMANDS[command][0])
     options, changes, ordinary = [], [], []
     recipes = {}  # by where the option stands
@@ -192,6 +298,7 @@ def _with_settings(arguments: list[str]) -> list[str]:
     for argument in rest:
         name, equals, value = argument.partition("=")
         if name not in ("--file", "--set", "--recipe"):
+            _check_option(name, known, command)
             ordinary.append(argument)
             continue
         value = value if equals else next(rest, "")
@@ -282,14 +389,55 @@ def _read_settings(path: Path) -> dict:
     return flat(settings)
 
 
+def _check_option(argument: str, known: dict[str, type], command: str) -> None:
+    """AlbertError if this looks like an option, and the command has none such.
+
+    Args:
+        argument: without a value behind "=".
+        known: the types of the options, by name.
+        command: the one that is called.
+    """
+    if not argument.startswith("--"):
+        return  # a value
+    key = argument.removeprefix("--").replace("-", "_")
+    section, dot, last = key.rpartition(".")
+    switch = section + dot + last.removeprefix("no_")
+    if key in (*known, "help") or known.get(switch) is bool:
+        return
+    close = _close_to(key, [*known, "file", "set", "recipe"])
+    hint = (
+        f"Did you mean `--{close.replace('_', '-')}`?"
+        if close
+        else f"See `keras-albert {command} --help`."
+    )
+    raise AlbertError(f"`{command}` has no option `{argument}`. {hint}")
+
+
+def _close_to(key: str, known: Iterable[str]) -> str | None:
+    """The option that was probably meant."""
+    section, dot, last = key.rpartition(".")
+    ends = [
+        name.removeprefix(section + dot)
+        for name in known
+        if name.startswith(section + dot)
+    ]
+    if section and ends:  # the section is known
+        close = difflib.get_close_matches(last, ends, n=1)
+        return section + dot + close[0] if close else None
+    close = difflib.get_close_matches(key, known, n=1)
+    return close[0] if close else None
+
+
 def _option(key: str, value, known: dict[str, type], source: str) -> list[str]:
     """A setting as the command line has it.
 
     Args:
         source: where it stands, for messages.
     """
-    if value is None:  # as options are that are not given
-        return []
+    if value is None:
+        # Of most options the same as not to give them. `finetune` has one
+        # with another default, and run.json says where it was none.
+        return ["--validation=None"] if key == "validation" else []
     inside = [name for name in known if name.startswith(f"{key}.")]
     if inside:
         raise AlbertError(
@@ -297,17 +445,8 @@ def _option(key: str, value, known: dict[str, type], source: str) -> list[str]:
             f"`{inside[0]}`. Received: {key}={value!r}."
         )
     if key not in known:
-        section, dot, last = key.rpartition(".")
-        ends = [
-            name.removeprefix(section + dot)
-            for name in known
-            if name.startswith(section + dot)
-        ]
-        close = difflib.get_close_matches(key, known, n=1)
-        if ends:  # the section is known
-            close = difflib.get_close_matches(last, ends, n=1)
-            close = [section + dot + end for end in close]
-        hint = f"Did you mean `{close[0]}`?" if close else "See --help."
+        close = _close_to(key, known)
+        hint = f"Did you mean `{close}`?" if close else "See --help."
         raise AlbertError(f"{source}: there is no option `{key}`. {hint}")
     name = key.replace("_", "-")
     may_be_absent = _without_none(known[key]) is not known[key]
@@ -358,29 +497,19 @@ def _without_none(kind: type) -> type:
 
 
 def _parse(arguments: list[str]):
-    arguments = _with_settings(arguments)
+    arguments = _with_settings(_with_names(arguments))
     union = None
     for name, (run_class, _) in COMMANDS.items():
         command = Annotated[run_class, tyro.conf.subcommand(name)]
-        if run_class is CheckRun:
-            command = Annotated[command, tyro.conf.PositionalRequiredArgs]
         union = command if union is None else union | command
-    complaint = io.StringIO()
+    complaint, said = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stderr(complaint):
-            return tyro.cli(
-                union,
-                prog="keras-albert",
-                description=(
-                    "Pretrain, fine-tune and serve ALBERT on the Keras backend "
-                    "that KERAS_BACKEND names (tensorflow, jax or torch). "
-                    "Every command also reads its options from a TOML file or "
-                    "a run.json with --file, and single ones with --set "
-                    "option=value; those on the command line win over --set, "
-                    "and it over the file. --version says which one this is."
-                ),
-                args=arguments,
-            )
+        with (
+            contextlib.redirect_stderr(complaint),
+            contextlib.redirect_stdout(said),
+            _columns(_width()),
+        ):
+            return tyro.cli(union, prog="keras-albert", args=arguments)
     except SystemExit as stop:
         # A value that our own checks refuse: one line instead of tyro's box.
         cause = stop.__context__
@@ -388,8 +517,40 @@ def _parse(arguments: list[str]):
             if isinstance(cause, AlbertError):
                 raise cause from None
             cause = cause.__context__
-        sys.stderr.write(complaint.getvalue())
+        sys.stderr.write(_wrapped(complaint.getvalue(), _width()))
+        sys.stdout.write(_wrapped(said.getvalue(), _width()))
         raise
+
+
+def _wrapped(text: str, width: int) -> str:
+    """A help text whose paragraphs are as wide as the terminal.
+
+    The library that prints it keeps lines of a docstring as they are: longer
+    ones than the terminal's above the options, and ragged ones in their texts.
+    """
+    paragraphs: list[tuple[str, list[str]]] = []  # indent, lines
+    for line in text.splitlines():
+        words = line.strip()
+        indent = " " * (len(line.rstrip()) - len(words))
+        # The names of options are indented a little, their texts by more.
+        is_text = words and (indent == "" or len(indent) > 4)
+        if is_text and paragraphs and paragraphs[-1][0] == indent:
+            paragraphs[-1][1].append(words)
+        else:
+            paragraphs.append((indent if is_text else None, [line.rstrip()]))
+    lines = []
+    for indent, parts in paragraphs:
+        if indent is None:
+            lines += parts
+            continue
+        lines += textwrap.wrap(
+            " ".join(part.strip() for part in parts),
+            width,
+            initial_indent=indent,
+            subsequent_indent=indent,
+            break_on_hyphens=False,
+        )
+    return "".join(f"{line}\n" for line in lines)
 
 
 if __name__ == "__main__":

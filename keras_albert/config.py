@@ -13,7 +13,7 @@ import difflib
 import json
 import math
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 
 class AlbertError(ValueError):
@@ -21,6 +21,12 @@ class AlbertError(ValueError):
 
     The command line prints its message on one line and exits with status 2.
     """
+
+
+class UnknownName(AlbertError, KeyError):
+    """A key that a mapping of this package does not have."""
+
+    __str__ = Exception.__str__  # KeyError would show the message in quotes
 
 
 class LostProcess(AlbertError):
@@ -208,6 +214,9 @@ BENCHMARK_TASKS = (
     "SQuAD-2.0",
 )
 FINETUNE_TASKS = OWN_TASKS + BENCHMARK_TASKS
+# What a model is used for without fine-tuning: a vector for a text, and the
+# pieces that may stand at "[MASK]".
+EMBEDDING, FILL_MASK = PRETRAINED_TASKS = ("embedding", "fill_mask")
 # Those whose contexts, of any length, are read in windows.
 READING_TASKS = ("qa", "SQuAD-1.1", "SQuAD-2.0")
 SINGLE_SENTENCES = ("skip_order", "random_document")
@@ -227,7 +236,7 @@ _SIZES = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class AlbertConfig:
     """The architecture, with the field names of `albert_config.json`.
 
@@ -325,6 +334,16 @@ class AlbertConfig:
                 f"num_hidden_layers={self.num_hidden_layers}."
             )
 
+    def __repr__(self) -> str:
+        """The constructor's call, without fields left at their defaults."""
+        shown = ", ".join(
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)
+            if field.name in _SIZES
+            or getattr(self, field.name) != field.default
+        )
+        return f"AlbertConfig({shown})"
+
     @property
     def has_projection(self) -> bool:
         """Whether the embedding is projected from E to H."""
@@ -339,7 +358,7 @@ class AlbertConfig:
         """
         return layer * self.num_hidden_groups // self.num_hidden_layers
 
-    def replace(self, **changes) -> "AlbertConfig":
+    def replace(self, **changes: Any) -> "AlbertConfig":
         """A copy with some fields changed; unknown names are refused."""
         return AlbertConfig.from_dict({**dataclasses.asdict(self), **changes})
 
@@ -397,6 +416,18 @@ class AlbertConfig:
         return cls(**{k: v for k, v in content.items() if k in known})
 
 
+class _Variants(dict):
+    """Configs by name; an unknown name gets a suggestion."""
+
+    def __missing__(self, name):
+        close = difflib.get_close_matches(str(name), self, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise UnknownName(
+            f"VARIANTS has {', '.join(map(repr, self))}. "
+            f"Received: {name!r}.{hint}"
+        )
+
+
 def _variants() -> dict[str, AlbertConfig]:
     """Released sizes (Paper Table 1; dropouts from the released configs)."""
     sizes = {  # H, L, A, feed-forward, dropout of v1
@@ -416,7 +447,7 @@ def _variants() -> dict[str, AlbertConfig]:
                 hidden_dropout_prob=dropout,
                 attention_probs_dropout_prob=dropout,
             )
-    return variants
+    return _Variants(variants)
 
 
 VARIANTS = _variants()
@@ -478,6 +509,8 @@ class PrepareRun:
     """processes; as many as there are cores when not given"""
     shard_bytes: int = 16_000_000
     """text that becomes a shard, about; more in corpora of gigabytes"""
+    any_text: bool = False
+    """go on though the vocabulary cannot read half of the text or more"""
     beam: tuple[str, ...] | None = None
     """run as an Apache Beam pipeline with these options, name=value each, for
     example runner=DataflowRunner; paths may then be gs:// and the like"""
@@ -486,6 +519,7 @@ class PrepareRun:
         if self.workers is not None:
             check_positive("workers", self.workers)
         check_positive("shard_bytes", self.shard_bytes)
+        check_flag("any_text", self.any_text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -985,6 +1019,9 @@ class TableColumns:
     of texts that the context has once; empty where it has no answer"""
 
 
+OWN_VALIDATION = Path("auto")  # a part of the training table
+
+
 @dataclasses.dataclass(frozen=True)
 class FinetuneRun:
     """Fine-tune a model on labelled texts with model.fit.
@@ -1009,9 +1046,11 @@ class FinetuneRun:
     any number of labels; a label for each word; the right one of several
     choices; where it answers a question (qa); or a published task, with its
     files, labels and scores"""
-    validation: Path | None = None
-    """file to evaluate on after each epoch: the model of the best one is
-    kept. A published task has its own"""
+    validation: Path | None = OWN_VALIDATION
+    """file to evaluate on after each epoch: the model of the best one is kept.
+    auto: a tenth of --train, which is then not learned from (of 50 rows or
+    more; the same rows for every seed). none: nothing. A published task has
+    its own"""
     validate_every: int | None = None
     """steps between two evaluations; an epoch when not given"""
     patience: int | None = None
@@ -1027,6 +1066,8 @@ class FinetuneRun:
     any_size: bool = False
     """take a published task's files though they have not as many rows as
     published"""
+    any_text: bool = PrepareRun.any_text
+    """go on though the vocabulary cannot read half of the text or more"""
     from_scratch: bool = False
     """keep the model's architecture and vocabulary, but start from random
     weights: the baseline that shows what pretraining gave"""
@@ -1035,18 +1076,21 @@ class FinetuneRun:
     (512 in released models and in the reference) when not given. Of a context
     nothing is cut off: it is read in windows of this many (384, if the model
     can, when not given)"""
-    batch_size: int = 32
-    """examples in a step (reference run_classifier.py)"""
-    epochs: int = 3
-    """passes over the training file (3.2 in the paper's STS-B, 5.3 in CoLA:
-    Table 14's steps x batch / size)"""
+    batch_size: int | None = None
+    """examples in a step; chosen when not given: 16 where --train has fewer
+    than 10,000 rows, else 32"""
+    epochs: int | None = None
+    """passes over the training file; chosen when not given: for fewer than
+    10,000 rows 10, or as many as make 1,000 steps (up to 50); 5 for fewer than
+    100,000 rows, else 3"""
     steps: int | None = None
     """optimizer steps, instead of --epochs"""
-    learning_rate: float = 5e-5
-    """peak learning rate (reference run_classifier.py)"""
-    warmup_share: float = 0.06
-    """share of the steps used for linear warm-up (Table 14: 320 of 5336 in
-    CoLA)"""
+    learning_rate: float | None = None
+    """peak learning rate; chosen when not given: 3e-4 for models of a width up
+    to 256, 1e-4 below 768, else 2e-5"""
+    warmup_share: float = 0.1
+    """share of the steps used for linear warm-up (Table 14: 0.06 in CoLA, 0.1
+    in MNLI, 0.25 in RTE)"""
     warmup_steps: int | None = None
     """steps of linear warm-up, instead of --warmup-share"""
     classifier_dropout: float = CLASSIFIER_DROPOUT
@@ -1077,11 +1121,18 @@ class FinetuneRun:
 
     def __post_init__(self):
         DeviceConfig.of(self)
-        for name in ("batch_size", "epochs", "seeds"):
-            check_positive(name, getattr(self, name))
-        for name in ("class_weights", "skip_bad", "any_size", "from_scratch"):
+        check_positive("seeds", self.seeds)
+        for name in (
+            "class_weights",
+            "skip_bad",
+            "any_size",
+            "any_text",
+            "from_scratch",
+        ):
             check_flag(name, getattr(self, name))
         for name in (
+            "batch_size",
+            "epochs",
             "patience",
             "sequence_length",
             "steps",
@@ -1092,7 +1143,9 @@ class FinetuneRun:
                 check_positive(name, getattr(self, name))
         check_choice("task", self.task, FINETUNE_TASKS)
         published = self.task in BENCHMARK_TASKS
-        if published and self.validation is not None:
+        if str(self.validation).lower() == "none":
+            object.__setattr__(self, "validation", None)
+        if published and self.validation != OWN_VALIDATION:
             raise AlbertError(
                 f"{self.task} has held-out examples of its own. Leave "
                 "--validation out."
@@ -1101,7 +1154,8 @@ class FinetuneRun:
             for name in ("patience", "validate_every"):
                 if getattr(self, name) is not None:
                     raise AlbertError(
-                        f"`{name}` needs held-out examples. Give --validation."
+                        f"`{name}` needs held-out examples. Give them with "
+                        "--validation, or leave out `--validation none`."
                     )
         if self.any_size and not published:
             raise AlbertError(
@@ -1119,7 +1173,8 @@ class FinetuneRun:
             raise AlbertError("`warmup_steps` goes with `steps`. Give --steps.")
         if self.warmup_steps is not None:
             check_warmup(self.warmup_steps, self.steps)
-        check_positive_number("learning_rate", self.learning_rate)
+        if self.learning_rate is not None:
+            check_positive_number("learning_rate", self.learning_rate)
         check_probability("warmup_share", self.warmup_share)
         check_probability("classifier_dropout", self.classifier_dropout)
         if self.dropout is not None:
@@ -1131,13 +1186,14 @@ class FinetuneRun:
 class EvaluateRun:
     """Evaluate a fine-tuned model on a table, or a pretrained one on shards."""
 
-    model: Path
-    """folder written by `finetune` or `pretrain`"""
+    model: str
+    """folder written by `finetune`, `pretrain` or `Predictor.save`, or
+    anything else that `convert --input` takes: a ready classifier"""
     data: Path
     """TSV, CSV, JSONL or Parquet file for a fine-tuned model (or SQuAD's JSON,
     if it answers questions); the benchmark's folder if it was a published
     task; folder of token shards for a pretrained one"""
-    batch_size: int = FinetuneRun.batch_size
+    batch_size: int = 32
     """examples at a time"""
     skip_bad: bool = FinetuneRun.skip_bad
     """leave out rows that cannot be read, and say how many"""
@@ -1146,6 +1202,12 @@ class EvaluateRun:
     published"""
     split: Literal["dev", "test"] = "dev"
     """of a published task; `test` has labels in RACE alone"""
+    task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = None
+    """what the model is for, where its folder does not say so and several
+    tasks fit its head: pairs, above all"""
+    labels: tuple[str, ...] | None = None
+    """names of the classes in the order of the model's outputs, where it has
+    none; 0, 1 and so on when not given"""
 
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)
@@ -1160,8 +1222,9 @@ class PredictRun:
     Of a published task: the files that its benchmark takes.
     """
 
-    model: Path
-    """folder written by `finetune`"""
+    model: str
+    """folder written by `finetune`, or anything else that `convert --input`
+    takes: a ready classifier; one that was only pretrained fills [MASK] in"""
     data: Path
     """TSV, CSV, JSONL or Parquet file; or text, one example a line (.txt); or
     SQuAD's JSON, of a model that answers questions; or the folder of GLUE, of
@@ -1176,18 +1239,27 @@ class PredictRun:
     null_odds_output: Path | None = None
     """file for how much speaks against an answer to each question of SQuAD's
     JSON (the reference's null_odds.json)"""
-    batch_size: int = FinetuneRun.batch_size
+    batch_size: int = EvaluateRun.batch_size
     """examples at a time"""
     skip_bad: bool = FinetuneRun.skip_bad
     """leave out rows that cannot be read, and say how many"""
     any_size: bool = FinetuneRun.any_size
     """take a published task's files though they have not as many rows as
     published"""
+    task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = None
+    """what the model is for, where its folder does not say so and several
+    tasks fit its head: pairs, above all"""
+    labels: tuple[str, ...] | None = None
+    """names of the classes in the order of the model's outputs, where it has
+    none; 0, 1 and so on when not given"""
+    any_text: bool = PrepareRun.any_text
+    """go on though the vocabulary cannot read half of the text or more"""
 
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)
         check_flag("skip_bad", self.skip_bad)
         check_flag("any_size", self.any_size)
+        check_flag("any_text", self.any_text)
 
 
 # How each format can store weights.
@@ -1201,10 +1273,12 @@ LARGEST_FALL = 0.01  # of an export's score below the model's: a point
 
 @dataclasses.dataclass(frozen=True)
 class ExportRun:
-    """Export a fine-tuned model for servers and devices."""
+    """Export a model for servers and devices."""
 
-    model: Path
-    """folder written by `finetune`"""
+    model: str
+    """folder written by `finetune`, `pretrain` or `Predictor.save`, or
+    anything else that `convert --input` takes; one that was only pretrained
+    gives vectors and fills [MASK] in"""
     output: Path
     """folder of a SavedModel's versions; or of a LiteRT or ONNX model: made if
     absent, must hold nothing"""
@@ -1225,8 +1299,15 @@ class ExportRun:
     force: bool = False
     """export although its score on `data` falls by more than a point, or
     texts are answered in another way than their ids, or without `data`"""
+    task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = None
+    """what the model is for, where its folder does not say so and several
+    tasks fit its head: pairs, above all"""
+    labels: tuple[str, ...] | None = None
+    """names of the classes in the order of the model's outputs, where it has
+    none; 0, 1 and so on when not given"""
 
     def __post_init__(self):
+        check_choice("format", self.format, tuple(EXPORT_WEIGHTS))
         if self.weights not in EXPORT_WEIGHTS[self.format]:
             raise AlbertError(
                 f"--format {self.format} stores weights as "
@@ -1254,9 +1335,10 @@ class CheckRun:
     """Compare an exported model with the one it was made from."""
 
     export: Path
-    """what `export` wrote; of a SavedModel, the folder of a version"""
-    model: Path
-    """folder written by `finetune`"""
+    """what `export` wrote; of a SavedModel's versions the newest is taken, or
+    the one whose folder this is"""
+    model: str
+    """what was exported, see `export --model`"""
     data: Path
     """a table as for `predict`; labels are not needed"""
     rows: int = 200
@@ -1265,9 +1347,12 @@ class CheckRun:
     """of LiteRT and ONNX Runtime"""
     skip_bad: bool = FinetuneRun.skip_bad
     """leave out rows that cannot be read, and say how many"""
+    any_text: bool = PrepareRun.any_text
+    """go on though the vocabulary cannot read half of the text or more"""
 
     def __post_init__(self):
         check_flag("skip_bad", self.skip_bad)
+        check_flag("any_text", self.any_text)
         check_positive("rows", self.rows)
         check_positive("threads", self.threads)
 
@@ -1290,3 +1375,9 @@ class ConvertRun:
     only form, or erf, what transformers computes"""
     backbone: bool = False
     """convert the encoder alone, for a format that does not have the head"""
+    task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = None
+    """what the model is for, where its folder does not say so and several
+    tasks fit its head: pairs, above all"""
+    labels: tuple[str, ...] | None = None
+    """names of the classes in the order of the model's outputs, where it has
+    none; 0, 1 and so on when not given"""

@@ -6,6 +6,7 @@ the file system does at once or not at all, then gives it its own.
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -17,13 +18,79 @@ from pathlib import Path
 from keras_albert.config import RUN_FILE, AlbertError, read_json
 
 
+class DiskFull(AlbertError):
+    """A file could not be written because nothing more may be stored there."""
+
+    def __init__(self, path: str | Path, reason: str):
+        super().__init__(
+            f"{path}: cannot be written ({reason}). Make room and give the "
+            "same command again; nothing unfinished is left."
+        )
+        self.path, self.reason = Path(path), reason
+
+
+@contextlib.contextmanager
+def room_at(path: str | Path) -> Iterator[None]:
+    """Says which file was being written when the disk became full.
+
+    The error of the system names no file where the disk fills up while a file
+    is written, and libraries (HDF5, safetensors, TensorFlow) raise errors of
+    their own.
+
+    Raises:
+        DiskFull: no space was left, or a quota or size limit was reached.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = _no_room(error)
+        if reason is None:
+            raise
+        raise DiskFull(
+            getattr(error, "filename", None) or path, reason
+        ) from None
+
+
+def _no_room(error: Exception) -> str | None:
+    """What the system says of a full disk; None for any other error."""
+    if isinstance(error, AlbertError):  # it has a message of its own
+        return None
+    text = str(error)
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        reason = os.strerror(number)
+        told = reason in text or f"errno = {number}," in text  # HDF5 has that
+        if told or getattr(error, "errno", None) == number:
+            return reason
+    return None
+
+
+def check_room(path: str | Path, size: int) -> None:
+    """Raises DiskFull unless so many bytes are free where `path` is to be.
+
+    For files that HDF5 writes: it ends the whole process when it finds no
+    room to close one.
+    """
+    path = Path(path)
+    there = next(each for each in path.absolute().parents if each.is_dir())
+    free = shutil.disk_usage(there).free
+    if free < size:
+        needed = f"{size / 1e6:,.1f} MB are needed, {free / 1e6:,.1f} MB free"
+        raise DiskFull(path, needed)
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A file to write, that becomes `path` when all went well."""
     unfinished = path.with_name(f"unfinished-{path.name}")
     try:
-        yield unfinished
-        _write_out(unfinished)
+        try:
+            with room_at(path):
+                yield unfinished
+                _write_out(unfinished)
+        except DiskFull as error:
+            if error.path == unfinished:
+                raise DiskFull(path, error.reason) from None
+            raise
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -121,7 +188,8 @@ def written_whole(folder: str | Path) -> Iterator[Path]:
     """A folder to write into, that becomes `folder` when all went well.
 
     Raises:
-        AlbertError: `folder` is a file or already holds something.
+        AlbertError: `folder` is a file or already holds something, or the
+            disk is full.
     """
     check_free(folder)
     folder = Path(folder).resolve()
@@ -129,13 +197,19 @@ def written_whole(folder: str | Path) -> Iterator[Path]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         unfinished = unfinished_folder(folder)
     try:
-        yield unfinished
-        write_out(unfinished)
+        with room_at(folder):
+            yield unfinished
+            write_out(unfinished)
         try:
             os.replace(unfinished, folder)
         except OSError:
             check_free(folder)  # another process was first
             raise
+    except DiskFull as error:
+        if error.path.is_relative_to(unfinished):  # which is removed below
+            path = folder / error.path.relative_to(unfinished)
+            raise DiskFull(path, error.reason) from None
+        raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -182,8 +256,14 @@ def claim_folder(path: str | Path, run) -> Path:
     """
     path = new_folder(path)
     try:
-        with open(path / RUN_FILE, "x", encoding="utf-8") as file:
+        with (
+            room_at(path / RUN_FILE),
+            open(path / RUN_FILE, "x", encoding="utf-8") as file,
+        ):
             file.write(json.dumps(settings_of(run), indent=2) + "\n")
+    except DiskFull:
+        remove_folder(path)
+        raise
     except FileExistsError:
         raise AlbertError(
             f"{path}: another run has just taken this output folder. Choose "
@@ -198,6 +278,7 @@ _FREE_SETTINGS = {
     "checkpoint_every",
     "keep_checkpoints",
     "tensorboard",
+    "any_text",
     # Another number of devices computes the same.
     "distribution",
     "model_parallel",

@@ -20,7 +20,7 @@ from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.text.normalization import to_text
 from keras_albert.training.benchmarks import ALL_TASKS
-from keras_albert.training.folders import Predictor
+from keras_albert.training.predictor import Predictor
 from keras_albert.training.questions import (
     NAMES,
     NO_CANDIDATE,

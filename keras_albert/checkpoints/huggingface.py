@@ -124,7 +124,7 @@ def is_huggingface(folder: Path) -> bool:
 
 
 def load_huggingface(
-    folder: Path, gelu: str = "tanh", backbone: bool = False
+    folder: Path, gelu: str = "tanh", backbone: bool = False, **form
 ) -> AlbertModel:
     """The model of a transformers folder; `architectures` tells which one.
 
@@ -135,6 +135,7 @@ def load_huggingface(
             original, also where its configs say gelu; "erf": what transformers
             computes. `gelu_new` is always tanh.
         backbone: the encoder only.
+        form: `dtype`, `loop` and `remat` of AlbertBackbone.
 
     Raises:
         AlbertError: an architecture, activation or other setting that is not
@@ -166,6 +167,7 @@ def load_huggingface(
         pooler=architecture in _WITH_POOLER
         or any(name.startswith(_POOLER) for name in tensors),
         tokenizer=_tokenizer(folder),
+        **form,
     )
     try:
         model = _HEADS[architecture](encoder, content)

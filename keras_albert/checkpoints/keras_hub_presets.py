@@ -41,7 +41,7 @@ from keras_albert.modeling.masked_lm import (
     AlbertForPretraining,
 )
 from keras_albert.modeling.model import AlbertModel, check_model
-from keras_albert.storage import written_whole
+from keras_albert.storage import check_room, written_whole
 from keras_albert.text.charsmap import normalizing_model
 from keras_albert.text.tokenizer import Tokenizer
 
@@ -49,6 +49,7 @@ PRESET_CONFIG_FILE = "config.json"
 PRESET_TASK_FILE = "task.json"
 PRESET_TASK_WEIGHTS_FILE = "task.weights.h5"
 PRESET_VOCAB_FILE = Path("assets", "tokenizer", "vocabulary.spm")
+BESIDE_WEIGHTS = 2**21  # bytes: the vocabulary, settings, what HDF5 adds
 
 # AlbertConfig's names -> those of keras_hub.models.AlbertBackbone.
 _FIELDS = {
@@ -80,7 +81,7 @@ def is_keras_hub(folder: Path) -> bool:
     return isinstance(content, dict) and "registered_name" in content
 
 
-def load_keras_hub(folder: Path, backbone: bool = False) -> AlbertModel:
+def load_keras_hub(folder: Path, backbone: bool = False, **form) -> AlbertModel:
     """The model of a preset folder: an encoder, masked LM or classifier.
 
     A folder whose task has no weights of its own gives the encoder. KerasHub
@@ -90,6 +91,7 @@ def load_keras_hub(folder: Path, backbone: bool = False) -> AlbertModel:
     Args:
         folder: written by KerasHub's `save_to_preset`, or by `save_keras_hub`.
         backbone: the encoder only.
+        form: `dtype`, `loop` and `remat` of AlbertBackbone.
 
     Raises:
         AlbertError: keras-hub is not installed, another model than ALBERT, a
@@ -130,7 +132,9 @@ def load_keras_hub(folder: Path, backbone: bool = False) -> AlbertModel:
     pooler = any(tensors[name].any() for name in _POOLER)
     if not pooler:  # as `save_keras_hub` writes a model without one
         tensors = {k: v for k, v in tensors.items() if k not in _POOLER}
-    ours = AlbertBackbone(config, pooler=pooler, tokenizer=_tokenizer(folder))
+    ours = AlbertBackbone(
+        config, pooler=pooler, tokenizer=_tokenizer(folder), **form
+    )
     if task in _MASKED_LM:
         ours = AlbertForMaskedLM(ours)
     elif task in _CLASSIFIER:
@@ -163,7 +167,7 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
 
     Raises:
         AlbertError: keras-hub is not installed, KerasHub has no such model,
-            the folder is taken.
+            the folder is taken, or the disk is full.
     """
     check_model(model)
     hub = _keras_hub()
@@ -210,6 +214,7 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
     assert targets.keys() == tensors.keys()
     for path, variable in targets.items():
         variable.assign(tensors[path])
+    check_room(folder, BESIDE_WEIGHTS + sum(x.nbytes for x in tensors.values()))
     with written_whole(folder) as unfinished:
         theirs.save_to_preset(str(unfinished))
         if tokenizer is not None:
@@ -311,6 +316,12 @@ def _task(folder: Path, backbone: bool) -> str | None:
             "backbone=True loads the encoder alone."
         )
     return name
+
+
+def keras_hub_task(folder: Path) -> str | None:
+    """The class of a preset's head, None if it has none with weights."""
+    has_head = (folder / PRESET_TASK_WEIGHTS_FILE).is_file()
+    return _class_name(folder / PRESET_TASK_FILE) if has_head else None
 
 
 def _tokenizer(folder: Path) -> Tokenizer | None:

@@ -10,6 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from zipfile import ZipFile
 
+import keras
+import numpy as np
+
 from keras_albert.config import AlbertConfig, AlbertError
 
 # Small mismatches are left to the loaders, which name each weight that does
@@ -89,6 +92,25 @@ def check_plausible(
         f"sizes that mean {count:,} ({sizes}, {outputs} outputs). Use another "
         "copy of the model."
     )
+
+
+def check_finite(model: keras.Model) -> None:
+    """Refuses a model with a weight that is not a number, or infinite.
+
+    Raises:
+        AlbertError: names the first such weight.
+    """
+    for weight in model.weights:
+        value = keras.ops.convert_to_numpy(weight)
+        if not np.issubdtype(value.dtype, np.integer):
+            bad = value.size - int(np.isfinite(value).sum())
+            if bad:
+                raise AlbertError(
+                    f"the weight {weight.path} is not finite ({bad:,} of "
+                    f"{value.size:,} numbers). The training diverged, or the "
+                    "file is damaged: train again with a lower learning rate, "
+                    "or use another copy of the model."
+                )
 
 
 def check_keras_archive(path: Path, archive: ZipFile) -> None:

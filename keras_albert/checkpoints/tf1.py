@@ -62,7 +62,7 @@ def find_tf1(source: Path) -> list[Path]:
     return released or found
 
 
-def load_tf1_model(prefix: Path, backbone: bool = False) -> AlbertModel:
+def load_tf1_model(prefix: Path, backbone: bool = False, **form) -> AlbertModel:
     """The model of a TF1 checkpoint; its heads tell which one.
 
     Args:
@@ -70,6 +70,7 @@ def load_tf1_model(prefix: Path, backbone: bool = False) -> AlbertModel:
             in a folder above or beside, for a TF-Hub module), and a `*.model`
             vocabulary may.
         backbone: the encoder only.
+        form: `dtype`, `loop` and `remat` of AlbertBackbone.
 
     Raises:
         AlbertError: no config, heads of no known model, weights that do not
@@ -80,7 +81,7 @@ def load_tf1_model(prefix: Path, backbone: bool = False) -> AlbertModel:
     config = AlbertConfig.from_json(config_file)
     stored = sum(value.size for value in tensors.values())
     check_plausible(config, stored, str(config_file))
-    encoder = AlbertBackbone(config, tokenizer=_vocabulary(prefix))
+    encoder = AlbertBackbone(config, tokenizer=_vocabulary(prefix), **form)
     model = encoder if backbone else _with_head(encoder, tensors, prefix)
     imported(model, tensors, "tf1", str(prefix), aside=backbone)
     return model
@@ -101,6 +102,19 @@ def load_tf1(model: AlbertModel, prefix: str | Path) -> None:
             unchanged.
     """
     imported(model, read_tf1(prefix), "tf1", str(prefix), aside=True)
+
+
+def tf1_head(prefix: Path) -> str | None:
+    """What a TF1 checkpoint was fine-tuned for, by the names of its weights."""
+    import tensorflow as tf
+
+    try:
+        names = {name for name, _ in tf.train.list_variables(str(prefix))}
+    except (tf.errors.OpError, RuntimeError, ValueError):
+        return None  # reading the checkpoint says what is wrong with it
+    if "cls/squad/output_bias" in names or "start_logits/dense/kernel" in names:
+        return "question answering"
+    return "classification" if "output_bias" in names else None
 
 
 def read_tf1(prefix: str | Path) -> dict[str, np.ndarray]:

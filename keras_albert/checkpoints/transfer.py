@@ -13,11 +13,11 @@ from keras_albert.checkpoints.names import (
 )
 from keras_albert.config import AlbertConfig, AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.configured import own_path
 from keras_albert.modeling.model import (
     AlbertModel,
     check_not_quantized,
     check_plain,
-    own_path,
 )
 
 EXPORT_ENCODER = "Export its encoder: model.backbone, or `convert --backbone`."
@@ -205,7 +205,13 @@ def plain_encoder(backbone: AlbertBackbone) -> AlbertBackbone:
     if backbone.pooler is not None and not adapted:
         return backbone
     config = backbone.config
-    copy = AlbertBackbone(config, tokenizer=backbone.tokenizer)
+    copy = AlbertBackbone(
+        config,
+        loop=backbone.encoder.loop,
+        remat=backbone.encoder.remat,
+        tokenizer=backbone.tokenizer,
+        dtype=backbone.dtype_policy,
+    )
     for name, variable in variables(copy).items():
         if name in values:
             variable.assign(values[name])

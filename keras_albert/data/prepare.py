@@ -52,11 +52,13 @@ from keras_albert.data.units import (
     UnitReport,
     manifest_of,
     plan,
+    total_read,
     write_shard,
 )
 from keras_albert.storage import check_free, checksum, locked, write_json
 from keras_albert.text.documents import InputFile, sentence_splitter
 from keras_albert.text.files import find_files
+from keras_albert.text.unknown import PieceCount
 
 NOTES = "prepare"
 COMMAND_FILE = "command.json"
@@ -75,8 +77,9 @@ def prepare(run: PrepareRun) -> Manifest:
 
     Raises:
         AlbertError: an input or the vocabulary is missing, unreadable or
-            changes while it is read; there is no text; the output is in use,
-            belongs to another command or cannot be written.
+            changes while it is read; there is no text, or the vocabulary
+            cannot read it; the output is in use, belongs to another command or
+            cannot be written.
     """
     recipe = Recipe.of(run)
     files = [InputFile.of(path) for path in find_files(run.input)]
@@ -375,7 +378,7 @@ def _read_report(job: _Job, index: int, unit: Unit) -> UnitReport | None:
             for part in PARTS
         ):
             return None
-        return UnitReport(shard, note["unknown"])
+        return UnitReport(shard, PieceCount(**note["read"]), note["example"])
     except (AlbertError, OSError, KeyError, TypeError):
         return None
 
@@ -508,7 +511,7 @@ class _Display(contextlib.AbstractContextManager):
             sum(shard.counts[part] for shard in shards)
             for part in ("documents", "tokens")
         )
-        unknown = 100 * sum(report.unknown for report in reports) / tokens
+        unknown = 100 * total_read(reports).share
         print(
             f"{documents:,} documents, {tokens:,} tokens, {self._speed()}, "
             f"{unknown:.2f} % unknown; {len(shards)} "

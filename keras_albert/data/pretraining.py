@@ -19,6 +19,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,6 +39,9 @@ from keras_albert.data.corpus import Corpus
 from keras_albert.data.packing import Packing
 from keras_albert.data.plan import example_keys, example_spans, plan_epoch
 from keras_albert.data.shards import ShardSet
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 class ExampleStream:
@@ -141,7 +145,7 @@ def pretraining_dataset(
     steps: int | None = None,
     host_index: int = 0,
     host_count: int = 1,
-):
+) -> "tf.data.Dataset":
     """tf.data.Dataset of training batches (x, y, sample_weight).
 
     Step s depends on nothing but the arguments, `seed` and s, so a run that
@@ -185,7 +189,7 @@ def validation_dataset(
     seed: int = 0,
     host_index: int = 0,
     host_count: int = 1,
-):
+) -> "tf.data.Dataset":
     """tf.data.Dataset of held-out batches: epoch 0 of a seed, each once.
 
     The order is that of the plan: a random one, the same every time, so that
@@ -217,7 +221,7 @@ def phased_dataset(
     start_step: int = 0,
     host_index: int = 0,
     host_count: int = 1,
-):
+) -> "tf.data.Dataset":
     """tf.data.Dataset of training batches in phases, one after another.
 
     Such as nine tenths of the steps with short sequences and the rest with

@@ -216,16 +216,26 @@ class ShardSet:
         return self._tokenizer
 
     def verify(self) -> None:
-        """Compares every file with its checksum.
+        """Compares every file with its checksum, and reads every token.
 
         Raises:
-            AlbertError: a file differs; the message names it.
+            AlbertError: a file differs, or has tokens that the vocabulary has
+                no piece for; the message names it.
         """
-        for entry in self.manifest.shards:
+        for entry, shard in zip(self.manifest.shards, self.shards, strict=True):
             for part in PARTS:
                 path = self.folder / entry.files[part]
                 if checksum(path) != entry.sha256[part]:
                     raise _damaged(path, "its checksum is not the one recorded")
+            # The checksum has just read the file: the pages are in memory.
+            lowest, highest = int(shard.tokens.min()), int(shard.tokens.max())
+            if lowest < 0 or highest >= self.vocab_size:
+                wrong = lowest if lowest < 0 else highest
+                raise _damaged(
+                    self.folder / entry.files["tokens"],
+                    f"it has the token id {wrong}, and the vocabulary has "
+                    f"pieces from 0 to {self.vocab_size - 1}",
+                )
 
 
 def _damaged(path: Path, reason: str) -> AlbertError:

@@ -326,7 +326,8 @@ def read_question_parts(
         the context has no answer. A table of SQuAD's JSON has `id` in `rows`,
         and is the only one.
     """
-    if Path(path).suffix.lower() == SQUAD_EXTENSION:
+    is_file = not isinstance(path, Mapping)
+    if is_file and Path(path).suffix.lower() == SQUAD_EXTENSION:
         yield _squad_table(path, "answers" in fields, skip_bad)
     else:
         yield from read_parts(

@@ -58,15 +58,25 @@ class Table:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def first(self, count: int) -> "Table":
-        """Its first rows, `count` at most."""
+    def take(self, places: Iterable[int]) -> "Table":
+        """The rows with these indices, in their order."""
+        places = list(places)
+
+        def chosen(column: list) -> list:
+            return [column[place] for place in places]
+
         return dataclasses.replace(
             self,
-            values={name: each[:count] for name, each in self.values.items()},
-            rows=self.rows[:count],
-            lines=self.lines[:count],
-            groups=self.groups and self.groups[:count],
+            values={name: chosen(each) for name, each in self.values.items()},
+            rows=chosen(self.rows),
+            lines=chosen(self.lines),
+            skipped=list(self.skipped),
+            groups=self.groups and chosen(self.groups),
         )
+
+    def first(self, count: int) -> "Table":
+        """Its first rows, `count` at most."""
+        return self.take(range(min(count, len(self))))
 
     @property
     def checksum(self) -> str:
@@ -75,7 +85,7 @@ class Table:
 
 
 def read_parts(
-    path: str | Path,
+    path: str | Path | Mapping[str, Sequence],
     fields: Mapping[str, Field],
     skip_bad: bool = False,
     rows_at_once: int | None = None,
@@ -83,14 +93,15 @@ def read_parts(
 ) -> Iterator[Table]:
     """A file by its extension, in parts of some rows: it may be of any length.
 
-    .tsv has a header and no quoting; .csv a header and RFC 4180 quoting;
-    .jsonl an object a line; .parquet a row an example; .txt a text a line,
-    without anything else. UTF-8, with or without a byte order mark. Blank
-    lines are skipped, but in .txt only at the end: there each line is an
-    example.
+    .tsv has a header and no quoting; .csv a header and RFC 4180 quoting, with
+    commas, semicolons or tabs, see `_delimiter_of`; .jsonl an object a line;
+    .parquet a row an example; .txt a text a line, without anything else. UTF-8,
+    with or without a byte order mark. Blank lines are skipped. In .txt, where
+    each line is an example, a blank one is an empty text, so that predictions
+    stand on the lines of their texts; only at the end it is skipped.
 
     Args:
-        path: the file.
+        path: the file; or its columns, of equal length, by their names.
         fields: what to read, by a name that messages use and `Table.values`
             has.
         skip_bad: leaves out rows that cannot be read.
@@ -105,6 +116,10 @@ def read_parts(
             row with another number of fields than the header, a malformed
             line, a line that is not UTF-8, a value that its field refuses.
     """
+    if isinstance(path, Mapping):
+        rows = _rows_of(path)
+        yield _table(Path("columns"), rows, fields, skip_bad, complete)
+        return
     (path,) = check_files([path])
     extension = path.suffix.lower()
     if extension not in _READERS:
@@ -119,6 +134,9 @@ def read_parts(
             "a .tsv, .csv, .jsonl or .parquet file."
         )
     records = _READERS[extension](path, fields)
+    if extension == ".txt":
+        read = _or_blank(fields["text"].read)
+        fields = {"text": dataclasses.replace(fields["text"], read=read)}
     good, bad = 0, 0
     while part := list(itertools.islice(records, rows_at_once)):
         table = _table(path, part, fields, skip_bad, complete)
@@ -130,6 +148,24 @@ def read_parts(
             f"{path}: no rows. Expected one or more examples."
             + (f" {bad} bad ones were left out." if bad else "")
         )
+
+
+def _rows_of(columns: Mapping[str, Sequence]) -> list[_Row]:
+    """Columns as numbered rows; of NumPy arrays as Python's own values."""
+    values = {
+        name: value.tolist() if hasattr(value, "tolist") else list(value)
+        for name, value in columns.items()
+    }
+    if len(set(map(len, values.values()))) > 1:
+        counts = ", ".join(f"{len(v)} {name}" for name, v in values.items())
+        raise AlbertError(
+            f"the columns must be equally long. Received: {counts}."
+        )
+    rows = zip(*values.values(), strict=True)
+    return [
+        (number, dict(zip(values, row, strict=True)))
+        for number, row in enumerate(rows, 1)
+    ]
 
 
 def _table(
@@ -229,7 +265,15 @@ def read_number(value: object) -> float:
     except ValueError:
         number = None
     if not is_number(number):
-        raise AlbertError(f"must be a number. Received: {value!r:.60}.")
+        remedy = ""
+        if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value.strip()):
+            # Not read as 3.5: "1,234" may as well be a thousand.
+            remedy = (
+                " Write decimals with a point, "
+                f"{value.strip().replace(',', '.')}: replace the commas, or "
+                "save the table with numbers in the English format."
+            )
+        raise AlbertError(f"must be a number. Received: {value!r:.60}.{remedy}")
     return float(number)
 
 
@@ -316,9 +360,24 @@ def check_labels(labels: Sequence[str], names: Sequence[str]) -> None:
             )
 
 
+def _or_blank(read: Callable[[object], object]) -> Callable:
+    """Reads a line of a .txt file: a blank one is an empty text."""
+
+    def read_line(line: str) -> object:
+        if line.strip():
+            return read(line)
+        return [] if read is read_words else ""
+
+    return read_line
+
+
+_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 _CHECK_HEADER = "check that the first line of the file names the columns."
 _TABS = f"Remove tabs inside a text, and {_CHECK_HEADER}"
-_COMMAS = f"Put a text with commas in double quotes, and {_CHECK_HEADER}"
+_QUOTE = "Put a text with {} in double quotes, and " + _CHECK_HEADER
+# What may stand between the columns of a .csv file, the usual one first: in
+# much of Europe spreadsheets write semicolons, as the comma is in numbers.
+_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
 # Rows of a file, by its extension. One that cannot be read is an AlbertError
@@ -339,18 +398,39 @@ def tab_records(path: Path) -> Iterator[tuple[int, list[str] | AlbertError]]:
 
 
 def _read_csv(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
-    return _with_header(path, _csv_records(path), _COMMAS)
+    csv.field_size_limit(sys.maxsize)  # texts may be long
+    delimiter = _delimiter_of(path, fields)
+    remedy = _QUOTE.format(_DELIMITERS[delimiter])
+    return _with_header(path, _csv_records(path, delimiter), remedy)
+
+
+def _delimiter_of(path: Path, fields: Mapping[str, Field]) -> str:
+    """What stands between the columns of a .csv file.
+
+    That with which the header has most of the wanted columns; of equals that
+    which gives most columns (a message then lists them), then the comma.
+    """
+    wanted = {field.column for field in fields.values()}
+    _, line = next(read_lines_or_faults(path), (0, ""))
+    if isinstance(line, AlbertError):
+        return ","
+
+    def rank(delimiter: str) -> tuple[int, int]:
+        header = next(csv.reader([line], delimiter=delimiter), [])
+        names = [name.strip() for name in header]
+        return len(wanted.intersection(names)), len(names)
+
+    return max(_DELIMITERS, key=rank)
 
 
 def _csv_records(
-    path: Path,
+    path: Path, delimiter: str
 ) -> Iterator[tuple[int, list[str] | AlbertError]]:
     """Numbers of the last lines of records, and their fields.
 
     A stray quote opens a text that goes on over the next rows: such a record
     is bad at its first line, and the lines after that are read again.
     """
-    csv.field_size_limit(sys.maxsize)  # texts may be long
     fresh, again = read_lines_or_faults(path), collections.deque()
     taken = []  # numbers and lines of the record that is being read
 
@@ -361,7 +441,10 @@ def _csv_records(
             # The record of a line that is not UTF-8 is bad, see below.
             yield "\n" if isinstance(line, AlbertError) else f"{line}\n"
 
-    reader, width = csv.reader(lines(), strict=True), None
+    def fresh_reader():
+        return csv.reader(lines(), delimiter=delimiter, strict=True)
+
+    reader, width = fresh_reader(), None
     while True:
         taken.clear()
         reason = None
@@ -377,7 +460,7 @@ def _csv_records(
         if reason:
             first, _ = taken[0]
             again.extendleft(reversed(taken[1:]))
-            reader = csv.reader(lines(), strict=True)
+            reader = fresh_reader()
             yield (
                 first,
                 AlbertError(
@@ -405,7 +488,8 @@ def _with_header(
         raise AlbertError(f"{path}:1: {header}")
     header = [name.strip() for name in header]
     if len(header) == 1 and (found := re.search(r"[;,\t|]", header[0])):
-        separator = "tabs" if path.suffix.lower() == ".tsv" else "commas"
+        is_tsv = path.suffix.lower() == ".tsv"
+        separator = "tabs" if is_tsv else "commas, semicolons or tabs"
         raise AlbertError(
             f"{path}: expected columns separated by {separator}, as the "
             f"extension says. Received a header with {found[0]!r}: "
@@ -482,23 +566,16 @@ def _parquet_rows(batch) -> Iterator[dict[str, object] | AlbertError]:
 
 
 def _read_txt(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
-    blanks = []  # fine at the end of the file
+    column = fields["text"].column
+    blanks = []  # left out at the end of the file
     for number, line in read_lines_or_faults(path):
         if not isinstance(line, AlbertError) and not line.strip():
-            blanks.append(number)
+            blanks.append((number, {column: ""}))
             continue
-        for blank in blanks:
-            yield (
-                blank,
-                AlbertError(
-                    "a blank line. Each line is an example: remove it."
-                ),
-            )
+        yield from blanks
         blanks.clear()
-        if isinstance(line, AlbertError):
-            yield number, line
-        else:
-            yield number, {fields["text"].column: line}
+        bad = isinstance(line, AlbertError)
+        yield number, line if bad else {column: line}
 
 
 _READERS = {

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from keras_albert.config import MOST_SHARDS, UNK_ID, AlbertError, PrepareRun
+from keras_albert.config import MOST_SHARDS, AlbertError, PrepareRun
 from keras_albert.data.shards import (
     PARTS,
     Manifest,
@@ -34,6 +34,13 @@ from keras_albert.text.documents import (
     splitting_language,
 )
 from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.text.unknown import (
+    WARN_AT,
+    PieceCount,
+    check_readable,
+    count_pieces,
+    example_of,
+)
 
 CHARACTERS_AT_ONCE = 2**19  # tokenized together: long enough to be fast
 
@@ -63,6 +70,8 @@ class Recipe:
     """of JSONL and Parquet files"""
     language: str | None
     """see `splitting_language`; None: lines stay as they are"""
+    any_text: bool = False
+    """whether the vocabulary may be unable to read the text"""
 
     @classmethod
     def of(cls, run: PrepareRun) -> "Recipe":
@@ -81,6 +90,7 @@ class Recipe:
             None
             if run.split_sentences is None
             else splitting_language(run.split_sentences),
+            run.any_text,
         )
 
     def tokenizer(self) -> Tokenizer:
@@ -99,8 +109,10 @@ class UnitReport:
 
     shard: ShardEntry | None
     """None: no document begins in the unit"""
-    unknown: int
-    """tokens that stand for characters outside the vocabulary"""
+    read: PieceCount
+    """tokens, and those that stand for characters outside the vocabulary"""
+    example: str = ""
+    """a text with such characters, where there are many of them"""
 
 
 def plan(
@@ -163,41 +175,57 @@ def write_shard(
             since the last call.
 
     Raises:
-        AlbertError: bad input, see `read_part`.
+        AlbertError: bad input, see `read_part`; or the vocabulary cannot read
+            the beginning of the first unit: the rest might take hours.
         OSError: the files cannot be written.
     """
-    tokenizer = recipe.tokenizer()
+    tokenizer, example = recipe.tokenizer(), ""
     paths = {part: folder / f"shard-{index:05}.{part}.npy" for part in PARTS}
     with contextlib.ExitStack() as stack:
         writer = _ShardWriter(
             [stack.enter_context(open(path, "wb")) for path in paths.values()],
-            tokenizer.vocab_size,
+            tokenizer,
         )
         for lines in _batches(_lines(unit, recipe, opener)):
             ids = tokenizer.encode_batch(lines, num_threads=1)
+            is_first = not writer.read.pieces
             tokens = writer.add(lines, ids)
+            if not example and writer.read.share >= WARN_AT:
+                example = example_of(tokenizer, lines)
+            if index == 0 and is_first and _is_full(lines):
+                path = unit.parts[0].file.path
+                check_readable(writer.read, example, path, recipe.any_text)
             advance(len("\n".join(lines).encode("utf-8", "ignore")), tokens)
         writer.finish()
     if not writer.counts()["documents"]:
         for path in paths.values():
             path.unlink()
-        return UnitReport(None, 0)
+        return UnitReport(None, PieceCount())
     shard = ShardEntry(
         files={part: path.name for part, path in paths.items()},
         counts=writer.counts(),
         sha256={part: checksum(path) for part, path in paths.items()},
     )
-    return UnitReport(shard, writer.unknown)
+    return UnitReport(shard, writer.read, example)
 
 
 def manifest_of(recipe: Recipe, reports: list[UnitReport]) -> Manifest:
-    """The manifest; AlbertError if no document came out of the text."""
+    """The manifest of all shards.
+
+    Raises:
+        AlbertError: no document came out of the text, or the vocabulary cannot
+            read it.
+    """
     shards = tuple(report.shard for report in reports if report.shard)
     if not shards:
         raise AlbertError(
             "no token came out of the text. Expected a sentence or paragraph a "
             "line, in the language of the vocabulary."
         )
+    worst = max(reports, key=lambda report: report.read.unknown)
+    check_readable(
+        total_read(reports), worst.example, "the input", recipe.any_text
+    )
     tokenizer = recipe.tokenizer()
     return Manifest(
         fingerprint=tokenizer.fingerprint,
@@ -206,6 +234,11 @@ def manifest_of(recipe: Recipe, reports: list[UnitReport]) -> Manifest:
         keep_accents=tokenizer.keep_accents,
         shards=shards,
     )
+
+
+def total_read(reports: Iterable[UnitReport]) -> PieceCount:
+    """The pieces of all units."""
+    return sum((report.read for report in reports), PieceCount())
 
 
 def _lines(unit: Unit, recipe: Recipe, opener: Opener) -> Iterator[str]:
@@ -227,6 +260,11 @@ def _batches(lines: Iterable[str]) -> Iterator[list[str]]:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _is_full(batch: list[str]) -> bool:
+    """Whether a batch is long enough to judge a text by."""
+    return sum(len(line) + 1 for line in batch) >= CHARACTERS_AT_ONCE
 
 
 class _GrowingArray:
@@ -260,8 +298,13 @@ class _GrowingArray:
 class _ShardWriter:
     """The three arrays of a shard while they grow."""
 
-    def __init__(self, files: list[BinaryIO], vocab_size: int):
-        dtypes = (token_dtype(vocab_size), np.dtype("int64"), np.dtype("int64"))
+    def __init__(self, files: list[BinaryIO], tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        dtypes = (
+            token_dtype(tokenizer.vocab_size),
+            np.dtype("int64"),
+            np.dtype("int64"),
+        )
         self._code = dtypes[0].char
         self._arrays = [
             _GrowingArray(file, dtype)
@@ -270,7 +313,7 @@ class _ShardWriter:
         for offsets in self._arrays[1:]:
             offsets.extend(array.array("q", [0]))
         self._last_end = 0  # sentences in the documents so far
-        self.unknown = 0
+        self.read = PieceCount()
 
     def counts(self) -> dict[str, int]:
         """How many tokens, sentences and documents there are."""
@@ -297,7 +340,7 @@ class _ShardWriter:
             self._arrays, (tokens, sentences, documents), strict=True
         ):
             growing.extend(values)
-        self.unknown += tokens.count(UNK_ID)
+        self.read += count_pieces(self._tokenizer, tokens)
         return len(tokens)
 
     def finish(self) -> None:

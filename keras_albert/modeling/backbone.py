@@ -5,7 +5,9 @@ I inner blocks of a layer, K examples in a row.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Self
 
 import keras
 from keras import layers, ops
@@ -20,8 +22,9 @@ from keras_albert.config import (
     check_positive,
     check_positive_number,
 )
-from keras_albert.modeling.embeddings import Embeddings, initializer
-from keras_albert.modeling.encoder import Encoder
+from keras_albert.modeling.configured import check_config
+from keras_albert.modeling.embeddings import FactorizedEmbedding, initializer
+from keras_albert.modeling.encoder import SharedEncoder
 from keras_albert.modeling.model import AlbertModel
 from keras_albert.text.tokenizer import Tokenizer
 
@@ -33,8 +36,8 @@ class AlbertBackbone(AlbertModel):
     Args:
         config: the architecture.
         pooler: False leaves it out, where no head uses it.
-        loop: "unrolled", or "scan" over the layers; see `Encoder`.
-        remat: save memory in training; see `Encoder`.
+        loop: "unrolled", or "scan" over the layers; see `SharedEncoder`.
+        remat: save memory in training; see `SharedEncoder`.
         tokenizer: the vocabulary, so that the model takes texts.
 
     Call arguments:
@@ -77,21 +80,19 @@ class AlbertBackbone(AlbertModel):
         loop: str = "unrolled",
         remat: bool = False,
         tokenizer: Tokenizer | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        if not isinstance(config, AlbertConfig):
-            raise AlbertError(
-                "`config` must be an AlbertConfig; AlbertConfig.from_json "
-                f"reads a file. Received: {type(config).__name__}."
-            )
+        check_config(config)
         check_flag("pooler", pooler)
         self.config = config
         self.tokenizer = tokenizer
         self._lora = None
         policy = self.dtype_policy
-        self.embeddings = Embeddings(config, dtype=policy, name="embeddings")
-        self.encoder = Encoder(
+        self.embeddings = FactorizedEmbedding(
+            config, dtype=policy, name="embeddings"
+        )
+        self.encoder = SharedEncoder(
             config, loop=loop, remat=remat, dtype=policy, name="encoder"
         )
         self.pooler = None
@@ -125,7 +126,7 @@ class AlbertBackbone(AlbertModel):
             )
         self._tokenizer = tokenizer
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         self.embeddings.build()
         self.encoder.build()
@@ -135,12 +136,12 @@ class AlbertBackbone(AlbertModel):
 
     def call(
         self,
-        inputs,
-        training=None,
-        return_hidden_states=False,
-        return_attention_scores=False,
-        pooled_only=False,
-    ):
+        inputs: Mapping[str, Any],
+        training: bool | None = None,
+        return_hidden_states: bool = False,
+        return_attention_scores: bool = False,
+        pooled_only: bool = False,
+    ) -> dict[str, Any]:
         """See the class."""
         if pooled_only and self.pooler is None:
             raise AlbertError(
@@ -160,15 +161,15 @@ class AlbertBackbone(AlbertModel):
             inputs.get("position_ids"),
             training=training,
         )
-        hidden_states, scores = self.encoder(
+        sequence_output, hidden_states, *scores = self.encoder(
             x,
             padding_mask,
             inputs.get("example_ids"),
             training=training,
-            return_scores=return_attention_scores,
+            return_hidden_states=True,
+            return_attention_scores=return_attention_scores,
             first_only=pooled_only and "cls_positions" not in inputs,
         )
-        sequence_output = hidden_states[-1]  # [B, S, H]
         outputs = {"sequence_output": sequence_output}
         if self.pooler is not None:
             first = sequence_output[:, 0]  # [B, H]
@@ -180,7 +181,7 @@ class AlbertBackbone(AlbertModel):
         if return_hidden_states:
             outputs["hidden_states"] = hidden_states
         if return_attention_scores:
-            outputs["attention_scores"] = scores
+            (outputs["attention_scores"],) = scores
         return outputs
 
     def enable_lora(
@@ -232,7 +233,7 @@ class AlbertBackbone(AlbertModel):
                 layer.enable_lora(rank, lora_alpha=alpha)
         self._lora = {"rank": rank, "alpha": alpha, "targets": list(targets)}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
@@ -244,7 +245,7 @@ class AlbertBackbone(AlbertModel):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """The inverse of `get_config`."""
         config = {**config, "config": AlbertConfig(**config["config"])}
         lora = config.pop("lora", None)
@@ -253,12 +254,12 @@ class AlbertBackbone(AlbertModel):
             backbone.enable_lora(**lora)
         return backbone
 
-    def save_assets(self, dir_path):
+    def save_assets(self, dir_path: str) -> None:
         """Keras: puts the vocabulary into the `.keras` file."""
         if self.tokenizer is not None:
             self.tokenizer.save(dir_path)
 
-    def load_assets(self, dir_path):
+    def load_assets(self, dir_path: str) -> None:
         """Keras: reads the vocabulary of the `.keras` file."""
         if (Path(dir_path) / VOCAB_FILE).is_file():
             self.tokenizer = Tokenizer(dir_path)

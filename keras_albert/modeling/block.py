@@ -14,6 +14,7 @@ from keras import layers, ops
 
 from keras_albert.config import LAYER_NORM_EPSILON, AlbertConfig
 from keras_albert.modeling.embeddings import initializer, layer_norm
+from keras_albert.private_apis import DrawnSeed
 
 # The reference's gelu is the tanh form under both names (modeling.py L299).
 ACTIVATIONS = {
@@ -46,19 +47,15 @@ def attention_half(
             scores of each key.
         seeds: int [DROPOUTS, 2], or None: no dropout.
         fused: let the backend's kernel compute it where nothing forbids.
-        first_only: compute T = 1 position, the first, instead of T = S.
+        first_only: return T = 1 position, the first, instead of T = S.
 
     Returns:
-        float [B, T, H], and the attention probabilities [B, A, T, S]: None
+        float [B, T, H], and the attention probabilities [B, A, S, S]: None
         from the fused kernel, which never holds them.
     """
-    residual = x
-    if first_only:
-        residual = x[:, :1]
-        attention_bias = attention_bias[:, :, :1]
     query, key, value = (
-        _split_heads(each, config.num_attention_heads)  # [B, T or S, A, D]
-        for each in _query_key_value(weights, residual, x)
+        _split_heads(each, config.num_attention_heads)  # [B, S, A, D]
+        for each in _query_key_value(weights, x)
     )
     rate = config.attention_probs_dropout_prob
     # JAX's kernel refuses float16 where no GPU is.
@@ -71,13 +68,20 @@ def attention_half(
             query, key, value, bias=attention_bias, flash_attention=False
         )
     else:
-        probs = _attention_probs(query, key, attention_bias)  # [B, A, T, S]
+        probs = _attention_probs(query, key, attention_bias)  # [B, A, S, S]
         dropped = dropout(probs, rate, _seed(seeds, 0))
         context = ops.einsum("bats,bsad->btad", dropped, value)
-    context = ops.reshape(context, ops.shape(residual))  # [B, T, H]
+    context = ops.reshape(context, ops.shape(x))  # [B, S, H]
+    if first_only:
+        # All positions attend, although one is read: the gradient of a single
+        # query is a matrix product over an inner dimension of 1. oneDNN 3.7
+        # (TensorFlow 2.20 and 2.21) corrupts memory where two such products
+        # have the same shape and different layouts; see
+        # tests/e2e/test_onednn.py.
+        x, context = x[:, :1], context[:, :1]  # [B, 1, H]
     output = linear(weights["output"], context)
     output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 1))
-    return normalize(weights["layer_norm"], residual + output), probs
+    return normalize(weights["layer_norm"], x + output), probs
 
 
 def feed_forward_half(config: AlbertConfig, weights, x, seeds=None):
@@ -104,25 +108,14 @@ def normalize(weights, x):
 
 
 def dropout(x, rate: float, seed=None):
-    """Keras's dropout with a seed that was drawn before; None: no dropout."""
+    """Keras's dropout with a seed that was drawn before; None: no dropout.
+
+    Drawn inside a rematerialized function, the seed would be drawn again for
+    the gradient, which would then belong to another mask.
+    """
     if seed is None or not rate:
         return x
-    return keras.random.dropout(x, rate, seed=_DrawnSeed(seed))
-
-
-class _DrawnSeed(keras.random.SeedGenerator):
-    """A seed drawn elsewhere, where Keras asks for a generator.
-
-    Drawn inside a rematerialized function, dropout's seed would be drawn
-    again for the gradient, which then belongs to another mask.
-    """
-
-    def __init__(self, seed):
-        self._seed = seed
-        self._initial_seed = 0  # torch's dropout ignores a seed without it
-
-    def next(self, ordered=True):
-        return self._seed
+    return keras.random.dropout(x, rate, seed=DrawnSeed(seed))
 
 
 def _seed(seeds, place):
@@ -131,22 +124,24 @@ def _seed(seeds, place):
 
 def _low_rank(delta, x):
     """(x A) B for each of n kernels side by side: [H, n R], [n, R, O]."""
-    n, rank, _ = delta["b"].shape
     x = ops.matmul(x, delta["a"])
-    x = ops.reshape(x, (*ops.shape(x)[:-1], n, rank))
-    x = ops.einsum("bsnr,nro->bsno", x, delta["b"])
-    return ops.reshape(x, (*ops.shape(x)[:-2], -1))
+    n, rank, _ = delta["b"].shape
+    # Products of two axes each: joined into one product of three axes, rank 1
+    # would have the inner dimension that `attention_half` avoids.
+    return ops.concatenate(
+        [
+            ops.matmul(x[..., i * rank : (i + 1) * rank], delta["b"][i])
+            for i in range(n)
+        ],
+        axis=-1,
+    )
 
 
-def _query_key_value(weights, queried, x):
-    """Queries of `queried`, the first positions of x; keys, values of all."""
+def _query_key_value(weights, x):
+    """The queries, keys and values of all positions, each [B, S, H]."""
     if "qkv" not in weights:
-        inputs = {"query": queried, "key": x, "value": x}
-        return [linear(weights[name], inputs[name]) for name in inputs]
-    # One product, also where few positions query: parts of the joined kernel
-    # would stand in LiteRT's files beside it.
-    query, key, value = ops.split(linear(weights["qkv"], x), 3, axis=-1)
-    return query[:, : ops.shape(queried)[1]], key, value
+        return [linear(weights[name], x) for name in ("query", "key", "value")]
+    return ops.split(linear(weights["qkv"], x), 3, axis=-1)
 
 
 def _split_heads(x, heads: int):
@@ -357,7 +352,10 @@ PARTS = {
 
 
 class Block(layers.Layer):
-    """The parts of a block that live in one place; see `Encoder`."""
+    """The parts of a block that live in one place; see `SharedEncoder`.
+
+    The name of this class is part of the paths inside `.keras` files.
+    """
 
     def __init__(self, config: AlbertConfig, parts: tuple[str, ...], **kwargs):
         super().__init__(**kwargs)

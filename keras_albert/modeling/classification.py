@@ -3,6 +3,9 @@
 Letters: B batch, C labels or choices, S sequence length, H hidden size.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -12,11 +15,13 @@ from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.headed import HeadedModel
 from keras_albert.modeling.inputs import (
     TOKEN_INPUTS,
+    as_list,
     as_texts,
     check_equally_many,
     names_of,
     round_length,
 )
+from keras_albert.modeling.labels import Classes
 from keras_albert.text.rows import Row, choice_rows, word_rows
 
 PROBLEMS = ("single_label", "multi_label", "regression")
@@ -53,7 +58,7 @@ class AlbertForSequenceClassification(HeadedModel):
         dropout: float = CLASSIFIER_DROPOUT,
         problem: str = "single_label",
         labels: tuple[str, ...] | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
         check_choice("problem", problem, PROBLEMS)
@@ -66,18 +71,30 @@ class AlbertForSequenceClassification(HeadedModel):
         self.classifier = self._logits(num_labels, "classifier")
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         self.classifier.build((None, self.config.hidden_size))
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> Any:
         """See the class."""
         pooled = self.pooled(inputs, training)
         logits = self.classifier(self.dropout(pooled, training=training))
         return logits  # [B, C]
 
-    def get_config(self):
+    def classes(self, shape) -> dict[str | None, Classes]:
+        """The labels, from 0 to C - 1, or by name, where an example has one."""
+        if self.problem != "single_label":
+            return {}
+        return {
+            None: Classes(
+                self.num_labels, f"num_labels={self.num_labels}", self.labels
+            )
+        }
+
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
@@ -111,7 +128,7 @@ class AlbertForTokenClassification(HeadedModel):
         num_labels: int,
         dropout: float = CLASSIFIER_DROPOUT,
         labels: tuple[str, ...] | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
         self.labels = _checked_labels(num_labels, labels, least=2)
@@ -120,20 +137,30 @@ class AlbertForTokenClassification(HeadedModel):
         self.classifier = self._logits(num_labels, "classifier")
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         self.classifier.build((None, None, self.config.hidden_size))
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> Any:
         """See the class."""
         x = self.backbone(inputs, training=training)["sequence_output"]
         logits = self.classifier(self.dropout(x, training=training))
         return logits  # [B, S, C]
 
+    def classes(self, shape) -> dict[str | None, Classes]:
+        """The labels, from 0 to C - 1, or by name."""
+        return {
+            None: Classes(
+                self.num_labels, f"num_labels={self.num_labels}", self.labels
+            )
+        }
+
     def word_examples(
         self, words: list[list[str]], labels: list[list[int]] | None = None
-    ):
+    ) -> Any:
         """Texts that are split into words -> what `fit` takes.
 
         Args:
@@ -182,7 +209,7 @@ class AlbertForTokenClassification(HeadedModel):
             y[row, first] = labels[row][: len(first)]
         return x, y, weights
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
@@ -217,19 +244,21 @@ class AlbertForMultipleChoice(HeadedModel):
         self,
         backbone: AlbertBackbone,
         dropout: float = CLASSIFIER_DROPOUT,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
         self.dropout = self._dropout(dropout)
         self.classifier = self._logits(1, "classifier")
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         self.classifier.build((None, self.config.hidden_size))
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> Any:
         """See the class."""
         choices, length = ops.shape(inputs["token_ids"])[1:]
         rows = {
@@ -241,7 +270,11 @@ class AlbertForMultipleChoice(HeadedModel):
         logits = self.classifier(self.dropout(pooled, training=training))
         return ops.reshape(logits, (-1, choices))
 
-    def preprocess(self, texts) -> dict:
+    def classes(self, shape) -> dict[str | None, Classes]:
+        """The choices, from 0 to C - 1."""
+        return {None: Classes(shape[1], "as many as there are choices")}
+
+    def preprocess(self, texts: Any) -> dict:
         """Texts -> the arrays that the model is called with.
 
         Args:
@@ -252,21 +285,16 @@ class AlbertForMultipleChoice(HeadedModel):
         Returns:
             `token_ids`, `segment_ids`, `padding_mask`, int32 [B, C, S].
         """
-        needed, allowed = {"context", "choices"}, {"question"}
-        if not isinstance(texts, dict) or not (
-            needed <= texts.keys() <= needed | allowed
-        ):
-            raise AlbertError(
-                "multiple choice takes a dict of `context`, `choices` and, "
-                f"where there is one, `question`. Received: {names_of(texts)}."
-            )
+        texts = self.named_texts(texts)
         contexts = as_texts(texts["context"], "context")
         if not hasattr(texts["choices"], "__len__"):
             raise AlbertError(
                 "`choices` must be a list of lists of texts. Received: "
                 f"{texts['choices']!r:.60}."
             )
-        choices = [as_texts(row, "choices") for row in texts["choices"]]
+        choices = [
+            as_texts(row, "choices") for row in as_list(texts["choices"])
+        ]
         questions = [""] * len(contexts)
         if "question" in texts:
             questions = as_texts(texts["question"], "question")
@@ -289,7 +317,19 @@ class AlbertForMultipleChoice(HeadedModel):
             for name, value in arrays.items()
         }
 
-    def get_config(self):
+    def named_texts(self, texts) -> dict:
+        """The parts of examples by name; AlbertError if they do not fit."""
+        needed, allowed = {"context", "choices"}, {"question"}
+        if not isinstance(texts, dict) or not (
+            needed <= texts.keys() <= needed | allowed
+        ):
+            raise AlbertError(
+                "multiple choice takes a dict of `context`, `choices` and, "
+                f"where there is one, `question`. Received: {names_of(texts)}."
+            )
+        return texts
+
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {**super().get_config(), "dropout": self.dropout.rate}
 
@@ -304,6 +344,11 @@ def _padded(tokenizer, rows: list[Row]) -> dict[str, np.ndarray]:
             for row in rows
         ]
     )
+
+
+def default_labels(count: int) -> tuple[str, ...]:
+    """What classes without names are called: "0", "1" and so on."""
+    return tuple(map(str, range(count)))
 
 
 def _checked_labels(num_labels: int, labels, least: int):

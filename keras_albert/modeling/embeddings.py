@@ -4,9 +4,12 @@ Letters: B batch, S sequence length, E embedding size, H hidden size.
 """
 
 import keras
+import numpy as np
 from keras import layers, ops
 
 from keras_albert.config import LAYER_NORM_EPSILON, AlbertConfig
+from keras_albert.modeling.configured import ConfiguredLayer
+from keras_albert.modeling.inputs import check_inputs
 
 
 def initializer(config: AlbertConfig) -> keras.initializers.Initializer:
@@ -21,16 +24,54 @@ def layer_norm(name: str, dtype=None) -> layers.LayerNormalization:
     )
 
 
-class Embeddings(layers.Layer):
+_CHECKED = (np.ndarray, keras.KerasTensor)
+
+
+def _integers(ids):
+    """Float tensors as integers, as `keras.layers.Embedding` takes them.
+
+    `keras.Input` is float32 unless it is told otherwise, and so are the
+    tensors with which Keras builds a subclassed model that it reads. Floats
+    that a user passes as an array are a mistake, which is left to be found.
+    """
+    is_tensor = ops.is_tensor(ids) or isinstance(ids, keras.KerasTensor)
+    if is_tensor and keras.backend.is_float_dtype(
+        keras.backend.standardize_dtype(ids.dtype)
+    ):
+        return ops.cast(ids, "int32")
+    return ids
+
+
+@keras.saving.register_keras_serializable("keras_albert")
+class FactorizedEmbedding(ConfiguredLayer):
     """word + segment + position -> LayerNorm -> dropout -> projection E -> H.
 
     The projection is absent when E == H (reference modeling.py L970-1014),
     unless the config says `project_equal_sizes`.
+
+    Args:
+        config: the architecture; the layers' sizes come from it.
+
+    Call arguments:
+        token_ids: int [B, S].
+        segment_ids: int [B, S], 0 for the first text and 1 for the second;
+            zeros when absent.
+        position_ids: int [B, S]; 0 to S - 1 when absent.
+        training: whether dropout acts.
+
+    Returns:
+        float [B, S, H].
+
+    Raises:
+        AlbertError: NumPy arrays or symbolic inputs of another shape than
+            [B, S], or of more tokens than `max_position_embeddings`; NumPy
+            arrays with ids out of range, or that are not integers.
+
+    Source: Paper 3.1.
     """
 
     def __init__(self, config: AlbertConfig, **kwargs):
-        super().__init__(**kwargs)
-        self.config = config
+        super().__init__(config, **kwargs)
 
         def table(kind, size, name, **kwargs):
             return kind(
@@ -70,6 +111,27 @@ class Embeddings(layers.Layer):
                 name="projection",
             )
 
+    def __call__(
+        self, token_ids, segment_ids=None, position_ids=None, **kwargs
+    ):
+        """Checks the ids, then calls the layer."""
+        # Here, as Keras wraps an error from inside `call` in many lines.
+        given = {
+            "token_ids": token_ids,
+            "segment_ids": segment_ids,
+            "position_ids": position_ids,
+        }
+        given = {
+            name: _integers(ids)
+            for name, ids in given.items()
+            if ids is not None
+        }
+        # The sizes of other tensors may be placeholders, which backends put
+        # where a length is unknown.
+        if all(isinstance(ids, _CHECKED) for ids in given.values()):
+            check_inputs(self.config, given, takes_packed=True)
+        return super().__call__(**given, **kwargs)
+
     def build(self, input_shape=None):
         """Makes the weights; their shapes follow from the config."""
         for table in (self.word, self.segment, self.position):
@@ -80,8 +142,12 @@ class Embeddings(layers.Layer):
             self.projection.build(vectors)
         self.built = True
 
-    def call(self, token_ids, segment_ids, position_ids=None, training=None):
-        """int [B, S] each -> float [B, S, H]; positions are 0 to S - 1."""
+    def call(
+        self, token_ids, segment_ids=None, position_ids=None, training=None
+    ):
+        """See the class."""
+        if segment_ids is None:
+            segment_ids = ops.zeros_like(token_ids)
         if position_ids is None:
             # A cumulative sum, not a slice of the table: slices of unknown
             # length break several exporters.
@@ -92,3 +158,7 @@ class Embeddings(layers.Layer):
         x = x + self.position(position_ids)
         x = self.dropout(self.layer_norm(x), training=training)  # [B, S, E]
         return x if self.projection is None else self.projection(x)
+
+    def compute_output_shape(self, token_ids_shape):
+        """[B, S, H]."""
+        return (*token_ids_shape, self.config.hidden_size)

@@ -5,7 +5,7 @@ I inner blocks of a layer.
 """
 
 import keras
-from keras import layers, ops, tree
+from keras import ops, tree
 
 from keras_albert.config import (
     LOOPS,
@@ -13,10 +13,14 @@ from keras_albert.config import (
     check_choice,
     check_flag,
 )
-from keras_albert.modeling.block import DROPOUTS, Block, block
+from keras_albert.modeling.block import Block, block
+from keras_albert.modeling.configured import VectorLayer
+from keras_albert.modeling.encoder_block import (
+    attention_bias,
+    chosen_mask,
+    draw_seeds,
+)
 
-# Added to the scores of padded keys (reference modeling.py L818-828).
-MASKED_SCORE = -10000.0
 # Which halves the layers of a group share (Paper Table 4).
 SHARED_HALVES = {
     "all": ("attention", "feed_forward"),
@@ -26,8 +30,9 @@ SHARED_HALVES = {
 }
 
 
-class Encoder(layers.Layer):
-    """Applies the I blocks of a layer, L times.
+@keras.saving.register_keras_serializable("keras_albert")
+class SharedEncoder(VectorLayer):
+    """Applies the I blocks of a layer, L times (Paper 3.1).
 
     Args:
         config: the architecture.
@@ -37,6 +42,28 @@ class Encoder(layers.Layer):
             The outputs are the same.
         remat: compute a layer's activations again for the gradient instead of
             keeping them: memory of one layer, a third more time.
+
+    Call arguments:
+        x: float [B, S, H].
+        padding_mask: int or bool [B, S], 1 for a token, 0 for padding, which
+            no token attends to. When absent, the Keras mask of `x` counts
+            (`keras.layers.Embedding(mask_zero=True)`), if there is one.
+        example_ids: int [B, S], where a row holds several examples: tokens
+            attend only to those of the same number.
+        training: whether dropout acts.
+        return_hidden_states: also return every layer's output.
+        return_attention_scores: also return the attention probabilities.
+        first_only: compute only the first position of the last layer, for
+            outputs that read nothing else; a scan computes all of them.
+
+    Returns:
+        float [B, S, H], with `first_only` [B, 1, H]: the output of the last
+        layer. If more is asked for, a tuple of that; a list of L tensors
+        [B, S, H], the last with `first_only` [B, 1, H]; and a list of L x I
+        tensors [B, A, S, S].
+
+    Raises:
+        AlbertError: inputs of another shape or dtype.
     """
 
     def __init__(
@@ -46,10 +73,9 @@ class Encoder(layers.Layer):
         remat: bool = False,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(config, **kwargs)
         check_choice("loop", loop, LOOPS)
         check_flag("remat", remat)
-        self.config = config
         self.loop = loop
         self.remat = remat
         shared = SHARED_HALVES[config.sharing]
@@ -85,28 +111,31 @@ class Encoder(layers.Layer):
     def call(
         self,
         x,
-        padding_mask,
+        padding_mask=None,
         example_ids=None,
+        mask=None,
         training=None,
-        return_scores=False,
+        return_hidden_states=False,
+        return_attention_scores=False,
         first_only=False,
     ):
-        """The outputs of all layers.
+        """See the class."""
+        padding_mask = chosen_mask(x, padding_mask, mask)
+        states, scores = self._apply_layers(
+            x,
+            attention_bias(padding_mask, example_ids, x.dtype),
+            training,
+            return_attention_scores,
+            first_only,
+        )
+        if first_only and states[-1].shape[1] != 1:
+            states[-1] = states[-1][:, :1]
+        return _asked_for(
+            states, scores, return_hidden_states, return_attention_scores
+        )
 
-        Args:
-            x: float [B, S, H].
-            padding_mask: int [B, S].
-            example_ids: int [B, S], where rows hold several examples.
-            training: whether dropout acts.
-            return_scores: also return the attention probabilities.
-            first_only: of the last layer compute the first position alone,
-                where nothing else is read; a scan computes all.
-
-        Returns:
-            L tensors [B, S, H], with `first_only` the last of them [B, 1, H]
-            or more; L x I tensors [B, A, S, S] or none.
-        """
-        bias = attention_bias(padding_mask, example_ids, x.dtype)
+    def _apply_layers(self, x, bias, training, return_scores, first_only):
+        """The outputs of all layers, and their scores where asked for."""
         seeds = self._draw_seeds() if training else None
 
         def layer(x, weights, seeds, is_last=False):
@@ -180,48 +209,60 @@ class Encoder(layers.Layer):
             outputs += ops.unstack(states, end - first)
         return outputs
 
+    def compute_output_spec(
+        self,
+        x,
+        *args,
+        return_hidden_states=False,
+        return_attention_scores=False,
+        first_only=False,
+        **kwargs,
+    ):
+        """What `call` returns, symbolically."""
+        config, (batch, length, hidden) = self.config, x.shape
+        heads = config.num_attention_heads
+
+        def outputs(count, shape):
+            """The last of them holds one position where no more is read."""
+            positions = [length] * count
+            positions[-1] = 1 if first_only else length
+            return [
+                keras.KerasTensor(shape(each), self.compute_dtype)
+                for each in positions
+            ]
+
+        layers = config.num_hidden_layers
+        states = outputs(layers, lambda n: (batch, n, hidden))
+        scores = outputs(
+            layers * config.inner_group_num, lambda n: (batch, heads, n, length)
+        )
+        return _asked_for(
+            states, scores, return_hidden_states, return_attention_scores
+        )
+
+    def get_config(self):
+        """Serializable arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "loop": self.loop,
+            "remat": self.remat,
+        }
+
     def _draw_seeds(self):
-        """int [L, I, DROPOUTS, 2]; None where no dropout acts.
-
-        All at once and random: counted up they would meet those of the next
-        step, as torch takes the sum of the two.
-        """
+        """int [L, I, DROPOUTS, 2]; None where no dropout acts."""
         config = self.config
-        if not (
-            config.hidden_dropout_prob or config.attention_probs_dropout_prob
-        ):
-            return None
-        seeds = keras.random.randint(
-            (config.num_hidden_layers, config.inner_group_num, DROPOUTS, 2),
-            0,
-            2**31 - 1,
-            seed=self.seed_generator,
+        return draw_seeds(
+            config,
+            self.seed_generator,
+            config.num_hidden_layers,
+            config.inner_group_num,
         )
-        return ops.cast(seeds, self.seed_generator.state.dtype)
 
 
-def attention_bias(padding_mask, example_ids, dtype):
-    """What is added to scores: 0 where a token may look, else MASKED_SCORE.
-
-    Of that a softmax makes 0 exactly, in every float dtype.
-
-    Args:
-        padding_mask: int [B, S].
-        example_ids: int [B, S], equal for the tokens that may look at one
-            another; None: all of a row may.
-
-    Returns:
-        float [B, 1, 1, S]; with `example_ids` [B, 1, S, S], where the axis of
-        the tokens that look comes first.
-    """
-    seen = ops.expand_dims(ops.cast(padding_mask, dtype), (1, 2))
-    if example_ids is not None:
-        together = ops.equal(
-            ops.expand_dims(example_ids, (1, 3)),
-            ops.expand_dims(example_ids, (1, 2)),
-        )
-        seen = seen * ops.cast(together, dtype)
-    return (1.0 - seen) * MASKED_SCORE
+def _asked_for(states, scores, return_hidden_states, return_scores):
+    """The last state, in a tuple with whatever else was asked for."""
+    asked = [states] * return_hidden_states + [scores] * return_scores
+    return (states[-1], *asked) if asked else states[-1]
 
 
 def _together(shared: list[dict], own: list[dict]) -> list[dict]:

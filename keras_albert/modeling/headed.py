@@ -1,5 +1,8 @@
 """What every model with a head has in common."""
 
+from collections.abc import Mapping
+from typing import Any, Self
+
 import keras
 from keras import layers
 
@@ -14,7 +17,7 @@ class HeadedModel(AlbertModel):
 
     needs_pooler = False
 
-    def __init__(self, backbone: AlbertBackbone, **kwargs):
+    def __init__(self, backbone: AlbertBackbone, **kwargs: Any):
         if not isinstance(backbone, AlbertBackbone):
             raise AlbertError(
                 "`backbone` must be an AlbertBackbone: "
@@ -45,26 +48,26 @@ class HeadedModel(AlbertModel):
         return weights if pooler is None else _but(weights, pooler.variables)
 
     @property
-    def trainable_variables(self):
+    def trainable_variables(self) -> list[keras.Variable]:
         """Those of Keras, without a pooler that is not read."""
         return self._read(super().trainable_variables)
 
     @property
-    def non_trainable_variables(self):
+    def non_trainable_variables(self) -> list[keras.Variable]:
         """All others."""
         return _but(self.variables, self.trainable_variables)
 
     @property
-    def trainable_weights(self):
+    def trainable_weights(self) -> list[keras.Variable]:
         """Those of Keras, without a pooler that is not read."""
         return self._read(super().trainable_weights)
 
     @property
-    def non_trainable_weights(self):
+    def non_trainable_weights(self) -> list[keras.Variable]:
         """All others."""
         return _but(self.weights, self.trainable_weights)
 
-    def pooled(self, inputs, training):
+    def pooled(self, inputs: Mapping[str, Any], training: bool | None) -> Any:
         """The pooled output [B, H], where a head reads nothing else."""
         outputs = self.backbone(inputs, training=training, pooled_only=True)
         return outputs["pooled_output"]
@@ -85,7 +88,7 @@ class HeadedModel(AlbertModel):
         check_probability("dropout", rate)
         return layers.Dropout(rate, dtype=self.dtype_policy)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         backbone = keras.saving.serialize_keras_object(self.backbone)
         # Two heads of one functional model may stand on one backbone: one
@@ -94,7 +97,7 @@ class HeadedModel(AlbertModel):
         return {**super().get_config(), "backbone": backbone}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """The inverse of `get_config`."""
         backbone = keras.saving.deserialize_keras_object(config["backbone"])
         return super().from_config({**config, "backbone": backbone})

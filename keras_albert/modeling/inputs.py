@@ -4,6 +4,7 @@ Letters: B batch, C choices, S sequence length, P predicted positions,
 K examples in a row.
 """
 
+import keras
 import numpy as np
 
 from keras_albert.config import (
@@ -22,7 +23,7 @@ ROW = ("batch", "sequence")
 
 
 def holds_text(inputs) -> bool:
-    """Whether these are strings, alone or in lists, tuples, arrays, a dict.
+    """Whether these are strings, alone or in sequences, arrays, a dict.
 
     An empty list counts as one of texts, so that it is refused as such.
     """
@@ -30,6 +31,8 @@ def holds_text(inputs) -> bool:
         return any(map(holds_text, inputs.values()))
     if isinstance(inputs, list | tuple):
         return not inputs or holds_text(inputs[0])
+    if is_column(inputs):
+        return len(inputs) > 0 and holds_text(inputs[0])
     # NumPy's kinds of objects, bytes and both of its strings; pandas has them.
     kind = getattr(getattr(inputs, "dtype", None), "kind", None)
     return (
@@ -39,16 +42,49 @@ def holds_text(inputs) -> bool:
     )
 
 
+def is_column(inputs) -> bool:
+    """Whether this is a sequence that is neither a list nor an array.
+
+    Such as a column of a Hugging Face dataset: it has a length and items, but
+    no shape and no dtype.
+    """
+    return (
+        hasattr(inputs, "__len__")
+        and hasattr(inputs, "__getitem__")
+        and not hasattr(inputs, "shape")
+        and not hasattr(inputs, "dtype")
+        and not isinstance(
+            inputs,
+            str | bytes | dict | list | tuple | keras.utils.PyDataset,
+        )
+    )
+
+
+def as_list(values):
+    """Arrays, tensors of strings and columns as lists; others as they are."""
+    if _is_string_tensor(values):
+        values = values.numpy()
+    if hasattr(values, "tolist"):  # pandas has it, too
+        return values.tolist()
+    if is_column(values):
+        return [values[i] for i in range(len(values))]
+    return values
+
+
+def as_array(values):
+    """A list or column of numbers as an array; others as they are."""
+    if isinstance(values, list | tuple) or is_column(values):
+        return np.asarray(as_list(values))
+    return values
+
+
 def as_texts(inputs, name: str = "texts") -> list[str]:
-    """A list of texts, from a list, an array or a TensorFlow tensor.
+    """A list of texts, from a list, an array, a column or a tensor.
 
     Raises:
         AlbertError: one bare text, no text, or something else than texts.
     """
-    if _is_string_tensor(inputs):
-        inputs = inputs.numpy()
-    if hasattr(inputs, "tolist"):
-        inputs = inputs.tolist()
+    inputs = as_list(inputs)
     if not isinstance(inputs, list | tuple):
         remedy = ""
         if isinstance(inputs, str | bytes):
@@ -63,6 +99,27 @@ def as_texts(inputs, name: str = "texts") -> list[str]:
             "empty list."
         )
     return [to_text(text) for text in inputs]
+
+
+def named_texts(texts) -> dict:
+    """Texts by name: `text`, and `pair` where there are second texts.
+
+    Args:
+        texts: texts, a tuple of two (texts and pairs), or already a dict.
+
+    Raises:
+        AlbertError: a dict with other names.
+    """
+    if isinstance(texts, tuple) and len(texts) == 2:
+        return dict(zip(("text", "pair"), texts, strict=True))
+    if not isinstance(texts, dict):
+        return {"text": texts}
+    if not {"text"} <= texts.keys() <= {"text", "pair"}:
+        raise AlbertError(
+            "a dict of texts must have the key `text` and, for pairs, `pair`. "
+            f"Received: {names_of(texts)}."
+        )
+    return texts
 
 
 def check_equally_many(**lists) -> None:
@@ -131,8 +188,9 @@ def check_inputs(
         raise AlbertError(
             "Inputs must be a dict with `token_ids` (and `segment_ids`, "
             f"`padding_mask`), as Tokenizer returns. Received: {received}. "
-            "Texts go in as lists or arrays; in a dataset or generator, make "
-            "ids of them first: model.preprocess(texts)."
+            "Texts go in as lists, arrays, or batches of a tf.data dataset, a "
+            "torch DataLoader or a generator; elsewhere make ids of them "
+            "first: model.preprocess(texts)."
         )
     allowed = {*TOKEN_INPUTS, *POSITION_INPUTS}
     if takes_packed:
@@ -168,6 +226,33 @@ def check_inputs(
         _check_shape(inputs, name, (*shape[:-1], None))
     _check_shape(inputs, "start_positions", shape[:-1])
     _check_range(config, inputs)
+
+
+def check_vectors(
+    config: AlbertConfig, x, padding_mask=None, example_ids=None
+) -> None:
+    """Refuses what an encoder's layer cannot take, by dtype and shape.
+
+    Args:
+        config: the architecture.
+        x: must be float [B, S, H].
+        padding_mask: must be [B, S], as an array integer or bool; or None.
+        example_ids: must be [B, S], as an array integer; or None.
+    """
+    shape = tuple(getattr(x, "shape", ()))
+    if len(shape) != 3 or shape[-1] not in (None, config.hidden_size):
+        received = shape if hasattr(x, "shape") else type(x).__name__
+        raise AlbertError(
+            "expected vectors of the shape [batch, sequence, "
+            f"hidden_size={config.hidden_size}]. Received: {received}."
+        )
+    masks = {"padding_mask": padding_mask, "example_ids": example_ids}
+    given = {k: value for k, value in masks.items() if value is not None}
+    for name, value in given.items():
+        # Keras builds a subclassed model that it reads with float tensors.
+        if isinstance(value, np.ndarray):
+            _check_dtype(name, value)
+        _check_shape(given, name, shape[:2], " of the vectors")
 
 
 def _check_dtype(name: str, value) -> None:
@@ -233,4 +318,6 @@ def _check_range(config: AlbertConfig, inputs: dict) -> None:
 
 def names_of(texts):
     """What an error says was received where a dict of texts was expected."""
-    return sorted(texts) if isinstance(texts, dict) else type(texts).__name__
+    if isinstance(texts, dict):
+        return sorted(texts, key=str)
+    return type(texts).__name__

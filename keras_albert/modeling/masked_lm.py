@@ -4,7 +4,8 @@ Letters: B batch, S sequence length, P predicted positions, E embedding size,
 H hidden size, V vocabulary, K examples in a row.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -26,6 +27,7 @@ from keras_albert.modeling.headed import HeadedModel
 from keras_albert.modeling.inputs import (
     as_texts,
     check_equally_many,
+    named_texts,
     round_length,
 )
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
@@ -82,23 +84,34 @@ class Fill(NamedTuple):
     """the whole text with this piece (and [MASK] where others are)"""
 
 
+def filled(text: str, number: int, piece: str, probability: float) -> Fill:
+    """A text with a piece at one of its masks, counted from 0."""
+    parts = text.split(MASK)
+    before = MASK.join(parts[: number + 1])
+    after = MASK.join(parts[number + 1 :])
+    word = piece.replace(WORD_MARK, " ").lstrip()
+    return Fill(piece, probability, before + word + after)
+
+
 class _MaskedModel(HeadedModel):
     """Abstract: predicts the pieces that "[MASK]" hides in a text."""
 
     takes_packed = True
 
-    def __init__(self, backbone: AlbertBackbone, **kwargs):
+    def __init__(self, backbone: AlbertBackbone, **kwargs: Any):
         super().__init__(backbone, **kwargs)
         self.masked_lm = MaskedLMHead(
             self.config, dtype=self.dtype_policy, name="masked_lm"
         )
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         self.masked_lm.build()
         self.built = True
 
-    def masked_logits(self, sequence_output, inputs):
+    def masked_logits(
+        self, sequence_output: Any, inputs: Mapping[str, Any]
+    ) -> Any:
         """[B, S, H] -> [B, P, V] at `masked_positions`, where given."""
         x = sequence_output
         positions = inputs.get("masked_positions")
@@ -106,25 +119,33 @@ class _MaskedModel(HeadedModel):
             x = vectors_at(x, positions)
         return self.masked_lm(x, word_table=self.backbone.embeddings.word)
 
-    def preprocess(self, texts) -> dict:
+    def preprocess(self, texts: Any) -> dict:
         """As `AlbertModel.preprocess`; "[MASK]" in a text is the mask."""
         tokenizer = self.vocabulary()
-        pairs = None
-        if isinstance(texts, tuple) and len(texts) == 2:
-            texts, pairs = texts
+        texts = named_texts(texts)
+        texts, pairs = texts["text"], texts.get("pair")
         texts = as_texts(texts)
-        rows_a = [_masked_ids(tokenizer, text) for text in texts]
+        rows_a = [masked_ids(tokenizer, text) for text in texts]
         rows_b = [None] * len(rows_a)
         if pairs is not None:
             pairs = as_texts(pairs, "pairs")
             check_equally_many(texts=texts, pairs=pairs)
-            rows_b = [_masked_ids(tokenizer, text) for text in pairs]
+            rows_b = [masked_ids(tokenizer, text) for text in pairs]
         longest = self.config.max_position_embeddings
         rows = [
             tokenizer.pack(a, b, longest)
             for a, b in zip(rows_a, rows_b, strict=True)
         ]
         return round_length(tokenizer.pad(rows), longest)
+
+    @property
+    def preprocessor(self):
+        """There is none: in a graph "[MASK]" would be read as a word."""
+        raise AlbertError(
+            f"{type(self).__name__} has no preprocessor for datasets, in which "
+            '"[MASK]" would be a word. Make ids with model.preprocess(texts), '
+            "or pretraining examples with `pretraining_dataset`."
+        )
 
     def fill_mask(
         self, texts: list[str], top_k: int = FILL_MASK_CHOICES
@@ -176,16 +197,10 @@ class _MaskedModel(HeadedModel):
         probabilities /= probabilities.sum()
         # The model may know more ids than the vocabulary has pieces.
         named = probabilities[: self.tokenizer.vocab_size]
-        parts = text.split(MASK)
-        before = MASK.join(parts[: number + 1])
-        after = MASK.join(parts[number + 1 :])
         fills = []
         for index in np.argsort(-named)[:top_k]:
             piece = self.tokenizer.id_to_piece(index)
-            word = piece.replace(WORD_MARK, " ").lstrip()
-            fills.append(
-                Fill(piece, float(named[index]), before + word + after)
-            )
+            fills.append(filled(text, number, piece, float(named[index])))
         return fills
 
 
@@ -214,7 +229,7 @@ class AlbertForPretraining(_MaskedModel):
         self,
         backbone: AlbertBackbone,
         sentence_task: str | None = "sop",
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
         check_choice("sentence_task", sentence_task, HEADS)
@@ -229,13 +244,15 @@ class AlbertForPretraining(_MaskedModel):
         """Whether a sentence task stands on it."""
         return self.sentence_task is not None
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         super().build()
         if self.sentence_pair is not None:
             self.sentence_pair.build((None, self.config.hidden_size))
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> dict[str, Any]:
         """See the class."""
         outputs = self.backbone(inputs, training=training)
         sequence_output = outputs["sequence_output"]
@@ -246,7 +263,7 @@ class AlbertForPretraining(_MaskedModel):
             )
         return logits
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {**super().get_config(), "sentence_task": self.sentence_task}
 
@@ -267,17 +284,20 @@ class AlbertForMaskedLM(_MaskedModel):
         float32 logits [B, P, V].
     """
 
-    def __init__(self, backbone: AlbertBackbone, **kwargs):
+    def __init__(self, backbone: AlbertBackbone, **kwargs: Any):
         super().__init__(backbone, **kwargs)
         self.build()
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> Any:
         """See the class."""
         outputs = self.backbone(inputs, training=training)
         return self.masked_logits(outputs["sequence_output"], inputs)
 
 
-def _masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of a text, without [CLS] and [SEP]; "[MASK]" is the mask."""
     first, *others = text.split(MASK)
     ids = tokenizer.encode(first)
     blank = tokenizer.piece_to_id(WORD_MARK)

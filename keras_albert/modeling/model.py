@@ -1,9 +1,9 @@
 """What all models have: checked inputs, raw strings, int8 and adapters."""
 
 import warnings
+from typing import Any, Self
 
 import keras
-import numpy as np
 
 from keras_albert.config import (
     VOCAB_FILE,
@@ -11,30 +11,74 @@ from keras_albert.config import (
     AlbertError,
     check_choice,
 )
+from keras_albert.modeling.configured import (
+    check_argument_names,
+    leaves,
+    own_path,
+    quantize_paths,
+    quantized_paths,
+)
 from keras_albert.modeling.inputs import (
     ROW,
+    as_array,
     as_texts,
     check_data,
     check_inputs,
     holds_text,
+    named_texts,
     round_length,
 )
+from keras_albert.modeling.labels import Classes, checked_labels
+from keras_albert.modeling.preprocessing import Preprocessor, preprocessor_of
+from keras_albert.modeling.streams import (
+    batches_of_ids,
+    is_stream,
+    plain_errors,
+)
+from keras_albert.private_apis import KeepsJaxState
 from keras_albert.text.tokenizer import Tokenizer
 
 
-class AlbertModel(keras.Model):
+class AlbertModel(KeepsJaxState, keras.Model):
     """Abstract: a model that takes checked ids, or texts.
 
     Shapes are checked when the model is called or traced. Ids are checked
     where they arrive as NumPy arrays (`model(x)`, `fit`, `evaluate`,
     `predict`): in a compiled graph JAX would clamp an id out of range
     silently; so it does where the model is a part of another. Texts are
-    tokenized in the same places, by `preprocess`.
+    tokenized in the same places: by `preprocess`, or, in a tf.data dataset,
+    by `preprocessor`. Labels of classes may be the names that the model has
+    for them.
     """
 
     config: AlbertConfig
     axes = ROW
     takes_packed = False  # rows of several examples
+
+    def __new__(cls, *args, **kwargs):
+        """Refuses arguments that the class does not have."""
+        check_argument_names(cls, kwargs)
+        return super().__new__(cls, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        """What the model is, in one line."""
+        if not (self.built and hasattr(self, "config")):
+            return super().__repr__()
+        config = self.config
+        parts = {
+            "name": self.name,
+            "layers": config.num_hidden_layers,
+            "hidden_size": config.hidden_size,
+            "parameters": f"{self.count_params():,}",
+            "vocabulary": f"{config.vocab_size:,} pieces"
+            + ", ids only" * (self.tokenizer is None),
+        }
+        for name in ("labels", "num_labels"):
+            if getattr(self, name, None):
+                parts["labels"] = getattr(self, name)
+                break
+        shown = ", ".join(f"{name}={value}" for name, value in parts.items())
+        return f"<{type(self).__name__} {shown}>"
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -45,12 +89,13 @@ class AlbertModel(keras.Model):
     def tokenizer(self, tokenizer: Tokenizer | None):
         self.backbone.tokenizer = tokenizer
 
-    def preprocess(self, texts) -> dict:
+    def preprocess(self, texts: Any) -> dict:
         """Texts -> the arrays that the model is called with.
 
         Args:
-            texts: list of B texts, or a tuple of two such lists: pairs. What
-                exceeds `max_position_embeddings` tokens is cut off.
+            texts: B texts: a list, an array, a column of a table. For pairs a
+                tuple of two, or a dict of `text` and `pair`. What exceeds
+                `max_position_embeddings` tokens is cut off.
 
         Returns:
             `token_ids`, `segment_ids`, `padding_mask`, int32 [B, S]; S is the
@@ -59,12 +104,44 @@ class AlbertModel(keras.Model):
         Raises:
             AlbertError: the model has no vocabulary, no texts, one bare text.
         """
-        pairs = None
-        if isinstance(texts, tuple) and len(texts) == 2:
-            texts, pairs = texts
-        return self.tokenized(texts, pairs)
+        texts = self.named_texts(texts)
+        return self.tokenized(texts["text"], texts.get("pair"))
 
-    def tokenized(self, texts, pairs=None) -> dict:
+    def named_texts(self, texts) -> dict:
+        """The parts of examples by name; AlbertError if they do not fit."""
+        return named_texts(texts)
+
+    @property
+    def preprocessor(self) -> Preprocessor:
+        """`preprocess` for tf.data: `dataset.map(model.preprocessor)`.
+
+        Raises:
+            AlbertError: no vocabulary, or no tensorflow-text.
+        """
+        longest = self.config.max_position_embeddings
+        return preprocessor_of(self.vocabulary(), longest)
+
+    def __dir__(self):
+        # When Keras saves a model it goes through all names and saves the
+        # layers that it finds; this one is made on demand.
+        return [name for name in super().__dir__() if name != "preprocessor"]
+
+    def classes(self, shape) -> dict[str | None, Classes]:
+        """What labels may be, by output; None where there is only one.
+
+        Args:
+            shape: of `token_ids`.
+        """
+        return {}
+
+    def checked_labels(self, y, x):
+        """Labels as numbers, checked; `x` are the ids that they belong to."""
+        shape = x["token_ids"].shape if isinstance(x, dict) else ()
+        return checked_labels(
+            y, self.classes(shape), getattr(self, "loss", None)
+        )
+
+    def tokenized(self, texts: Any, pairs: Any = None) -> dict:
         """`preprocess` of texts, and of second texts where there are pairs."""
         texts = as_texts(texts)
         longest = self.config.max_position_embeddings
@@ -91,50 +168,109 @@ class AlbertModel(keras.Model):
         check_data(self.config, x, self.axes, self.takes_packed)
         return x
 
-    def __call__(self, inputs, *args, **kwargs):
+    def _fed(self, x, y=None) -> tuple:
+        """What Keras takes for x and y, in which there may be texts."""
+        if is_stream(x):
+            return batches_of_ids(x, self), y
+        x = self._arrays(x)
+        return x, y if y is None else self.checked_labels(y, x)
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Checks the inputs, then calls the model."""
         if holds_text(inputs):
             inputs = self.preprocess(inputs)
         check_inputs(self.config, inputs, self.axes, self.takes_packed)
         return super().__call__(inputs, *args, **kwargs)
 
-    def fit(self, x=None, y=None, *args, validation_data=None, **kwargs):
-        """Checks ids in NumPy inputs, then `keras.Model.fit`."""
-        if isinstance(validation_data, list | tuple):
-            held_out, *rest = validation_data
-            rest = map(_labels, rest)
-            validation_data = (self._arrays(held_out), *rest)
-        return super().fit(
-            self._arrays(x),
-            _labels(y),
-            *args,
-            validation_data=validation_data,
-            **kwargs,
-        )
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        *args: Any,
+        validation_data: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """`keras.Model.fit` of ids or texts, after a check.
 
-    def train_on_batch(self, x, *args, **kwargs):
-        """Checks ids in NumPy inputs, then `keras.Model.train_on_batch`."""
-        return super().train_on_batch(self._arrays(x), *args, **kwargs)
+        Args:
+            x: ids; texts as `preprocess` takes them; or batches of either,
+                with their labels: a tf.data dataset, a torch DataLoader, a
+                generator.
+            y: labels: numbers, or names where the model has `labels`.
+            args, kwargs: as Keras has them.
+            validation_data: as x, or a tuple of x and y.
 
-    def test_on_batch(self, x, *args, **kwargs):
-        """Checks ids in NumPy inputs, then `keras.Model.test_on_batch`."""
-        return super().test_on_batch(self._arrays(x), *args, **kwargs)
+        Raises:
+            AlbertError: ids or labels out of range; texts or labels that the
+                model cannot read.
+        """
+        with plain_errors(self):
+            if isinstance(validation_data, list | tuple):
+                held_out, *rest = validation_data
+                held_out, labels = self._fed(held_out, *rest[:1])
+                weights = map(as_array, rest[1:])
+                rest = [labels] * bool(rest)
+                validation_data = (held_out, *rest, *weights)
+            elif validation_data is not None:
+                validation_data, _ = self._fed(validation_data)
+            x, y = self._fed(x, y)
+            return super().fit(
+                x, y, *args, validation_data=validation_data, **_weighed(kwargs)
+            )
 
-    def predict_on_batch(self, x):
-        """Checks ids in NumPy inputs, then `keras.Model.predict_on_batch`."""
+    def train_on_batch(
+        self, x: Any, y: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """`keras.Model.train_on_batch` of ids or texts, after a check."""
+        x, y = self._fed(x, y)
+        return super().train_on_batch(x, y, *args, **_weighed(kwargs))
+
+    def test_on_batch(
+        self, x: Any, y: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """`keras.Model.test_on_batch` of ids or texts, after a check."""
+        x, y = self._fed(x, y)
+        return super().test_on_batch(x, y, *args, **_weighed(kwargs))
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """`keras.Model.predict_on_batch` of ids or texts, after a check."""
         return super().predict_on_batch(self._arrays(x))
 
-    def evaluate(self, x=None, y=None, *args, **kwargs):
-        """Checks ids in NumPy inputs, then `keras.Model.evaluate`."""
-        return super().evaluate(self._arrays(x), _labels(y), *args, **kwargs)
+    def evaluate(
+        self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """`keras.Model.evaluate` of what `fit` takes, after a check."""
+        with plain_errors(self):
+            x, y = self._fed(x, y)
+            return super().evaluate(x, y, *args, **_weighed(kwargs))
 
-    def predict(self, x, *args, **kwargs):
-        """Checks ids in NumPy inputs, then `keras.Model.predict`."""
-        return super().predict(self._arrays(x), *args, **kwargs)
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """`keras.Model.predict` of what `fit` takes, after a check."""
+        with plain_errors(self):
+            x, _ = self._fed(x)
+            return super().predict(x, *args, **kwargs)
+
+    def export(self, filepath, *args, input_signature=None, **kwargs):
+        """`keras.Model.export` of the ids' part alone, with a signature.
+
+        Raises:
+            AlbertError: no `input_signature`. Keras cannot find out which of
+                the optional inputs there are, and its export has neither the
+                vocabulary nor the labels: `keras_albert.export` has them.
+        """
+        if input_signature is None:
+            raise AlbertError(
+                "Keras's own `export` knows neither texts nor labels. Export "
+                f"the model with keras_albert.export(model, {str(filepath)!r})"
+                "; or give `input_signature`, for a graph of ids alone."
+            )
+        super().export(
+            filepath, *args, input_signature=input_signature, **kwargs
+        )
 
     # What is int8 and what is frozen is kept with the model.
 
-    def quantize(self, mode="int8", **kwargs):
+    def quantize(self, mode: str = "int8", **kwargs: Any) -> None:
         """`keras.Model.quantize` of every projection and table, in int8.
 
         Shared weights are quantized once and serve all layers. For inference:
@@ -155,28 +291,22 @@ class AlbertModel(keras.Model):
             warnings.filterwarnings("ignore", message=".*quantize.*implement")
             super().quantize(mode, **kwargs)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor, and what is special."""
         return {
             **super().get_config(),
-            "quantized": [
-                path
-                for path, layer in self.leaves().items()
-                if layer.quantization_mode is not None
-            ],
+            "quantized": quantized_paths(self),
             "frozen": [own_path(v) for v in self.weights if not v.trainable],
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """The inverse of `get_config`."""
         config = dict(config)
         quantized = config.pop("quantized", [])
         frozen = config.pop("frozen", [])
         model = cls(**config)
-        for path, layer in model.leaves().items():
-            if path in quantized and layer.quantization_mode is None:
-                layer.quantize("int8")
+        quantize_paths(model, quantized)
         for weight in model.weights:
             if own_path(weight) in frozen:
                 weight.trainable = False
@@ -184,25 +314,14 @@ class AlbertModel(keras.Model):
 
     def leaves(self) -> dict[str, keras.layers.Layer]:
         """The projections and tables, by path without the model's name."""
-        return {
-            own_path(layer): layer
-            for layer in self._flatten_layers(include_self=False)
-            if isinstance(layer, keras.layers.Dense | keras.layers.Embedding)
-        }
+        return leaves(self)
 
 
-def _labels(y):
-    """Labels in a list as an array: beside texts a list is natural."""
-    return np.array(y) if isinstance(y, list) else y
-
-
-def own_path(part) -> str:
-    """The path of a layer or weight, without the model's own name.
-
-    So it is the same in every model of one architecture: the name that files
-    and name tables use.
-    """
-    return part.path.split("/", 1)[1]
+def _weighed(kwargs: dict) -> dict:
+    """Arguments of Keras in which sample weights may be a list."""
+    if "sample_weight" in kwargs:
+        return kwargs | {"sample_weight": as_array(kwargs["sample_weight"])}
+    return kwargs
 
 
 def check_model(model) -> None:
@@ -216,11 +335,7 @@ def check_model(model) -> None:
 
 def check_not_quantized(model: AlbertModel) -> None:
     """AlbertError where a projection or table is int8."""
-    quantized = [
-        path
-        for path, layer in model.leaves().items()
-        if layer.quantization_mode is not None
-    ]
+    quantized = quantized_paths(model)
     if quantized:
         raise AlbertError(
             "the model is quantized, its weights cannot be written so. "

@@ -3,6 +3,9 @@
 Letters: B batch, S sequence length, H hidden size, K beam.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -17,6 +20,7 @@ from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.embeddings import layer_norm
 from keras_albert.modeling.headed import HeadedModel
 from keras_albert.modeling.inputs import as_texts, check_equally_many, names_of
+from keras_albert.modeling.labels import Classes
 
 IMPOSSIBLE = -1e30  # logit of a position that holds no answer
 
@@ -24,7 +28,7 @@ IMPOSSIBLE = -1e30  # logit of a position that holds no answer
 class _QuestionModel(HeadedModel):
     """Abstract: reads a question and a context that may hold the answer."""
 
-    def preprocess(self, texts) -> dict:
+    def preprocess(self, texts: Any) -> dict:
         """Texts -> the arrays that the model is called with.
 
         Args:
@@ -35,6 +39,14 @@ class _QuestionModel(HeadedModel):
             `token_ids`, `segment_ids`, `padding_mask`, int32 [B, S]; segment
             1 is the context.
         """
+        texts = self.named_texts(texts)
+        questions = as_texts(texts["question"], "question")
+        contexts = as_texts(texts["context"], "context")
+        check_equally_many(question=questions, context=contexts)
+        return self.tokenized(questions, contexts)
+
+    def named_texts(self, texts) -> dict:
+        """The parts of examples by name; AlbertError if they do not fit."""
         if not isinstance(texts, dict) or texts.keys() != {
             "question",
             "context",
@@ -43,10 +55,12 @@ class _QuestionModel(HeadedModel):
                 "question answering takes a dict of `question` and "
                 f"`context`. Received: {names_of(texts)}."
             )
-        questions = as_texts(texts["question"], "question")
-        contexts = as_texts(texts["context"], "context")
-        check_equally_many(question=questions, context=contexts)
-        return self.tokenized(questions, contexts)
+        return texts
+
+    def classes(self, shape) -> dict[str | None, Classes]:
+        """The positions at which an answer may start and end."""
+        positions = Classes(shape[-1], "the tokens of a row")
+        return {"start": positions, "end": positions}
 
 
 def _answerable(inputs):
@@ -89,17 +103,19 @@ class AlbertForQuestionAnswering(_QuestionModel):
     Source: reference squad_utils.py, create_v1_model.
     """
 
-    def __init__(self, backbone: AlbertBackbone, **kwargs):
+    def __init__(self, backbone: AlbertBackbone, **kwargs: Any):
         super().__init__(backbone, **kwargs)
         self.span = self._logits(2, "span")
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         self.span.build((None, None, self.config.hidden_size))
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> dict[str, Any]:
         """See the class."""
         x = self.backbone(inputs, training=training)["sequence_output"]
         start, end = ops.unstack(self.span(x), axis=-1)
@@ -141,7 +157,7 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
         backbone: AlbertBackbone,
         beam: int = QA_BEAM,
         dropout: float = CLASSIFIER_DROPOUT,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
         check_positive("beam", beam)
@@ -156,7 +172,7 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
         self.answer = self._logits(1, "answer", use_bias=False)
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         size = self.config.hidden_size
         self.start.build((None, None, size))
@@ -167,7 +183,9 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
         self.answer.build((None, size))
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> dict[str, Any]:
         """See the class."""
         x = self.backbone(inputs, training=training)["sequence_output"]
         answerable = _answerable(inputs)
@@ -224,13 +242,16 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
 
     def _answer_class(self, x, start, training):
         """float32 [B, 1]: of the expected start's vector beside [CLS]."""
-        probs = ops.cast(ops.softmax(start), x.dtype)  # [B, S]
-        start_vector = ops.einsum("bs,bsh->bh", probs, x)
+        probs = ops.expand_dims(ops.softmax(start), 2)  # [B, S, 1], float32
+        # A sum, not a product of matrices: its gradient would be one over an
+        # inner dimension of 1, see `attention_half`.
+        start_vector = ops.sum(probs * ops.cast(x, "float32"), axis=1)  # [B, H]
+        start_vector = ops.cast(start_vector, x.dtype)
         both = ops.concatenate([start_vector, x[:, 0]], axis=-1)  # [B, 2 H]
         hidden = self.dropout(self.answer_dense(both), training=training)
         return self.answer(hidden)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {
             **super().get_config(),

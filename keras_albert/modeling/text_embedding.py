@@ -3,6 +3,9 @@
 Letters: B batch, N texts, S sequence length, H hidden size.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -32,18 +35,20 @@ class AlbertForTextEmbedding(HeadedModel):
     """
 
     def __init__(
-        self, backbone: AlbertBackbone, pooling: str = "mean", **kwargs
+        self, backbone: AlbertBackbone, pooling: str = "mean", **kwargs: Any
     ):
         super().__init__(backbone, **kwargs)
         check_choice("pooling", pooling, POOLINGS)
         self.pooling = pooling
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """There are no weights beside the encoder's."""
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> Any:
         """See the class."""
         x = self.backbone(inputs, training=training)["sequence_output"]
         x = ops.cast(x, "float32")
@@ -80,6 +85,6 @@ class AlbertForTextEmbedding(HeadedModel):
         """Cosine of the angle between texts, float32 [len(a), len(b)]."""
         return self.encode(a) @ self.encode(b).T
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {**super().get_config(), "pooling": self.pooling}

@@ -2,7 +2,7 @@
 
 from keras_albert.config import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.encoder import SHARED_HALVES, Encoder
+from keras_albert.modeling.encoder import SHARED_HALVES, SharedEncoder
 from keras_albert.modeling.model import (
     AlbertModel,
     check_model,
@@ -74,7 +74,7 @@ def _backbone(model: AlbertModel) -> AlbertBackbone:
     return model if isinstance(model, AlbertBackbone) else model.backbone
 
 
-def _encoder_pairs(ours: Encoder, theirs: Encoder) -> list[tuple]:
+def _encoder_pairs(ours: SharedEncoder, theirs: SharedEncoder) -> list[tuple]:
     """(weight, the one it starts from or None), each weight once."""
     layers, their_layers = (
         each.config.num_hidden_layers for each in (ours, theirs)
@@ -106,7 +106,7 @@ def _encoder_pairs(ours: Encoder, theirs: Encoder) -> list[tuple]:
     return list(pairs.values())
 
 
-def _parts(encoder: Encoder, layer: int, inner: int) -> dict:
+def _parts(encoder: SharedEncoder, layer: int, inner: int) -> dict:
     """The parts of a layer's block, shared and own."""
     parts = {}
     for row in (

@@ -116,6 +116,11 @@ class Tokenizer:
         self._check_special_pieces(source)
         self.resplits = self._digit_comma_resplits()
 
+    def __repr__(self) -> str:
+        """The size of the vocabulary, and how texts are normalized."""
+        settings = ", ".join(f"{k}={v}" for k, v in self.settings.items())
+        return f"<Tokenizer pieces={self.vocab_size:,}, {settings}>"
+
     @property
     def settings(self) -> dict[str, bool]:
         """How texts are normalized, as `spiece.json` has it."""
@@ -422,14 +427,16 @@ def truncated_lengths(a, b, room):
     )
 
 
-def check_max_length(max_length: int, pair: bool) -> None:
+def check_max_length(
+    max_length: int, pair: bool, name: str = "max_length"
+) -> None:
     """Refuses a row length without room for a token of each text."""
     shortest = SHORTEST_PAIR if pair else SHORTEST_SINGLE
     if type(max_length) is not int or max_length < shortest:
         raise AlbertError(
-            f"`max_length` must be an integer, at least {shortest} for "
+            f"`{name}` must be an integer, at least {shortest} for "
             f"{'pairs' if pair else 'single texts'}. "
-            f"Received: max_length={max_length!r}."
+            f"Received: {name}={max_length!r}."
         )
 
 

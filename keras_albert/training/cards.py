@@ -4,13 +4,18 @@ Its parts are those of model cards (Mitchell et al. 2019): details, training
 data, evaluation, use and limits. Only what the run knows is said.
 """
 
-import importlib.metadata
 from collections.abc import Iterable
 from pathlib import Path
 
 import keras
 
-from keras_albert.config import CARD_FILE, FinetuneRun, ReadingConfig
+from keras_albert import __version__
+from keras_albert.config import (
+    CARD_FILE,
+    OWN_VALIDATION,
+    FinetuneRun,
+    ReadingConfig,
+)
 from keras_albert.storage import replacing
 
 SHOWN_LABELS = 30
@@ -38,14 +43,13 @@ def card(
     """Markdown.
 
     Args:
-        run: the run that has ended.
+        run: the run that has ended, with the settings that it has chosen.
         report: of it, with "best" where something was held out.
         model: as trained.
         labels: names in the order of the logits.
         inputs: names of the fields that a prediction needs.
         reads: tokens of the longest text, or how contexts are read.
     """
-    version = importlib.metadata.version("keras-albert")
     start = "random weights" if run.from_scratch else f"`{_name(run.model)}`"
     size = model.config
     if isinstance(reads, ReadingConfig):
@@ -66,7 +70,8 @@ def card(
     lines = [
         f"# ALBERT for {run.task}",
         "",
-        f"Fine-tuned with keras-albert {version} on the {_backend()} backend.",
+        f"Fine-tuned with keras-albert {__version__} on the {_backend()} "
+        "backend.",
         "",
         "## Model",
         "",
@@ -127,7 +132,8 @@ def _left_out(report: dict) -> list[str]:
 def _evaluation(run: FinetuneRun, report: dict) -> list[str]:
     if "best" not in report:
         return ["Nothing was held out: how good it is has not been measured."]
-    source = run.validation or run.train
+    own = run.validation in (None, OWN_VALIDATION)
+    source = run.train if own else run.validation
     lines = [
         f"{report['count']:,} held-out examples of `{_name(source)}`. The step "
         f"to keep {_tuned(report)} chosen on them, so new text may do a little "

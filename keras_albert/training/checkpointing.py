@@ -25,6 +25,8 @@ import numpy as np
 
 from keras_albert.config import AlbertError, read_json
 from keras_albert.storage import (
+    DiskFull,
+    check_room,
     checksum,
     unfinished_folder,
     write_json,
@@ -92,6 +94,9 @@ class Checkpoints:
         """
         unfinished = None
         try:
+            # Asked before, because Orbax prints pages of tracebacks from its
+            # threads when it finds out by itself.
+            check_room(self.folder, _size_of(state))
             self.folder.mkdir(exist_ok=True)
             unfinished = unfinished_folder(self.folder / "checkpoint")
             _save_state(unfinished, state)
@@ -110,6 +115,8 @@ class Checkpoints:
             if unfinished:
                 shutil.rmtree(unfinished, ignore_errors=True)
             reason = str(error).strip().split("\n")[0][:200]
+            if isinstance(error, DiskFull):
+                reason = error.reason
             raise AlbertError(
                 f"{self.folder}: the checkpoint of step {step} cannot be "
                 f"written ({reason}). Make room, then give the same command "
@@ -279,6 +286,13 @@ def _groups(model: keras.Model) -> dict[str, list[keras.Variable]]:
         "optimizer": model.optimizer.variables,
         "metrics": model.metrics_variables,
     }
+
+
+def _size_of(state: State) -> int:
+    """Bytes of all arrays."""
+    return sum(
+        array.nbytes for group in state.values() for array in group.values()
+    )
 
 
 def _digests(folder: Path) -> dict[str, list]:

@@ -14,6 +14,7 @@ import keras
 from keras import ops
 
 from keras_albert.config import AlbertError
+from keras_albert.private_apis import seed_generators
 
 # Between the seeds of two replicas: a prime, so that few steps of the one meet
 # those of another.
@@ -211,11 +212,10 @@ def vary_seeds(model: keras.Model, replica: Callable[[], object]) -> None:
         model: whose seeds are drawn from inside a replica.
         replica: gives its number, an integer or a tensor; 0 changes nothing.
     """
-    for layer in model._flatten_layers():
-        for generator in layer._seed_generators:
-            generator.next = functools.partial(
-                _drawn_in_replica, generator.next, replica
-            )
+    for generator in seed_generators(model):
+        generator.next = functools.partial(
+            _drawn_in_replica, generator.next, replica
+        )
 
 
 def _drawn_in_replica(draw, replica, ordered=True):

@@ -129,10 +129,11 @@ def _several_devices(backend: str, config: DeviceConfig) -> str | None:
     if backend == "jax":
         import jax
 
-        from keras_albert.training.meshes import is_pod
+        from keras_albert.private_apis import is_tpu_pod
 
         # Asked for its devices, JAX meets no other process any more.
-        return "data" if told or is_pod() or jax.device_count() > 1 else None
+        several = told or is_tpu_pod() or jax.device_count() > 1
+        return "data" if several else None
     from keras_albert.training.ranks import started_by_torchrun
 
     if told or started_by_torchrun():

@@ -1,6 +1,7 @@
 """Evaluation of a model folder, whatever it was trained for."""
 
 from keras_albert.config import (
+    PRETRAINED_TASKS,
     AlbertError,
     EvaluateRun,
     ExampleConfig,
@@ -17,10 +18,12 @@ from keras_albert.training.finetune import (
 )
 from keras_albert.training.folders import (
     ModelFolder,
-    Predictor,
+    load_with_task,
 )
+from keras_albert.training.heads import head_task
 from keras_albert.training.metrics import report_text
 from keras_albert.training.model_folder_checks import PRETRAINING
+from keras_albert.training.predictor import Predictor
 from keras_albert.training.pretrain import (
     compile_for_pretraining,
     held_out_report,
@@ -36,12 +39,12 @@ def evaluate(run: EvaluateRun) -> dict:
         AlbertError: the model or the data cannot be used, an unknown label.
     """
     leave_gpu_to_backend()
-    loaded = ModelFolder.load(run.model)
-    task = loaded.task["task"]
-    if task in ALL_TASKS:
-        return _evaluate_finetuned(Predictor.of(loaded), run)
-    if task == PRETRAINING:
+    loaded = load_with_task(run.model)
+    if loaded.task["task"] == PRETRAINING:
         return _evaluate_pretrained(loaded, run)
+    if (run.task or head_task(loaded.model)) not in PRETRAINED_TASKS:
+        given = {"task": run.task, "labels": run.labels}
+        return _evaluate_finetuned(Predictor.of(loaded, **given), run)
     raise AlbertError(
         f"{run.model} holds converted weights, with no examples that they "
         "were trained on. Run `keras-albert finetune`, or use `ka.load` and "

@@ -13,23 +13,22 @@ import numpy as np
 from keras_albert.config import (
     CHECKPOINTS_FOLDER,
     CONFUSION_FILE,
+    OWN_VALIDATION,
     READING_TASKS,
     TASK_FILE,
-    AlbertConfig,
     AlbertError,
     DeviceConfig,
     FinetuneRun,
     OptimizerConfig,
     PretrainRun,
     ReadingConfig,
-    WindowConfig,
 )
 from keras_albert.data.features import (
     Features,
     choose_lengths,
     training_dataset,
 )
-from keras_albert.data.tables import MissingColumn, Table
+from keras_albert.data.tables import Table
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.storage import (
     claim_folder,
@@ -39,15 +38,22 @@ from keras_albert.storage import (
     write_json,
 )
 from keras_albert.text.tokenizer import (
-    SHORTEST_PAIR,
-    SHORTEST_SINGLE,
     Tokenizer,
 )
-from keras_albert.training.benchmarks import ALL_TASKS, BENCHMARKS, read_split
+from keras_albert.text.unknown import check_readable, judged
+from keras_albert.training.benchmarks import ALL_TASKS
 from keras_albert.training.cards import card, write_card
 from keras_albert.training.curves import Row, can_draw
 from keras_albert.training.devices import Devices
 from keras_albert.training.distribution import leave_gpu_to_backend, opened
+from keras_albert.training.finetune_data import (
+    Tables,
+    balanced_weights,
+    held_out_line,
+    longest_row,
+    read_tables,
+    reading_of,
+)
 from keras_albert.training.fitting import (
     Diverged,
     Timetable,
@@ -57,12 +63,11 @@ from keras_albert.training.folders import (
     MADE_OF,
     SEED_FOLDER,
     ModelFolder,
-    Predictor,
     check_made_of,
     finished_report,
+    head_of,
     load_pretrained,
     task_of,
-    too_long,
     write_report,
 )
 from keras_albert.training.metrics import (
@@ -72,12 +77,16 @@ from keras_albert.training.metrics import (
     report_text,
 )
 from keras_albert.training.optimizer import make_optimizer
-from keras_albert.training.recipes import RECIPES
+from keras_albert.training.predictor import Predictor, too_long
+from keras_albert.training.recipes import RECIPES, choose
 from keras_albert.training.schedules import WarmupPolynomialDecay
-from keras_albert.training.tasks import LABEL, PAIR, Outputs
+from keras_albert.training.tasks import LABEL, Outputs
 
 SHOWN_LABELS = 8  # of the most frequent, before a run
 SHOWN_SKIPPED = 3  # of the rows that were left out
+# Where nothing is held out, a collapse shows on this many training rows.
+MEASURED_ROWS = 1_000
+ON_TRAINING_ROWS = "on_training_rows"  # their scores, in the report
 
 
 def finetune(run: FinetuneRun) -> dict:
@@ -119,71 +128,84 @@ def _finished(run: FinetuneRun) -> dict | None:
     """The report of the same run, if it is done."""
     report = finished_report(run.output)
     if report:
-        files = [path for path in (run.train, run.validation) if path]
+        files = [run.train]
+        if run.validation not in (None, OWN_VALIDATION):
+            files.append(run.validation)
         check_made_of(
-            run.output, report, files, lambda: _checksums(*_tables(run))
+            run.output, report, files, lambda: read_tables(run).checksums
         )
         _remove_checkpoints(run)  # it may have been killed just before
     return report
-
-
-def _checksums(train: Table, held_out: Table | None) -> dict[str, str | None]:
-    return {
-        "train": train.checksum,
-        "validation": held_out and held_out.checksum,
-    }
 
 
 @dataclasses.dataclass(frozen=True)
 class _Prepared:
     """What every seed of a run starts from."""
 
-    table: Table
-    held_out: Table | None
-    names: tuple[str, ...] | None
+    tables: Tables
+    chosen: dict[str, int | float]
+    """the settings that the run leaves open, and what is chosen for them"""
     pretrained: AlbertBackbone
     tokenizer: Tokenizer
     length: int
     """of the longest row"""
     reading: ReadingConfig | None
     examples: Features
-    measured_on: Features | None
+    measured_on: Features
+    """the rows that are held out; without any, some of the training rows"""
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The labels, in the order of the logits."""
+        return self.tables.names
 
 
 def _prepared_by_all(run: FinetuneRun, devices: Devices) -> _Prepared:
     """AlbertError if the processes have other data."""
     prepared = devices.each(lambda: _prepare(run, devices))
-    devices.check_equal(_checksums(prepared.table, prepared.held_out))
+    devices.check_equal(prepared.tables.checksums)
     return prepared
 
 
 def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     """Reads and checks everything, and writes nothing."""
-    devices.check_batch(run.batch_size)
     task = ALL_TASKS[run.task]
-    table, held_out = _tables(run)
-    names = task.names(table)
+    tables = read_tables(run)
+    for table in filter(None, (tables.train, tables.held_out)):
+        print_skipped(table)
+    names = tables.names
     with devices.alone():
-        pretrained, tokenizer = load_pretrained(run.model)
+        pretrained, tokenizer = load_pretrained(run.model, dtype="float32")
     devices.check(pretrained.config)
-    length = _longest(run, pretrained.config)
-    reading = _reading(run, length, names)
-    examples = task.examples(tokenizer, table, names, length, reading)
+    length = longest_row(run, pretrained.config)
+    reading = reading_of(run, length, names)
+    examples = task.examples(tokenizer, tables.train, names, length, reading)
+    inputs, values = task.inputs(run.columns), tables.train.values
+    found = judged(tokenizer, examples.rows, values, inputs)
+    check_readable(*found, tables.train.path, run.any_text)
+    chosen = {
+        name: value
+        for name, value in choose(
+            len(examples), pretrained.config.hidden_size
+        ).items()
+        if getattr(run, name) is None
+        and not (name == "epochs" and run.steps is not None)
+    }
+    devices.check_batch(chosen.get("batch_size", run.batch_size))
     if run.class_weights:
         examples = dataclasses.replace(
             examples, weight=balanced_weights(examples.target)
         )
-    measured_on = held_out and task.examples(
+    measured_on = task.examples(
         tokenizer,
-        held_out,
+        tables.held_out or _sample(tables.train),
         names,
         length,
         reading and dataclasses.replace(reading, threshold=None),
     )
     return _Prepared(
-        table,
-        held_out,
-        names,
+        tables,
+        chosen,
         pretrained,
         tokenizer,
         length,
@@ -222,7 +244,7 @@ def _finetune_seeds(run: FinetuneRun, goes_on: bool, devices: Devices) -> dict:
             + (", and choose another output." if kept else ".")
         )
     report = seeds_report(reports, diverged)
-    report[MADE_OF] = _checksums(prepared.table, prepared.held_out)
+    report[MADE_OF] = prepared.tables.checksums
     write_report(output, report)
     return report
 
@@ -230,8 +252,11 @@ def _finetune_seeds(run: FinetuneRun, goes_on: bool, devices: Devices) -> dict:
 def _finetune_once(
     run: FinetuneRun, prepared: _Prepared, goes_on: bool, devices: Devices
 ) -> dict:
-    task, names = ALL_TASKS[run.task], prepared.names
+    task, tables, names = ALL_TASKS[run.task], prepared.tables, prepared.names
     examples, measured_on = prepared.examples, prepared.measured_on
+    # The folder keeps the run as it was given, so that the same command goes
+    # on with it.
+    given, run = run, dataclasses.replace(run, **prepared.chosen)
     # The last length holds any text that the model may meet.
     lengths = np.union1d(
         choose_lengths(examples.lengths, prepared.length), prepared.length
@@ -253,9 +278,9 @@ def _finetune_once(
         )
     predictor = Predictor(
         model,
-        prepared.tokenizer,
         run.task,
         names,
+        prepared.tokenizer,
         tuple(lengths.tolist()),
         run.columns,
         prepared.reading,
@@ -263,7 +288,7 @@ def _finetune_once(
     _describe(run, prepared, steps)
     output = run.output
     if not goes_on:
-        devices.first(lambda: str(claim_folder(output, run)))
+        devices.first(lambda: str(claim_folder(output, given)))
 
     def validate(stopped: Callable[[], bool]) -> Row:
         outputs = predictor.outputs(
@@ -299,47 +324,17 @@ def _finetune_once(
         origin={
             "backend": keras.backend.backend(),
             "config": dataclasses.asdict(model.config),
-            **_checksums(prepared.table, prepared.held_out),
+            **tables.checksums,
         },
-        validate=validate if measured_on else None,
+        validate=validate if tables.held_out else None,
         best=task.best,
         patience=run.patience,
         devices=devices,
     )
     if not devices.is_first:
         return {}
-    report = {
-        "task": run.task,
-        "labels": names and len(names),
-        "training_examples": examples.count,
-        "skipped": {
-            "train": len(prepared.table.skipped),
-            "validation": prepared.held_out and len(prepared.held_out.skipped),
-        },
-        "training_loss": kept["loss"],
-        "from_scratch": run.from_scratch,
-        MADE_OF: _checksums(prepared.table, prepared.held_out),
-        "step": kept["step"],
-        "epoch": kept["step"] / steps_per_epoch,
-    }
-    if measured_on:
-        with devices.alone():
-            best = dataclasses.replace(
-                predictor, model=ModelFolder.load(output).model
-            )
-            outputs = best.outputs(
-                measured_on, run.batch_size, compute=devices.outputs
-            )
-        report |= scores_report(run.task, outputs, measured_on, names)
-        if "threshold" in report:
-            best = best.with_threshold(report["threshold"])
-            write_json(output / TASK_FILE, best.settings())
-        if task.has_classes:
-            of_classes = class_report_of(outputs, measured_on, names)
-            report |= of_classes.as_dict()
-            print(report_text(of_classes))
-            if can_draw():
-                draw_confusion(of_classes, output / CONFUSION_FILE)
+    report = _report_of(run, prepared, kept, kept["step"] / steps_per_epoch)
+    report |= _measured(run, prepared, predictor, devices)
     inputs = task.inputs(run.columns)
     reads = prepared.reading or prepared.length
     write_card(output, card(run, report, model, names, inputs, reads))
@@ -348,61 +343,74 @@ def _finetune_once(
     return report
 
 
+def _report_of(
+    run: FinetuneRun, prepared: _Prepared, kept: Row, epoch: float
+) -> dict:
+    """What a run has done, before anything is measured."""
+    tables = prepared.tables
+    report = {
+        "task": run.task,
+        "labels": prepared.names and len(prepared.names),
+        "training_examples": prepared.examples.count,
+        "skipped": {
+            "train": len(tables.train.skipped),
+            "validation": tables.held_out and len(tables.held_out.skipped),
+        },
+        "training_loss": kept["loss"],
+        "from_scratch": run.from_scratch,
+        MADE_OF: tables.checksums,
+        "chosen": prepared.chosen,
+        "step": kept["step"],
+        "epoch": epoch,
+    }
+    if tables.split:
+        report["split"] = {
+            "training_rows": len(tables.train),
+            "held_out_rows": len(tables.held_out),
+        }
+    return report
+
+
+def _measured(
+    run: FinetuneRun,
+    prepared: _Prepared,
+    predictor: Predictor,
+    devices: Devices,
+) -> dict:
+    """How good the model in the folder is; its threshold is then set there."""
+    task, names = ALL_TASKS[run.task], prepared.names
+    examples, output = prepared.measured_on, run.output
+    with devices.alone():
+        best = dataclasses.replace(
+            predictor, model=ModelFolder.load(output).model
+        )
+        outputs = best.outputs(
+            examples, run.batch_size, compute=devices.outputs
+        )
+    report = scores_report(run.task, outputs, examples, names)
+    if prepared.tables.held_out is None:
+        return {ON_TRAINING_ROWS: report}
+    if "threshold" in report:
+        best = best.with_threshold(report["threshold"])
+        write_json(output / TASK_FILE, best.settings())
+    if task.has_classes:
+        of_classes = class_report_of(outputs, examples, names)
+        report |= of_classes.as_dict()
+        print(report_text(of_classes))
+        if can_draw():
+            draw_confusion(of_classes, output / CONFUSION_FILE)
+    return report
+
+
+def _sample(table: Table) -> Table:
+    """Some rows from all over a table."""
+    count = min(len(table), MEASURED_ROWS)
+    return table.take(np.linspace(0, len(table) - 1, count).astype(int))
+
+
 def _remove_checkpoints(run: FinetuneRun) -> None:
     """Of a finished run: nothing goes on from them."""
     shutil.rmtree(run.output / CHECKPOINTS_FOLDER, ignore_errors=True)
-
-
-def _tables(run: FinetuneRun) -> tuple[Table, Table | None]:
-    """What to learn from, and what is held out."""
-    if run.class_weights and not ALL_TASKS[run.task].has_classes:
-        raise AlbertError(
-            "`class_weights` are for tasks with one label an example. "
-            f"Received: task={run.task!r}. Leave --class-weights out."
-        )
-    if run.task in BENCHMARKS:
-
-        def read(split: str) -> Table:
-            return read_split(
-                run.task,
-                run.train,
-                split,
-                skip_bad=run.skip_bad,
-                any_size=run.any_size,
-            )
-
-        tables = read("train"), read("dev")
-    else:
-        task, options = ALL_TASKS[run.task], (run.columns, True, run.skip_bad)
-        _check_columns(run)
-        try:
-            train = task.read(run.train, *options)
-            names = task.names(train)
-            held_out = run.validation and task.read(
-                run.validation, *options, names
-            )
-        except MissingColumn as error:
-            raise AlbertError(
-                f"{error} Or name another column with --columns.{error.field}."
-            ) from None
-        tables = train, held_out
-    for table in filter(None, tables):
-        print_skipped(table)
-    return tables
-
-
-def _check_columns(run: FinetuneRun) -> None:
-    """AlbertError if a column is named that the task does not read."""
-    task = ALL_TASKS[run.task]
-    known = {*task.inputs(run.columns), task.target}
-    for field in dataclasses.fields(run.columns):
-        value = getattr(run.columns, field.name)
-        if value != field.default and field.name not in known:
-            raise AlbertError(
-                f"`columns.{field.name}` has no meaning for the task "
-                f"{run.task}. Received: {value!r}. Leave --columns."
-                f"{field.name} out."
-            )
 
 
 def compile_for(
@@ -418,55 +426,6 @@ def compile_for(
     loss = ALL_TASKS[task].loss(names)
     halves = dict.fromkeys(loss, 0.5) if isinstance(loss, dict) else None
     model.compile(optimizer=optimizer, loss=loss, loss_weights=halves)
-
-
-def balanced_weights(target: np.ndarray) -> np.ndarray:
-    """float32 [N]: each class counts the same in all, and 1 on average.
-
-    Three zeros and a one: 2/3 for each zero, 2 for the one.
-    """
-    counts = np.bincount(target)
-    present = (counts > 0).sum()
-    return (len(target) / (present * counts[target])).astype("float32")
-
-
-def _longest(run: FinetuneRun, config: AlbertConfig) -> int:
-    """Tokens of the longest row; AlbertError if the model cannot have it."""
-    length = run.sequence_length or config.max_position_embeddings
-    if run.task in READING_TASKS and run.sequence_length is None:
-        length = min(length, WindowConfig.sequence_length)
-    if length > config.max_position_embeddings:
-        raise AlbertError(
-            "`sequence_length` must not exceed the model's "
-            f"max_position_embeddings={config.max_position_embeddings}. "
-            f"Received: {length}. Lower --sequence-length."
-        )
-    inputs = ALL_TASKS[run.task].inputs(run.columns)
-    pairs = not {PAIR, "choices", "context"}.isdisjoint(inputs)
-    shortest = SHORTEST_PAIR if pairs else SHORTEST_SINGLE
-    if length < shortest:
-        raise AlbertError(
-            f"`sequence_length` must be at least {shortest} for "
-            f"{'pairs' if pairs else 'single texts'}. Received: {length}. "
-            "Raise --sequence-length."
-        )
-    if pairs and config.type_vocab_size < 2:
-        raise AlbertError(
-            "Pairs have two segments: the model's `type_vocab_size` must be 2 "
-            f"or more. Received: {config.type_vocab_size}."
-        )
-    return length
-
-
-def _reading(run: FinetuneRun, length: int, names) -> ReadingConfig | None:
-    """How contexts are read, where the task has any.
-
-    A model that knows of questions without an answer gets a threshold.
-    """
-    if run.task not in READING_TASKS:
-        return None
-    reading = ReadingConfig(run.windows.of(length), run.answers)
-    return reading if names else dataclasses.replace(reading, threshold=None)
 
 
 def _fresh_model(run: FinetuneRun, pretrained: AlbertBackbone, names):
@@ -607,6 +566,10 @@ def print_report(report: dict) -> None:
             f"training loss {report['training_loss']:.3f}; nothing was held "
             "out (--validation)"
         )
+        for line in scores_lines(
+            report[ON_TRAINING_ROWS], "on training rows, not on new ones: "
+        ):
+            print(line)
 
 
 def print_skipped(table: Table) -> None:
@@ -618,7 +581,7 @@ def print_skipped(table: Table) -> None:
 
 
 def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
-    table, examples = prepared.table, prepared.examples
+    table, examples = prepared.tables.train, prepared.examples
     cut, length = examples.cut, prepared.length
     what = too_long(length, prepared.reading)
     start = RECIPES[run.task].start if run.task in RECIPES else None
@@ -626,6 +589,12 @@ def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
         print(
             f"note: the paper starts {run.task} from a model that was "
             f"fine-tuned on {start}: give its folder as --model."
+        )
+    dropped = None if run.from_scratch else head_of(run.model)
+    if dropped:
+        print(
+            f"note: {run.model} has a head already ({dropped}): it is dropped, "
+            f"and a fresh one is trained for {run.task}."
         )
     known = ""
     if ALL_TASKS[run.task].has_classes:
@@ -642,6 +611,18 @@ def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
         + (f"; {cut:,} {what} and cut" if cut else ""),
         flush=True,
     )
+    if line := held_out_line(run, prepared.tables):
+        print(line)
+    if prepared.chosen:
+        options = " ".join(
+            f"--{name.replace('_', '-')} {value:g}"
+            for name, value in prepared.chosen.items()
+        )
+        width = prepared.pretrained.config.hidden_size
+        print(
+            f"chosen for {len(examples):,} rows and a model of width {width}: "
+            f"{options}"
+        )
     if len(examples) > examples.count:
         rows = "windows" if run.task in READING_TASKS else "rows"
         lost = 0 if examples.weight is None else (examples.weight == 0).sum()

@@ -1,5 +1,7 @@
 """The pretraining losses: masked-LM + sentence order, equal weight."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -31,13 +33,15 @@ class WeightedCrossEntropy(keras.losses.Loss):
         self,
         epsilon: float = MASKED_LM_LOSS_EPSILON,
         name: str = "weighted_cross_entropy",
-        **kwargs,
+        **kwargs: Any,
     ):
         check_positive_number("epsilon", epsilon)
         super().__init__(name=name, **kwargs)
         self.epsilon = epsilon
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(
+        self, y_true: Any, y_pred: Any, sample_weight: Any = None
+    ) -> Any:
         """See the class."""
         # `keras.losses.Loss.__call__` divides by a count of examples: replaced.
         logits = ops.cast(y_pred, "float32")
@@ -53,7 +57,7 @@ class WeightedCrossEntropy(keras.losses.Loss):
         normalizer = loss_normalizer(ops.sum(weight), self.epsilon)
         return ops.sum(weight * losses) / normalizer
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {"name": self.name, "epsilon": self.epsilon}
 

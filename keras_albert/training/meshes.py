@@ -8,8 +8,6 @@ import jax
 import keras
 import numpy as np
 from jax import tree
-from jax._src import distributed
-from jax._src.clusters import cloud_tpu_cluster
 
 from keras_albert.config import (
     AlbertConfig,
@@ -17,6 +15,7 @@ from keras_albert.config import (
     DeviceConfig,
     LostProcess,
 )
+from keras_albert.private_apis import is_tpu_pod, jax_key_value_service
 from keras_albert.training.devices import Devices
 from keras_albert.training.meeting import meet
 
@@ -34,7 +33,7 @@ class Mesh(Devices):
         self._joined = _join(config)
         self.index, self.count = jax.process_index(), jax.process_count()
         # Of the processes; Orbax takes it from the same place.
-        self._service = distributed.global_state.client
+        self._service = jax_key_value_service()
         self._wait = config.processes.wait
         self._shared = self._calls = 0
         self._raised = {}  # of each flag of `any`, the call that tells it
@@ -225,21 +224,6 @@ def whole(array: jax.Array) -> np.ndarray:
     return result
 
 
-def is_pod() -> bool:
-    """Whether this is one of several hosts of a Cloud TPU slice.
-
-    Asked of JAX, which looks at GKE's variables and at a VM's metadata.
-    """
-    clusters = (
-        cloud_tpu_cluster.GceTpuCluster,
-        cloud_tpu_cluster.GkeTpuCluster,
-    )
-    return any(
-        each.is_env_present() and each.get_process_count() > 1
-        for each in clusters
-    )
-
-
 def _join(config: DeviceConfig) -> bool:
     """Meets the other processes, if there are any."""
     processes = config.processes
@@ -251,7 +235,7 @@ def _join(config: DeviceConfig) -> bool:
         # Of CPUs alone; the default of some versions is none.
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         told = (processes.coordinator, processes.count, processes.index)
-    elif not is_pod():
+    elif not is_tpu_pod():
         return False
     try:
         jax.distributed.initialize(

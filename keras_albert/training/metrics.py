@@ -40,7 +40,12 @@ def collapsed(what: str) -> str:
     )
 
 
-def measure(metrics: Sequence[str], expected, predicted) -> Scores:
+def measure(
+    metrics: Sequence[str],
+    expected,
+    predicted,
+    names: Sequence[str] | None = None,
+) -> Scores:
     """Metrics of predictions, in [N].
 
     `measure(["accuracy", "f1"], [0, 1, 1], [0, 1, 0])` has the values 2/3 and
@@ -51,6 +56,8 @@ def measure(metrics: Sequence[str], expected, predicted) -> Scores:
             pearson; spearman.
         expected: class indices, or numbers for the last two.
         predicted: as `expected`.
+        names: of the classes, for the remarks; without them a class is called
+            by its index.
 
     Returns:
         the values. One that is not defined is 0 and has a remark: a
@@ -65,7 +72,7 @@ def measure(metrics: Sequence[str], expected, predicted) -> Scores:
     for name in metrics:
         check_choice("metrics", name, tuple(_METRICS))
         metric, reason_against = _METRICS[name]
-        reason = reason_against(expected, predicted)
+        reason = reason_against(expected, predicted, names)
         if reason:
             remarks.append(f"{name} is not defined ({reason}) and set to 0")
         values[name] = (
@@ -374,20 +381,31 @@ def _as_float64(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     return tuple(array.astype("float64") for array in arrays)
 
 
-def _always(expected: np.ndarray, predicted: np.ndarray) -> None:
+# Why a metric is not defined, in words; None where it is. `names` are those of
+# the classes, where there are any.
+_Names = Sequence[str] | None
+
+
+def _always(expected: np.ndarray, predicted: np.ndarray, names: _Names) -> None:
     return None
 
 
-def _no_ones(expected: np.ndarray, predicted: np.ndarray) -> str | None:
-    if not (expected == 1).any() and not (predicted == 1).any():
-        return "class 1 neither occurs nor is predicted"
-    return None
+def _no_ones(
+    expected: np.ndarray, predicted: np.ndarray, names: _Names
+) -> str | None:
+    if (expected == 1).any() or (predicted == 1).any():
+        return None
+    what = repr(names[1]) if names else "class 1"
+    return f"{what} neither occurs nor is predicted"
 
 
-def _constant(expected: np.ndarray, predicted: np.ndarray) -> str | None:
-    for name, values in (("predictions", predicted), ("labels", expected)):
+def _constant(
+    expected: np.ndarray, predicted: np.ndarray, names: _Names
+) -> str | None:
+    for what, values in (("predictions", predicted), ("labels", expected)):
         if is_constant(values):
-            return f"all {name} are {values[0]:g}"
+            value = repr(names[values[0]]) if names else f"{values[0]:g}"
+            return f"all {what} are {value}"
     return None
 
 
@@ -398,7 +416,7 @@ def is_constant(values: np.ndarray) -> bool:
 
 # Each with what keeps it from being defined, if anything does.
 _Metric = Callable[[np.ndarray, np.ndarray], float]
-_Reason = Callable[[np.ndarray, np.ndarray], str | None]
+_Reason = Callable[[np.ndarray, np.ndarray, _Names], str | None]
 _METRICS: dict[str, tuple[_Metric, _Reason]] = {
     "accuracy": (_accuracy, _always),
     "f1": (_f1, _no_ones),

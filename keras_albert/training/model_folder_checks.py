@@ -8,10 +8,11 @@ against the model before any text is read.
 import dataclasses
 import itertools
 
-import numpy as np
-
 from keras_albert.config import (
+    EMBEDDING,
+    FILL_MASK,
     FINETUNE_TASKS,
+    PRETRAINED_TASKS,
     READING_TASKS,
     AlbertConfig,
     AlbertError,
@@ -28,14 +29,17 @@ from keras_albert.modeling.classification import (
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
 )
-from keras_albert.modeling.masked_lm import AlbertForPretraining
+from keras_albert.modeling.masked_lm import (
+    AlbertForMaskedLM,
+    AlbertForPretraining,
+)
 from keras_albert.modeling.model import AlbertModel
 from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnswering,
     AlbertForQuestionAnsweringV2,
 )
+from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.text.tokenizer import SHORTEST_SINGLE
-from keras_albert.training.distribution import to_numpy
 from keras_albert.training.questions import NAMES
 
 PRETRAINING = "pretraining"
@@ -49,7 +53,8 @@ SINGLE_LABEL, MULTI_LABEL, REGRESSION = (
 )  # as `AlbertForSequenceClassification.problem`
 TOKENS, CHOICE = "a label for each token", "one of several choices"
 ANSWER, ANSWER_OR_NONE = "an answer", "an answer, or none"
-PRETRAINED = "masked words"
+PRETRAINED = "masked words and the order of sentences"
+MASKED_WORDS, VECTOR = "masked words", "a vector for a text"
 
 _HEADS_OF_TASKS = {
     **dict.fromkeys(FINETUNE_TASKS, (SINGLE_LABEL,)),
@@ -61,6 +66,8 @@ _HEADS_OF_TASKS = {
     "SQuAD-1.1": (ANSWER,),
     "SQuAD-2.0": (ANSWER_OR_NONE,),
     PRETRAINING: (PRETRAINED,),
+    FILL_MASK: (PRETRAINED, MASKED_WORDS),
+    EMBEDDING: (VECTOR,),
 }
 _WITH_LABELS = (SINGLE_LABEL, MULTI_LABEL, TOKENS)
 _HEADS_OF_CLASSES = {
@@ -69,6 +76,8 @@ _HEADS_OF_CLASSES = {
     AlbertForQuestionAnswering: ANSWER,
     AlbertForQuestionAnsweringV2: ANSWER_OR_NONE,
     AlbertForPretraining: PRETRAINED,
+    AlbertForMaskedLM: MASKED_WORDS,
+    AlbertForTextEmbedding: VECTOR,
 }
 
 
@@ -117,7 +126,8 @@ def check_task(task: object, head: Head | None = None) -> None:
         raise AlbertError(
             f"`task` must be the name of a task. Received: {name!r:.60}."
         )
-    check_choice("task", name, (*FINETUNE_TASKS, PRETRAINING, WEIGHTS))
+    tasks = (*FINETUNE_TASKS, *PRETRAINED_TASKS, PRETRAINING, WEIGHTS)
+    check_choice("task", name, tasks)
     if name == WEIGHTS:
         return
     if name == PRETRAINING:
@@ -287,25 +297,6 @@ def _check_head(task: dict, head: Head) -> None:
             f"`lengths` must not exceed the model's {head.positions} positions "
             f"(max_position_embeddings). Received: {task['lengths']}."
         )
-
-
-def check_finite(model: AlbertModel) -> None:
-    """Refuses a model with a weight that is not a number, or infinite.
-
-    Raises:
-        AlbertError: names the first such weight.
-    """
-    for weight in model.weights:
-        value = to_numpy(weight)
-        if not np.issubdtype(value.dtype, np.integer):
-            bad = value.size - int(np.isfinite(value).sum())
-            if bad:
-                raise AlbertError(
-                    f"the weight {weight.path} is not finite ({bad:,} of "
-                    f"{value.size:,} numbers). The training diverged, or the "
-                    "file is damaged: train again with a lower learning rate, "
-                    "or use another copy of the model."
-                )
 
 
 def check_same_config(found: AlbertConfig, model: AlbertModel) -> None:

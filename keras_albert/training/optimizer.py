@@ -5,6 +5,7 @@ outside the trust ratio and adapts every variable.
 """
 
 import re
+from typing import Any
 
 import keras
 from keras import ops
@@ -18,11 +19,12 @@ from keras_albert.config import (
     check_probability,
     is_number,
 )
+from keras_albert.private_apis import OptimizerHooks
 from keras_albert.training.distribution import optimizer_reduces_replicas
 
 
 @keras.saving.register_keras_serializable("keras_albert")
-class Lamb(keras.optimizers.Optimizer):
+class Lamb(OptimizerHooks):
     """LAMB as ALBERT was pretrained with.
 
     For each variable: m, v are the moving averages of the gradient and its
@@ -51,7 +53,7 @@ class Lamb(keras.optimizers.Optimizer):
 
     def __init__(
         self,
-        learning_rate=OptimizerConfig.learning_rate,
+        learning_rate: Any = OptimizerConfig.learning_rate,
         beta_1: float = OptimizerConfig.beta_1,
         beta_2: float = OptimizerConfig.beta_2,
         epsilon: float = OptimizerConfig.epsilon,
@@ -61,7 +63,7 @@ class Lamb(keras.optimizers.Optimizer):
         layer_adaptation: bool = True,
         global_clipnorm: float | None = OptimizerConfig.clip_norm,
         name: str = "lamb",
-        **kwargs,
+        **kwargs: Any,
     ):
         if is_number(learning_rate) or not callable(learning_rate):
             check_positive_number("learning_rate", learning_rate)
@@ -99,7 +101,7 @@ class Lamb(keras.optimizers.Optimizer):
         )
         self.layer_adaptation = layer_adaptation
 
-    def build(self, variables):
+    def build(self, variables: list[keras.Variable]) -> None:
         """Makes the moving averages of each variable."""
         if self.built:
             return
@@ -123,9 +125,11 @@ class Lamb(keras.optimizers.Optimizer):
             for v in variables
         ]
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self, gradient: Any, variable: keras.Variable, learning_rate: Any
+    ) -> None:
         """One variable's step; see the class."""
-        index = self._get_variable_index(variable)
+        index = self.index_of(variable)
         learning_rate = ops.cast(learning_rate, variable.dtype)
         gradient = ops.cast(gradient, variable.dtype)
         m, v = self._momentums[index], self._velocities[index]
@@ -144,22 +148,25 @@ class Lamb(keras.optimizers.Optimizer):
     # Accumulation (`gradient_accumulation_steps`). Keras clips the mean of the
     # parts, as it must be; but it counts parts, not updates, in the two below.
 
-    def _get_current_learning_rate(self):
-        rate = self._learning_rate
+    def learning_rate_now(self) -> Any:
+        """The schedule's rate, or the constant one, of the next update."""
+        rate = self.rate_or_schedule
         if isinstance(rate, schedules.LearningRateSchedule):
             return rate(self.iterations)
-        return super()._get_current_learning_rate()
+        return super().learning_rate_now()
 
-    def _update_model_variables_moving_average(self, trainable_variables):
+    def update_averages(
+        self, trainable_variables: list[keras.Variable]
+    ) -> None:
+        """Updates the averages when the last part of a batch is applied."""
         if not self.use_ema:
             return
         parts = self.gradient_accumulation_steps or 1
-        is_update = ops.equal((self._iterations + 1) % parts, 0)
-        is_first = self._iterations < parts
+        is_update = ops.equal((self.calls + 1) % parts, 0)
+        is_first = self.calls < parts
         momentum = ops.where(is_first, 0.0, self.ema_momentum)
-        averages = self._model_variables_moving_average
         for variable, average in zip(
-            trainable_variables, averages, strict=True
+            trainable_variables, self.moving_averages, strict=True
         ):
             old = ops.convert_to_tensor(average)
             new = momentum * old + (1.0 - momentum) * variable
@@ -168,7 +175,7 @@ class Lamb(keras.optimizers.Optimizer):
     @property
     def last_learning_rate(self) -> float:
         """That of the update before; `learning_rate` is the next one's."""
-        rate = self._learning_rate
+        rate = self.rate_or_schedule
         if isinstance(rate, schedules.LearningRateSchedule):
             rate = rate(ops.maximum(self.iterations - 1, 0))
         return float(ops.convert_to_numpy(rate))
@@ -178,25 +185,28 @@ class Lamb(keras.optimizers.Optimizer):
         """Moving averages of the trainable variables; none without EMA."""
         if not self.use_ema:
             return []
-        return list(self._model_variables_moving_average)
+        return list(self.moving_averages)
 
     # Clipping. Keras clips before replicas are summed; here it comes after.
 
-    def _clip_gradients(self, grads):
-        return grads if optimizer_reduces_replicas() else self._clip(grads)
+    def clip(self, gradients: list[Any]) -> list[Any]:
+        """Gradients, clipped unless replicas are still to be summed."""
+        if optimizer_reduces_replicas():
+            return gradients
+        return super().clip(gradients)
 
-    def _all_reduce_sum_gradients(self, grads_and_vars):
-        reduced = super()._all_reduce_sum_gradients(grads_and_vars)
+    def sum_over_replicas(
+        self, gradients_and_variables: list[tuple[Any, keras.Variable]]
+    ) -> list[tuple[Any, keras.Variable]]:
+        """Gradients with their variables, summed over replicas, clipped."""
+        reduced = super().sum_over_replicas(gradients_and_variables)
         # A lookup's gradient arrives as slices in which a row may repeat;
         # adding zeros sums them, without which their norm is too large.
         grads = [ops.add(g, ops.zeros(v.shape, g.dtype)) for g, v in reduced]
         variables = [variable for _, variable in reduced]
-        return list(zip(self._clip(grads), variables, strict=True))
+        return list(zip(super().clip(grads), variables, strict=True))
 
-    def _clip(self, grads):
-        return super()._clip_gradients(grads)
-
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {
             **super().get_config(),

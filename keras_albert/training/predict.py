@@ -10,10 +10,11 @@ from pathlib import Path
 from keras_albert.config import AlbertError, PredictRun
 from keras_albert.data.glue import GLUE
 from keras_albert.data.squad import SQUAD_EXTENSION
-from keras_albert.storage import replacing
+from keras_albert.storage import replacing, room_at
+from keras_albert.text.unknown import PieceCount, check_readable
 from keras_albert.training.benchmarks import submissions, submit
 from keras_albert.training.distribution import leave_gpu_to_backend
-from keras_albert.training.folders import Predictor
+from keras_albert.training.predictor import Predictor
 from keras_albert.training.questions import submitted
 
 ROWS_AT_ONCE = 10_000  # of the file: sorted by length, predicted, written
@@ -27,7 +28,7 @@ def predict(run: PredictRun) -> None:
 
     Raises:
         AlbertError: the model or the data cannot be used, before anything is
-            written; or the output exists.
+            written; the output exists; or the disk is full.
     """
     leave_gpu_to_backend()
     is_squad = run.data.suffix.lower() == SQUAD_EXTENSION
@@ -48,8 +49,10 @@ def predict(run: PredictRun) -> None:
         _predict_for_squad(run)
         return
     if run.output is None:
-        for line in _predictions(run):
-            sys.stdout.buffer.write(line)
+        with room_at("standard output"):
+            for line in _predictions(run):
+                sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
         return
     _check_has_folder(run.output)
     try:
@@ -61,7 +64,7 @@ def predict(run: PredictRun) -> None:
         ) from None
     try:
         count = 0
-        with file:
+        with room_at(run.output), file:
             for line in _predictions(run):
                 file.write(line)
                 count += 1
@@ -71,18 +74,26 @@ def predict(run: PredictRun) -> None:
         raise
 
 
+def _predictor(run: PredictRun) -> Predictor:
+    return Predictor.load(run.model, task=run.task, labels=run.labels)
+
+
 def _predictions(run: PredictRun) -> Iterator[bytes]:
     """A line a row. The whole file is read and checked first."""
-    predictor = Predictor.load(run.model)
+    predictor = _predictor(run)
 
     def parts():
         return predictor.parts(run.data, run.skip_bad, ROWS_AT_ONCE)
 
     added = predictor.added_columns
-    count, cut, bad = 0, 0, []
+    count, cut, bad, blank = 0, 0, [], 0
+    read, example = PieceCount(), ""
     for table in parts():
         if len(table):  # making features has checks of its own
-            cut += predictor.features(table).cut
+            features = predictor.features(table)
+            cut += features.cut
+            found, text = predictor.unreadable(features, table)
+            read, example = read + found, example or text
         for row in table.rows:
             if taken := row.keys() & added:
                 raise AlbertError(
@@ -91,7 +102,16 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
                 )
         count += len(table)
         bad += table.skipped
+        if run.data.suffix.lower() == ".txt":
+            blank += sum(row == dict.fromkeys(row, "") for row in table.rows)
     _say_left_out(bad)
+    check_readable(read, example, run.data, run.any_text)
+    if blank:
+        print(
+            f"{blank:,} blank lines: each is predicted as an empty text, so "
+            "that predictions stand on the lines of their texts",
+            file=sys.stderr,
+        )
     predictor.warn_of_cut(cut, count)
     done = 0
     for table in filter(len, parts()):
@@ -135,7 +155,7 @@ def _say_left_out(faults: list[str]) -> None:
 
 
 def _predict_for_squad(run: PredictRun) -> None:
-    predictor = Predictor.load(run.model)
+    predictor = _predictor(run)
     if predictor.reading is None:
         raise AlbertError(
             f"{run.data} ends in {SQUAD_EXTENSION}, as SQuAD's files do, and "
@@ -156,6 +176,8 @@ def _predict_for_squad(run: PredictRun) -> None:
     table = predictor.read(run.data, labelled=False, skip_bad=run.skip_bad)
     _say_left_out(table.skipped)
     features = predictor.features(table)
+    found = predictor.unreadable(features, table)
+    check_readable(*found, run.data, run.any_text)
     predictor.warn_of_cut(features.cut, features.count)
     outputs = predictor.outputs(features, run.batch_size)
     ids = [row["id"] for row in table.rows]
@@ -175,7 +197,7 @@ def _check_has_folder(path: Path) -> None:
 
 
 def _predict_for_glue(run: PredictRun) -> None:
-    predictor = Predictor.load(run.model)
+    predictor = _predictor(run)
     if predictor.task not in GLUE:
         raise AlbertError(
             f"{run.data} is a folder, and {run.model} was not fine-tuned on a "
@@ -199,6 +221,8 @@ def _predict_for_glue(run: PredictRun) -> None:
             )
     for task, split, table in tables:
         features = predictor.features(table)
+        found = predictor.unreadable(features, table)
+        check_readable(*found, table.path, run.any_text)
         predictor.warn_of_cut(features.cut, features.count)
         outputs = predictor.outputs(
             features, run.batch_size, title=f"{task} {split}"

@@ -104,7 +104,7 @@ def _opened_data(run: PretrainRun, devices: Devices) -> tuple:
         else VARIANTS[run.variant].replace(vocab_size=shards.vocab_size)
     )
     with devices.alone():
-        source = run.warm_start and load(run.warm_start)
+        source = run.warm_start and load(run.warm_start, dtype="float32")
     _check_fit(run, config, shards, validation, source)
     devices.check(config)
     # Before anything is written or measured; of each phase.

@@ -1,5 +1,7 @@
 """Learning rate over time."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -42,7 +44,7 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.warmup_steps = warmup_steps
         self.power = power
 
-    def __call__(self, step):
+    def __call__(self, step: Any) -> Any:
         """Step (any integer tensor) -> float32 rate."""
         step = ops.cast(step, "float32")
         share = ops.minimum(step, self.steps) / self.steps
@@ -52,7 +54,7 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         warming = self.learning_rate * step / self.warmup_steps
         return ops.where(step < self.warmup_steps, warming, decayed)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {
             "learning_rate": self.learning_rate,

@@ -16,12 +16,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import tree
-from tensorflow.python.eager import context  # limits have no public name
 
 from keras_albert.config import (
     AlbertError,
     DeviceConfig,
     ProcessConfig,
+)
+from keras_albert.private_apis import (
+    build_for_batch,
+    configure_coordination_service,
+    skip_build_in_fit,
 )
 from keras_albert.training.devices import Devices, vary_seeds
 from keras_albert.training.meeting import meet
@@ -163,13 +167,14 @@ class Strategy(Devices):
     def _build_metrics(self, model: keras.Model, batches) -> None:
         """As `fit` does, but of ids: it takes the mean of two replicas' ids."""
         with self.scope():
-            model._symbolic_build(
-                data_batch=tree.map_structure(
+            build_for_batch(
+                model,
+                tree.map_structure(
                     lambda spec: keras.KerasTensor(spec.shape, spec.dtype.name),
                     batches.element_spec,
-                )
+                ),
             )
-        model._maybe_symbolic_build = lambda **_: None
+        skip_build_in_fit(model)
 
     def _distributed(self, batches):
         """The rows of this process, divided among its replicas."""
@@ -357,16 +362,8 @@ def _multiworker(config: DeviceConfig):
     jobs = [job for job in ("chief", "worker") if cluster.get(job)]
     # As the strategy would, but for the limit: it waits ten seconds for one
     # that is silent.
-    context.context().configure_coordination_service(
-        "standalone",
-        service_leader=f"/job:{jobs[0]}/replica:0/task:0",
-        heartbeat_timeout_in_ms=1000 * processes.wait,
-        coordinated_jobs=[
-            context.coordination_config_pb2.CoordinatedJob(
-                name=job, num_tasks=len(cluster[job])
-            )
-            for job in jobs
-        ],
+    configure_coordination_service(
+        {job: len(cluster[job]) for job in jobs}, processes.wait
     )
     options = tf.distribute.experimental.CommunicationOptions(
         timeout_seconds=processes.wait

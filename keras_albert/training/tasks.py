@@ -296,7 +296,7 @@ def class_scores(metrics: Sequence[str]) -> Callable:
 
     def scores(outputs, features, names) -> Scores:
         predicted = np.stack(outputs).argmax(-1)
-        measured = measure(metrics, features.target, predicted)
+        measured = measure(metrics, features.target, predicted, names)
         collapse = _collapse(features.target, predicted, names, "example")
         return dataclasses.replace(
             measured, remarks=(*measured.remarks, *collapse)

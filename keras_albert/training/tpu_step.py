@@ -25,6 +25,7 @@ from keras_albert.config import (
     ExampleConfig,
     PretrainRun,
 )
+from keras_albert.private_apis import build_for_batch
 from keras_albert.storage import write_json
 from keras_albert.training.compiling import Compiled
 from keras_albert.training.flops import flops_per_example
@@ -149,7 +150,7 @@ def abstract_step(run: CompileRun, config: AlbertConfig, devices) -> tuple:
             run.optimizer, schedule_of(run), run.accumulate
         )
         compile_for_pretraining(model, optimizer)
-        model._symbolic_build(data_batch=data)  # as `fit` does
+        build_for_batch(model, data)
     state = tuple(
         variables(group)
         for group in (

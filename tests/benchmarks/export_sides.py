@@ -48,8 +48,9 @@ def export_all(options: argparse.Namespace, folder: Path) -> None:
     import torch  # noqa: F401  (must precede TensorFlow in a process)
 
     from keras_albert.checkpoints.huggingface import save_huggingface
-    from keras_albert.export.exporting import export
-    from keras_albert.training.folders import ModelFolder, Predictor
+    from keras_albert.exports.exporting import export_run
+    from keras_albert.training.folders import ModelFolder
+    from keras_albert.training.predictor import Predictor
 
     tokenizer = Tokenizer(options.vocab)
     config = SIZES[options.size]
@@ -65,7 +66,7 @@ def export_all(options: argparse.Namespace, folder: Path) -> None:
     model = classifier(config, tokenizer, texts)
     (folder / MODEL).mkdir()
     settings = Predictor(
-        model, tokenizer, TASK, LABELS, (longest,), TableColumns()
+        model, TASK, LABELS, tokenizer, (longest,), TableColumns()
     ).settings()
     ModelFolder(model, tokenizer, settings).save(folder / MODEL)
     save_huggingface(model, folder / HUGGING_FACE)
@@ -73,7 +74,7 @@ def export_all(options: argparse.Namespace, folder: Path) -> None:
     for name in sorted(formats):
         for weights in options.weights:
             if (name, weights) != ("saved_model", "int8"):
-                export(
+                export_run(
                     ExportRun(
                         model=folder / MODEL,
                         output=folder / f"{name}-{weights}",
@@ -142,7 +143,7 @@ def torch_model(folder: Path):
 
 def onnx_side(folder: Path, weights: str, threads: int) -> Side:
     """Our file in ONNX Runtime."""
-    from keras_albert.export.onnx import ONNX_FILE, run_onnx
+    from keras_albert.exports.onnx import ONNX_FILE, run_onnx
 
     run = run_onnx(folder / f"onnx-{weights}" / ONNX_FILE, threads)
     return lambda rows: log_softmax(run(rows.token_ids)["logits"])
@@ -150,7 +151,7 @@ def onnx_side(folder: Path, weights: str, threads: int) -> Side:
 
 def litert_side(folder: Path, weights: str, threads: int) -> Side:
     """Our file in LiteRT."""
-    from keras_albert.export.litert import LITERT_FILE, run_litert
+    from keras_albert.exports.litert import LITERT_FILE, run_litert
 
     run = run_litert(folder / f"litert-{weights}" / LITERT_FILE, threads)
     return lambda rows: log_softmax(run(rows.token_ids)["logits"])

@@ -44,8 +44,8 @@ from keras_albert.text.normalization import normalize
 from keras_albert.text.rows import text_rows
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.finetune import compile_for
-from keras_albert.training.folders import Predictor
 from keras_albert.training.optimizer import make_optimizer
+from keras_albert.training.predictor import Predictor
 from keras_albert.training.tasks import TASKS
 
 TASK = "classification"
@@ -203,9 +203,9 @@ def ours(model, batch_size: int, lengths: np.ndarray) -> Side:
     compile_for(TASK, model, optimizer, LABELS)
     predictor = Predictor(
         model,
-        tokenizer,
         TASK,
         LABELS,
+        tokenizer,
         tuple(lengths.tolist()),
         TableColumns(),
     )

@@ -27,6 +27,7 @@ from trace_tpu_strategy import CONFIG, ROWS, dataset
 
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.masked_lm import AlbertForPretraining
+from keras_albert.private_apis import OptimizerHooks, build_for_batch
 from keras_albert.training.optimizer import Lamb
 from keras_albert.training.pretrain import compile_for_pretraining
 
@@ -46,7 +47,7 @@ class PureLamb(Lamb):
     def assign_sub(self, variable, value):
         variable.assign_sub(value)
 
-    def _get_variable_index(self, variable):
+    def index_of(self, variable):
         return [v is variable for v in self._trainable_variables].index(True)
 
     def step(self, gradients) -> None:
@@ -54,7 +55,7 @@ class PureLamb(Lamb):
         variables = self._trainable_variables
         rate = self.learning_rate
         for gradient, variable in zip(
-            self._clip(gradients), variables, strict=True
+            OptimizerHooks.clip(self, gradients), variables, strict=True
         ):
             self.update_step(gradient, variable, rate)
         self._iterations.assign_add(1)
@@ -138,7 +139,7 @@ def main(dropout: float = 0.0, dtype: str = "float32") -> None:
     model = AlbertForPretraining(AlbertBackbone(config))
     compile_for_pretraining(model, PureLamb())
     data = next(iter(dataset()))
-    model._symbolic_build(data_batch=data)
+    build_for_batch(model, data)
     model.optimizer.build(model.trainable_variables)
     function, arguments = pure_step(model, data)
     program = lowered(function, arguments)

@@ -28,8 +28,11 @@ from keras_albert.config import (
     ProcessConfig,
 )
 from keras_albert.data.batching import host_rows
-from keras_albert.data.features import Features, choose_lengths
-from keras_albert.data.features import training_dataset as finetuning_batches
+from keras_albert.data.features import (
+    Features,
+    choose_lengths,
+    training_dataset as finetuning_batches,
+)
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.text.rows import Row
 from keras_albert.training import checkpointing

@@ -2,6 +2,7 @@
 
 import json
 import random
+import resource
 import signal
 
 import numpy as np
@@ -214,6 +215,116 @@ def test_nothing_is_left_of_a_mistake(
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "model").exists()
+
+
+def finetune_alone(folder, output, *options, train="classification"):
+    """Without a file to validate on."""
+    main(
+        ["finetune", "--model", str(folder / "pretrained")]
+        + ["--train", str(folder / f"{train}.train.jsonl")]
+        + ["--output", str(output), "--learning-rate=0.002", *options]
+    )
+    return json.loads((output / "report.json").read_text())
+
+
+@pytest.mark.any_backend
+def test_a_tenth_is_held_out(folder, tmp_path, capsys):
+    """The same rows for two seeds, and when an interrupted run goes on."""
+    outputs = tmp_path / "whole", tmp_path / "interrupted"
+    options = "--seeds=2", "--epochs=2", "--batch-size=16"
+    report = finetune_alone(folder, outputs[0], *options)
+    said = capsys.readouterr().out
+    line = f"12 of the 120 rows of {folder}/classification.train.jsonl are held"
+    assert said.count(line) == 2
+    assert report["count"] == 12
+    seeds = [
+        json.loads((outputs[0] / f"seed-{i}" / "report.json").read_text())
+        for i in (0, 1)
+    ]
+    assert seeds[0]["made_of"] == seeds[1]["made_of"] == report["made_of"]
+    for seed in seeds:
+        assert seed["split"] == {"training_rows": 108, "held_out_rows": 12}
+        assert sum(each["count"] for each in seed["classes"]) == 12
+    card = (outputs[0] / "seed-0" / "README.md").read_text()
+    assert "12 held-out examples of `classification.train.jsonl`" in card
+    with signalled(signal.SIGINT, step=3), pytest.raises(SystemExit):
+        finetune_alone(folder, outputs[1], *options)
+    again = finetune_alone(folder, outputs[1], *options)
+    assert again == report
+    capsys.readouterr()
+    finetune_alone(folder, outputs[1], *options)
+    assert "and it is finished" in capsys.readouterr().out
+
+
+@pytest.mark.any_backend
+def test_nothing_is_held_out(folder, tmp_path, capsys):
+    """A model that has not learned is named all the same."""
+    output = tmp_path / "model"
+    report = finetune_alone(
+        folder, output, "--validation=none", "--steps=1", "--learning-rate=9"
+    )
+    said = capsys.readouterr().out
+    assert "chosen for 120 rows and a model of width 24: --batch-size 16" in (
+        said
+    )
+    assert report["chosen"] == {"batch_size": 16}
+    assert "nothing was held out" in said
+    assert "on training rows, not on new ones: accuracy 0." in said
+    assert "no better than guessing" in said
+    assert "the training has collapsed, or has not begun to learn" in said
+    scores = report["on_training_rows"]
+    assert scores["count"] == 120 and scores["accuracy"] <= scores["baseline"]
+    assert "accuracy" not in report and "split" not in report
+    few = tmp_path / "few.train.jsonl"
+    rows = (folder / "classification.train.jsonl").read_text().splitlines()
+    few.write_text("\n".join(rows[:40]))
+    finetune_alone(tmp_path, tmp_path / "b", f"--model={folder}/pretrained",
+                   "--steps=1", train="few")  # fmt: skip
+    said = capsys.readouterr().out
+    assert f"nothing is held out: {few} has 40 rows, fewer than 50" in said
+    with pytest.raises(SystemExit):
+        finetune_alone(tmp_path, tmp_path / "c", f"--model={folder}/pretrained",
+                       "--patience=2", train="few")  # fmt: skip
+    assert "too few rows to hold any out (40)" in capsys.readouterr().err
+
+
+@pytest.mark.any_backend
+def test_predictions_of_a_text_file(folder, tmp_path, capsys):
+    """One a line, also of blank lines; on a full disk none at all."""
+    output = tmp_path / "model"
+    finetune_alone(folder, output, "--steps=1")
+    lines = ["the fox", "", "the barn", " ", "a dog", ""]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    answers = tmp_path / "answers.jsonl"
+    predict = ["predict", "--model", str(output), "--output", str(answers)]
+    predict += ["--data", str(tmp_path / "a.txt")]
+    capsys.readouterr()
+    main(predict)
+    assert "2 blank lines: each is predicted as an empty text" in (
+        capsys.readouterr().err
+    )
+    rows = [json.loads(line) for line in answers.read_text().splitlines()]
+    assert [row["text"] for row in rows] == [
+        "the fox",
+        "",
+        "the barn",
+        "",
+        "a dog",
+    ]
+    empty = Predictor.load(output).predict([""])
+    assert [rows[1]["prediction"], rows[3]["prediction"]] == empty * 2
+    answers.unlink()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(SystemExit) as stop:
+            main(predict)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith(f"error: {answers}: cannot be written (File too la")
+    assert not answers.exists()
 
 
 @pytest.fixture(scope="module")

@@ -63,13 +63,14 @@ from keras_albert.config import (  # noqa: E402
     TableColumns,
     WindowConfig,
 )
-from keras_albert.export import exporting  # noqa: E402
-from keras_albert.export.artefacts import files_of  # noqa: E402
-from keras_albert.export.warm_up import BATCH_SIZES  # noqa: E402
+from keras_albert.exports import exporting  # noqa: E402
+from keras_albert.exports.artefacts import files_of  # noqa: E402
+from keras_albert.exports.warm_up import BATCH_SIZES  # noqa: E402
 from keras_albert.modeling.backbone import AlbertBackbone  # noqa: E402
 from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
 from keras_albert.training.benchmarks import ALL_TASKS  # noqa: E402
-from keras_albert.training.folders import ModelFolder, Predictor  # noqa: E402
+from keras_albert.training.folders import ModelFolder  # noqa: E402
+from keras_albert.training.predictor import Predictor  # noqa: E402
 
 SERVING = Path(__file__).parents[2] / "examples" / "serving"
 sys.path.insert(0, str(SERVING))
@@ -681,10 +682,10 @@ def test_killed_in_the_middle(server, folder, monkeypatch):
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(exporting, "_write", write_half)
-    monkeypatch.setattr(exporting.Predictor, "load", lambda model: None)
+    monkeypatch.setattr(exporting.Predictor, "load", lambda *_, **__: None)
     run = ExportRun(model=folder / "models" / "pairs", output=versions)
     child = multiprocessing.get_context("fork").Process(
-        target=exporting.export, args=[run]
+        target=exporting.export_run, args=[run]
     )
     child.start()
     child.join(60)

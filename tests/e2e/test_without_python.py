@@ -23,6 +23,7 @@ tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text")
 
 from capi import LIBRARIES, decode  # noqa: E402
+from onednn import FORCED, dangerous  # noqa: E402
 from served_models import (  # noqa: E402
     KINDS,
     LONGEST,
@@ -49,12 +50,13 @@ from keras_albert.config import (  # noqa: E402
     VocabRun,
     WindowConfig,
 )
-from keras_albert.export.exporting import export  # noqa: E402
-from keras_albert.export.serving import serving_module  # noqa: E402
+from keras_albert.exports.exporting import export_run  # noqa: E402
+from keras_albert.exports.serving import serving_module  # noqa: E402
 from keras_albert.modeling.backbone import AlbertBackbone  # noqa: E402
 from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
 from keras_albert.text.vocabulary import train_vocabulary  # noqa: E402
-from keras_albert.training.folders import ModelFolder, Predictor  # noqa: E402
+from keras_albert.training.folders import ModelFolder  # noqa: E402
+from keras_albert.training.predictor import Predictor  # noqa: E402
 from keras_albert.training.tasks import TASKS  # noqa: E402
 
 INSTALLED = Path(importlib.util.find_spec("tensorflow").origin).parents[1]
@@ -149,12 +151,18 @@ def run(libraries, folder, requests, refusing):
     done = subprocess.run(
         [sys.executable, RUNNER, folder, libraries],
         input="\n".join(lines),
-        env={"PYTHONPATH": str(refusing), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env={
+            "PYTHONPATH": str(refusing),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            **FORCED,
+        },
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    return [*map(json.loads, done.stdout.splitlines())]
+    assert not dangerous(done.stdout)
+    answers = [x for x in done.stdout.splitlines() if x.startswith("{")]
+    return [*map(json.loads, answers)]
 
 
 def as_text(values):
@@ -296,13 +304,13 @@ def test_size(data_folder, tmp_path):
     head = TASKS["classification"].head
     model = head(AlbertBackbone(AlbertConfig()), ("no", "yes"), 0.1)
     predictor = Predictor(
-        model, tokenizer, "classification", ("no", "yes"), (32, 128),
+        model, "classification", ("no", "yes"), tokenizer, (32, 128),
         TableColumns(),
     )  # fmt: skip
     (tmp_path / "model").mkdir()
     settings = predictor.settings()
     ModelFolder(model, tokenizer, settings).save(tmp_path / "model")
-    export(ExportRun(model=tmp_path / "model", output=tmp_path / "served"))
+    export_run(ExportRun(model=tmp_path / "model", output=tmp_path / "served"))
     files = [*(tmp_path / "served" / "1").rglob("*")]
     size = sum(file.stat().st_size for file in files if file.is_file())
     parameters = model.count_params()

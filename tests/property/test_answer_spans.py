@@ -8,8 +8,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from keras_albert.config import AnswerConfig, WindowConfig
 from keras_albert.data.answers import decode_logits

@@ -1,8 +1,7 @@
 """GraphAligner equals Aligner: the same pieces at the same places."""
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text")

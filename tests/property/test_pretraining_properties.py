@@ -4,18 +4,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from reference_examples import (
     budget_of,
     choose,
     ngrams_of,
     pack,
     rows_of,
-    words_of,
-)
-from reference_examples import (
     truncate as remove_tokens,
+    words_of,
 )
 
 from keras_albert.config import ExampleConfig

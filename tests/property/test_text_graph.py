@@ -6,8 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text")

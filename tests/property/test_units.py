@@ -4,8 +4,7 @@ import itertools
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from keras_albert.config import MOST_SHARDS
 from keras_albert.data.units import plan

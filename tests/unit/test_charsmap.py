@@ -5,8 +5,7 @@ import unicodedata
 
 import pytest
 import sentencepiece
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from keras_albert.config import VocabRun
 from keras_albert.text.charsmap import normalizing_model

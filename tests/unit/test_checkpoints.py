@@ -10,8 +10,7 @@ import types
 import keras
 import numpy as np
 import pytest
-from small import EXCHANGED as CONFIG
-from small import randomized, same_weights
+from small import EXCHANGED as CONFIG, randomized, same_weights
 
 from keras_albert.checkpoints import huggingface, places
 from keras_albert.checkpoints.huggingface import save_huggingface

@@ -1,15 +1,19 @@
 """Options from files, and mistakes in them."""
 
 import dataclasses
+import itertools
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from keras_albert.cli import _parse
-from keras_albert.cli import main as command
+from keras_albert.cli import COMMANDS, NO_READER_STATUS, _parse, main as command
 from keras_albert.config import (
+    OWN_VALIDATION,
     AlbertError,
     OptimizerConfig,
     PretrainRun,
@@ -248,3 +252,107 @@ def test_recipes_that_are_none(capsys, arguments, message):
     with pytest.raises(SystemExit):
         command(arguments)
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "validation"),
+    [
+        ([], OWN_VALIDATION),
+        (["--validation", "none"], None),
+        (["--validation=None"], None),
+        (["--set", "validation=none"], None),
+        (["--validation", "a.tsv", "--set=validation=none"], Path("a.tsv")),
+    ],
+)
+def test_what_to_validate_on(arguments, validation, tmp_path):
+    """And run.json, which says null of nothing, means the same."""
+    run = _parse([*FINETUNE, *arguments])
+    assert run.validation == validation
+    run = dataclasses.replace(run, output=tmp_path / "run")
+    folder = claim_folder(run.output, run)
+    assert _parse(["finetune", "--file", str(folder / "run.json")]) == run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["fintune", "--help"],
+            "no command `fintune`. Did you mean `finetune`",
+        ),
+        (
+            ["zzz"],
+            "no command `zzz`. The commands are vocab, prepare, pretrain",
+        ),
+        (["--file", "run.toml"], "no command `--file`. The commands are"),
+        (
+            [*FINETUNE, "--epoch=3"],
+            "no option `--epoch`. Did you mean `--epochs`",
+        ),
+        ([*FINETUNE, "--recipes=CoLA"], "Did you mean `--recipe`?"),
+        ([*FINETUNE, "--qqq"], "See `keras-albert finetune --help`."),
+        ([*FINETUNE, "--columns.txt", "a"], "Did you mean `--columns.text`?"),
+        ([*FINETUNE, "--no-epochs"], "`finetune` has no option `--no-epochs`"),
+        (["pretrain", "--optimizer.beta1=1"], "mean `--optimizer.beta-1`?"),
+    ],
+)
+def test_what_was_meant(capsys, arguments, message):
+    with pytest.raises(SystemExit) as stop:
+        command(arguments)
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("error: ") and "\n" not in error, error
+    assert message in error
+
+
+def test_options_in_every_spelling():
+    run = _parse([*FINETUNE, "--skip_bad", "--no-remat", "--columns.text=a"])
+    assert run.skip_bad and not run.remat and run.columns.text == "a"
+
+
+@pytest.mark.parametrize("arguments", [[], ["help"], ["--help"], ["-h"]])
+def test_the_commands_are_listed(capsys, arguments):
+    command(arguments)
+    lines = capsys.readouterr().out.splitlines()
+    listed = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert [name for name in listed if name in COMMANDS] == list(COMMANDS)
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("columns", [60, 80, 300])
+def test_help_is_as_wide_as_the_terminal(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for arguments in (["finetune", "--help"], ["help", "compile"]):
+        with pytest.raises(SystemExit) as stop:
+            command(arguments)
+        assert not stop.value.code
+        lines = capsys.readouterr().out.splitlines()
+        width = min(columns, 100)
+        assert width - 15 < max(map(len, lines)) <= width
+    assert os.environ["COLUMNS"] == str(columns)
+
+
+def test_paragraphs_of_a_help_text_are_whole(capsys, monkeypatch):
+    """A line ends where the next word has no room."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        command(["finetune", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    begin = lines.index("  --model STR") + 1
+    text = lines[begin : lines.index("  --train PATH")]
+    assert " ".join(map(str.strip, text)).endswith(
+        "hf://organization/name, kaggle://... (required)"
+    )
+    for line, after in itertools.pairwise(text):
+        assert len(line) + 1 + len(after.split()[0]) > 80
+
+
+@pytest.mark.parametrize("arguments", [[], ["finetune", "--help"]])
+def test_a_reader_that_has_gone(arguments):
+    """As `head` goes: neither a message nor a traceback."""
+    read, write = os.pipe()
+    os.close(read)
+    program = [sys.executable, "-m", "keras_albert.cli", *arguments]
+    done = subprocess.run(program, stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (NO_READER_STATUS, b"")

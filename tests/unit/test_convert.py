@@ -1,6 +1,8 @@
 """`keras-albert convert`: from any format to any other, and on to use."""
 
 import json
+import resource
+import shutil
 
 import numpy as np
 import pytest
@@ -145,6 +147,49 @@ def test_command_line(tmp_path, masked_lm, capsys):
             ["convert", "--input", "s3://a/b", "--output", str(tmp_path / "x")]
         )
     assert "s3://a/b: expected a path, hf://" in capsys.readouterr().err
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("to", ["keras-albert", "huggingface"])
+def test_a_full_disk(tmp_path, masked_lm, monkeypatch, capsys, to):
+    """One line that names the file or folder, and nothing is left."""
+    source, output = tmp_path / "mine.keras", tmp_path / "out"
+    masked_lm.save(source)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def loaded(*arguments, **options):  # Keras unpacks the file to read it
+        model = load(*arguments, **options)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+        return model
+
+    monkeypatch.setattr("keras_albert.training.convert.load", loaded)
+    try:
+        with pytest.raises(SystemExit) as stop:
+            cli.main(
+                ["convert", "--input", str(source), "--output", str(output)]
+                + ["--to", to]
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith(f"error: {output}") and "\n" not in error
+    assert "cannot be written (File too large). Make room" in error
+    assert list(tmp_path.iterdir()) == [source]
+
+
+@pytest.mark.any_backend
+def test_a_full_disk_for_kerashub(tmp_path, masked_lm, monkeypatch):
+    """Found before, as HDF5 ends the process that finds no room."""
+    pytest.importorskip("keras_hub", reason="keras-hub is not installed")
+    masked_lm.save(tmp_path / "mine.keras")
+    usage = shutil.disk_usage(tmp_path)._replace(free=100_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(
+        AlbertError, match=r"out: .*MB are needed, 0\.1 MB free"
+    ):
+        run(tmp_path / "mine.keras", tmp_path / "out", "kerashub")
+    assert not (tmp_path / "out").exists()
 
 
 def test_finetune_takes_what_was_converted(tmp_path, masked_lm):

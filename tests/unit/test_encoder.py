@@ -21,6 +21,7 @@ import keras_albert.modeling.block
 import keras_albert.modeling.embeddings
 from keras_albert.config import VARIANTS, AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.private_apis import DrawnSeed
 
 # Paper Table 4 and its neighbours, ALBERT-base: encoder with pooler, derived
 # from the formula; the paper rounds to millions. E = 768 has no projection.
@@ -183,7 +184,7 @@ def test_every_dropout_takes_its_own_seed(monkeypatch):
     real = keras.random.dropout
 
     def watched(x, rate, seed):
-        if isinstance(seed, keras_albert.modeling.block._DrawnSeed):
+        if isinstance(seed, DrawnSeed):
             taken.append(tuple(numpy(seed.next()).tolist()))
         return real(x, rate, seed=seed)
 

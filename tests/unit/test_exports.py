@@ -24,12 +24,13 @@ from keras_albert.config import (
     TableColumns,
 )
 from keras_albert.data.tables import Table
-from keras_albert.export import checking, exporting
-from keras_albert.export import texts as of_texts
-from keras_albert.export.artefacts import Exported, load_exported
+from keras_albert.exports import checking, exporting, texts as of_texts
+from keras_albert.exports.artefacts import Exported, load_exported
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training.folders import ModelFolder, Predictor
+from keras_albert.text.unknown import PieceCount
+from keras_albert.training.folders import ModelFolder
+from keras_albert.training.predictor import Predictor
 from keras_albert.training.tasks import TASKS
 
 pytest.importorskip("tensorflow_text")
@@ -62,9 +63,9 @@ def folder(tmp_path_factory, tiny_vocab):
     )
     predictor = Predictor(
         model,
-        tokenizer,
         "classification",
         ("no", "yes"),
+        tokenizer,
         (8, 20),
         TableColumns(),
     )
@@ -122,7 +123,7 @@ def test_every_format(folder, tmp_path, capsys, kind, weights):
 @pytest.mark.parametrize("kind", CHECKED)
 def test_every_kind(tmp_path, tiny_vocab, kind, monkeypatch):
     """`check` of what each task's model became, ids and texts."""
-    serving = pytest.importorskip("keras_albert.export.serving")
+    serving = pytest.importorskip("keras_albert.exports.serving")
     # No time for signatures that are not asked.
     compared = {"serving_default", "pair"}
     only = functools.partial(
@@ -143,7 +144,7 @@ def test_every_kind(tmp_path, tiny_vocab, kind, monkeypatch):
     ]
     table.write_text("\n".join(map(json.dumps, rows)))
     for name in ("saved_model", "litert"):
-        exporting.export(ExportRun(model, tmp_path / name, name))
+        exporting.export_run(ExportRun(model, tmp_path / name, name))
         made = tmp_path / name / ("1" if name == "saved_model" else "")
         report = checking.check(CheckRun(made, model, table))
         assert report["rows"] == 4 and report["same_predictions"] == 1
@@ -157,7 +158,7 @@ def test_every_kind(tmp_path, tiny_vocab, kind, monkeypatch):
 )
 def test_litert_has_the_weights_once(tmp_path, tiny_vocab):
     """No part of a shared kernel stands in the file for a second layer."""
-    litert = pytest.importorskip("keras_albert.export.litert")
+    litert = pytest.importorskip("keras_albert.exports.litert")
     config = TEXT_CONFIG.replace(
         num_hidden_layers=2,
         hidden_size=256,
@@ -167,7 +168,7 @@ def test_litert_has_the_weights_once(tmp_path, tiny_vocab):
     kind = "classification"
     model = TASKS[kind].head(AlbertBackbone(config), AB, 0.1)
     predictor = Predictor(
-        model, Tokenizer(tiny_vocab), kind, AB, (8, 20), TableColumns()
+        model, kind, AB, Tokenizer(tiny_vocab), (8, 20), TableColumns()
     )
     count = model.count_params()
     for weights, size in {"float32": 4, "float16": 2, "int8": 1}.items():
@@ -375,15 +376,14 @@ def test_what_int8_is_judged_by(tmp_path, monkeypatch):
             **{
                 **vars(task),
                 "outputs": lambda _: list(outputs[name]),
+                "unreadable": lambda *_: (PieceCount(), ""),
                 "decode": lambda found, _: [
                     {"prediction": float(each[0])} for each in found
                 ],
             }
         )
 
-    monkeypatch.setattr(
-        checking.Predictor, "load", lambda _: predictor("model")
-    )
+    monkeypatch.setattr(checking, "_original", lambda *_: predictor("model"))
     monkeypatch.setattr(checking, "load_exported", lambda *_: predictor("int8"))
     monkeypatch.setattr(
         checking,
@@ -454,7 +454,7 @@ def test_what_the_worker_says(tmp_path, monkeypatch, code, stderr, message):
     monkeypatch.setattr(exporting, "traces_for_tensorflow", lambda: False)
     monkeypatch.setattr(exporting.subprocess, "run", run)
     with pytest.raises(AlbertError, match=message):
-        exporting.export(ExportRun(Path("m"), tmp_path / "o", "litert"))
+        exporting.export_run(ExportRun(Path("m"), tmp_path / "o", "litert"))
     assert not list(tmp_path.iterdir())
 
 
@@ -478,10 +478,10 @@ def test_a_worker_publishes_nothing(tmp_path, monkeypatch, capsys, version):
     output = tmp_path / "served"
     wanted = ExportRun(Path("m"), output, version=version)
     with pytest.raises(KeyboardInterrupt):
-        exporting.export(wanted)
+        exporting.export_run(wanted)
     assert not list(output.iterdir())
     (output / "6").mkdir()
-    exporting.export(wanted)
+    exporting.export_run(wanted)
     assert sorted(path.name for path in output.iterdir()) == ["6", "7"]
     assert [path.name for path in (output / "7").iterdir()] == [
         "saved_model.pb"
@@ -495,7 +495,7 @@ def test_no_folder_of_versions(tmp_path, monkeypatch, name):
     """That of a model, of another export, of a version."""
     (tmp_path / name).touch()
     with pytest.raises(AlbertError, match=f"`served/1`. Found: {name}"):
-        exporting.export(ExportRun(Path("m"), tmp_path))
+        exporting.export_run(ExportRun(Path("m"), tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 

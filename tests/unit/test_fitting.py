@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 from small import BATCH, CONFIG, LENGTH, PREDICTIONS, numpy, signalled
 
+from keras_albert.checkpoints.keras_file import load_model
 from keras_albert.config import AlbertConfig, AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.masked_lm import AlbertForPretraining
@@ -28,7 +29,7 @@ from keras_albert.training.fitting import (
     fit_into_folder,
 )
 from keras_albert.training.flops import SpeedMeter, Work
-from keras_albert.training.folders import ModelFolder, load_model
+from keras_albert.training.folders import ModelFolder
 from keras_albert.training.optimizer import Lamb
 from keras_albert.training.pretrain import compile_for_pretraining
 from keras_albert.training.schedules import WarmupPolynomialDecay
@@ -455,6 +456,20 @@ def test_no_room(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [p.name for p in kept.folder.iterdir()] == ["step-00000001"]
     assert kept.newest().step == 1
+
+
+@pytest.mark.any_backend
+def test_no_room_for_all_of_it(tmp_path, monkeypatch, capfd):
+    """Found before anything is written, as Orbax prints tracebacks."""
+    kept = checkpoints(tmp_path)
+    usage = shutil.disk_usage(tmp_path)._replace(free=1_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    large = {"trainable": {"0": np.zeros(10_000)}}
+    message = r"step 2 cannot be written \(0\.1 MB are needed, 0\.0 MB free\)"
+    with pytest.raises(AlbertError, match=message):
+        kept.save(2, large, None)
+    assert not any(tmp_path.iterdir())
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.any_backend

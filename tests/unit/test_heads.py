@@ -11,8 +11,7 @@ from keras import ops, tree
 from small import TEXT_CONFIG as CONFIG
 
 import keras_albert
-from keras_albert.config import CLS_ID, MASK_ID, SEP_ID
-from keras_albert.config import AlbertError as Refused
+from keras_albert.config import CLS_ID, MASK_ID, SEP_ID, AlbertError as Refused
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import keras_albert
+
 PACKAGE = Path(__file__).parents[2] / "keras_albert"
 # Each part may import what stands in its row, and itself.
 _BELOW_TRAINING = {
     "config",
+    "private_apis",
     "storage",
     "text",
     "modeling",
@@ -20,14 +23,15 @@ _BELOW_TRAINING = {
 }
 MAY_IMPORT = {
     "config": set(),
+    "private_apis": set(),
     "storage": {"config"},
     "text": {"config", "storage"},
-    "modeling": {"config", "text"},
+    "modeling": {"config", "private_apis", "text"},
     "checkpoints": {"config", "storage", "text", "modeling"},
     "data": {"config", "storage", "text"},
     "training": _BELOW_TRAINING,
-    "export": _BELOW_TRAINING | {"training"},
-    "cli": _BELOW_TRAINING | {"training", "export"},
+    "exports": _BELOW_TRAINING | {"training"},
+    "cli": _BELOW_TRAINING | {"training", "exports"},
 }
 # These are TensorFlow graphs, or of one backend: imported inside the functions
 # that need them.
@@ -35,10 +39,12 @@ GRAPHS = {
     PACKAGE / "text" / "graph.py",
     PACKAGE / "text" / "graph_characters.py",
     PACKAGE / "text" / "graph_alignment.py",
+    PACKAGE / "text" / "graph_rows.py",
     PACKAGE / "data" / "masking.py",
-    PACKAGE / "export" / "answers.py",
-    PACKAGE / "export" / "serving.py",
-    PACKAGE / "export" / "word_labels.py",
+    PACKAGE / "exports" / "answers.py",
+    PACKAGE / "exports" / "masks.py",
+    PACKAGE / "exports" / "serving.py",
+    PACKAGE / "exports" / "word_labels.py",
     PACKAGE / "training" / "meshes.py",
     PACKAGE / "training" / "ranks.py",
     PACKAGE / "training" / "strategies.py",
@@ -47,7 +53,10 @@ BACKENDS = {"tensorflow", "jax", "torch", "tensorflow_text"}
 
 
 def imported(tree):
-    """(module, whether it stands at the top level) of every import."""
+    """(module, whether it stands at the top level) of every import.
+
+    The package's version is read from the package itself.
+    """
     top = set(tree.body)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -55,7 +64,9 @@ def imported(tree):
                 yield name.name, node in top
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative import"
-            yield node.module, node in top
+            names = [alias.name for alias in node.names]
+            if (node.module, names) != ("keras_albert", ["__version__"]):
+                yield node.module, node in top
 
 
 def sources():
@@ -132,7 +143,11 @@ def test_every_public_name_exists():
 @pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [(["--help"], "fine-tune and serve"), (["pretrain", "--help"], "0.00176")],
+    [
+        (["--help"], "fine-tune and serve"),
+        (["pretrain", "--help"], "0.00176"),
+        (["--version"], f"keras-albert {keras_albert.__version__}"),
+    ],
 )
 def test_help_loads_nothing_heavy(arguments, expected):
     heavy = {"keras", "numpy", *BACKENDS}

@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 from sklearn import metrics as sk
 
@@ -286,3 +285,17 @@ def test_pictures_need_matplotlib(tmp_path, monkeypatch):
     with pytest.raises(AlbertError, match=r"keras-albert\[plots\]"):
         draw_confusion(class_report(TRUE, FOUND, LABELS), tmp_path / "a.png")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected", "predicted", "reason"),
+    [
+        ("matthews", [0, 1, 2], [2, 2, 2], "all predictions are 'sports'"),
+        ("matthews", [1, 1], [0, 1], "all labels are 'news'"),
+        ("f1", [0, 0], [0, 0], "'news' neither occurs nor is predicted"),
+    ],
+)
+def test_remarks_name_the_labels(metric, expected, predicted, reason):
+    names = ["art", "news", "sports"]
+    remarks = measure([metric], expected, predicted, names).remarks
+    assert remarks == (f"{metric} is not defined ({reason}) and set to 0",)

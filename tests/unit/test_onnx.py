@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 from keras import ops, tree
 from small import CONFIG, randomize
@@ -18,14 +17,14 @@ pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
 from keras_albert.config import CLS_ID, PAD_ID, SEP_ID, AlbertError  # noqa: E402
-from keras_albert.export import onnx_graph  # noqa: E402
-from keras_albert.export.artefacts import _by_rows  # noqa: E402
-from keras_albert.export.onnx import run_onnx, write_onnx  # noqa: E402
-from keras_albert.export.onnx_graph import (  # noqa: E402
+from keras_albert.exports import onnx_graph  # noqa: E402
+from keras_albert.exports.artefacts import _by_rows  # noqa: E402
+from keras_albert.exports.onnx import run_onnx, write_onnx  # noqa: E402
+from keras_albert.exports.onnx_graph import (  # noqa: E402
     Graph,
     quantize_kernel,
 )
-from keras_albert.export.onnx_model import onnx_model  # noqa: E402
+from keras_albert.exports.onnx_model import onnx_model  # noqa: E402
 from keras_albert.modeling.backbone import AlbertBackbone  # noqa: E402
 from keras_albert.modeling.classification import (  # noqa: E402
     AlbertForMultipleChoice,

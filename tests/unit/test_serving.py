@@ -5,8 +5,14 @@ Letters: B texts, C labels or choices, W words, S tokens.
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import (
+    HealthCheck,
+    assume,
+    example,
+    given,
+    settings,
+    strategies as st,
+)
 
 if pytest.importorskip("keras").backend.backend() != "tensorflow":
     pytest.skip("graphs are traced by TensorFlow", allow_module_level=True)
@@ -32,11 +38,11 @@ from tensorflow.core.protobuf import saved_model_pb2  # noqa: E402
 
 from keras_albert.config import AlbertError  # noqa: E402
 from keras_albert.data.windows import max_context, window_spans  # noqa: E402
-from keras_albert.export import answers  # noqa: E402
-from keras_albert.export.artefacts import ASIDE  # noqa: E402
-from keras_albert.export.litert import write_litert  # noqa: E402
-from keras_albert.export.serving import ROWS_AT_ONCE, serving_module  # noqa: E402
-from keras_albert.export.warm_up import (  # noqa: E402
+from keras_albert.exports import answers  # noqa: E402
+from keras_albert.exports.artefacts import ASIDE  # noqa: E402
+from keras_albert.exports.litert import write_litert  # noqa: E402
+from keras_albert.exports.serving import ROWS_AT_ONCE, serving_module  # noqa: E402
+from keras_albert.exports.warm_up import (  # noqa: E402
     BATCH_SIZES,
     WARM_UP_FILE,
     write_warm_up,
@@ -425,6 +431,38 @@ def test_embed_tokenize_and_classify(served, tokenizer):
     answers = ask(served("classification"), text=SOME)
     assert (found["classes"] == answers["labels"]).all()
     close(found["scores"], answers["probabilities"])
+
+
+def example(**features):
+    """A serialized tf.Example of texts and whole numbers."""
+    message = tf.train.Example()
+    for name, value in features.items():
+        feature = message.features.feature[name]
+        if isinstance(value, int):
+            feature.int64_list.value.append(value)
+        else:
+            feature.bytes_list.value.append(value)
+    return message.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([b"a text"], r"`inputs` must be .* `serving_default`.*row:\] \[0\]"),
+        ([example(text=b"a"), b"\xff"], r"`inputs` must be .*row:\] \[1\]"),
+        ([b"\nno message"], "feature_text"),
+        (
+            [example(body=b"a")],
+            "Feature: text .*is required(.|\n)*feature_text",
+        ),
+        ([example(text=3)], "int64 but expected type: string"),
+        ([b""], "Feature: text .*is required"),
+    ],
+)
+def test_what_is_no_example_with_a_text(served, inputs, message):
+    """The operation that fails is named for what it expects."""
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        ask(served("classification"), "classify", inputs=inputs)
 
 
 def test_saved_model(served, tmp_path):

@@ -1,5 +1,6 @@
 """Token shards as they are read; damaged folders."""
 
+import hashlib
 import json
 import shutil
 
@@ -120,6 +121,26 @@ def test_a_flipped_bit_is_found_by_verify(copy):
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(AlbertError, match=r"tokens\.npy: its checksum"):
+        ShardSet.open(copy).verify()
+
+
+def test_tokens_outside_of_the_vocabulary(copy):
+    """Under a checksum that fits, as of a faulty writer."""
+    shards = ShardSet.open(copy)
+    last = shards.vocab_size - 1
+    path = copy / "shard-00000.tokens.npy"
+    tokens = np.load(path)
+    manifest = json.loads((copy / MANIFEST_FILE).read_text())
+    for token in (last, last + 1):
+        tokens[3] = token
+        np.save(path, tokens)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        manifest["shards"][0]["sha256"]["tokens"] = digest
+        (copy / MANIFEST_FILE).write_text(json.dumps(manifest))
+        if token == last:
+            ShardSet.open(copy).verify()
+    message = rf"tokens\.npy: it has the token id {last + 1}, .* 0 to {last}\."
+    with pytest.raises(AlbertError, match=message):
         ShardSet.open(copy).verify()
 
 

@@ -1,7 +1,10 @@
 """Files and folders that are whole or not there."""
 
 import dataclasses
+import errno
 import json
+import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -201,3 +204,74 @@ def test_a_folder_behind_a_link_is_emptied(tmp_path):
     assert link.is_symlink() and list(folder.iterdir()) == []
     storage.remove_folder(folder)
     assert not folder.exists()
+
+
+@pytest.fixture
+def no_room():
+    """A limit on the size of files: writing fails as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_file_without_room(tmp_path, no_room):
+    """The message names the file, and nothing is left of it."""
+    path = tmp_path / "a.json"
+    message = rf"{path}: cannot be written \(File too large\)\. Make room"
+    with pytest.raises(storage.DiskFull, match=message):
+        storage.write_json(path, {"a": "b" * 2_000})
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_folder_without_room(tmp_path, no_room):
+    """A file in it is called by the name that it would have had."""
+    output = tmp_path / "out"
+    with (
+        pytest.raises(storage.DiskFull, match=rf"{output}/a\.json: cannot"),
+        written_whole(output) as folder,
+    ):
+        storage.write_json(folder / "a.json", {"a": "b" * 2_000})
+    with (
+        pytest.raises(storage.DiskFull, match=rf"{output}: cannot be"),
+        written_whole(output) as folder,
+    ):
+        (folder / "b").write_bytes(bytes(2_000))
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_run_without_room_leaves_its_folder_free(tmp_path, no_room):
+    run = config.EvaluateRun(model=tmp_path / ("a" * 2_000), data=tmp_path)
+    with pytest.raises(storage.DiskFull, match=r"run\.json: cannot be written"):
+        storage.claim_folder(tmp_path / "run", run)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.ENOSPC, "disk"), "No space left on device"),
+        (OSError(errno.EDQUOT, "disk"), os.strerror(errno.EDQUOT)),
+        # As HDF5, safetensors and TensorFlow have it.
+        (RuntimeError("write failed: errno = 28, error"), "No space left"),
+        (ValueError("I/O error: No space left on device (os error 28)"), "No "),
+        (OSError(errno.EACCES, "Permission denied"), None),
+        (ValueError("errno = 280,"), None),
+        (AlbertError("No space left on device"), None),
+    ],
+)
+def test_what_a_full_disk_says(tmp_path, error, reason):
+    with pytest.raises(Exception) as found, storage.room_at(tmp_path):
+        raise error
+    if reason is None:
+        assert found.value is error
+    else:
+        assert f"{tmp_path}: cannot be written ({reason}" in str(found.value)
+
+
+def test_room_is_checked_before(tmp_path):
+    storage.check_room(tmp_path / "a" / "b", 1)
+    with pytest.raises(
+        storage.DiskFull, match=r"a/b: .*1,000,000,000,000.0 MB a"
+    ):
+        storage.check_room(tmp_path / "a" / "b", 10**18)

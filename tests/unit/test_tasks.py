@@ -13,8 +13,10 @@ from keras_albert.data.tables import Table
 from keras_albert.text.rows import Row, text_rows
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.benchmarks import ALL_TASKS
-from keras_albert.training.finetune import balanced_weights, seeds_report
+from keras_albert.training.finetune import seeds_report
+from keras_albert.training.finetune_data import balanced_weights
 from keras_albert.training.metrics import entity_f1
+from keras_albert.training.recipes import choose
 from keras_albert.training.tasks import TASKS, choice_index, flat
 
 pytestmark = pytest.mark.any_backend
@@ -405,3 +407,22 @@ def test_labels_of_a_table():
         names(table(text=unique, label=unique))
     with pytest.raises(AlbertError, match="one or more different labels"):
         TASKS["multilabel"].names(table(text=["a"], label=[[]]))
+
+
+@pytest.mark.parametrize(
+    ("rows", "hidden_size", "batch_size", "epochs", "learning_rate"),
+    [
+        (100, 128, 16, 50, 3e-4),  # 7 steps an epoch: the most epochs
+        (640, 256, 16, 25, 3e-4),  # 40 steps: 1,000 in all
+        (2_490, 312, 16, 10, 1e-4),
+        (9_999, 768, 16, 10, 2e-5),
+        (10_000, 768, 32, 5, 2e-5),
+        (100_000, 4_096, 32, 3, 2e-5),
+    ],
+)
+def test_what_is_chosen(rows, hidden_size, batch_size, epochs, learning_rate):
+    assert choose(rows, hidden_size) == {
+        "batch_size": batch_size,
+        "epochs": epochs,
+        "learning_rate": learning_rate,
+    }

@@ -7,15 +7,17 @@ from pathlib import Path
 import numpy as np
 
 from keras_albert.config import TASK_FILE, AlbertError, read_json
-from keras_albert.export.litert import LITERT_FILE, run_litert
-from keras_albert.export.onnx import ONNX_FILE, run_onnx
+from keras_albert.exports.litert import LITERT_FILE, run_litert
+from keras_albert.exports.onnx import ONNX_FILE, run_onnx
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training.folders import ModelFolder, Predictor
+from keras_albert.training.folders import ModelFolder
+from keras_albert.training.predictor import Predictor
 
 SAVED_MODEL_FILE = "saved_model.pb"
 EXPORT_FILE = "export.json"
 ASIDE = "assets.extra"  # what servers pass over, in a SavedModel's folder
-LOGITS = "logits"  # the output of a model that has one
+# The output of a model that has one.
+LOGITS, VECTOR = "logits", "embedding"
 
 Run = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 """token ids int32 [B, S], or [B, C, S] of choices, -> the outputs by name"""
@@ -36,7 +38,10 @@ class Exported:
     def predict_on_batch(self, x: Mapping[str, np.ndarray]):
         """The outputs for a batch; padding is found in the ids."""
         outputs = self.run(x["token_ids"])
-        return outputs[LOGITS] if outputs.keys() == {LOGITS} else {**outputs}
+        (name, *others) = outputs
+        if not others and name in (LOGITS, VECTOR):
+            return outputs[name]
+        return {**outputs}
 
 
 def predictions(answers: Sequence[Mapping]) -> list:
@@ -49,11 +54,17 @@ def share_of_equal(predictions: Sequence, others: Sequence) -> float:
     return float(
         np.mean(
             [
-                abs(a - b) < 0.01 if isinstance(a, float) else a == b
+                np.allclose(a, b, 0, 0.01) if is_numeric(a) else a == b
                 for a, b in zip(predictions, others, strict=True)
             ]
         )
     )
+
+
+def is_numeric(prediction) -> bool:
+    """Whether it is a number or a vector, and no label or list of labels."""
+    values = prediction if isinstance(prediction, list) else [prediction]
+    return bool(values) and isinstance(values[0], float)
 
 
 def files_of(folder: str | Path) -> list[Path]:
@@ -69,27 +80,40 @@ def _aside(folder: Path) -> Path:
 
 def export_settings(folder: str | Path) -> dict:
     """The format, how weights are stored, and how many there are."""
-    return read_json(_aside(Path(folder)) / EXPORT_FILE)
+    return read_json(_aside(with_version(folder)) / EXPORT_FILE)
+
+
+def newest_version(folder: Path) -> int:
+    """The highest number of a folder in it, 0 if there is none."""
+    names = [path.name for path in folder.glob("*")]
+    return max([int(name) for name in names if name.isdecimal()], default=0)
+
+
+def with_version(folder: str | Path) -> Path:
+    """The newest version of a SavedModel's folder; any other as it is."""
+    folder = Path(folder)
+    newest = folder / str(newest_version(folder))
+    return newest if (newest / SAVED_MODEL_FILE).is_file() else folder
 
 
 def load_exported(folder: str | Path, threads: int = 1) -> Predictor:
     """The predictor of a folder that `keras-albert export` wrote.
 
     Args:
-        folder: of a LiteRT or an ONNX model, or a version of a SavedModel.
+        folder: of a LiteRT or an ONNX model, or a version of a SavedModel, or
+            of its versions: the newest is taken.
         threads: of LiteRT and ONNX Runtime.
 
     Raises:
         AlbertError: no such folder, a damaged file, a missing package.
     """
-    folder = Path(folder)
+    folder = with_version(folder)
     found = [name for name in _RUNNERS if (folder / name).is_file()]
     aside = _aside(folder)
     if not (aside / TASK_FILE).is_file() or len(found) != 1:
         raise AlbertError(
             f"{folder}: not an exported model ({TASK_FILE} with one of "
-            f"{', '.join(_RUNNERS)}). Give what `keras-albert export` wrote; "
-            "of a SavedModel, the folder of a version."
+            f"{', '.join(_RUNNERS)}). Give what `keras-albert export` wrote."
         )
     (name,) = found
     exported = _RUNNERS[name](folder / name, threads)

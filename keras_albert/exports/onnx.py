@@ -7,7 +7,7 @@ spiece.model beside it. Any batch size and length.
 from pathlib import Path
 
 from keras_albert.config import AlbertError
-from keras_albert.training.folders import Predictor
+from keras_albert.training.predictor import Predictor
 
 ONNX_FILE = "model.onnx"
 
@@ -32,7 +32,7 @@ def write_onnx(predictor: Predictor, path: Path, weights: str) -> None:
             f"onnx is needed to export ONNX ({error}). Run: pip install "
             "'keras-albert[onnx]'"
         ) from None
-    from keras_albert.export.onnx_model import onnx_model
+    from keras_albert.exports.onnx_model import onnx_model
 
     graph = onnx_model(
         predictor.model, predictor.reads_pairs, int8=weights == "int8"

@@ -7,9 +7,9 @@ spiece.model beside it. Any batch size and length.
 import tempfile
 from pathlib import Path
 
-from keras_albert.config import AlbertError
+from keras_albert.config import FILL_MASK, AlbertError
 from keras_albert.modeling.model import check_not_quantized
-from keras_albert.training.folders import Predictor
+from keras_albert.training.predictor import Predictor
 
 LITERT_FILE = "model.tflite"
 
@@ -26,11 +26,17 @@ def write_litert(predictor: Predictor, path: Path, weights: str) -> None:
             ("dynamic range quantization").
 
     Raises:
-        AlbertError: the model is quantized by Keras.
+        AlbertError: the model is quantized by Keras, or only fills masks.
     """
+    if predictor.task == FILL_MASK:
+        raise AlbertError(
+            "masked words are served as a saved_model alone: a LiteRT file "
+            "has no pieces. Export that, or vectors with task='embedding' "
+            "(--task embedding)."
+        )
     import tensorflow as tf
 
-    from keras_albert.export.serving import serving_module
+    from keras_albert.exports.serving import serving_module
 
     check_not_quantized(predictor.model)
     module, signatures = serving_module(predictor, only={"token_ids"})

@@ -20,7 +20,7 @@ from keras_albert.text.graph_characters import (
     rows_of,
     true_places,
 )
-from keras_albert.training.folders import Predictor
+from keras_albert.training.predictor import Predictor
 
 
 def serve_words(

@@ -1,4 +1,4 @@
-"""A fine-tuned folder -> one artefact for a server or a device.
+"""Any model -> one artefact for a server or a device.
 
 Graphs are always traced by Keras's TensorFlow backend, in a worker process
 when this one runs another backend, so that everything else can run the result.
@@ -6,6 +6,7 @@ An ONNX file is written without a trace, on any backend.
 """
 
 import dataclasses
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -24,19 +25,21 @@ from keras_albert.config import (
 )
 from keras_albert.data.features import Features
 from keras_albert.data.tables import Table
-from keras_albert.export.artefacts import (
+from keras_albert.exports.artefacts import (
     ASIDE,
     EXPORT_FILE,
     SAVED_MODEL_FILE,
     files_of,
     load_exported,
+    newest_version,
     predictions,
     share_of_equal,
 )
-from keras_albert.export.litert import LITERT_FILE, write_litert
-from keras_albert.export.onnx import ONNX_FILE, write_onnx
-from keras_albert.export.texts import check_texts, compare_texts, text_lines
-from keras_albert.export.warm_up import write_warm_up
+from keras_albert.exports.litert import LITERT_FILE, write_litert
+from keras_albert.exports.onnx import ONNX_FILE, write_onnx
+from keras_albert.exports.texts import check_texts, compare_texts, text_lines
+from keras_albert.exports.warm_up import write_warm_up
+from keras_albert.modeling.model import AlbertModel
 from keras_albert.storage import (
     check_free,
     check_not_a_file,
@@ -54,23 +57,106 @@ from keras_albert.training.distribution import (
     traces_for_tensorflow,
 )
 from keras_albert.training.finetune import print_skipped
-from keras_albert.training.folders import Predictor
+from keras_albert.training.predictor import Predictor
 
 
-def export(run: ExportRun) -> None:
-    """Writes the artefact, whole or not at all.
+def export(
+    model: AlbertModel | Predictor | str | Path,
+    output: str | Path,
+    format: str = "saved_model",
+    weights: str = "float32",
+    version: int | None = None,
+    *,
+    data: str | Path | None = None,
+    skip_bad: bool = False,
+    force: bool = False,
+    **settings,
+) -> Path:
+    """Exports any model for servers and devices, from any backend.
+
+    A SavedModel takes strings and gives answers. Classifiers and models that
+    answer questions give what they were trained for; one that was only
+    pretrained gives vectors (`embed`) and, with a masked-LM head, the pieces
+    that "[MASK]" hides (`fill_mask`).
+
+    >>> keras_albert.export(model, "served", labels=["no", "yes"])  # served/1
+
+    Args:
+        model: a model of this package, as `fit` leaves it, a Predictor, or
+            the source of one: anything that `keras_albert.load` takes.
+        output: folder of a SavedModel's versions; or of a LiteRT or ONNX
+            model: made if absent, must hold nothing.
+        format: "saved_model"; or "litert" or "onnx", which take token ids.
+        weights: how they are stored. saved_model: float32, bfloat16, float16;
+            litert: float32, float16, int8; onnx: float32, int8.
+        version: of a saved_model; the next one when not given.
+        data: labelled table on which the export is compared with the model;
+            needed for int8.
+        skip_bad: leave out rows of `data` that cannot be read.
+        force: export although its score on `data` falls, or without `data`.
+        settings: `task`, `labels`, `tokenizer`, `lengths`, `columns` and
+            `reading`, see Predictor: what the model does not say itself.
+
+    Returns:
+        the folder that was written, of a SavedModel that of the version.
 
     Raises:
-        AlbertError: no fine-tuned model in the folder, the output exists, a
-            package is missing; or the score on `run.data` falls by more than
+        AlbertError: something that does not fit the model, no vocabulary, an
+            output that is taken, a missing package; or a worse score.
+    """
+    run = ExportRun(
+        # Read below, where a server's folder cannot be in the way.
+        model="",
+        output=Path(output),
+        format=format,
+        weights=weights,
+        version=version,
+        data=None if data is None else Path(data),
+        skip_bad=skip_bad,
+        force=force,
+    )
+    _check_packages(format)
+    _target(run)
+    if isinstance(model, Predictor):
+        predictor = dataclasses.replace(model, **settings)
+    elif isinstance(model, str | os.PathLike):
+        predictor = Predictor.load(model, **settings)
+    else:
+        predictor = Predictor(model, **settings)
+    # In float32, without adapters and optimizer, as any process reads it.
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "model")
+        predictor.save(source)
+        return export_run(dataclasses.replace(run, model=str(source)))
+
+
+def _check_packages(format: str) -> None:
+    """AlbertError unless what a graph is traced with is installed."""
+    if format == "onnx":  # written without a trace
+        return
+    for package in ("tensorflow", "tensorflow_text"):
+        if importlib.util.find_spec(package) is None:
+            raise AlbertError(
+                f"{package.replace('_', '-')} is needed to export as {format}, "
+                "from any backend. Run: pip install 'keras-albert[export]'"
+            )
+
+
+def export_run(run: ExportRun) -> Path:
+    """Writes the artefact, whole or not at all; returns its folder.
+
+    Raises:
+        AlbertError: no model at the source, the output exists, a package is
+            missing; or the score on `run.data` falls by more than
             LARGEST_FALL.
     """
-    if run.format != "onnx" and not traces_for_tensorflow():
-        _export_in_worker(run)
-        return
-    leave_gpu_to_backend()
+    _check_packages(run.format)
     target = _target(run)
-    predictor = Predictor.load(run.model)
+    if run.format != "onnx" and not traces_for_tensorflow():
+        _export_in_worker(run, target)
+        return target
+    leave_gpu_to_backend()
+    predictor = Predictor.load(run.model, task=run.task, labels=run.labels)
     features = None
     if run.data is not None:  # before the work
         table = _labelled(predictor, run)
@@ -82,14 +168,14 @@ def export(run: ExportRun) -> None:
             _compare(predictor, table, features, run, unfinished)
     size = sum(file.stat().st_size for file in files_of(target))
     print(f"{run.format}, {run.weights}, {size / 1e6:.1f} MB -> {target}")
+    return target
 
 
-def _export_in_worker(run: ExportRun) -> None:
+def _export_in_worker(run: ExportRun, target: Path) -> None:
     """The same command in a process of its own, on TensorFlow.
 
     What it writes is published here: if this process is killed, it is not.
     """
-    target = _target(run)
     with (
         tempfile.TemporaryDirectory() as folder,
         written_whole(target) as unfinished,
@@ -144,15 +230,9 @@ def _target(run: ExportRun) -> Path:
                     "versions, which is made if absent, such as `served` for "
                     f"`served/1`. Found: {name}. Choose another output."
                 )
-        target /= str(run.version or _newest_version(run.output) + 1)
+        target /= str(run.version or newest_version(run.output) + 1)
     check_free(target)
     return target
-
-
-def _newest_version(folder: Path) -> int:
-    """0 of none."""
-    names = [path.name for path in folder.glob("*")]
-    return max([int(name) for name in names if name.isdecimal()], default=0)
 
 
 def _write(predictor: Predictor, run: ExportRun, folder: Path) -> None:
@@ -192,7 +272,7 @@ def _write_saved_model(
     """Returns the folder for what servers pass over."""
     import tensorflow as tf
 
-    from keras_albert.export.serving import serving_module
+    from keras_albert.exports.serving import serving_module
 
     module, signatures = serving_module(predictor, weights)
     tf.saved_model.save(module, str(folder), signatures)

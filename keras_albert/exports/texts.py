@@ -12,10 +12,11 @@ import numpy as np
 
 from keras_albert.config import AlbertError
 from keras_albert.data.tables import Table
-from keras_albert.export.artefacts import Exported
+from keras_albert.exports.artefacts import Exported, is_numeric
+from keras_albert.modeling.masked_lm import MASK
 from keras_albert.text.normalization import to_text
-from keras_albert.training.benchmarks import ALL_TASKS
-from keras_albert.training.folders import Predictor
+from keras_albert.training.predictor import Predictor
+from keras_albert.training.pretrained_tasks import USES
 
 SIGNATURES = ("serving_default", "pair")  # of the same inputs
 ROWS_AT_ONCE = 32
@@ -91,7 +92,7 @@ def check_texts(shares: Shares, folder: Path) -> None:
 
 def _given(exported: Predictor, table: Table) -> Iterator[Mapping | None]:
     """The inputs of each row; None where a text cannot say what they are."""
-    names = ALL_TASKS[exported.task].inputs(exported.columns)
+    names = USES[exported.task].inputs(exported.columns)
     for row in range(len(table)):
         given = {name: table.values[name][row] for name in names}
         if "choices" in given:
@@ -120,7 +121,7 @@ def _asked(model: Exported, signature: str, rows: Sequence) -> Iterator[dict]:
 def _expected(answer: Mapping) -> Answer:
     """Of the columns that `Predictor.decode` gives."""
     prediction, score = answer["prediction"], answer.get("score", 0)
-    if isinstance(prediction, float):
+    if is_numeric(prediction):
         return None, prediction
     return prediction, [*score.values()] if isinstance(score, dict) else score
 
@@ -135,6 +136,11 @@ def _found(outputs: Mapping, given: Mapping) -> Answer:
     if "words" in outputs:  # as many of them as the longest text has
         count = len(given["text"].split())
         return outputs["labels"][:count], 0
+    if "embedding" in outputs:
+        return None, outputs["embedding"]
+    if "pieces" in outputs:  # as many masks as the text with most has
+        count = given["text"].count(MASK)
+        return outputs["pieces"][:count], outputs["scores"][:count]
     if "choice" in outputs:
         return outputs["choice"], max(outputs["probabilities"])
     if "chosen" in outputs:

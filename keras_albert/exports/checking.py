@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_albert.config import CLS_ID, SEP_ID, AlbertError, CheckRun
-from keras_albert.export.artefacts import (
+from keras_albert.exports.artefacts import (
     Run,
     export_settings,
     files_of,
@@ -15,10 +15,13 @@ from keras_albert.export.artefacts import (
     predictions,
     share_of_equal,
 )
-from keras_albert.export.texts import check_texts, compare_texts, text_lines
+from keras_albert.exports.texts import check_texts, compare_texts, text_lines
+from keras_albert.text.unknown import check_readable
 from keras_albert.training.distribution import leave_gpu_to_backend
 from keras_albert.training.finetune import print_skipped
-from keras_albert.training.folders import Predictor
+from keras_albert.training.folders import load_with_task
+from keras_albert.training.predictor import Predictor
+from keras_albert.training.pretrained_tasks import USES
 
 # How far outputs may be from the model's, by what the weights are stored in:
 # other kernels round float32 in other ways, float16 has 11 bits, bfloat16 8.
@@ -44,8 +47,8 @@ def check(run: CheckRun) -> dict:
             where fewer predictions than LEAST_SAME are the same.
     """
     leave_gpu_to_backend()
-    predictor = Predictor.load(run.model)
     exported = load_exported(run.export, run.threads)
+    predictor = _original(run.model, exported)
     if exported.settings() != predictor.settings():
         raise AlbertError(
             f"{run.export} was not made from {run.model}: their tasks, labels "
@@ -57,6 +60,8 @@ def check(run: CheckRun) -> dict:
             break
     table = table.first(run.rows)  # of SQuAD's JSON a part is the whole
     features = predictor.features(table)
+    found = predictor.unreadable(features, table)
+    check_readable(*found, run.data, run.any_text)
     outputs = [each.outputs(features) for each in (predictor, exported)]
     answers = [
         each.decode(found, features)
@@ -101,6 +106,21 @@ def check(run: CheckRun) -> dict:
         )
     check_texts(texts, run.export)
     return report
+
+
+def _original(source: str, exported: Predictor) -> Predictor:
+    """The model; what its source does not say of it is as exported."""
+    loaded = load_with_task(source)
+    if loaded.task["task"] in USES:
+        return Predictor.of(loaded)
+    return Predictor.of(
+        loaded,
+        task=exported.task,
+        labels=exported.labels,
+        lengths=exported.lengths,
+        columns=exported.columns,
+        reading=exported.reading,
+    )
 
 
 def _differences(expected: Sequence, found: Sequence) -> tuple[float, float]:

@@ -30,7 +30,7 @@ from keras_albert.config import (
     SEP_ID,
     AlbertError,
 )
-from keras_albert.export.onnx_graph import Graph, Kernel
+from keras_albert.exports.onnx_graph import Graph, Kernel
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.block import Block
 from keras_albert.modeling.classification import (
@@ -38,13 +38,14 @@ from keras_albert.modeling.classification import (
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
 )
-from keras_albert.modeling.encoder import MASKED_SCORE
+from keras_albert.modeling.encoder_block import MASKED_SCORE
 from keras_albert.modeling.model import AlbertModel, check_not_quantized
 from keras_albert.modeling.question_answering import (
     IMPOSSIBLE,
     AlbertForQuestionAnswering,
     AlbertForQuestionAnsweringV2,
 )
+from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 
 INPUT = "token_ids"
 BATCH, LENGTH = "batch", "length"  # sizes that the file leaves open
@@ -199,7 +200,7 @@ class _Writer:
         return self.add("Tanh", self.dense(self.model.backbone.pooler, x))
 
     def _embedded(self, embeddings, inputs: _Inputs) -> str:
-        """(Embeddings)"""
+        """(FactorizedEmbedding)"""
         segment = _array(embeddings.segment.embeddings)
         position = _array(embeddings.position.embeddings)
         if inputs.segment_ids is None:
@@ -221,7 +222,7 @@ class _Writer:
         return x
 
     def _blocks(self) -> list[dict]:
-        """The weights of each block in turn, stored once (Encoder)."""
+        """The weights of each block in turn, stored once (SharedEncoder)."""
         encoder, config = self.model.backbone.encoder, self.config
         shared, own = (
             [
@@ -378,6 +379,26 @@ class _Writer:
             "logits": (logits, "float32", (BATCH, LENGTH, classifier.units))
         }
 
+    def embed(self, inputs: _Inputs) -> Outputs:
+        """(AlbertForTextEmbedding)"""
+        is_first = self.model.pooling == "cls"
+        x = self.encoded(inputs, first_only=is_first)
+        if is_first:
+            vector = self.add("Squeeze", self.first(x), self.constant([1]))
+        else:
+            mask = self.add("Not", inputs.is_padding)
+            mask = self.add("Cast", mask, to=onnx.TensorProto.FLOAT)
+            mask = self.add("Unsqueeze", mask, self.constant([2]))
+            axis = self.constant([1])
+            total = self.add(
+                "ReduceSum", self.add("Mul", x, mask), axis, keepdims=0
+            )
+            count = self.add("ReduceSum", mask, axis, keepdims=0)
+            count = self.add("Max", count, self.constant(1.0))
+            vector = self.add("Div", total, count)
+        shape = (BATCH, self.model.config.hidden_size)
+        return {"embedding": (vector, "float32", shape)}
+
     def spans(self, inputs: _Inputs) -> Outputs:
         """(AlbertForQuestionAnswering)"""
         x = self.encoded(inputs, first_only=False)
@@ -482,6 +503,7 @@ _HEADS: dict[type, _Head] = {
     AlbertForSequenceClassification: _Writer.classify,
     AlbertForMultipleChoice: _Writer.classify,
     AlbertForTokenClassification: _Writer.classify_tokens,
+    AlbertForTextEmbedding: _Writer.embed,
     AlbertForQuestionAnswering: _Writer.spans,
     AlbertForQuestionAnsweringV2: _Writer.beam,
 }

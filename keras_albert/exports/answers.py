@@ -25,7 +25,7 @@ from keras_albert.config import (
 from keras_albert.text.graph import GraphTokenizer
 from keras_albert.text.graph_alignment import GraphAligner, GraphPieces
 from keras_albert.text.graph_characters import Characters, equally_many, rows_of
-from keras_albert.training.folders import Predictor
+from keras_albert.training.predictor import Predictor
 from keras_albert.training.questions import NO_CANDIDATE
 
 

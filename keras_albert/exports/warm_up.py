@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_albert.config import CLS_ID, SEP_ID
-from keras_albert.training.folders import Predictor
+from keras_albert.config import CLS_ID, FILL_MASK, MASK_ID, SEP_ID
+from keras_albert.modeling.masked_lm import MASK
+from keras_albert.training.predictor import Predictor
 
 WARM_UP_FILE = "tf_serving_warmup_requests"
 # A server that batches must take as many rows at once: its max_batch_size.
@@ -51,24 +52,29 @@ def _requests(
     longest = predictor.sequence_length
     if predictor.reading is not None:
         longest = predictor.reading.windows.sequence_length
+    has_mask = predictor.task == FILL_MASK
     for signature, function in sorted(signatures.items()):
         specs, _ = function.structured_input_signature
         for batch in BATCH_SIZES:
             for length in (min(SHORT, longest), longest):
                 inputs = {
-                    spec.name: _rows(spec.name, batch, length) for spec in specs
+                    spec.name: _rows(spec.name, batch, length, has_mask)
+                    for spec in specs
                 }
                 yield signature, inputs
 
 
-def _rows(name: str, batch: int, length: int) -> np.ndarray:
-    """Values of an input of about `length` tokens a row."""
+def _rows(name: str, batch: int, length: int, has_mask: bool) -> np.ndarray:
+    """Values of an input of about `length` tokens a row, perhaps one [MASK]."""
     if name == "token_ids":
         token_ids = np.full([batch, length], SEP_ID + 2, "int32")
         token_ids[:, 0], token_ids[:, -1] = CLS_ID, SEP_ID
+        if has_mask:
+            token_ids[:, 1] = MASK_ID
         return token_ids
     # Words of a token, as a rule: the longest texts are cut or read in parts.
-    text = " ".join(["a"] * length).encode()
+    text = " ".join([MASK if has_mask else "a", *["a"] * (length - 1)])
+    text = text.encode()
     if name == "choices":
         return np.array([[text, text]] * batch, object)
     if name == "inputs":

@@ -1,7 +1,8 @@
-"""A fine-tuned model as one graph: strings in, answers out.
+"""A model as one graph: strings in, answers out.
 
 Letters: B examples, S tokens of the longest row, C labels or choices, H hidden
-size, R rows (windows of contexts, parts of long texts).
+size, R rows (windows of contexts, parts of long texts), M masks of the text
+with most of them, K pieces for a mask.
 
 Every signature is made of two shared functions, one from texts to ids and one
 from rows of ids to the model's outputs, so that the tables and the encoder are
@@ -20,20 +21,24 @@ import tensorflow as tf
 
 from keras_albert.config import (
     CLS_ID,
+    EMBEDDING,
     EXPORT_WEIGHTS,
+    FILL_MASK,
     PAD_ID,
     SEP_ID,
     check_choice,
 )
-from keras_albert.export.answers import serve_questions
-from keras_albert.export.word_labels import serve_words
+from keras_albert.exports.answers import serve_questions
+from keras_albert.exports.masks import best_pieces, mask_positions, serve_masks
+from keras_albert.exports.word_labels import serve_words
 from keras_albert.modeling.classification import AlbertForTokenClassification
 from keras_albert.modeling.model import check_not_quantized
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.text.graph import GraphTokenizer
-from keras_albert.text.graph_characters import equally_many, ragged
-from keras_albert.training.benchmarks import ALL_TASKS
-from keras_albert.training.folders import Predictor
+from keras_albert.text.graph_characters import equally_many
+from keras_albert.text.graph_rows import pack_choices
+from keras_albert.training.predictor import Predictor
+from keras_albert.training.pretrained_tasks import USES
 from keras_albert.training.tasks import PAIR
 
 WEIGHTS = EXPORT_WEIGHTS["saved_model"]
@@ -61,18 +66,23 @@ def serving_module(
     - a choice: `text` [B], `choices` [B, C] (and `question` [B]) -> `choice`
       int32 [B], `probabilities` float32 [B, C];
     - labels of words: see `word_labels.serve_words`;
-    - answers: see `answers.serve_questions`.
+    - answers: see `answers.serve_questions`;
+    - a vector: as `embed`;
+    - masked words: as `fill_mask`.
 
     The others: `pair`, of a model of pairs, is the same as `serving_default`;
     `token_ids` int32 [B, S] -> the outputs of the model; `embed`: `text` ->
     `embedding` float32 [B, H]; `tokenize`: `text` -> `token_ids` int32 [B, S],
     padded with 0, and `lengths` int32 [B]; `classify`, where a single text has
-    a label: `inputs`, tf.Example [B] with `text` -> `classes`, `scores` [B, C].
+    a label: `inputs`, tf.Example [B] with `text` -> `classes`, `scores` [B, C];
+    `fill_mask`, of a masked-LM head: see `masks.serve_masks`. There `token_ids`
+    gives the same outputs, for the ids of [MASK], as the scores of all pieces
+    at all places would be too many.
 
-    A graph refuses inputs of another rank, unequal numbers of rows, and in
-    `token_ids` rows of no or too many tokens and ids that are no piece; its
-    error names the input. LiteRT and ONNX have no assertions: converters drop
-    these.
+    A graph refuses inputs of another rank, unequal numbers of rows, in
+    `token_ids` rows of no or too many tokens and ids that are no piece, and in
+    `inputs` what is no tf.Example with a text; its error names the input.
+    LiteRT and ONNX have no assertions: converters drop these.
 
     Args:
         predictor: of a model on Keras's TensorFlow backend.
@@ -98,8 +108,14 @@ def serving_module(
         "embed": graph.embed,
         "tokenize": graph.tokenize,
     }
-    names = ALL_TASKS[predictor.task].inputs(predictor.columns)
-    if "context" in names:
+    names = USES[predictor.task].inputs(predictor.columns)
+    if predictor.task == FILL_MASK:
+        fills = serve_masks(predictor, graph.tokenizer, graph.at_masks)
+        functions["fill_mask"] = serve = fills
+        functions["token_ids"] = graph.fill_ids
+    elif predictor.task == EMBEDDING:
+        serve = graph.embed
+    elif "context" in names:
         module.aligner, serve = serve_questions(
             predictor, graph.tokenizer, graph.in_parts
         )
@@ -115,7 +131,7 @@ def serving_module(
             functions["pair"] = serve = graph.of_pairs(decode)
         else:
             serve = graph.of_texts(decode)
-            if ALL_TASKS[predictor.task].has_classes:
+            if USES[predictor.task].has_classes:
                 functions["classify"] = graph.of_examples(decode)
     functions["serving_default"] = serve
     return module, {
@@ -139,12 +155,16 @@ class _Graph:
         self._has_choices = "choices" in self._inputs
         self._rows = self._of_rows(self._outputs)
         self._vectors = self._of_rows(self._embedding)
-        self._embedder = AlbertForTextEmbedding(model.backbone)
+        self._at_masks = self._of_rows(self._masked_logits)
+        is_embedder = isinstance(model, AlbertForTextEmbedding)
+        self._embedder = (
+            model if is_embedder else AlbertForTextEmbedding(model.backbone)
+        )
 
     @property
     def _inputs(self):
         predictor = self.predictor
-        return ALL_TASKS[predictor.task].inputs(predictor.columns)
+        return USES[predictor.task].inputs(predictor.columns)
 
     # Rows of ids to outputs.
 
@@ -180,7 +200,20 @@ class _Graph:
             }
         with self._scope():
             outputs = self.predictor.model(rows, training=False)
-        return outputs if isinstance(outputs, dict) else {"logits": outputs}
+        if isinstance(outputs, dict):
+            return outputs
+        is_vector = self.predictor.task == EMBEDDING
+        return {"embedding" if is_vector else "logits": outputs}
+
+    def _masked_logits(self, rows: Outputs) -> Outputs:
+        positions, is_given = mask_positions(rows["token_ids"])
+        with self._scope():
+            outputs = self.predictor.model(
+                {**rows, "masked_positions": positions}, training=False
+            )
+        if isinstance(outputs, dict):
+            outputs = outputs["mlm"]
+        return {"logits": outputs, "is_given": is_given}
 
     def _embedding(self, rows: Outputs) -> Outputs:
         with self._scope():
@@ -213,6 +246,10 @@ class _Graph:
         )
         return {name: array.concat() for name, array in arrays.items()}
 
+    def at_masks(self, rows: Outputs) -> Outputs:
+        """`logits` float32 [B, M, V] and `is_given` bool [B, M]."""
+        return self._at_masks(rows)
+
     # Texts to rows of ids.
 
     def _packed(self, text: tf.Tensor, pair: tf.Tensor | None = None):
@@ -231,6 +268,15 @@ class _Graph:
         Padding is found by itself: PAD, or CLS behind the first place, since
         servers that pad a batch do it with the first id of a row.
         """
+        return self._rows(self._rows_of_ids(token_ids))
+
+    def fill_ids(self, token_ids: tf.Tensor) -> Outputs:
+        """What may stand at the ids of [MASK], as `fill_mask` gives it."""
+        rows = self._rows_of_ids(token_ids)
+        return best_pieces(self.predictor, self.at_masks(rows))
+
+    def _rows_of_ids(self, token_ids: tf.Tensor) -> Outputs:
+        """Checked rows, with their segments and padding."""
         token_ids = self._checked(token_ids)
         position = tf.range(tf.shape(token_ids)[1])[tf.newaxis]
         is_padding = token_ids == PAD_ID
@@ -242,13 +288,11 @@ class _Graph:
             is_sep = tf.cast(token_ids == SEP_ID, tf.int32)
             behind = tf.cumsum(is_sep, axis=1, exclusive=True) > 0
             segment_ids = tf.cast(behind, tf.int32) * padding_mask
-        return self._rows(
-            {
-                "token_ids": token_ids,
-                "segment_ids": segment_ids,
-                "padding_mask": padding_mask,
-            }
-        )
+        return {
+            "token_ids": token_ids,
+            "segment_ids": segment_ids,
+            "padding_mask": padding_mask,
+        }
 
     def _checked(self, token_ids: tf.Tensor) -> tf.Tensor:
         """The same; an error of the graph unless the model knows such rows.
@@ -317,7 +361,7 @@ class _Graph:
                 **beside(odds),
             }
 
-        return one if ALL_TASKS[self.predictor.task].has_classes else several
+        return one if USES[self.predictor.task].has_classes else several
 
     def of_texts(self, decode: Callable) -> Callable:
         """The answers to texts."""
@@ -341,7 +385,10 @@ class _Graph:
 
         def classify(inputs):
             form = {"text": tf.io.FixedLenFeature([], tf.string)}
-            answers = serve(tf.io.parse_example(inputs, form)["text"])
+            # The parser's errors name no input but the operation alone, so
+            # its name says what was expected.
+            found = tf.io.parse_example(_examples(inputs), form, name=_EXPECTED)
+            answers = serve(found["text"])
             return {
                 "classes": answers["labels"],
                 "scores": answers["probabilities"],
@@ -365,25 +412,13 @@ class _Graph:
         )
 
     def _choose(self, text, question, choices) -> Outputs:
-        length = self.predictor.sequence_length
-        room = length - 3  # [CLS], two [SEP]
         batch, count = tf.unstack(tf.shape(choices))
-        choice = tf.reshape(_with_choices(question, choices), [-1])
-        ids = self.tokenizer(choice)
-        contexts = self.tokenizer(text)
-        owner = tf.repeat(tf.range(batch), count)
-        starts, lengths = (
-            tf.gather(tf.cast(x, tf.int32), owner)
-            for x in (contexts.row_starts(), contexts.row_lengths())
-        )
-        least = tf.maximum(room // 2, room - lengths)
-        ends = tf.cast(ids.row_limits(), tf.int32)
-        kept = tf.minimum(tf.cast(ids.row_lengths(), tf.int32), least)
-        packed = self.tokenizer.pack(
-            # More than a row is never read of a context.
-            _part(contexts.values, starts, tf.minimum(lengths, length)),
-            _part(ids.values, ends - kept, kept),
-            length,
+        packed = pack_choices(
+            self.tokenizer,
+            text,
+            question,
+            choices,
+            self.predictor.sequence_length,
         )
         logits = self._rows(packed)["logits"]
         odds = tf.nn.softmax(tf.reshape(logits, [batch, count]))
@@ -393,34 +428,25 @@ class _Graph:
         }
 
 
-def _with_choices(question: tf.Tensor, choices: tf.Tensor) -> tf.Tensor:
-    """Each choice in its question's blanks "_", or behind it, [B, C]."""
-    # Malformed parts go first: together they might make a character.
-    question, choices = (
-        tf.strings.unicode_transcode(x, "UTF-8", "UTF-8", errors="ignore")
-        for x in (question, choices)
-    )
-    # Two parts or more, the last one empty.
-    parts = tf.strings.split(tf.strings.join([question, "_"]), "_")
-    blanks = tf.cast(parts.row_lengths(), tf.int32) - 2  # [B]
-    parts = parts.to_tensor("")[:, tf.newaxis]  # [B, 1, P]
-    number = tf.range(tf.shape(parts)[-1])  # [P]
-    blanks = blanks[:, tf.newaxis, tf.newaxis]
-    choices = choices[:, :, tf.newaxis]
-    behind = tf.where(
-        blanks == 0, tf.strings.join([" ", choices]), tf.constant("")
-    )
-    filled = tf.where(
-        number < blanks, choices, tf.where(number == 0, behind, "")
-    )  # [B, C, P]
-    return tf.strings.reduce_join(parts + filled, axis=-1)
+_EXPECTED = "inputs_must_be_tf.Examples_with_one_string_as_the_feature_text"
 
 
-def _part(
-    values: tf.Tensor, starts: tf.Tensor, lengths: tf.Tensor
-) -> tf.RaggedTensor:
-    places = tf.ragged.range(starts, starts + lengths)
-    return ragged(tf.gather(values, places.values), places.row_splits)
+def _examples(inputs: tf.Tensor) -> tf.Tensor:
+    """The same; an error of the graph unless each may be a tf.Example.
+
+    All of its content is in one field, number 1, so that its first byte is
+    always 10. What is wrong behind that the parser finds.
+    """
+    first = tf.strings.substr(inputs, 0, 1)
+    may_be = (first == b"\n") | (inputs == b"")
+    check = tf.debugging.Assert(
+        tf.reduce_all(may_be),
+        ["`inputs` must be serialized tf.Example messages with a string "
+         "feature `text`; for plain texts there is `serving_default`. "
+         "Received something else in row:", tf.where(~may_be)[:1, 0]],
+    )  # fmt: skip
+    with tf.control_dependencies([check]):
+        return tf.identity(inputs)
 
 
 def _stored(variable: keras.Variable, weights: str) -> tf.Variable:

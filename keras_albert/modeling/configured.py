@@ -1,0 +1,146 @@
+"""What layers and models made from an AlbertConfig have in common.
+
+Their arguments are checked before Keras sees them, and their saved configs
+hold what Keras's own leave out.
+"""
+
+import dataclasses
+import difflib
+import inspect
+
+from keras import layers
+
+from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.modeling.inputs import check_vectors
+from keras_albert.private_apis import sublayers
+
+# The arguments of every Keras layer: name, dtype, trainable and others.
+_OF_KERAS = frozenset(inspect.signature(layers.Layer.__init__).parameters)
+
+
+def check_config(config) -> None:
+    """Raises AlbertError unless `config` is an AlbertConfig."""
+    if not isinstance(config, AlbertConfig):
+        raise AlbertError(
+            "`config` must be an AlbertConfig; AlbertConfig.from_json "
+            f"reads a file. Received: {type(config).__name__}."
+        )
+
+
+def check_argument_names(cls: type, names) -> None:
+    """Raises TypeError with the closest name for an argument `cls` lacks.
+
+    Keras refuses such an argument as well, but only after Python has
+    complained of the argument that was meant, and without a suggestion.
+    Classes outside this package may take what they like.
+    """
+    if not cls.__module__.startswith("keras_albert."):
+        return
+    known = {
+        name: None
+        for ancestor in cls.__mro__
+        if ancestor.__module__.startswith("keras_albert.")
+        for name in inspect.signature(ancestor.__init__).parameters
+        if name not in ("self", "args", "kwargs")
+    }
+    for name in names:
+        if name in known or name in _OF_KERAS:
+            continue
+        close = difflib.get_close_matches(name, known, n=1)
+        remedy = (
+            f"Did you mean `{close[0]}`?"
+            if close
+            else f"It takes {', '.join(f'`{each}`' for each in known)}."
+        )
+        raise TypeError(f"{cls.__name__}() has no argument `{name}`. {remedy}")
+
+
+class ConfiguredLayer(layers.Layer):
+    """Abstract: a public layer whose sizes come from an AlbertConfig.
+
+    The config is saved with the layer, and so is which of its projections
+    and tables are quantized to int8.
+    """
+
+    def __new__(cls, *args, **kwargs):
+        """Refuses arguments that the class does not have."""
+        check_argument_names(cls, kwargs)
+        return super().__new__(cls, *args, **kwargs)
+
+    def __init__(self, config: AlbertConfig, **kwargs):
+        super().__init__(**kwargs)
+        check_config(config)
+        self.config = config
+
+    def get_config(self):
+        """Serializable arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "config": dataclasses.asdict(self.config),
+            "quantized": quantized_paths(self),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """The inverse of `get_config`."""
+        config = {**config, "config": AlbertConfig.from_dict(config["config"])}
+        quantized = config.pop("quantized", [])
+        layer = cls(**config)
+        if quantized:
+            layer.build()
+            quantize_paths(layer, quantized)
+        return layer
+
+
+class VectorLayer(ConfiguredLayer):
+    """Abstract: a public layer on vectors [B, S, H], which may be padded."""
+
+    def __init__(self, config: AlbertConfig, **kwargs):
+        super().__init__(config, **kwargs)
+        self.supports_masking = True  # passes the mask of its input on
+
+    def __call__(self, x, padding_mask=None, example_ids=None, **kwargs):
+        """Checks shapes and dtypes, then calls the layer."""
+        # Here, as Keras wraps an error from inside `call` in many lines.
+        check_vectors(self.config, x, padding_mask, example_ids)
+        return super().__call__(x, padding_mask, example_ids, **kwargs)
+
+    def compute_output_shape(self, x_shape):
+        """[B, S, H], as the input."""
+        return tuple(x_shape)
+
+
+def own_path(part) -> str:
+    """The path of a layer or weight, without the model's own name.
+
+    So it is the same in every model of one architecture: the name that files
+    and name tables use.
+    """
+    return part.path.split("/", 1)[1]
+
+
+def leaves(layer: layers.Layer) -> dict[str, layers.Layer]:
+    """The projections and tables inside a layer or model, by `own_path`."""
+    return {
+        own_path(part): part
+        for part in sublayers(layer)
+        if isinstance(part, layers.Dense | layers.Embedding)
+    }
+
+
+def quantized_paths(layer: layers.Layer) -> list[str]:
+    """The paths of the projections and tables in int8."""
+    if not layer.built:  # then the paths are not known yet
+        return []
+    return [
+        path
+        for path, part in leaves(layer).items()
+        if part.quantization_mode is not None
+    ]
+
+
+def quantize_paths(layer: layers.Layer, paths: list[str]) -> None:
+    """Makes those projections and tables int8 that are not so yet."""
+    for path, part in leaves(layer).items():
+        if path in paths and part.quantization_mode is None:
+            part.quantize("int8")

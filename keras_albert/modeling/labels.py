@@ -1,0 +1,218 @@
+"""Labels on their way into `fit`: names become numbers, ranges are checked.
+
+A backend that meets a label out of range fails in the middle of its graph
+(TensorFlow, PyTorch) or trains on nonsense without a word (JAX).
+"""
+
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from keras_albert.config import AlbertError
+from keras_albert.modeling.inputs import as_list
+
+CORRECT = "Correct it: labels are numbered from 0."
+
+
+class Classes(NamedTuple):
+    """What the labels of an output may be."""
+
+    count: int
+    """labels are from 0 to count - 1; in a TensorFlow graph an int32 scalar"""
+    why: str
+    """where that number comes from, for messages"""
+    names: tuple | None = None
+    """the labels in their order, where they have names"""
+
+
+def checked_labels(y, classes: dict, losses):
+    """Labels as numbers, after a check on the host.
+
+    Args:
+        y: an array, list, column or tensor of labels; or a dict of them, by
+            the names of the outputs.
+        classes: `Classes` by the name of the output; None is the name where
+            there is one output.
+        losses: what the model was compiled with; the range is checked where
+            this is sparse categorical cross-entropy.
+
+    Raises:
+        AlbertError: a label that is out of range, or a name that the model
+            does not know.
+    """
+    if isinstance(y, dict):
+        return {
+            name: _checked(value, classes.get(name), _loss(losses, name))
+            for name, value in y.items()
+        }
+    return _checked(y, classes.get(None), _loss(losses, None))
+
+
+def _checked(y, classes: Classes | None, loss):
+    if y is None:
+        return None
+    is_tensor = keras.ops.is_tensor(y) or hasattr(y, "detach")
+    array = _as_array(y)
+    if array is None:  # rows of unequal length, say: Keras refuses it
+        return y
+    if is_text(array):
+        array = np.array(
+            [_index(label, classes) for label in array.ravel().tolist()],
+            "int32",
+        ).reshape(array.shape)
+        is_tensor = False
+    if classes is not None and is_sparse(loss) and array.dtype.kind in "biuf":
+        wrong = ~((array >= 0) & (array < classes.count) & (array % 1 == 0))
+        if (ignored := ignored_class(loss)) is not None:
+            wrong &= array != ignored
+        if wrong.any():
+            row = int(np.argwhere(wrong)[0][0])
+            raise AlbertError(
+                f"labels must be whole numbers from 0 to {classes.count - 1} "
+                f"({classes.why}). Received: {array[wrong][0]} in row {row}. "
+                f"{CORRECT}"
+            )
+    return y if is_tensor else array
+
+
+def _as_array(y) -> np.ndarray | None:
+    if hasattr(y, "detach"):  # a tensor of PyTorch, whatever the backend
+        y = y.detach().cpu()
+    try:
+        return np.asarray(y if hasattr(y, "dtype") else as_list(y))
+    except (TypeError, ValueError):
+        return None
+
+
+def is_text(array: np.ndarray) -> bool:
+    """Whether an array holds strings."""
+    if array.dtype.kind == "O":
+        return any(isinstance(each, str | bytes) for each in array.ravel())
+    return array.dtype.kind in "SUT"
+
+
+def _index(label, classes: Classes | None) -> int:
+    check_named(label, classes)
+    name = label.decode() if isinstance(label, bytes) else str(label)
+    names = [*map(str, classes.names)]
+    if name not in names:
+        raise AlbertError(
+            f"{unknown(classes)}. Received: {name!r:.60}. Correct it."
+        )
+    return names.index(name)
+
+
+def check_named(label, classes: Classes | None) -> None:
+    """AlbertError where labels are texts and the outputs have no names.
+
+    Args:
+        label: one of them, for the message.
+        classes: of the output; None where its labels are no classes.
+    """
+    if classes is None:
+        raise AlbertError(
+            f"labels of this model must be numbers. Received: {label!r:.60}. "
+            "Pairs of texts without labels go in as a tuple in a tuple, "
+            "((texts, pairs),), or as a dict of `text` and `pair`."
+        )
+    if classes.names is None:
+        raise AlbertError(
+            "labels must be numbers where the model has no names for them. "
+            f"Received: {label!r:.60}. Number them from 0, or name them when "
+            f"the model is made: labels=[...] ({classes.why})."
+        )
+
+
+def unknown(classes: Classes) -> str:
+    """The beginning of the message about a name that there is not."""
+    shown = ", ".join(repr(str(name)) for name in classes.names[:20])
+    more = ", ..." if len(classes.names) > 20 else ""
+    return f"a label must be one of {shown}{more}"
+
+
+# What a loss makes of labels.
+
+
+def _loss(losses, name: str | None):
+    return losses.get(name) if isinstance(losses, dict) else losses
+
+
+def is_sparse(loss) -> bool:
+    """Whether a loss takes the numbers of classes."""
+    kind = keras.losses.SparseCategoricalCrossentropy
+    return isinstance(loss, kind) or "sparse_categorical_crossentropy" in (
+        loss,
+        getattr(loss, "__name__", None),
+    )
+
+
+def ignored_class(loss) -> int | None:
+    """The label that a loss leaves out, if any."""
+    return getattr(loss, "ignore_class", None)
+
+
+# The same in the graph of a tf.data pipeline.
+
+
+def graph_labels(y, classes: dict, losses):
+    """`checked_labels` of the tensors of a batch; ends the graph's run.
+
+    The message reaches `fit` inside of TensorFlow's own error; see
+    `streams.plain_errors`.
+    """
+    if isinstance(y, dict):
+        return {
+            name: _graph_checked(value, classes.get(name), _loss(losses, name))
+            for name, value in y.items()
+        }
+    return _graph_checked(y, classes.get(None), _loss(losses, None))
+
+
+def _graph_checked(y, classes: Classes | None, loss):
+    import tensorflow as tf
+
+    if y.dtype == tf.string:
+        check_named("a text", classes)
+        names = tf.constant([*map(str, classes.names)])
+        hits = tf.equal(y[..., tf.newaxis], names)
+        y = _sure(
+            tf.argmax(hits, axis=-1, output_type=tf.int32),
+            tf.reduce_any(hits, axis=-1),
+            y,
+            [unknown(classes), ". Received: ", ". Correct it."],
+        )
+    elif classes is not None and is_sparse(loss) and not y.dtype.is_bool:
+        right = (y >= 0) & (y < tf.cast(classes.count, y.dtype))
+        if y.dtype.is_floating:
+            right &= tf.equal(y, tf.floor(y))
+        if (ignored := ignored_class(loss)) is not None:
+            right |= tf.equal(y, tf.cast(ignored, y.dtype))
+        last = tf.strings.as_string(classes.count - 1)
+        y = _sure(
+            y,
+            right,
+            tf.strings.as_string(y),
+            [
+                tf.strings.join(
+                    ["labels must be whole numbers from 0 to ", last]
+                ),
+                f" ({classes.why}). Received: ",
+                f". {CORRECT}",
+            ],
+        )
+    return y
+
+
+def _sure(value, right, shown, message: list):
+    """`value`, unless something is not right: then its message, in an error."""
+    import tensorflow as tf
+
+    *before, after = message
+    wrong = tf.boolean_mask(shown, ~right)
+    text = tf.strings.join(
+        ["AlbertError: ", *before, tf.concat([wrong, [""]], axis=0)[0], after]
+    )
+    check = tf.debugging.Assert(tf.reduce_all(right), [text])
+    with tf.control_dependencies([check]):
+        return tf.identity(value)

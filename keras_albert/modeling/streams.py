@@ -1,0 +1,225 @@
+"""Batches of texts on their way into `fit`: each becomes a batch of ids.
+
+Batches come from a tf.data dataset, whose graph tokenizes them; from a torch
+DataLoader, in whose processes they are tokenized; or from a generator.
+"""
+
+import contextlib
+import functools
+import itertools
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator
+
+import keras
+import numpy as np
+
+from keras_albert.config import AlbertError
+from keras_albert.modeling.inputs import as_array, holds_text
+from keras_albert.modeling.labels import graph_labels, is_sparse
+from keras_albert.private_apis import without_iterator
+
+
+def is_stream(data) -> bool:
+    """Whether this gives batches one after another, labels included."""
+    return (
+        is_dataset(data)
+        or _is_loader(data)
+        or isinstance(data, types.GeneratorType)
+    )
+
+
+def is_dataset(data) -> bool:
+    """Whether this is a tf.data dataset: no, where TensorFlow is not loaded."""
+    tensorflow = sys.modules.get("tensorflow")
+    return tensorflow is not None and isinstance(data, tensorflow.data.Dataset)
+
+
+def _is_loader(data) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(data, torch.utils.data.DataLoader)
+
+
+def batches_of_ids(data, model):
+    """The stream with ids in place of texts, and with checked labels."""
+    if is_dataset(data):
+        return _dataset_of_ids(data, model)
+    on_tensorflow = keras.backend.backend() == "tensorflow"
+    if _is_loader(data):
+        data = _loader_of_ids(data, model)
+        return _as_dataset(data, iter(data)) if on_tensorflow else data
+    batches = (_numpy(batch_of_ids(model, batch)) for batch in data)
+    return _as_dataset(None, batches) if on_tensorflow else batches
+
+
+# tf.data.
+
+
+def _dataset_of_ids(dataset, model):
+    import tensorflow as tf
+
+    spec = dataset.element_spec
+    x, *rest = spec if isinstance(spec, tuple) else (spec,)
+    has_texts = _is_text_spec(x)
+    if has_texts:
+        for name, part in model.named_texts(x).items():
+            rank = 2 if name == "choices" else 1
+            if part.shape.rank not in (rank, None):
+                raise AlbertError(
+                    f"a dataset must give batches of texts; `{name}` has "
+                    f"{part.shape.rank} axes where {rank} are expected. Make "
+                    "batches: dataset.batch(32)."
+                )
+        dataset = dataset.map(model.preprocessor, tf.data.AUTOTUNE)
+    has_labels = bool(rest) and (
+        _is_text_spec(rest[0])
+        or any(map(is_sparse, keras.tree.flatten(model.loss)))
+    )
+    if has_labels:
+        dataset = dataset.map(
+            tf.autograph.experimental.do_not_convert(
+                functools.partial(_with_checked_labels, model)
+            ),
+            tf.data.AUTOTUNE,
+        )
+    if has_texts or has_labels:
+        dataset = dataset.prefetch(tf.data.AUTOTUNE)
+    return dataset
+
+
+def _is_text_spec(spec) -> bool:
+    return any(
+        getattr(each, "dtype", None) == "string"
+        for each in keras.tree.flatten(spec)
+    )
+
+
+def _with_checked_labels(model, x, y, *weights):
+    import tensorflow as tf
+
+    shape = tf.shape(x["token_ids"])
+    return x, graph_labels(y, model.classes(shape), model.loss), *weights
+
+
+# Batches that Python makes.
+
+
+def batch_of_ids(model, batch) -> tuple:
+    """(x,), (x, y) or (x, y, sample_weight) with ids, of a batch of texts.
+
+    Args:
+        model: an AlbertModel.
+        batch: the same with texts, or x alone; also as lists, which is what a
+            DataLoader gives.
+    """
+    is_parts = isinstance(batch, list | tuple) and not _is_text_list(batch)
+    x, *rest = batch if is_parts else (batch,)
+    while rest and rest[-1] is None:
+        rest.pop()
+    if holds_text(x):
+        x = model.preprocess(_as_named_texts(x))
+    if rest:
+        rest[0] = model.checked_labels(rest[0], x)
+        rest[1:] = map(as_array, rest[1:])
+    return x, *rest
+
+
+def _is_text_list(values) -> bool:
+    return bool(values) and isinstance(values[0], str | bytes)
+
+
+def _as_named_texts(x):
+    """Texts as `preprocess` takes them: a DataLoader gives tuples for lists."""
+    if isinstance(x, list | tuple):
+        is_pair = len(x) == 2 and all(map(_is_text_list, x))
+        return tuple(map(list, x)) if is_pair else list(x)
+    return x
+
+
+def _loader_of_ids(loader, model):
+    """A DataLoader whose `collate_fn` tokenizes, so that its workers do."""
+    import torch
+
+    default = torch.utils.data.default_collate
+    clone = without_iterator(loader)
+    clone.collate_fn = functools.partial(
+        _collated, model, loader.collate_fn, loader.collate_fn is default
+    )
+    return clone
+
+
+def _collated(model, collate: Callable, is_default: bool, samples) -> tuple:
+    import torch
+
+    batch = collate(samples)
+    x = batch[0] if isinstance(batch, list | tuple) and batch else batch
+    if is_default and isinstance(x, dict) and "choices" in x:
+        # Lists of C choices have become C lists of one choice of each sample.
+        x["choices"] = [list(row) for row in zip(*x["choices"], strict=True)]
+    return keras.tree.map_structure(
+        lambda value: torch.as_tensor(value), batch_of_ids(model, batch)
+    )
+
+
+def _numpy(batch):
+    return keras.tree.map_structure(
+        lambda value: (
+            value.numpy(force=True)
+            if hasattr(value, "detach")  # PyTorch, whatever the backend
+            else np.asarray(value)
+        ),
+        batch,
+    )
+
+
+def _as_dataset(loader, batches: Iterator[tuple]):
+    """A tf.data dataset of batches of any size and length.
+
+    Keras makes one, too, but takes a length that its first two batches share
+    for that of all.
+
+    Args:
+        loader: a DataLoader, whose batches come again in each epoch; None
+            where there are only `batches`, which come once.
+        batches: of which the first one tells the structure.
+    """
+    import tensorflow as tf
+
+    first = next(batches, None)
+    if first is None:
+        raise AlbertError("no batches. Expected one or more.")
+    first = _numpy(first)
+
+    def make() -> Iterator[tuple]:
+        if loader is None:
+            return itertools.chain([first], batches)
+        return map(_numpy, loader)
+
+    signature = tf.nest.map_structure(
+        lambda value: tf.TensorSpec([None] * value.ndim, value.dtype), first
+    )
+    dataset = tf.data.Dataset.from_generator(make, output_signature=signature)
+    if loader is not None and hasattr(loader.dataset, "__len__"):
+        dataset = dataset.apply(
+            tf.data.experimental.assert_cardinality(len(loader))
+        )
+    return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+@contextlib.contextmanager
+def plain_errors(model) -> Iterator[None]:
+    """An AlbertError raised inside of a pipeline, without TensorFlow's pages.
+
+    tf.data and the workers of a DataLoader put it into an error of their own.
+    The model keeps its weights, which Keras on JAX holds apart during a loop.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if hasattr(model, "jax_state_sync"):
+            model.jax_state_sync()
+        found = re.findall(r"AlbertError: ([^\n\]]+)", str(error))
+        if not found:
+            raise
+        raise AlbertError(found[-1].replace("\\'", "'")) from None

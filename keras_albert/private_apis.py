@@ -1,0 +1,305 @@
+"""Every use of a private API of Keras, JAX or TensorFlow, in one place.
+
+Private APIs may change with any release. Each docstring here says in which
+version the API was last seen, and why no public one serves. When a new release
+of a framework breaks something, look here first. tests/unit/
+test_private_apis.py refuses private APIs anywhere else in the package.
+
+JAX and TensorFlow are imported inside the functions that need them.
+"""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+# Keras: models and layers.
+
+
+def sublayers(model: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """All layers inside a layer or model, at any depth, without itself.
+
+    Uses: `Layer._flatten_layers`.
+    Seen in: Keras 3.15.1.
+    No public way: `Model.layers` lists only the outermost layers.
+    """
+    return list(model._flatten_layers(include_self=False))
+
+
+def seed_generators(
+    model: keras.layers.Layer,
+) -> Iterator[keras.random.SeedGenerator]:
+    """The seed generators of a model and of all layers inside it.
+
+    Uses: `Layer._seed_generators`.
+    Seen in: Keras 3.15.1.
+    No public way: a layer shows the states of its generators as variables,
+    but not the generators, whose `next` is to be changed.
+    """
+    for layer in [model, *sublayers(model)]:
+        yield from layer._seed_generators
+
+
+class DrawnSeed(keras.random.SeedGenerator):
+    """A seed that was drawn earlier, where Keras asks for a generator.
+
+    Args:
+        seed: tensor of two integers, as `SeedGenerator.next` gives it.
+
+    Uses: `SeedGenerator._initial_seed`; does not call the constructor of
+        `SeedGenerator`, which would make a variable.
+    Seen in: Keras 3.15.1.
+    No public way: `keras.random.dropout` takes an integer or a generator, not
+    a tensor.
+    """
+
+    def __init__(self, seed):
+        self._seed = seed
+        # On PyTorch, dropout ignores a generator for which this is None.
+        self._initial_seed = 0
+
+    def next(self, ordered=True):
+        """The seed, the same one at every call."""
+        return self._seed
+
+
+def build_for_batch(model: keras.Model, batch) -> None:
+    """Builds a compiled model, its metrics and its optimizer, as `fit` does.
+
+    Args:
+        batch: (x, y, sample_weight), with a keras.KerasTensor in the place of
+            each tensor.
+
+    Uses: `Model._symbolic_build`.
+    Seen in: Keras 3.15.1.
+    No public way: `Model.build` builds neither metrics nor optimizer.
+    """
+    model._symbolic_build(data_batch=batch)
+
+
+def skip_build_in_fit(model: keras.Model) -> None:
+    """Keeps `fit` and `evaluate` from building a model that is built already.
+
+    They would take a batch from the dataset for it, which fails under a
+    distribution strategy: Keras averages the replicas' parts of the batch,
+    and token ids have no mean.
+
+    Uses: `Model._maybe_symbolic_build` (TensorFlow backend).
+    Seen in: Keras 3.15.1.
+    No public way: `fit` calls it each time, and checks `built` only inside.
+    """
+    model._maybe_symbolic_build = lambda **_: None
+
+
+# Keras: the optimizer.
+
+
+class OptimizerHooks(keras.optimizers.Optimizer):
+    """`keras.optimizers.Optimizer` with public names for its private hooks.
+
+    A subclass overrides `learning_rate_now`, `update_averages`, `clip` and
+    `sum_over_replicas`, which Keras calls while it applies gradients, and may
+    call the versions here, which are Keras's own.
+
+    Uses: `Optimizer._get_current_learning_rate`, `._learning_rate`,
+        `._iterations`, `._update_model_variables_moving_average`,
+        `._model_variables_moving_average`, `._clip_gradients`,
+        `._all_reduce_sum_gradients` (TensorFlow backend),
+        `._get_variable_index`.
+    Seen in: Keras 3.15.1.
+    No public way: apart from `update_step`, Keras offers no method to override
+    and no access to the schedule, the averages or a variable's index.
+    """
+
+    @property
+    def rate_or_schedule(self) -> Any:
+        """The learning rate's variable, or the schedule that computes it."""
+        return self._learning_rate
+
+    @property
+    def calls(self) -> keras.Variable:
+        """Number of calls of `apply`; with accumulation, most update nothing.
+
+        `iterations` counts the updates.
+        """
+        return self._iterations
+
+    @property
+    def moving_averages(self) -> list[keras.Variable]:
+        """Moving averages of the trainable variables; only with `use_ema`."""
+        return self._model_variables_moving_average
+
+    def index_of(self, variable: keras.Variable) -> int:
+        """Position of a variable among those that the optimizer updates."""
+        return self._get_variable_index(variable)
+
+    def learning_rate_now(self) -> Any:
+        """The learning rate of the next update."""
+        return super()._get_current_learning_rate()
+
+    def update_averages(
+        self, trainable_variables: list[keras.Variable]
+    ) -> None:
+        """Updates `moving_averages` after a call of `apply`."""
+        super()._update_model_variables_moving_average(trainable_variables)
+
+    def clip(self, gradients: list[Any]) -> list[Any]:
+        """Gradients, clipped before replicas are summed."""
+        return super()._clip_gradients(gradients)
+
+    def sum_over_replicas(
+        self, gradients_and_variables: list[tuple[Any, keras.Variable]]
+    ) -> list[tuple[Any, keras.Variable]]:
+        """Gradients with their variables, summed over tf.distribute replicas.
+
+        Called on the TensorFlow backend only.
+        """
+        return super()._all_reduce_sum_gradients(gradients_and_variables)
+
+    def _get_current_learning_rate(self):
+        return self.learning_rate_now()
+
+    def _update_model_variables_moving_average(self, trainable_variables):
+        self.update_averages(trainable_variables)
+
+    def _clip_gradients(self, grads):
+        return self.clip(grads)
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        return self.sum_over_replicas(grads_and_vars)
+
+
+# JAX.
+
+
+def jax_key_value_service():
+    """The client of JAX's coordination service; None in a single process.
+
+    Its methods: `key_value_set`, `key_value_try_get`,
+    `blocking_key_value_get`.
+
+    Uses: `jax._src.distributed.global_state.client`.
+    Seen in: jax 0.10.2. Orbax reads it from the same place.
+    No public way: `jax.distributed` starts and ends the service, and
+    collective operations can exchange arrays, but not wait with a time limit.
+    """
+    from jax._src import distributed
+
+    return distributed.global_state.client
+
+
+def is_tpu_pod() -> bool:
+    """Whether this is one of several hosts of a Cloud TPU slice.
+
+    JAX reads the variables of GKE, and asks a VM's metadata server.
+
+    Uses: `jax._src.clusters.cloud_tpu_cluster`.
+    Seen in: jax 0.10.2.
+    No public way: `jax.distributed.initialize` looks at the same, but fails
+    where there is no cluster, and after it JAX cannot run in one process.
+    """
+    from jax._src.clusters import cloud_tpu_cluster
+
+    clusters = (
+        cloud_tpu_cluster.GceTpuCluster,
+        cloud_tpu_cluster.GkeTpuCluster,
+    )
+    return any(
+        each.is_env_present() and each.get_process_count() > 1
+        for each in clusters
+    )
+
+
+def takes_strings(layer: keras.layers.Layer) -> None:
+    """Lets a layer take strings, which not every backend has tensors of.
+
+    Uses: `Layer._convert_input_args`,
+        `Layer._allow_non_tensor_positional_args`.
+    Seen in: Keras 3.15.1.
+    No public way: Keras converts the arguments of every layer to tensors of
+        the backend, and JAX and PyTorch have none of strings.
+    """
+    layer._convert_input_args = False
+    layer._allow_non_tensor_positional_args = True
+
+
+class KeepsJaxState:
+    """Base of a keras.Model that keeps its weights when a batch fails on JAX.
+
+    `fit`, `evaluate` and `predict` take the weights out of the model. A loop
+    that fails puts `_jax_state` back, but Keras sets it only after the first
+    step: a bad first batch would leave a model without weights.
+
+    Uses: `JAXTrainer._get_jax_state`, `JAXTrainer._jax_state`.
+    Seen in: Keras 3.15.1.
+    No public way: `jax_state_sync` reads `_jax_state`, and nothing sets it
+        before the first step.
+    """
+
+    # In the order in which Keras returns them.
+    _STATE = (
+        "trainable_variables",
+        "non_trainable_variables",
+        "optimizer_variables",
+        "metrics_variables",
+    )
+
+    def _get_jax_state(self, **wanted):
+        state = super()._get_jax_state(**wanted)
+        names = [name for name in self._STATE if wanted.get(name)]
+        self._jax_state = dict(zip(names, state, strict=True))
+        return state
+
+
+# PyTorch.
+
+
+def without_iterator(loader):
+    """A copy of a DataLoader that does not share the workers of the original.
+
+    Uses: `DataLoader._iterator`.
+    Seen in: PyTorch 2.13.0.
+    No public way: with `persistent_workers` a copy would read from the
+        iterator of the original, and a new DataLoader takes arguments that
+        the original does not tell.
+    """
+    clone = copy.copy(loader)
+    clone._iterator = None
+    return clone
+
+
+# TensorFlow.
+
+
+def configure_coordination_service(
+    jobs: dict[str, int], heartbeat_seconds: int
+) -> None:
+    """Sets after how many silent seconds a worker counts as lost.
+
+    To be called before MultiWorkerMirroredStrategy is made, which would
+    configure the same service with a limit of its own.
+
+    Args:
+        jobs: number of tasks by name of the job; the first job's first task
+            leads.
+        heartbeat_seconds: the limit.
+
+    Uses: `tensorflow.python.eager.context`.
+    Seen in: TensorFlow 2.21.0.
+    No public way: MultiWorkerMirroredStrategy sets no such limit.
+    """
+    from tensorflow.python.eager import context
+
+    leader = next(iter(jobs))
+    context.context().configure_coordination_service(
+        "standalone",
+        service_leader=f"/job:{leader}/replica:0/task:0",
+        heartbeat_timeout_in_ms=1000 * heartbeat_seconds,
+        coordinated_jobs=[
+            context.coordination_config_pb2.CoordinatedJob(
+                name=name, num_tasks=count
+            )
+            for name, count in jobs.items()
+        ],
+    )

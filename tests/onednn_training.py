@@ -1,0 +1,96 @@
+"""Trains and calls every model on TensorFlow once, for test_onednn.py.
+
+The number of tokens equals the size of a head: gradients of different operands
+then have the same shape, as in tests/onednn_collision.py.
+"""
+
+import keras
+import numpy as np
+
+import keras_albert as ka
+
+BATCH, LENGTH, VOCAB = 3, 16, 50
+
+
+def main() -> None:
+    random = np.random.default_rng(0)
+    ids = random.integers(5, VOCAB, (BATCH, LENGTH)).astype("int32")
+    label = random.integers(0, 2, BATCH).astype("int32")
+    labels = random.integers(0, 2, (BATCH, LENGTH)).astype("int32")
+    masked = random.integers(5, VOCAB, (BATCH, 4)).astype("int32")
+    position = random.integers(0, LENGTH, BATCH).astype("int32")
+    x = {"token_ids": ids, "padding_mask": np.ones_like(ids)}
+    places = {"masked_positions": np.tile(np.arange(4, dtype="int32"), (3, 1))}
+    start = {"start_positions": position}
+    span = {"start": position, "end": position}
+    classes = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    odds = keras.losses.BinaryCrossentropy(from_logits=True)
+
+    def text(problem, count):
+        return lambda backbone: ka.AlbertForSequenceClassification(
+            backbone, num_labels=count, problem=problem
+        )
+
+    for head, inputs, target, loss in (
+        (text("single_label", 2), x, label, classes),
+        (text("multi_label", 2), x, labels[:, :2], odds),
+        (text("regression", 1), x, label[:, None], "mse"),
+        (lambda b: ka.AlbertForTokenClassification(b, 2), x, labels, classes),
+        (
+            ka.AlbertForMultipleChoice,
+            {name: np.stack([value] * 2, 1) for name, value in x.items()},
+            label,
+            classes,
+        ),
+        (ka.AlbertForQuestionAnswering, x, span, classes),
+        (
+            ka.AlbertForQuestionAnsweringV2,
+            x | start,
+            span | {"answer_class": label[:, None]},
+            {"start": classes, "end": classes, "answer_class": odds},
+        ),
+        (ka.AlbertForTextEmbedding, x, np.zeros((BATCH, 32)), "mse"),
+        (
+            ka.AlbertForPretraining,
+            x | places,
+            {"mlm": masked, "sop": label},
+            classes,
+        ),
+        (ka.AlbertForMaskedLM, x | places, masked, classes),
+    ):
+        run(head(ka.AlbertBackbone(config(0.1, 1))), inputs, target, loss)
+    # Without dropout another code computes attention.
+    model = ka.AlbertForSequenceClassification
+    run(model(ka.AlbertBackbone(config(0.0, 0)), 2), x, label, classes)
+    adapted = ka.AlbertBackbone(config(0.0, 0), dtype="mixed_bfloat16")
+    adapted.enable_lora(rank=1)
+    run(model(adapted, 2), x, label, classes)
+
+
+def config(dropout: float, rank: int) -> ka.AlbertConfig:
+    return ka.AlbertConfig(
+        vocab_size=VOCAB,
+        embedding_size=8,
+        hidden_size=2 * LENGTH,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=LENGTH,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        relaxed_rank=rank,
+    )
+
+
+def run(model, x, y, loss) -> None:
+    """A step, and predictions for the batch and for one example."""
+    model.compile("sgd", loss, jit_compile=False)
+    model.train_on_batch(x, y)
+    x = {name: value for name, value in x.items() if name != "start_positions"}
+    model.predict_on_batch(x)
+    model.predict_on_batch({name: value[:1] for name, value in x.items()})
+
+
+if __name__ == "__main__":
+    main()
+    print("END")

@@ -1,0 +1,518 @@
+"""Any model to serving: fitted in Python, foreign, or only pretrained."""
+
+import functools
+import importlib
+import importlib.util
+import json
+import zipfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from served_models import answers_of, close, operations, used
+from small import TEXT_CONFIG, randomize
+
+import keras_albert as ka
+from keras_albert import cli
+from keras_albert.checkpoints.huggingface import save_huggingface
+from keras_albert.config import AlbertError, CheckRun, ReadingConfig
+from keras_albert.exports.artefacts import with_version
+from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.folders import ModelFolder, head_of
+
+TEXTS = ["The fox sold two hens.", "A dog found nothing", "1950, Élodie"]
+OTHERS = TEXTS[1:] + TEXTS[:1]
+MASKED = ["The [MASK] sold [MASK] .", "a[MASK].b", "[MASK] of £9[MASK]", "no"]
+LABELS = ("b", "a", "c")
+TRACES = keras.backend.backend() == "tensorflow"
+# Each head, with what it is fitted to and what Predictor has to be told.
+KINDS = {
+    "label": (TEXTS, [0, 2, 1], {"labels": LABELS}),
+    "pair": ((TEXTS, OTHERS), [0, 2, 1], {"task": "pairs"}),
+    "number": (TEXTS, [[0.5], [2.0], [1.0]], {}),
+    "several": (TEXTS, [[0, 1, 1], [0, 0, 0], [1, 0, 1]], {}),
+    "words": (TEXTS, None, {}),
+    "choice": (None, [0, 1, 1], {}),
+    "answer": (None, None, {}),
+    "answer or none": (None, None, {}),
+    "vector": (TEXTS, [[0.1] * TEXT_CONFIG.hidden_size] * 3, {}),
+    "mask": (None, None, {}),
+}
+
+
+def model_of(kind, tokenizer, **config):
+    config = TEXT_CONFIG.replace(**config)
+    backbone = ka.AlbertBackbone(config, tokenizer=tokenizer)
+    classifier = ka.AlbertForSequenceClassification
+    return {
+        "label": lambda: classifier(backbone, 3),
+        "pair": lambda: classifier(backbone, 3, labels=LABELS),
+        "number": lambda: classifier(backbone, 1, problem="regression"),
+        "several": lambda: classifier(
+            backbone, 3, problem="multi_label", labels=("a", "b", "ç")
+        ),
+        "words": lambda: ka.AlbertForTokenClassification(backbone, 3),
+        "choice": lambda: ka.AlbertForMultipleChoice(backbone),
+        "answer": lambda: ka.AlbertForQuestionAnswering(backbone),
+        "answer or none": lambda: ka.AlbertForQuestionAnsweringV2(backbone),
+        "vector": lambda: ka.AlbertForTextEmbedding(backbone, pooling="cls"),
+        "mask": lambda: ka.AlbertForMaskedLM(backbone),
+        "pretraining": lambda: ka.AlbertForPretraining(backbone),
+        "encoder": lambda: backbone,
+    }[kind]()
+
+
+def examples_of(kind, model):
+    """What `fit` takes: x, y and perhaps weights."""
+    x, y, _ = KINDS[kind]
+    questions = {"question": OTHERS, "context": TEXTS}
+    if kind == "words":
+        words = [text.split() for text in TEXTS]
+        return model.word_examples(words, [[1] * len(each) for each in words])
+    if kind == "choice":
+        x = {"context": TEXTS, "choices": [["two", "hens"]] * 3}
+    elif kind.startswith("answer"):
+        x = model.preprocess(questions)
+        y = {"start": np.array([1, 2, 3]), "end": np.array([2, 3, 4])}
+        if kind == "answer or none":
+            x["start_positions"] = np.array([1, 2, 3], "int32")
+            y["answer_class"] = np.array([[0.0], [1.0], [0.0]])
+    elif kind == "mask":
+        x = model.preprocess(MASKED)
+        x["masked_positions"] = np.ones((4, 1), "int32")
+        y = np.full((4, 1), 7)
+    return x, y
+
+
+def fitted(kind, tokenizer):
+    """After a step of `fit`, from random weights."""
+    model = randomize(model_of(kind, tokenizer))
+    classes = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    chances = keras.losses.BinaryCrossentropy(from_logits=True)
+    losses = {"number": "mse", "vector": "mse", "several": chances}
+    losses["answer"] = {"start": classes, "end": classes}
+    losses["answer or none"] = losses["answer"] | {"answer_class": chances}
+    model.compile(
+        keras.optimizers.SGD(0.01),
+        loss=losses.get(kind, classes),
+        run_eagerly=True,
+        jit_compile=False,
+    )
+    x, y, *weights = examples_of(kind, model)
+    if not isinstance(y, dict):
+        y = np.array(y)
+    (weight,) = weights or [None]
+    model.fit(x, y, sample_weight=weight, verbose=0)
+    return model
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_optimizer():
+    """Graphs as they are: rewriting each takes longer than its few calls."""
+    tf = pytest.importorskip("tensorflow")
+    options = {"disable_meta_optimizer": True}
+    tf.config.optimizer.set_experimental_options(options)
+    yield
+    options = {"disable_meta_optimizer": False}
+    tf.config.optimizer.set_experimental_options(options)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_vocab):
+    return Tokenizer(tiny_vocab)
+
+
+def ask(folder, signature="serving_default", **inputs):
+    """What a SavedModel answers, as plain values by the outputs' names."""
+    tf = pytest.importorskip("tensorflow")
+    pytest.importorskip("tensorflow_text")
+    function = tf.saved_model.load(str(folder)).signatures[signature]
+    tensors = {name: tf.constant(value) for name, value in inputs.items()}
+    return {name: value.numpy() for name, value in function(**tensors).items()}
+
+
+def inputs_of(kind):
+    if kind.startswith("answer"):
+        return {"question": OTHERS, "context": TEXTS}
+    inputs = {"text": TEXTS}
+    if kind == "pair":
+        inputs["pair"] = OTHERS
+    if kind == "choice":
+        inputs["choices"] = [["two", "hens"]] * 3
+    return inputs
+
+
+def check_fills(found, expected):
+    """The graph's pieces are those of `fill_mask`."""
+    assert found["pieces"].shape == (4, 2, 5)
+    for row, fills in enumerate(expected):
+        for number in range(2):
+            given = fills[number] if number < len(fills) else None
+            pieces = [x.decode() for x in found["pieces"][row, number]]
+            scores = found["scores"][row, number]
+            if given is None:
+                assert pieces == [""] * 5 and not scores.any()
+                assert (found["ids"][row, number] == -1).all()
+            else:
+                assert pieces == [fill.piece for fill in given]
+                close(scores, [fill.probability for fill in given])
+
+
+@pytest.mark.parametrize("kind", KINDS if TRACES else ["label", "mask"])
+def test_fitted_models_are_served(tmp_path, tokenizer, kind, monkeypatch):
+    """`fit`, `export`, and the served answers are the Predictor's."""
+    pytest.importorskip("tensorflow_text")
+    if TRACES:  # no time for signatures that are not asked
+        serving = importlib.import_module("keras_albert.exports.serving")
+        asked = {"serving_default", "embed", "fill_mask"}
+        asked -= {"embed"} if kind != "vector" else set()
+        only = functools.partial(serving.serving_module, only=asked)
+        monkeypatch.setattr(serving, "serving_module", only)
+    model = fitted(kind, tokenizer)
+    settings = KINDS[kind][2]
+    made = ka.export(model, tmp_path / "served", **settings)
+    assert made == tmp_path / "served" / "1"
+    predictor = ka.Predictor(model, **settings)
+    if kind == "mask":
+        expected = model.fill_mask(MASKED[:3]) + [[]]
+        check_fills(ask(made, text=MASKED), expected)
+        check_fills(ask(made, "fill_mask", text=MASKED), expected)
+        told = predictor.predict(MASKED[:3])
+        assert [[[f.text for f in m] for m in row] for row in told] == [
+            [[f.text for f in m] for m in row] for row in expected[:3]
+        ]
+    elif kind == "vector":
+        vectors = model.encode(TEXTS, normalize=False)
+        close(predictor.predict(TEXTS), vectors)
+        for signature in ("serving_default", "embed"):
+            close(ask(made, signature, text=TEXTS)["embedding"], vectors)
+    else:
+        inputs = inputs_of(kind)
+        found = ask(made, **inputs)
+        for row, expected in enumerate(answers_of(predictor, **inputs)):
+            check_answer(found, row, expected)
+
+
+def check_answer(found, row, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        value = np.atleast_1d(value)
+        served = np.atleast_1d(found[name][row])[: len(value)]
+        if served.dtype.kind in "OS":
+            assert [text.decode() for text in served] == [*value]
+        else:
+            close(served, value)
+
+
+@pytest.mark.skipif(not TRACES, reason="in a worker: see above")
+@pytest.mark.parametrize("kind", ["pretraining", "encoder"])
+def test_pretrained_models_are_served(tmp_path, tokenizer, kind):
+    """From a `.keras` file; and the servers' operations are known."""
+    serving = pytest.importorskip("keras_albert.exports.serving")
+    model = randomize(model_of(kind, tokenizer))
+    model.save(tmp_path / "model.keras")
+    made = ka.export(tmp_path / "model.keras", tmp_path / "served")
+    encoder = getattr(model, "backbone", model)
+    vectors = ka.AlbertForTextEmbedding(encoder).encode(TEXTS, normalize=False)
+    close(ask(made, "embed", text=TEXTS)["embedding"], vectors)
+    if kind == "encoder":
+        close(ask(made, text=TEXTS)["embedding"], vectors)
+        return
+    expected = model.fill_mask(MASKED[:3]) + [[]]
+    check_fills(ask(made, text=MASKED), expected)
+    x = model.preprocess(MASKED)
+    check_fills(ask(made, "token_ids", token_ids=x["token_ids"]), expected)
+    # Texts that are cut, malformed, empty; masks that white space surrounds.
+    odd = ["[MASK]" + " hens" * 90, "", " [MASK]\u3000[MASK]", "[MASK][MASK]."]
+    check_fills(
+        ask(made, text=odd),
+        [model.fill_mask(odd[:1])[0], [], *model.fill_mask(odd[2:])],
+    )
+    broken = ask(made, text=[b"\xffa [MA\xffSK]"])["pieces"]
+    assert (broken == ask(made, text=["a [MASK]"])["pieces"]).all()
+    predictor = ka.Predictor(model)
+    _, signatures = serving.serving_module(predictor, only={"fill_mask"})
+    assert used(signatures["fill_mask"].graph.as_graph_def()) <= operations(
+        "2.12"
+    )
+
+
+@pytest.mark.skipif(not TRACES, reason="on TensorFlow: a single backend's")
+@pytest.mark.parametrize("kind", ["litert", "onnx"])
+def test_vectors_on_devices(tmp_path, tokenizer, kind, capsys):
+    """`check` finds the vectors of ids to be the model's."""
+    pytest.importorskip({"litert": "ai_edge_litert"}.get(kind, "onnxruntime"))
+    model = randomize(model_of("encoder", tokenizer))
+    made = ka.export(model, tmp_path / "device", kind)
+    model.save(tmp_path / "model.keras")
+    (tmp_path / "data.txt").write_text("\n".join(TEXTS))
+    cli.main(
+        ["check", "--export", str(made), "--data", str(tmp_path / "data.txt")]
+        + ["--model", str(tmp_path / "model.keras")]
+    )
+    assert "100.00% of the predictions" in capsys.readouterr().out
+    with pytest.raises(AlbertError, match=r"saved_model alone|only a model of"):
+        ka.export(model_of("mask", tokenizer), tmp_path / "masks", kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "task", "labels"),
+    [
+        ("label", "classification", ("0", "1", "2")),
+        ("pair", "classification", LABELS),
+        ("number", "regression", None),
+        ("several", "multilabel", ("a", "b", "ç")),
+        ("words", "tokens", ("0", "1", "2")),
+        ("choice", "choice", None),
+        ("answer", "qa", None),
+        ("answer or none", "qa", ("answer", "no answer")),
+        ("vector", "embedding", None),
+        ("encoder", "embedding", None),
+        ("mask", "fill_mask", None),
+        ("pretraining", "fill_mask", None),
+    ],
+)
+@pytest.mark.any_backend
+def test_what_a_head_is_for(tmp_path, tokenizer, kind, task, labels):
+    """Found, kept in a folder, and read back."""
+    predictor = ka.Predictor(model_of(kind, tokenizer))
+    assert (predictor.task, predictor.labels) == (task, labels)
+    assert predictor.lengths == (32, 61)
+    reading = task == "qa"
+    assert (predictor.reading is not None) == reading
+    predictor.save(tmp_path / "model")
+    again = ka.Predictor.load(tmp_path / "model")
+    assert again.settings() == predictor.settings()
+    assert type(again.model) is type(predictor.model)
+    vectors = ka.Predictor.load(tmp_path / "model", task="embedding")
+    assert isinstance(vectors.model, ka.AlbertForTextEmbedding)
+
+
+def test_evaluate(tmp_path, tokenizer):
+    """Accuracy by hand, of columns and of a table; numbers, too."""
+    predictor = ka.Predictor(fitted("label", tokenizer), labels=LABELS)
+    predicted = predictor.predict(TEXTS)
+    wrong = next(each for each in LABELS if each != predicted[0])
+    columns = {"text": np.array(TEXTS), "label": [wrong, *predicted[1:]]}
+    scores = predictor.evaluate(columns)
+    assert scores["accuracy"] == pytest.approx(2 / 3)
+    table = tmp_path / "rows.tsv"
+    rows = zip(TEXTS, columns["label"], strict=True)
+    lines = ["text\tlabel", *("\t".join(row) for row in rows)]
+    table.write_text("\n".join(lines) + "\n")
+    assert predictor.evaluate(table) == scores
+    number = ka.Predictor(fitted("number", tokenizer))
+    exact = number.predict(TEXTS)
+    found = number.evaluate({"text": TEXTS, "label": [x + 2 for x in exact]})
+    assert found["root_mean_squared_error"] == pytest.approx(2, abs=1e-5)
+    with pytest.raises(AlbertError, match="equally long"):
+        predictor.evaluate({"text": TEXTS, "label": ["a"]})
+    with pytest.raises(AlbertError, match="unknown label 'z'"):
+        predictor.evaluate({"text": TEXTS, "label": ["a", "z", "a"]})
+    with pytest.raises(AlbertError, match="was only pretrained"):
+        ka.Predictor(model_of("mask", tokenizer)).evaluate({"text": TEXTS})
+
+
+@pytest.mark.parametrize(
+    ("kind", "there", "task"),
+    [
+        ("pair", "single_label_classification", "classification"),
+        ("number", "regression", "regression"),
+        ("several", "multi_label_classification", "multilabel"),
+        ("words", None, "tokens"),
+    ],
+)
+def test_transformers_and_back(tmp_path, tokenizer, kind, there, task, capsys):
+    """A classifier predicts at once, converted or not, with its labels."""
+    pytest.importorskip("safetensors")
+    model = randomize(model_of(kind, tokenizer))
+    if kind == "words":
+        model.labels = LABELS
+    save_huggingface(model, tmp_path / "there")
+    for source, output, to in (
+        ("there", "here", "keras-albert"),
+        ("here", "back", "huggingface"),
+    ):
+        cli.main(
+            ["convert", "--input", str(tmp_path / source), "--to", to]
+            + ["--output", str(tmp_path / output)]
+        )
+    loaded = ModelFolder.load(tmp_path / "here")
+    assert loaded.task["task"] == task
+    assert loaded.task["labels"] == (model.labels and [*model.labels])
+    first, second = (
+        json.loads((tmp_path / name / "config.json").read_text())
+        for name in ("there", "back")
+    )
+    assert first == second and first.get("problem_type") == there
+    if model.labels:
+        names = {str(i): name for i, name in enumerate(model.labels)}
+        assert second["id2label"] == names
+        assert second["label2id"] == {v: int(k) for k, v in names.items()}
+    expected = ka.Predictor(model).predict(TEXTS)
+    (tmp_path / "new.txt").write_text("\n".join(TEXTS))
+    for name in ("there", "here"):
+        capsys.readouterr()
+        cli.main(
+            ["predict", "--model", str(tmp_path / name)]
+            + ["--data", str(tmp_path / "new.txt")]
+        )
+        lines = capsys.readouterr().out.splitlines()
+        found = [json.loads(line)["prediction"] for line in lines]
+        if kind == "number":
+            close(found, expected)
+        else:
+            assert found == expected
+
+
+def test_names_for_a_head_that_has_none(tmp_path, tokenizer, capsys):
+    """By `convert`, `evaluate` and `predict`; of transformers' LABEL_0."""
+    pytest.importorskip("safetensors")
+    model = randomize(model_of("label", tokenizer))
+    save_huggingface(model, tmp_path / "there")
+    cli.main(
+        ["convert", "--input", str(tmp_path / "there"), "--labels", *LABELS]
+        + ["--task", "pairs", "--output", str(tmp_path / "here")]
+    )
+    here = ka.Predictor.load(tmp_path / "here")
+    assert (here.task, here.labels) == ("pairs", LABELS)
+    assert ka.load(tmp_path / "here").labels == LABELS
+    table = tmp_path / "rows.tsv"
+    predicted = ka.Predictor(model, labels=LABELS).predict(TEXTS)
+    rows = [f"{a}\t{b}" for a, b in zip(TEXTS, predicted, strict=True)]
+    table.write_text("text\tlabel\n" + "\n".join(rows) + "\n")
+    data = ["--model", str(tmp_path / "there"), "--data", str(table)]
+    cli.main(["evaluate", *data, "--labels", *LABELS])
+    assert "accuracy 1.000" in capsys.readouterr().out
+    cli.main(["predict", *data])
+    line = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert line["prediction"] == str(LABELS.index(predicted[0]))
+
+
+def test_finetune_says_that_a_head_is_dropped(tmp_path, tokenizer, capsys):
+    """One of another task; that of pretraining goes without a word."""
+    pytest.importorskip("safetensors")
+    model = model_of("pair", tokenizer)
+    ka.Predictor(model, task="pairs").save(tmp_path / "pairs")
+    save_huggingface(model, tmp_path / "there")
+    model_of("mask", tokenizer).save(tmp_path / "mask.keras")
+    name = "AlbertForSequenceClassification"
+    for source, head in (
+        ("pairs", name),
+        ("there", name),
+        ("mask.keras", None),
+    ):
+        assert head_of(tmp_path / source) == head
+    table = tmp_path / "train.tsv"
+    table.write_text("text\tlabel\na fox\tfox\na dog\tdog\n")
+    cli.main(
+        ["finetune", "--model", str(tmp_path / "there"), "--train", str(table)]
+        + ["--output", str(tmp_path / "out"), "--steps", "1"]
+    )
+    said = capsys.readouterr().out
+    assert f"has a head already ({name}): it is dropped, and a fresh" in said
+
+
+@pytest.mark.any_backend
+def test_both_forms_of_check():
+    expected = CheckRun(Path("e"), "m", Path("d"), rows=7)
+    for arguments in (
+        ["--export", "e", "--model", "m", "--data", "d", "--rows=7"],
+        ["e", "m", "d", "--rows", "7", "--no-skip-bad"],
+        ["--rows", "7", "e", "--data=d", "m"],
+    ):
+        assert cli._parse(["check", *arguments]) == expected
+    with pytest.raises(AlbertError, match="also: 'x'"):
+        cli._parse(["check", "e", "m", "d", "x"])
+
+
+@pytest.mark.any_backend
+def test_the_newest_version(tmp_path):
+    assert with_version(tmp_path) == tmp_path
+    for name in ("2", "10", "notes"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "saved_model.pb").touch()
+    assert with_version(tmp_path) == tmp_path / "10"
+    assert with_version(str(tmp_path / "2")) == tmp_path / "2"
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        ("label", {"task": "poems"}, "`task` must be one of classification"),
+        ("label", {"task": "regression"}, r"\(single_label\): expected one of"),
+        ("mask", {"task": "qa"}, "AlbertForMaskedLM: expected one of fill"),
+        ("label", {"labels": ["a", "b"]}, "a list of 3 different names"),
+        ("label", {"labels": ["a", "b", "a"]}, "a list of 3 different names"),
+        ("label", {"labels": "abc"}, "a list of 3 different names"),
+        ("number", {"labels": ["a"]}, "regression has no labels"),
+        ("answer", {"labels": ["a"]}, "model that answers questions"),
+        ("label", {"lengths": (64, 8)}, "`lengths` must be ascending"),
+        ("label", {"lengths": (8, 62)}, "max_position_embeddings=61"),
+        ("label", {"reading": 1}, "`reading` is for qa"),
+        ("label", {"tokenizer": "spiece.model"}, "must be a Tokenizer"),
+    ],
+)
+def test_bad_settings(tmp_path, tokenizer, kind, settings, message):
+    model = model_of(kind, tokenizer)
+    with pytest.raises(AlbertError, match=message) as error:
+        ka.Predictor(model, **settings)
+    assert "\n" not in str(error.value)
+    with pytest.raises(AlbertError, match=message):
+        ka.export(model, tmp_path / "served", "onnx", **settings)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.any_backend
+def test_bad_models(tmp_path, tokenizer, monkeypatch):
+    """No vocabulary, no model of this package, no place, no TensorFlow."""
+    bare = model_of("label", None)
+    with pytest.raises(
+        AlbertError, match=r"vocabulary.*has none.*tokenizer="
+    ) as told:
+        ka.export(bare, tmp_path / "served", "onnx")
+    assert "\n" not in str(told.value)
+    assert ka.Predictor(bare, tokenizer=tokenizer).predict([]) == []
+    with pytest.raises(AlbertError, match="model of this package"):
+        ka.Predictor(keras.Sequential())
+    with pytest.raises(AlbertError, match=r"'folder'. Read it with"):
+        ka.Predictor("folder")
+    with pytest.raises(AlbertError, match="no such file"):
+        ka.export(tmp_path / "nowhere", tmp_path / "served", "onnx")
+    with pytest.raises(AlbertError, match="`format` must be"):
+        ka.export(bare, tmp_path / "served", "pickle")
+    with pytest.raises(AlbertError, match=r"keras_albert\.export\(model, "):
+        bare.export(tmp_path / "served")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: (
+            None if name == "tensorflow_text" else find(name, *rest)
+        ),
+    )
+    with pytest.raises(AlbertError, match=r"tensorflow-text .*\[export\]"):
+        ka.export(bare, tmp_path / "served")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.any_backend
+def test_names_are_kept_in_the_file(tmp_path, tokenizer):
+    """The name of a class is with the weights, one that is none is not."""
+    model = model_of("label", tokenizer)
+    for labels, kept in ((LABELS, [*LABELS]), (None, None)):
+        folder = tmp_path / str(labels)
+        ka.Predictor(model, labels=labels).save(folder)
+        with zipfile.ZipFile(folder / "model.keras") as archive:
+            config = json.loads(archive.read("config.json"))["config"]
+        assert config["labels"] == kept
+    assert model.labels is None
+
+
+@pytest.mark.any_backend
+def test_reading_is_settled(tokenizer):
+    predictor = ka.Predictor(model_of("answer", tokenizer))
+    assert predictor.reading.windows.sequence_length == 61
+    assert isinstance(predictor.reading, ReadingConfig)

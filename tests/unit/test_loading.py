@@ -1,0 +1,247 @@
+"""What a user meets first: loading, import order, errors, `repr`."""
+
+import contextlib
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from small import CONFIG, EXCHANGED, inputs, numpy, randomize, same_weights
+
+import keras_albert as ka
+from keras_albert.training.folders import ModelFolder
+
+BFLOAT16 = "mixed_bfloat16"
+
+
+@contextlib.contextmanager
+def global_policy(name):
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def form_of(model):
+    backbone = getattr(model, "backbone", model)
+    policies = {model.dtype_policy.name, backbone.dtype_policy.name}
+    policies.add(backbone.encoder.dtype_policy.name)
+    (policy,) = policies
+    return policy, backbone.encoder.loop, backbone.encoder.remat
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory, pretrained_folder):
+    """A source of each format, of this package's first."""
+    folder = tmp_path_factory.mktemp("sources")
+    keras.utils.set_random_seed(3)
+    model = randomize(
+        ka.AlbertForSequenceClassification(ka.AlbertBackbone(EXCHANGED), 3)
+    )
+    model.save(folder / "model.keras")
+    ka.save_huggingface(model, folder / "huggingface")
+    return {
+        "folder": pretrained_folder,
+        ".keras": folder / "model.keras",
+        "huggingface": folder / "huggingface",
+    }
+
+
+@pytest.mark.parametrize("kind", ["folder", ".keras", "huggingface"])
+def test_dtype_loop_and_remat(sources, kind):
+    """Given, they count; else the global policy; else float32."""
+    source = sources[kind]
+    plain = ka.load(source)
+    assert form_of(plain) == ("float32", "unrolled", False)
+    asked = ka.load(source, dtype=BFLOAT16, loop="scan", remat=True)
+    assert form_of(asked) == (BFLOAT16, "scan", True)
+    with global_policy(BFLOAT16):
+        by_policy = ka.load(source)
+        again = ka.load(source, dtype="float32", backbone=True)
+    assert form_of(by_policy) == (BFLOAT16, "unrolled", False)
+    assert form_of(again) == ("float32", "unrolled", False)
+    for model in (asked, by_policy):
+        assert type(model) is type(plain) and same_weights(model, plain)
+        assert {w.dtype for w in model.weights} == {"float32"}
+    assert same_weights(again, plain.backbone)
+
+
+def test_of_every_loader(sources, tmp_path):
+    folder, file = sources["folder"], sources[".keras"]
+    with global_policy(BFLOAT16):
+        backbone, tokenizer = ka.load_pretrained(folder)
+        assert form_of(backbone) == (BFLOAT16, "unrolled", False)
+        assert form_of(ka.load_model(file)) == (BFLOAT16, "unrolled", False)
+        # What the commands read and write is float32 whatever the policy.
+        kept = ModelFolder.load(folder)
+        assert form_of(kept.model)[0] == "float32"
+        ModelFolder(backbone, tokenizer, {"task": "weights"}).save(tmp_path)
+    backbone, _ = ka.load_pretrained(folder, dtype=BFLOAT16, remat=True)
+    assert form_of(backbone) == (BFLOAT16, "unrolled", True)
+    assert form_of(ka.load_model(file, loop="scan"))[1] == "scan"
+    assert form_of(ka.load(tmp_path))[0] == "float32"
+    assert backbone.tokenizer.vocab_size == tokenizer.vocab_size
+
+
+def test_pooler_and_adapters_keep_the_form(sources, tmp_path):
+    """Where `load_pretrained` has to make another encoder."""
+    backbone, tokenizer = ka.load_pretrained(sources["folder"])
+    bare = ka.AlbertBackbone(backbone.config, pooler=False, tokenizer=tokenizer)
+    bare.save(tmp_path / "bare.keras")
+    found, _ = ka.load_pretrained(
+        tmp_path / "bare.keras", dtype=BFLOAT16, loop="scan", remat=True
+    )
+    assert found.pooler is not None
+    assert form_of(found) == (BFLOAT16, "scan", True)
+
+
+def test_quantized_file_keeps_its_policy(tmp_path):
+    model = randomize(ka.AlbertBackbone(CONFIG))
+    model.quantize("int8")
+    model.save(tmp_path / "small.keras")
+    expected = numpy(model(inputs())["pooled_output"])
+    with global_policy(BFLOAT16):
+        kept = ka.load(tmp_path / "small.keras")
+    assert form_of(kept)[0] == "float32"
+    np.testing.assert_allclose(
+        numpy(kept(inputs())["pooled_output"]), expected, atol=1e-5
+    )
+    asked = ka.load(tmp_path / "small.keras", dtype=BFLOAT16)
+    assert form_of(asked)[0] == BFLOAT16
+    assert asked.encoder.shared[0][0].parts["attention"].query.kernel.dtype == (
+        "int8"
+    )
+    found = numpy(asked(inputs())["pooled_output"]).astype("float32")
+    assert np.abs(found - expected).mean() < 0.05
+
+
+def test_functional_model_around_a_backbone(tmp_path):
+    ids = keras.Input((None,), dtype="int32", name="token_ids")
+    pooled = ka.AlbertBackbone(CONFIG)({"token_ids": ids})["pooled_output"]
+    model = randomize(keras.Model(ids, keras.layers.Dense(2)(pooled)))
+    path = tmp_path / "functional.keras"
+    model.save(path)
+    again = ka.load_model(path)
+    x = inputs()["token_ids"]
+    np.testing.assert_array_equal(numpy(again(x)), numpy(model(x)))
+    with pytest.raises(ka.AlbertError, match="expected a model of this pack"):
+        ka.load(path)
+    with pytest.raises(ka.AlbertError, match="`loop` is for models of this"):
+        ka.load_model(path, loop="scan")
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import keras_albert, keras",
+        "import keras, keras_albert",
+        "import importlib.util as u, keras_albert; u.find_spec('keras')",
+        "import keras_albert; keras_albert.load_pretrained",
+    ],
+)
+def test_import_order(sources, imports):
+    code = (
+        f"{imports}\nimport keras\n"
+        f"model = keras.models.load_model({str(sources['.keras'])!r})\n"
+        "print(type(model).__name__)\n"
+        "print('keras_albert>Lamb' in keras.saving.get_custom_objects())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ,
+    )
+    assert done.stdout.split() == ["AlbertForSequenceClassification", "True"]
+
+
+class AlbertBackbone:
+    """Stands for KerasHub's."""
+
+    save_to_preset = None
+
+
+AlbertBackbone.__module__ = "keras_hub.src.models.albert.albert_backbone"
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (
+            lambda: ka.AlbertForSequenceClasification,
+            AttributeError,
+            "Did you mean 'AlbertForSequenceClassification'",
+        ),
+        (
+            lambda: ka.VARIANTS["base-v2"],
+            KeyError,
+            "^VARIANTS has .*'base-v2'. Did you mean 'base_v2'",
+        ),
+        (lambda: ka.VARIANTS[3], ka.AlbertError, "Received: 3.$"),
+        (
+            lambda: ka.AlbertForSequenceClassification(
+                ka.AlbertBackbone(CONFIG), num_label=2
+            ),
+            TypeError,
+            "no argument `num_label`. Did you mean `num_labels`",
+        ),
+        (
+            lambda: ka.EncoderBlock(CONFIG, colour=2),
+            TypeError,
+            "no argument `colour`. It takes `config`",
+        ),
+        (
+            lambda: ka.load(AlbertBackbone()),
+            ka.AlbertError,
+            "AlbertBackbone of keras_hub. Save it: model.save_to_preset",
+        ),
+        (lambda: ka.load(3), ka.AlbertError, "a path.*Received: int"),
+        (
+            lambda: ka.load("x", dtype="bfloat"),
+            ka.AlbertError,
+            "'mixed_bfloat16'.*Received: dtype='bfloat'",
+        ),
+        (lambda: ka.load("x", dtype="int8"), ka.AlbertError, "'int8'"),
+        (lambda: ka.load_model("x", loop=1), ka.AlbertError, "loop=1"),
+        (lambda: ka.load_pretrained("x", remat=1), ka.AlbertError, "remat=1"),
+    ],
+)
+def test_errors_say_what_was_meant(call, kind, message):
+    with pytest.raises(kind, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.any_backend
+def test_variants_are_a_mapping():
+    assert "base-v2" not in ka.VARIANTS
+    assert ka.VARIANTS.get("base-v2") is None
+    assert ka.VARIANTS["base_v2"] == ka.AlbertConfig()
+    assert len(ka.VARIANTS) == 8
+
+
+@pytest.mark.any_backend
+def test_repr_says_what_it_is(sources):
+    model = ka.AlbertForSequenceClassification(
+        ka.AlbertBackbone(CONFIG), 2, labels=("no", "yes"), name="mine"
+    )
+    count = f"{model.count_params():,}"
+    assert repr(model) == (
+        "<AlbertForSequenceClassification name=mine, layers=5, "
+        f"hidden_size=26, parameters={count}, vocabulary=97 pieces, ids only, "
+        "labels=('no', 'yes')>"
+    )
+    backbone, tokenizer = ka.load_pretrained(sources["folder"])
+    assert repr(tokenizer) == (
+        "<Tokenizer pieces=160, lower_case=True, keep_accents=False>"
+    )
+    assert repr(backbone).endswith("vocabulary=160 pieces>")
+    config = CONFIG.replace(sharing="attention")
+    assert eval(repr(config), {"AlbertConfig": ka.AlbertConfig}) == config
+    assert "type_vocab_size" not in repr(config)

@@ -1,0 +1,288 @@
+"""The package as others install it: metadata, contents, types, interpreters."""
+
+import ast
+import inspect
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+import keras_albert
+
+ROOT = Path(__file__).parents[2]
+FIND_PYTHON = ROOT / "tools" / "find_python.sh"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+pytestmark = pytest.mark.any_backend
+
+
+# What is built.
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> dict[str, Path]:
+    """A source distribution, and a wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    # Of a copy, as setuptools leaves files beside the sources. The tests'
+    # folder is there, so that a distribution could wrongly contain it.
+    copy = folder / "copy"
+    copy.mkdir()
+    for name in ("keras_albert", "tests", "pyproject.toml", "README.md"):
+        (copy / name).symlink_to(ROOT / name)
+    for name in ("LICENSE", "NOTICE"):
+        (copy / name).write_bytes((ROOT / name).read_bytes())
+    run = {"cwd": copy, "check": True, "capture_output": True, "text": True}
+    code = "from setuptools.build_meta import build_sdist as s; print(s('..'))"
+    output = subprocess.run([sys.executable, "-c", code], **run).stdout
+    sdist = folder / output.split()[-1]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    options = ["--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run(
+        [*pip, "wheel", *options, "--wheel-dir", str(folder), str(sdist)], **run
+    )
+    (wheel,) = folder.glob("*.whl")
+    return {"sdist": sdist, "wheel": wheel}
+
+
+def test_contents(built):
+    sources = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "keras_albert").rglob("*.py")
+    }
+    about = f"keras_albert-{keras_albert.__version__}.dist-info"
+    with zipfile.ZipFile(built["wheel"]) as wheel:
+        names = set(wheel.namelist())
+        assert {name for name in names if not name.startswith(about)} == {
+            *sources,
+            "keras_albert/py.typed",
+        }
+        for name in ("LICENSE", "NOTICE"):
+            packed = wheel.read(f"{about}/licenses/{name}")
+            assert packed == (ROOT / name).read_bytes()
+        metadata = wheel.read(f"{about}/METADATA").decode()
+    assert f"\nVersion: {keras_albert.__version__}\n" in metadata
+    assert "\nLicense-Expression: Apache-2.0\n" in metadata
+    assert "\nRequires-Python: <3.14,>=3.11\n" in metadata
+    with tarfile.open(built["sdist"]) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    wanted = {"LICENSE", "NOTICE", "README.md", "pyproject.toml"}
+    assert sources | wanted | {"keras_albert/py.typed"} <= names
+    assert not any(name.startswith("tests/data") for name in names)
+
+
+def test_the_wheel_works_where_it_is_installed(built, tmp_path):
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    subprocess.run(
+        [*pip, "install", "--quiet", "--no-deps", "--no-index", "--target"]
+        + [str(tmp_path / "site"), str(built["wheel"])],
+        check=True,
+    )
+    options = {
+        "cwd": tmp_path,
+        "env": {**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        "check": True,
+        "capture_output": True,
+        "text": True,
+    }
+    command = [sys.executable, "-m", "keras_albert.cli", "--version"]
+    out = subprocess.run(command, **options).stdout
+    assert out == f"keras-albert {keras_albert.__version__}\n"
+    code = "import keras_albert as ka; print(ka.__file__, ka.AlbertConfig())"
+    out = subprocess.run([sys.executable, "-c", code], **options).stdout
+    assert out.startswith(str(tmp_path / "site" / "keras_albert"))
+    assert "hidden_size=768" in out
+
+
+def test_supported_versions_are_the_same_everywhere():
+    script = FIND_PYTHON.read_text()
+    first, last = (
+        int(re.search(rf"^{name}=(\d+)$", script, re.MULTILINE)[1])
+        for name in ("FIRST", "LAST")
+    )
+    assert SpecifierSet(PROJECT["requires-python"]) == SpecifierSet(
+        f">=3.{first},<3.{last + 1}"
+    )
+    classified = {
+        int(found[1])
+        for line in PROJECT["classifiers"]
+        if (found := re.search(r"Python :: 3\.(\d+)$", line))
+    }
+    assert classified == set(range(first, last + 1))
+
+
+# Dependencies.
+
+
+def pins(path: Path) -> dict[str, str]:
+    """{package: version} of a file of constraints."""
+    lines = path.read_text().splitlines()
+    pairs = (line.split("==") for line in lines if "==" in line)
+    return {name.lower().replace("_", "-"): v for name, v in pairs}
+
+
+def requirements() -> dict[str, SpecifierSet]:
+    """{package: versions} of everything that pyproject.toml names."""
+    extras = PROJECT["optional-dependencies"].values()
+    texts = [*PROJECT["dependencies"], *(text for e in extras for text in e)]
+    parsed = [Requirement(text) for text in texts]
+    return {
+        each.name.lower().replace("_", "-"): each.specifier
+        for each in parsed
+        if each.name != "keras-albert"
+    }
+
+
+def test_tested_versions_are_allowed():
+    for file in ("constraints.txt", "constraints-oldest.txt"):
+        for name, version in pins(ROOT / file).items():
+            if name in requirements():
+                assert version in requirements()[name], (file, name)
+
+
+def test_every_lower_bound_is_a_tested_version():
+    oldest = pins(ROOT / "constraints-oldest.txt")
+    for name, versions in requirements().items():
+        (lower,) = (each for each in versions if each.operator == ">=")
+        if name == "tensorflow":  # tests install its small wheel
+            name = "tensorflow-cpu"
+        assert lower.version == oldest[name], name
+
+
+# Types.
+
+
+def test_type_checkers_see_every_public_name():
+    tree = ast.parse(Path(keras_albert.__file__).read_text())
+    (block,) = (
+        node
+        for node in tree.body
+        if isinstance(node, ast.If)
+        and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    expected = [
+        f"from keras_albert.{home} import {name} as {name}"
+        for home, name in sorted(
+            (home, name) for name, home in keras_albert._HOMES.items()
+        )
+    ]
+    found = [
+        f"from {node.module} import {alias.name} as {alias.asname}"
+        for node in block.body
+        for alias in node.names
+    ]
+    assert sorted(found) == sorted(expected), "\n".join(expected)
+
+
+def own_functions(public) -> dict[str, object]:
+    """The functions and methods of a public name that this package defines."""
+    if not inspect.isclass(public):
+        return {public.__name__: public} if callable(public) else {}
+    functions = {}
+    for kind in reversed(public.__mro__):
+        if not kind.__module__.startswith("keras_albert"):
+            continue
+        for name, value in vars(kind).items():
+            if name.startswith("_") and name not in ("__init__", "__call__"):
+                continue
+            if isinstance(value, property):
+                value = value.fget
+            value = getattr(value, "func", value)  # of cached_property
+            value = inspect.unwrap(getattr(value, "__func__", value))
+            if inspect.isfunction(value):
+                functions[f"{kind.__qualname__}.{name}"] = value
+    return functions
+
+
+@pytest.mark.parametrize("name", keras_albert.__all__)
+def test_public_signatures_are_annotated(name):
+    if name == "GraphTokenizer":
+        pytest.importorskip("tensorflow_text")
+    incomplete = {}
+    for path, function in own_functions(getattr(keras_albert, name)).items():
+        signature = inspect.signature(function)
+        missing = [
+            each.name
+            for each in signature.parameters.values()
+            if each.annotation is each.empty
+            and each.name not in ("self", "cls")
+        ]
+        if signature.return_annotation is signature.empty:
+            missing.append("return")
+        if path.endswith(".__init__"):
+            missing = [each for each in missing if each != "return"]
+        if missing:
+            incomplete[path] = missing
+    assert incomplete == {}
+
+
+# The interpreter that `make` takes.
+
+
+def find_python(*commands: str, **environment) -> tuple[int, str, str]:
+    """(exit status, what was printed, the error)."""
+    result = subprocess.run(
+        ["/bin/sh", str(FIND_PYTHON), *commands],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+    return result.returncode, result.stdout, result.stderr
+
+
+def fake(folder: Path, name: str, line: str | None) -> str:
+    """A command that answers the script's question with `line`, or fails."""
+    path = folder / name
+    answer = "exit 127" if line is None else f"echo {line}"
+    path.write_text(f"#!/bin/sh\n{answer}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_this_interpreter_is_found():
+    assert find_python(sys.executable) == (0, f"{sys.executable}\n", "")
+
+
+def test_the_first_that_is_supported_is_taken(tmp_path):
+    for name, version in (
+        ("python3", "3.14.0"),
+        ("python3.13", None),
+        ("python3.12", "3.12.9"),
+        ("python3.11", "3.11.2"),
+    ):
+        line = version and f"{version} Linux x86_64 glibc yes"
+        fake(tmp_path, name, line)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    assert find_python(PATH=path) == (0, "python3.12\n", "")
+    fake(tmp_path, "python3", "3.13.1 Darwin arm64 - yes")
+    assert find_python(PATH=path)[1] == "python3\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("3.14.0 Linux x86_64 glibc yes", "3.11 to 3.13, but found only"),
+        ("3.10.4 Linux aarch64 glibc yes", "is 3.10.4"),
+        ("2.7.18 Linux x86_64 glibc no", "is 2.7.18"),
+        ("3.12.1 Linux x86_64 glibc no", "apt install python3.12-venv"),
+        (None, "does not run"),
+        ("3.12.1 Linux x86_64 - yes", "need glibc"),
+        ("3.12.1 Linux riscv64 glibc yes", "no wheels for Linux on riscv64"),
+        ("3.12.1 Darwin x86_64 - yes", "Intel Macs"),
+        ("3.12.1 Windows AMD64 - yes", "use WSL 2"),
+        ("3.12.1 FreeBSD amd64 - yes", "no wheels for FreeBSD"),
+    ],
+)
+def test_what_is_not_supported_is_said_in_one_sentence(
+    answer, expected, tmp_path
+):
+    status, out, error = find_python(fake(tmp_path, "python", answer))
+    assert (status, out) == (1, "")
+    assert expected in error
+    assert error.startswith("error: ") and error.count("\n") == 1

@@ -1,0 +1,251 @@
+"""Private APIs of the frameworks are used in one file only, and work."""
+
+import ast
+import os
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from keras_albert import private_apis
+
+PACKAGE = Path(private_apis.__file__).parent
+HOME = PACKAGE / "private_apis.py"
+# Private in spelling only: documented methods of the standard library.
+DOCUMENTED = {"_asdict", "_exit", "_fields", "_make", "_replace"}
+KERAS_CLASSES = (
+    keras.Model,
+    keras.callbacks.Callback,
+    keras.layers.Dense,
+    keras.layers.Dropout,
+    keras.layers.Embedding,
+    keras.losses.Loss,
+    keras.metrics.Metric,
+    keras.optimizers.Optimizer,
+    keras.optimizers.schedules.LearningRateSchedule,
+    keras.random.SeedGenerator,
+)
+KERAS_PRIVATE = {
+    name
+    for kind in KERAS_CLASSES
+    for name in dir(kind)
+    if name.startswith("_") and not name.startswith("__")
+}
+TREES = {
+    path: ast.parse(path.read_text())
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path != HOME
+}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def private_imports(tree: ast.AST) -> list[str]:
+    """Modules of other packages that are private by their names."""
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return [
+        name
+        for name in names
+        if not name.startswith("keras_albert.")
+        and (
+            name.startswith(("keras.src", "tensorflow.python"))
+            or any(is_private(part) for part in name.split("."))
+        )
+    ]
+
+
+def defined_names(tree: ast.AST) -> set[str]:
+    """Names of functions, classes, fields, and of what is set on `self`."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "self"
+        ):
+            names.add(node.attr)
+    return names
+
+
+def private_uses(tree: ast.AST, own: set[str]) -> list[str]:
+    """Private attributes that are read or overridden, but are not our own."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            ours = node.attr in own - KERAS_PRIVATE | DOCUMENTED
+            if not ours:
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+        elif isinstance(node, ast.ClassDef):
+            found += [
+                f"line {part.lineno}: def {part.name}"
+                for part in node.body
+                if isinstance(part, ast.FunctionDef)
+                and part.name in KERAS_PRIVATE
+            ]
+    return found
+
+
+@pytest.mark.any_backend
+def test_no_other_file_uses_private_apis():
+    own = set().union(*map(defined_names, TREES.values()))
+    for path, tree in TREES.items():
+        assert private_imports(tree) == [], path
+        assert private_uses(tree, own) == [], path
+
+
+@pytest.mark.any_backend
+def test_private_apis_are_recognized():
+    tree = ast.parse(
+        "from jax._src import distributed\n"
+        "from tensorflow.python.eager import context\n"
+        "import keras.src.backend\n"
+        "from numpy import linalg\n"
+        "from keras_albert.text.rows import _rows\n"
+        "class Optimizer:\n    def _clip_gradients(self): ...\n"
+        "model._symbolic_build()\n"
+        "row._replace(a=self._ours)\n"
+    )
+    assert private_imports(tree) == [
+        "jax._src.distributed",
+        "tensorflow.python.eager.context",
+        "keras.src.backend",
+    ]
+    assert private_uses(tree, {"_ours", "_clip_gradients"}) == [
+        "line 7: def _clip_gradients",
+        "line 8: model._symbolic_build",
+    ]
+
+
+@pytest.mark.any_backend
+def test_each_says_where_it_was_seen_and_why_it_is_needed():
+    parts = [
+        node
+        for node in ast.parse(HOME.read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
+    assert len(parts) > 5
+    for part in parts:
+        text = ast.get_docstring(part)
+        assert "Uses: `" in text, part.name
+        assert "No public way: " in text, part.name
+        line = text.partition("Seen in: ")[2].split("\n")[0]
+        package, version = line.split(". ")[0].rstrip(".").split(" ")
+        assert package in ("Keras", "jax", "PyTorch", "TensorFlow"), part.name
+        assert version.count(".") in (1, 2), part.name
+
+
+def small_model() -> keras.Model:
+    """One layer inside another, each with a generator of seeds."""
+    inner = keras.Sequential(
+        [keras.layers.Dense(3), keras.layers.Dropout(0.5, seed=5)]
+    )
+    outer = keras.Sequential([inner, keras.layers.Dropout(0.5, seed=7)])
+    outer.compile("sgd", "mse", metrics=["mae"])
+    return outer
+
+
+def test_a_model_and_its_metrics_are_built_for_a_batch():
+    model = small_model()
+    x, y = (keras.KerasTensor((2, n), "float32") for n in (4, 3))
+    private_apis.build_for_batch(model, (x, y, None))
+    assert [tuple(v.shape) for v in model.trainable_variables] == [(4, 3), (3,)]
+    assert model.optimizer.built
+    assert {"loss", "mae"} <= set(model.get_metrics_result())
+
+
+def test_layers_and_seeds_are_found_at_any_depth():
+    model = small_model()
+    kinds = [type(layer).__name__ for layer in private_apis.sublayers(model)]
+    assert sorted(kinds) == ["Dense", "Dropout", "Dropout", "Sequential"]
+    generators = list(private_apis.seed_generators(model))
+    assert sorted(g.get_config()["seed"] for g in generators) == [5, 7]
+
+
+def test_a_drawn_seed_decides_dropout():
+    def dropped(seed):
+        seed = keras.ops.convert_to_tensor(
+            seed, keras.random.SeedGenerator().next().dtype
+        )
+        drawn = private_apis.DrawnSeed(seed)
+        ones = keras.ops.ones((4, 50))
+        return keras.ops.convert_to_numpy(
+            keras.random.dropout(ones, 0.5, seed=drawn)
+        )
+
+    np.testing.assert_array_equal(dropped([3, 1]), dropped([3, 1]))
+    assert (dropped([3, 1]) != dropped([4, 1])).any()
+    assert set(dropped([3, 1]).flat) == {0.0, 2.0}
+
+
+class Recorder(private_apis.OptimizerHooks):
+    """Gradient descent that notes which hooks Keras calls."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.called = []
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.called.append(self.index_of(variable))
+        self.assign_sub(variable, learning_rate * gradient)
+
+    def learning_rate_now(self):
+        self.called.append("rate")
+        return super().learning_rate_now() / 2
+
+    def update_averages(self, trainable_variables):
+        self.called.append("averages")
+        super().update_averages(trainable_variables)
+
+    def clip(self, gradients):
+        self.called.append("clip")
+        return super().clip(gradients)
+
+
+def test_keras_calls_the_optimizer_s_hooks():
+    rate = keras.optimizers.schedules.PolynomialDecay(0.5, 10, 0.5)
+    optimizer = Recorder(
+        learning_rate=rate, use_ema=True, ema_momentum=0.75, clipnorm=1.0
+    )
+    variables = [keras.Variable([0.0, 2.0]), keras.Variable([1.0])]
+    optimizer.build(variables)
+    gradients = [keras.ops.array([3.0, 4.0]), keras.ops.array([0.5])]
+    optimizer.apply(gradients)
+    numpy = keras.ops.convert_to_numpy
+    # Norms 5 and 0.5 are clipped to 1 and 0.5; the rate is halved to 0.25.
+    np.testing.assert_allclose(numpy(variables[0]), [-0.15, 1.8], rtol=1e-6)
+    np.testing.assert_allclose(numpy(variables[1]), [0.875], rtol=1e-6)
+    assert [each for each in optimizer.called if each != "rate"] == [
+        "clip",
+        0,
+        1,
+        "averages",
+    ]
+    assert "rate" in optimizer.called
+    assert optimizer.rate_or_schedule is rate
+    assert int(numpy(optimizer.calls)) == 1
+    # The first average is the value itself.
+    np.testing.assert_allclose(
+        numpy(optimizer.moving_averages[0]), [-0.15, 1.8], rtol=1e-6
+    )
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX's own")
+def test_jax_alone_has_no_service_and_is_no_pod(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith(("TPU_", "MEGASCALE_")):
+            monkeypatch.delenv(name)
+    assert private_apis.jax_key_value_service() is None
+    assert private_apis.is_tpu_pod() is False

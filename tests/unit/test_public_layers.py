@@ -1,0 +1,296 @@
+"""The embedding, a block and the encoder as Keras layers like any other."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+from small import BATCH, CONFIG, LENGTH, inputs, numpy, randomize
+
+import keras_albert as ka
+
+OLD_FILE = Path(__file__).parents[1] / "data" / "before_public_layers.keras"
+H = CONFIG.hidden_size
+TWO = CONFIG.replace(num_hidden_layers=2)
+
+
+def vectors(seed=1):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(BATCH, LENGTH, H)).astype("float32")
+
+
+def built(layer):
+    layer.build((None, None, H))
+    return randomize(layer)
+
+
+def test_they_compose_to_the_backbone():
+    """One block called L times is the encoder; the weights fit as they are."""
+    backbone = randomize(ka.AlbertBackbone(CONFIG))
+    x = inputs()
+    embedding, block = ka.FactorizedEmbedding(CONFIG), ka.EncoderBlock(CONFIG)
+    encoder = ka.SharedEncoder(CONFIG, loop="scan")
+    parts = (
+        (embedding, backbone.embeddings),
+        (block, backbone.encoder.shared[0][0]),
+        (encoder, backbone.encoder),
+    )
+    for layer, source in parts:
+        layer.build()
+        layer.set_weights(source.get_weights())
+    embedded = embedding(x["token_ids"], x["segment_ids"])
+    vector = embedded
+    for _ in range(CONFIG.num_hidden_layers):
+        vector = block(vector, x["padding_mask"])
+    expected = numpy(backbone(x)["sequence_output"])
+    np.testing.assert_allclose(numpy(vector), expected, atol=2e-6)
+    scanned = numpy(encoder(embedded, padding_mask=x["padding_mask"]))
+    np.testing.assert_allclose(scanned, expected, atol=2e-6)
+
+
+def shapes_and_dtypes(tensors):
+    return keras.tree.map_structure(
+        lambda t: (tuple(t.shape), keras.backend.standardize_dtype(t.dtype)),
+        tensors,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    ("make", "arguments"),
+    [
+        (ka.EncoderBlock, {}),
+        (ka.EncoderBlock, {"return_attention_scores": True}),
+        (ka.SharedEncoder, {}),
+        (
+            ka.SharedEncoder,
+            {"return_hidden_states": True, "return_attention_scores": True},
+        ),
+        (
+            ka.SharedEncoder,
+            {"return_attention_scores": True, "first_only": True},
+        ),
+        (
+            lambda *a, **k: ka.SharedEncoder(*a, loop="scan", **k),
+            {"return_hidden_states": True, "first_only": True},
+        ),
+    ],
+)
+def test_symbolic_outputs_are_those_of_a_call(make, arguments, dtype):
+    layer = make(TWO.replace(inner_group_num=2), dtype=dtype)
+    x = keras.KerasTensor((BATCH, LENGTH, H))
+    symbolic = layer.compute_output_spec(x, **arguments)
+    real = layer(vectors(), inputs()["padding_mask"], **arguments)
+    assert shapes_and_dtypes(symbolic) == shapes_and_dtypes(real)
+    assert layer.compute_output_shape(x.shape) == (BATCH, LENGTH, H)
+
+
+def test_symbolic_embedding():
+    layer = ka.FactorizedEmbedding(CONFIG, dtype="mixed_bfloat16")
+    symbolic = layer(keras.Input((None,), dtype="int32"))
+    assert shapes_and_dtypes(symbolic) == ((None, None, H), "bfloat16")
+    real = layer(inputs()["token_ids"])
+    assert shapes_and_dtypes(real) == ((BATCH, LENGTH, H), "bfloat16")
+    assert layer.compute_output_shape((3, 5)) == (3, 5, H)
+
+
+def functional():
+    """Ids and a number for each text, through our layers and Keras's."""
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    mask = keras.Input((None,), dtype="bool", name="mask")
+    number = keras.Input((1,), name="number")
+    x = ka.FactorizedEmbedding(TWO)(ids)
+    x = ka.EncoderBlock(TWO)(x, padding_mask=mask)
+    relaxed = TWO.replace(sharing="attention", relaxed_rank=2)
+    x, states = ka.SharedEncoder(relaxed, loop="scan", remat=True)(
+        x, mask, return_hidden_states=True
+    )
+    x = layers.GlobalAveragePooling1D()(x + states[0])
+    output = layers.Dense(2)(layers.Concatenate()([x, number]))
+    return keras.Model([ids, mask, number], output)
+
+
+@keras.saving.register_keras_serializable("test_public_layers")
+class Subclassed(keras.Model):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.embedding = ka.FactorizedEmbedding(TWO)
+        self.encoder = ka.SharedEncoder(TWO)
+        self.dense = layers.Dense(2)
+
+    def call(self, inputs, training=None):
+        ids, mask, number = inputs
+        x = self.encoder(self.embedding(ids), mask, training=training)
+        return self.dense(ops.concatenate([x[:, 0], number], -1))
+
+
+def batch():
+    ids = inputs()["token_ids"]
+    number = np.array([[0.5], [-1.0], [2.0]], "float32")
+    return [ids, ids != 0, number]
+
+
+@pytest.mark.parametrize("make", [functional, Subclassed])
+def test_trained_saved_and_read(make, tmp_path):
+    model = make()
+    model.compile("adam", "mse")
+    y = np.ones((BATCH, 2), "float32")
+    losses = model.fit(batch(), y, epochs=3, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    model.save(tmp_path / "model.keras")
+    for load in (keras.models.load_model, ka.load_model):
+        again = load(tmp_path / "model.keras")
+        np.testing.assert_array_equal(
+            numpy(again(batch())), numpy(model(batch()))
+        )
+
+
+def test_functional_file_on_another_backend(tmp_path):
+    others = {"tensorflow": "torch", "torch": "jax", "jax": "tensorflow"}
+    other = others[keras.backend.backend()]
+    if importlib.util.find_spec(other) is None:
+        pytest.skip(f"{other} is not installed")
+    model = randomize(functional())
+    model.save(tmp_path / "model.keras")
+    np.savez(tmp_path / "x.npz", *batch())
+    code = (
+        "import keras_albert, keras, numpy as np\n"  # ours before Keras
+        "model = keras.models.load_model('model.keras')\n"
+        "y = model(list(np.load('x.npz').values()))\n"
+        "np.save('there.npy', keras.ops.convert_to_numpy(y))\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        check=True,
+        env={**os.environ, "KERAS_BACKEND": other},
+        capture_output=True,
+    )
+    there = np.load(tmp_path / "there.npy")
+    np.testing.assert_allclose(there, numpy(model(batch())), atol=2e-5)
+
+
+def test_quantized_layers_come_back(tmp_path):
+    ids = keras.Input((LENGTH,), dtype="int32")
+    x = ka.EncoderBlock(CONFIG)(ka.FactorizedEmbedding(CONFIG)(ids))
+    model = randomize(keras.Model(ids, x))
+    model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    x = inputs()["token_ids"]
+    np.testing.assert_allclose(numpy(again(x)), numpy(model(x)), atol=1e-5)
+    assert again.layers[-1].attention.query.quantization_mode == "int8"
+
+
+@pytest.mark.parametrize("make", [ka.EncoderBlock, ka.SharedEncoder])
+def test_masks(make):
+    """Padding is not read, whether an argument or Keras's mask names it."""
+    layer, mask = built(make(TWO)), inputs()["padding_mask"]
+    x = vectors()
+    moved = np.where(mask[..., None] == 1, x, vectors(2))
+    kept = mask == 1
+    given, same = (numpy(layer(each, mask))[kept] for each in (x, moved))
+    np.testing.assert_allclose(given, same, atol=1e-6)
+    read = [numpy(layer(each))[kept] for each in (x, moved)]
+    assert np.abs(read[0] - read[1]).max() > 1e-3
+    masked = layers.Masking()(x * mask[..., None].astype("float32"))
+    implied = layer(masked)
+    np.testing.assert_allclose(numpy(implied)[kept], given, atol=1e-6)
+    np.testing.assert_array_equal(
+        numpy(keras.src.backend.get_keras_mask(implied)), kept
+    )
+
+
+def test_examples_that_share_a_row():
+    layer = built(ka.EncoderBlock(CONFIG))
+    x = vectors()
+    ids = np.ones((BATCH, LENGTH), "int32")
+    ids[:, 7:] = 2
+    together = numpy(layer(x, example_ids=ids))
+    for part in (slice(0, 7), slice(7, None)):
+        alone = numpy(layer(x[:, part]))
+        np.testing.assert_allclose(together[:, part], alone, atol=2e-6)
+
+
+def test_dropout_of_a_block():
+    layer = built(ka.EncoderBlock(CONFIG.replace(hidden_dropout_prob=0.5)))
+    still = [numpy(layer(vectors(), training=False)) for _ in range(2)]
+    np.testing.assert_array_equal(*still)
+    first, second = (numpy(layer(vectors(), training=True)) for _ in range(2))
+    assert np.abs(first - second).max() > 1e-3
+    assert np.abs(first - still[0]).max() > 1e-3
+
+
+def test_scores_of_a_block():
+    layer, mask = built(ka.EncoderBlock(CONFIG)), inputs()["padding_mask"]
+    output, scores = layer(vectors(), mask, return_attention_scores=True)
+    np.testing.assert_allclose(
+        numpy(output), numpy(layer(vectors(), mask)), atol=1e-5
+    )
+    np.testing.assert_allclose(numpy(scores).sum(-1), 1, atol=1e-5)
+    assert numpy(scores)[1, :, :, 12:].max() == 0
+
+
+def test_file_from_before():
+    """Paths inside `.keras` files are what they were."""
+    model = ka.load_model(OLD_FILE)
+    assert type(model) is ka.AlbertForPretraining
+    ids = np.array([[2, 5, 12, 7, 3], [2, 9, 3, 0, 0]])
+    outputs = model({"token_ids": ids})
+    expected = [3.0564086, 1.6023104, 2.2297363, 1.293449, 1.3263829]
+    found = numpy(outputs["mlm"])[:, :, :3].sum((0, 2))
+    np.testing.assert_allclose(found, expected, atol=5e-6)
+    np.testing.assert_allclose(
+        numpy(outputs["sop"]),
+        [[0.78698456, 0.6404128], [0.7894589, 0.5997758]],
+        atol=2e-6,
+    )
+
+
+NARROW = np.zeros((2, 3, 5), "float32")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ka.EncoderBlock({}), "must be an AlbertConfig.*dict"),
+        (
+            lambda: ka.EncoderBlock(CONFIG)(NARROW),
+            r"hidden_size=26\]\. Received: \(2, 3, 5\)",
+        ),
+        (
+            lambda: ka.SharedEncoder(CONFIG)(keras.Input((5,))),
+            r"hidden_size=26\]\. Received: \(None, 5\)",
+        ),
+        (
+            lambda: ka.SharedEncoder(CONFIG)(vectors(), np.ones((3, 4), int)),
+            r"`padding_mask` must have .*\(3, 17\)\. Received: \(3, 4\)",
+        ),
+        (
+            lambda: ka.EncoderBlock(CONFIG)(vectors(), np.ones((3, 17))),
+            "`padding_mask` must be integers",
+        ),
+        (
+            lambda: ka.FactorizedEmbedding(CONFIG)(np.ones((2, 5))),
+            "must be integers. Received: float64",
+        ),
+        (
+            lambda: ka.FactorizedEmbedding(CONFIG)(np.full((2, 3), 97)),
+            "0 to 96.*Received: 97",
+        ),
+        (
+            lambda: ka.FactorizedEmbedding(CONFIG)(keras.Input((24,))),
+            "=23 tokens. Received: 24",
+        ),
+        (lambda: ka.SharedEncoder(CONFIG, loop="for"), "Received: loop='for'"),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ka.AlbertError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,607 @@
+"""Texts and labels in every form that `fit` takes: the ids are the same."""
+
+import sys
+import types
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from small import TEXT_CONFIG as CONFIG
+
+import keras_albert as ka
+from keras_albert.config import AlbertError
+from keras_albert.modeling.labels import checked_labels
+from keras_albert.text.tokenizer import Tokenizer
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("tensorflow_text")
+import tensorflow as tf  # noqa: E402
+
+# 9 texts in batches of 4, 4 and 1; a batch is as long as its longest row: the
+# first two make 32 tokens, the last one 61.
+TEXTS = ["The fox", "two hens", "", "Élodie £9", "A dog", "near Prague"] + [
+    "a letter",
+    "nothing in 1923,",
+    "My uncle sold the old barn in 1923, near London. " * 3,
+]
+PAIRS = [*TEXTS[::-1]]
+LABELS = [0, 1, 2, 0, 1, 2, 0, 1, 2]
+NAMES = ("neg", "none", "pos")
+WEIGHTS = [1.0, 0.0, 2.0, 1.0, 1.0, 0.5, 1.0, 1.0, 3.0]
+BATCH = 4
+sparse = keras.losses.SparseCategoricalCrossentropy
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_vocab):
+    return Tokenizer(tiny_vocab)
+
+
+def quick(model, loss=None, **options):
+    """Compiled to run op by op where that is quicker than compiling."""
+    model.compile(
+        keras.optimizers.SGD(1e-5),
+        loss or sparse(from_logits=True),
+        run_eagerly=keras.backend.backend() == "tensorflow",
+        jit_compile=keras.backend.backend() == "jax",
+        **options,
+    )
+    return model
+
+
+@pytest.fixture(scope="module")
+def backbone(tokenizer):
+    keras.utils.set_random_seed(3)
+    return ka.AlbertBackbone(CONFIG, tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def classifier(backbone):
+    return quick(
+        ka.AlbertForSequenceClassification(
+            backbone, 3, labels=NAMES, dropout=0.0
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def chooser(backbone):
+    return quick(ka.AlbertForMultipleChoice(backbone, dropout=0.0))
+
+
+class Column:
+    """A column of a Hugging Face dataset: a length and items, no more."""
+
+    def __init__(self, values):
+        self.values = list(values)
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, i):
+        return self.values[i]
+
+
+class Series:
+    """A column of pandas, whose index need not start at 0."""
+
+    def __init__(self, values, dtype=object):
+        self.values = np.array(values, dtype)
+        self.dtype, self.shape = self.values.dtype, self.values.shape
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, i):
+        raise KeyError(i)
+
+    def __array__(self, dtype=None, copy=None):
+        return self.values.astype(dtype or self.values.dtype)
+
+    def tolist(self):
+        return self.values.tolist()
+
+
+class Rows(torch.utils.data.Dataset):
+    """Samples for a DataLoader."""
+
+    def __init__(self, *columns):
+        self.samples = list(zip(*columns, strict=True))
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, i):
+        sample = self.samples[i]
+        return sample if len(sample) > 1 else sample[0]
+
+
+def loader(*columns, **options):
+    options = {"batch_size": BATCH, **options}
+    return torch.utils.data.DataLoader(Rows(*columns), **options)
+
+
+def dataset(*columns):
+    slices = columns if len(columns) > 1 else columns[0]
+    return tf.data.Dataset.from_tensor_slices(slices).batch(BATCH)
+
+
+def same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+# The preprocessor.
+
+QUESTIONS = {"question": TEXTS, "context": PAIRS}
+CHOICES = {
+    "context": TEXTS,
+    "question": ["what _ is", "why", "_ or _", ""] + ["who"] * 5,
+    "choices": [[a, "b c", b] for a, b in zip(PAIRS, TEXTS, strict=True)],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("classifier", TEXTS),
+        ("classifier", (TEXTS, PAIRS)),
+        ("classifier", {"text": TEXTS}),
+        ("classifier", {"text": TEXTS, "pair": PAIRS}),
+        ("chooser", CHOICES),
+        ("chooser", {k: CHOICES[k] for k in ("context", "choices")}),
+        ("reader", QUESTIONS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_ids_are_those_of_preprocess(name, texts, request, backbone):
+    if name == "reader":
+        model = ka.AlbertForQuestionAnswering(backbone)
+    else:
+        model = request.getfixturevalue(name)
+    expected = model.preprocess(texts)
+    # In one batch, in the graph of a dataset and outside of it.
+    (found,) = (
+        tf.data.Dataset.from_tensors((texts,))
+        .map(model.preprocessor, num_parallel_calls=2)
+        .as_numpy_iterator()
+    )
+    same(found, expected)
+    same(model.preprocessor(texts), expected)
+    # In several batches, of which the last is the longest.
+    lengths = []
+    for start, ids in zip(
+        range(0, len(TEXTS), BATCH),
+        dataset(texts, LABELS).map(model.preprocessor).as_numpy_iterator(),
+        strict=True,
+    ):
+        ids, labels = ids
+        assert labels.tolist() == LABELS[start : start + BATCH]
+        rows = {k: v[start : start + BATCH] for k, v in expected.items()}
+        length = ids["token_ids"].shape[-1]
+        lengths.append(length)
+        same(ids, {name: v[..., :length] for name, v in rows.items()})
+        assert not rows["padding_mask"][..., length:].any()
+    assert lengths[-1] == CONFIG.max_position_embeddings == 61
+    if texts is TEXTS:
+        assert lengths == [32, 32, 61]
+
+
+def test_one_length(tokenizer):
+    """Cut at 7 tokens, padded to 7; single examples, too."""
+    preprocessor = ka.Preprocessor(tokenizer, sequence_length=7)
+    expected = tokenizer(TEXTS, max_length=7, pad_to=7)
+    mapped = dataset(TEXTS, LABELS, WEIGHTS).map(preprocessor)
+    ids, *_ = mapped.element_spec
+    assert {tuple(spec.shape) for spec in ids.values()} == {(None, 7)}
+    parts = list(mapped.as_numpy_iterator())
+    for name, value in expected.items():
+        whole = np.concatenate([ids[name] for ids, _, _ in parts])
+        np.testing.assert_array_equal(whole, value)
+    assert np.concatenate([y for _, y, _ in parts]).tolist() == LABELS
+    assert np.concatenate([w for *_, w in parts]).tolist() == WEIGHTS
+    single = tf.data.Dataset.from_tensor_slices((TEXTS,)).map(preprocessor)
+    (batch,) = single.batch(len(TEXTS)).as_numpy_iterator()
+    same(batch, expected)
+    choices = ka.Preprocessor(tokenizer, 7)(CHOICES)
+    assert choices["token_ids"].shape == (9, 3, 7)
+
+
+def test_a_preprocessor_comes_back_from_its_config(tokenizer):
+    preprocessor = ka.Preprocessor(tokenizer, 9, fixed_length=False)
+    config = keras.saving.serialize_keras_object(preprocessor)
+    again = keras.saving.deserialize_keras_object(config)
+    assert again.get_config() == preprocessor.get_config()
+    same(again(TEXTS), preprocessor(TEXTS))
+
+
+def test_a_saved_model_holds_no_preprocessor(classifier, tmp_path):
+    assert classifier.preprocessor is classifier.preprocessor
+    classifier.save(tmp_path / "model.keras")
+    again = ka.load_model(tmp_path / "model.keras")
+    for found, expected in zip(again.weights, classifier.weights, strict=True):
+        np.testing.assert_array_equal(
+            *map(ops.convert_to_numpy, (found, expected))
+        )
+    assert "preprocessor" not in dir(classifier)
+
+
+# Every form of the same texts gives the same losses and predictions.
+
+
+def generator():
+    for start in range(0, len(TEXTS), BATCH):
+        part = slice(start, start + BATCH)
+        yield TEXTS[part], LABELS[part], WEIGHTS[part]
+
+
+def named(labels):
+    return [NAMES[label] for label in labels]
+
+
+FORMS = {
+    "tf.data": lambda model: dataset(TEXTS, LABELS, WEIGHTS),
+    "tf.data, mapped": lambda model: dataset(TEXTS, LABELS, WEIGHTS).map(
+        model.preprocessor, num_parallel_calls=tf.data.AUTOTUNE
+    ),
+    "tf.data of dicts": lambda model: dataset({"text": TEXTS}, LABELS, WEIGHTS),
+    "tf.data, named labels": lambda model: dataset(
+        TEXTS, named(LABELS), WEIGHTS
+    ),
+    "loader": lambda model: loader(TEXTS, LABELS, WEIGHTS),
+    "loader of dicts": lambda model: loader(
+        [{"text": text} for text in TEXTS], LABELS, WEIGHTS
+    ),
+    "loader, named labels": lambda model: loader(TEXTS, named(LABELS), WEIGHTS),
+    "generator": lambda model: generator(),
+}
+
+
+@pytest.fixture(scope="module")
+def logits(classifier):
+    return classifier.predict(TEXTS, verbose=0)
+
+
+@pytest.fixture(scope="module")
+def losses(logits):
+    """By hand: each text's weighted cross-entropy."""
+    odds = np.exp(logits.astype("float64"))
+    odds /= odds.sum(-1, keepdims=True)
+    return -np.log(odds[np.arange(9), LABELS]) * WEIGHTS
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_batches(form, classifier, logits, losses):
+    """The mean loss of each batch, and of those the mean by their sizes."""
+    found = classifier.evaluate(FORMS[form](classifier), verbose=0)
+    assert found == pytest.approx(losses.mean(), rel=1e-4)
+    np.testing.assert_allclose(
+        classifier.predict(FORMS[form](classifier), verbose=0),
+        logits,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("form", ["tf.data", "loader", "generator"])
+def test_training(form, classifier, losses):
+    """The rate is so low that the loss stays: epochs see every batch."""
+    before = classifier.get_weights()
+    history = classifier.fit(
+        FORMS[form](classifier),
+        validation_data=FORMS[form](classifier),
+        epochs=1 if form == "generator" else 2,
+        verbose=0,
+    ).history
+    for found in history["loss"] + history["val_loss"]:
+        assert found == pytest.approx(losses.mean(), rel=1e-3)
+    after = classifier.get_weights()
+    pairs = zip(before, after, strict=True)
+    assert not all(np.array_equal(a, b) for a, b in pairs)
+    classifier.set_weights(before)
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels"),
+    [
+        (np.array(TEXTS), np.array(LABELS)),
+        (np.array(TEXTS, object), LABELS),
+        (tf.constant(TEXTS), tf.constant(LABELS)),
+        (Series(TEXTS), Series(LABELS, "int64")),
+        (Series(TEXTS), Series(named(LABELS))),
+        (Column(TEXTS), Column(LABELS)),
+        (tuple(TEXTS), tuple(named(LABELS))),
+        ({"text": Column(TEXTS)}, np.array(named(LABELS))),
+        (TEXTS, torch.tensor(LABELS)),
+    ],
+    ids=["unicode", "objects", "tensors", "series", "series of names"]
+    + ["columns", "tuples", "dict", "torch labels"],
+)
+def test_columns(texts, labels, classifier, losses):
+    found = classifier.evaluate(
+        texts, labels, sample_weight=Column(WEIGHTS), batch_size=9, verbose=0
+    )
+    assert found == pytest.approx(losses.mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        lambda: (np.array(TEXTS), Series(PAIRS)),
+        lambda: (Column(TEXTS), Column(PAIRS)),
+        lambda: dataset((TEXTS, PAIRS), LABELS),
+        lambda: dataset({"text": TEXTS, "pair": PAIRS}, LABELS),
+        lambda: loader(list(zip(TEXTS, PAIRS, strict=True)), LABELS),
+        lambda: loader(
+            [{"text": a, "pair": b} for a, b in zip(TEXTS, PAIRS, strict=True)],
+            LABELS,
+        ),
+    ],
+    ids=["arrays", "columns", "dataset", "dicts", "loader", "loader of dicts"],
+)
+def test_pairs(pairs, classifier):
+    expected = classifier.predict((TEXTS, PAIRS), verbose=0)
+    alone = classifier.predict(TEXTS, verbose=0)
+    assert not np.allclose(expected, alone, atol=1e-5)
+    np.testing.assert_allclose(
+        classifier.predict(pairs(), verbose=0), expected, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("form", ["dataset", "loader", "columns"])
+def test_choices(form, chooser):
+    columns = {name: Column(values) for name, values in CHOICES.items()}
+    batches = {
+        "dataset": lambda: dataset(CHOICES, LABELS),
+        "loader": lambda: loader(
+            [
+                dict(zip(CHOICES, row, strict=True))
+                for row in zip(*CHOICES.values(), strict=True)
+            ],
+            LABELS,
+        ),
+        "columns": lambda: columns,
+    }[form]
+    np.testing.assert_allclose(
+        chooser.predict(batches(), verbose=0),
+        chooser.predict(CHOICES, verbose=0),
+        atol=1e-5,
+    )
+
+
+def test_a_loader_is_left_as_it_is(classifier):
+    """Its own samples come as before; workers tokenize."""
+    texts = loader(TEXTS, LABELS, num_workers=1, persistent_workers=True)
+    before = next(iter(texts))[0]
+    logits = classifier.predict(texts, verbose=0)
+    assert next(iter(texts))[0] == before
+    np.testing.assert_allclose(
+        logits, classifier.predict(TEXTS, verbose=0), atol=1e-5
+    )
+
+
+# Labels.
+
+RANGE = r"from 0 to 2 \(num_labels=3\)\. Received: "
+BAD = [7, 1, 2, 0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (BAD, RANGE + "7 in row 0"),
+        ([0, -1] + LABELS[2:], RANGE + "-1 in row 1"),
+        ([0.5] + LABELS[1:], RANGE + "0.5 in row 0"),
+        (Column(BAD), RANGE + "7"),
+        (torch.tensor(BAD), RANGE + "7"),
+        (["maybe"] * 9, "one of 'neg', 'none', 'pos'. Received: 'maybe'"),
+        (np.array([["pos"]] * 8 + [["po"]]), "Received: 'po'"),
+    ],
+)
+def test_labels_that_are_none(labels, message, classifier):
+    for call in (
+        lambda: classifier.fit(TEXTS, labels, verbose=0),
+        lambda: classifier.evaluate(TEXTS, labels, verbose=0),
+        lambda: classifier.train_on_batch(TEXTS, labels),
+        lambda: classifier.test_on_batch(TEXTS, labels),
+        lambda: classifier.fit(
+            TEXTS, LABELS, validation_data=(TEXTS, labels), verbose=0
+        ),
+    ):
+        with pytest.raises(AlbertError, match=message) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+OUT = LABELS[:-1] + [7]
+NEGATIVE = [-1] + LABELS[1:]  # in the first batch
+UNNAMED = named(LABELS)[:-1] + ["maybe"]
+
+
+@pytest.mark.parametrize(
+    ("form", "labels", "message"),
+    [
+        ("dataset", OUT, RANGE + "7"),
+        ("dataset", NEGATIVE, RANGE + "-1"),
+        ("dataset", UNNAMED, "one of 'neg'.*Received: maybe"),
+        ("ids", OUT, RANGE + "7"),
+        ("loader", NEGATIVE, RANGE + "-1"),
+        ("worker", UNNAMED, "one of 'neg'.*Received: 'maybe'"),
+        ("generator", OUT, RANGE + "7"),
+        ("validation", NEGATIVE, RANGE + "-1"),
+    ],
+)
+def test_bad_labels_in_batches(form, labels, message, classifier):
+    def bad():
+        yield TEXTS, labels
+
+    call = {
+        "dataset": lambda: classifier.fit(dataset(TEXTS, labels)),
+        "ids": lambda: classifier.fit(
+            dataset(classifier.preprocess(TEXTS), labels)
+        ),
+        "loader": lambda: classifier.fit(loader(TEXTS, labels)),
+        "worker": lambda: classifier.evaluate(
+            loader(TEXTS, labels, num_workers=1)
+        ),
+        "generator": lambda: classifier.fit(bad()),
+        "validation": lambda: classifier.fit(
+            TEXTS, LABELS, validation_data=dataset(TEXTS, labels)
+        ),
+    }[form]
+    with pytest.raises(AlbertError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    # Its weights are still there.
+    assert np.isfinite(classifier.predict(TEXTS[:1], verbose=0)).all()
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="graphs of TensorFlow"
+)
+def test_bad_labels_in_a_compiled_step(backbone):
+    model = ka.AlbertForSequenceClassification(backbone, 3)
+    model.compile("sgd", sparse(from_logits=True), jit_compile=False)
+    with pytest.raises(AlbertError, match=RANGE + "7") as caught:
+        model.fit(dataset(TEXTS, BAD), verbose=0)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(AlbertError, match=r"names for them.*labels=") as caught:
+        model.fit(dataset(TEXTS, named(LABELS)), verbose=0)
+    assert "\n" not in str(caught.value)
+
+
+def test_labels_of_other_losses(backbone):
+    """Only what counts classes is checked; ignored classes are none."""
+    classes = ka.AlbertForSequenceClassification(backbone, 3).classes(())
+    bad, one_hot = np.array(BAD), np.eye(3)[LABELS]
+    for labels, loss in (
+        (bad, "mse"),
+        (one_hot, keras.losses.CategoricalCrossentropy()),
+        (np.array([7, 1]), sparse(ignore_class=7)),
+        (np.array([-100, 1]), sparse(ignore_class=-100)),
+    ):
+        assert checked_labels(labels, classes, loss) is labels
+    for loss in (
+        "sparse_categorical_crossentropy",
+        keras.losses.sparse_categorical_crossentropy,
+        sparse(ignore_class=-100),
+    ):
+        with pytest.raises(AlbertError, match=RANGE + "7 in row 0"):
+            checked_labels(bad, classes, loss)
+
+
+def test_labels_without_names(backbone, chooser):
+    for model, message in (
+        (
+            ka.AlbertForSequenceClassification(backbone, 2),
+            r"Received: 'neg'. Number them from 0.*labels=.*num_labels=2",
+        ),
+        (
+            ka.AlbertForSequenceClassification(
+                backbone, 3, problem="multi_label", labels=NAMES
+            ),
+            "must be numbers. Received: 'neg'",
+        ),
+    ):
+        with pytest.raises(AlbertError, match=message):
+            quick(model).fit(TEXTS, named(LABELS))
+    message = r"from 0 to 2 \(as many as there are choices\). Received: 7"
+    for x, y in ((CHOICES, BAD), (dataset(CHOICES, BAD), None)):
+        with pytest.raises(AlbertError, match=message):
+            chooser.fit(x, y, verbose=0)
+
+
+def test_positions_of_answers(backbone):
+    model = ka.AlbertForQuestionAnswering(backbone)
+    quick(model, {name: sparse(from_logits=True) for name in ("start", "end")})
+    x = {name: values[:2] for name, values in QUESTIONS.items()}
+    y = {"start": np.array([1, 2]), "end": np.array([1, 99])}
+    message = r"to 60 \(the tokens of a row\). Received: 99"
+    for batches in (x, tf.data.Dataset.from_tensors((x, y))):
+        with pytest.raises(AlbertError, match=message):
+            model.fit(batches, y if batches is x else None, verbose=0)
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda h: h.model.predict(dataset({"texts": TEXTS}, LABELS)),
+            r"key `text`.*Received: \['texts'\]",
+        ),
+        (
+            lambda h: h.model.fit(
+                tf.data.Dataset.from_tensor_slices((TEXTS, LABELS))
+            ),
+            r"batches of texts.*dataset\.batch\(32\)",
+        ),
+        (
+            lambda h: h.chooser.fit(dataset(TEXTS, LABELS)),
+            "multiple choice takes a dict",
+        ),
+        (
+            lambda h: h.masked.fit(dataset(TEXTS, LABELS)),
+            "no preprocessor.*model.preprocess.texts",
+        ),
+        (
+            lambda h: h.bare.fit(dataset(TEXTS, LABELS)),
+            "Texts need a vocabulary",
+        ),
+        (
+            lambda h: h.embedder.predict(dataset(TEXTS, PAIRS)),
+            "must be numbers.*`text` and `pair`",
+        ),
+        (
+            lambda h: h.model.fit(text for text in ()),
+            "no batches|at least one batch",
+        ),
+        (lambda h: ka.Preprocessor("spiece.model"), "must be a Tokenizer"),
+        (
+            lambda h: ka.Preprocessor(h.tokenizer, 2),
+            "`sequence_length` must be an integer, at least 3",
+        ),
+        (
+            lambda h: ka.Preprocessor(h.tokenizer, fixed_length="no"),
+            "`fixed_length` must be True or False",
+        ),
+        (
+            lambda h: ka.Preprocessor(h.tokenizer)({"a": TEXTS}),
+            r"texts may be named.*Received: \['a'\]",
+        ),
+        (
+            lambda h: ka.Preprocessor(h.tokenizer)(np.arange(3)),
+            "`text` must be strings. Received: int64",
+        ),
+        (
+            lambda h: h.model.preprocessor("bare"),
+            "single examples.*Make batches",
+        ),
+    ],
+)
+def test_refused(call, message, classifier, chooser, backbone, tokenizer):
+    here = types.SimpleNamespace(
+        model=classifier,
+        chooser=chooser,
+        tokenizer=tokenizer,
+        masked=quick(ka.AlbertForMaskedLM(backbone)),
+        bare=quick(
+            ka.AlbertForSequenceClassification(ka.AlbertBackbone(CONFIG), 3)
+        ),
+        embedder=ka.AlbertForTextEmbedding(backbone),
+    )
+    with pytest.raises(ValueError, match=message) as caught:
+        call(here)
+    if "at least one batch" not in message:
+        assert "\n" not in str(caught.value)
+
+
+def test_without_tensorflow_text(tokenizer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
+    monkeypatch.delitem(sys.modules, "keras_albert.text.graph", False)
+    with pytest.raises(AlbertError, match="pip install") as caught:
+        ka.Preprocessor(tokenizer)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,256 @@
+"""Text that a vocabulary cannot read: counted by hand, said, refused."""
+
+import json
+import re
+import types
+
+import keras
+import numpy as np
+import pytest
+from small import TEXT_CONFIG
+
+from keras_albert.cli import main
+from keras_albert.config import (
+    AlbertError,
+    CheckRun,
+    FinetuneRun,
+    PredictRun,
+    PrepareRun,
+)
+from keras_albert.data import units
+from keras_albert.data.prepare import prepare
+from keras_albert.data.shards import ShardSet
+from keras_albert.exports import checking
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.text.rows import text_rows, word_rows
+from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.text.unknown import (
+    PieceCount,
+    check_readable,
+    count_pieces,
+    count_rows,
+    example_of,
+    texts_of,
+)
+from keras_albert.training.finetune import finetune
+from keras_albert.training.folders import ModelFolder
+from keras_albert.training.predict import predict
+from keras_albert.training.predictor import Predictor
+from keras_albert.training.tasks import TASKS
+
+CHINESE = "我喜欢这部电影"  # "▁", <unk>
+# Pieces of the vocabulary of these tests, in which a lone "▁" is not counted:
+COUNTS = {
+    CHINESE: (1, 1),
+    "我喜欢，这部电影。": (3, 2),  # ▁ <unk> , <unk>
+    "привет мир": (2, 2),  # ▁ <unk> ▁ <unk>
+    "nothing": (5, 0),  # ▁n o th in g
+    "two hens": (6, 0),  # ▁t w o ▁ he n s
+    "two hens ж": (7, 1),
+    "the fox 😀": (5, 1),  # ▁t he ▁fo x ▁ <unk>
+    "": (0, 0),
+}
+any_backend = pytest.mark.any_backend
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_vocab):
+    return Tokenizer(tiny_vocab)
+
+
+@any_backend
+def test_counts(tokenizer):
+    texts = list(COUNTS)
+    for text, expected in COUNTS.items():
+        count = count_pieces(tokenizer, tokenizer.encode(text))
+        assert (count.pieces, count.unknown) == expected, text
+    # [CLS], [SEP] and padding are none; what is cut off is not read.
+    whole = np.sum([*COUNTS.values()], axis=0)
+    rows = text_rows(tokenizer, texts, None, 61)
+    assert count_rows(tokenizer, rows) == PieceCount(*whole.tolist())
+    ids = tokenizer(texts, pad_to=512)["token_ids"]
+    assert count_pieces(tokenizer, ids) == PieceCount(*whole.tolist())
+    pairs = text_rows(tokenizer, [CHINESE], ["nothing"], 61)
+    assert count_rows(tokenizer, pairs) == PieceCount(6, 1)
+    cut = text_rows(tokenizer, ["nothing " + CHINESE], None, 5)
+    assert count_rows(tokenizer, cut) == PieceCount(3, 0)
+    ((words, _),) = word_rows(tokenizer, ["nothing", "\u0301"], 61)
+    assert count_rows(tokenizer, [words]) == PieceCount(6, 1)
+    assert count_rows(tokenizer, []) == PieceCount(0, 0)
+    assert PieceCount(0, 0).share == 0
+
+
+@any_backend
+def test_an_example_has_the_most_unknown_pieces(tokenizer):
+    texts = ["nothing", "two hens ж", "привет " * 20, "the fox 😀"]
+    assert example_of(tokenizer, texts) == ("привет " * 20)[:60]
+    assert example_of(tokenizer, []) == ""
+    values = {"text": ["a", "b"], "choices": [["c", "d"], ["e"]], "label": "x"}
+    found = texts_of(values, ["text", "choices", "question"])
+    assert list(found) == ["a", "b", "c", "d", "e"]
+
+
+@any_backend
+@pytest.mark.parametrize(
+    ("pieces", "unknown", "said"),
+    [
+        (0, 0, ""),
+        (21, 1, ""),
+        (20, 1, "warning: my.tsv: .* 5.0% of .* .1 of 20 are <unk>.*'ж'"),
+        (9, 4, "warning.* 44.4% "),
+        (10, 5, None),
+        (1, 1, None),
+    ],
+)
+def test_what_is_said_and_refused(pieces, unknown, said, capsys):
+    count = PieceCount(pieces, unknown)
+    if said is None:
+        message = r"my\.tsv: .* (50|100)\.0% .* in 'ж'\. .*--any-text\.$"
+        with pytest.raises(AlbertError, match=message) as caught:
+            check_readable(count, "ж", "my.tsv", False)
+        assert "\n" not in str(caught.value)
+        check_readable(count, "ж", "my.tsv", True)
+        said = "warning: my.tsv: .*are <unk>"
+    else:
+        check_readable(count, "ж", "my.tsv", False)
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == bool(said)
+    assert bool(shown) == bool(said)
+    assert re.match(said, shown)
+
+
+# prepare.
+
+
+@any_backend
+def test_prepare_refuses_at_the_end(tiny_vocab, tmp_path, capsys):
+    text, output = tmp_path / "a.txt", tmp_path / "out"
+    text.write_text(f"nothing\n{CHINESE}\n{CHINESE}\n" + "ж ж ж\n")
+    run = PrepareRun((text,), tiny_vocab, output)
+    # 5 pieces, and 5 that are unknown.
+    with pytest.raises(AlbertError, match=r"the input: .* 50\.0%.*'我喜欢"):
+        prepare(run)
+    assert not output.exists()
+    # The shard is kept for the same command with the option.
+    assert "1 shard finished" in capsys.readouterr().err
+    shard = output.with_name("out.unfinished") / "shard-00000.tokens.npy"
+    made = shard.stat().st_mtime_ns
+    options = ["--input", str(text), "--vocab", str(tiny_vocab)]
+    main(["prepare", *options, "--output", str(output), "--any-text"])
+    shown = capsys.readouterr().err
+    assert "warning: the input: " in shown and "50.00 % unknown" in shown
+    assert (output / shard.name).stat().st_mtime_ns == made
+    # ▁n o th in g, two of ▁ <unk>, three of ▁ <unk>
+    assert ShardSet.open(output).num_tokens == 5 + 4 + 6
+
+
+@any_backend
+@pytest.mark.parametrize("workers", [1, 2])
+def test_prepare_refuses_early(tiny_vocab, tmp_path, monkeypatch, workers):
+    """After the first part of the first unit, before the rest is read."""
+    monkeypatch.setattr(units, "CHARACTERS_AT_ONCE", 16)
+    first, second = tmp_path / "a.txt", tmp_path / "b.txt"
+    first.write_text(f"{CHINESE}\n{CHINESE}\n" + "nothing\n" * 90)
+    second.write_text("nothing\n" * 90)
+    files = (first, second) if workers == 1 else (first,)
+    run = PrepareRun(files, tiny_vocab, tmp_path / "out", workers=workers)
+    with pytest.raises(AlbertError, match=r"a\.txt: .* 100\.0%"):
+        prepare(run)
+    assert {path.name for path in tmp_path.iterdir()} <= {"a.txt", "b.txt"}
+    # A text that begins well is judged as a whole.
+    first.write_text("nothing\nnothing\n" + f"{CHINESE}\n" * 3)
+    run = PrepareRun((first,), tiny_vocab, tmp_path / "out", workers=1)
+    prepare(run)
+    assert ShardSet.open(tmp_path / "out").num_tokens == 5 + 5 + 6
+
+
+@any_backend
+def test_prepare_warns(tiny_vocab, tmp_path, capsys):
+    text = tmp_path / "a.txt"
+    text.write_text("two hens ж\n" * 3)
+    prepare(PrepareRun((text,), tiny_vocab, tmp_path / "out"))
+    shown = capsys.readouterr().err
+    assert "warning: the input: " in shown
+    assert "14.3% of the pieces of the text (3 of 21 are <unk>)" in shown
+
+
+# Tables.
+
+
+def table(path, texts):
+    labels = ["no", "yes"] * len(texts)
+    rows = [
+        {"text": text, "label": label}
+        for text, label in zip(texts, labels, strict=False)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, tokenizer):
+    """The folder of a classifier that was never trained."""
+    folder = tmp_path_factory.mktemp("unknown")
+    keras.utils.set_random_seed(3)
+    names = ("no", "yes")
+    head = TASKS["classification"].head(AlbertBackbone(TEXT_CONFIG), names, 0.1)
+    predictor = Predictor(
+        head, tokenizer=tokenizer, labels=names, lengths=(32,)
+    )
+    ModelFolder(head, tokenizer, predictor.settings()).save(folder)
+    return folder
+
+
+REFUSED = r"rows\.jsonl: .* 100\.0% .* in '我喜欢这部电影'.*--any-text\.$"
+WARNED = "14.3% of the pieces of the text (2 of 14 are <unk>)"
+
+
+def test_finetune(pretrained_folder, tmp_path, capsys):
+    rows, output = tmp_path / "rows.jsonl", tmp_path / "out"
+    table(rows, [CHINESE] * 4)
+    run = FinetuneRun(
+        str(pretrained_folder), rows, output, steps=1, batch_size=4
+    )
+    with pytest.raises(AlbertError, match=REFUSED):
+        finetune(run)
+    assert not output.exists()
+    main(
+        ["finetune", "--model", str(pretrained_folder), "--train", str(rows)]
+        + ["--output", str(output), "--steps=1", "--any-text"]
+    )
+    assert "warning: " in capsys.readouterr().err
+    assert (output / "report.json").is_file()
+
+
+def test_predict(model, tmp_path, capsys):
+    rows, output = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    table(rows, [CHINESE] * 2)
+    with pytest.raises(AlbertError, match=REFUSED):
+        predict(PredictRun(model, rows, output))
+    assert not output.exists()
+    predict(PredictRun(model, rows, output, any_text=True))
+    assert len(output.read_text().splitlines()) == 2
+    capsys.readouterr()
+    predict(PredictRun(model, table(rows, ["two hens ж"] * 2)))
+    assert WARNED in capsys.readouterr().err
+    predict(PredictRun(model, table(rows, ["two hens"] * 2)))
+    assert capsys.readouterr().err == ""
+
+
+def test_check(model, tmp_path, monkeypatch, capsys):
+    rows = table(tmp_path / "rows.jsonl", [CHINESE])
+    monkeypatch.setattr(checking, "load_exported", lambda *_: found)
+    found = types.SimpleNamespace(settings=Predictor.load(model).settings)
+    with pytest.raises(AlbertError, match=REFUSED):
+        checking.check(CheckRun(tmp_path, model, rows))
+    with pytest.raises(AttributeError, match="outputs"):  # it goes on
+        checking.check(CheckRun(tmp_path, model, rows, any_text=True))
+    assert "warning: " in capsys.readouterr().err
+
+
+def test_predictor_warns(model):
+    predictor = Predictor.load(model)
+    with pytest.warns(UserWarning, match="14.3% .*'two hens ж'"):
+        predictor.predict(["two hens ж"] * 2)
+    with pytest.warns(UserWarning, match="100.0%"):
+        predictor.probabilities([CHINESE])
