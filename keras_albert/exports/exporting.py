@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from keras_albert.config import (
     LARGEST_FALL,
@@ -70,7 +70,7 @@ def export(
     data: str | Path | None = None,
     skip_bad: bool = False,
     force: bool = False,
-    **settings,
+    **settings: Any,
 ) -> Path:
     """Exports any model for servers and devices, from any backend.
 

@@ -84,7 +84,7 @@ class AlbertForSequenceClassification(HeadedModel):
         logits = self.classifier(self.dropout(pooled, training=training))
         return logits  # [B, C]
 
-    def classes(self, shape) -> dict[str | None, Classes]:
+    def classes(self, shape: Any) -> dict[str | None, Classes]:
         """The labels, from 0 to C - 1, or by name, where an example has one."""
         if self.problem != "single_label":
             return {}
@@ -150,7 +150,7 @@ class AlbertForTokenClassification(HeadedModel):
         logits = self.classifier(self.dropout(x, training=training))
         return logits  # [B, S, C]
 
-    def classes(self, shape) -> dict[str | None, Classes]:
+    def classes(self, shape: Any) -> dict[str | None, Classes]:
         """The labels, from 0 to C - 1, or by name."""
         return {
             None: Classes(
@@ -270,7 +270,7 @@ class AlbertForMultipleChoice(HeadedModel):
         logits = self.classifier(self.dropout(pooled, training=training))
         return ops.reshape(logits, (-1, choices))
 
-    def classes(self, shape) -> dict[str | None, Classes]:
+    def classes(self, shape: Any) -> dict[str | None, Classes]:
         """The choices, from 0 to C - 1."""
         return {None: Classes(shape[1], "as many as there are choices")}
 
@@ -317,7 +317,7 @@ class AlbertForMultipleChoice(HeadedModel):
             for name, value in arrays.items()
         }
 
-    def named_texts(self, texts) -> dict:
+    def named_texts(self, texts: Any) -> dict:
         """The parts of examples by name; AlbertError if they do not fit."""
         needed, allowed = {"context", "choices"}, {"question"}
         if not isinstance(texts, dict) or not (

@@ -7,6 +7,7 @@ hold what Keras's own leave out.
 import dataclasses
 import difflib
 import inspect
+from typing import Any, Self
 
 from keras import layers
 
@@ -67,12 +68,12 @@ class ConfiguredLayer(layers.Layer):
         check_argument_names(cls, kwargs)
         return super().__new__(cls, *args, **kwargs)
 
-    def __init__(self, config: AlbertConfig, **kwargs):
+    def __init__(self, config: AlbertConfig, **kwargs: Any):
         super().__init__(**kwargs)
         check_config(config)
         self.config = config
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
@@ -81,7 +82,7 @@ class ConfiguredLayer(layers.Layer):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Any) -> Self:
         """The inverse of `get_config`."""
         config = {**config, "config": AlbertConfig.from_dict(config["config"])}
         quantized = config.pop("quantized", [])
@@ -95,17 +96,23 @@ class ConfiguredLayer(layers.Layer):
 class VectorLayer(ConfiguredLayer):
     """Abstract: a public layer on vectors [B, S, H], which may be padded."""
 
-    def __init__(self, config: AlbertConfig, **kwargs):
+    def __init__(self, config: AlbertConfig, **kwargs: Any):
         super().__init__(config, **kwargs)
         self.supports_masking = True  # passes the mask of its input on
 
-    def __call__(self, x, padding_mask=None, example_ids=None, **kwargs):
+    def __call__(
+        self,
+        x: Any,
+        padding_mask: Any = None,
+        example_ids: Any = None,
+        **kwargs: Any,
+    ) -> Any:
         """Checks shapes and dtypes, then calls the layer."""
         # Here, as Keras wraps an error from inside `call` in many lines.
         check_vectors(self.config, x, padding_mask, example_ids)
         return super().__call__(x, padding_mask, example_ids, **kwargs)
 
-    def compute_output_shape(self, x_shape):
+    def compute_output_shape(self, x_shape: Any) -> tuple[int | None, ...]:
         """[B, S, H], as the input."""
         return tuple(x_shape)
 

@@ -3,6 +3,8 @@
 Letters: B batch, S sequence length, E embedding size, H hidden size.
 """
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import layers, ops
@@ -70,7 +72,7 @@ class FactorizedEmbedding(ConfiguredLayer):
     Source: Paper 3.1.
     """
 
-    def __init__(self, config: AlbertConfig, **kwargs):
+    def __init__(self, config: AlbertConfig, **kwargs: Any):
         super().__init__(config, **kwargs)
 
         def table(kind, size, name, **kwargs):
@@ -112,8 +114,12 @@ class FactorizedEmbedding(ConfiguredLayer):
             )
 
     def __call__(
-        self, token_ids, segment_ids=None, position_ids=None, **kwargs
-    ):
+        self,
+        token_ids: Any,
+        segment_ids: Any = None,
+        position_ids: Any = None,
+        **kwargs: Any,
+    ) -> Any:
         """Checks the ids, then calls the layer."""
         # Here, as Keras wraps an error from inside `call` in many lines.
         given = {
@@ -132,7 +138,7 @@ class FactorizedEmbedding(ConfiguredLayer):
             check_inputs(self.config, given, takes_packed=True)
         return super().__call__(**given, **kwargs)
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         for table in (self.word, self.segment, self.position):
             table.build((None, None))
@@ -143,8 +149,12 @@ class FactorizedEmbedding(ConfiguredLayer):
         self.built = True
 
     def call(
-        self, token_ids, segment_ids=None, position_ids=None, training=None
-    ):
+        self,
+        token_ids: Any,
+        segment_ids: Any = None,
+        position_ids: Any = None,
+        training: Any = None,
+    ) -> Any:
         """See the class."""
         if segment_ids is None:
             segment_ids = ops.zeros_like(token_ids)
@@ -159,6 +169,8 @@ class FactorizedEmbedding(ConfiguredLayer):
         x = self.dropout(self.layer_norm(x), training=training)  # [B, S, E]
         return x if self.projection is None else self.projection(x)
 
-    def compute_output_shape(self, token_ids_shape):
+    def compute_output_shape(
+        self, token_ids_shape: Any
+    ) -> tuple[int | None, ...]:
         """[B, S, H]."""
         return (*token_ids_shape, self.config.hidden_size)

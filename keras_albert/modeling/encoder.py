@@ -4,6 +4,8 @@ Letters: B batch, S sequence length, H hidden size, L layers, A heads,
 I inner blocks of a layer.
 """
 
+from typing import Any
+
 import keras
 from keras import ops, tree
 
@@ -71,7 +73,7 @@ class SharedEncoder(VectorLayer):
         config: AlbertConfig,
         loop: str = "unrolled",
         remat: bool = False,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(config, **kwargs)
         check_choice("loop", loop, LOOPS)
@@ -101,7 +103,7 @@ class SharedEncoder(VectorLayer):
             for number in range(count)
         ]
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         for row in (*self.shared, *self.own):
             for each in row:
@@ -110,15 +112,15 @@ class SharedEncoder(VectorLayer):
 
     def call(
         self,
-        x,
-        padding_mask=None,
-        example_ids=None,
-        mask=None,
-        training=None,
-        return_hidden_states=False,
-        return_attention_scores=False,
-        first_only=False,
-    ):
+        x: Any,
+        padding_mask: Any = None,
+        example_ids: Any = None,
+        mask: Any = None,
+        training: Any = None,
+        return_hidden_states: Any = False,
+        return_attention_scores: Any = False,
+        first_only: Any = False,
+    ) -> Any:
         """See the class."""
         padding_mask = chosen_mask(x, padding_mask, mask)
         states, scores = self._apply_layers(
@@ -211,36 +213,35 @@ class SharedEncoder(VectorLayer):
 
     def compute_output_spec(
         self,
-        x,
-        *args,
-        return_hidden_states=False,
-        return_attention_scores=False,
-        first_only=False,
-        **kwargs,
-    ):
+        x: Any,
+        *args: Any,
+        return_hidden_states: Any = False,
+        return_attention_scores: Any = False,
+        first_only: Any = False,
+        **kwargs: Any,
+    ) -> Any:
         """What `call` returns, symbolically."""
         config, (batch, length, hidden) = self.config, x.shape
         heads = config.num_attention_heads
 
-        def outputs(count, shape):
-            """The last of them holds one position where no more is read."""
-            positions = [length] * count
-            positions[-1] = 1 if first_only else length
-            return [
-                keras.KerasTensor(shape(each), self.compute_dtype)
-                for each in positions
-            ]
-
-        layers = config.num_hidden_layers
-        states = outputs(layers, lambda n: (batch, n, hidden))
-        scores = outputs(
-            layers * config.inner_group_num, lambda n: (batch, heads, n, length)
-        )
+        # Of the last layer, one position where no more is read.
+        lengths = [length] * config.num_hidden_layers
+        lengths[-1] = 1 if first_only else length
+        states = [
+            keras.KerasTensor((batch, each, hidden), self.compute_dtype)
+            for each in lengths
+        ]
+        scores = [
+            keras.KerasTensor(
+                (batch, heads, length, length), self.compute_dtype
+            )
+            for _ in range(config.num_hidden_layers * config.inner_group_num)
+        ]
         return _asked_for(
             states, scores, return_hidden_states, return_attention_scores
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor."""
         return {
             **super().get_config(),

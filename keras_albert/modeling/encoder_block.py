@@ -3,6 +3,8 @@
 Letters: B batch, S sequence length, H hidden size, A heads.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -51,7 +53,7 @@ class EncoderBlock(VectorLayer):
     Source: reference modeling.py L797-884, Paper 3.1.
     """
 
-    def __init__(self, config: AlbertConfig, **kwargs):
+    def __init__(self, config: AlbertConfig, **kwargs: Any):
         super().__init__(config, **kwargs)
         policy = self.dtype_policy
         self.attention = AttentionHalf(config, dtype=policy, name="attention")
@@ -60,7 +62,7 @@ class EncoderBlock(VectorLayer):
         )
         self.seed_generator = keras.random.SeedGenerator()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes the weights; their shapes follow from the config."""
         self.attention.build()
         self.feed_forward.build()
@@ -68,13 +70,13 @@ class EncoderBlock(VectorLayer):
 
     def call(
         self,
-        x,
-        padding_mask=None,
-        example_ids=None,
-        mask=None,
-        training=None,
-        return_attention_scores=False,
-    ):
+        x: Any,
+        padding_mask: Any = None,
+        example_ids: Any = None,
+        mask: Any = None,
+        training: Any = None,
+        return_attention_scores: Any = False,
+    ) -> Any:
         """See the class."""
         padding_mask = chosen_mask(x, padding_mask, mask)
         bias = attention_bias(padding_mask, example_ids, x.dtype)
@@ -91,8 +93,12 @@ class EncoderBlock(VectorLayer):
         return (x, probs) if return_attention_scores else x
 
     def compute_output_spec(
-        self, x, *args, return_attention_scores=False, **kwargs
-    ):
+        self,
+        x: Any,
+        *args: Any,
+        return_attention_scores: Any = False,
+        **kwargs: Any,
+    ) -> Any:
         """What `call` returns, symbolically."""
         output = keras.KerasTensor(x.shape, self.compute_dtype)
         if not return_attention_scores:

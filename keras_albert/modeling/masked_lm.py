@@ -139,7 +139,7 @@ class _MaskedModel(HeadedModel):
         return round_length(tokenizer.pad(rows), longest)
 
     @property
-    def preprocessor(self):
+    def preprocessor(self) -> Any:
         """There is none: in a graph "[MASK]" would be read as a word."""
         raise AlbertError(
             f"{type(self).__name__} has no preprocessor for datasets, in which "

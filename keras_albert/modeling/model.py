@@ -107,7 +107,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
         texts = self.named_texts(texts)
         return self.tokenized(texts["text"], texts.get("pair"))
 
-    def named_texts(self, texts) -> dict:
+    def named_texts(self, texts: Any) -> dict:
         """The parts of examples by name; AlbertError if they do not fit."""
         return named_texts(texts)
 
@@ -126,7 +126,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
         # layers that it finds; this one is made on demand.
         return [name for name in super().__dir__() if name != "preprocessor"]
 
-    def classes(self, shape) -> dict[str | None, Classes]:
+    def classes(self, shape: Any) -> dict[str | None, Classes]:
         """What labels may be, by output; None where there is only one.
 
         Args:
@@ -134,7 +134,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
         """
         return {}
 
-    def checked_labels(self, y, x):
+    def checked_labels(self, y: Any, x: Any) -> Any:
         """Labels as numbers, checked; `x` are the ids that they belong to."""
         shape = x["token_ids"].shape if isinstance(x, dict) else ()
         return checked_labels(
@@ -250,7 +250,13 @@ class AlbertModel(KeepsJaxState, keras.Model):
             x, _ = self._fed(x)
             return super().predict(x, *args, **kwargs)
 
-    def export(self, filepath, *args, input_signature=None, **kwargs):
+    def export(
+        self,
+        filepath: Any,
+        *args: Any,
+        input_signature: Any = None,
+        **kwargs: Any,
+    ) -> Any:
         """`keras.Model.export` of the ids' part alone, with a signature.
 
         Raises:

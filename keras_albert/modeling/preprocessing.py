@@ -5,6 +5,7 @@ Letters: B batch, C choices, S sequence length.
 
 import base64
 import functools
+from typing import Any, Self
 
 import keras
 
@@ -66,7 +67,7 @@ class Preprocessor(keras.layers.Layer):
         tokenizer: Tokenizer,
         sequence_length: int = AlbertConfig.max_position_embeddings,
         fixed_length: bool = True,
-        **kwargs,
+        **kwargs: Any,
     ):
         if not isinstance(tokenizer, Tokenizer):
             raise AlbertError(
@@ -87,11 +88,11 @@ class Preprocessor(keras.layers.Layer):
         self._graph = GraphTokenizer(tokenizer)
         self.built = True
 
-    def __call__(self, x, *args, **kwargs):
+    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Checks the texts: what `call` raises Keras writes over many lines."""
         return super().__call__(self._texts(x), *args, **kwargs)
 
-    def call(self, x, y=None, sample_weight=None):
+    def call(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """See the class."""
         import tensorflow as tf
 
@@ -180,7 +181,7 @@ class Preprocessor(keras.layers.Layer):
             for name, value in ids.items()
         }
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Serializable arguments of the constructor, vocabulary included."""
         content = base64.b64encode(self.tokenizer.model_bytes).decode("ascii")
         return {
@@ -191,7 +192,7 @@ class Preprocessor(keras.layers.Layer):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Any) -> Self:
         """The inverse of `get_config`."""
         settings = dict(config["tokenizer"])
         content = base64.b64decode(settings.pop("model"))

@@ -45,7 +45,7 @@ class _QuestionModel(HeadedModel):
         check_equally_many(question=questions, context=contexts)
         return self.tokenized(questions, contexts)
 
-    def named_texts(self, texts) -> dict:
+    def named_texts(self, texts: Any) -> dict:
         """The parts of examples by name; AlbertError if they do not fit."""
         if not isinstance(texts, dict) or texts.keys() != {
             "question",
@@ -57,7 +57,7 @@ class _QuestionModel(HeadedModel):
             )
         return texts
 
-    def classes(self, shape) -> dict[str | None, Classes]:
+    def classes(self, shape: Any) -> dict[str | None, Classes]:
         """The positions at which an answer may start and end."""
         positions = Classes(shape[-1], "the tokens of a row")
         return {"start": positions, "end": positions}

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -120,7 +121,7 @@ class Predictor:
         dtype: str | keras.DTypePolicy = "float32",
         loop: str | None = None,
         remat: bool | None = None,
-        **settings,
+        **settings: Any,
     ) -> "Predictor":
         """That of any source that `keras_albert.load` takes.
 
@@ -143,7 +144,7 @@ class Predictor:
         return cls.of(loaded, **settings)
 
     @classmethod
-    def of(cls, loaded: ModelFolder, **settings) -> "Predictor":
+    def of(cls, loaded: ModelFolder, **settings: Any) -> "Predictor":
         """That of a loaded folder; `settings` as in `load`."""
         own = loaded.task
         given = {k: value for k, value in settings.items() if value is not None}
