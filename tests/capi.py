@@ -19,6 +19,7 @@ compilation by XLA is disabled as it is there unless asked for.
 import argparse
 import ctypes
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -358,10 +359,13 @@ def main() -> None:
     parser.add_argument("site_packages", help="folder of installed wheels")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
+    # What a library prints goes to standard error, and not between answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
     model = SavedModel(options.saved_model, options.site_packages)
     with ThreadPoolExecutor(options.threads) as pool:
         for line in pool.map(lambda line: _answer(model, line), sys.stdin):
-            print(line, flush=True)
+            print(line, file=answers, flush=True)
     print(f"TensorFlow {model.version}", file=sys.stderr)
 
 

@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def test_demo(tmp_path, monkeypatch, capfd):
     monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.chdir(tmp_path)
     import demo
 
     monkeypatch.setitem(demo.MODEL, "num_hidden_layers", 1)
@@ -39,7 +40,6 @@ def test_demo(tmp_path, monkeypatch, capfd):
     assert f"chapter of a passage {report['accuracy']:17.3f}" in out
     assert f"{tmp_path / 'demo' / 'pretrained' / 'curves.png'}: " in out
     # The next command can be typed as it stands.
-    monkeypatch.chdir(tmp_path)
     commands = "\n".join(out.splitlines()[-2:])
     done = subprocess.run(commands, shell=True, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
