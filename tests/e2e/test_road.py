@@ -573,7 +573,7 @@ def bad(road, case):
         ),
         "task file": (
             ["evaluate", "--model", at("mistold"), "--data", at("test.tsv")],
-            "not what `pretrain` or `finetune` writes",
+            "not what `pretrain`, `finetune` or `convert` writes",
         ),
         "no folder for predictions": (
             ["predict", "--model", at("fine"), "--data", at("test.tsv")]
