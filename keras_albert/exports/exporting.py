@@ -5,6 +5,7 @@ when this one runs another backend, so that everything else can run the result.
 An ONNX file is written without a trace, on any backend.
 """
 
+import contextlib
 import dataclasses
 import importlib.util
 import os
@@ -153,7 +154,14 @@ def export_run(run: ExportRun) -> Path:
     _check_packages(run.format)
     target = _target(run)
     if run.format != "onnx" and not traces_for_tensorflow():
-        _export_in_worker(run, target)
+        is_new = not run.output.exists()
+        try:
+            _export_in_worker(run, target)
+        except BaseException:
+            if is_new:  # the worker's files are gone, the folder is left
+                with contextlib.suppress(OSError):
+                    run.output.rmdir()
+            raise
         return target
     leave_gpu_to_backend()
     predictor = Predictor.load(run.model, task=run.task, labels=run.labels)
