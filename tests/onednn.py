@@ -7,6 +7,7 @@ for each kernel that runs.
 
 import re
 
+X86 = ("x86_64", "AMD64")  # the processors that TensorFlow has it for
 FORCED = {"TF_ENABLE_ONEDNN_OPTS": "1", "ONEDNN_VERBOSE": "profile_exec"}
 # "...,exec,cpu,matmul,<layouts and attributes>,16x4x8x3:16x4x3x5,<time>"
 _PRODUCT = re.compile(r",exec,cpu,matmul,.*,([x\d]+):([x\d]+),[^,]*$")

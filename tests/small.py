@@ -1,7 +1,11 @@
 """Small models and batches that tests share; a prime a dimension."""
 
 import contextlib
+import importlib.util
+import os
 import signal
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -109,6 +113,21 @@ def randomized(model, scale=1.0):
     for variable in variables(model).values():
         variable.assign(rng.normal(scale=scale, size=variable.shape))
     return model
+
+
+def run_on_another_backend(code, folder):
+    """Runs a program in `folder` on a backend other than this one."""
+    others = {"tensorflow": "torch", "torch": "jax", "jax": "tensorflow"}
+    other = others[keras.backend.backend()]
+    if importlib.util.find_spec(other) is None:
+        pytest.skip(f"{other} is not installed")
+    subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        check=True,
+        env={**os.environ, "KERAS_BACKEND": other},
+        capture_output=True,
+    )
 
 
 def same_weights(a, b):

@@ -5,6 +5,7 @@ whatever its seed, and when an interrupted run goes on.
 """
 
 import collections
+import dataclasses
 import hashlib
 import json
 from collections.abc import Hashable, Sequence
@@ -50,8 +51,8 @@ def hold_out(
     if not chosen:
         return None
     rest = sorted(set(range(len(table))) - set(chosen))
-    held_out = table.take(chosen)
-    held_out.skipped.clear()  # `take` has copied the list
+    # Rows that were left out are told once, as those of the first part.
+    held_out = dataclasses.replace(table.take(chosen), skipped=[])
     return table.take(rest), held_out
 
 

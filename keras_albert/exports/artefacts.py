@@ -11,6 +11,7 @@ from keras_albert.exports.litert import LITERT_FILE, run_litert
 from keras_albert.exports.onnx import ONNX_FILE, run_onnx
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.folders import ModelFolder
+from keras_albert.training.model_folder_checks import check_task
 from keras_albert.training.predictor import Predictor
 
 SAVED_MODEL_FILE = "saved_model.pb"
@@ -116,11 +117,17 @@ def load_exported(folder: str | Path, threads: int = 1) -> Predictor:
             f"{', '.join(_RUNNERS)}). Give what `keras-albert export` wrote."
         )
     (name,) = found
+    settings = read_json(aside / TASK_FILE)
+    try:
+        check_task(settings)
+    except AlbertError as error:
+        raise AlbertError(
+            f"{aside / TASK_FILE}: not what `export` writes: {error} Export "
+            "the model again."
+        ) from None
     exported = _RUNNERS[name](folder / name, threads)
     exported = dataclasses.replace(exported, run=_by_rows(exported.run))
-    return Predictor.of(
-        ModelFolder(exported, Tokenizer(aside), read_json(aside / TASK_FILE))
-    )
+    return Predictor.of(ModelFolder(exported, Tokenizer(aside), settings))
 
 
 def _by_rows(run: Run) -> Run:

@@ -160,7 +160,7 @@ class AlbertForTokenClassification(HeadedModel):
 
     def word_examples(
         self, words: list[list[str]], labels: list[list[int]] | None = None
-    ) -> Any:
+    ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
         """Texts that are split into words -> what `fit` takes.
 
         Args:

@@ -153,7 +153,7 @@ class FactorizedEmbedding(ConfiguredLayer):
         token_ids: Any,
         segment_ids: Any = None,
         position_ids: Any = None,
-        training: Any = None,
+        training: bool | None = None,
     ) -> Any:
         """See the class."""
         if segment_ids is None:

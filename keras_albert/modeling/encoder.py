@@ -116,10 +116,10 @@ class SharedEncoder(VectorLayer):
         padding_mask: Any = None,
         example_ids: Any = None,
         mask: Any = None,
-        training: Any = None,
-        return_hidden_states: Any = False,
-        return_attention_scores: Any = False,
-        first_only: Any = False,
+        training: bool | None = None,
+        return_hidden_states: bool = False,
+        return_attention_scores: bool = False,
+        first_only: bool = False,
     ) -> Any:
         """See the class."""
         padding_mask = chosen_mask(x, padding_mask, mask)
@@ -138,7 +138,14 @@ class SharedEncoder(VectorLayer):
 
     def _apply_layers(self, x, bias, training, return_scores, first_only):
         """The outputs of all layers, and their scores where asked for."""
-        seeds = self._draw_seeds() if training else None
+        config, seeds = self.config, None
+        if training:  # int [L, I, DROPOUTS, 2]
+            seeds = draw_seeds(
+                config,
+                self.seed_generator,
+                config.num_hidden_layers,
+                config.inner_group_num,
+            )
 
         def layer(x, weights, seeds, is_last=False):
             scores = []
@@ -215,9 +222,9 @@ class SharedEncoder(VectorLayer):
         self,
         x: Any,
         *args: Any,
-        return_hidden_states: Any = False,
-        return_attention_scores: Any = False,
-        first_only: Any = False,
+        return_hidden_states: bool = False,
+        return_attention_scores: bool = False,
+        first_only: bool = False,
         **kwargs: Any,
     ) -> Any:
         """What `call` returns, symbolically."""
@@ -248,16 +255,6 @@ class SharedEncoder(VectorLayer):
             "loop": self.loop,
             "remat": self.remat,
         }
-
-    def _draw_seeds(self):
-        """int [L, I, DROPOUTS, 2]; None where no dropout acts."""
-        config = self.config
-        return draw_seeds(
-            config,
-            self.seed_generator,
-            config.num_hidden_layers,
-            config.inner_group_num,
-        )
 
 
 def _asked_for(states, scores, return_hidden_states, return_scores):

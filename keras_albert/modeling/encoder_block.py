@@ -74,8 +74,8 @@ class EncoderBlock(VectorLayer):
         padding_mask: Any = None,
         example_ids: Any = None,
         mask: Any = None,
-        training: Any = None,
-        return_attention_scores: Any = False,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
     ) -> Any:
         """See the class."""
         padding_mask = chosen_mask(x, padding_mask, mask)
@@ -96,7 +96,7 @@ class EncoderBlock(VectorLayer):
         self,
         x: Any,
         *args: Any,
-        return_attention_scores: Any = False,
+        return_attention_scores: bool = False,
         **kwargs: Any,
     ) -> Any:
         """What `call` returns, symbolically."""

@@ -219,7 +219,8 @@ def plain_errors(model) -> Iterator[None]:
     except BaseException as error:
         if hasattr(model, "jax_state_sync"):
             model.jax_state_sync()
-        found = re.findall(r"AlbertError: ([^\n\]]+)", str(error))
+        # In a line of a traceback; or quoted in a list, by an Assert operation.
+        found = re.findall(r"AlbertError: (.+?)(?=['\"]\]|\n|$)", str(error))
         if not found:
             raise
         raise AlbertError(found[-1].replace("\\'", "'")) from None

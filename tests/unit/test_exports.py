@@ -479,8 +479,8 @@ def test_a_worker_publishes_nothing(tmp_path, monkeypatch, capsys, version):
     wanted = ExportRun(Path("m"), output, version=version)
     with pytest.raises(KeyboardInterrupt):
         exporting.export_run(wanted)
-    assert not list(output.iterdir())
-    (output / "6").mkdir()
+    assert not output.exists()
+    (output / "6").mkdir(parents=True)
     exporting.export_run(wanted)
     assert sorted(path.name for path in output.iterdir()) == ["6", "7"]
     assert [path.name for path in (output / "7").iterdir()] == [

@@ -1,15 +1,16 @@
 """Sizes, masks, dropout, saving, errors. A prime for every dimension."""
 
-import importlib.util
-import os
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
 import small
-from small import BATCH, LENGTH, PREDICTIONS, numpy
+from small import (
+    BATCH,
+    LENGTH,
+    PREDICTIONS,
+    numpy,
+    run_on_another_backend,
+)
 
 from keras_albert.config import VARIANTS, AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
@@ -202,10 +203,6 @@ def test_pretraining_fits(pretraining_batch):
 @pytest.mark.parametrize("kind", ["backbone", "pretraining", "classifier"])
 def test_saved_file_on_another_backend(kind, inputs, tmp_path):
     """The same weights and outputs, read by a process of another backend."""
-    others = {"tensorflow": "torch", "torch": "jax", "jax": "tensorflow"}
-    other = others[keras.backend.backend()]
-    if importlib.util.find_spec(other) is None:
-        pytest.skip(f"{other} is not installed")
     backbone = AlbertBackbone(CONFIG)
     model = {
         "backbone": lambda: backbone,
@@ -227,13 +224,7 @@ def test_saved_file_on_another_backend(kind, inputs, tmp_path):
         "np.save('there.npy', np.concatenate(\n"
         "    [ops.convert_to_numpy(o).ravel() for o in out]))\n"
     )
-    subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        check=True,
-        env={**os.environ, "KERAS_BACKEND": other},
-        capture_output=True,
-    )
+    run_on_another_backend(code, tmp_path)
     there = np.load(tmp_path / "there.npy")
     np.testing.assert_allclose(there, here, atol=2e-5)
 

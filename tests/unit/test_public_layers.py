@@ -1,16 +1,20 @@
 """The embedding, a block and the encoder as Keras layers like any other."""
 
-import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from keras import layers, ops
-from small import BATCH, CONFIG, LENGTH, inputs, numpy, randomize
+from small import (
+    BATCH,
+    CONFIG,
+    LENGTH,
+    inputs,
+    numpy,
+    randomize,
+    run_on_another_backend,
+)
 
 import keras_albert as ka
 
@@ -151,10 +155,6 @@ def test_trained_saved_and_read(make, tmp_path):
 
 
 def test_functional_file_on_another_backend(tmp_path):
-    others = {"tensorflow": "torch", "torch": "jax", "jax": "tensorflow"}
-    other = others[keras.backend.backend()]
-    if importlib.util.find_spec(other) is None:
-        pytest.skip(f"{other} is not installed")
     model = randomize(functional())
     model.save(tmp_path / "model.keras")
     np.savez(tmp_path / "x.npz", *batch())
@@ -164,13 +164,7 @@ def test_functional_file_on_another_backend(tmp_path):
         "y = model(list(np.load('x.npz').values()))\n"
         "np.save('there.npy', keras.ops.convert_to_numpy(y))\n"
     )
-    subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        check=True,
-        env={**os.environ, "KERAS_BACKEND": other},
-        capture_output=True,
-    )
+    run_on_another_backend(code, tmp_path)
     there = np.load(tmp_path / "there.npy")
     np.testing.assert_allclose(there, numpy(model(batch())), atol=2e-5)
 
