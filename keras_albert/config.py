@@ -1182,8 +1182,35 @@ class FinetuneRun:
         check_seed(self.seed)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelUse:
+    """What a model is used for, where its own folder does not say so.
+
+    The commands that use a fine-tuned model inherit these options, so that the
+    command line has them without a prefix.
+    """
+
+    task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = None
+    """what the model is for, where its folder does not say so and several
+    tasks fit its head: pairs, above all"""
+    labels: tuple[str, ...] | None = None
+    """names of the classes in the order of the model's outputs, where it has
+    none; 0, 1 and so on when not given"""
+    columns: TableColumns = TableColumns()
+    """columns of the tables that the model reads; when not given, those of the
+    table that it was trained on"""
+
+    @property
+    def given(self) -> dict:
+        """The options that were given, as `Predictor.load` takes them."""
+        options = {name: getattr(self, name) for name in ("task", "labels")}
+        if self.columns != TableColumns():
+            options["columns"] = self.columns
+        return options
+
+
 @dataclasses.dataclass(frozen=True)
-class EvaluateRun:
+class EvaluateRun(ModelUse):
     """Evaluate a fine-tuned model on a table, or a pretrained one on shards."""
 
     model: str
@@ -1202,21 +1229,18 @@ class EvaluateRun:
     published"""
     split: Literal["dev", "test"] = "dev"
     """of a published task; `test` has labels in RACE alone"""
-    task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = None
-    """what the model is for, where its folder does not say so and several
-    tasks fit its head: pairs, above all"""
-    labels: tuple[str, ...] | None = None
-    """names of the classes in the order of the model's outputs, where it has
-    none; 0, 1 and so on when not given"""
+    any_text: bool = PrepareRun.any_text
+    """go on though the vocabulary cannot read half of the text or more"""
 
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)
         check_flag("skip_bad", self.skip_bad)
         check_flag("any_size", self.any_size)
+        check_flag("any_text", self.any_text)
 
 
 @dataclasses.dataclass(frozen=True)
-class PredictRun:
+class PredictRun(ModelUse):
     """Predict for the rows of a table; writes JSONL in the same order.
 
     Of a published task: the files that its benchmark takes.
@@ -1246,12 +1270,6 @@ class PredictRun:
     any_size: bool = FinetuneRun.any_size
     """take a published task's files though they have not as many rows as
     published"""
-    task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = None
-    """what the model is for, where its folder does not say so and several
-    tasks fit its head: pairs, above all"""
-    labels: tuple[str, ...] | None = None
-    """names of the classes in the order of the model's outputs, where it has
-    none; 0, 1 and so on when not given"""
     any_text: bool = PrepareRun.any_text
     """go on though the vocabulary cannot read half of the text or more"""
 
@@ -1272,7 +1290,7 @@ LARGEST_FALL = 0.01  # of an export's score below the model's: a point
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportRun:
+class ExportRun(ModelUse):
     """Export a model for servers and devices."""
 
     model: str
@@ -1299,12 +1317,6 @@ class ExportRun:
     force: bool = False
     """export although its score on `data` falls by more than a point, or
     texts are answered in another way than their ids, or without `data`"""
-    task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = None
-    """what the model is for, where its folder does not say so and several
-    tasks fit its head: pairs, above all"""
-    labels: tuple[str, ...] | None = None
-    """names of the classes in the order of the model's outputs, where it has
-    none; 0, 1 and so on when not given"""
 
     def __post_init__(self):
         check_choice("format", self.format, tuple(EXPORT_WEIGHTS))
@@ -1358,7 +1370,7 @@ class CheckRun:
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvertRun:
+class ConvertRun(ModelUse):
     """Convert a checkpoint between formats."""
 
     input: str
@@ -1375,9 +1387,3 @@ class ConvertRun:
     only form, or erf, what transformers computes"""
     backbone: bool = False
     """convert the encoder alone, for a format that does not have the head"""
-    task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = None
-    """what the model is for, where its folder does not say so and several
-    tasks fit its head: pairs, above all"""
-    labels: tuple[str, ...] | None = None
-    """names of the classes in the order of the model's outputs, where it has
-    none; 0, 1 and so on when not given"""

@@ -1,6 +1,7 @@
 """`.keras` files: read, and computed in another precision or form."""
 
 import os
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from keras_albert.config import (
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.configured import quantized_paths
 from keras_albert.modeling.model import AlbertModel
+from keras_albert.storage import DiskFull, room_at
 
 
 def load_model(
@@ -90,7 +92,10 @@ def _read(path: str | Path) -> keras.Model:
     except Exception as error:  # zipfile and zlib raise many kinds
         raise _damaged(path, error) from None
     try:
-        model = keras.saving.load_model(path, compile=False)
+        with room_at(tempfile.gettempdir()):  # where Keras unpacks it
+            model = keras.saving.load_model(path, compile=False)
+    except DiskFull:
+        raise
     except Exception as error:  # Keras, its backends and h5py: more still
         raise _damaged(path, error) from None
     try:

@@ -164,7 +164,7 @@ def export_run(run: ExportRun) -> Path:
             raise
         return target
     leave_gpu_to_backend()
-    predictor = Predictor.load(run.model, task=run.task, labels=run.labels)
+    predictor = Predictor.load(run.model, **run.given)
     features = None
     if run.data is not None:  # before the work
         table = _labelled(predictor, run)

@@ -39,14 +39,14 @@ def _with_task(run: ConvertRun, loaded: ModelFolder) -> ModelFolder:
     A model without a task of fine-tuning, or without a vocabulary, stays what
     it is.
     """
-    is_given = run.task is not None or run.labels is not None
+    is_given = any(value is not None for value in run.given.values())
     is_ready = (
         loaded.tokenizer is not None
         and head_task(loaded.model) in FINETUNE_TASKS
     )
     if not is_given and not is_ready:
         return loaded
-    predictor = Predictor.of(loaded, task=run.task, labels=run.labels)
+    predictor = Predictor.of(loaded, **run.given)
     model, labels = predictor.model, run.labels or loaded.task.get("labels")
     if labels and hasattr(model, "labels"):
         model.labels = tuple(labels)  # other formats write those

@@ -8,6 +8,7 @@ from keras_albert.config import (
 )
 from keras_albert.data.pretraining import validation_dataset
 from keras_albert.data.shards import ShardSet
+from keras_albert.text.unknown import check_readable
 from keras_albert.training.benchmarks import ALL_TASKS, BENCHMARKS, read_split
 from keras_albert.training.distribution import leave_gpu_to_backend
 from keras_albert.training.finetune import (
@@ -43,8 +44,7 @@ def evaluate(run: EvaluateRun) -> dict:
     if loaded.task["task"] == PRETRAINING:
         return _evaluate_pretrained(loaded, run)
     if (run.task or head_task(loaded.model)) not in PRETRAINED_TASKS:
-        given = {"task": run.task, "labels": run.labels}
-        return _evaluate_finetuned(Predictor.of(loaded, **given), run)
+        return _evaluate_finetuned(Predictor.of(loaded, **run.given), run)
     raise AlbertError(
         f"{run.model} holds converted weights, with no examples that they "
         "were trained on. Run `keras-albert finetune`, or use `ka.load` and "
@@ -71,6 +71,8 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
         )
     print_skipped(table)
     features = predictor.features(table)
+    found = predictor.unreadable(features, table)
+    check_readable(*found, run.data, run.any_text)
     predictor.warn_of_cut(features.cut, features.count)
     outputs = predictor.outputs(features, run.batch_size)
     report = scores_report(predictor.task, outputs, features, predictor.labels)

@@ -403,7 +403,8 @@ def _several_or_none(path: Path, found: list[tuple[str, Path]]) -> str:
 def task_of(source: str | Path) -> str | None:
     """What the model of a folder was trained for; None elsewhere."""
     path = Path(source) / TASK_FILE
-    return read_json(path).get("task") if path.is_file() else None
+    content = read_json(path) if path.is_file() else None
+    return content.get("task") if isinstance(content, dict) else None
 
 
 def write_report(folder: Path, report: dict) -> None:

@@ -75,7 +75,7 @@ def predict(run: PredictRun) -> None:
 
 
 def _predictor(run: PredictRun) -> Predictor:
-    return Predictor.load(run.model, task=run.task, labels=run.labels)
+    return Predictor.load(run.model, **run.given)
 
 
 def _predictions(run: PredictRun) -> Iterator[bytes]:
