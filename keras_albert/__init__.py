@@ -15,41 +15,41 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AlbertBackbone": "modeling.backbone",
-    "AlbertConfig": "config",
-    "AlbertError": "config",
-    "AlbertForMaskedLM": "modeling.masked_lm",
+    "AlbertConfig": "modeling.config",
+    "AlbertError": "errors",
+    "AlbertForMaskedLM": "modeling.pretraining",
     "AlbertForMultipleChoice": "modeling.classification",
-    "AlbertForPretraining": "modeling.masked_lm",
+    "AlbertForPretraining": "modeling.pretraining",
     "AlbertForQuestionAnswering": "modeling.question_answering",
     "AlbertForQuestionAnsweringV2": "modeling.question_answering",
     "AlbertForSequenceClassification": "modeling.classification",
     "AlbertForTextEmbedding": "modeling.text_embedding",
     "AlbertForTokenClassification": "modeling.classification",
     "EncoderBlock": "modeling.encoder_block",
-    "ExampleConfig": "config",
+    "ExampleConfig": "pretraining.config",
     "FactorizedEmbedding": "modeling.embeddings",
-    "GraphTokenizer": "text.graph",
+    "GraphTokenizer": "text.graph_tokenizer",
     "Lamb": "training.optimizer",
-    "ReadingConfig": "config",
-    "ShardSet": "data.shards",
-    "TableColumns": "config",
-    "Predictor": "training.predictor",
+    "ReadingConfig": "tasks.question_answering.config",
+    "ShardSet": "corpus.shards",
+    "TableColumns": "data.config",
+    "Predictor": "finetuning.predictor",
     "Preprocessor": "modeling.preprocessing",
     "SharedEncoder": "modeling.encoder",
     "Tokenizer": "text.tokenizer",
-    "VARIANTS": "config",
+    "VARIANTS": "modeling.config",
     "WarmupPolynomialDecay": "training.schedules",
     "WeightedCrossEntropy": "training.losses",
-    "export": "exports.exporting",
-    "load": "training.folders",
-    "load_model": "checkpoints.keras_file",
-    "load_pretrained": "training.folders",
+    "export": "exports.run",
+    "load": "checkpoints.load",
+    "load_model": "modeling.keras_file",
+    "load_pretrained": "checkpoints.load",
     "load_tf1": "checkpoints.tf1",
-    "phased_dataset": "data.pretraining",
-    "pretraining_dataset": "data.pretraining",
+    "phased_dataset": "pretraining.dataset",
+    "pretraining_dataset": "pretraining.dataset",
     "save_huggingface": "checkpoints.huggingface",
-    "save_keras_hub": "checkpoints.keras_hub_presets",
-    "validation_dataset": "data.pretraining",
+    "save_keras_hub": "checkpoints.keras_hub",
+    "validation_dataset": "pretraining.dataset",
     "warm_start": "modeling.warm_start",
 }
 __all__ = sorted(_HOMES)
@@ -59,57 +59,39 @@ if TYPE_CHECKING:
     from keras_albert.checkpoints.huggingface import (
         save_huggingface as save_huggingface,
     )
-    from keras_albert.checkpoints.keras_file import (
-        load_model as load_model,
-    )
-    from keras_albert.checkpoints.keras_hub_presets import (
+    from keras_albert.checkpoints.keras_hub import (
         save_keras_hub as save_keras_hub,
     )
-    from keras_albert.checkpoints.tf1 import (
-        load_tf1 as load_tf1,
+    from keras_albert.checkpoints.load import (
+        load as load,
+        load_pretrained as load_pretrained,
     )
-    from keras_albert.config import (
-        VARIANTS as VARIANTS,
-        AlbertConfig as AlbertConfig,
-        AlbertError as AlbertError,
-        ExampleConfig as ExampleConfig,
-        ReadingConfig as ReadingConfig,
-        TableColumns as TableColumns,
-    )
-    from keras_albert.data.pretraining import (
-        phased_dataset as phased_dataset,
-        pretraining_dataset as pretraining_dataset,
-        validation_dataset as validation_dataset,
-    )
-    from keras_albert.data.shards import (
-        ShardSet as ShardSet,
-    )
-    from keras_albert.exports.exporting import (
-        export as export,
-    )
-    from keras_albert.modeling.backbone import (
-        AlbertBackbone as AlbertBackbone,
-    )
+    from keras_albert.checkpoints.tf1 import load_tf1 as load_tf1
+    from keras_albert.corpus.shards import ShardSet as ShardSet
+    from keras_albert.data.config import TableColumns as TableColumns
+    from keras_albert.errors import AlbertError as AlbertError
+    from keras_albert.exports.run import export as export
+    from keras_albert.finetuning.predictor import Predictor as Predictor
+    from keras_albert.modeling.backbone import AlbertBackbone as AlbertBackbone
     from keras_albert.modeling.classification import (
         AlbertForMultipleChoice as AlbertForMultipleChoice,
         AlbertForSequenceClassification as AlbertForSequenceClassification,
         AlbertForTokenClassification as AlbertForTokenClassification,
     )
+    from keras_albert.modeling.config import (
+        VARIANTS as VARIANTS,
+        AlbertConfig as AlbertConfig,
+    )
     from keras_albert.modeling.embeddings import (
         FactorizedEmbedding as FactorizedEmbedding,
     )
-    from keras_albert.modeling.encoder import (
-        SharedEncoder as SharedEncoder,
-    )
-    from keras_albert.modeling.encoder_block import (
-        EncoderBlock as EncoderBlock,
-    )
-    from keras_albert.modeling.masked_lm import (
+    from keras_albert.modeling.encoder import SharedEncoder as SharedEncoder
+    from keras_albert.modeling.encoder_block import EncoderBlock as EncoderBlock
+    from keras_albert.modeling.keras_file import load_model as load_model
+    from keras_albert.modeling.preprocessing import Preprocessor as Preprocessor
+    from keras_albert.modeling.pretraining import (
         AlbertForMaskedLM as AlbertForMaskedLM,
         AlbertForPretraining as AlbertForPretraining,
-    )
-    from keras_albert.modeling.preprocessing import (
-        Preprocessor as Preprocessor,
     )
     from keras_albert.modeling.question_answering import (
         AlbertForQuestionAnswering as AlbertForQuestionAnswering,
@@ -118,28 +100,24 @@ if TYPE_CHECKING:
     from keras_albert.modeling.text_embedding import (
         AlbertForTextEmbedding as AlbertForTextEmbedding,
     )
-    from keras_albert.modeling.warm_start import (
-        warm_start as warm_start,
+    from keras_albert.modeling.warm_start import warm_start as warm_start
+    from keras_albert.pretraining.config import ExampleConfig as ExampleConfig
+    from keras_albert.pretraining.dataset import (
+        phased_dataset as phased_dataset,
+        pretraining_dataset as pretraining_dataset,
+        validation_dataset as validation_dataset,
     )
-    from keras_albert.text.graph import (
+    from keras_albert.tasks.question_answering.config import (
+        ReadingConfig as ReadingConfig,
+    )
+    from keras_albert.text.graph_tokenizer import (
         GraphTokenizer as GraphTokenizer,
     )
-    from keras_albert.text.tokenizer import (
-        Tokenizer as Tokenizer,
-    )
-    from keras_albert.training.folders import (
-        load as load,
-        load_pretrained as load_pretrained,
-    )
+    from keras_albert.text.tokenizer import Tokenizer as Tokenizer
     from keras_albert.training.losses import (
         WeightedCrossEntropy as WeightedCrossEntropy,
     )
-    from keras_albert.training.optimizer import (
-        Lamb as Lamb,
-    )
-    from keras_albert.training.predictor import (
-        Predictor as Predictor,
-    )
+    from keras_albert.training.optimizer import Lamb as Lamb
     from keras_albert.training.schedules import (
         WarmupPolynomialDecay as WarmupPolynomialDecay,
     )

@@ -20,107 +20,50 @@ import types
 import typing
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import tyro
 
 from keras_albert import __version__
-from keras_albert.config import (
-    LOST_PROCESS_STATUS,
-    AlbertError,
-    CheckRun,
-    CompileRun,
+from keras_albert.aot.config import CompileRun
+from keras_albert.corpus.config import PrepareRun, VocabRun
+from keras_albert.distribution.config import LOST_PROCESS_STATUS
+from keras_albert.errors import AlbertError, LostProcess
+from keras_albert.exports.config import CheckRun, ExportRun
+from keras_albert.finetuning.config import (
     ConvertRun,
     EvaluateRun,
-    ExportRun,
     FinetuneRun,
-    LostProcess,
     PredictRun,
-    PrepareRun,
-    PretrainRun,
-    VocabRun,
-    read_json,
 )
-from keras_albert.storage import flat
-from keras_albert.training.recipes import RECIPES
+from keras_albert.pretraining.config import PretrainRun
+from keras_albert.storage import flat, read_json
+from keras_albert.tasks.benchmarks.recipes import RECIPES
 
 
-def _vocab(run: VocabRun) -> None:
-    from keras_albert.text.vocabulary import train_vocabulary
+class Command(NamedTuple):
+    """A command of `keras-albert`."""
 
-    tokenizer = train_vocabulary(run)
-    print(f"{tokenizer.vocab_size:,} pieces -> {run.output}")
-
-
-def _prepare(run: PrepareRun) -> None:
-    if run.beam is None:
-        from keras_albert.data.prepare import prepare
-    else:
-        from keras_albert.data.beam import prepare
-
-    prepare(run)
-
-
-def _pretrain(run: PretrainRun) -> None:
-    from keras_albert.training.pretrain import pretrain
-
-    pretrain(run)
-
-
-def _finetune(run: FinetuneRun) -> None:
-    from keras_albert.training.finetune import finetune
-
-    finetune(run)
-
-
-def _evaluate(run: EvaluateRun) -> None:
-    from keras_albert.training.evaluate import evaluate
-
-    evaluate(run)
-
-
-def _predict(run: PredictRun) -> None:
-    from keras_albert.training.predict import predict
-
-    predict(run)
-
-
-def _export(run: ExportRun) -> None:
-    from keras_albert.exports.exporting import export_run
-
-    export_run(run)
-
-
-def _check(run: CheckRun) -> None:
-    from keras_albert.exports.checking import check
-
-    check(run)
-
-
-def _convert(run: ConvertRun) -> None:
-    from keras_albert.training.convert import convert
-
-    convert(run)
-
-
-def _compile(run: CompileRun) -> None:
-    from keras_albert.training.compiling import compile_for_slice
-
-    compile_for_slice(run)
+    run_class: type
+    """its options"""
+    module: str
+    """the module below keras_albert that is imported when the command runs"""
+    function: str
+    """the function of that module that takes an instance of `run_class`"""
 
 
 # In the order in which a user needs them.
 COMMANDS = {
-    "vocab": (VocabRun, _vocab),
-    "prepare": (PrepareRun, _prepare),
-    "pretrain": (PretrainRun, _pretrain),
-    "finetune": (FinetuneRun, _finetune),
-    "evaluate": (EvaluateRun, _evaluate),
-    "predict": (PredictRun, _predict),
-    "export": (ExportRun, _export),
-    "check": (CheckRun, _check),
-    "convert": (ConvertRun, _convert),
-    "compile": (CompileRun, _compile),
+    "vocab": Command(VocabRun, "corpus.vocabulary", "train_vocabulary"),
+    "prepare": Command(PrepareRun, "corpus.prepare", "prepare"),
+    "pretrain": Command(PretrainRun, "pretraining.run", "pretrain"),
+    "finetune": Command(FinetuneRun, "finetuning.run", "finetune"),
+    "evaluate": Command(EvaluateRun, "finetuning.evaluate", "evaluate"),
+    "predict": Command(PredictRun, "finetuning.predict", "predict"),
+    "export": Command(ExportRun, "exports.run", "export_run"),
+    "check": Command(CheckRun, "exports.check", "check"),
+    "convert": Command(ConvertRun, "finetuning.convert", "convert"),
+    "compile": Command(CompileRun, "aot.compile", "compile_for_slice"),
 }
 # These load no backend: text alone, and what works in another process.
 WITHOUT_BACKEND = (VocabRun, PrepareRun, CompileRun)
@@ -176,7 +119,10 @@ def _run(arguments: list[str]) -> None:
     run = _parse(arguments)
     if type(run) not in WITHOUT_BACKEND:
         _load_backend()
-    dict(COMMANDS.values())[type(run)](run)
+    for command in COMMANDS.values():
+        if command.run_class is type(run):
+            module = importlib.import_module(f"keras_albert.{command.module}")
+            getattr(module, command.function)(run)
 
 
 def _width() -> int:
@@ -202,8 +148,8 @@ def _overview(width: int) -> str:
     longest = max(map(len, COMMANDS))
     lines = ["usage: keras-albert COMMAND [options]", ""]
     lines += [textwrap.fill(DESCRIPTION, width), "", "commands:"]
-    for name, (run_class, _) in COMMANDS.items():
-        summary, _, _ = inspect.getdoc(run_class).partition("\n\n")
+    for name, command in COMMANDS.items():
+        summary, _, _ = inspect.getdoc(command.run_class).partition("\n\n")
         lines.append(
             textwrap.fill(
                 " ".join(summary.split()),
@@ -291,7 +237,7 @@ def _with_settings(arguments: list[str]) -> list[str]:
             + (f"Did you mean `{close[0]}`? " if close else "")
             + f"The commands are {', '.join(COMMANDS)}."
         )
-    known = _option_types(COMMANDS[command][0])
+    known = _option_types(COMMANDS[command].run_class)
     options, changes, ordinary = [], [], []
     recipes = {}  # by where the option stands
     rest = iter(rest)
@@ -499,9 +445,9 @@ def _without_none(kind: type) -> type:
 def _parse(arguments: list[str]):
     arguments = _with_settings(_with_names(arguments))
     union = None
-    for name, (run_class, _) in COMMANDS.items():
-        command = Annotated[run_class, tyro.conf.subcommand(name)]
-        union = command if union is None else union | command
+    for name, command in COMMANDS.items():
+        part = Annotated[command.run_class, tyro.conf.subcommand(name)]
+        union = part if union is None else union | part
     complaint, said = io.StringIO(), io.StringIO()
     try:
         with (

@@ -15,7 +15,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_albert.config import RUN_FILE, AlbertError, read_json
+from keras_albert.errors import AlbertError
+
+RUN_FILE = "run.json"
 
 
 class DiskFull(AlbertError):
@@ -135,8 +137,6 @@ def locked(path: Path, refusal: str) -> Iterator[None]:
 
 
 # Output folders.
-
-
 def check_not_a_file(path: str | Path) -> None:
     """AlbertError if an output folder, or one it is to be in, is a file."""
     path = Path(path)
@@ -246,123 +246,6 @@ def _umask() -> int:
     return mask
 
 
-# Folders of runs that can go on.
-
-
-def claim_folder(path: str | Path, run) -> Path:
-    """Makes the folder of a long run and keeps its settings in `run.json`.
-
-    Of two runs that start at once with one folder, one gets an AlbertError.
-    """
-    path = new_folder(path)
-    try:
-        with (
-            room_at(path / RUN_FILE),
-            open(path / RUN_FILE, "x", encoding="utf-8") as file,
-        ):
-            file.write(json.dumps(settings_of(run), indent=2) + "\n")
-    except DiskFull:
-        remove_folder(path)
-        raise
-    except FileExistsError:
-        raise AlbertError(
-            f"{path}: another run has just taken this output folder. Choose "
-            "another output."
-        ) from None
-    return path
-
-
-# What may differ where an interrupted run goes on.
-_FREE_SETTINGS = {
-    "output",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "tensorboard",
-    "any_text",
-    # Another number of devices computes the same.
-    "distribution",
-    "model_parallel",
-    "steps_per_execution",
-    "processes.coordinator",
-    "processes.count",
-    "processes.index",
-    "processes.wait",
-}
-
-
-# What each process of a run may have for itself: places, and which it is.
-_OWN_SETTINGS = {
-    "output",
-    "data",
-    "train",
-    "validation",
-    "processes.coordinator",
-    "processes.index",
-    "processes.wait",
-}
-
-
-def holds_run(path: str | Path, run) -> bool:
-    """Whether an output folder holds this run, begun before.
-
-    Raises:
-        AlbertError: it holds something else: a file, another folder, or a run
-            of other settings, which are named.
-    """
-    run_file = Path(path) / RUN_FILE
-    if not run_file.is_file():
-        check_free(path)
-        return False
-    found = read_json(run_file)
-    expected = settings_of(run)
-    if not isinstance(found, dict):
-        raise AlbertError(f"{run_file}: not the settings of a run.")
-    # Written before an option existed, a run has its default.
-    found = flat(_defaults(type(run))) | flat(found)
-    expected = flat(expected)
-    differing = [
-        f"{name}={found.get(name)!r} there, {expected.get(name)!r} here"
-        for name in sorted(found.keys() | expected.keys())
-        if found.get(name) != expected.get(name) and name not in _FREE_SETTINGS
-    ]
-    if differing:
-        raise AlbertError(
-            f"{path}: the output folder is not empty, it holds a run of other "
-            f"settings ({'; '.join(differing)}). Give the same ones to go on "
-            "with it, or choose another output; nothing was changed."
-        )
-    return True
-
-
-def _defaults(run_class) -> dict:
-    """The settings that need not be given."""
-    defaults = {
-        field.name: field.default
-        for field in dataclasses.fields(run_class)
-        if field.default is not dataclasses.MISSING
-    }
-    return json.loads(
-        json.dumps(
-            {
-                name: dataclasses.asdict(value)
-                if dataclasses.is_dataclass(value)
-                else value
-                for name, value in defaults.items()
-            },
-            default=str,
-        )
-    )
-
-
-def same_settings(run) -> dict:
-    """The settings that all processes of a run have in common."""
-    return {
-        name: value
-        for name, value in flat(settings_of(run)).items()
-        if name not in _OWN_SETTINGS
-    }
-
-
 def settings_of(run) -> dict:
     """The fields of a run as JSON has them."""
     return json.loads(json.dumps(dataclasses.asdict(run), default=str))
@@ -378,3 +261,14 @@ def flat(settings: dict) -> dict:
         else:
             flattened[name] = value
     return flattened
+
+
+def read_json(path: str | Path):
+    """The content of a JSON file, or an AlbertError that names the file."""
+    path = Path(path)
+    if not path.is_file():
+        raise AlbertError(f"{path}: no such file.")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise AlbertError(f"{path}: not a JSON file ({error}).") from None

@@ -63,8 +63,8 @@ def tiny_lines() -> list[str]:
 @pytest.fixture(scope="session")
 def tiny_vocab(tmp_path_factory, tiny_lines) -> Path:
     """Folder of a vocabulary of 160 pieces trained on `tiny_lines`."""
-    from keras_albert.config import VocabRun
-    from keras_albert.text.vocabulary import train_vocabulary
+    from keras_albert.corpus.config import VocabRun
+    from keras_albert.corpus.vocabulary import train_vocabulary
 
     folder = tmp_path_factory.mktemp("tiny")
     corpus = folder / "corpus.txt"
@@ -79,11 +79,11 @@ def pretrained_folder(tmp_path_factory, tiny_vocab) -> Path:
     """A model of one layer and 40 positions that was never trained."""
     import keras
 
-    from keras_albert.config import AlbertConfig
     from keras_albert.modeling.backbone import AlbertBackbone
-    from keras_albert.modeling.masked_lm import AlbertForPretraining
+    from keras_albert.modeling.config import AlbertConfig
+    from keras_albert.modeling.pretraining import AlbertForPretraining
     from keras_albert.text.tokenizer import Tokenizer
-    from keras_albert.training.folders import ModelFolder
+    from keras_albert.training.model_folder import ModelFolder
 
     tokenizer = Tokenizer(tiny_vocab)
     config = AlbertConfig(
@@ -107,8 +107,8 @@ def pretrained_folder(tmp_path_factory, tiny_vocab) -> Path:
 @pytest.fixture(scope="session")
 def digit_comma_vocab(tmp_path_factory) -> Path:
     """A vocabulary with "9,", "▁9,", "1990," and "▁1990," among its pieces."""
-    from keras_albert.config import VocabRun
-    from keras_albert.text.vocabulary import train_vocabulary
+    from keras_albert.corpus.config import VocabRun
+    from keras_albert.corpus.vocabulary import train_vocabulary
 
     rng = random.Random(11)
 

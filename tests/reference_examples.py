@@ -10,11 +10,12 @@ from itertools import chain, pairwise
 import numpy as np
 import tensorflow as tf
 
-from keras_albert.config import CLS_ID, MASK_ID, SEP_ID, ExampleConfig
-from keras_albert.data.chance import fold
-from keras_albert.data.masking import KEEP_SHARE, MASK_SHARE, Rows
-from keras_albert.data.plan import SHORTEST_TARGET
-from keras_albert.data.shards import ShardSet
+from keras_albert.corpus.shards import ShardSet
+from keras_albert.pretraining.config import ExampleConfig
+from keras_albert.pretraining.counter_rng import fold
+from keras_albert.pretraining.masking import KEEP_SHARE, MASK_SHARE, Rows
+from keras_albert.pretraining.segments import SHORTEST_TARGET
+from keras_albert.text.special_tokens import CLS_ID, MASK_ID, SEP_ID
 
 Sentence = list[int]
 

@@ -10,22 +10,22 @@ from pathlib import Path
 import numpy as np
 from small import TEXT_CONFIG, randomize
 
-from keras_albert.config import (
-    AnswerConfig,
-    ReadingConfig,
-    TableColumns,
-    WindowConfig,
-)
+from keras_albert.data.config import TableColumns
+from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
-from keras_albert.text.normalization import to_text
-from keras_albert.training.benchmarks import ALL_TASKS
-from keras_albert.training.predictor import Predictor
-from keras_albert.training.questions import (
+from keras_albert.tasks.question_answering.config import (
+    AnswerConfig,
+    ReadingConfig,
+    WindowConfig,
+)
+from keras_albert.tasks.question_answering.task import (
     NAMES,
     NO_CANDIDATE,
     predictions_of,
 )
+from keras_albert.tasks.registry import ALL_TASKS
+from keras_albert.text.normalization import to_text
 
 LONGEST = 23
 READING = ReadingConfig(

@@ -13,7 +13,7 @@ import pytest
 from keras import ops
 
 from keras_albert.checkpoints.transfer import variables, weights_of
-from keras_albert.config import AlbertConfig
+from keras_albert.modeling.config import AlbertConfig
 
 CONFIG = AlbertConfig(
     vocab_size=97,
@@ -138,7 +138,7 @@ def same_weights(a, b):
 @contextlib.contextmanager
 def signalled(number, step=None):
     """A signal arrives in a step of a run, or in its first validation."""
-    from keras_albert.training import fitting
+    from keras_albert.training import loop as fitting
 
     whole_class, method = (
         (fitting._StopEvaluation, "on_test_batch_end")

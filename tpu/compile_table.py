@@ -12,10 +12,11 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from keras_albert.config import CompileRun, ExampleConfig, read_json
-from keras_albert.storage import write_json
-from keras_albert.training.compiling import GIB, compiled, rows_of_replica
-from keras_albert.training.topologies import TOPOLOGIES, Topology
+from keras_albert.aot.compile import GIB, compiled, rows_of_replica
+from keras_albert.aot.config import CompileRun
+from keras_albert.aot.topologies import TOPOLOGIES, Topology
+from keras_albert.pretraining.config import ExampleConfig
+from keras_albert.storage import read_json, write_json
 
 VARIANTS = ("base_v2", "large_v2", "xlarge_v2", "xxlarge_v2")
 GENERATIONS = ("v5e", "v6e", "v4", "v5p", "v3")

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from keras_albert.checkpoints.names import DIALECTS, groups_there
-from keras_albert.checkpoints.plausible import check_plausible
 from keras_albert.checkpoints.tokenizer_json import tokenizer_json
 from keras_albert.checkpoints.transfer import (
     EXPORT_ENCODER,
@@ -19,34 +18,35 @@ from keras_albert.checkpoints.transfer import (
     is_identity,
     without_projection,
 )
-from keras_albert.config import (
-    CLASSIFIER_DROPOUT,
-    CLS_ID,
-    LAYER_NORM_EPSILON,
-    MASK_ID,
-    PAD_ID,
-    SEP_ID,
-    SPECIAL_PIECES,
-    UNK_ID,
-    VOCAB_FILE,
-    AlbertConfig,
-    AlbertError,
-    read_json,
-)
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
 )
-from keras_albert.modeling.masked_lm import (
+from keras_albert.modeling.config import (
+    CLASSIFIER_DROPOUT,
+    LAYER_NORM_EPSILON,
+    AlbertConfig,
+)
+from keras_albert.modeling.pretraining import (
     AlbertForMaskedLM,
     AlbertForPretraining,
 )
-from keras_albert.modeling.model import AlbertModel, check_model
 from keras_albert.modeling.question_answering import AlbertForQuestionAnswering
-from keras_albert.storage import write_json, written_whole
-from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.modeling.weight_checks import check_plausible
+from keras_albert.storage import read_json, write_json, written_whole
+from keras_albert.text.special_tokens import (
+    CLS_ID,
+    MASK_ID,
+    PAD_ID,
+    SEP_ID,
+    SPECIAL_PIECES,
+    UNK_ID,
+)
+from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
 
 HF_CONFIG_FILE = "config.json"
 SAFETENSORS_FILE = "model.safetensors"
@@ -86,6 +86,7 @@ _ACTIVATIONS = {
     "relu": "relu",
 }
 GELU_CHOICES = {"tanh": "gelu", "erf": "gelu_erf"}
+DEFAULT_GELU = "tanh"  # the only form of the original
 # Ours -> transformers'.
 _ACTIVATIONS_THERE = {
     "gelu": "gelu_new",

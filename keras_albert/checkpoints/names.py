@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.config import AlbertConfig
 
 # The other formats, and what an error calls them.
 DIALECTS = {

@@ -9,24 +9,21 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_albert.checkpoints.plausible import check_plausible
 from keras_albert.checkpoints.transfer import imported
-from keras_albert.config import (
-    CONFIG_FILE,
-    AlbertConfig,
-    AlbertError,
-)
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.modeling.masked_lm import (
+from keras_albert.modeling.config import CONFIG_FILE, AlbertConfig
+from keras_albert.modeling.pretraining import (
     AlbertForMaskedLM,
     AlbertForPretraining,
 )
-from keras_albert.modeling.model import AlbertModel
 from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnswering,
     AlbertForQuestionAnsweringV2,
 )
+from keras_albert.modeling.weight_checks import check_plausible
 from keras_albert.text.tokenizer import Tokenizer
 
 RELEASED_PREFIX = "model.ckpt-best"  # in the original's archives

@@ -9,7 +9,7 @@ other ids than the model was trained with.
 import base64
 import json
 
-from keras_albert.config import (
+from keras_albert.text.special_tokens import (
     CLS_ID,
     MASK_ID,
     SEP_ID,

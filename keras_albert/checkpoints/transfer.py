@@ -11,16 +11,19 @@ from keras_albert.checkpoints.names import (
     check_groups,
     name_table,
 )
-from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.configured import own_path
-from keras_albert.modeling.model import (
+from keras_albert.modeling.base import (
     AlbertModel,
     check_not_quantized,
     check_plain,
 )
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.configured import own_path
 
 EXPORT_ENCODER = "Export its encoder: model.backbone, or `convert --backbone`."
+
+
 SHOWN = 40  # names in one error; a wrong config spoils every weight
 
 
@@ -187,11 +190,6 @@ def without_projection(
     """The tensors but for the projection's."""
     names = {getattr(row, dialect) for row in PROJECTION}
     return {k: v for k, v in tensors.items() if k not in names}
-
-
-def encoder_of(model: AlbertModel) -> AlbertBackbone:
-    """The encoder of any model of ours."""
-    return model if isinstance(model, AlbertBackbone) else model.backbone
 
 
 def plain_encoder(backbone: AlbertBackbone) -> AlbertBackbone:

@@ -13,10 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_albert.config import (
-    AlbertError,
-    is_number,
-)
+from keras_albert.errors import AlbertError, is_number
 from keras_albert.text.files import (
     check_files,
     open_parquet,

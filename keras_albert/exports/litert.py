@@ -7,9 +7,10 @@ spiece.model beside it. Any batch size and length.
 import tempfile
 from pathlib import Path
 
-from keras_albert.config import FILL_MASK, AlbertError
-from keras_albert.modeling.model import check_not_quantized
-from keras_albert.training.predictor import Predictor
+from keras_albert.errors import AlbertError
+from keras_albert.finetuning.predictor import Predictor
+from keras_albert.modeling.base import check_not_quantized
+from keras_albert.tasks.names import FILL_MASK
 
 LITERT_FILE = "model.tflite"
 
@@ -36,7 +37,7 @@ def write_litert(predictor: Predictor, path: Path, weights: str) -> None:
         )
     import tensorflow as tf
 
-    from keras_albert.exports.serving import serving_module
+    from keras_albert.exports.saved_model.signatures import serving_module
 
     check_not_quantized(predictor.model)
     module, signatures = serving_module(predictor, only={"token_ids"})

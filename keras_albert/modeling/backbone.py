@@ -12,21 +12,23 @@ from typing import Any, Self
 import keras
 from keras import layers, ops
 
-from keras_albert.config import (
-    LORA_TARGETS,
-    PAD_ID,
-    VOCAB_FILE,
-    AlbertConfig,
+from keras_albert.errors import (
     AlbertError,
     check_flag,
     check_positive,
     check_positive_number,
 )
+from keras_albert.modeling.base import (
+    AlbertModel,
+)
+from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.configured import check_config
 from keras_albert.modeling.embeddings import FactorizedEmbedding, initializer
 from keras_albert.modeling.encoder import SharedEncoder
-from keras_albert.modeling.model import AlbertModel
-from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.text.special_tokens import PAD_ID
+from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
+
+LORA_TARGETS = ("query", "value")  # Hu et al. 2021, section 7.1
 
 
 @keras.saving.register_keras_serializable("keras_albert")
@@ -268,3 +270,8 @@ class AlbertBackbone(AlbertModel):
 def vectors_at(x, positions):
     """float [B, S, H], int [B, P] -> float [B, P, H]."""
     return ops.take_along_axis(x, ops.expand_dims(positions, 2), axis=1)
+
+
+def encoder_of(model: AlbertModel) -> AlbertBackbone:
+    """The encoder of any model of ours."""
+    return model if isinstance(model, AlbertBackbone) else model.backbone

@@ -12,7 +12,7 @@ F feed-forward width, R rank.
 import keras
 from keras import layers, ops
 
-from keras_albert.config import LAYER_NORM_EPSILON, AlbertConfig
+from keras_albert.modeling.config import LAYER_NORM_EPSILON, AlbertConfig
 from keras_albert.modeling.embeddings import initializer, layer_norm
 from keras_albert.private_apis import DrawnSeed
 

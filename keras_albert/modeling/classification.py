@@ -10,8 +10,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_albert.config import CLASSIFIER_DROPOUT, AlbertError, check_choice
+from keras_albert.errors import AlbertError, check_choice
 from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.config import CLASSIFIER_DROPOUT
 from keras_albert.modeling.headed import HeadedModel
 from keras_albert.modeling.inputs import (
     TOKEN_INPUTS,
@@ -22,7 +23,7 @@ from keras_albert.modeling.inputs import (
     round_length,
 )
 from keras_albert.modeling.labels import Classes
-from keras_albert.text.rows import Row, choice_rows, word_rows
+from keras_albert.text.model_inputs import Row, choice_rows, word_rows
 
 PROBLEMS = ("single_label", "multi_label", "regression")
 

@@ -11,7 +11,8 @@ from typing import Any, Self
 
 from keras import layers
 
-from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.inputs import check_vectors
 from keras_albert.private_apis import sublayers
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from keras_albert.config import LAYER_NORM_EPSILON, AlbertConfig
+from keras_albert.modeling.config import LAYER_NORM_EPSILON, AlbertConfig
 from keras_albert.modeling.configured import ConfiguredLayer
 from keras_albert.modeling.inputs import check_inputs
 

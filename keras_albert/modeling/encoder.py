@@ -9,13 +9,9 @@ from typing import Any
 import keras
 from keras import ops, tree
 
-from keras_albert.config import (
-    LOOPS,
-    AlbertConfig,
-    check_choice,
-    check_flag,
-)
+from keras_albert.errors import check_choice, check_flag
 from keras_albert.modeling.block import Block, block
+from keras_albert.modeling.config import LOOPS, AlbertConfig
 from keras_albert.modeling.configured import VectorLayer
 from keras_albert.modeling.encoder_block import (
     attention_bias,

@@ -8,13 +8,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_albert.config import AlbertConfig
 from keras_albert.modeling.block import (
     DROPOUTS,
     AttentionHalf,
     FeedForwardHalf,
     block,
 )
+from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.configured import VectorLayer
 
 # Added to the scores of padded keys (reference modeling.py L818-828).

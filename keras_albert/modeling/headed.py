@@ -6,10 +6,10 @@ from typing import Any, Self
 import keras
 from keras import layers
 
-from keras_albert.config import AlbertError, check_probability
+from keras_albert.errors import AlbertError, check_probability
 from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.embeddings import initializer
-from keras_albert.modeling.model import AlbertModel
 
 
 class HeadedModel(AlbertModel):

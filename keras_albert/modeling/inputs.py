@@ -7,14 +7,10 @@ K examples in a row.
 import keras
 import numpy as np
 
-from keras_albert.config import (
-    LARGEST_COUNT,
-    LENGTH_STEP,
-    PAD_ID,
-    AlbertConfig,
-    AlbertError,
-)
+from keras_albert.errors import LARGEST_COUNT, AlbertError
+from keras_albert.modeling.config import LENGTH_STEP, AlbertConfig
 from keras_albert.text.normalization import to_text
+from keras_albert.text.special_tokens import PAD_ID
 
 TOKEN_INPUTS = ("token_ids", "segment_ids", "padding_mask")  # of one shape
 POSITION_INPUTS = ("masked_positions", "start_positions")

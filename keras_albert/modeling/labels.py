@@ -9,7 +9,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_albert.config import AlbertError
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.inputs import as_list
 
 CORRECT = "Correct it: labels are numbered from 0."

@@ -9,17 +9,12 @@ from typing import Any, Self
 
 import keras
 
-from keras_albert.config import (
-    LENGTH_STEP,
-    PAD_ID,
-    VOCAB_FILE,
-    AlbertConfig,
-    AlbertError,
-    check_flag,
-)
+from keras_albert.errors import AlbertError, check_flag
+from keras_albert.modeling.config import LENGTH_STEP, AlbertConfig
 from keras_albert.modeling.inputs import named_texts
 from keras_albert.private_apis import takes_strings
-from keras_albert.text.tokenizer import Tokenizer, check_max_length
+from keras_albert.text.special_tokens import PAD_ID
+from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer, check_max_length
 
 
 @keras.saving.register_keras_serializable("keras_albert")
@@ -77,7 +72,7 @@ class Preprocessor(keras.layers.Layer):
         check_max_length(sequence_length, pair=False, name="sequence_length")
         check_flag("fixed_length", fixed_length)
         # Imports TensorFlow, and says what to install where it is missing.
-        from keras_albert.text.graph import GraphTokenizer
+        from keras_albert.text.graph_tokenizer import GraphTokenizer
 
         super().__init__(**kwargs)
         # Strings are for TensorFlow, whatever the backend computes with.

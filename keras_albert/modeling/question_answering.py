@@ -9,18 +9,17 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_albert.config import (
-    CLASSIFIER_DROPOUT,
-    QA_BEAM,
-    SEP_ID,
-    AlbertError,
-    check_positive,
-)
+from keras_albert.errors import AlbertError, check_positive
 from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.config import CLASSIFIER_DROPOUT
 from keras_albert.modeling.embeddings import layer_norm
 from keras_albert.modeling.headed import HeadedModel
 from keras_albert.modeling.inputs import as_texts, check_equally_many, names_of
 from keras_albert.modeling.labels import Classes
+from keras_albert.text.special_tokens import SEP_ID
+
+QA_BEAM = 5  # starts, and ends of each (reference run_squad_v2.py)
+
 
 IMPOSSIBLE = -1e30  # logit of a position that holds no answer
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import keras
 import numpy as np
 
-from keras_albert.config import AlbertError
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.inputs import as_array, holds_text
 from keras_albert.modeling.labels import graph_labels, is_sparse
 from keras_albert.private_apis import without_iterator

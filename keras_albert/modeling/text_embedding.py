@@ -10,9 +10,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_albert.config import PAD_ID, PredictRun, check_choice
+from keras_albert.errors import check_choice
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.headed import HeadedModel
+from keras_albert.text.special_tokens import PAD_ID
 
 POOLINGS = ("mean", "cls")
 
@@ -63,7 +64,7 @@ class AlbertForTextEmbedding(HeadedModel):
     def encode(
         self,
         texts: list[str],
-        batch_size: int = PredictRun.batch_size,
+        batch_size: int = 32,
         normalize: bool = True,
     ) -> np.ndarray:
         """The vectors of texts.

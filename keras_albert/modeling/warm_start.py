@@ -1,14 +1,14 @@
 """Depth warm start: a deeper model begins with a shallower one's weights."""
 
-from keras_albert.config import AlbertError
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.encoder import SHARED_HALVES, SharedEncoder
-from keras_albert.modeling.model import (
+from keras_albert.modeling.base import (
     AlbertModel,
     check_model,
     check_plain,
     own_path,
 )
+from keras_albert.modeling.encoder import SHARED_HALVES, SharedEncoder
 
 
 def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:

@@ -5,7 +5,7 @@ import glob
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from keras_albert.config import AlbertError
+from keras_albert.errors import AlbertError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")

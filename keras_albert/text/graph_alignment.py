@@ -22,7 +22,6 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_albert.text.alignment import Aligner
-from keras_albert.text.graph import GraphTokenizer, Substitution
 from keras_albert.text.graph_characters import (
     SPACE,
     Characters,
@@ -34,6 +33,7 @@ from keras_albert.text.graph_characters import (
     ragged,
     rows_of,
 )
+from keras_albert.text.graph_tokenizer import GraphTokenizer, Substitution
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
 _BYTES = 256

@@ -7,8 +7,8 @@ Import this module only where a graph is made: it imports TensorFlow.
 
 import tensorflow as tf
 
-from keras_albert.text.graph import GraphTokenizer
 from keras_albert.text.graph_characters import ragged
+from keras_albert.text.graph_tokenizer import GraphTokenizer
 
 
 def pack_choices(

@@ -9,7 +9,7 @@ Standard library only.
 
 import unicodedata
 
-from keras_albert.config import AlbertError
+from keras_albert.errors import AlbertError
 
 
 def to_text(value: str | bytes) -> str:

@@ -3,8 +3,8 @@
 Shapes: B texts in a batch, S tokens in the longest of them, V pieces in the
 vocabulary.
 
-The in-graph twin for serving is `keras_albert.text.graph`; it reads its tables
-from the tokenizer made here, so the two cannot disagree on a rule.
+graph_tokenizer.py is the same tokenizer inside a graph, for serving. It reads
+its tables from the tokenizer made here, so the two cannot disagree on a rule.
 """
 
 import functools
@@ -19,23 +19,27 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-from keras_albert.config import (
+from keras_albert.errors import AlbertError
+from keras_albert.storage import check_not_a_file, read_json, replacing
+from keras_albert.text import normalization
+from keras_albert.text.special_tokens import (
     CLS_ID,
     MASK_ID,
     PAD_ID,
     SEP_ID,
     SPECIAL_PIECES,
     UNK_ID,
-    VOCAB_FILE,
-    VOCAB_SETTINGS_FILE,
-    AlbertConfig,
-    AlbertError,
-    read_json,
 )
-from keras_albert.storage import check_not_a_file, replacing
-from keras_albert.text import normalization
+
+DEFAULT_MAX_LENGTH = 512  # tokens: the positions of the released models
+VOCAB_FILE = "spiece.model"
+
+
+VOCAB_SETTINGS_FILE = "spiece.json"  # Tokenizer.settings
+
 
 WORD_MARK = "▁"  # SentencePiece's U+2581: a space stood before the piece
+
 
 # [CLS], [SEP], and for a pair a second [SEP]; then a token of each text.
 SHORTEST_SINGLE, SHORTEST_PAIR = 3, 5
@@ -262,7 +266,7 @@ class Tokenizer:
         self,
         a_ids: Sequence[int],
         b_ids: Sequence[int] | None = None,
-        max_length: int = AlbertConfig.max_position_embeddings,
+        max_length: int = DEFAULT_MAX_LENGTH,
     ) -> tuple[list[int], list[int]]:
         """`[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, cut to `max_length`.
 
@@ -292,7 +296,7 @@ class Tokenizer:
         self,
         texts: Sequence[str | bytes],
         pairs: Sequence[str | bytes] | None = None,
-        max_length: int = AlbertConfig.max_position_embeddings,
+        max_length: int = DEFAULT_MAX_LENGTH,
         pad_to: int | None = None,
     ) -> dict[str, np.ndarray]:
         """A batch for the model.

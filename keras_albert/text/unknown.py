@@ -15,8 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from keras_albert.config import CLS_ID, PAD_ID, SEP_ID, UNK_ID, AlbertError
-from keras_albert.text.rows import Row
+from keras_albert.errors import AlbertError
+from keras_albert.text.model_inputs import Row
+from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID, UNK_ID
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
 WARN_AT, REFUSE_AT = 0.05, 0.5  # shares of the pieces that are <unk>

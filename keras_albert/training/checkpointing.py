@@ -23,20 +23,21 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_albert.config import AlbertError, read_json
-from keras_albert.storage import (
-    DiskFull,
-    check_room,
-    checksum,
-    unfinished_folder,
-    write_json,
-    write_out,
-)
-from keras_albert.training.distribution import (
+from keras_albert.distribution.backend import (
     one_process,
     random_states,
     set_random_states,
     to_numpy,
+)
+from keras_albert.errors import AlbertError
+from keras_albert.storage import (
+    DiskFull,
+    check_room,
+    checksum,
+    read_json,
+    unfinished_folder,
+    write_json,
+    write_out,
 )
 
 STATE_FOLDER = "state"

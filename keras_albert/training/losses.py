@@ -5,12 +5,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_albert.config import (
-    MASKED_LM_LOSS_EPSILON,
-    AlbertError,
-    check_positive_number,
-)
-from keras_albert.training.distribution import loss_normalizer
+from keras_albert.distribution.backend import loss_normalizer
+from keras_albert.errors import AlbertError, check_positive_number
+
+MASKED_LM_LOSS_EPSILON = 1e-5  # reference run_pretraining.py, denominator
+
 
 _NOT_ZERO = 1e-12  # lost beside any weight; a batch without any is 0
 

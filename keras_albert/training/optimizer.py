@@ -11,16 +11,18 @@ import keras
 from keras import ops
 from keras.optimizers import schedules
 
-from keras_albert.config import (
-    EXCLUDED_WEIGHTS,
+from keras_albert.distribution.backend import optimizer_reduces_replicas
+from keras_albert.errors import (
     AlbertError,
-    OptimizerConfig,
     check_positive_number,
     check_probability,
     is_number,
 )
 from keras_albert.private_apis import OptimizerHooks
-from keras_albert.training.distribution import optimizer_reduces_replicas
+from keras_albert.training.config import OptimizerConfig
+
+# Weights that LAMB neither decays nor adapts (reference optimization.py L90).
+EXCLUDED_WEIGHTS = ("LayerNorm", "layer_norm", "bias")
 
 
 @keras.saving.register_keras_serializable("keras_albert")

@@ -11,7 +11,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from keras_albert.training.curves import HELD_OUT, Row
+from keras_albert.training.run_log import HELD_OUT, Row
 
 SECONDS_BETWEEN_LINES = 60  # where nothing moves
 

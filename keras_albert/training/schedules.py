@@ -5,11 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_albert.config import (
-    check_positive,
-    check_positive_number,
-    check_warmup,
-)
+from keras_albert.errors import check_positive, check_positive_number
+from keras_albert.training.config import check_warmup
 
 
 @keras.saving.register_keras_serializable("keras_albert")

@@ -41,7 +41,8 @@ from bench_model import cpuinfo
 from pairing import PairedTimes, benchmark_parser, in_process
 from worker import CpuMeter
 
-from keras_albert.config import ExampleConfig, PrepareRun, VocabRun
+from keras_albert.corpus.config import PrepareRun, VocabRun
+from keras_albert.pretraining.config import ExampleConfig
 
 TESTS = Path(__file__).parents[1]
 KNOWN = frozenset(string.ascii_lowercase + string.punctuation)
@@ -104,7 +105,7 @@ def parser() -> argparse.ArgumentParser:
 
 def make_shards(options: argparse.Namespace, folder: Path) -> Path:
     """Tokenizes the text; makes a vocabulary where none is given."""
-    from keras_albert.data.prepare import prepare
+    from keras_albert.corpus.prepare import prepare
 
     text = options.text
     if not text:
@@ -127,7 +128,7 @@ def write_text(path: Path, copies: int) -> None:
 
 def trained_vocab(text: list[Path], folder: Path) -> Path:
     """A vocabulary of 3,000 pieces."""
-    from keras_albert.text.vocabulary import train_vocabulary
+    from keras_albert.corpus.vocabulary import train_vocabulary
 
     train_vocabulary(
         VocabRun(input=tuple(text), output=folder, vocab_size=3000)
@@ -152,7 +153,7 @@ def reference_sides(shards, examples, batch_size: int, batches: int):
 
 def packing_sides(shards, examples, batch_size: int, batches: int):
     """Ours with shared rows, ours without, and how full rows are."""
-    from keras_albert.data.pretraining import ExampleStream
+    from keras_albert.pretraining.dataset import ExampleStream
 
     packed = dataclasses.replace(examples, **PACKED)
     packing = ExampleStream(shards, packed, 0).packing
@@ -176,7 +177,7 @@ def compare(
     pairs: int,
 ) -> dict:
     """One line: both sides in turn, in this process."""
-    from keras_albert.data.shards import ShardSet
+    from keras_albert.corpus.shards import ShardSet
 
     shards = ShardSet.open(folder)
     examples = ExampleConfig(sequence_length=length)
@@ -244,7 +245,7 @@ class OurSide:
     """Batches of a dataset after its first one, before which none is made."""
 
     def __init__(self, shards, examples, batch_size, batches):
-        from keras_albert.data.pretraining import pretraining_dataset
+        from keras_albert.pretraining.dataset import pretraining_dataset
 
         self.dataset = pretraining_dataset(
             shards, examples, batch_size=batch_size, seed=0, steps=1 + batches
@@ -341,9 +342,9 @@ class ReferenceSide:
 
 def time_planning(settings: dict) -> float:
     """Seconds for a million examples, of documents of a few hundred tokens."""
-    from keras_albert.data.corpus import Corpus
-    from keras_albert.data.plan import plan_epoch
-    from keras_albert.data.shards import Shard
+    from keras_albert.corpus.shards import Shard
+    from keras_albert.corpus.token_index import Corpus
+    from keras_albert.pretraining.segments import plan_epoch
 
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, 60, 50_000)

@@ -37,7 +37,7 @@ from bench_finetune import SIZES, VOCAB
 from bench_model import CPU_ONLY, installed, machine, print_machine
 from pairing import benchmark_parser, in_process
 
-from keras_albert.config import AlbertError, check_positive
+from keras_albert.errors import AlbertError, check_positive
 
 # What must be importable, and what `pip install` calls it.
 OURS = {

@@ -48,7 +48,8 @@ from bench_model import (
 from pairing import PairedTimes, benchmark_parser, in_process
 from worker import CpuMeter
 
-from keras_albert.config import VARIANTS, AlbertError, check_positive
+from keras_albert.errors import AlbertError, check_positive
+from keras_albert.modeling.config import VARIANTS
 
 GLUE_TASK = "SST-2"
 VOCAB = Path("vocab", "30k-clean.model")

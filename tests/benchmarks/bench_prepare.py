@@ -21,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from keras_albert.data.shards import Manifest
+from keras_albert.corpus.shards import Manifest
 
 SECONDS_BETWEEN_LOOKS = 0.05
 

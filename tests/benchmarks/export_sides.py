@@ -17,7 +17,9 @@ from finetune_sides import LABELS, TASK, classifier, scored_pieces
 from pairing import PairedTimes, warm_up
 from worker import CpuMeter
 
-from keras_albert.config import AlbertError, ExportRun, TableColumns
+from keras_albert.data.config import TableColumns
+from keras_albert.errors import AlbertError
+from keras_albert.exports.config import ExportRun
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
 TOLERANCE = 1e-4  # absolute, float32, logits
@@ -48,9 +50,9 @@ def export_all(options: argparse.Namespace, folder: Path) -> None:
     import torch  # noqa: F401  (must precede TensorFlow in a process)
 
     from keras_albert.checkpoints.huggingface import save_huggingface
-    from keras_albert.exports.exporting import export_run
-    from keras_albert.training.folders import ModelFolder
-    from keras_albert.training.predictor import Predictor
+    from keras_albert.exports.run import export_run
+    from keras_albert.finetuning.predictor import Predictor
+    from keras_albert.training.model_folder import ModelFolder
 
     tokenizer = Tokenizer(options.vocab)
     config = SIZES[options.size]
@@ -143,7 +145,7 @@ def torch_model(folder: Path):
 
 def onnx_side(folder: Path, weights: str, threads: int) -> Side:
     """Our file in ONNX Runtime."""
-    from keras_albert.exports.onnx import ONNX_FILE, run_onnx
+    from keras_albert.exports.onnx.format import ONNX_FILE, run_onnx
 
     run = run_onnx(folder / f"onnx-{weights}" / ONNX_FILE, threads)
     return lambda rows: log_softmax(run(rows.token_ids)["logits"])

@@ -21,14 +21,8 @@ from keras import ops
 from sides import finite
 
 from keras_albert.checkpoints.huggingface import save_huggingface
-from keras_albert.checkpoints.keras_hub_presets import save_keras_hub
-from keras_albert.config import (
-    AlbertConfig,
-    AlbertError,
-    OptimizerConfig,
-    TableColumns,
-)
-from keras_albert.data.features import (
+from keras_albert.checkpoints.keras_hub import save_keras_hub
+from keras_albert.data.batches import (
     Features,
     Plan,
     choose_lengths,
@@ -36,17 +30,21 @@ from keras_albert.data.features import (
     sorted_plan,
     training_dataset,
 )
-from keras_albert.data.glue import glue_task, read_glue
+from keras_albert.data.config import TableColumns
 from keras_albert.data.tables import Table
+from keras_albert.errors import AlbertError
+from keras_albert.finetuning.predictor import Predictor
+from keras_albert.finetuning.run import compile_for
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForSequenceClassification
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.tasks.benchmarks.glue import glue_task, read_glue
+from keras_albert.tasks.task import TASKS
+from keras_albert.text.model_inputs import text_rows
 from keras_albert.text.normalization import normalize
-from keras_albert.text.rows import text_rows
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training.finetune import compile_for
+from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.optimizer import make_optimizer
-from keras_albert.training.predictor import Predictor
-from keras_albert.training.tasks import TASKS
 
 TASK = "classification"
 LABELS = glue_task(GLUE_TASK).labels

@@ -14,16 +14,15 @@ import numpy as np
 from keras import layers, ops
 from workload import FORWARD, LEARNING_RATE, OPTIMIZER, Facts, Workload
 
-from keras_albert.config import (
-    LAYER_NORM_EPSILON,
-    MASKED_LM_LOSS_EPSILON,
-    AlbertConfig,
-    AlbertError,
-)
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.config import LAYER_NORM_EPSILON, AlbertConfig
 from keras_albert.modeling.embeddings import initializer
-from keras_albert.modeling.masked_lm import AlbertForPretraining
-from keras_albert.training.losses import WeightedCrossEntropy
+from keras_albert.modeling.pretraining import AlbertForPretraining
+from keras_albert.training.losses import (
+    MASKED_LM_LOSS_EPSILON,
+    WeightedCrossEntropy,
+)
 
 KERAS_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 

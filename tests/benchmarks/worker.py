@@ -18,7 +18,8 @@ from pathlib import Path
 from pairing import paired_times, seconds, warm_up
 from workload import SIZES, TRAIN, check_same_work
 
-from keras_albert.config import AlbertError, ExampleConfig
+from keras_albert.errors import AlbertError
+from keras_albert.pretraining.config import ExampleConfig
 
 # A step of ALBERT-base would take minutes. Measured: 40 on torch on Zen 3.
 TOO_SLOW = 3
@@ -38,10 +39,8 @@ def main(task_file: str, result_file: str) -> None:
         matrix_product,
     )
 
-    from keras_albert.training.flops import (
-        flops_per_example,
-        matrix_product_peak,
-    )
+    from keras_albert.pretraining.flops import flops_per_example
+    from keras_albert.training.speed import matrix_product_peak
 
     device = device_name()
     if task["device"] == "gpu" and device == "cpu":

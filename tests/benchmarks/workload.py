@@ -9,12 +9,9 @@ import math
 
 import numpy as np
 
-from keras_albert.config import (
-    SPECIAL_PIECES,
-    VARIANTS,
-    AlbertConfig,
-    AlbertError,
-)
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.config import VARIANTS, AlbertConfig
+from keras_albert.text.special_tokens import SPECIAL_PIECES
 
 FORWARD, TRAIN = MODES = ("forward", "train")
 OPTIMIZER = "Adam"  # keras.optimizers and torch.optim have it, same defaults

@@ -19,18 +19,15 @@ import keras
 import numpy as np
 from keras.src.backend.jax import trainer
 
-from keras_albert.config import AlbertConfig, CompileRun, ExampleConfig
-from keras_albert.training.optimizer import make_optimizer
-from keras_albert.training.pretrain import (
+from keras_albert.aot.config import CompileRun
+from keras_albert.aot.step import abstract_step, batch_spec, jitted, schedule_of
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.pretraining.config import ExampleConfig
+from keras_albert.pretraining.model import (
     compile_for_pretraining,
     pretraining_model,
 )
-from keras_albert.training.tpu_step import (
-    abstract_step,
-    batch_spec,
-    jitted,
-    schedule_of,
-)
+from keras_albert.training.optimizer import make_optimizer
 
 
 class Recorded(Exception):
@@ -52,7 +49,9 @@ def program_of_fit(run, config, distribution) -> str:
 
     trainer.jit = recording
     keras.distribution.set_distribution(distribution)
-    model = pretraining_model(run, config)
+    model = pretraining_model(
+        config, run.examples, run.loop, run.remat, run.precision
+    )
     optimizer = make_optimizer(run.optimizer, schedule_of(run), run.accumulate)
     compile_for_pretraining(model, optimizer)
     rows = run.batch_size // run.accumulate

@@ -26,10 +26,10 @@ from keras import tree
 from trace_tpu_strategy import CONFIG, ROWS, dataset
 
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.masked_lm import AlbertForPretraining
+from keras_albert.modeling.pretraining import AlbertForPretraining
+from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.private_apis import OptimizerHooks, build_for_batch
 from keras_albert.training.optimizer import Lamb
-from keras_albert.training.pretrain import compile_for_pretraining
 
 _TYPE = r"(\w+)\[([\d,]*)\]"
 _DOT = re.compile(

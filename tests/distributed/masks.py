@@ -21,10 +21,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_albert.config import AlbertConfig, DeviceConfig, ProcessConfig
+from keras_albert.distribution.backend import opened
+from keras_albert.distribution.config import DeviceConfig, ProcessConfig
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.training.distribution import opened
+from keras_albert.modeling.config import AlbertConfig
 
 CONFIG = AlbertConfig(
     vocab_size=23,

@@ -14,18 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from keras_albert.cli import main as command
-from keras_albert.config import (
-    AlbertConfig,
-    AlbertError,
-    CompileRun,
-    ExampleConfig,
-)
-from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.masked_lm import AlbertForPretraining
-from keras_albert.modeling.model import own_path
-from keras_albert.training import compiling
-from keras_albert.training.compiling import (
+from keras_albert.aot import compile as compiling
+from keras_albert.aot.compile import (
     GIB,
     MOST_COMPILATIONS,
     Compiled,
@@ -34,13 +24,17 @@ from keras_albert.training.compiling import (
     largest_that_fits,
     size_at,
 )
-from keras_albert.training.hlo import array_bytes, exchanged_bytes
-from keras_albert.training.topologies import TOPOLOGIES, topology_of
-from keras_albert.training.tpu_step import (
-    batch_spec,
-    compile_step,
-    needed_bytes,
-)
+from keras_albert.aot.config import CompileRun
+from keras_albert.aot.hlo import array_bytes, exchanged_bytes
+from keras_albert.aot.step import batch_spec, compile_step, needed_bytes
+from keras_albert.aot.topologies import TOPOLOGIES, topology_of
+from keras_albert.cli import main as command
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.base import own_path
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.pretraining import AlbertForPretraining
+from keras_albert.pretraining.config import ExampleConfig
 
 needs_libtpu = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None,
@@ -225,7 +219,7 @@ def test_slices_of_a_generation_grow():
 def test_the_batch_is_that_of_the_data(task, pack):
     """Of `build_batch`, as TensorFlow traces it."""
     tf = pytest.importorskip("tensorflow")
-    from keras_albert.data.masking import Rows, build_batch
+    from keras_albert.pretraining.masking import Rows, build_batch
 
     examples = ExampleConfig(
         sequence_length=41,
@@ -265,7 +259,7 @@ def test_the_batch_is_that_of_the_data(task, pack):
 def test_which_weights_are_cut():
     """And where: of the model axis each device has a part."""
     pytest.importorskip("jax")
-    from keras_albert.training.meshes import layout_map
+    from keras_albert.distribution.jax_mesh import layout_map
 
     model = AlbertForPretraining(AlbertBackbone(TINY))
     layouts = layout_map(None)

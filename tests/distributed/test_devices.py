@@ -20,25 +20,25 @@ from processes import LIMIT, Run, free_ports
 from small import BATCH, CONFIG, inputs, numpy
 
 from keras_albert.cli import main
-from keras_albert.config import (
-    LOST_PROCESS_STATUS,
-    AlbertConfig,
-    AlbertError,
-    DeviceConfig,
-    ProcessConfig,
-)
-from keras_albert.data.batching import host_rows
-from keras_albert.data.features import (
+from keras_albert.data.batches import (
     Features,
     choose_lengths,
     training_dataset as finetuning_batches,
 )
+from keras_albert.data.input_pipeline import host_rows
+from keras_albert.distribution.backend import opened
+from keras_albert.distribution.config import (
+    LOST_PROCESS_STATUS,
+    DeviceConfig,
+    ProcessConfig,
+)
+from keras_albert.distribution.devices import OneDevice, vary_seeds
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.text.rows import Row
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.text.model_inputs import Row
 from keras_albert.training import checkpointing
 from keras_albert.training.checkpointing import Checkpoints, _load_state
-from keras_albert.training.devices import OneDevice, vary_seeds
-from keras_albert.training.distribution import opened
 
 BACKEND = keras.backend.backend()
 TINY = AlbertConfig(
@@ -278,7 +278,7 @@ def test_goes_on_with_other_devices(folder, tmp_path):
         pass
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stop):
-        from keras_albert.training import fitting
+        from keras_albert.training import loop as fitting
 
         def prune(self, best):
             raise Stop
@@ -476,7 +476,7 @@ def test_a_tf_config_that_names_no_workers(told, monkeypatch):
 @pytest.mark.skipif(BACKEND != "torch", reason="of PyTorch alone")
 def test_a_gpu_for_each_process(monkeypatch):
     """Of a machine with two; without torchrun by the index."""
-    from keras_albert.training.ranks import _gpu_of
+    from keras_albert.distribution.torch_ddp import _gpu_of
 
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     places = [ProcessConfig("a:1", 4, index) for index in range(4)]

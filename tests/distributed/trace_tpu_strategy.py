@@ -24,13 +24,15 @@ import tensorflow as tf
 from tensorflow.python.client import session
 from tensorflow.python.tpu import tpu_system_metadata
 
-from keras_albert.config import AlbertConfig, DeviceConfig, OptimizerConfig
+from keras_albert.distribution.config import DeviceConfig
+from keras_albert.distribution.tf_strategy import Strategy
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.masked_lm import AlbertForPretraining
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.pretraining import AlbertForPretraining
+from keras_albert.pretraining.model import compile_for_pretraining
+from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.optimizer import make_optimizer
-from keras_albert.training.pretrain import compile_for_pretraining
 from keras_albert.training.schedules import WarmupPolynomialDecay
-from keras_albert.training.strategies import Strategy
 
 REPLICAS = 2
 TASK = "/job:localhost/replica:0/task:0"

@@ -11,11 +11,12 @@ from small import signalled
 
 from keras_albert import Predictor, load
 from keras_albert.cli import main
-from keras_albert.config import FINETUNE_TASKS, OWN_TASKS, AlbertError
-from keras_albert.data.squad import read_squad
-from keras_albert.data.squad_scores import score_v2
-from keras_albert.training.benchmarks import ALL_TASKS
-from keras_albert.training.tasks import TASKS
+from keras_albert.errors import AlbertError
+from keras_albert.tasks.names import FINETUNE_TASKS, OWN_TASKS
+from keras_albert.tasks.question_answering.metrics import score_v2
+from keras_albert.tasks.question_answering.squad import read_squad
+from keras_albert.tasks.registry import ALL_TASKS
+from keras_albert.tasks.task import TASKS
 
 ANIMALS, PLACES = ("fox", "dog", "hens"), ("village", "barn", "London")
 EXAMPLES, HELD_OUT = 120, 40
@@ -144,7 +145,7 @@ def test_learned_evaluated_predicted(
         assert '"more": [null, null]' in said.out
         assert "1 bad rows are left out:" in said.err
     # In parts, too.
-    monkeypatch.setattr("keras_albert.training.predict.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("keras_albert.finetuning.predict.ROWS_AT_ONCE", 7)
     capsys.readouterr()
     main(["predict", "--model", str(output), "--data", str(held_out)])
     streamed = map(json.loads, capsys.readouterr().out.splitlines())

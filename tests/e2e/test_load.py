@@ -14,7 +14,7 @@ pytest.importorskip("tensorflow_text")
 
 from served_models import random_predictor  # noqa: E402
 
-from keras_albert.exports.serving import serving_module  # noqa: E402
+from keras_albert.exports.saved_model.signatures import serving_module  # noqa: E402
 from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
 
 PROGRAM = Path(__file__).parents[1] / "benchmarks" / "load_saved_model.py"

@@ -17,7 +17,7 @@ import pytest
 
 from keras_albert import load_pretrained
 from keras_albert.cli import main
-from keras_albert.config import AlbertConfig
+from keras_albert.modeling.config import AlbertConfig
 from keras_albert.training.checkpointing import Checkpoints
 
 pytestmark = [
@@ -49,7 +49,7 @@ import tensorflow as tf
 import matplotlib.figure
 from orbax.checkpoint import v1
 from keras_albert.cli import main
-import keras_albert.training.pretrain
+import keras_albert.pretraining.run
 
 for line in sys.stdin:
     arguments, output = json.loads(line)

@@ -27,10 +27,12 @@ from keras_albert import (
     load_pretrained,
 )
 from keras_albert.cli import main
-from keras_albert.config import AlbertConfig, AlbertError, EvaluateRun
-from keras_albert.data.shards import ShardSet
-from keras_albert.training.evaluate import evaluate
-from keras_albert.training.folders import ModelFolder
+from keras_albert.corpus.shards import ShardSet
+from keras_albert.errors import AlbertError
+from keras_albert.finetuning.config import EvaluateRun
+from keras_albert.finetuning.evaluate import evaluate
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.training.model_folder import ModelFolder
 
 README = Path(__file__).parents[2] / "README.md"
 CONFIG = AlbertConfig(

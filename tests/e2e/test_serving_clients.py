@@ -56,21 +56,21 @@ from tensorflow_serving.apis import (  # noqa: E402
 from tensorflow_serving.config import model_server_config_pb2  # noqa: E402
 
 from keras_albert.cli import main  # noqa: E402
-from keras_albert.config import (  # noqa: E402
+from keras_albert.data.config import TableColumns  # noqa: E402
+from keras_albert.exports import run as exporting  # noqa: E402
+from keras_albert.exports.config import ExportRun  # noqa: E402
+from keras_albert.exports.load import files_of  # noqa: E402
+from keras_albert.exports.saved_model.warm_up import BATCH_SIZES  # noqa: E402
+from keras_albert.finetuning.predictor import Predictor  # noqa: E402
+from keras_albert.modeling.backbone import AlbertBackbone  # noqa: E402
+from keras_albert.tasks.question_answering.config import (  # noqa: E402
     AnswerConfig,
-    ExportRun,
     ReadingConfig,
-    TableColumns,
     WindowConfig,
 )
-from keras_albert.exports import exporting  # noqa: E402
-from keras_albert.exports.artefacts import files_of  # noqa: E402
-from keras_albert.exports.warm_up import BATCH_SIZES  # noqa: E402
-from keras_albert.modeling.backbone import AlbertBackbone  # noqa: E402
+from keras_albert.tasks.registry import ALL_TASKS  # noqa: E402
 from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
-from keras_albert.training.benchmarks import ALL_TASKS  # noqa: E402
-from keras_albert.training.folders import ModelFolder  # noqa: E402
-from keras_albert.training.predictor import Predictor  # noqa: E402
+from keras_albert.training.model_folder import ModelFolder  # noqa: E402
 
 SERVING = Path(__file__).parents[2] / "examples" / "serving"
 sys.path.insert(0, str(SERVING))

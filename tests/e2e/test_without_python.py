@@ -42,23 +42,23 @@ from served_models import (  # noqa: E402
 )
 from tensorflow.core.protobuf import saved_model_pb2  # noqa: E402
 
-from keras_albert.config import (  # noqa: E402
-    AlbertConfig,
+from keras_albert.corpus.config import VocabRun  # noqa: E402
+from keras_albert.corpus.vocabulary import train_vocabulary  # noqa: E402
+from keras_albert.data.config import TableColumns  # noqa: E402
+from keras_albert.exports.config import ExportRun  # noqa: E402
+from keras_albert.exports.run import export_run  # noqa: E402
+from keras_albert.exports.saved_model.signatures import serving_module  # noqa: E402
+from keras_albert.finetuning.predictor import Predictor  # noqa: E402
+from keras_albert.modeling.backbone import AlbertBackbone  # noqa: E402
+from keras_albert.modeling.config import AlbertConfig  # noqa: E402
+from keras_albert.tasks.question_answering.config import (  # noqa: E402
     AnswerConfig,
-    ExportRun,
     ReadingConfig,
-    TableColumns,
-    VocabRun,
     WindowConfig,
 )
-from keras_albert.exports.exporting import export_run  # noqa: E402
-from keras_albert.exports.serving import serving_module  # noqa: E402
-from keras_albert.modeling.backbone import AlbertBackbone  # noqa: E402
+from keras_albert.tasks.task import TASKS  # noqa: E402
 from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
-from keras_albert.text.vocabulary import train_vocabulary  # noqa: E402
-from keras_albert.training.folders import ModelFolder  # noqa: E402
-from keras_albert.training.predictor import Predictor  # noqa: E402
-from keras_albert.training.tasks import TASKS  # noqa: E402
+from keras_albert.training.model_folder import ModelFolder  # noqa: E402
 
 INSTALLED = Path(importlib.util.find_spec("tensorflow").origin).parents[1]
 RUNNER = Path(__file__).parents[1] / "capi.py"

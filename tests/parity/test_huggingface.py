@@ -17,16 +17,18 @@ from keras_albert.checkpoints.huggingface import (
     load_huggingface,
     save_huggingface,
 )
+from keras_albert.checkpoints.load import load
 from keras_albert.checkpoints.names import name_table
 from keras_albert.checkpoints.transfer import imported, weights_of
-from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
 )
-from keras_albert.modeling.masked_lm import (
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.pretraining import (
     AlbertForMaskedLM,
     AlbertForPretraining,
 )
@@ -36,7 +38,6 @@ from keras_albert.modeling.question_answering import (
 )
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training.folders import load
 
 torch = pytest.importorskip("torch", reason="transformers runs on PyTorch")
 transformers = pytest.importorskip(

@@ -9,22 +9,21 @@ import pytest
 from sentencepiece import sentencepiece_model_pb2
 from small import EXCHANGED
 
-from keras_albert.checkpoints.keras_hub_presets import (
-    PRESET_VOCAB_FILE,
-    save_keras_hub,
-)
+from keras_albert.checkpoints.keras_hub import PRESET_VOCAB_FILE, save_keras_hub
+from keras_albert.checkpoints.load import load
 from keras_albert.checkpoints.names import name_table
 from keras_albert.checkpoints.transfer import imported, weights_of
-from keras_albert.config import UNK_ID, AlbertConfig, AlbertError
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.modeling.masked_lm import (
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.pretraining import (
     AlbertForMaskedLM,
     AlbertForPretraining,
 )
 from keras_albert.modeling.question_answering import AlbertForQuestionAnswering
+from keras_albert.text.special_tokens import UNK_ID
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training.folders import load
 
 keras_hub = pytest.importorskip("keras_hub", reason="keras-hub is missing")
 

@@ -16,18 +16,14 @@ import numpy as np
 import pytest
 from reference_examples import budget_of, documents_of, rows_of
 
-from keras_albert.config import (
-    CLS_ID,
-    MASK_ID,
-    SEP_ID,
-    ExampleConfig,
-    PrepareRun,
-)
-from keras_albert.data import masking
-from keras_albert.data.corpus import Corpus
-from keras_albert.data.plan import example_keys, plan_epoch, truncate
-from keras_albert.data.prepare import prepare
-from keras_albert.data.shards import ShardSet
+from keras_albert.corpus.config import PrepareRun
+from keras_albert.corpus.prepare import prepare
+from keras_albert.corpus.shards import ShardSet
+from keras_albert.corpus.token_index import Corpus
+from keras_albert.pretraining import masking
+from keras_albert.pretraining.config import ExampleConfig
+from keras_albert.pretraining.segments import example_keys, plan_epoch, truncate
+from keras_albert.text.special_tokens import CLS_ID, MASK_ID, SEP_ID
 from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend

@@ -12,23 +12,23 @@ import numpy as np
 import pytest
 from small import numpy
 
-from keras_albert.config import (
+from keras_albert.data.batches import Features
+from keras_albert.data.config import TableColumns
+from keras_albert.modeling.question_answering import _answerable
+from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
     ReadingConfig,
-    TableColumns,
     WindowConfig,
 )
-from keras_albert.data.answers import decode_logits
-from keras_albert.data.features import Features
-from keras_albert.data.squad import read_squad
-from keras_albert.data.squad_scores import score_v1, score_v2
-from keras_albert.data.windows import make_windows
-from keras_albert.modeling.question_answering import _answerable
-from keras_albert.text.rows import Row
+from keras_albert.tasks.question_answering.decoding import decode_logits
+from keras_albert.tasks.question_answering.metrics import score_v1, score_v2
+from keras_albert.tasks.question_answering.squad import read_squad
+from keras_albert.tasks.question_answering.task import NAMES
+from keras_albert.tasks.question_answering.windows import make_windows
+from keras_albert.tasks.registry import read_split
+from keras_albert.tasks.task import TASKS
+from keras_albert.text.model_inputs import Row
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training.benchmarks import read_split
-from keras_albert.training.questions import NAMES
-from keras_albert.training.tasks import TASKS
 
 pytestmark = pytest.mark.any_backend
 

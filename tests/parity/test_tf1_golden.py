@@ -12,13 +12,15 @@ import pytest
 
 from keras_albert.checkpoints.names import name_table
 from keras_albert.checkpoints.tf1 import load_tf1, read_tf1
-from keras_albert.config import AlbertConfig, AlbertError, OptimizerConfig
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.masked_lm import AlbertForPretraining
-from keras_albert.modeling.model import own_path
+from keras_albert.modeling.base import own_path
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.pretraining import AlbertForPretraining
+from keras_albert.pretraining.model import compile_for_pretraining
+from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.losses import WeightedCrossEntropy
 from keras_albert.training.optimizer import make_optimizer
-from keras_albert.training.pretrain import compile_for_pretraining
 from keras_albert.training.schedules import WarmupPolynomialDecay
 
 FORWARD_TOLERANCE = 1e-5

@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 from small import EXCHANGED
 
+from keras_albert.checkpoints.load import load
 from keras_albert.checkpoints.names import name_table
 from keras_albert.checkpoints.tf1 import load_tf1, read_tf1
 from keras_albert.checkpoints.transfer import weights_of
-from keras_albert.config import AlbertError
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
     AlbertForSequenceClassification,
 )
-from keras_albert.modeling.masked_lm import (
+from keras_albert.modeling.pretraining import (
     AlbertForMaskedLM,
     AlbertForPretraining,
 )
@@ -28,7 +29,6 @@ from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnswering,
     AlbertForQuestionAnsweringV2,
 )
-from keras_albert.training.folders import load
 
 HIDDEN = EXCHANGED.hidden_size
 RELEASED = "model.ckpt-best"

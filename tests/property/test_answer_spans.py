@@ -10,10 +10,17 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from keras_albert.config import AnswerConfig, WindowConfig
-from keras_albert.data.answers import decode_logits
-from keras_albert.data.squad import Answer, Question
-from keras_albert.data.windows import make_windows, max_context, window_spans
+from keras_albert.tasks.question_answering.config import (
+    AnswerConfig,
+    WindowConfig,
+)
+from keras_albert.tasks.question_answering.decoding import decode_logits
+from keras_albert.tasks.question_answering.squad import Answer, Question
+from keras_albert.tasks.question_answering.windows import (
+    make_windows,
+    max_context,
+    window_spans,
+)
 from keras_albert.text.alignment import Aligner, normalize_with_sources
 from keras_albert.text.normalization import normalize, to_text
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer

@@ -7,9 +7,9 @@ tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text")
 
 from keras_albert.text.alignment import Aligner  # noqa: E402
-from keras_albert.text.graph import GraphTokenizer  # noqa: E402
 from keras_albert.text.graph_alignment import GraphAligner  # noqa: E402
 from keras_albert.text.graph_characters import Characters  # noqa: E402
+from keras_albert.text.graph_tokenizer import GraphTokenizer  # noqa: E402
 from keras_albert.text.normalization import to_text  # noqa: E402
 from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
 

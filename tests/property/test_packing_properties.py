@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from keras_albert.config import ExampleConfig
-from keras_albert.data.masking import budgets
-from keras_albert.data.packing import pack_examples
+from keras_albert.pretraining.config import ExampleConfig
+from keras_albert.pretraining.masking import budgets
+from keras_albert.pretraining.packing import pack_examples
 
 pytestmark = pytest.mark.any_backend
 

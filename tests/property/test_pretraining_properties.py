@@ -15,19 +15,19 @@ from reference_examples import (
     words_of,
 )
 
-from keras_albert.config import ExampleConfig
-from keras_albert.data import masking
-from keras_albert.data.chance import fold
-from keras_albert.data.corpus import Corpus
-from keras_albert.data.plan import (
+from keras_albert.corpus.shards import Shard
+from keras_albert.corpus.token_index import Corpus
+from keras_albert.pretraining import masking
+from keras_albert.pretraining.config import ExampleConfig
+from keras_albert.pretraining.counter_rng import fold
+from keras_albert.pretraining.dataset import ExampleStream
+from keras_albert.pretraining.segments import (
     REPLACE,
     cut_documents,
     example_keys,
     plan_epoch,
     truncate,
 )
-from keras_albert.data.pretraining import ExampleStream
-from keras_albert.data.shards import Shard
 
 pytestmark = pytest.mark.any_backend
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text")
 
-from keras_albert.text.graph import GraphTokenizer  # noqa: E402
+from keras_albert.text.graph_tokenizer import GraphTokenizer  # noqa: E402
 from keras_albert.text.normalization import normalize, to_text  # noqa: E402
 from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
 
@@ -217,7 +217,7 @@ def test_turkish_server(folder):
     """The locale of the process does not matter, as it would to ICU."""
     code = (
         "import sys, tensorflow as tf\n"
-        "from keras_albert.text.graph import GraphTokenizer\n"
+        "from keras_albert.text.graph_tokenizer import GraphTokenizer\n"
         "from keras_albert.text.tokenizer import Tokenizer\n"
         "graph = GraphTokenizer(Tokenizer(sys.argv[1]))\n"
         "assert graph.normalize(tf.constant(['IN'])).numpy()[0] == b'in'\n"
@@ -237,6 +237,6 @@ def test_missing_tensorflow_text(monkeypatch):
         return original(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    monkeypatch.delitem(sys.modules, "keras_albert.text.graph")
+    monkeypatch.delitem(sys.modules, "keras_albert.text.graph_tokenizer")
     with pytest.raises(ValueError, match=r"keras-albert\[export\]"):
-        import keras_albert.text.graph  # noqa: F401
+        import keras_albert.text.graph_tokenizer  # noqa: F401

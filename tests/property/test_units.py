@@ -6,9 +6,8 @@ import json
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from keras_albert.config import MOST_SHARDS
-from keras_albert.data.units import plan
-from keras_albert.text.documents import InputFile, parts_of, read_part
+from keras_albert.corpus.documents import InputFile, parts_of, read_part
+from keras_albert.corpus.write_shards import MOST_SHARDS, plan
 
 pytestmark = pytest.mark.any_backend
 

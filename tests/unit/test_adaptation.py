@@ -6,10 +6,10 @@ import pytest
 from small import BATCH, CONFIG, inputs, numpy, randomize
 
 import keras_albert
-from keras_albert.config import AlbertError
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.modeling.masked_lm import AlbertForMaskedLM
+from keras_albert.modeling.pretraining import AlbertForMaskedLM
 
 SMOOTH = CONFIG.replace(num_hidden_layers=2, initializer_range=0.1)
 

@@ -5,15 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from keras_albert.config import AlbertError, AnswerConfig
-from keras_albert.data.answers import (
+from keras_albert.errors import AlbertError
+from keras_albert.tasks.question_answering.config import AnswerConfig
+from keras_albert.tasks.question_answering.decoding import (
     Candidate,
     Prediction,
     decode_beam,
     decode_logits,
 )
-from keras_albert.data.squad import Question
-from keras_albert.data.windows import Window
+from keras_albert.tasks.question_answering.squad import Question
+from keras_albert.tasks.question_answering.windows import Window
 
 pytestmark = pytest.mark.any_backend
 

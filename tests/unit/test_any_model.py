@@ -16,10 +16,13 @@ from small import TEXT_CONFIG, randomize
 import keras_albert as ka
 from keras_albert import cli
 from keras_albert.checkpoints.huggingface import save_huggingface
-from keras_albert.config import AlbertError, CheckRun, ReadingConfig
-from keras_albert.exports.artefacts import with_version
+from keras_albert.checkpoints.load import head_of
+from keras_albert.errors import AlbertError
+from keras_albert.exports.config import CheckRun
+from keras_albert.exports.load import with_version
+from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training.folders import ModelFolder, head_of
+from keras_albert.training.model_folder import ModelFolder
 
 TEXTS = ["The fox sold two hens.", "A dog found nothing", "1950, Élodie"]
 OTHERS = TEXTS[1:] + TEXTS[:1]
@@ -164,7 +167,9 @@ def test_fitted_models_are_served(tmp_path, tokenizer, kind, monkeypatch):
     """`fit`, `export`, and the served answers are the Predictor's."""
     pytest.importorskip("tensorflow_text")
     if TRACES:  # no time for signatures that are not asked
-        serving = importlib.import_module("keras_albert.exports.serving")
+        serving = importlib.import_module(
+            "keras_albert.exports.saved_model.signatures"
+        )
         asked = {"serving_default", "embed", "fill_mask"}
         asked -= {"embed"} if kind != "vector" else set()
         only = functools.partial(serving.serving_module, only=asked)
@@ -209,7 +214,7 @@ def check_answer(found, row, expected):
 @pytest.mark.parametrize("kind", ["pretraining", "encoder"])
 def test_pretrained_models_are_served(tmp_path, tokenizer, kind):
     """From a `.keras` file; and the servers' operations are known."""
-    serving = pytest.importorskip("keras_albert.exports.serving")
+    serving = pytest.importorskip("keras_albert.exports.saved_model.signatures")
     model = randomize(model_of(kind, tokenizer))
     model.save(tmp_path / "model.keras")
     made = ka.export(tmp_path / "model.keras", tmp_path / "served")

@@ -14,13 +14,15 @@ import pytest
 from small import TEXT_CONFIG as CONFIG
 
 import keras_albert as ka
-from keras_albert.config import AlbertConfig, AlbertError, TableColumns
+from keras_albert.data.config import TableColumns
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
 )
-from keras_albert.modeling.masked_lm import (
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.pretraining import (
     AlbertForMaskedLM,
     AlbertForPretraining,
 )

@@ -10,9 +10,10 @@ import pytest
 from pyarrow.parquet import write_table
 
 from keras_albert.cli import main
-from keras_albert.config import AlbertError, PrepareRun
-from keras_albert.data.beam import prepare as prepare_with_beam
-from keras_albert.data.prepare import prepare
+from keras_albert.corpus.beam import prepare_with_beam
+from keras_albert.corpus.config import PrepareRun
+from keras_albert.corpus.prepare import prepare
+from keras_albert.errors import AlbertError
 
 pytestmark = pytest.mark.any_backend
 needs_beam = pytest.mark.skipif(

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_albert.config import AlbertError
+from keras_albert.errors import AlbertError
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "tests" / "benchmarks"

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from keras_albert.data.chance import below, count_heads, fold, uniform
+from keras_albert.pretraining.counter_rng import (
+    below,
+    count_heads,
+    fold,
+    uniform,
+)
 
 pytestmark = pytest.mark.any_backend
 

@@ -7,10 +7,10 @@ import pytest
 import sentencepiece
 from hypothesis import example, given, strategies as st
 
-from keras_albert.config import VocabRun
+from keras_albert.corpus.config import VocabRun
+from keras_albert.corpus.vocabulary import train_vocabulary
 from keras_albert.text.charsmap import normalizing_model
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.text.vocabulary import train_vocabulary
 
 pytestmark = pytest.mark.any_backend
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from small import EXCHANGED as CONFIG, randomized, same_weights
 
-from keras_albert.checkpoints import huggingface, places
+from keras_albert.checkpoints import download as places, huggingface
 from keras_albert.checkpoints.huggingface import save_huggingface
+from keras_albert.checkpoints.load import load, load_pretrained
 from keras_albert.checkpoints.names import (
     DIALECTS,
     FORMS,
@@ -27,14 +28,15 @@ from keras_albert.checkpoints.transfer import (
     variables,
     weights_of,
 )
-from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
 )
-from keras_albert.modeling.masked_lm import (
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.pretraining import (
     AlbertForMaskedLM,
     AlbertForPretraining,
 )
@@ -43,7 +45,6 @@ from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnsweringV2,
 )
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training.folders import load, load_pretrained
 
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 

@@ -12,13 +12,11 @@ from pathlib import Path
 import pytest
 
 from keras_albert.cli import COMMANDS, NO_READER_STATUS, _parse, main as command
-from keras_albert.config import (
-    OWN_VALIDATION,
-    AlbertError,
-    OptimizerConfig,
-    PretrainRun,
-)
-from keras_albert.storage import claim_folder
+from keras_albert.errors import AlbertError
+from keras_albert.finetuning.config import OWN_VALIDATION
+from keras_albert.pretraining.config import PretrainRun
+from keras_albert.training.config import OptimizerConfig
+from keras_albert.training.run_folder import claim_folder
 
 pytestmark = pytest.mark.any_backend
 

@@ -3,7 +3,8 @@ import json
 import pytest
 
 from keras_albert import config
-from keras_albert.config import VARIANTS, AlbertConfig, AlbertError
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.config import VARIANTS, AlbertConfig
 
 pytestmark = pytest.mark.any_backend
 

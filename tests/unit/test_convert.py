@@ -10,27 +10,21 @@ from small import randomized, same_weights
 
 from keras_albert import cli
 from keras_albert.checkpoints.huggingface import save_huggingface
+from keras_albert.checkpoints.load import load, load_pretrained
 from keras_albert.checkpoints.transfer import weights_of
-from keras_albert.config import (
-    AlbertConfig,
-    AlbertError,
-    ConvertRun,
-    EvaluateRun,
-)
+from keras_albert.errors import AlbertError
+from keras_albert.finetuning.config import ConvertRun, EvaluateRun
+from keras_albert.finetuning.convert import convert
+from keras_albert.finetuning.evaluate import evaluate
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.masked_lm import AlbertForMaskedLM
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.pretraining import AlbertForMaskedLM
 from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnsweringV2,
 )
+from keras_albert.tasks.task_file import load_with_task
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training.convert import convert
-from keras_albert.training.evaluate import evaluate
-from keras_albert.training.folders import (
-    ModelFolder,
-    load,
-    load_pretrained,
-    load_with_task,
-)
+from keras_albert.training.model_folder import ModelFolder
 
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 
@@ -167,7 +161,9 @@ def test_a_full_disk(tmp_path, masked_lm, monkeypatch, capsys, to):
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
         return model
 
-    monkeypatch.setattr("keras_albert.training.convert.load_with_task", loaded)
+    monkeypatch.setattr(
+        "keras_albert.finetuning.convert.load_with_task", loaded
+    )
     try:
         with pytest.raises(SystemExit) as stop:
             cli.main(

@@ -5,16 +5,15 @@ import csv
 import numpy as np
 import pytest
 
-from keras_albert.config import AlbertConfig, AlbertError, ExampleConfig
-from keras_albert.training import curves
-from keras_albert.training.curves import RunLog, TensorBoard, draw_curves
-from keras_albert.training.flops import (
-    SpeedMeter,
-    Work,
-    flops_per_example,
-    matrix_product_peak,
-)
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.pretraining.config import ExampleConfig
+from keras_albert.pretraining.flops import flops_per_example
+from keras_albert.training import run_log as curves
+from keras_albert.training.plots import draw_curves
 from keras_albert.training.progress import shown_values
+from keras_albert.training.run_log import RunLog, TensorBoard
+from keras_albert.training.speed import SpeedMeter, Work, matrix_product_peak
 
 pytestmark = pytest.mark.any_backend
 

@@ -17,22 +17,20 @@ from small import CONFIG, EXCHANGED, TEXT_CONFIG
 
 import keras_albert as ka
 from keras_albert.checkpoints.huggingface import save_huggingface
-from keras_albert.checkpoints.keras_file import load_model
-from keras_albert.checkpoints.plausible import parameter_count
 from keras_albert.cli import main
-from keras_albert.config import (
-    READING_TASKS,
-    AlbertError,
-    AnswerConfig,
-    ReadingConfig,
-    TableColumns,
-    WindowConfig,
-)
+from keras_albert.data.config import TableColumns
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training.folders import ModelFolder
-from keras_albert.training.model_folder_checks import (
+from keras_albert.modeling.keras_file import load_model
+from keras_albert.modeling.weight_checks import parameter_count
+from keras_albert.tasks.names import READING_TASKS
+from keras_albert.tasks.question_answering.config import (
+    AnswerConfig,
+    ReadingConfig,
+    WindowConfig,
+)
+from keras_albert.tasks.task_file import (
     ANSWER,
     ANSWER_OR_NONE,
     CHOICE,
@@ -43,6 +41,8 @@ from keras_albert.training.model_folder_checks import (
     Head,
     check_task,
 )
+from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.model_folder import ModelFolder
 
 TASK = {
     "task": "classification",

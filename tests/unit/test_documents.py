@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from keras_albert.config import AlbertError
-from keras_albert.text import documents as documents_module
-from keras_albert.text.documents import (
+from keras_albert.corpus import documents as documents_module
+from keras_albert.corpus.documents import (
     InputFile,
     parts_of,
     read_files,
@@ -18,6 +17,7 @@ from keras_albert.text.documents import (
     split_sentences,
     splitting_language,
 )
+from keras_albert.errors import AlbertError
 from keras_albert.text.files import find_files
 
 pytestmark = pytest.mark.any_backend

@@ -19,8 +19,9 @@ from small import (
 import keras_albert.modeling.backbone
 import keras_albert.modeling.block
 import keras_albert.modeling.embeddings
-from keras_albert.config import VARIANTS, AlbertError
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.config import VARIANTS
 from keras_albert.private_apis import DrawnSeed
 
 # Paper Table 4 and its neighbours, ALBERT-base: encoder with pooler, derived

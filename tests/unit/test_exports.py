@@ -16,22 +16,22 @@ from served_models import AB, SIGNATURES, inputs_of, random_predictor
 from small import TEXT_CONFIG, randomize
 
 from keras_albert.cli import main
-from keras_albert.config import (
-    EXPORT_WEIGHTS,
-    AlbertError,
-    CheckRun,
-    ExportRun,
-    TableColumns,
-)
+from keras_albert.data.config import TableColumns
 from keras_albert.data.tables import Table
-from keras_albert.exports import checking, exporting, texts as of_texts
-from keras_albert.exports.artefacts import Exported, load_exported
+from keras_albert.errors import AlbertError
+from keras_albert.exports import (
+    check as checking,
+    check_texts as of_texts,
+    run as exporting,
+)
+from keras_albert.exports.config import EXPORT_WEIGHTS, CheckRun, ExportRun
+from keras_albert.exports.load import Exported, load_exported
+from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.tasks.task import TASKS
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.text.unknown import PieceCount
-from keras_albert.training.folders import ModelFolder
-from keras_albert.training.predictor import Predictor
-from keras_albert.training.tasks import TASKS
+from keras_albert.training.model_folder import ModelFolder
 
 pytest.importorskip("tensorflow_text")
 
@@ -123,7 +123,7 @@ def test_every_format(folder, tmp_path, capsys, kind, weights):
 @pytest.mark.parametrize("kind", CHECKED)
 def test_every_kind(tmp_path, tiny_vocab, kind, monkeypatch):
     """`check` of what each task's model became, ids and texts."""
-    serving = pytest.importorskip("keras_albert.exports.serving")
+    serving = pytest.importorskip("keras_albert.exports.saved_model.signatures")
     # No time for signatures that are not asked.
     compared = {"serving_default", "pair"}
     only = functools.partial(

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from keras_albert.config import AlbertError
-from keras_albert.data.features import (
+from keras_albert.data.batches import (
     Features,
     choose_lengths,
     epoch_plan,
     sorted_plan,
     training_dataset,
 )
-from keras_albert.text.rows import Row, text_rows
+from keras_albert.errors import AlbertError
+from keras_albert.text.model_inputs import Row, text_rows
 from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend

@@ -15,24 +15,25 @@ import pytest
 import tensorflow as tf
 from small import BATCH, CONFIG, LENGTH, PREDICTIONS, numpy, signalled
 
-from keras_albert.checkpoints.keras_file import load_model
-from keras_albert.config import AlbertConfig, AlbertError
+from keras_albert.distribution.devices import OneDevice
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.masked_lm import AlbertForPretraining
-from keras_albert.training import fitting
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.keras_file import load_model
+from keras_albert.modeling.pretraining import AlbertForPretraining
+from keras_albert.pretraining.model import compile_for_pretraining
+from keras_albert.training import loop as fitting
 from keras_albert.training.checkpointing import Checkpoints
-from keras_albert.training.curves import RunLog
-from keras_albert.training.devices import OneDevice
-from keras_albert.training.fitting import (
+from keras_albert.training.loop import (
     IntervalKeeper,
     Timetable,
     fit_into_folder,
 )
-from keras_albert.training.flops import SpeedMeter, Work
-from keras_albert.training.folders import ModelFolder
+from keras_albert.training.model_folder import ModelFolder
 from keras_albert.training.optimizer import Lamb
-from keras_albert.training.pretrain import compile_for_pretraining
+from keras_albert.training.run_log import RunLog
 from keras_albert.training.schedules import WarmupPolynomialDecay
+from keras_albert.training.speed import SpeedMeter, Work
 
 STEPS = 50
 # Kept after 7, 14, 20, 21, 28, 35, 40, ...; validated after 20, 40 and 50.

@@ -11,14 +11,14 @@ from keras import ops, tree
 from small import TEXT_CONFIG as CONFIG
 
 import keras_albert
-from keras_albert.config import CLS_ID, MASK_ID, SEP_ID, AlbertError as Refused
+from keras_albert.errors import AlbertError as Refused
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
 )
-from keras_albert.modeling.masked_lm import (
+from keras_albert.modeling.pretraining import (
     AlbertForMaskedLM,
     AlbertForPretraining,
 )
@@ -27,6 +27,7 @@ from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnsweringV2,
 )
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+from keras_albert.text.special_tokens import CLS_ID, MASK_ID, SEP_ID
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.losses import WeightedCrossEntropy
 from keras_albert.training.optimizer import Lamb

@@ -11,7 +11,7 @@ import pytest
 from small import CONFIG, EXCHANGED, inputs, numpy, randomize, same_weights
 
 import keras_albert as ka
-from keras_albert.training.folders import ModelFolder
+from keras_albert.training.model_folder import ModelFolder
 
 BFLOAT16 = "mixed_bfloat16"
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from reference_examples import rows_of
 
-from keras_albert.config import ExampleConfig
-from keras_albert.data import masking
+from keras_albert.pretraining import masking
+from keras_albert.pretraining.config import ExampleConfig
 
 pytestmark = pytest.mark.any_backend
 

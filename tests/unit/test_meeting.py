@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from keras_albert.config import AlbertError, LostProcess, ProcessConfig
-from keras_albert.training.meeting import meet
+from keras_albert.distribution.config import ProcessConfig
+from keras_albert.distribution.rendezvous import meet
+from keras_albert.errors import AlbertError, LostProcess
 
 pytestmark = pytest.mark.any_backend
 

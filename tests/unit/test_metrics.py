@@ -8,10 +8,10 @@ from hypothesis import given, settings, strategies as st
 from scipy import stats
 from sklearn import metrics as sk
 
-from keras_albert.config import AlbertError
-from keras_albert.data.glue import GLUE
-from keras_albert.training import metrics
-from keras_albert.training.metrics import (
+from keras_albert.errors import AlbertError
+from keras_albert.tasks import metrics
+from keras_albert.tasks.benchmarks.glue import GLUE
+from keras_albert.tasks.metrics import (
     Scores,
     class_report,
     draw_confusion,

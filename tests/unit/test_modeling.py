@@ -12,10 +12,11 @@ from small import (
     run_on_another_backend,
 )
 
-from keras_albert.config import VARIANTS, AlbertError
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.modeling.masked_lm import AlbertForPretraining
+from keras_albert.modeling.config import VARIANTS
+from keras_albert.modeling.pretraining import AlbertForPretraining
 from keras_albert.training.losses import WeightedCrossEntropy
 from keras_albert.training.optimizer import Lamb
 from keras_albert.training.schedules import WarmupPolynomialDecay

@@ -16,15 +16,12 @@ from small import CONFIG, randomize
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
-from keras_albert.config import CLS_ID, PAD_ID, SEP_ID, AlbertError  # noqa: E402
-from keras_albert.exports import onnx_graph  # noqa: E402
-from keras_albert.exports.artefacts import _by_rows  # noqa: E402
-from keras_albert.exports.onnx import run_onnx, write_onnx  # noqa: E402
-from keras_albert.exports.onnx_graph import (  # noqa: E402
-    Graph,
-    quantize_kernel,
-)
-from keras_albert.exports.onnx_model import onnx_model  # noqa: E402
+from keras_albert.errors import AlbertError  # noqa: E402
+from keras_albert.exports.load import _by_rows  # noqa: E402
+from keras_albert.exports.onnx import graph_builder as onnx_graph  # noqa: E402
+from keras_albert.exports.onnx.encoder import onnx_model  # noqa: E402
+from keras_albert.exports.onnx.format import run_onnx, write_onnx  # noqa: E402
+from keras_albert.exports.onnx.graph_builder import Graph, quantize_kernel  # noqa: E402
 from keras_albert.modeling.backbone import AlbertBackbone  # noqa: E402
 from keras_albert.modeling.classification import (  # noqa: E402
     AlbertForMultipleChoice,
@@ -35,6 +32,7 @@ from keras_albert.modeling.question_answering import (  # noqa: E402
     AlbertForQuestionAnswering,
     AlbertForQuestionAnsweringV2,
 )
+from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID  # noqa: E402
 
 HEADS = {
     "label": lambda backbone: AlbertForSequenceClassification(backbone, 3),

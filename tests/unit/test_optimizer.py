@@ -10,7 +10,8 @@ import pytest
 from keras import ops
 from small import numpy
 
-from keras_albert.config import AlbertError, OptimizerConfig
+from keras_albert.errors import AlbertError
+from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.losses import WeightedCrossEntropy
 from keras_albert.training.optimizer import Lamb, make_optimizer
 from keras_albert.training.schedules import WarmupPolynomialDecay

@@ -7,7 +7,7 @@ import small
 from keras import ops
 from small import numpy, randomize
 
-from keras_albert.config import AlbertError
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
@@ -15,13 +15,13 @@ from keras_albert.modeling.classification import (
     AlbertForTokenClassification,
 )
 from keras_albert.modeling.encoder import attention_bias
-from keras_albert.modeling.masked_lm import (
+from keras_albert.modeling.pretraining import (
     AlbertForMaskedLM,
     AlbertForPretraining,
 )
 from keras_albert.modeling.question_answering import AlbertForQuestionAnswering
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
-from keras_albert.training.pretrain import compile_for_pretraining
+from keras_albert.pretraining.model import compile_for_pretraining
 
 CONFIG = small.CONFIG.replace(num_hidden_layers=3, initializer_range=0.05)
 LENGTH, SLOTS = 17, 3  # tokens of a row, examples of a row

@@ -7,18 +7,24 @@ import pytest
 import tensorflow as tf
 from reference_examples import rows_of
 
-from keras_albert.config import AlbertError, ExampleConfig, PrepareRun
-from keras_albert.data import masking
-from keras_albert.data.corpus import Corpus
-from keras_albert.data.packing import Packing, kinds_of_rows, pack_examples
-from keras_albert.data.plan import example_lengths, plan_epoch
-from keras_albert.data.prepare import prepare
-from keras_albert.data.pretraining import (
+from keras_albert.corpus.config import PrepareRun
+from keras_albert.corpus.prepare import prepare
+from keras_albert.corpus.shards import ShardSet
+from keras_albert.corpus.token_index import Corpus
+from keras_albert.errors import AlbertError
+from keras_albert.pretraining import masking
+from keras_albert.pretraining.config import ExampleConfig
+from keras_albert.pretraining.dataset import (
     ExampleStream,
     pretraining_dataset,
     validation_dataset,
 )
-from keras_albert.data.shards import ShardSet
+from keras_albert.pretraining.packing import (
+    Packing,
+    kinds_of_rows,
+    pack_examples,
+)
+from keras_albert.pretraining.segments import example_lengths, plan_epoch
 
 pytestmark = pytest.mark.any_backend
 

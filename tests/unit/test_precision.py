@@ -8,9 +8,9 @@ import pytest
 from keras import ops
 from small import CONFIG, inputs, numpy, pretraining_batch
 
-from keras_albert.config import PRECISIONS
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.masked_lm import AlbertForPretraining
+from keras_albert.modeling.config import PRECISIONS
+from keras_albert.modeling.pretraining import AlbertForPretraining
 from keras_albert.training.losses import WeightedCrossEntropy
 from keras_albert.training.optimizer import Lamb
 

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 from reference_examples import documents_of
 
-from keras_albert.config import AlbertError, PrepareRun
-from keras_albert.data import prepare as prepare_module
-from keras_albert.data.prepare import NOTES, prepare
-from keras_albert.data.shards import MANIFEST_FILE, ShardSet
+from keras_albert.corpus import prepare as prepare_module
+from keras_albert.corpus.config import PrepareRun
+from keras_albert.corpus.prepare import NOTES, prepare
+from keras_albert.corpus.shards import MANIFEST_FILE, ShardSet
+from keras_albert.errors import AlbertError
 from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend

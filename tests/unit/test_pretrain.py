@@ -9,19 +9,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from keras_albert.config import (
-    VARIANTS,
-    AlbertError,
-    EvaluateRun,
-    PrepareRun,
-    PretrainRun,
-)
-from keras_albert.data.prepare import prepare
-from keras_albert.data.shards import MANIFEST_FILE, PARTS, ShardSet
+from keras_albert.corpus.config import PrepareRun
+from keras_albert.corpus.prepare import prepare
+from keras_albert.corpus.shards import MANIFEST_FILE, PARTS, ShardSet
+from keras_albert.errors import AlbertError
+from keras_albert.finetuning.config import EvaluateRun
+from keras_albert.finetuning.evaluate import _evaluate_pretrained
+from keras_albert.modeling.config import VARIANTS
+from keras_albert.pretraining import run as pretrain
+from keras_albert.pretraining.config import PretrainRun
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training import pretrain
-from keras_albert.training.evaluate import _evaluate_pretrained
-from keras_albert.training.folders import MADE_OF, check_made_of
+from keras_albert.training.run_folder import MADE_OF, check_made_of
 
 pytestmark = pytest.mark.any_backend
 RUN = PretrainRun(data=Path("shards"), output=Path("out"), warm_start="old")

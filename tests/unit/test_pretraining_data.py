@@ -6,25 +6,27 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from keras_albert.config import AlbertError, ExampleConfig, PrepareRun
-from keras_albert.data import plan
-from keras_albert.data.batching import host_rows
-from keras_albert.data.corpus import Corpus
-from keras_albert.data.plan import (
+from keras_albert.corpus.config import PrepareRun
+from keras_albert.corpus.prepare import prepare
+from keras_albert.corpus.shards import Shard, ShardSet
+from keras_albert.corpus.token_index import Corpus
+from keras_albert.data.input_pipeline import host_rows
+from keras_albert.errors import AlbertError
+from keras_albert.pretraining import segments as plan
+from keras_albert.pretraining.config import ExampleConfig
+from keras_albert.pretraining.dataset import (
+    ExampleStream,
+    phased_dataset,
+    pretraining_dataset,
+    validation_dataset,
+)
+from keras_albert.pretraining.segments import (
     cut_documents,
     example_keys,
     example_spans,
     plan_epoch,
     truncate,
 )
-from keras_albert.data.prepare import prepare
-from keras_albert.data.pretraining import (
-    ExampleStream,
-    phased_dataset,
-    pretraining_dataset,
-    validation_dataset,
-)
-from keras_albert.data.shards import Shard, ShardSet
 
 pytestmark = pytest.mark.any_backend
 

@@ -113,7 +113,7 @@ def test_private_apis_are_recognized():
         "from tensorflow.python.eager import context\n"
         "import keras.src.backend\n"
         "from numpy import linalg\n"
-        "from keras_albert.text.rows import _rows\n"
+        "from keras_albert.text.model_inputs import _rows\n"
         "class Optimizer:\n    def _clip_gradients(self): ...\n"
         "model._symbolic_build()\n"
         "row._replace(a=self._ours)\n"

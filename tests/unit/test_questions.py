@@ -8,29 +8,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_albert.config import (
-    AlbertError,
+from keras_albert.data.batches import training_dataset
+from keras_albert.data.config import TableColumns
+from keras_albert.data.tables import MissingColumn, Table
+from keras_albert.errors import AlbertError
+from keras_albert.finetuning.config import FinetuneRun, PredictRun
+from keras_albert.finetuning.predict import predict
+from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
-    FinetuneRun,
-    PredictRun,
     ReadingConfig,
-    TableColumns,
     WindowConfig,
     WindowOptions,
 )
-from keras_albert.data.features import training_dataset
-from keras_albert.data.squad import SQUAD, questions_of
-from keras_albert.data.tables import MissingColumn, Table
-from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training.benchmarks import ALL_TASKS, read_split
-from keras_albert.training.predict import predict
-from keras_albert.training.questions import (
+from keras_albert.tasks.question_answering.squad import SQUAD, questions_of
+from keras_albert.tasks.question_answering.task import (
     NAMES,
     NO_CANDIDATE,
     predictions_of,
     submitted,
 )
-from keras_albert.training.tasks import TASKS
+from keras_albert.tasks.registry import ALL_TASKS, read_split
+from keras_albert.tasks.task import TASKS
+from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend
 

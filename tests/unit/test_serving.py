@@ -36,21 +36,27 @@ from served_models import (  # noqa: E402
 )
 from tensorflow.core.protobuf import saved_model_pb2  # noqa: E402
 
-from keras_albert.config import AlbertError  # noqa: E402
-from keras_albert.data.windows import max_context, window_spans  # noqa: E402
-from keras_albert.exports import answers  # noqa: E402
-from keras_albert.exports.artefacts import ASIDE  # noqa: E402
+from keras_albert.errors import AlbertError  # noqa: E402
 from keras_albert.exports.litert import write_litert  # noqa: E402
-from keras_albert.exports.serving import ROWS_AT_ONCE, serving_module  # noqa: E402
-from keras_albert.exports.warm_up import (  # noqa: E402
+from keras_albert.exports.load import ASIDE  # noqa: E402
+from keras_albert.exports.saved_model.signatures import (  # noqa: E402
+    ROWS_AT_ONCE,
+    serving_module,
+)
+from keras_albert.exports.saved_model.warm_up import (  # noqa: E402
     BATCH_SIZES,
     WARM_UP_FILE,
     write_warm_up,
 )
-from keras_albert.text.graph import GraphTokenizer  # noqa: E402
+from keras_albert.tasks.question_answering import graph as answers  # noqa: E402
+from keras_albert.tasks.question_answering.task import NO_CANDIDATE  # noqa: E402
+from keras_albert.tasks.question_answering.windows import (  # noqa: E402
+    max_context,
+    window_spans,
+)
+from keras_albert.text.graph_tokenizer import GraphTokenizer  # noqa: E402
 from keras_albert.text.normalization import to_text  # noqa: E402
 from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
-from keras_albert.training.questions import NO_CANDIDATE  # noqa: E402
 
 FEW = settings(
     max_examples=4,

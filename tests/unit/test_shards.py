@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from reference_examples import documents_of
 
-from keras_albert.config import AlbertError, PrepareRun
-from keras_albert.data.prepare import prepare
-from keras_albert.data.shards import (
+from keras_albert.corpus.config import PrepareRun
+from keras_albert.corpus.prepare import prepare
+from keras_albert.corpus.shards import (
     MANIFEST_FILE,
     Manifest,
     ShardSet,
     token_dtype,
 )
+from keras_albert.errors import AlbertError
 from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend

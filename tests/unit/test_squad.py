@@ -4,8 +4,12 @@ import json
 
 import pytest
 
-from keras_albert.config import AlbertError
-from keras_albert.data.squad import Answer, Question, read_squad
+from keras_albert.errors import AlbertError
+from keras_albert.tasks.question_answering.squad import (
+    Answer,
+    Question,
+    read_squad,
+)
 
 pytestmark = pytest.mark.any_backend
 

@@ -7,23 +7,30 @@ import pytest
 from scipy import special
 from small import TEXT_CONFIG, numpy, randomize, randomized
 
-from keras_albert.config import AnswerConfig, ReadingConfig, WindowConfig
-from keras_albert.data.answers import decode_beam, decode_logits
-from keras_albert.data.features import Features
-from keras_albert.data.squad import Answer, Question
+from keras_albert.data.batches import Features
 from keras_albert.data.tables import Table
-from keras_albert.data.windows import make_windows
+from keras_albert.finetuning.run import compile_for
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnswering,
     AlbertForQuestionAnsweringV2,
     _answerable,
 )
-from keras_albert.text.rows import Row
+from keras_albert.tasks.question_answering.config import (
+    AnswerConfig,
+    ReadingConfig,
+    WindowConfig,
+)
+from keras_albert.tasks.question_answering.decoding import (
+    decode_beam,
+    decode_logits,
+)
+from keras_albert.tasks.question_answering.squad import Answer, Question
+from keras_albert.tasks.question_answering.task import NAMES
+from keras_albert.tasks.question_answering.windows import make_windows
+from keras_albert.tasks.task import TASKS
+from keras_albert.text.model_inputs import Row
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training.finetune import compile_for
-from keras_albert.training.questions import NAMES
-from keras_albert.training.tasks import TASKS
 
 LENGTH = 32
 CONFIG = AnswerConfig(n_best=4, answer_length=7)

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from keras_albert.config import AlbertError
-from keras_albert.data.squad import Answer, Question
-from keras_albert.data.squad_scores import (
+from keras_albert.errors import AlbertError
+from keras_albert.tasks.question_answering.metrics import (
     best_threshold,
     f1,
     score_v1,
     score_v2,
     words,
 )
+from keras_albert.tasks.question_answering.squad import Answer, Question
 
 pytestmark = pytest.mark.any_backend
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from keras_albert import config, storage
-from keras_albert.config import AlbertError
+from keras_albert.errors import AlbertError
 from keras_albert.storage import new_folder, written_whole
 
 pytestmark = pytest.mark.any_backend

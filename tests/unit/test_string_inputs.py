@@ -10,7 +10,7 @@ from keras import ops
 from small import TEXT_CONFIG as CONFIG
 
 import keras_albert as ka
-from keras_albert.config import AlbertError
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.labels import checked_labels
 from keras_albert.text.tokenizer import Tokenizer
 
@@ -601,7 +601,7 @@ def test_refused(call, message, classifier, chooser, backbone, tokenizer):
 
 def test_without_tensorflow_text(tokenizer, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)
-    monkeypatch.delitem(sys.modules, "keras_albert.text.graph", False)
+    monkeypatch.delitem(sys.modules, "keras_albert.text.graph_tokenizer", False)
     with pytest.raises(AlbertError, match="pip install") as caught:
         ka.Preprocessor(tokenizer)
     assert "\n" not in str(caught.value)

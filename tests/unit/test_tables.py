@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from keras_albert.config import AlbertError
 from keras_albert.data.tables import (
     Field,
     label_index,
@@ -18,6 +17,7 @@ from keras_albert.data.tables import (
     read_text,
     read_words,
 )
+from keras_albert.errors import AlbertError
 
 pytestmark = pytest.mark.any_backend
 

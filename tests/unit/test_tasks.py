@@ -7,17 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_albert.config import AlbertError, TableColumns
-from keras_albert.data.features import Features
+from keras_albert.data.batches import Features
+from keras_albert.data.config import TableColumns
 from keras_albert.data.tables import Table
-from keras_albert.text.rows import Row, text_rows
+from keras_albert.errors import AlbertError
+from keras_albert.finetuning.data import balanced_weights
+from keras_albert.finetuning.report import seeds_report
+from keras_albert.tasks.benchmarks.recipes import choose
+from keras_albert.tasks.metrics import entity_f1
+from keras_albert.tasks.registry import ALL_TASKS
+from keras_albert.tasks.task import TASKS, choice_index, flat
+from keras_albert.text.model_inputs import Row, text_rows
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.training.benchmarks import ALL_TASKS
-from keras_albert.training.finetune import seeds_report
-from keras_albert.training.finetune_data import balanced_weights
-from keras_albert.training.metrics import entity_f1
-from keras_albert.training.recipes import choose
-from keras_albert.training.tasks import TASKS, choice_index, flat
 
 pytestmark = pytest.mark.any_backend
 

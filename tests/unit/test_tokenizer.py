@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from keras_albert.config import AlbertError
+from keras_albert.errors import AlbertError
 from keras_albert.text import tokenizer as tokenizer_module
 from keras_albert.text.normalization import normalize, to_text
 from keras_albert.text.tokenizer import Tokenizer

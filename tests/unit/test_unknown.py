@@ -10,19 +10,20 @@ import pytest
 from small import TEXT_CONFIG
 
 from keras_albert.cli import main
-from keras_albert.config import (
-    AlbertError,
-    CheckRun,
-    FinetuneRun,
-    PredictRun,
-    PrepareRun,
-)
-from keras_albert.data import units
-from keras_albert.data.prepare import prepare
-from keras_albert.data.shards import ShardSet
-from keras_albert.exports import checking
+from keras_albert.corpus import write_shards as units
+from keras_albert.corpus.config import PrepareRun
+from keras_albert.corpus.prepare import prepare
+from keras_albert.corpus.shards import ShardSet
+from keras_albert.errors import AlbertError
+from keras_albert.exports import check as checking
+from keras_albert.exports.config import CheckRun
+from keras_albert.finetuning.config import FinetuneRun, PredictRun
+from keras_albert.finetuning.predict import predict
+from keras_albert.finetuning.predictor import Predictor
+from keras_albert.finetuning.run import finetune
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.text.rows import text_rows, word_rows
+from keras_albert.tasks.task import TASKS
+from keras_albert.text.model_inputs import text_rows, word_rows
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.text.unknown import (
     PieceCount,
@@ -32,11 +33,7 @@ from keras_albert.text.unknown import (
     example_of,
     texts_of,
 )
-from keras_albert.training.finetune import finetune
-from keras_albert.training.folders import ModelFolder
-from keras_albert.training.predict import predict
-from keras_albert.training.predictor import Predictor
-from keras_albert.training.tasks import TASKS
+from keras_albert.training.model_folder import ModelFolder
 
 CHINESE = "我喜欢这部电影"  # "▁", <unk>
 # Pieces of the vocabulary of these tests, in which a lone "▁" is not counted:

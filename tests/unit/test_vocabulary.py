@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
-from keras_albert.config import AlbertError, VocabRun
+from keras_albert.corpus.config import VocabRun
+from keras_albert.corpus.vocabulary import train_vocabulary
+from keras_albert.errors import AlbertError
 from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.text.vocabulary import train_vocabulary
 
 pytestmark = pytest.mark.any_backend
 
@@ -79,7 +80,7 @@ def test_same_input_same_bytes(corpus):
     code = (
         "import sys; from pathlib import Path\n"
         "from keras_albert.config import VocabRun\n"
-        "from keras_albert.text.vocabulary import train_vocabulary\n"
+        "from keras_albert.corpus.vocabulary import train_vocabulary\n"
         "train_vocabulary(VocabRun(input=(Path(sys.argv[1]),),"
         " output=Path(sys.argv[2]), vocab_size=41))"
     )

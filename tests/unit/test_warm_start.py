@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from small import CONFIG, inputs, numpy, randomize
 
-from keras_albert.config import AlbertError
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.masked_lm import (
+from keras_albert.modeling.pretraining import (
     AlbertForMaskedLM,
     AlbertForPretraining,
 )

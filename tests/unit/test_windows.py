@@ -5,10 +5,20 @@ import json
 import numpy as np
 import pytest
 
-from keras_albert.config import CLS_ID, SEP_ID, AlbertError, WindowConfig
-from keras_albert.data.squad import Answer, Question, read_squad
-from keras_albert.data.windows import make_windows, max_context, window_spans
+from keras_albert.errors import AlbertError
+from keras_albert.tasks.question_answering.config import WindowConfig
+from keras_albert.tasks.question_answering.squad import (
+    Answer,
+    Question,
+    read_squad,
+)
+from keras_albert.tasks.question_answering.windows import (
+    make_windows,
+    max_context,
+    window_spans,
+)
 from keras_albert.text.alignment import Aligner
+from keras_albert.text.special_tokens import CLS_ID, SEP_ID
 from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend

@@ -1,0 +1,1 @@
+"""Training steps compiled ahead of time for TPU slices."""

@@ -1,0 +1,296 @@
+"""Whether a training step fits a TPU slice: the compiler says, without one."""
+
+import dataclasses
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from keras_albert.aot.config import CompileRun
+from keras_albert.aot.topologies import Topology, topology_of
+from keras_albert.errors import AlbertError
+from keras_albert.storage import read_json
+
+GIB = 2**30
+MOST_COMPILATIONS = 8  # of a search: of a large model each takes minutes
+# Weights and LAMB's two moments of them, float32.
+STATE_BYTES = 12
+# libtpu only compiles here: JAX must not look for a TPU, and several processes
+# may have libtpu at once. The first two silence warnings.
+_ENVIRONMENT = {
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "JAX_PLATFORMS": "cpu",
+    # Such a program can be written to the cache, but not read from it.
+    "JAX_ENABLE_COMPILATION_CACHE": "false",
+    "KERAS_BACKEND": "jax",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """What is known of a step when it is compiled."""
+
+    parameters: int
+    flops: int
+    """of all devices, in a step of the optimizer; see `flops_per_example`"""
+    fits: bool
+    memory: int | None
+    """bytes that a device needs at once; None if the compiler told not"""
+    exchanged: dict[str, tuple[int, int]]
+    """kind -> (how often, bytes) that a device exchanges in a part of a step"""
+    seconds: float
+    """of compilation"""
+
+
+def compile_for_slice(run: CompileRun) -> None:
+    """Compiles, says what came of it, and searches for the largest batch.
+
+    Raises:
+        AlbertError: the step does not fit (after all that is said), options
+            that do not fit each other, or no libtpu.
+    """
+    topology = topology_of(run.topology)
+    rows = rows_of_replica(run, topology)
+    check_libtpu()
+    first = compiled(run)
+    for line in lines_of(run, topology, first):
+        print(line, flush=True)
+    largest = None
+    if run.search:
+        largest = _search(run, topology, rows, first)
+    if not first.fits:
+        raise AlbertError(
+            f"the step does not fit {slices_name(run)}: it needs "
+            f"{_needed(topology, first)}. {_remedy(run, largest)}"
+        )
+
+
+def rows_of_replica(run: CompileRun, topology: Topology) -> int:
+    """Rows of a compiled part that each replica of the model gets."""
+    devices = topology.devices * run.slices
+    if devices % run.model_parallel:
+        raise AlbertError(
+            f"`model_parallel` must divide the {devices} devices of "
+            f"{slices_name(run)}. Received: {run.model_parallel}."
+        )
+    replicas = devices // run.model_parallel
+    rows = run.batch_size // run.accumulate
+    if rows % replicas:
+        raise AlbertError(
+            "`batch_size` / `accumulate` must be a multiple of the replicas, "
+            f"{replicas} on {slices_name(run)}. Received: {run.batch_size} / "
+            f"{run.accumulate} = {rows}."
+        )
+    return rows // replicas
+
+
+def slices_name(run: CompileRun) -> str:
+    """v5e-16, or 2 x v5e-16."""
+    times = f"{run.slices} x " if run.slices > 1 else ""
+    return times + run.topology
+
+
+def check_libtpu() -> None:
+    """AlbertError unless JAX and its compiler for TPUs are installed."""
+    for name in ("jax", "libtpu"):
+        if importlib.util.find_spec(name) is None:
+            raise AlbertError(
+                f"compiling for a TPU needs {name}: "
+                "pip install 'keras-albert[tpu-compile]'"
+            )
+
+
+def compiled(run: CompileRun) -> Compiled:
+    """One compilation, in a process of its own; see `tpu_step.py`."""
+    # Whatever else JAX and XLA are told here would change the program.
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JAX_", "XLA_", "LIBTPU_"))
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = Path(folder) / "outcome.json"
+        worker = subprocess.run(
+            [sys.executable, "-m", "keras_albert.aot.step"] + [str(outcome)],
+            input=pickle.dumps(run),
+            env=inherited | _ENVIRONMENT,
+            capture_output=True,
+        )
+        content = read_json(outcome) if worker.returncode == 0 else {}
+    if worker.returncode < 0:
+        raise AlbertError(
+            "the process that compiles was ended by signal "
+            f"{-worker.returncode}. Free memory, or close other programs."
+        )
+    if worker.returncode:
+        said = worker.stderr.decode(errors="replace")
+        raise RuntimeError(f"The process that compiles failed:\n{said}")
+    if "error" in content:
+        raise AlbertError(content["error"])
+    exchanged = {
+        kind: tuple(each) for kind, each in content.pop("exchanged").items()
+    }
+    return Compiled(**content, exchanged=exchanged)
+
+
+def lines_of(run: CompileRun, topology: Topology, step: Compiled) -> list[str]:
+    """What a reader wants to know."""
+    unit = _unit(topology)
+    chips = topology.chips * run.slices
+    rows = rows_of_replica(run, topology)
+    whose = unit if run.model_parallel == 1 else f"{run.model_parallel} {unit}s"
+    peak = chips * topology.generation.peak
+    versions = ", ".join(
+        f"{name} {importlib.metadata.version(name)}"
+        for name in ("jax", "libtpu")
+    )
+    lines = [
+        f"{run.config or run.variant}: {step.parameters:,} parameters, "
+        f"{run.precision}, {run.loop}" + ", remat" * run.remat,
+        f"{slices_name(run)}: {chips} chips, a batch of {run.batch_size:,} x "
+        f"{run.examples.sequence_length} tokens"
+        + (f" in {run.accumulate} parts" if run.accumulate > 1 else "")
+        + f", {rows:,} rows to a {whose}",
+        f"memory:    {_needed(topology, step)}: "
+        + ("fits" if step.fits else "DOES NOT FIT"),
+        f"work:      {step.flops / 1e12:,.4g} TFLOP a step, "
+        f"{step.flops / peak:.3g} s at the chips' bfloat16 peak",
+    ]
+    parts = " of each part" if run.accumulate > 1 else ""
+    for kind, (count, size) in sorted(step.exchanged.items()):
+        lines.append(
+            f"exchanged: {size / 1e6:,.1f} MB a {unit} in {count} {kind}"
+            f"{'s' if count > 1 else ''}{parts}"
+        )
+    lines.append(
+        f"compiled for, not run on, a TPU: {step.seconds:.0f} s, {versions}"
+    )
+    return lines
+
+
+def _unit(topology: Topology) -> str:
+    return "core" if topology.generation.devices > 1 else "chip"
+
+
+def _needed(topology: Topology, step: Compiled) -> str:
+    needed = "more" if step.memory is None else f"{step.memory / GIB:.3g}"
+    limit = f"{topology.device_memory / GIB:g} GiB of a {_unit(topology)}"
+    return f"{needed} of the {limit}"
+
+
+def _remedy(run: CompileRun, largest: int | None) -> str:
+    options = []
+    if run.loop != "scan" or not run.remat:
+        options.append("--loop scan --remat")
+    if run.precision == "float32":
+        options.append("--precision mixed_bfloat16")
+    options.append(f"--accumulate {2 * run.accumulate}")
+    options.append(
+        f"--batch-size {largest}" if largest else "a smaller --batch-size"
+    )
+    options.append(f"--model-parallel {2 * run.model_parallel}")
+    return f"Give {', '.join(options)}, or a larger slice."
+
+
+def _search(
+    run: CompileRun, topology: Topology, rows: int, first: Compiled
+) -> int | None:
+    """The largest batch that was found to fit; says how it was found."""
+
+    def with_rows(rows_now: int) -> CompileRun:
+        return dataclasses.replace(
+            run, batch_size=run.batch_size // rows * rows_now
+        )
+
+    def fits(rows_now: int) -> bool:
+        if rows_now == rows:
+            return first.fits
+        changed = with_rows(rows_now)
+        step = compiled(changed)
+        print(
+            f"  {changed.batch_size:,}: {_needed(topology, step)}, "
+            + ("fits" if step.fits else "does not fit"),
+            flush=True,
+        )
+        return step.fits
+
+    good, bad = largest_that_fits(
+        functools.cache(fits), guess_rows(run, topology, rows, first)
+    )
+    if first.fits:
+        good = max(good, rows)
+    if not good:
+        print("no batch that was tried fits")
+        return None
+    largest = with_rows(good).batch_size
+    beyond = "none larger was tried"
+    if bad:
+        beyond = f"{with_rows(bad).batch_size:,} does not"
+    print(f"largest batch that fits: {largest:,} ({beyond})")
+    return largest
+
+
+def guess_rows(
+    run: CompileRun, topology: Topology, rows: int, step: Compiled
+) -> int:
+    """How many might just fit, if all but the state grows with the rows."""
+    state = STATE_BYTES * step.parameters // run.model_parallel
+    if step.memory is None or step.memory <= state:
+        return max(rows // 2, 1)
+    grows = step.memory - state
+    return max(int(rows * (topology.device_memory - state) / grows), 1)
+
+
+def largest_that_fits(
+    fits: Callable[[int], bool], guess: int
+) -> tuple[int, int | None]:
+    """Searches among 1, 2, 3, 4, 6, 8, 12, 16, ...
+
+    From the guess in growing strides, then by halves; of what fits everything
+    smaller does.
+
+    Args:
+        fits: asked MOST_COMPILATIONS times at most.
+        guess: where to begin.
+
+    Returns:
+        the largest that fits, 0 where none does; the smallest that does not,
+        None where all do.
+    """
+    good, bad, stride = -1, None, 1  # places in that sequence
+    place = 0
+    while size_at(place + 1) <= guess:
+        place += 1
+    for _ in range(MOST_COMPILATIONS):
+        if fits(size_at(place)):
+            good = place
+        else:
+            bad = place
+        if bad is None:
+            place, stride = good + stride, 2 * stride
+        elif bad == good + 1:
+            break
+        elif good < 0:
+            place, stride = max(bad - stride, 0), 2 * stride
+        else:
+            place = (good + bad) // 2
+    return (
+        size_at(good) if good >= 0 else 0,
+        None if bad is None else size_at(bad),
+    )
+
+
+def size_at(place: int) -> int:
+    """1, 2, 3, 4, 6, 8, 12, 16, ... at 0, 1, 2, ..."""
+    half, odd = divmod(place, 2)
+    return 2 ** (half + 1) if odd else max(3 * 2**half // 2, 1)

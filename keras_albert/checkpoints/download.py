@@ -1,0 +1,88 @@
+"""Where checkpoints come from: a path, or a place to download from."""
+
+from pathlib import Path
+
+from keras_albert.errors import AlbertError
+
+# What a model may need of a repository; weights that only one of several
+# formats would be read from are fetched when nothing better is there.
+_WANTED = [
+    "*.json",
+    "*.keras",
+    "*.model",
+    "*.safetensors",
+    "*.weights.h5",
+    "assets/*",
+]
+_SECOND_CHOICE = ["*.bin", "*.index", "*.data-*"]
+_WEIGHTS = (".keras", ".safetensors", ".weights.h5")
+# Exports of the same weights, for other runtimes.
+_UNWANTED = ["onnx/*", "openvino/*", "coreml/*"]
+
+
+def locate(source: str | Path) -> Path:
+    """The local file or folder of a source, downloaded if it is remote.
+
+    Args:
+        source: a path; `hf://organization/name[@revision]`, of the Hugging
+            Face Hub; or `kaggle://organization/model/framework/variation
+            [/version]`, of Kaggle.
+
+    Raises:
+        AlbertError: another scheme, a package to download with is missing, or
+            the download fails.
+    """
+    scheme, separator, name = str(source).partition("://")
+    if not separator:
+        return Path(source)
+    if scheme not in _SCHEMES:
+        raise AlbertError(
+            f"{source}: expected a path, hf://organization/name or "
+            f"kaggle://organization/model/framework/variation. Received the "
+            f"scheme {scheme!r}."
+        )
+    try:
+        return _SCHEMES[scheme](name)
+    except ImportError as error:
+        extra = {"hf": "huggingface", "kaggle": "kaggle"}[scheme]
+        raise AlbertError(
+            f"{source}: {error}. A download needs: "
+            f"pip install 'keras-albert[{extra}]'; a folder that you "
+            "downloaded yourself does not."
+        ) from None
+    except Exception as error:  # of the network, or what the service answers
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise AlbertError(
+            f"{source}: cannot be downloaded ({reason[0]:.300}). Check the "
+            "name and the connection, or give a folder."
+        ) from error
+
+
+def _from_hugging_face(name: str) -> Path:
+    import huggingface_hub
+
+    name, _, revision = name.partition("@")
+
+    def fetch(patterns: list[str]) -> Path:
+        return Path(
+            huggingface_hub.snapshot_download(
+                name,
+                revision=revision or None,
+                allow_patterns=patterns,
+                ignore_patterns=_UNWANTED,
+            )
+        )
+
+    folder = fetch(_WANTED)
+    if not any(path.name.endswith(_WEIGHTS) for path in folder.iterdir()):
+        folder = fetch(_WANTED + _SECOND_CHOICE)
+    return folder
+
+
+def _from_kaggle(name: str) -> Path:
+    import kagglehub
+
+    return Path(kagglehub.model_download(name))
+
+
+_SCHEMES = {"hf": _from_hugging_face, "kaggle": _from_kaggle}

@@ -1,0 +1,256 @@
+"""The folder of a model: everything needed to use it, and nothing else.
+
+model.keras         weights and architecture, for every backend
+albert_config.json  the encoder's architecture, as the original writes it
+spiece.model        the vocabulary (and spiece.json: lower-casing)
+task.json           what the model was trained for
+report.json         what it reached; log.csv its way there
+README.md           the model card, of a fine-tuned model
+"""
+
+import json
+import os
+import re
+import zipfile
+from pathlib import Path
+
+import keras
+
+from keras_albert.checkpoints.download import locate
+from keras_albert.checkpoints.huggingface import (
+    DEFAULT_GELU,
+    GELU_CHOICES,
+    is_huggingface,
+    load_huggingface,
+)
+from keras_albert.checkpoints.keras_hub import (
+    is_keras_hub,
+    keras_hub_task,
+    load_keras_hub,
+)
+from keras_albert.checkpoints.tf1 import find_tf1, load_tf1_model, tf1_head
+from keras_albert.checkpoints.transfer import plain_encoder
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
+from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.config import CONFIG_FILE
+from keras_albert.modeling.keras_file import (
+    checked_form,
+    in_form,
+    read_own,
+)
+from keras_albert.storage import read_json
+from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
+from keras_albert.training.model_folder import (
+    MODEL_FILE,
+    TASK_FILE,
+    ModelFolder,
+)
+
+SHOWN_FILES = 20  # of a folder that holds no model
+
+
+def load(
+    source: str | Path,
+    *,
+    gelu: str = DEFAULT_GELU,
+    backbone: bool = False,
+    dtype: str | keras.DTypePolicy | None = None,
+    loop: str | None = None,
+    remat: bool | None = None,
+) -> AlbertModel:
+    """The model of a checkpoint, whatever format it has.
+
+    Args:
+        source: a folder written by this package, or a `.keras` file of it; the
+            folder, or the path without `.index`, of a TF1 checkpoint
+            (albert_config.json beside it), or of a TF-Hub module; a folder of
+            transformers; a preset folder of KerasHub;
+            `hf://organization/name[@revision]` or
+            `kaggle://organization/model/framework/variation`, which hold one
+            of these.
+        gelu: how `hidden_act` "gelu" of transformers is read: "tanh", the
+            original's only form, or "erf", as transformers computes.
+        backbone: True gives the encoder of any model; its head is left aside.
+        dtype: the policy that the model computes in, as "mixed_bfloat16".
+            When not given, that of `keras.config.set_dtype_policy`; where it
+            is float32, Keras's default, or the model is quantized, a `.keras`
+            file keeps the policy that it was saved with.
+        loop: see `AlbertBackbone`; when not given, "unrolled", or as a
+            `.keras` file has it.
+        remat: see `AlbertBackbone`; when not given, False, or as a `.keras`
+            file has it.
+
+    Returns:
+        A model of the class that the checkpoint's head asks for, AlbertBackbone
+        if it has none. `tokenizer` is set where there is a vocabulary.
+
+    Raises:
+        AlbertError: nothing, or more than one model, is found there; a file is
+            damaged; weights are missing, left over or of another shape.
+    """
+    if gelu not in GELU_CHOICES:
+        raise AlbertError(
+            f"`gelu` must be one of {', '.join(GELU_CHOICES)}. "
+            f"Received: {gelu!r}."
+        )
+    form = checked_form(dtype, loop, remat)
+    if not isinstance(source, str | os.PathLike):
+        raise AlbertError(_not_a_path(source))
+    path = locate(source)
+    found = _found(path)
+    if len(found) != 1:
+        raise AlbertError(f"{source}: {_several_or_none(path, found)}")
+    kind, what = found[0]
+    if kind != _HUGGING_FACE and gelu != DEFAULT_GELU:
+        raise AlbertError(
+            f"{source}: `gelu` says how to read a model of transformers, this "
+            f"is {kind}. Leave gelu={gelu!r} out."
+        )
+    if kind == _HUGGING_FACE:
+        return load_huggingface(what, gelu, backbone, **form)
+    if kind == _KERAS_HUB:
+        return load_keras_hub(what, backbone, **form)
+    if kind == _TF1:
+        return load_tf1_model(what, backbone, **form)
+    model = ModelFolder.load(what).model if kind == _OURS else read_own(what)
+    return in_form(encoder_of(model) if backbone else model, form)
+
+
+def _not_a_path(source) -> str:
+    """What to do with something else, a live model for instance."""
+    kind = type(source)
+    received = f"Received: {kind.__name__} of {kind.__module__.split('.')[0]}."
+    if hasattr(source, "save_to_preset"):  # of KerasHub
+        remedy = "model.save_to_preset(folder), then ka.load(folder)"
+    elif hasattr(source, "save_pretrained"):  # of transformers
+        remedy = "model.save_pretrained(folder), then ka.load(folder)"
+    else:
+        return f"expected a path or the name of a checkpoint. {received}"
+    return (
+        "expected a path or the name of a checkpoint, not a model in memory. "
+        f"{received} Save it: {remedy}."
+    )
+
+
+def load_pretrained(
+    source: str | Path,
+    *,
+    dtype: str | keras.DTypePolicy | None = None,
+    loop: str | None = None,
+    remat: bool | None = None,
+) -> tuple[AlbertBackbone, Tokenizer]:
+    """The encoder and vocabulary of any source that `load` takes.
+
+    An encoder without a pooler (of a masked LM of transformers, say) gets a
+    fresh one, always the same; adapters (LoRA) are merged.
+
+    Args:
+        source: as for `load`.
+        dtype: as for `load`.
+        loop: as for `load`.
+        remat: as for `load`.
+
+    Raises:
+        AlbertError: as `load`, where there is no vocabulary, and where the
+            model is quantized.
+    """
+    backbone = load(source, backbone=True, dtype=dtype, loop=loop, remat=remat)
+    if backbone.tokenizer is None:
+        raise AlbertError(
+            f"{source}: the model has no vocabulary. Put its {VOCAB_FILE} into "
+            "the folder."
+        )
+    return plain_encoder(backbone), backbone.tokenizer
+
+
+def head_of(source: str | Path) -> str | None:
+    """The class of the head that a source's model was fine-tuned with.
+
+    None where it has none, or was only pretrained. Weights are not read.
+    """
+    found = _found(locate(source))
+    if len(found) != 1:
+        return None
+    kind, what = found[0]
+    if kind == _HUGGING_FACE:
+        names = read_json(what / "config.json").get("architectures") or [None]
+        name = names[0]
+    elif kind == _KERAS_HUB:
+        name = keras_hub_task(what)
+    elif kind == _TF1:
+        name = tf1_head(what)
+    else:
+        name = _class_of(what / MODEL_FILE if kind == _OURS else what)
+    return name if name and not _PRETRAINED_HEAD.search(name) else None
+
+
+def _class_of(path: Path) -> str | None:
+    """The class of the model in a `.keras` file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return json.loads(archive.read("config.json"))["class_name"]
+    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
+        return None  # reading the model says what is wrong with it
+
+
+_PRETRAINED_HEAD = re.compile(
+    "Backbone|MaskedLM|Pre[Tt]raining|AlbertModel|TextEmbedding"
+)
+
+
+_OURS = "a folder of this package"
+
+
+_KERAS_FILE = "a .keras file"
+
+
+_TF1 = "a TF1 checkpoint"
+
+
+_HUGGING_FACE = "a folder of transformers"
+
+
+_KERAS_HUB = "a preset of KerasHub"
+
+
+def _found(path: Path) -> list[tuple[str, Path]]:
+    """Every model at a path: its kind, and the path that its reader takes."""
+    if path.is_file() and path.suffix == ".keras":
+        return [(_KERAS_FILE, path)]
+    found = [(_TF1, prefix) for prefix in find_tf1(path)]
+    if not path.is_dir():
+        return found
+    if (path / TASK_FILE).is_file() and (path / CONFIG_FILE).is_file():
+        found.append((_OURS, path))
+    elif (path / MODEL_FILE).is_file():
+        found.append((_KERAS_FILE, path / MODEL_FILE))
+    if is_huggingface(path):
+        found.append((_HUGGING_FACE, path))
+    if is_keras_hub(path):
+        found.append((_KERAS_HUB, path))
+    return found
+
+
+def _several_or_none(path: Path, found: list[tuple[str, Path]]) -> str:
+    if found:
+        listed = "; ".join(f"{kind} ({what.name})" for kind, what in found)
+        return (
+            f"more than one model is here: {listed}. Name one: the path of a "
+            "TF1 checkpoint without `.index`, a .keras file, or a folder of "
+            "its own."
+        )
+    if path.is_dir():
+        names = sorted(each.name for each in path.iterdir())
+        held = ", ".join(names[:SHOWN_FILES]) or "nothing"
+        more = ", ..." if len(names) > SHOWN_FILES else ""
+        seen = f"the folder holds {held}{more}"
+    else:
+        seen = "an unknown kind of file" if path.exists() else "no such file"
+    return (
+        f"no model here, {seen}. Expected a folder written by keras-albert "
+        f"({TASK_FILE}, {MODEL_FILE}), a .keras file of it, a TF1 checkpoint "
+        f"({CONFIG_FILE}, *.index), a folder of transformers (config.json, "
+        "model.safetensors) or a preset of KerasHub (config.json, "
+        "model.weights.h5)."
+    )

@@ -1,0 +1,1 @@
+"""Text -> vocabulary and memory-mapped token shards."""

@@ -1,0 +1,166 @@
+"""Token shards of a corpus too large for one machine, with Apache Beam.
+
+The plan, the units and the bytes are those of `keras_albert.corpus.prepare`;
+Beam shares out the units and starts again those that fail. Paths are what
+Beam reads: local ones that all workers see, gs://, s3:// or hdfs://.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import BinaryIO
+
+from keras_albert.corpus.config import PrepareRun
+from keras_albert.corpus.documents import InputFile
+from keras_albert.corpus.write_shards import (
+    Recipe,
+    Unit,
+    UnitReport,
+    manifest_of,
+    plan,
+    write_shard,
+)
+from keras_albert.errors import AlbertError
+
+
+def prepare_with_beam(run: PrepareRun) -> None:
+    """Runs the pipeline with the options `run.beam`, and waits for its end.
+
+    The shards are written straight to the output; `manifest.json` comes last,
+    and without it the folder is none of shards.
+
+    Raises:
+        AlbertError: no apache-beam, an input or the vocabulary is missing or
+            unreadable, or the output is in use. What fails in a worker is
+            raised as the runner does it.
+    """
+    beam = _import_beam()
+    recipe = Recipe.of(run)
+    files = _find_files(run.input)
+    _check_free(str(run.output))
+    units = plan(files, run.shard_bytes, run.column, _open)
+    output = str(run.output)
+    with _pipeline(run.beam) as pipeline:
+        reports = (
+            pipeline
+            | "Units" >> beam.Create(list(enumerate(units)))
+            | "Spread" >> beam.Reshuffle()
+            | "Tokenize" >> beam.Map(_make, recipe, output)
+        )
+        _ = (
+            pipeline
+            | "Once" >> beam.Create([output])
+            | "Manifest"
+            >> beam.Map(_finish, recipe, beam.pvalue.AsList(reports))
+        )
+
+
+def _pipeline(options: tuple[str, ...]):
+    beam = _import_beam()
+    try:
+        return beam.Pipeline(
+            options=beam.options.pipeline_options.PipelineOptions(
+                [f"--{option}" for option in options]
+            )
+        )
+    except ValueError as error:
+        raise AlbertError(
+            "`beam` must be options of an Apache Beam pipeline. Received: "
+            f"{' '.join(options)}. {error}"
+        ) from None
+
+
+def _import_beam():
+    try:
+        import apache_beam
+    except ImportError:
+        raise AlbertError(
+            "running as a Beam pipeline needs Apache Beam: "
+            "pip install 'keras-albert[beam]'"
+        ) from None
+    return apache_beam
+
+
+def _filesystems():
+    return _import_beam().io.filesystems.FileSystems
+
+
+def _uncompressed() -> str:
+    """Tells Beam to leave the bytes of .gz files to us."""
+    return _import_beam().io.filesystem.CompressionTypes.UNCOMPRESSED
+
+
+def _open(path: str) -> BinaryIO:
+    return _filesystems().open(path, compression_type=_uncompressed())
+
+
+def _find_files(patterns: tuple[str, ...]) -> list[InputFile]:
+    """The files that match the patterns, each once; those of a pattern sorted.
+
+    Their date is left out: a worker on another machine may see another one.
+    """
+    files = {}
+    for pattern in map(str, patterns):
+        (match,) = _filesystems().match([pattern])
+        if not match.metadata_list:
+            raise AlbertError(f"{pattern}: no file matches. Check the pattern.")
+        for found in sorted(match.metadata_list, key=lambda found: found.path):
+            files.setdefault(
+                found.path, InputFile(found.path, found.size_in_bytes, 0)
+            )
+    return list(files.values())
+
+
+def _check_free(output: str) -> None:
+    pattern = _filesystems().join(output, "*")
+    (match,) = _filesystems().match([pattern], limits=[1])
+    if match.metadata_list:
+        raise AlbertError(
+            f"{output}: the output folder is not empty, it may hold another "
+            "run. Choose another output, or move the old one away."
+        )
+
+
+def _make(
+    numbered: tuple[int, Unit], recipe: Recipe, output: str
+) -> tuple[int, UnitReport]:
+    index, unit = numbered
+    with tempfile.TemporaryDirectory() as work:
+        report = write_shard(
+            unit, index, recipe, Path(work), lambda *_: None, _open
+        )
+        _upload(Path(work), output)
+    return index, report
+
+
+def _finish(
+    output: str, recipe: Recipe, reports: list[tuple[int, UnitReport]]
+) -> None:
+    ordered = sorted(reports, key=lambda numbered: numbered[0])
+    manifest = manifest_of(recipe, [report for _, report in ordered])
+    with tempfile.TemporaryDirectory() as work:
+        recipe.tokenizer().save(work)
+        _upload(Path(work), output)
+    with tempfile.TemporaryDirectory() as work:
+        manifest.write(Path(work))
+        _upload(Path(work), output)
+
+
+def _upload(folder: Path, output: str) -> None:
+    """Copies the files of a folder; those of the same name are replaced."""
+    systems = _filesystems()
+    if not systems.exists(output):
+        try:
+            systems.mkdirs(output)
+        except OSError:  # another worker was faster
+            if not systems.exists(output):
+                raise
+    for path in sorted(folder.iterdir()):
+        with (
+            open(path, "rb") as source,
+            systems.create(
+                systems.join(output, path.name),
+                compression_type=_uncompressed(),
+            ) as target,
+        ):
+            shutil.copyfileobj(source, target)

@@ -1,0 +1,536 @@
+"""Token shards made on one machine, in processes; see `prepare`.
+
+Until all shards are there they are in `OUTPUT.unfinished`, with a folder of
+notes that lets the same command go on after a kill at any moment:
+
+    shard-00000.tokens.npy ...    the shards that are finished
+    prepare/command.json          whose they are: settings, vocabulary, inputs
+    prepare/unit-00000.json       what a finished shard was made from
+    prepare/work-.../             a shard in the making
+    prepare/lock                  held by the process that runs
+
+A shard moves out of the work folder when it is whole, then its note is
+written; what has no note, or a wrong checksum, is made again.
+"""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import itertools
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from keras_albert.corpus.config import PrepareRun
+from keras_albert.corpus.documents import InputFile, sentence_splitter
+from keras_albert.corpus.shards import (
+    FORMAT_VERSION,
+    PARTS,
+    Manifest,
+    ShardEntry,
+)
+from keras_albert.corpus.write_shards import (
+    Recipe,
+    Unit,
+    UnitReport,
+    manifest_of,
+    plan,
+    total_read,
+    write_shard,
+)
+from keras_albert.errors import AlbertError
+from keras_albert.storage import (
+    RUN_FILE,
+    check_free,
+    checksum,
+    locked,
+    read_json,
+    write_json,
+)
+from keras_albert.text.files import find_files
+from keras_albert.text.unknown import PieceCount
+
+NOTES = "prepare"
+COMMAND_FILE = "command.json"
+SECONDS_BETWEEN_LOOKS = 0.2  # at what the processes have done
+
+
+def prepare(run: PrepareRun) -> Manifest | None:
+    """Tokenizes text files into a folder of shards, and returns its manifest.
+
+    With `run.beam` the work is an Apache Beam pipeline, and None is returned.
+
+    The folder appears as a whole at the end. Whatever stops the run, finished
+    shards stay in `OUTPUT.unfinished`, and the same run goes on from there;
+    where none is finished nothing stays. A finished run is not run again.
+
+    A script that calls this with more than one worker must do so below
+    `if __name__ == "__main__":`, as always with multiprocessing.
+
+    Raises:
+        AlbertError: an input or the vocabulary is missing, unreadable or
+            changes while it is read; there is no text, or the vocabulary
+            cannot read it; the output is in use, belongs to another command or
+            cannot be written.
+    """
+    if run.beam is not None:
+        # Imported late: it needs the apache-beam extra.
+        from keras_albert.corpus.beam import prepare_with_beam
+
+        prepare_with_beam(run)
+        return None
+    recipe = Recipe.of(run)
+    files = [InputFile.of(path) for path in find_files(run.input)]
+    command = _describe(run, recipe, [file.path for file in files])
+    output = Path(run.output).resolve()
+    if os.path.ismount(output):
+        raise AlbertError(
+            f"{run.output}: a mount point cannot appear as a whole. Name a "
+            "folder in it."
+        )
+    made_of = {**command, "files": _as_json(files)}
+    if (output / RUN_FILE).is_file() and read_json(
+        output / RUN_FILE
+    ) == made_of:
+        print(f"{output} holds these shards, and they are finished.")
+        return Manifest.read(output)
+    units = plan(files, run.shard_bytes, run.column)
+    try:
+        with _claimed(output, command) as folder, _sigterm_as_ctrl_c():
+            recipe.tokenizer().save(folder)
+            job = _Job(dataclasses.replace(run, vocab=folder), folder)
+            reports = _make_all(job, units, run.workers or _cores())
+            manifest = manifest_of(recipe, reports)
+            write_json(folder / RUN_FILE, made_of)
+            manifest.write(folder)
+            _publish(folder, output)
+    except OSError as error:
+        raise AlbertError(
+            f"{run.output}: the shards cannot be written ({error}). Make room, "
+            "or choose another output."
+        ) from None
+    return manifest
+
+
+def _describe(run: PrepareRun, recipe: Recipe, inputs: list[str]) -> dict:
+    """All that the bytes of the shards depend on, but for the text itself."""
+    return {
+        "format": FORMAT_VERSION,
+        "vocabulary": recipe.tokenizer().fingerprint,
+        "lower_case": recipe.lower_case,
+        "keep_accents": recipe.keep_accents,
+        "column": recipe.column,
+        "split_sentences": recipe.language,
+        "splitter": sentence_splitter() if recipe.language else None,
+        "shard_bytes": run.shard_bytes,
+        "input": inputs,
+    }
+
+
+def _as_json(files: list[InputFile]) -> list[dict]:
+    return [dataclasses.asdict(file) for file in files]
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # Linux: those this process may use
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+# The folder of an unfinished run.
+
+
+@contextlib.contextmanager
+def _claimed(output: Path, command: dict) -> Iterator[Path]:
+    """The folder `OUTPUT.unfinished`, for this process and command alone."""
+    check_free(output)
+    folder = output.with_name(f"{output.name}.unfinished")
+    _check_ours(folder)
+    notes = folder / NOTES
+    notes.mkdir(parents=True, exist_ok=True)
+    with locked(
+        notes / "lock",
+        f"{output}: another process is preparing these shards. Wait for it, "
+        "or choose another output.",
+    ):
+        check_free(output)  # by now the other process may have finished
+        _check_command(folder, command)
+        for work in notes.glob("work-*"):
+            shutil.rmtree(work, ignore_errors=True)
+        try:
+            yield folder
+        except BaseException:
+            _keep_or_remove(folder)
+            raise
+
+
+def _check_ours(folder: Path) -> None:
+    if not folder.exists() or (folder / NOTES / COMMAND_FILE).exists():
+        return
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} - {
+        NOTES
+    }:
+        raise AlbertError(
+            f"{folder}: the shards are to be made here, but this is something "
+            "else. Move it away, or choose another output."
+        )
+
+
+def _check_command(folder: Path, command: dict) -> None:
+    path = folder / NOTES / COMMAND_FILE
+    if not path.exists():
+        write_json(path, command)
+        return
+    before = read_json(path)
+    for name, now in command.items():
+        then = before.get(name, now)
+        if now != then:
+            if name == "input":
+                pairs = itertools.zip_longest(then, now, fillvalue="no file")
+                then, now = next((a, b) for a, b in pairs if a != b)
+            raise AlbertError(
+                f"{folder}: begun by another command, with {name}={then!r}; "
+                f"now it is {now!r}. Give that command again to go on, or "
+                "remove the folder to start afresh."
+            )
+
+
+def _keep_or_remove(folder: Path) -> None:
+    """Says how to go on, or removes a folder without a finished shard."""
+    finished = len(list(folder.glob("shard-*.documents.npy")))
+    if not finished:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for work in folder.glob(f"{NOTES}/work-*"):
+        shutil.rmtree(work, ignore_errors=True)
+    print(
+        f"{finished} shard{'s'[: finished != 1]} finished, in {folder}: the "
+        "same command goes on from there.",
+        file=sys.stderr,
+    )
+
+
+def _publish(folder: Path, output: Path) -> None:
+    if output.is_dir():
+        output.rmdir()  # was empty; only POSIX renames onto a folder
+    folder.rename(output)
+    shutil.rmtree(output / NOTES, ignore_errors=True)
+
+
+def _interrupt(*_) -> None:
+    raise KeyboardInterrupt
+
+
+def _sigterm_as_ctrl_c():
+    """Both end a run in the same way."""
+    return _handlers({signal.SIGTERM: _interrupt})
+
+
+def _signals_ignored():
+    """While processes start: one that starts half would complain."""
+    return _handlers(
+        {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}
+    )
+
+
+@contextlib.contextmanager
+def _handlers(handlers: dict) -> Iterator[None]:
+    """Sets signal handlers, where it may: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, handler)
+        for number, handler in handlers.items()
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# Units, in this process or in several.
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What every process has to know: little, for there may be many."""
+
+    run: PrepareRun
+    """with the vocabulary of `folder`"""
+    folder: Path
+
+    def note(self, index: int) -> Path:
+        """The file that says what a finished unit was made from."""
+        return self.folder / NOTES / f"unit-{index:05}.json"
+
+
+class _Counters:
+    """Memory that all processes share; a unit has numbers of its own."""
+
+    def __init__(self, units: int):
+        context = multiprocessing.get_context("spawn")
+        self.sizes = context.RawArray("q", units)  # bytes of text
+        self.tokens = context.RawArray("q", units)
+        self.stop = context.RawValue("b", 0)
+
+
+class _Stopped(Exception):
+    """Ends a unit because the run has ended."""
+
+
+def _make_all(job: _Job, units: list[Unit], workers: int) -> list[UnitReport]:
+    reports = _finished_before(job, units)
+    missing = {i: unit for i, unit in enumerate(units) if i not in reports}
+    counters = _Counters(len(units))
+    with _Display(units, reports, counters) as display:
+        workers = min(workers, len(missing))
+        if workers > 1:
+            _in_processes(job, counters, missing, workers, reports, display)
+        else:
+            recipe = Recipe.of(job.run)
+            for i, unit in missing.items():
+                reports[i] = _make_unit(
+                    job, recipe, counters, i, unit, display.show
+                )
+                display.show()
+    in_order = [reports[i] for i in range(len(units))]
+    display.summarize(in_order)
+    return in_order
+
+
+def _make_unit(
+    job: _Job,
+    recipe: Recipe,
+    counters: _Counters,
+    index: int,
+    unit: Unit,
+    show: Callable[[], None],
+) -> UnitReport:
+    def advance(size: int, tokens: int) -> None:
+        counters.sizes[index] += size
+        counters.tokens[index] += tokens
+        if counters.stop.value:
+            raise _Stopped
+        show()
+
+    notes = job.folder / NOTES
+    with tempfile.TemporaryDirectory(prefix="work-", dir=notes) as work:
+        work = Path(work)
+        report = write_shard(unit, index, recipe, work, advance)
+        for part in unit.parts:
+            if InputFile.of(part.file.path) != part.file:
+                raise AlbertError(
+                    f"{part.file.path}: changed while it was read. Run the "
+                    "same command again."
+                )
+        if report.shard:
+            for name in report.shard.files.values():
+                os.replace(work / name, job.folder / name)
+        note = {"unit": dataclasses.asdict(unit)} | dataclasses.asdict(report)
+        write_json(job.note(index), note)
+    return report
+
+
+def _finished_before(job: _Job, units: list[Unit]) -> dict[int, UnitReport]:
+    """Reports of the shards that an earlier run finished; removes others."""
+    reports = {}
+    for index, unit in enumerate(units):
+        report = _read_report(job, index, unit)
+        if report:
+            reports[index] = report
+    sound = {
+        name
+        for report in reports.values()
+        if report.shard
+        for name in report.shard.files.values()
+    }
+    for path in job.folder.glob("shard-*"):
+        if path.name not in sound:
+            path.unlink()
+    notes = {job.note(index) for index in reports}
+    planned = {job.note(index) for index in range(len(units))}
+    for path in job.folder.glob(f"{NOTES}/unit-*.json"):
+        if path not in notes:
+            path.unlink()
+            number = path.stem.removeprefix("unit-")
+            print(
+                f"shard {number}: its text has changed, or it is damaged; it "
+                f"is {'made again' if path in planned else 'removed'}.",
+                file=sys.stderr,
+            )
+    return reports
+
+
+def _read_report(job: _Job, index: int, unit: Unit) -> UnitReport | None:
+    """The report of a finished unit; None unless text and shard are sound."""
+    try:
+        note = read_json(job.note(index))
+        # As JSON: it knows no tuples.
+        if note["unit"] != json.loads(json.dumps(dataclasses.asdict(unit))):
+            return None
+        shard = ShardEntry(**note["shard"]) if note["shard"] else None
+        if shard and any(
+            checksum(job.folder / shard.files[part]) != shard.sha256[part]
+            for part in PARTS
+        ):
+            return None
+        return UnitReport(shard, PieceCount(**note["read"]), note["example"])
+    except (AlbertError, OSError, KeyError, TypeError):
+        return None
+
+
+def _in_processes(
+    job: _Job,
+    counters: _Counters,
+    missing: dict[int, Unit],
+    workers: int,
+    reports: dict[int, UnitReport],
+    display: "_Display",
+) -> None:
+    """Fills `reports`; on an error all processes end before it is raised."""
+    with concurrent.futures.ProcessPoolExecutor(
+        workers,
+        multiprocessing.get_context("spawn"),
+        _start_worker,
+        (job, counters),
+    ) as pool:
+        try:
+            with _signals_ignored():
+                pending = {
+                    pool.submit(_work, i, unit): i
+                    for i, unit in missing.items()
+                }
+            while pending:
+                done, _ = concurrent.futures.wait(
+                    pending,
+                    SECONDS_BETWEEN_LOOKS,
+                    concurrent.futures.FIRST_COMPLETED,
+                )
+                for future in done:
+                    reports[pending.pop(future)] = future.result()
+                display.show()
+        except BrokenProcessPool:
+            raise AlbertError(
+                "a worker process has died: it was killed, memory ran out, or "
+                'a script calls `prepare` outside of `if __name__ == "__main__"'
+                "`. Run the same command again, with fewer `workers`."
+            ) from None
+        finally:
+            counters.stop.value = 1
+            pool.shutdown(cancel_futures=True)
+
+
+_worker: tuple[_Job, Recipe, _Counters] | None = None  # of this process
+
+
+def _start_worker(job: _Job, counters: _Counters) -> None:
+    global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _worker = job, Recipe.of(job.run), counters
+
+
+def _end_with_parent() -> None:
+    """A killed parent cannot tell its processes to stop."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+def _work(index: int, unit: Unit) -> UnitReport:
+    return _make_unit(*_worker, index, unit, show=lambda: None)
+
+
+# What the user sees.
+
+
+class _Display(contextlib.AbstractContextManager):
+    """A bar on a terminal; one line at the end, there and in a log."""
+
+    def __init__(
+        self,
+        units: list[Unit],
+        reports: dict[int, UnitReport],
+        counters: _Counters,
+    ):
+        self._sizes = [unit.size for unit in units]
+        self._reports = reports
+        self._counters = counters
+        self._start = time.monotonic()
+        console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.fields[shards]}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[speed]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(
+            "", total=sum(self._sizes), completed=self._done(), **self._fields()
+        )
+
+    def __enter__(self):
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_):
+        self._bar.stop()
+
+    def show(self) -> None:
+        self._bar.update(self._task, completed=self._done(), **self._fields())
+
+    def _done(self) -> int:
+        return sum(
+            size if i in self._reports else min(size, self._counters.sizes[i])
+            for i, size in enumerate(self._sizes)
+        )
+
+    def _fields(self) -> dict[str, str]:
+        return {
+            "shards": f"{len(self._reports)} of {len(self._sizes)} shards",
+            "speed": self._speed(),
+        }
+
+    def _speed(self) -> str:
+        seconds = max(time.monotonic() - self._start, 1e-6)
+        return f"{sum(self._counters.tokens) / seconds:,.0f} tokens/s"
+
+    def summarize(self, reports: list[UnitReport]) -> None:
+        """Prints what came of it all, if anything."""
+        shards = [report.shard for report in reports if report.shard]
+        if not shards:
+            return
+        documents, tokens = (
+            sum(shard.counts[part] for shard in shards)
+            for part in ("documents", "tokens")
+        )
+        unknown = 100 * total_read(reports).share
+        print(
+            f"{documents:,} documents, {tokens:,} tokens, {self._speed()}, "
+            f"{unknown:.2f} % unknown; {len(shards)} "
+            f"shard{'s'[: len(shards) != 1]}",
+            file=sys.stderr,
+        )

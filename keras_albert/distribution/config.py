@@ -1,0 +1,79 @@
+"""Settings of the devices and processes of a run."""
+
+import dataclasses
+
+from keras_albert.errors import AlbertError, check_choice, check_positive
+
+LOST_PROCESS_STATUS = 75  # "temporary failure" of sysexits.h: start again
+
+
+DISTRIBUTIONS = (
+    "auto",
+    "none",
+    "data",
+    "model",
+    "mirrored",
+    "multiworker",
+    "tpu",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessConfig:
+    """The processes of a run, where neither TPU, TF_CONFIG nor torchrun tell.
+
+    For JAX and PyTorch; TensorFlow's are named by TF_CONFIG, but for `wait`.
+    """
+
+    coordinator: str | None = None
+    """HOST:PORT where process 0 listens, the same in every process"""
+    count: int | None = None
+    """how many processes there are"""
+    index: int | None = None
+    """which of them this is, from 0"""
+    wait: int = 300
+    """seconds to wait for the others before giving up: when a run starts, when
+    one of them is lost, and while process 0 saves"""
+
+    def __post_init__(self):
+        check_positive("processes.wait", self.wait)
+        given = [self.coordinator, self.count, self.index]
+        if given == [None] * 3:
+            return
+        host, _, port = (self.coordinator or "").rpartition(":")
+        is_port = port.isdecimal() and 1 <= int(port) < 2**16
+        if None in given or not host or not is_port:
+            raise AlbertError(
+                "several processes need --processes.coordinator HOST:PORT, "
+                "PORT from 1 to 65535, --processes.count and "
+                "--processes.index. Received: "
+                f"coordinator={self.coordinator!r}, count={self.count!r}, "
+                f"index={self.index!r}."
+            )
+        check_positive("processes.count", self.count)
+        if type(self.index) is not int or not 0 <= self.index < self.count:
+            raise AlbertError(
+                "`processes.index` must be an integer from 0 to count - 1. "
+                f"Received: index={self.index!r}, count={self.count}."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceConfig:
+    """The devices that a training run uses, and how work is divided."""
+
+    distribution: str = "auto"
+    model_parallel: int = 1
+    steps_per_execution: int = 1
+    processes: ProcessConfig = ProcessConfig()
+
+    def __post_init__(self):
+        check_choice("distribution", self.distribution, DISTRIBUTIONS)
+        check_positive("model_parallel", self.model_parallel)
+        check_positive("steps_per_execution", self.steps_per_execution)
+        if (self.distribution == "model") != (self.model_parallel > 1):
+            raise AlbertError(
+                "`distribution=model` and `model_parallel` of 2 or more go "
+                f"together. Received: distribution={self.distribution!r}, "
+                f"model_parallel={self.model_parallel}."
+            )

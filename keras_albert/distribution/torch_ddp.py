@@ -1,0 +1,191 @@
+"""PyTorch: a process for each device, with equal weights.
+
+In Keras 3.15 `model.fit` goes past a DistributedDataParallel wrapper, and the
+processes drift apart without a word: here the training step calls the wrapper.
+"""
+
+import datetime
+import os
+
+import keras
+import torch
+from keras import tree
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from keras_albert.distribution.config import DeviceConfig, ProcessConfig
+from keras_albert.distribution.devices import Devices, vary_seeds
+from keras_albert.distribution.rendezvous import meet
+from keras_albert.errors import AlbertError, LostProcess
+
+# torchrun tells its processes so.
+_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Ranks(Devices):
+    """The processes of a run; gradients are averaged in each backward pass.
+
+    Args:
+        config: with `distribution` data.
+    """
+
+    def __init__(self, config: DeviceConfig):
+        processes = told_processes(config.processes)
+        # torchrun itself listens there.
+        meeting = "env://"
+        if distributed.is_initialized():
+            raise AlbertError(
+                "PyTorch has a process group already. Begin in a Python "
+                "process without one: torch.distributed.destroy_process_group."
+            )
+        if config.processes.coordinator is not None:
+            meeting = f"tcp://{processes.coordinator}"
+            meet(processes)
+        if torch.cuda.is_available():
+            torch.cuda.set_device(_gpu_of(processes, torch.cuda.device_count()))
+        try:
+            distributed.init_process_group(
+                "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+                init_method=meeting,
+                world_size=processes.count,
+                rank=processes.index,
+                timeout=datetime.timedelta(seconds=processes.wait),
+            )
+        except (RuntimeError, ValueError) as error:
+            raise LostProcess(
+                f"process {processes.index}: the {processes.count} processes "
+                f"did not meet at {processes.coordinator} in "
+                f"{processes.wait} s ({str(error).splitlines()[0]}). Start "
+                "all of them, each with its own --processes.index."
+            ) from None
+        self.index, self.count = processes.index, processes.count
+        self.replicas = processes.count
+
+    def prepare(self, model: keras.Model) -> None:
+        """See `Devices`."""
+        vary_seeds(model, lambda: self.index)
+        self.vary_random(0)
+        replica = DistributedDataParallel(
+            model,
+            device_ids=[torch.cuda.current_device()]
+            if torch.cuda.is_available()
+            else None,
+            static_graph=True,  # the first step shows which ones are unused
+        )
+        model.train_function = lambda data: _train_step(model, replica, data[0])
+
+    def vary_random(self, step: int) -> None:
+        """See `Devices`: Keras draws the masks of some layers from it."""
+        if self.index:
+            places = self.count * step + self.index
+            torch.manual_seed(torch.initial_seed() + places)
+
+    def evaluate(self, model: keras.Model, batches, callbacks=()) -> dict:
+        """See `Devices`."""
+        return self.logs(model, super().evaluate(model, batches, callbacks))
+
+    def logs(self, model: keras.Model, logs: dict) -> dict:
+        """See `Devices`: the first process then holds the sums of all."""
+        for variable in model.metrics_variables:
+            distributed.all_reduce(variable.value.data)
+        merged = model.get_metrics_result()
+        self.keep_metrics(model)
+        return {name: float(value) for name, value in merged.items()}
+
+    def keep_metrics(self, model: keras.Model) -> None:
+        """See `Devices`."""
+        if self.index:
+            model.reset_metrics()
+
+    def share(self, text: str) -> list[str]:
+        """See `Devices`."""
+        texts = [""] * self.count
+        distributed.all_gather_object(texts, text)
+        return texts
+
+    def lost(self, error: Exception) -> str | None:
+        """See `Devices`: gloo's errors have no class of their own."""
+        if isinstance(error, distributed.DistError) or (
+            isinstance(error, RuntimeError) and "gloo" in str(error)
+        ):
+            return str(error).strip().splitlines()[0]
+        return None
+
+    def close(self) -> None:
+        """See `Devices`."""
+        distributed.destroy_process_group()
+
+
+def told_processes(processes: ProcessConfig) -> ProcessConfig:
+    """Those of the settings, or of torchrun.
+
+    Raises:
+        AlbertError: neither says.
+    """
+    if processes.coordinator is not None:
+        return processes
+    if not started_by_torchrun():
+        raise AlbertError(
+            "PyTorch trains on several devices in a process each. Start them "
+            "with `torchrun --nproc-per-node=N -m keras_albert.cli pretrain "
+            "...`, or set --processes."
+        )
+    rank, count, host, port = (os.environ[name] for name in _TORCHRUN)
+    return ProcessConfig(
+        f"{host}:{port}", int(count), int(rank), processes.wait
+    )
+
+
+def _gpu_of(processes: ProcessConfig, gpus: int) -> int:
+    """Which GPU of its machine a process has.
+
+    Raises:
+        AlbertError: torchrun started more processes than there are GPUs.
+    """
+    local = os.environ.get("LOCAL_RANK")
+    if local is None:
+        # A process for each machine, or for each GPU of one machine.
+        return processes.index % gpus
+    if int(local) >= gpus:
+        raise AlbertError(
+            f"each process needs a GPU of its own. Expected at most {gpus} on "
+            f"this machine, received: LOCAL_RANK={local}. Start them with "
+            "--nproc-per-node=gpu."
+        )
+    return int(local)
+
+
+def started_by_torchrun() -> bool:
+    """Whether torchrun says where the other processes are."""
+    return all(name in os.environ for name in _TORCHRUN)
+
+
+def processes() -> int:
+    """How many train together."""
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def sum_over_processes(x):
+    """The sum over all of them; no gradient goes through it."""
+    if processes() == 1:
+        return x
+    x = x.detach().clone()
+    distributed.all_reduce(x)
+    return x
+
+
+def _train_step(model: keras.Model, replica, data) -> dict:
+    """Keras's own, with the wrapper in the forward pass."""
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    y_pred = replica(x, training=True)
+    model.zero_grad()
+    loss = model.compute_loss(
+        x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True
+    )
+    rows = tree.flatten(x)[0].shape[0]
+    model.metrics[0].update_state(loss.detach(), sample_weight=rows)
+    model.optimizer.scale_loss(loss).backward()  # averages the gradients
+    variables = list(model.trainable_weights)
+    with torch.no_grad():
+        model.optimizer.apply([v.value.grad for v in variables], variables)
+    return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)

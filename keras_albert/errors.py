@@ -1,0 +1,85 @@
+"""Errors that tell a user what to change, and the checks that raise them.
+
+This module imports the standard library only."""
+
+import math
+
+
+class AlbertError(ValueError):
+    """A mistake in the user's input: says what, expected, received, remedy.
+
+    The command line prints its message on one line and exits with status 2.
+    """
+
+
+class UnknownName(AlbertError, KeyError):
+    """A key that a mapping of this package does not have."""
+
+    __str__ = Exception.__str__  # KeyError would show the message in quotes
+
+
+class LostProcess(AlbertError):
+    """Another process of the run cannot be reached: no mistake of a user."""
+
+
+LARGEST_COUNT = 2**31 - 1  # backends count in int32
+
+
+def is_number(value) -> bool:
+    """Whether this is a finite int or float (bool is neither)."""
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+    )
+
+
+def check_positive(name: str, value: int) -> None:
+    """AlbertError unless `value` is an integer of 1 or more."""
+    if type(value) is not int or not 1 <= value <= LARGEST_COUNT:
+        raise AlbertError(
+            f"`{name}` must be a positive integer (up to {LARGEST_COUNT}). "
+            f"Received: {name}={value!r}."
+        )
+
+
+def check_flag(name: str, value: bool) -> None:
+    """AlbertError unless `value` is True or False."""
+    if type(value) is not bool:
+        raise AlbertError(
+            f"`{name}` must be True or False. Received: {name}={value!r}."
+        )
+
+
+def check_seed(seed: int) -> None:
+    """AlbertError unless `seed` is an integer, 0 or more."""
+    if type(seed) is not int or not 0 <= seed < 2**32:
+        raise AlbertError(
+            "`seed` must be an integer from 0 to 4294967295. "
+            f"Received: seed={seed!r}."
+        )
+
+
+def check_positive_number(name: str, value: float) -> None:
+    """AlbertError unless `value` is a finite number above 0."""
+    if not is_number(value) or value <= 0:
+        raise AlbertError(
+            f"`{name}` must be a positive number. Received: {name}={value!r}."
+        )
+
+
+def check_probability(name: str, value: float) -> None:
+    """AlbertError unless `value` is in [0, 1)."""
+    if not is_number(value) or not 0 <= value < 1:
+        raise AlbertError(
+            f"`{name}` must be in [0, 1). Received: {name}={value!r}."
+        )
+
+
+def check_choice(name: str, value, choices: tuple) -> None:
+    """AlbertError unless `value` is one of `choices`."""
+    if value not in choices:
+        raise AlbertError(
+            f"`{name}` must be one of {', '.join(map(repr, choices))}. "
+            f"Received: {name}={value!r}."
+        )

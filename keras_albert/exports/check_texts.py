@@ -1,0 +1,156 @@
+"""What a SavedModel answers to texts, beside what it answers to their ids.
+
+The ids are made in Python, by the model's own tokenizer: so this compares all
+that `token_ids` leaves out, the tokenizer in the graph and the way from the
+outputs to an answer, whatever the weights are stored in.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from keras_albert.data.tables import Table
+from keras_albert.errors import AlbertError
+from keras_albert.exports.load import Exported, is_numeric
+from keras_albert.finetuning.predictor import Predictor
+from keras_albert.modeling.pretraining import MASK
+from keras_albert.tasks.pretrained import USES
+from keras_albert.text.normalization import to_text
+
+SIGNATURES = ("serving_default", "pair")  # of the same inputs
+ROWS_AT_ONCE = 32
+TOLERANCE = 1e-4  # of scores: both are computed with the same weights
+# Of the rows: a text may have two segmentations of equal probability, of which
+# another version of SentencePiece takes the other.
+LEAST_SAME = 0.99
+
+Shares = dict[str, float]
+"""by the name of a signature, of the rows that it answers alike"""
+Answer = tuple[object, object]
+"""what is predicted, or None of a number; and its score, or several"""
+
+
+def compare_texts(
+    exported: Predictor, table: Table, answers: Sequence[Mapping]
+) -> Shares:
+    """How many rows each signature of texts answers alike.
+
+    Args:
+        exported: see `load_exported`.
+        table: the texts.
+        answers: what `exported.decode` gives for their ids; of more rows, those
+            of the first ones.
+
+    Returns:
+        nothing of a format that takes ids alone.
+    """
+    rows = [
+        (given, _expected(answer))
+        for given, answer in zip(_given(exported, table), answers, strict=False)
+        if given is not None
+    ]
+    return {
+        signature: float(
+            np.mean(
+                [
+                    _alike(_found(row, given), expected)
+                    for row, (given, expected) in zip(
+                        _asked(exported.model, signature, rows),
+                        rows,
+                        strict=True,
+                    )
+                ]
+            )
+        )
+        for signature in SIGNATURES
+        if signature in exported.model.signatures and rows
+    }
+
+
+def text_lines(shares: Shares) -> list[str]:
+    """What the commands say of them."""
+    return [
+        f"as texts, {signature}: {share:.2%} of the rows are answered as "
+        "their ids are"
+        for signature, share in shares.items()
+    ]
+
+
+def check_texts(shares: Shares, folder: Path) -> None:
+    """AlbertError where a signature answers too many rows in another way."""
+    for signature, share in shares.items():
+        if share < LEAST_SAME:
+            raise AlbertError(
+                f"{folder}: as texts {signature} answers {share:.2%} of the "
+                f"rows as their ids, less than {LEAST_SAME:.0%}: its graph "
+                "reads texts in another way than the model. Export it again "
+                "with the packages of constraints.txt, or tokenize outside and "
+                "ask `token_ids`."
+            )
+
+
+def _given(exported: Predictor, table: Table) -> Iterator[Mapping | None]:
+    """The inputs of each row; None where a text cannot say what they are."""
+    names = USES[exported.task].inputs(exported.columns)
+    for row in range(len(table)):
+        given = {name: table.values[name][row] for name in names}
+        if "choices" in given:
+            given["choices"] = [*map(to_text, given["choices"])]
+        if isinstance(given.get("text"), list):
+            words, given["text"] = given["text"], " ".join(given["text"])
+            if given["text"].split() != words:  # spaces in a word
+                yield None
+                continue
+        yield {
+            name: to_text(value) if isinstance(value, str) else value
+            for name, value in given.items()
+        }
+
+
+def _asked(model: Exported, signature: str, rows: Sequence) -> Iterator[dict]:
+    """The outputs for each row, by their names."""
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        part = [given for given, _ in rows[start : start + ROWS_AT_ONCE]]
+        inputs = {name: [given[name] for given in part] for name in part[0]}
+        outputs = model.ask(signature, inputs)
+        for values in zip(*outputs.values(), strict=True):
+            yield dict(zip(outputs, values, strict=True))
+
+
+def _expected(answer: Mapping) -> Answer:
+    """Of the columns that `Predictor.decode` gives."""
+    prediction, score = answer["prediction"], answer.get("score", 0)
+    if is_numeric(prediction):
+        return None, prediction
+    return prediction, [*score.values()] if isinstance(score, dict) else score
+
+
+def _found(outputs: Mapping, given: Mapping) -> Answer:
+    """Of the outputs of `serving_default`, see `serving.serving_module`."""
+    if "answer" in outputs:
+        # Not their places: a context may have the same text twice.
+        characters = given["context"][outputs["start"] : outputs["end"]]
+        answer = outputs["answer"]
+        return answer if answer == characters else None, outputs["score"]
+    if "words" in outputs:  # as many of them as the longest text has
+        count = len(given["text"].split())
+        return outputs["labels"][:count], 0
+    if "embedding" in outputs:
+        return None, outputs["embedding"]
+    if "pieces" in outputs:  # as many masks as the text with most has
+        count = given["text"].count(MASK)
+        return outputs["pieces"][:count], outputs["scores"][:count]
+    if "choice" in outputs:
+        return outputs["choice"], max(outputs["probabilities"])
+    if "chosen" in outputs:
+        labels = zip(outputs["labels"], outputs["chosen"], strict=True)
+        chosen = [label for label, is_chosen in labels if is_chosen]
+        return chosen, outputs["probabilities"]
+    return outputs.get("label"), outputs["score"]
+
+
+def _alike(found: Answer, expected: Answer) -> bool:
+    return found[0] == expected[0] and np.allclose(
+        found[1], expected[1], TOLERANCE, TOLERANCE
+    )

@@ -1,0 +1,194 @@
+"""Exported models, in place of the Keras model that they were made from."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from keras_albert.errors import AlbertError
+from keras_albert.exports.litert import LITERT_FILE, run_litert
+from keras_albert.exports.onnx.format import ONNX_FILE, run_onnx
+from keras_albert.finetuning.predictor import Predictor
+from keras_albert.storage import read_json
+from keras_albert.tasks.task_file import check_task
+from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.training.model_folder import TASK_FILE, ModelFolder
+
+SAVED_MODEL_FILE = "saved_model.pb"
+EXPORT_FILE = "export.json"
+ASIDE = "assets.extra"  # what servers pass over, in a SavedModel's folder
+# The output of a model that has one.
+LOGITS, VECTOR = "logits", "embedding"
+
+Run = Callable[[np.ndarray], Mapping[str, np.ndarray]]
+"""token ids int32 [B, S], or [B, C, S] of choices, -> the outputs by name"""
+Ask = Callable[[str, Mapping[str, list]], dict[str, list]]
+"""the name of a signature and, by the names of its inputs, texts [B] (choices
+[B, C]) -> by the names of its outputs, values of each row"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """What a Predictor needs of a model."""
+
+    run: Run
+    signatures: frozenset[str] = frozenset()
+    """the names of those that `ask` takes; none where texts are not taken"""
+    ask: Ask | None = None
+
+    def predict_on_batch(self, x: Mapping[str, np.ndarray]):
+        """The outputs for a batch; padding is found in the ids."""
+        outputs = self.run(x["token_ids"])
+        (name, *others) = outputs
+        if not others and name in (LOGITS, VECTOR):
+            return outputs[name]
+        return {**outputs}
+
+
+def predictions(answers: Sequence[Mapping]) -> list:
+    """Of what `Predictor.decode` gives."""
+    return [row["prediction"] for row in answers]
+
+
+def share_of_equal(predictions: Sequence, others: Sequence) -> float:
+    """How many predictions are the same; numbers, to a hundredth."""
+    return float(
+        np.mean(
+            [
+                np.allclose(a, b, 0, 0.01) if is_numeric(a) else a == b
+                for a, b in zip(predictions, others, strict=True)
+            ]
+        )
+    )
+
+
+def is_numeric(prediction) -> bool:
+    """Whether it is a number or a vector, and no label or list of labels."""
+    values = prediction if isinstance(prediction, list) else [prediction]
+    return bool(values) and isinstance(values[0], float)
+
+
+def files_of(folder: str | Path) -> list[Path]:
+    """All files of an exported model, in the order of their names."""
+    return sorted(path for path in Path(folder).rglob("*") if path.is_file())
+
+
+def _aside(folder: Path) -> Path:
+    """Where the vocabulary and the settings are."""
+    in_saved_model = (folder / SAVED_MODEL_FILE).is_file()
+    return folder / ASIDE if in_saved_model else folder
+
+
+def export_settings(folder: str | Path) -> dict:
+    """The format, how weights are stored, and how many there are."""
+    return read_json(_aside(with_version(folder)) / EXPORT_FILE)
+
+
+def newest_version(folder: Path) -> int:
+    """The highest number of a folder in it, 0 if there is none."""
+    names = [path.name for path in folder.glob("*")]
+    return max([int(name) for name in names if name.isdecimal()], default=0)
+
+
+def with_version(folder: str | Path) -> Path:
+    """The newest version of a SavedModel's folder; any other as it is."""
+    folder = Path(folder)
+    newest = folder / str(newest_version(folder))
+    return newest if (newest / SAVED_MODEL_FILE).is_file() else folder
+
+
+def load_exported(folder: str | Path, threads: int = 1) -> Predictor:
+    """The predictor of a folder that `keras-albert export` wrote.
+
+    Args:
+        folder: of a LiteRT or an ONNX model, or a version of a SavedModel, or
+            of its versions: the newest is taken.
+        threads: of LiteRT and ONNX Runtime.
+
+    Raises:
+        AlbertError: no such folder, a damaged file, a missing package.
+    """
+    folder = with_version(folder)
+    found = [name for name in _RUNNERS if (folder / name).is_file()]
+    aside = _aside(folder)
+    if not (aside / TASK_FILE).is_file() or len(found) != 1:
+        raise AlbertError(
+            f"{folder}: not an exported model ({TASK_FILE} with one of "
+            f"{', '.join(_RUNNERS)}). Give what `keras-albert export` wrote."
+        )
+    (name,) = found
+    settings = read_json(aside / TASK_FILE)
+    try:
+        check_task(settings)
+    except AlbertError as error:
+        raise AlbertError(
+            f"{aside / TASK_FILE}: not what `export` writes: {error} Export "
+            "the model again."
+        ) from None
+    exported = _RUNNERS[name](folder / name, threads)
+    exported = dataclasses.replace(exported, run=_by_rows(exported.run))
+    return Predictor.of(ModelFolder(exported, Tokenizer(aside), settings))
+
+
+def _by_rows(run: Run) -> Run:
+    """Choices, [B, C, S], are rows of their own to an artefact."""
+
+    def run_rows(token_ids: np.ndarray) -> Mapping[str, np.ndarray]:
+        outputs = run(token_ids.reshape(-1, token_ids.shape[-1]))
+        if token_ids.ndim == 2:
+            return outputs
+        shape = token_ids.shape[:-1]  # logits [B C, 1] -> [B, C]
+        return {name: value.reshape(shape) for name, value in outputs.items()}
+
+    return run_rows
+
+
+def _load_saved_model(path: Path, threads: int) -> Exported:
+    try:
+        import tensorflow as tf
+        import tensorflow_text  # noqa: F401, its operations
+    except ImportError as error:
+        raise AlbertError(
+            f"tensorflow-text is needed to run {path} ({error}). Run: pip "
+            "install 'keras-albert[export]' (Linux, macOS; there is no "
+            "tensorflow-text for Windows)"
+        ) from None
+    try:
+        loaded = tf.saved_model.load(str(path.parent))
+    except Exception as error:  # OpError, OSError, IndexError of a cut file
+        reason = str(error).strip().splitlines()[0][:200]
+        raise AlbertError(
+            f"{path.parent}: damaged, or not a SavedModel ({reason}). Export "
+            "it again."
+        ) from None
+
+    def outputs(signature: str, **inputs) -> dict[str, np.ndarray]:
+        found = loaded.signatures[signature](**inputs)
+        return {name: value.numpy() for name, value in found.items()}
+
+    def run(token_ids: np.ndarray) -> dict[str, np.ndarray]:
+        return outputs("token_ids", token_ids=tf.constant(token_ids, "int32"))
+
+    def ask(signature: str, inputs: Mapping[str, list]) -> dict[str, list]:
+        texts = {name: tf.constant(value) for name, value in inputs.items()}
+        return {
+            name: [_as_text(row) for row in value.tolist()]
+            for name, value in outputs(signature, **texts).items()
+        }
+
+    return Exported(run, frozenset(loaded.signatures), ask)
+
+
+def _as_text(value):
+    """Bytes, also in lists, as text; what is no bytes as it is."""
+    if isinstance(value, list):
+        return [*map(_as_text, value)]
+    return value.decode() if isinstance(value, bytes) else value
+
+
+_RUNNERS = {
+    LITERT_FILE: lambda path, threads: Exported(run_litert(path, threads)),
+    ONNX_FILE: lambda path, threads: Exported(run_onnx(path, threads)),
+    SAVED_MODEL_FILE: _load_saved_model,
+}

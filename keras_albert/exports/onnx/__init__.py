@@ -1,0 +1,1 @@
+"""ONNX files, written without a trace."""

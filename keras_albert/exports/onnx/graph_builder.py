@@ -1,0 +1,182 @@
+"""Graphs of ONNX operations, written one by one; every constant is kept once.
+
+Letters: K inputs of a kernel, N its outputs, V rows of a table, E its columns.
+
+Import this module only to export or to test: it imports onnx.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from keras_albert.errors import AlbertError
+
+OPSET = 17  # has LayerNormalization; of ONNX Runtime 1.12 and later
+IR_VERSION = 8  # the file format of that time
+# A protobuf message has less than 2 GB; 2 MB are for the nodes.
+MOST_BYTES = 2**31 - 2**21
+INT8_LIMIT = 127
+# 255 * (127 + 1): what a sum of two products reaches, and 16 bits just hold.
+PAIR_LIMIT = 127
+
+
+class Kernel(NamedTuple):
+    """Names of constants."""
+
+    values: str
+    """float32 [K, N], or int8"""
+    scales: str | None
+    """float32 [N] of an int8 one"""
+
+
+class Graph:
+    """Nodes in the order of their addition.
+
+    Values are known by their names, strings that the methods take and give.
+
+    Args:
+        int8: store kernels and tables in 8 bits.
+    """
+
+    def __init__(self, int8: bool):
+        self.int8 = int8
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: dict[tuple, onnx.TensorProto] = {}
+        self._bytes, self._count = 0, 0
+
+    def constant(self, value, dtype=None) -> str:
+        """An array or a number, int64 or float32 where nothing else is said.
+
+        Equal ones are one.
+
+        Raises:
+            AlbertError: all of them are more than a file can hold.
+        """
+        value = np.array(value, dtype)
+        if value.dtype == np.float64:
+            value = value.astype("float32")
+        digest = hashlib.sha256(value.tobytes()).digest()
+        key = (value.dtype.str, value.shape, digest)
+        if key not in self._constants:
+            self._bytes += value.nbytes
+            if self._bytes > MOST_BYTES:
+                raise AlbertError(
+                    f"an ONNX file holds {MOST_BYTES / 1e9:.2f} GB of weights "
+                    "(protobuf's limit); this model has more. Export it with "
+                    "--weights int8, or with --format saved_model."
+                )
+            name = f"constant_{len(self._constants)}"
+            self._constants[key] = onnx.numpy_helper.from_array(value, name)
+        return self._constants[key].name
+
+    def add(self, operation: str, *inputs: str, outputs: int = 1, **attributes):
+        """Adds a node; the name of its output, or the list of several."""
+        self._count += 1
+        name = f"{operation}_{self._count}"
+        names = [name] if outputs == 1 else [
+            f"{name}_{number}" for number in range(outputs)
+        ]  # fmt: skip
+        self._nodes.append(
+            helper.make_node(operation, inputs, names, name, **attributes)
+        )
+        return name if outputs == 1 else names
+
+    def kernel(self, values: np.ndarray) -> Kernel:
+        """Keeps a kernel, float32 [K, N]."""
+        if not self.int8:
+            return Kernel(self.constant(values), None)
+        quantized, scales = quantize_kernel(values)
+        return Kernel(self.constant(quantized), self.constant(scales))
+
+    def matmul(self, x: str, kernel: Kernel) -> str:
+        """float32 [..., K] -> [..., N].
+
+        In 8 bits x is quantized as it comes, with one scale for all of it;
+        ONNX Runtime makes one operation of these nodes.
+        """
+        if kernel.scales is None:
+            return self.add("MatMul", x, kernel.values)
+        values, scale, zero = self.add("DynamicQuantizeLinear", x, outputs=3)
+        y = self.add(
+            "MatMulInteger",
+            values,
+            kernel.values,
+            zero,
+            self.constant(0, "int8"),
+        )
+        y = self.add("Cast", y, to=onnx.TensorProto.FLOAT)
+        return self.add("Mul", y, self.add("Mul", scale, kernel.scales))
+
+    def rows(self, table: np.ndarray, indices: str) -> str:
+        """Rows of a table, float32 [V, E]; in 8 bits each with its scale."""
+        if not self.int8:
+            return self.add("Gather", self.constant(table), indices)
+        scales = np.abs(table).max(axis=1, keepdims=True) / INT8_LIMIT
+        scales = np.where(scales > 0, scales, 1)
+        values = np.rint(table / scales).astype("int8")
+        values, scales = (
+            self.add("Gather", self.constant(each), indices)
+            for each in (values, scales)
+        )
+        values = self.add("Cast", values, to=onnx.TensorProto.FLOAT)
+        return self.add("Mul", values, scales)
+
+    def model(
+        self,
+        inputs: Mapping[str, tuple[type, tuple]],
+        outputs: Mapping[str, tuple[str, type, tuple]],
+    ) -> onnx.ModelProto:
+        """The whole, checked.
+
+        Args:
+            inputs: their dtype and shape, whose sizes are numbers or letters.
+            outputs: by name the value, its dtype and shape.
+        """
+        for name, (value, _, _) in outputs.items():
+            self._nodes.append(helper.make_node("Identity", [value], [name]))
+
+        def info(name, dtype, shape):
+            kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+            return helper.make_tensor_value_info(name, kind, shape)
+
+        model = helper.make_model(
+            helper.make_graph(
+                self._nodes,
+                "albert",
+                [info(name, *spec) for name, spec in inputs.items()],
+                [info(name, *spec) for name, (_, *spec) in outputs.items()],
+                list(self._constants.values()),
+            ),
+            producer_name="keras-albert",
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+        )
+        onnx.checker.check_model(model)
+        return model
+
+
+def quantize_kernel(kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """float32 [K, N] -> int8 [K, N] and the scales of its columns, float32 [N].
+
+    Processors without VNNI (x86 before 2019, and many after) add two products
+    of neighbours in K in 16 bits, and what exceeds them is lost without a word:
+    so of neighbours with one sign the sum is PAIR_LIMIT at most, before they
+    are rounded. ONNX Runtime's own way around it, `reduce_range`, halves all of
+    a column; this takes what its largest pair needs.
+
+    >>> quantize_kernel(np.array([[1.0], [1.0], [0.0], [-2.0]]))[0].T
+    array([[  64,   64,    0, -127]], dtype=int8)
+    """
+    padded = np.pad(kernel, [(0, len(kernel) % 2), (0, 0)])
+    pairs = padded.reshape(-1, 2, kernel.shape[1])
+    largest = np.abs(kernel).max(axis=0)
+    for sign in (1, -1):
+        sums = np.maximum(sign * pairs, 0).sum(axis=1)  # [K / 2, N]
+        largest = np.maximum(largest, sums.max(axis=0))
+    scales = (largest / PAIR_LIMIT).astype("float32")
+    scales = np.where(scales > 0, scales, np.float32(1))
+    return np.rint(kernel / scales).astype("int8"), scales

@@ -1,0 +1,335 @@
+"""Any model -> one artefact for a server or a device.
+
+Graphs are always traced by Keras's TensorFlow backend, in a worker process
+when this one runs another backend, so that everything else can run the result.
+An ONNX file is written without a trace, on any backend.
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NoReturn
+
+from keras_albert.data.batches import Features
+from keras_albert.data.tables import Table
+from keras_albert.distribution.backend import (
+    leave_gpu_to_backend,
+    traces_for_tensorflow,
+)
+from keras_albert.errors import AlbertError
+from keras_albert.exports.check_texts import (
+    check_texts,
+    compare_texts,
+    text_lines,
+)
+from keras_albert.exports.config import LARGEST_FALL, CheckRun, ExportRun
+from keras_albert.exports.litert import LITERT_FILE, write_litert
+from keras_albert.exports.load import (
+    ASIDE,
+    EXPORT_FILE,
+    SAVED_MODEL_FILE,
+    files_of,
+    load_exported,
+    newest_version,
+    predictions,
+    share_of_equal,
+)
+from keras_albert.exports.onnx.format import ONNX_FILE, write_onnx
+from keras_albert.exports.saved_model.warm_up import write_warm_up
+from keras_albert.finetuning.predictor import Predictor
+from keras_albert.finetuning.report import print_skipped
+from keras_albert.modeling.base import AlbertModel
+from keras_albert.storage import (
+    RUN_FILE,
+    check_free,
+    check_not_a_file,
+    settings_of,
+    write_json,
+    written_whole,
+)
+from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS, read_split
+from keras_albert.training.model_folder import TASK_FILE
+
+
+def export(
+    model: AlbertModel | Predictor | str | Path,
+    output: str | Path,
+    format: str = "saved_model",
+    weights: str = "float32",
+    version: int | None = None,
+    *,
+    data: str | Path | None = None,
+    skip_bad: bool = False,
+    force: bool = False,
+    **settings: Any,
+) -> Path:
+    """Exports any model for servers and devices, from any backend.
+
+    A SavedModel takes strings and gives answers. Classifiers and models that
+    answer questions give what they were trained for; one that was only
+    pretrained gives vectors (`embed`) and, with a masked-LM head, the pieces
+    that "[MASK]" hides (`fill_mask`).
+
+    >>> keras_albert.export(model, "served", labels=["no", "yes"])  # served/1
+
+    Args:
+        model: a model of this package, as `fit` leaves it, a Predictor, or
+            the source of one: anything that `keras_albert.load` takes.
+        output: folder of a SavedModel's versions; or of a LiteRT or ONNX
+            model: made if absent, must hold nothing.
+        format: "saved_model"; or "litert" or "onnx", which take token ids.
+        weights: how they are stored. saved_model: float32, bfloat16, float16;
+            litert: float32, float16, int8; onnx: float32, int8.
+        version: of a saved_model; the next one when not given.
+        data: labelled table on which the export is compared with the model;
+            needed for int8.
+        skip_bad: leave out rows of `data` that cannot be read.
+        force: export although its score on `data` falls, or without `data`.
+        settings: `task`, `labels`, `tokenizer`, `lengths`, `columns` and
+            `reading`, see Predictor: what the model does not say itself.
+
+    Returns:
+        the folder that was written, of a SavedModel that of the version.
+
+    Raises:
+        AlbertError: something that does not fit the model, no vocabulary, an
+            output that is taken, a missing package; or a worse score.
+    """
+    run = ExportRun(
+        # Read below, where a server's folder cannot be in the way.
+        model="",
+        output=Path(output),
+        format=format,
+        weights=weights,
+        version=version,
+        data=None if data is None else Path(data),
+        skip_bad=skip_bad,
+        force=force,
+    )
+    _check_packages(format)
+    _target(run)
+    if isinstance(model, Predictor):
+        predictor = dataclasses.replace(model, **settings)
+    elif isinstance(model, str | os.PathLike):
+        predictor = Predictor.load(model, **settings)
+    else:
+        predictor = Predictor(model, **settings)
+    # In float32, without adapters and optimizer, as any process reads it.
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "model")
+        predictor.save(source)
+        return export_run(dataclasses.replace(run, model=str(source)))
+
+
+def _check_packages(format: str) -> None:
+    """AlbertError unless what a graph is traced with is installed."""
+    if format == "onnx":  # written without a trace
+        return
+    for package in ("tensorflow", "tensorflow_text"):
+        if importlib.util.find_spec(package) is None:
+            raise AlbertError(
+                f"{package.replace('_', '-')} is needed to export as {format}, "
+                "from any backend. Run: pip install 'keras-albert[export]'"
+            )
+
+
+def export_run(run: ExportRun) -> Path:
+    """Writes the artefact, whole or not at all; returns its folder.
+
+    Raises:
+        AlbertError: no model at the source, the output exists, a package is
+            missing; or the score on `run.data` falls by more than
+            LARGEST_FALL.
+    """
+    _check_packages(run.format)
+    target = _target(run)
+    if run.format != "onnx" and not traces_for_tensorflow():
+        is_new = not run.output.exists()
+        try:
+            _export_in_worker(run, target)
+        except BaseException:
+            if is_new:  # the worker's files are gone, the folder is left
+                with contextlib.suppress(OSError):
+                    run.output.rmdir()
+            raise
+        return target
+    leave_gpu_to_backend()
+    predictor = Predictor.load(run.model, **run.given)
+    features = None
+    if run.data is not None:  # before the work
+        table = _labelled(predictor, run)
+        print_skipped(table)
+        features = predictor.features(table)
+    with written_whole(target) as unfinished:
+        _write(predictor, run, unfinished)
+        if features is not None:
+            _compare(predictor, table, features, run, unfinished)
+    size = sum(file.stat().st_size for file in files_of(target))
+    print(f"{run.format}, {run.weights}, {size / 1e6:.1f} MB -> {target}")
+    return target
+
+
+def _export_in_worker(run: ExportRun, target: Path) -> None:
+    """The same command in a process of its own, on TensorFlow.
+
+    What it writes is published here: if this process is killed, it is not.
+    """
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        written_whole(target) as unfinished,
+    ):
+        inner = dataclasses.replace(run, output=unfinished / "worker")
+        made = _target(inner)
+        settings = Path(folder) / "run.json"
+        write_json(settings, settings_of(inner))
+        worker = subprocess.run(
+            [sys.executable, "-m", "keras_albert.cli", "export"]
+            + ["--file", str(settings)],
+            env={**os.environ, "KERAS_BACKEND": "tensorflow"},
+            capture_output=True,
+            text=True,
+        )
+
+        def told(text):  # where it ends up
+            return text.replace(str(made), str(target)).replace(
+                str(inner.output), str(run.output)
+            )
+
+        if worker.returncode:
+            sys.stdout.write(told(worker.stdout))
+            _raise_for_worker(worker.returncode, told(worker.stderr))
+        for path in made.iterdir():
+            path.rename(unfinished / path.name)
+        shutil.rmtree(inner.output)
+    sys.stdout.write(told(worker.stdout))
+
+
+def _raise_for_worker(status: int, stderr: str) -> NoReturn:
+    _, said, message = f"\n{stderr}".rpartition("\nerror: ")
+    if status == 2 and said:  # for the user
+        raise AlbertError(message.strip())
+    if status < 0:
+        raise AlbertError(
+            "the TensorFlow process that exports was ended by signal "
+            f"{-status}. Free memory, or close other programs."
+        )
+    raise RuntimeError(f"The TensorFlow worker failed:\n{stderr}")
+
+
+def _target(run: ExportRun) -> Path:
+    """The folder to write: of a SavedModel, that of its version."""
+    check_not_a_file(run.output)
+    target = run.output
+    if run.format == "saved_model":
+        for name in (TASK_FILE, RUN_FILE, SAVED_MODEL_FILE):
+            if (run.output / name).is_file():
+                raise AlbertError(
+                    f"{run.output}: expected the folder of a SavedModel's "
+                    "versions, which is made if absent, such as `served` for "
+                    f"`served/1`. Found: {name}. Choose another output."
+                )
+        target /= str(run.version or newest_version(run.output) + 1)
+    check_free(target)
+    return target
+
+
+def _write(predictor: Predictor, run: ExportRun, folder: Path) -> None:
+    aside = folder
+    if run.format == "onnx":
+        write_onnx(predictor, folder / ONNX_FILE, run.weights)
+    else:
+        # Imported late: TensorFlow is no dependency of the other backends.
+        import tensorflow as tf
+
+        try:
+            if run.format == "litert":
+                write_litert(predictor, folder / LITERT_FILE, run.weights)
+            else:
+                aside = _write_saved_model(predictor, run.weights, folder)
+        except tf.errors.OpError as error:  # no OSError, even on a full disk
+            raise AlbertError(
+                f"{folder.parent}: TensorFlow cannot write the export "
+                f"({error.message}). Make room, or choose another output."
+            ) from None
+    predictor.tokenizer.save(aside)
+    write_json(aside / TASK_FILE, predictor.settings())
+    write_json(
+        aside / EXPORT_FILE,
+        {
+            "format": run.format,
+            "weights": run.weights,
+            "parameters": predictor.model.count_params(),
+            "reads_pairs": predictor.reads_pairs,
+        },
+    )
+
+
+def _write_saved_model(
+    predictor: Predictor, weights: str, folder: Path
+) -> Path:
+    """Returns the folder for what servers pass over."""
+    import tensorflow as tf
+
+    from keras_albert.exports.saved_model.signatures import serving_module
+
+    module, signatures = serving_module(predictor, weights)
+    tf.saved_model.save(module, str(folder), signatures)
+    aside = folder / ASIDE
+    aside.mkdir()
+    write_warm_up(predictor, signatures, aside)
+    return aside
+
+
+def _labelled(predictor: Predictor, run: ExportRun) -> Table:
+    """A table, or what is held out of a benchmark's folder."""
+    path, skip_bad = run.data, run.skip_bad
+    if path.is_dir() and predictor.task in BENCHMARKS:
+        return read_split(
+            predictor.task, path, "dev", skip_bad=skip_bad, any_size=True
+        )
+    return predictor.read(path, labelled=True, skip_bad=skip_bad)
+
+
+def _compare(
+    predictor: Predictor,
+    table: Table,
+    features: Features,
+    run: ExportRun,
+    folder: Path,
+) -> None:
+    """AlbertError where it is worse by a point, or reads texts otherwise."""
+    exported = load_exported(folder)
+    task = ALL_TASKS[predictor.task]
+    scores, answers = [], []
+    for each in (predictor, exported):
+        outputs = each.outputs(features)
+        measured = task.measure(outputs, features, each.labels)
+        scores.append(measured.values[task.best])
+        answers.append(each.decode(outputs, features))
+    same = share_of_equal(*map(predictions, answers))
+    before, after = scores
+    print(
+        f"{run.data}: {task.best} {before:.4f} as a model, {after:.4f} as "
+        f"{run.format} {run.weights}; {same:.2%} of {features.count:,} "
+        "predictions are the same"
+    )
+    texts = compare_texts(exported, table.first(CheckRun.rows), answers[1])
+    for line in text_lines(texts):
+        print(line)
+    # Of questions F1 and exact match are percentages.
+    point = LARGEST_FALL * (100 if predictor.reading else 1)
+    if before - after > point and not run.force:
+        raise AlbertError(
+            f"as {run.weights} the model's {task.best} falls by "
+            f"{before - after:.4f}, from {before:.4f} to {after:.4f}; more "
+            f"than {point:g} is refused. Export it in more bits, or give "
+            "--force."
+        )
+    if not run.force:
+        check_texts(texts, run.output)

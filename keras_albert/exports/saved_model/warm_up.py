@@ -1,0 +1,138 @@
+"""Requests that a server replays before it serves a version.
+
+The first request of each signature pays for what TensorFlow does once.
+TensorFlow Serving sends those of `assets.extra/tf_serving_warmup_requests`, a
+TFRecord file of PredictionLog messages, before a version becomes available. A
+version is refused if a single one of them fails, or if there are more than
+1,000.
+
+All are PredictRequests. A server takes a ClassificationRequest of `classify`
+too, unless --enable_signature_method_name_check is on: `tf.saved_model.save`
+declares every signature to be for prediction.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from keras_albert.finetuning.predictor import Predictor
+from keras_albert.modeling.pretraining import MASK
+from keras_albert.tasks.names import FILL_MASK
+from keras_albert.text.special_tokens import CLS_ID, MASK_ID, SEP_ID
+
+WARM_UP_FILE = "tf_serving_warmup_requests"
+# A server that batches must take as many rows at once: its max_batch_size.
+BATCH_SIZES = (1, 8)
+SHORT = 8  # tokens; the other requests are as long as a row can be
+
+
+def write_warm_up(predictor: Predictor, signatures: dict, folder: Path) -> None:
+    """Writes the file into `folder`, that named assets.extra.
+
+    Args:
+        predictor: of the model.
+        signatures: its concrete functions by name; see `serving_module`.
+        folder: exists.
+    """
+    import tensorflow as tf
+
+    with tf.io.TFRecordWriter(str(folder / WARM_UP_FILE)) as file:
+        for signature, inputs in _requests(predictor, signatures):
+            tensors = {
+                name: tf.make_tensor_proto(value).SerializeToString()
+                for name, value in inputs.items()
+            }
+            file.write(_prediction_log(signature, tensors))
+
+
+def _requests(
+    predictor: Predictor, signatures: dict
+) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Of each signature small and large requests, short and long ones."""
+    longest = predictor.sequence_length
+    if predictor.reading is not None:
+        longest = predictor.reading.windows.sequence_length
+    has_mask = predictor.task == FILL_MASK
+    for signature, function in sorted(signatures.items()):
+        specs, _ = function.structured_input_signature
+        for batch in BATCH_SIZES:
+            for length in (min(SHORT, longest), longest):
+                inputs = {
+                    spec.name: _rows(spec.name, batch, length, has_mask)
+                    for spec in specs
+                }
+                yield signature, inputs
+
+
+def _rows(name: str, batch: int, length: int, has_mask: bool) -> np.ndarray:
+    """Values of an input of about `length` tokens a row, perhaps one [MASK]."""
+    if name == "token_ids":
+        token_ids = np.full([batch, length], SEP_ID + 2, "int32")
+        token_ids[:, 0], token_ids[:, -1] = CLS_ID, SEP_ID
+        if has_mask:
+            token_ids[:, 1] = MASK_ID
+        return token_ids
+    # Words of a token, as a rule: the longest texts are cut or read in parts.
+    text = " ".join([MASK if has_mask else "a", *["a"] * (length - 1)])
+    text = text.encode()
+    if name == "choices":
+        return np.array([[text, text]] * batch, object)
+    if name == "inputs":
+        text = _example(text)
+    return np.array([text] * batch, object)
+
+
+def _example(text: bytes) -> bytes:
+    """A tf.Example of one text."""
+    import tensorflow as tf
+
+    values = tf.train.BytesList(value=[text])
+    feature = {"text": tf.train.Feature(bytes_list=values)}
+    features = tf.train.Features(feature=feature)
+    return tf.train.Example(features=features).SerializeToString()
+
+
+# The messages around a tensor are in the package tensorflow-serving-api, which
+# wants a TensorFlow of its own version: too much for four of them, which hold
+# nothing but other messages and names.
+
+
+def _prediction_log(signature: str, tensors: dict[str, bytes]) -> bytes:
+    """A serialized PredictionLog, see tensorflow_serving/apis/*.proto.
+
+    The model's name is left out: it is chosen where the model is served, and
+    looked up for requests from outside only.
+
+    Args:
+        signature: its name.
+        tensors: serialized TensorProtos by the names of the inputs.
+    """
+    model_spec = _message((3, signature.encode()))  # signature_name
+    inputs = [
+        _message((1, name.encode()), (2, tensor))  # key, value
+        for name, tensor in tensors.items()
+    ]
+    request = _message((1, model_spec), *((2, each) for each in inputs))
+    return _message((6, _message((1, request))))  # predict_log, its request
+
+
+def _message(*fields: tuple[int, bytes]) -> bytes:
+    """A serialized message of strings and messages.
+
+    Of each field its number, below 16, with the wire type 2 of what has a
+    length; the length; the content.
+    """
+    return b"".join(
+        bytes([number << 3 | 2]) + _varint(len(content)) + content
+        for number, content in fields
+    )
+
+
+def _varint(number: int) -> bytes:
+    """Seven bits a byte, the lowest first; all but the last have the eighth."""
+    groups = bytearray()
+    while number > 127:
+        groups.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*groups, number])

@@ -1,0 +1,1 @@
+"""Fine-tuning runs, and predictions of fine-tuned models."""

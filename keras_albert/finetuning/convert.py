@@ -1,0 +1,69 @@
+"""A checkpoint from one format to another."""
+
+import dataclasses
+from pathlib import Path
+
+from keras_albert.checkpoints.huggingface import save_huggingface
+from keras_albert.checkpoints.keras_hub import save_keras_hub
+from keras_albert.checkpoints.load import load
+from keras_albert.finetuning.config import ConvertRun
+from keras_albert.finetuning.predictor import Predictor
+from keras_albert.storage import check_free, written_whole
+from keras_albert.tasks.infer import head_task
+from keras_albert.tasks.names import FINETUNE_TASKS
+from keras_albert.tasks.task_file import WEIGHTS, load_with_task
+from keras_albert.training.model_folder import ModelFolder
+
+
+def convert(run: ConvertRun) -> None:
+    """Reads any checkpoint and writes another; whole or not at all.
+
+    Raises:
+        AlbertError: the output is taken, the input cannot be read, the other
+            format has no such model, or `task` or `labels` do not fit it.
+    """
+    check_free(run.output)
+    if run.backbone:
+        model = load(run.input, gelu=run.gelu, backbone=True, dtype="float32")
+        loaded = ModelFolder(model, model.tokenizer, {"task": WEIGHTS})
+    else:
+        loaded = _with_task(run, load_with_task(run.input, run.gelu))
+    _WRITERS[run.to](loaded, run.output)
+    files = [path for path in run.output.rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in files)
+    name = type(loaded.model).__name__
+    print(f"{name}, {size / 1e6:.1f} MB -> {run.output}")
+
+
+def _with_task(run: ConvertRun, loaded: ModelFolder) -> ModelFolder:
+    """The model with what its head is for, so that it predicts at once.
+
+    A model without a task of fine-tuning, or without a vocabulary, stays what
+    it is.
+    """
+    is_given = any(value is not None for value in run.given.values())
+    is_ready = (
+        loaded.tokenizer is not None
+        and head_task(loaded.model) in FINETUNE_TASKS
+    )
+    if not is_given and not is_ready:
+        return loaded
+    predictor = Predictor.of(loaded, **run.given)
+    model, labels = predictor.model, run.labels or loaded.task.get("labels")
+    if labels and hasattr(model, "labels"):
+        model.labels = tuple(labels)  # other formats write those
+    return dataclasses.replace(loaded, model=model, task=predictor.settings())
+
+
+def _save_ours(loaded: ModelFolder, folder: Path) -> None:
+    with written_whole(folder) as unfinished:
+        loaded.save(unfinished)
+
+
+_WRITERS = {
+    "keras-albert": _save_ours,
+    "huggingface": lambda loaded, folder: save_huggingface(
+        loaded.model, folder
+    ),
+    "kerashub": lambda loaded, folder: save_keras_hub(loaded.model, folder),
+}

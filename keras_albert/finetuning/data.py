@@ -1,0 +1,171 @@
+"""What a fine-tuning run reads: its tables, and how long their rows may be."""
+
+import dataclasses
+
+import numpy as np
+
+from keras_albert.data.held_out import FEWEST_OF_A_LABEL, FEWEST_ROWS, hold_out
+from keras_albert.data.tables import MissingColumn, Table
+from keras_albert.errors import AlbertError
+from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.tasks.names import READING_TASKS
+from keras_albert.tasks.question_answering.config import (
+    ReadingConfig,
+    WindowConfig,
+)
+from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS, read_split
+from keras_albert.tasks.task import LABEL, PAIR
+from keras_albert.text.tokenizer import SHORTEST_PAIR, SHORTEST_SINGLE
+
+
+@dataclasses.dataclass(frozen=True)
+class Tables:
+    """What to learn from, and what to measure on."""
+
+    train: Table
+    held_out: Table | None
+    names: tuple[str, ...] | None
+    """the labels, of both parts where one table was split"""
+    split: bool = False
+    """whether `held_out` is a part of the training file"""
+
+    @property
+    def checksums(self) -> dict[str, str | None]:
+        """Of the values; the rows of a split are told by them, too."""
+        return {
+            "train": self.train.checksum,
+            "validation": self.held_out and self.held_out.checksum,
+        }
+
+
+def read_tables(run: FinetuneRun) -> Tables:
+    """Reads the tables of a run, and holds rows out if it is to do so.
+
+    Raises:
+        AlbertError: a file, a column or a value is not what the task needs.
+    """
+    task = ALL_TASKS[run.task]
+    if run.class_weights and not task.has_classes:
+        raise AlbertError(
+            "`class_weights` are for tasks with one label an example. "
+            f"Received: task={run.task!r}. Leave --class-weights out."
+        )
+    if run.task in BENCHMARKS:
+        settings = {"skip_bad": run.skip_bad, "any_size": run.any_size}
+        train, dev = (
+            read_split(run.task, run.train, split, **settings)
+            for split in ("train", "dev")
+        )
+        return Tables(train, dev, task.names(train))
+    _check_columns(run)
+    options = run.columns, True, run.skip_bad
+    try:
+        train = task.read(run.train, *options)
+        names = task.names(train)
+        if run.validation is None:
+            return Tables(train, None, names)
+        if run.validation != OWN_VALIDATION:
+            held_out = task.read(run.validation, *options, names)
+            return Tables(train, held_out, names)
+    except MissingColumn as error:
+        raise AlbertError(
+            f"{error} Or name another column with --columns.{error.field}."
+        ) from None
+    parts = hold_out(
+        train,
+        list(task.inputs(run.columns)),
+        LABEL if task.has_classes else None,
+    )
+    if parts:
+        return Tables(*parts, names, split=True)
+    for name in ("patience", "validate_every"):
+        if getattr(run, name) is not None:
+            raise AlbertError(
+                f"`{name}` needs held-out examples, and {run.train} has too "
+                f"few rows to hold any out ({len(train)}). Give other "
+                "examples with --validation."
+            )
+    return Tables(train, None, names)
+
+
+def held_out_line(run: FinetuneRun, tables: Tables) -> str | None:
+    """What a user must know of rows that are held out, or are not."""
+    if tables.split:
+        held_out = len(tables.held_out)
+        count = len(tables.train) + held_out
+        return (
+            f"{held_out:,} of the {count:,} rows of {run.train} are held out "
+            "to measure on (--validation FILE gives others; --validation none "
+            "learns from all)"
+        )
+    if tables.held_out is None and run.validation is not None:
+        return (
+            f"nothing is held out: {run.train} has {len(tables.train):,} rows, "
+            f"fewer than {FEWEST_ROWS}, or no label with {FEWEST_OF_A_LABEL} "
+            "of them. Give others to measure on with --validation"
+        )
+    return None
+
+
+def _check_columns(run: FinetuneRun) -> None:
+    """AlbertError if a column is named that the task does not read."""
+    task = ALL_TASKS[run.task]
+    known = {*task.inputs(run.columns), task.target}
+    for field in dataclasses.fields(run.columns):
+        value = getattr(run.columns, field.name)
+        if value != field.default and field.name not in known:
+            raise AlbertError(
+                f"`columns.{field.name}` has no meaning for the task "
+                f"{run.task}. Received: {value!r}. Leave --columns."
+                f"{field.name} out."
+            )
+
+
+def balanced_weights(target: np.ndarray) -> np.ndarray:
+    """float32 [N]: each class counts the same in all, and 1 on average.
+
+    Three zeros and a one: 2/3 for each zero, 2 for the one.
+    """
+    counts = np.bincount(target)
+    present = (counts > 0).sum()
+    return (len(target) / (present * counts[target])).astype("float32")
+
+
+def longest_row(run: FinetuneRun, config: AlbertConfig) -> int:
+    """Tokens of the longest row; AlbertError if the model cannot have it."""
+    length = run.sequence_length or config.max_position_embeddings
+    if run.task in READING_TASKS and run.sequence_length is None:
+        length = min(length, WindowConfig.sequence_length)
+    if length > config.max_position_embeddings:
+        raise AlbertError(
+            "`sequence_length` must not exceed the model's "
+            f"max_position_embeddings={config.max_position_embeddings}. "
+            f"Received: {length}. Lower --sequence-length."
+        )
+    inputs = ALL_TASKS[run.task].inputs(run.columns)
+    pairs = not {PAIR, "choices", "context"}.isdisjoint(inputs)
+    shortest = SHORTEST_PAIR if pairs else SHORTEST_SINGLE
+    if length < shortest:
+        raise AlbertError(
+            f"`sequence_length` must be at least {shortest} for "
+            f"{'pairs' if pairs else 'single texts'}. Received: {length}. "
+            "Raise --sequence-length."
+        )
+    if pairs and config.type_vocab_size < 2:
+        raise AlbertError(
+            "Pairs have two segments: the model's `type_vocab_size` must be 2 "
+            f"or more. Received: {config.type_vocab_size}."
+        )
+    return length
+
+
+def reading_of(run: FinetuneRun, length: int, names) -> ReadingConfig | None:
+    """How contexts are read, where the task has any.
+
+    A model that knows of questions without an answer gets a threshold.
+    """
+    if run.task not in READING_TASKS:
+        return None
+    reading = ReadingConfig(run.windows.of(length), run.answers)
+    return reading if names else dataclasses.replace(reading, threshold=None)

@@ -1,0 +1,117 @@
+"""Evaluation of a model folder, whatever it was trained for."""
+
+from keras_albert.corpus.shards import ShardSet
+from keras_albert.distribution.backend import leave_gpu_to_backend
+from keras_albert.errors import AlbertError
+from keras_albert.finetuning.config import EvaluateRun
+from keras_albert.finetuning.predictor import Predictor
+from keras_albert.finetuning.report import (
+    class_report_of,
+    print_skipped,
+    scores_lines,
+    scores_report,
+)
+from keras_albert.pretraining.config import ExampleConfig
+from keras_albert.pretraining.dataset import validation_dataset
+from keras_albert.pretraining.model import compile_for_pretraining
+from keras_albert.pretraining.report import held_out_report, report_lines
+from keras_albert.tasks.infer import head_task
+from keras_albert.tasks.metrics import report_text
+from keras_albert.tasks.names import PRETRAINED_TASKS
+from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS, read_split
+from keras_albert.tasks.task_file import PRETRAINING, load_with_task
+from keras_albert.text.unknown import check_readable
+from keras_albert.training.model_folder import ModelFolder
+from keras_albert.training.progress import progress_verbosity
+
+
+def evaluate(run: EvaluateRun) -> dict:
+    """Prints and returns what the model reaches on `run.data`.
+
+    Raises:
+        AlbertError: the model or the data cannot be used, an unknown label.
+    """
+    leave_gpu_to_backend()
+    loaded = load_with_task(run.model)
+    if loaded.task["task"] == PRETRAINING:
+        return _evaluate_pretrained(loaded, run)
+    if (run.task or head_task(loaded.model)) not in PRETRAINED_TASKS:
+        return _evaluate_finetuned(Predictor.of(loaded, **run.given), run)
+    raise AlbertError(
+        f"{run.model} holds converted weights, with no examples that they "
+        "were trained on. Run `keras-albert finetune`, or use `ka.load` and "
+        "`model.evaluate`."
+    )
+
+
+def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
+    if not run.data.is_dir():
+        _check_unused(run, "a file", "split", "any_size")
+        table = predictor.read(run.data, labelled=True, skip_bad=run.skip_bad)
+    elif predictor.task in BENCHMARKS:
+        table = read_split(
+            predictor.task,
+            run.data,
+            run.split,
+            skip_bad=run.skip_bad,
+            any_size=run.any_size,
+        )
+    else:
+        raise AlbertError(
+            f"{run.model} is a fine-tuned model: it is evaluated on a table, "
+            f"but {run.data} is a folder. Name the file."
+        )
+    print_skipped(table)
+    features = predictor.features(table)
+    found = predictor.unreadable(features, table)
+    check_readable(*found, run.data, run.any_text)
+    predictor.warn_of_cut(features.cut, features.count)
+    outputs = predictor.outputs(features, run.batch_size)
+    report = scores_report(predictor.task, outputs, features, predictor.labels)
+    for line in scores_lines(report, examples=""):
+        print(line)
+    if ALL_TASKS[predictor.task].has_classes:
+        print(report_text(class_report_of(outputs, features, predictor.labels)))
+    return report
+
+
+def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
+    if run.data.is_file():
+        raise AlbertError(
+            f"{run.model} is a pretrained model: it is evaluated on a folder "
+            f"of token shards, but {run.data} is a file. Run `keras-albert "
+            "finetune` for a classifier."
+        )
+    _check_unused(run, "token shards", "split", "any_size", "skip_bad")
+    shards = ShardSet.open(run.data)
+    shards.verify()
+    difference = shards.tokenizer().difference_from(loaded.tokenizer)
+    if difference:
+        raise AlbertError(
+            f"{run.data} was prepared with another vocabulary than "
+            f"{run.model} has ({difference}). Prepare the text with `--vocab "
+            f"{run.model}`."
+        )
+    batches = validation_dataset(
+        shards,
+        ExampleConfig(**loaded.task["examples"]),
+        batch_size=run.batch_size,
+    )
+    compile_for_pretraining(loaded.model, "sgd")
+    measured = loaded.model.evaluate(
+        batches, return_dict=True, verbose=progress_verbosity()
+    )
+    report = {"held_out": held_out_report(measured, batches)}
+    for line in report_lines(report, examples=""):
+        print(line)
+    return report
+
+
+def _check_unused(run: EvaluateRun, kind: str, *names: str) -> None:
+    """AlbertError for options that say nothing about such data."""
+    for name in names:
+        if getattr(run, name) != getattr(EvaluateRun, name):
+            raise AlbertError(
+                f"`{name}` has no meaning for {kind}. Received: {run.data}. "
+                f"Leave --{name.replace('_', '-')} out."
+            )

@@ -1,0 +1,184 @@
+"""The model card of a fine-tuned model: what it is, for a reader.
+
+Its parts are those of model cards (Mitchell et al. 2019): details, training
+data, evaluation, use and limits. Only what the run knows is said.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import keras
+
+from keras_albert import __version__
+from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
+from keras_albert.storage import replacing
+from keras_albert.tasks.question_answering.config import ReadingConfig
+
+CARD_FILE = "README.md"  # the model card
+
+
+SHOWN_LABELS = 30
+
+
+# How `Predictor.predict` is called, by the last field that it needs.
+_CALLS = {
+    "text": 'predict(["a text"])',
+    "pair": 'predict(["a text"], ["its second text"])',
+    "choices": 'predict(["a text"], choices=[["one", "another"]])',
+    "question": (
+        'predict(["a passage"], questions=["a question"], '
+        'choices=[["one", "another"]])'
+    ),
+    "context": 'predict(["a passage"], questions=["a question"])',
+}
+
+
+def card(
+    run: FinetuneRun,
+    report: dict,
+    model: keras.Model,
+    labels: tuple[str, ...] | None,
+    inputs: Iterable[str],
+    reads: int | ReadingConfig,
+) -> str:
+    """Markdown.
+
+    Args:
+        run: the run that has ended, with the settings that it has chosen.
+        report: of it, with "best" where something was held out.
+        model: as trained.
+        labels: names in the order of the logits.
+        inputs: names of the fields that a prediction needs.
+        reads: tokens of the longest text, or how contexts are read.
+    """
+    start = "random weights" if run.from_scratch else f"`{_name(run.model)}`"
+    size = model.config
+    if isinstance(reads, ReadingConfig):
+        limit = (
+            f"A question is cut after {reads.windows.query_length} tokens. A "
+            f"context may be of any length, but what answers a question must "
+            f"be within {reads.windows.sequence_length} tokens, the "
+            f"question included, and has at most "
+            f"{reads.answers.answer_length}."
+        )
+    elif run.task == "tokens":
+        limit = (
+            f"A text of more than {reads:,} tokens is read in parts that "
+            "know nothing of each other."
+        )
+    else:
+        limit = f"A text is cut after {reads:,} tokens."
+    lines = [
+        f"# ALBERT for {run.task}",
+        "",
+        f"Fine-tuned with keras-albert {__version__} on the {_backend()} "
+        "backend.",
+        "",
+        "## Model",
+        "",
+        f"- {model.count_params():,} parameters: {size.num_hidden_layers} "
+        f"layers of width {size.hidden_size}, {size.num_hidden_groups} "
+        f"group(s) of shared weights, {size.vocab_size:,} pieces of vocabulary",
+        f"- started from {start}",
+    ]
+    if labels:
+        shown = ", ".join(f"`{name}`" for name in labels[:SHOWN_LABELS])
+        more = ", ..." if len(labels) > SHOWN_LABELS else ""
+        lines.append(f"- {len(labels)} labels: {shown}{more}")
+    lines += [
+        "",
+        "## Training",
+        "",
+        f"- {report['training_examples']:,} examples of `{_name(run.train)}`",
+        *_left_out(report),
+        f"- the model of step {report['step']:,} is kept, after "
+        f"{report['epoch']:.1f} passes over the examples",
+        f"- batches of {run.batch_size}, learning rate {run.learning_rate:g}, "
+        f"seed {run.seed}; everything else is in `run.json`",
+        "",
+        "## Evaluation",
+        "",
+    ]
+    lines += _evaluation(run, report)
+    call = _CALLS[max(inputs, key=list(_CALLS).index)]
+    if run.task == "tokens":
+        call = 'predict([["some", "words"]])'
+    lines += [
+        "",
+        "## Use",
+        "",
+        "```python",
+        "import keras_albert as ka",
+        "",
+        f'print(ka.Predictor.load("this folder").{call})',
+        "```",
+        "",
+        "## Limits",
+        "",
+        f"- {limit}",
+        "- What it was not shown it cannot know: other kinds of text, other "
+        "languages and other labels need examples of their own.",
+        "- Labels repeat what people decided when the examples were made, "
+        "their mistakes and prejudices included.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _left_out(report: dict) -> list[str]:
+    count = report["skipped"]["train"]
+    return [f"- {count:,} bad rows were left out"] if count else []
+
+
+def _evaluation(run: FinetuneRun, report: dict) -> list[str]:
+    if "best" not in report:
+        return ["Nothing was held out: how good it is has not been measured."]
+    own = run.validation in (None, OWN_VALIDATION)
+    source = run.train if own else run.validation
+    lines = [
+        f"{report['count']:,} held-out examples of `{_name(source)}`. The step "
+        f"to keep {_tuned(report)} chosen on them, so new text may do a little "
+        "worse.",
+        "",
+        "| score | value |",
+        "|---|---|",
+    ]
+    skipped = {"baseline", "training_loss", "epoch", "threshold"}
+    lines += [
+        f"| {name.replace('_', ' ')} | {value:.4f} |"
+        for name, value in report.items()
+        if isinstance(value, float) and name not in skipped
+    ]
+    if report["baseline"] is not None:
+        lines.append(
+            f"| {report['best']} of always {report['constant']} | "
+            f"{report['baseline']:.4f} |"
+        )
+    if report["remarks"]:
+        lines += ["", *(f"- {remark}" for remark in report["remarks"])]
+    return lines
+
+
+def _tuned(report: dict) -> str:
+    if "threshold" not in report:
+        return "was"
+    limit = f"{report['threshold']:.4g}"
+    return f'and the limit for "no answer" ({limit}) were'
+
+
+def write_card(folder: Path, text: str) -> None:
+    """Writes the card into a model's folder."""
+    with replacing(folder / CARD_FILE) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
+
+
+def _name(source: str | Path) -> str:
+    """The name alone: a card is published, folders are not."""
+    text = str(source)
+    return text if "://" in text else Path(text).resolve().name
+
+
+def _backend() -> str:
+    names = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
+    name = keras.backend.backend()
+    return names.get(name, name)

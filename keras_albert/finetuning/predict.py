@@ -1,0 +1,232 @@
+"""Predictions for the rows of a file, in its order."""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from keras_albert.distribution.backend import leave_gpu_to_backend
+from keras_albert.errors import AlbertError
+from keras_albert.finetuning.config import PredictRun
+from keras_albert.finetuning.predictor import Predictor
+from keras_albert.storage import replacing, room_at
+from keras_albert.tasks.benchmarks.glue import GLUE
+from keras_albert.tasks.question_answering.squad import SQUAD_EXTENSION
+from keras_albert.tasks.question_answering.task import submitted
+from keras_albert.tasks.registry import submissions, submit
+from keras_albert.text.unknown import PieceCount, check_readable
+
+ROWS_AT_ONCE = 10_000  # of the file: sorted by length, predicted, written
+
+
+def predict(run: PredictRun) -> None:
+    """Writes one JSON object a row: the row with what is predicted.
+
+    For the folder of GLUE, the files to submit; for SQuAD's JSON, those that
+    its scorer takes.
+
+    Raises:
+        AlbertError: the model or the data cannot be used, before anything is
+            written; the output exists; or the disk is full.
+    """
+    leave_gpu_to_backend()
+    is_squad = run.data.suffix.lower() == SQUAD_EXTENSION
+    if not is_squad and (run.n_best_output or run.null_odds_output):
+        raise AlbertError(
+            "`n_best_output` and `null_odds_output` are for SQuAD's JSON. "
+            f"Received: {run.data}. Leave them out."
+        )
+    if run.data.is_dir():
+        _predict_for_glue(run)
+        return
+    if run.any_size:
+        raise AlbertError(
+            f"`any_size` is for a benchmark's folder. Received: {run.data}. "
+            "Leave --any-size out."
+        )
+    if is_squad:
+        _predict_for_squad(run)
+        return
+    if run.output is None:
+        with room_at("standard output"):
+            for line in _predictions(run):
+                sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+        return
+    _check_has_folder(run.output)
+    try:
+        file = run.output.open("xb")  # claimed before the work
+    except FileExistsError:
+        raise AlbertError(
+            f"{run.output}: the file exists. Choose another output; nothing "
+            "was changed."
+        ) from None
+    try:
+        count = 0
+        with room_at(run.output), file:
+            for line in _predictions(run):
+                file.write(line)
+                count += 1
+        print(f"{count:,} predictions -> {run.output}")
+    except BaseException:
+        os.unlink(run.output)
+        raise
+
+
+def _predictor(run: PredictRun) -> Predictor:
+    return Predictor.load(run.model, **run.given)
+
+
+def _predictions(run: PredictRun) -> Iterator[bytes]:
+    """A line a row. The whole file is read and checked first."""
+    predictor = _predictor(run)
+
+    def parts():
+        return predictor.parts(run.data, run.skip_bad, ROWS_AT_ONCE)
+
+    added = predictor.added_columns
+    count, cut, bad, blank = 0, 0, [], 0
+    read, example = PieceCount(), ""
+    for table in parts():
+        if len(table):  # making features has checks of its own
+            features = predictor.features(table)
+            cut += features.cut
+            found, text = predictor.unreadable(features, table)
+            read, example = read + found, example or text
+        for row in table.rows:
+            if taken := row.keys() & added:
+                raise AlbertError(
+                    f"{run.data} has columns that would be replaced: "
+                    f"{', '.join(sorted(taken))}. Rename them."
+                )
+        count += len(table)
+        bad += table.skipped
+        if run.data.suffix.lower() == ".txt":
+            blank += sum(row == dict.fromkeys(row, "") for row in table.rows)
+    _say_left_out(bad)
+    check_readable(read, example, run.data, run.any_text)
+    if blank:
+        print(
+            f"{blank:,} blank lines: each is predicted as an empty text, so "
+            "that predictions stand on the lines of their texts",
+            file=sys.stderr,
+        )
+    predictor.warn_of_cut(cut, count)
+    done = 0
+    for table in filter(len, parts()):
+        features = predictor.features(table)
+        last = done + len(table)
+        outputs = predictor.outputs(
+            features,
+            run.batch_size,
+            title=f"Predicting {done + 1:,} to {last:,} of {count:,}",
+        )
+        found = predictor.decode(outputs, features)
+        for row, columns in zip(table.rows, found, strict=True):
+            # Parquet has dates and numbers that JSON has not: as text.
+            line = json.dumps(
+                _without_nan({**row, **columns}),
+                ensure_ascii=False,
+                allow_nan=False,
+                default=str,
+            )
+            # A lone surrogate, which JSON may hold, becomes an escape again.
+            yield f"{line}\n".encode("utf-8", errors="backslashreplace")
+        done = last
+
+
+def _without_nan(value: object) -> object:
+    """Numbers that JSON has not, not finite, become null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {name: _without_nan(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [*map(_without_nan, value)]
+    return value
+
+
+def _say_left_out(faults: list[str]) -> None:
+    if faults:
+        print(f"{len(faults):,} bad rows are left out:", file=sys.stderr)
+    for fault in faults:
+        print(f"  {fault}", file=sys.stderr)
+
+
+def _predict_for_squad(run: PredictRun) -> None:
+    predictor = _predictor(run)
+    if predictor.reading is None:
+        raise AlbertError(
+            f"{run.data} ends in {SQUAD_EXTENSION}, as SQuAD's files do, and "
+            f"{run.model} was trained for {predictor.task}. Convert or rename "
+            "the file."
+        )
+    paths = run.output, run.n_best_output, run.null_odds_output
+    wanted = [path for path in paths if path is not None]
+    if len(set(wanted)) < len(wanted):
+        raise AlbertError("two outputs have the same path. Give each its own.")
+    for path in wanted:
+        if path.exists():
+            raise AlbertError(
+                f"{path}: the file exists. Choose another output; nothing was "
+                "changed."
+            )
+        _check_has_folder(path)
+    table = predictor.read(run.data, labelled=False, skip_bad=run.skip_bad)
+    _say_left_out(table.skipped)
+    features = predictor.features(table)
+    found = predictor.unreadable(features, table)
+    check_readable(*found, run.data, run.any_text)
+    predictor.warn_of_cut(features.cut, features.count)
+    outputs = predictor.outputs(features, run.batch_size)
+    ids = [row["id"] for row in table.rows]
+    files = submitted(outputs, features, predictor.labels, ids)
+    for path, content in zip(paths, files, strict=True):
+        if path is not None:
+            with replacing(path) as unfinished:
+                unfinished.write_text(json.dumps(content, indent=4) + "\n")
+            print(f"{len(ids):,} predictions -> {path}")
+    if run.output is None:
+        print(json.dumps(files[0], indent=4))
+
+
+def _check_has_folder(path: Path) -> None:
+    if not path.absolute().parent.is_dir():
+        raise AlbertError(f"{path}: its folder does not exist. Make it.")
+
+
+def _predict_for_glue(run: PredictRun) -> None:
+    predictor = _predictor(run)
+    if predictor.task not in GLUE:
+        raise AlbertError(
+            f"{run.data} is a folder, and {run.model} was not fine-tuned on a "
+            "task of GLUE. Name a file."
+        )
+    if run.skip_bad:
+        raise AlbertError(
+            "a benchmark takes predictions for every row. Leave --skip-bad out."
+        )
+    if run.output is None:
+        raise AlbertError(
+            "the files to submit need a folder. Give it as --output."
+        )
+    tables = submissions(predictor.task, run.data, run.any_size)
+    for task, split, _ in tables:  # those of other tasks may be there
+        path = run.output / GLUE[task].submission_of(split)
+        if path.exists():
+            raise AlbertError(
+                f"{path}: the file exists. Choose another output; nothing was "
+                "changed."
+            )
+    for task, split, table in tables:
+        features = predictor.features(table)
+        found = predictor.unreadable(features, table)
+        check_readable(*found, table.path, run.any_text)
+        predictor.warn_of_cut(features.cut, features.count)
+        outputs = predictor.outputs(
+            features, run.batch_size, title=f"{task} {split}"
+        )
+        path = submit(run.output, task, split, table, outputs)
+        print(f"{len(table):,} predictions of {task} {split} -> {path}")

@@ -1,0 +1,445 @@
+"""Texts in, answers out: a model with everything that its answers need."""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from scipy import special
+
+from keras_albert.data.batches import Features, sorted_plan
+from keras_albert.data.config import TableColumns
+from keras_albert.data.tables import Field, Table, read_choices, read_words
+from keras_albert.errors import AlbertError, check_positive
+from keras_albert.finetuning.config import ConvertRun, PredictRun
+from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.inputs import check_equally_many
+from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+from keras_albert.storage import written_whole
+from keras_albert.tasks.infer import (
+    checked_labels,
+    checked_lengths,
+    checked_reading,
+    checked_task,
+    checked_tokenizer,
+)
+from keras_albert.tasks.names import EMBEDDING, PRETRAINED_TASKS, READING_TASKS
+from keras_albert.tasks.pretrained import USES, predict_on_batch
+from keras_albert.tasks.question_answering.config import ReadingConfig
+from keras_albert.tasks.task import PAIR, Outputs
+from keras_albert.tasks.task_file import load_with_task
+from keras_albert.text.tokenizer import Tokenizer, check_batch
+from keras_albert.text.unknown import PieceCount, judged, warn_if_unreadable
+from keras_albert.training.model_folder import ModelFolder
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictor:
+    """A model with what its answers need: texts in, answers out.
+
+    Of a model of this package, however it was made: `Predictor(model)` finds
+    the task by the head. `load` reads one from a folder or another library.
+
+    Args:
+        model: with any head; an encoder alone gives a vector for a text, a
+            masked-LM head the pieces that "[MASK]" hides.
+        task: what `finetune --task` takes, "embedding" or "fill_mask": needed
+            where several fit a head, for pairs of texts above all
+            (task="pairs").
+        labels: names of the classes in the order of the logits; the model's
+            own when not given, and "0", "1" and so on if it has none.
+        tokenizer: the vocabulary, where the model has none; the model then
+            has it, too.
+        lengths: static lengths that rows are padded to, in tokens, ascending;
+            what is longer than the last is cut off. Powers of two up to the
+            model's positions when not given.
+        columns: of the tables that are read.
+        reading: how contexts are read for answers; in windows of 384 tokens,
+            or as many as the model can have, when not given. None where there
+            are no questions.
+
+    Raises:
+        AlbertError: something that does not fit the head, or no vocabulary.
+    """
+
+    model: AlbertModel
+    task: str | None = None
+    labels: Sequence[str] | None = None
+    tokenizer: Tokenizer | None = None
+    lengths: Sequence[int] | None = None
+    columns: TableColumns | None = None
+    reading: ReadingConfig | None = None
+
+    def __post_init__(self):
+        stands_in = hasattr(self.model, "predict_on_batch") and not isinstance(
+            self.model, keras.Model
+        )
+        if stands_in:  # an exported model, whose settings are all known
+            return
+        if isinstance(self.model, str | os.PathLike):
+            raise AlbertError(
+                f"expected a model. Received: {str(self.model)!r}. Read it "
+                "with Predictor.load."
+            )
+        task = checked_task(self.model, self.task)
+        reading = checked_reading(self.model.config, task, self.reading)
+        settled = {
+            "task": task,
+            "labels": checked_labels(self.model, task, self.labels),
+            "tokenizer": checked_tokenizer(self.model, self.tokenizer),
+            "lengths": checked_lengths(
+                self.model.config, self.lengths, reading
+            ),
+            "columns": self.columns or TableColumns(),
+            "reading": reading,
+        }
+        if task == EMBEDDING and not isinstance(
+            self.model, AlbertForTextEmbedding
+        ):
+            encoder = getattr(self.model, "backbone", self.model)
+            settled["model"] = AlbertForTextEmbedding(encoder)
+        for name, value in settled.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def load(
+        cls,
+        source: str | Path,
+        *,
+        gelu: str = ConvertRun.gelu,
+        dtype: str | keras.DTypePolicy = "float32",
+        loop: str | None = None,
+        remat: bool | None = None,
+        **settings: Any,
+    ) -> "Predictor":
+        """That of any source that `keras_albert.load` takes.
+
+        Args:
+            source: the output folder of `finetune`, `save` or `convert`, a
+                `.keras` file, a folder of transformers, `hf://...`, and so on.
+            gelu: as for `keras_albert.load`, and so are dtype, loop and remat.
+            dtype: the policy that the model computes in.
+            loop: "unrolled" or "scan".
+            remat: matters for training alone.
+            settings: other arguments of Predictor, over what a folder of this
+                package says.
+
+        Raises:
+            AlbertError: as `load`, and as Predictor itself.
+        """
+        loaded = load_with_task(
+            source, gelu, dtype=dtype, loop=loop, remat=remat
+        )
+        return cls.of(loaded, **settings)
+
+    @classmethod
+    def of(cls, loaded: ModelFolder, **settings: Any) -> "Predictor":
+        """That of a loaded folder; `settings` as in `load`."""
+        own = loaded.task
+        given = {k: value for k, value in settings.items() if value is not None}
+        stored = {"tokenizer": loaded.tokenizer}
+        # For another task other labels and lengths are right.
+        if (
+            own["task"] in USES
+            and given.get("task", own["task"]) == own["task"]
+        ):
+            stored |= {
+                "task": own["task"],
+                "labels": own["labels"] and tuple(own["labels"]),
+                "lengths": tuple(own["lengths"]),
+                "columns": TableColumns(**own["columns"]),
+                "reading": ReadingConfig.from_dict(own["reading"])
+                if own["task"] in READING_TASKS
+                else None,
+            }
+        return cls(loaded.model, **stored | given)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes a model folder, whole or not at all.
+
+        `Predictor.load`, `keras_albert.load` and the commands `predict`,
+        `evaluate`, `export` and `finetune` read it, on any backend.
+
+        Args:
+            folder: made if absent, must hold nothing.
+        """
+        content = ModelFolder(self.model, self.tokenizer, self.settings())
+        with written_whole(folder) as unfinished:
+            content.save(unfinished)
+
+    def settings(self) -> dict:
+        """What `ModelFolder.task` has to say of it."""
+        settings = {
+            "task": self.task,
+            "labels": self.labels,
+            "lengths": self.lengths,
+            "columns": dataclasses.asdict(self.columns),
+        }
+        if self.reading is not None:
+            settings["reading"] = dataclasses.asdict(self.reading)
+        return settings
+
+    def with_threshold(self, threshold: float) -> "Predictor":
+        """Another limit for "no answer", see `ReadingConfig`."""
+        reading = dataclasses.replace(self.reading, threshold=threshold)
+        return dataclasses.replace(self, reading=reading)
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens of the longest text."""
+        return self.lengths[-1]
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether its rows have two parts, of segments 0 and 1."""
+        names = USES[self.task].inputs(self.columns)
+        return not {PAIR, "choices", "context"}.isdisjoint(names)
+
+    def read(
+        self,
+        path: str | Path | Mapping[str, Sequence],
+        labelled: bool,
+        skip_bad: bool = False,
+    ) -> Table:
+        """A file, or its columns, named as in the one it was trained on."""
+        return USES[self.task].read(
+            path, self.columns, labelled, skip_bad, self.labels
+        )
+
+    def parts(
+        self, path: str | Path, skip_bad: bool, rows_at_once: int
+    ) -> Iterator[Table]:
+        """A file without labels, see `read_parts`."""
+        task = USES[self.task]
+        fields = task.fields(self.columns, labelled=False)
+        return task.parts(path, fields, skip_bad, rows_at_once)
+
+    def features(self, table: Table) -> Features:
+        """The examples of a table, with their target if it has labels."""
+        return USES[self.task].examples(
+            self.tokenizer,
+            table,
+            self.labels,
+            self.sequence_length,
+            self.reading,
+        )
+
+    def unreadable(
+        self, features: Features, table: Table
+    ) -> tuple[PieceCount, str]:
+        """Counts the unknown pieces of a table; see `text.unknown.judged`."""
+        names = USES[self.task].inputs(self.columns)
+        return judged(self.tokenizer, features.rows, table.values, names)
+
+    def outputs(
+        self,
+        features: Features,
+        batch_size: int = PredictRun.batch_size,
+        stopped: Callable[[], bool] = lambda: False,
+        title: str = "Predicting",
+        compute: Callable | None = None,
+    ) -> Outputs:
+        """Logits of each example, in order.
+
+        Args:
+            features: examples.
+            batch_size: of them at a time.
+            stopped: asked before each batch; the rest is then None.
+            title: of the progress bar.
+            compute: model, inputs -> its outputs; those of the task when not
+                given.
+        """
+        compute = compute or getattr(
+            USES[self.task], "compute", predict_on_batch
+        )
+        check_positive("batch_size", batch_size)
+        batch_size = min(batch_size, len(features))
+        outputs = [None] * len(features)
+        for chosen, length in track(
+            sorted_plan(features.lengths, np.array(self.lengths), batch_size),
+            description=title,
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        ):
+            if stopped():
+                break
+            x, _, _ = features.batch(chosen, batch_size, length)
+            logits = keras.tree.map_structure(
+                np.asarray, compute(self.model, x)
+            )
+            for row, place in enumerate(chosen):
+                outputs[place] = keras.tree.map_structure(
+                    lambda values, row=row: values[row], logits
+                )
+                if features.token_target is not None:
+                    length = len(features.rows[place].token_ids)
+                    outputs[place] = outputs[place][:length]
+        return outputs
+
+    def warn_of_cut(self, cut: int, count: int) -> None:
+        """Says how many of the examples are longer than it reads."""
+        if cut:
+            what = too_long(self.sequence_length, self.reading)
+            print(f"{cut:,} of {count:,} {what} and cut", file=sys.stderr)
+
+    @property
+    def added_columns(self) -> frozenset[str]:
+        """The names of what `decode` gives."""
+        return USES[self.task].adds
+
+    def decode(
+        self, outputs: Outputs, features: Features
+    ) -> list[dict[str, object]]:
+        """The columns that predictions add, of each example."""
+        return USES[self.task].decode(outputs, features, self.labels)
+
+    def predict(
+        self,
+        texts: list,
+        pairs: list[str] | None = None,
+        *,
+        questions: list[str] | None = None,
+        choices: list[list[str]] | None = None,
+        batch_size: int = PredictRun.batch_size,
+    ) -> list:
+        """The prediction for each text, or pair of texts.
+
+        Args:
+            texts: strings; where each word gets a label, lists of words or
+                strings with spaces between them.
+            pairs: second texts, of a model of pairs.
+            questions: of a model that chooses or answers.
+            choices: of a model that chooses.
+            batch_size: examples at a time.
+
+        Returns:
+            for each a label, a number, a list of labels, a label for each
+            word, the index of a choice, or the answer, "" where the text has
+            none. For embedding an array float32 [len(texts), H], the vectors;
+            for fill_mask what `model.fill_mask` returns.
+        """
+        first, *_ = USES[self.task].inputs(self.columns)
+        given = {
+            first: texts,
+            "pair": pairs,
+            "question": questions,
+            "choices": choices,
+        }
+        features = self._features_of(given)
+        if features is None:
+            return []
+        outputs = self.outputs(features, batch_size)
+        if self.task in PRETRAINED_TASKS:
+            return USES[self.task].answers(outputs, features)
+        return [row["prediction"] for row in self.decode(outputs, features)]
+
+    def evaluate(
+        self,
+        data: str | Path | Mapping[str, Sequence],
+        *,
+        batch_size: int = PredictRun.batch_size,
+        skip_bad: bool = False,
+    ) -> dict[str, float]:
+        """How good the answers to labelled examples are.
+
+        Args:
+            data: a table (TSV, CSV, JSONL, Parquet, or SQuAD's JSON for
+                questions); or columns of equal length by their names in
+                `self.columns`: {"text": [...], "label": [...]}.
+            batch_size: examples at a time.
+            skip_bad: leave out rows that cannot be read.
+
+        Returns:
+            the scores of the task by name: accuracy, and so on.
+
+        Raises:
+            AlbertError: a table that cannot be read, or an unknown label.
+        """
+        table = self.read(data, labelled=True, skip_bad=skip_bad)
+        features = self.features(table)
+        outputs = self.outputs(features, batch_size, title="Evaluating")
+        scores = USES[self.task].measure(outputs, features, self.labels)
+        return {name: float(value) for name, value in scores.values.items()}
+
+    def probabilities(
+        self,
+        texts: list[str],
+        pairs: list[str] | None = None,
+        batch_size: int = PredictRun.batch_size,
+    ) -> np.ndarray:
+        """float32 [len(texts), len(labels)], in the order of the texts."""
+        if not USES[self.task].has_classes:
+            raise AlbertError(
+                "probabilities are of a classification; this model was trained "
+                f"for {self.task}. Call `predict`."
+            )
+        features = self._features_of({"text": texts, "pair": pairs})
+        if features is None:
+            return np.zeros((0, len(self.labels)), "float32")
+        logits = np.stack(self.outputs(features, batch_size))
+        return special.softmax(logits, axis=-1)
+
+    def _features_of(self, given: dict[str, list | None]) -> Features | None:
+        """None of no texts."""
+        values = {
+            name: value for name, value in given.items() if value is not None
+        }
+        expected = USES[self.task].inputs(self.columns)
+        if values.keys() != expected.keys():
+            raise AlbertError(
+                f"This model was trained on {_kind(expected)}; it was given "
+                f"{_kind(values)}."
+            )
+        check_equally_many(**values)
+        count = len(next(iter(values.values())))
+        if not count:
+            return None
+        for name, value in values.items():
+            values[name] = _checked_values(name, value, expected[name])
+        table = Table(
+            Path("texts"), values, [{}] * count, list(range(1, count + 1))
+        )
+        features = self.features(table)
+        warn_if_unreadable(*self.unreadable(features, table))
+        return features
+
+
+def _checked_values(name: str, values: list, field: Field) -> list:
+    """Words as a table has them; texts as they are, even blank ones."""
+    if field.read is read_words:
+        return [_words(name, words) for words in values]
+    if field.read is read_choices:
+        for choices in values:
+            check_batch(f"each of {name}", choices)
+    return values
+
+
+def _words(name: str, words: object) -> list[str]:
+    if words in ("", []):  # refused in a table, which has a label for each
+        return []
+    try:
+        return read_words(words)
+    except AlbertError as error:
+        raise AlbertError(f"each `{name}` {error}") from None
+
+
+def too_long(length: int, reading: ReadingConfig | None) -> str:
+    """What is said of examples that are cut."""
+    if reading is None:
+        return f"are longer than {length} tokens"
+    return f"have questions of more than {reading.windows.query_length} tokens"
+
+
+def _kind(names) -> str:
+    """What examples are, by the names of their fields."""
+    others = sorted(set(names) - {"text", "context"})
+    if others == ["pair"]:
+        return "pairs of texts"
+    return f"texts with {' and '.join(others)}" if others else "single texts"

@@ -1,0 +1,159 @@
+"""What a fine-tuning run reached, for a report and a reader."""
+
+import statistics
+
+import numpy as np
+
+from keras_albert.data.batches import Features
+from keras_albert.data.tables import Table
+from keras_albert.tasks.metrics import (
+    ClassReport,
+    class_report,
+)
+from keras_albert.tasks.registry import ALL_TASKS
+from keras_albert.tasks.task import Outputs
+
+CONFUSION_FILE = "confusion.png"
+
+
+SHOWN_SKIPPED = 3  # of the rows that were left out
+
+
+ON_TRAINING_ROWS = "on_training_rows"  # their scores, in the report
+
+
+# What a user reads.
+def scores_report(
+    task: str, outputs: Outputs, features: Features, names
+) -> dict:
+    """Scores, the best constant answer's, and what is to be known of them."""
+    scores = ALL_TASKS[task].measure(outputs, features, names)
+    return {
+        **scores.values,
+        "best": ALL_TASKS[task].best,
+        "baseline": ALL_TASKS[task].guess(features),
+        "constant": ALL_TASKS[task].constant,
+        "count": features.count,
+        "remarks": list(scores.remarks),
+    }
+
+
+def class_report_of(outputs: Outputs, features: Features, names) -> ClassReport:
+    """Of a classification."""
+    predicted = np.stack(outputs).argmax(-1)
+    return class_report(features.target, predicted, names)
+
+
+def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
+    """Of several runs: each score's median and spread, and the best run.
+
+    Args:
+        reports: by seed.
+        diverged: seeds whose loss was not finite; they have no scores.
+    """
+    first = next(iter(reports.values()))
+    best = first.get("best", "training_loss")
+    names = [
+        name
+        for name, value in first.items()
+        if isinstance(value, float)
+        and name not in ("baseline", "epoch", "threshold")
+    ]
+    values = {name: [each[name] for each in reports.values()] for name in names}
+    choose = max if "best" in first else min
+    return {
+        "task": first["task"],
+        "seeds": list(reports),
+        "diverged": diverged,
+        "best_seed": choose(reports, key=lambda seed: reports[seed][best]),
+        "best": first.get("best"),
+        "baseline": first.get("baseline"),
+        "constant": first.get("constant"),
+        "count": first.get("count"),
+        "scores": {
+            name: {
+                "median": statistics.median(found),
+                "mean": statistics.fmean(found),
+                "standard_deviation": statistics.stdev(found)
+                if len(found) > 1
+                else 0.0,
+                "all": found,
+            }
+            for name, found in values.items()
+        },
+    }
+
+
+def _seeds_lines(report: dict) -> list[str]:
+    lines = [f"{len(report['seeds'])} seeds"]
+    if report["diverged"]:
+        shown = ", ".join(map(str, report["diverged"]))
+        lines[0] += f"; {len(report['diverged'])} diverged (seed {shown})"
+    if report["baseline"] is not None:
+        lines[0] += (
+            f"; always {report['constant']}: {report['best']} "
+            f"{report['baseline']:.3f}"
+        )
+    for name, found in report["scores"].items():
+        lines.append(
+            f"{name.replace('_', ' ')}: median {found['median']:.3f}, mean "
+            f"{found['mean']:.3f} +- {found['standard_deviation']:.3f} "
+            f"({min(found['all']):.3f} to {max(found['all']):.3f})"
+        )
+    return [*lines, f"best: seed-{report['best_seed']}"]
+
+
+def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
+    """A report for a reader, with what is known of the examples.
+
+    "held-out accuracy 0.750, matthews 0.500 (always the most frequent label:
+    accuracy 0.600; 40 examples)"
+    """
+    best, guess = report["best"], report["baseline"]
+    known = {"best", "baseline", "constant", "count", "remarks", "epoch"}
+    others = [
+        name
+        for name, value in report.items()
+        if name not in known | {best}
+        and isinstance(value, float)
+        and not name.startswith("training_")
+    ]
+    shown = ", ".join(
+        f"{name.replace('_', ' ')} {report[name]:.3f}"
+        for name in [best, *others]
+    )
+    count = f"{report['count']:,} examples"
+    if guess is None:
+        return [f"{examples}{shown} ({count})", *report["remarks"]]
+    verdict = "" if report[best] > guess else ": no better than guessing"
+    return [
+        f"{examples}{shown} (always {report['constant']}: {best} "
+        f"{guess:.3f}; {count}){verdict}",
+        *report["remarks"],
+    ]
+
+
+def print_report(report: dict) -> None:
+    """The report of a run for a reader."""
+    if "seeds" in report:
+        print("\n".join(_seeds_lines(report)))
+    elif "best" in report:
+        for line in scores_lines(report):
+            print(line)
+    else:
+        print(
+            f"training loss {report['training_loss']:.3f}; nothing was held "
+            "out (--validation)"
+        )
+        for line in scores_lines(
+            report[ON_TRAINING_ROWS], "on training rows, not on new ones: "
+        ):
+            print(line)
+
+
+def print_skipped(table: Table) -> None:
+    """How many rows were left out, and the first of them."""
+    if table.skipped:
+        print(f"{table.path}: {len(table.skipped):,} bad rows are left out:")
+        for fault in table.skipped[:SHOWN_SKIPPED]:
+            print(f"  {fault}")

@@ -1,0 +1,477 @@
+"""Fine-tuning: a pretrained encoder and a table -> a model for a task."""
+
+import collections
+import dataclasses
+import math
+import shutil
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+from keras_albert.checkpoints.load import head_of, load_pretrained
+from keras_albert.data.batches import Features, choose_lengths, training_dataset
+from keras_albert.data.tables import Table
+from keras_albert.distribution.backend import leave_gpu_to_backend, opened
+from keras_albert.distribution.devices import Devices
+from keras_albert.errors import AlbertError
+from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
+from keras_albert.finetuning.data import (
+    Tables,
+    balanced_weights,
+    held_out_line,
+    longest_row,
+    read_tables,
+    reading_of,
+)
+from keras_albert.finetuning.model_card import card, write_card
+from keras_albert.finetuning.predictor import Predictor, too_long
+from keras_albert.finetuning.report import (
+    CONFUSION_FILE,
+    ON_TRAINING_ROWS,
+    class_report_of,
+    print_report,
+    print_skipped,
+    scores_report,
+    seeds_report,
+)
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.pretraining.config import PretrainRun
+from keras_albert.storage import remove_folder, write_json
+from keras_albert.tasks.benchmarks.recipes import RECIPES, choose
+from keras_albert.tasks.metrics import (
+    draw_confusion,
+    report_text,
+)
+from keras_albert.tasks.names import READING_TASKS
+from keras_albert.tasks.question_answering.config import ReadingConfig
+from keras_albert.tasks.registry import ALL_TASKS
+from keras_albert.tasks.task import LABEL
+from keras_albert.tasks.task_file import task_of
+from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.text.unknown import check_readable, judged
+from keras_albert.training.config import CHECKPOINTS_FOLDER, OptimizerConfig
+from keras_albert.training.loop import Diverged, Timetable, fit_into_folder
+from keras_albert.training.model_folder import TASK_FILE, ModelFolder
+from keras_albert.training.optimizer import make_optimizer
+from keras_albert.training.plots import can_draw
+from keras_albert.training.run_folder import (
+    MADE_OF,
+    SEED_FOLDER,
+    check_made_of,
+    claim_folder,
+    finished_report,
+    holds_run,
+    same_settings,
+    write_report,
+)
+from keras_albert.training.run_log import Row
+from keras_albert.training.schedules import WarmupPolynomialDecay
+
+SHOWN_LABELS = 8  # of the most frequent, before a run
+
+
+# Where nothing is held out, a collapse shows on this many training rows.
+MEASURED_ROWS = 1_000
+
+
+def finetune(run: FinetuneRun) -> dict:
+    """Runs it, or goes on with it; returns and keeps the report.
+
+    Of several processes the first one returns it.
+
+    Raises:
+        AlbertError: input that does not fit, before anything is written; or a
+            loss that is not finite.
+    """
+    leave_gpu_to_backend()
+    with opened(run.devices) as devices:
+        devices.check_equal(same_settings(run))
+        return _run(run, None, devices)
+
+
+def _run(
+    run: FinetuneRun, prepared: "_Prepared | None", devices: Devices
+) -> dict:
+    goes_on = devices.first(lambda: holds_run(run.output, run))
+    report = devices.first(lambda: _finished(run))
+    if report:
+        print(f"{run.output} holds this run, and it is finished:")
+        print_report(report)
+        return report
+    if run.seeds > 1:
+        report = _finetune_seeds(run, goes_on, devices)
+    else:
+        prepared = prepared or _prepared_by_all(run, devices)
+        report = _finetune_once(run, prepared, goes_on, devices)
+    if devices.is_first:
+        print_report(report)
+        print(f"-> {run.output}")
+    return report
+
+
+def _finished(run: FinetuneRun) -> dict | None:
+    """The report of the same run, if it is done."""
+    report = finished_report(run.output)
+    if report:
+        files = [run.train]
+        if run.validation not in (None, OWN_VALIDATION):
+            files.append(run.validation)
+        check_made_of(
+            run.output, report, files, lambda: read_tables(run).checksums
+        )
+        _remove_checkpoints(run)  # it may have been killed just before
+    return report
+
+
+@dataclasses.dataclass(frozen=True)
+class _Prepared:
+    """What every seed of a run starts from."""
+
+    tables: Tables
+    chosen: dict[str, int | float]
+    """the settings that the run leaves open, and what is chosen for them"""
+    pretrained: AlbertBackbone
+    tokenizer: Tokenizer
+    length: int
+    """of the longest row"""
+    reading: ReadingConfig | None
+    examples: Features
+    measured_on: Features
+    """the rows that are held out; without any, some of the training rows"""
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The labels, in the order of the logits."""
+        return self.tables.names
+
+
+def _prepared_by_all(run: FinetuneRun, devices: Devices) -> _Prepared:
+    """AlbertError if the processes have other data."""
+    prepared = devices.each(lambda: _prepare(run, devices))
+    devices.check_equal(prepared.tables.checksums)
+    return prepared
+
+
+def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
+    """Reads and checks everything, and writes nothing."""
+    task = ALL_TASKS[run.task]
+    tables = read_tables(run)
+    for table in filter(None, (tables.train, tables.held_out)):
+        print_skipped(table)
+    names = tables.names
+    with devices.alone():
+        pretrained, tokenizer = load_pretrained(run.model, dtype="float32")
+    devices.check(pretrained.config)
+    length = longest_row(run, pretrained.config)
+    reading = reading_of(run, length, names)
+    examples = task.examples(tokenizer, tables.train, names, length, reading)
+    inputs, values = task.inputs(run.columns), tables.train.values
+    found = judged(tokenizer, examples.rows, values, inputs)
+    check_readable(*found, tables.train.path, run.any_text)
+    chosen = {
+        name: value
+        for name, value in choose(
+            len(examples), pretrained.config.hidden_size
+        ).items()
+        if getattr(run, name) is None
+        and not (name == "epochs" and run.steps is not None)
+    }
+    devices.check_batch(chosen.get("batch_size", run.batch_size))
+    if run.class_weights:
+        examples = dataclasses.replace(
+            examples, weight=balanced_weights(examples.target)
+        )
+    measured_on = task.examples(
+        tokenizer,
+        tables.held_out or _sample(tables.train),
+        names,
+        length,
+        reading and dataclasses.replace(reading, threshold=None),
+    )
+    return _Prepared(
+        tables,
+        chosen,
+        pretrained,
+        tokenizer,
+        length,
+        reading,
+        examples,
+        measured_on,
+    )
+
+
+def _finetune_seeds(run: FinetuneRun, goes_on: bool, devices: Devices) -> dict:
+    """One run after another; a seed whose loss is not finite counts as such."""
+    prepared = _prepared_by_all(run, devices)
+    output = run.output
+    if not goes_on:
+        devices.first(lambda: str(claim_folder(output, run)))
+    reports, diverged = {}, []
+    for seed in range(run.seed, run.seed + run.seeds):
+        print(f"seed {seed}")
+        one = dataclasses.replace(
+            run, seed=seed, seeds=1, output=output / SEED_FOLDER.format(seed)
+        )
+        try:
+            reports[seed] = _run(one, prepared, devices)
+        except Diverged as error:
+            print(f"seed {seed}: {error}")
+            diverged.append(seed)
+    if not devices.is_first:
+        return {}
+    if not reports:
+        kept = any(output.glob(SEED_FOLDER.format("*")))
+        if not kept:
+            remove_folder(output)
+        raise AlbertError(
+            f"every one of the {run.seeds} runs diverged. Lower "
+            "--learning-rate or raise --warmup-share"
+            + (", and choose another output." if kept else ".")
+        )
+    report = seeds_report(reports, diverged)
+    report[MADE_OF] = prepared.tables.checksums
+    write_report(output, report)
+    return report
+
+
+def _finetune_once(
+    run: FinetuneRun, prepared: _Prepared, goes_on: bool, devices: Devices
+) -> dict:
+    task, tables, names = ALL_TASKS[run.task], prepared.tables, prepared.names
+    examples, measured_on = prepared.examples, prepared.measured_on
+    # The folder keeps the run as it was given, so that the same command goes
+    # on with it.
+    given, run = run, dataclasses.replace(run, **prepared.chosen)
+    # The last length holds any text that the model may meet.
+    lengths = np.union1d(
+        choose_lengths(examples.lengths, prepared.length), prepared.length
+    )
+    steps_per_epoch = math.ceil(len(examples) / run.batch_size)
+    steps = run.steps or steps_per_epoch * run.epochs
+    warmup_steps = run.warmup_steps
+    if warmup_steps is None:
+        warmup_steps = int(run.warmup_share * steps)
+    schedule = WarmupPolynomialDecay(run.learning_rate, steps, warmup_steps)
+    keras.utils.set_random_seed(run.seed)
+    with devices.scope():
+        model = _fresh_model(run, prepared.pretrained, names)
+        compile_for(
+            run.task,
+            model,
+            make_optimizer(OptimizerConfig(optimizer="adamw"), schedule),
+            names,
+        )
+    predictor = Predictor(
+        model,
+        run.task,
+        names,
+        prepared.tokenizer,
+        tuple(lengths.tolist()),
+        run.columns,
+        prepared.reading,
+    )
+    _describe(run, prepared, steps)
+    output = run.output
+    if not goes_on:
+        devices.first(lambda: str(claim_folder(output, given)))
+
+    def validate(stopped: Callable[[], bool]) -> Row:
+        outputs = predictor.outputs(
+            measured_on, run.batch_size, stopped, compute=devices.outputs
+        )
+        if stopped():
+            return {}
+        loss = task.held_out_loss(outputs, measured_on, names)
+        values = loss | task.measure(outputs, measured_on, names).values
+        row = {name: float(value) for name, value in values.items()}
+        return devices.first(lambda: row)  # or they might not agree
+
+    every = run.validate_every or steps_per_epoch
+    kept = fit_into_folder(
+        ModelFolder(model, prepared.tokenizer, predictor.settings()),
+        output,
+        lambda step: training_dataset(
+            examples,
+            lengths,
+            batch_size=run.batch_size,
+            seed=run.seed,
+            epochs=math.ceil(steps / steps_per_epoch),
+            start_step=step,
+            host_index=devices.index,
+            host_count=devices.count,
+        ),
+        Timetable(
+            steps=steps,
+            validate_every=every,
+            checkpoint_every=run.checkpoint_every or every,
+            keep_checkpoints=PretrainRun.keep_checkpoints,
+        ),
+        origin={
+            "backend": keras.backend.backend(),
+            "config": dataclasses.asdict(model.config),
+            **tables.checksums,
+        },
+        validate=validate if tables.held_out else None,
+        best=task.best,
+        patience=run.patience,
+        devices=devices,
+    )
+    if not devices.is_first:
+        return {}
+    report = _report_of(run, prepared, kept, kept["step"] / steps_per_epoch)
+    report |= _measured(run, prepared, predictor, devices)
+    inputs = task.inputs(run.columns)
+    reads = prepared.reading or prepared.length
+    write_card(output, card(run, report, model, names, inputs, reads))
+    write_report(output, report)
+    _remove_checkpoints(run)
+    return report
+
+
+def _report_of(
+    run: FinetuneRun, prepared: _Prepared, kept: Row, epoch: float
+) -> dict:
+    """What a run has done, before anything is measured."""
+    tables = prepared.tables
+    report = {
+        "task": run.task,
+        "labels": prepared.names and len(prepared.names),
+        "training_examples": prepared.examples.count,
+        "skipped": {
+            "train": len(tables.train.skipped),
+            "validation": tables.held_out and len(tables.held_out.skipped),
+        },
+        "training_loss": kept["loss"],
+        "from_scratch": run.from_scratch,
+        MADE_OF: tables.checksums,
+        "chosen": prepared.chosen,
+        "step": kept["step"],
+        "epoch": epoch,
+    }
+    if tables.split:
+        report["split"] = {
+            "training_rows": len(tables.train),
+            "held_out_rows": len(tables.held_out),
+        }
+    return report
+
+
+def _measured(
+    run: FinetuneRun,
+    prepared: _Prepared,
+    predictor: Predictor,
+    devices: Devices,
+) -> dict:
+    """How good the model in the folder is; its threshold is then set there."""
+    task, names = ALL_TASKS[run.task], prepared.names
+    examples, output = prepared.measured_on, run.output
+    with devices.alone():
+        best = dataclasses.replace(
+            predictor, model=ModelFolder.load(output).model
+        )
+        outputs = best.outputs(
+            examples, run.batch_size, compute=devices.outputs
+        )
+    report = scores_report(run.task, outputs, examples, names)
+    if prepared.tables.held_out is None:
+        return {ON_TRAINING_ROWS: report}
+    if "threshold" in report:
+        best = best.with_threshold(report["threshold"])
+        write_json(output / TASK_FILE, best.settings())
+    if task.has_classes:
+        of_classes = class_report_of(outputs, examples, names)
+        report |= of_classes.as_dict()
+        print(report_text(of_classes))
+        if can_draw():
+            draw_confusion(of_classes, output / CONFUSION_FILE)
+    return report
+
+
+def _sample(table: Table) -> Table:
+    """Some rows from all over a table."""
+    count = min(len(table), MEASURED_ROWS)
+    return table.take(np.linspace(0, len(table) - 1, count).astype(int))
+
+
+def _remove_checkpoints(run: FinetuneRun) -> None:
+    """Of a finished run: nothing goes on from them."""
+    shutil.rmtree(run.output / CHECKPOINTS_FOLDER, ignore_errors=True)
+
+
+def compile_for(
+    task: str,
+    model: keras.Model,
+    optimizer: keras.optimizers.Optimizer | str,
+    names: tuple[str, ...] | None,
+) -> None:
+    """The task's loss; rows and tokens that do not count weigh 0.
+
+    Of several losses each counts half, as in the reference's squad_utils.py.
+    """
+    loss = ALL_TASKS[task].loss(names)
+    halves = dict.fromkeys(loss, 0.5) if isinstance(loss, dict) else None
+    model.compile(optimizer=optimizer, loss=loss, loss_weights=halves)
+
+
+def _fresh_model(run: FinetuneRun, pretrained: AlbertBackbone, names):
+    config = pretrained.config
+    if run.dropout is not None:
+        config = config.replace(
+            hidden_dropout_prob=run.dropout,
+            attention_probs_dropout_prob=run.dropout,
+        )
+    backbone = AlbertBackbone(config, remat=run.remat, dtype=run.precision)
+    if not run.from_scratch:
+        backbone.set_weights(pretrained.get_weights())
+    return ALL_TASKS[run.task].head(backbone, names, run.classifier_dropout)
+
+
+def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
+    table, examples = prepared.tables.train, prepared.examples
+    cut, length = examples.cut, prepared.length
+    what = too_long(length, prepared.reading)
+    start = RECIPES[run.task].start if run.task in RECIPES else None
+    if start and not run.from_scratch and task_of(run.model) != start:
+        print(
+            f"note: the paper starts {run.task} from a model that was "
+            f"fine-tuned on {start}: give its folder as --model."
+        )
+    dropped = None if run.from_scratch else head_of(run.model)
+    if dropped:
+        print(
+            f"note: {run.model} has a head already ({dropped}): it is dropped, "
+            f"and a fresh one is trained for {run.task}."
+        )
+    known = ""
+    if ALL_TASKS[run.task].has_classes:
+        counts = collections.Counter(table.values[LABEL])
+        shown = ", ".join(
+            f"{label} {count}"
+            for label, count in counts.most_common(SHOWN_LABELS)
+        )
+        more = ", ..." if len(counts) > SHOWN_LABELS else ""
+        known = f", {len(counts)} labels ({shown}{more})"
+    print(
+        f"{len(table):,} examples{known}; {steps:,} steps on "
+        f"{keras.backend.backend()}"
+        + (f"; {cut:,} {what} and cut" if cut else ""),
+        flush=True,
+    )
+    if line := held_out_line(run, prepared.tables):
+        print(line)
+    if prepared.chosen:
+        options = " ".join(
+            f"--{name.replace('_', '-')} {value:g}"
+            for name, value in prepared.chosen.items()
+        )
+        width = prepared.pretrained.config.hidden_size
+        print(
+            f"chosen for {len(examples):,} rows and a model of width {width}: "
+            f"{options}"
+        )
+    if len(examples) > examples.count:
+        rows = "windows" if run.task in READING_TASKS else "rows"
+        lost = 0 if examples.weight is None else (examples.weight == 0).sum()
+        why = f"; {lost:,} have an answer without pieces" if lost else ""
+        print(f"read in {len(examples):,} {rows} of {length} tokens{why}")

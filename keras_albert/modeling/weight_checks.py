@@ -1,0 +1,160 @@
+"""Sizes in a settings file, held against the weights before anything is built.
+
+A damaged or forged file may ask for a model of any size, and building one is
+where the memory goes. So the parameters that the sizes mean are counted first,
+and compared with what the weights' file can hold.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from zipfile import ZipFile
+
+import keras
+import numpy as np
+
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.config import AlbertConfig
+
+# Small mismatches are left to the loaders, which name each weight that does
+# not fit: so a model may be this many times as large as its file, and models
+# up to this many parameters (80 MB) are built in any case.
+_TOLERATED_FACTOR = 8
+_TOLERATED_PARAMETERS = 20_000_000
+
+KERAS_CONFIG_FILE = "config.json"
+KERAS_WEIGHTS_FILE = "model.weights.h5"
+# What every serialized AlbertConfig has.
+_ENCODER_KEYS = frozenset(("vocab_size", "embedding_size", "hidden_size"))
+
+
+def parameter_count(config: AlbertConfig) -> int:
+    """Parameters of the encoder without its pooler, which may be absent."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    rows = (
+        config.vocab_size
+        + config.max_position_embeddings
+        + config.type_vocab_size
+        + 2  # LayerNorm
+    )
+    count = rows * config.embedding_size
+    if config.has_projection:
+        count += (config.embedding_size + 1) * hidden
+    kernels = {"attention": 4 * hidden**2, "ffn": 2 * hidden * inner}
+    others = {"attention": 6 * hidden, "ffn": 3 * hidden + inner}
+    layers = config.num_hidden_layers * config.inner_group_num
+    groups = config.num_hidden_groups * config.inner_group_num
+    for half in kernels:
+        shared = config.sharing in ("all", half)
+        copies = groups if shared else layers
+        count += copies * (kernels[half] + others[half])
+    return count + config.relaxed_rank * hidden * layers
+
+
+def check_plausible(
+    config: AlbertConfig, stored: int, source: str, outputs: object = 0
+) -> None:
+    """Refuses a model that is far larger than the file of its weights.
+
+    Args:
+        config: the sizes, from a file.
+        stored: the most parameters that the weights' files can hold: their
+            number, or the bytes of the files.
+        source: where the sizes are from, for the message.
+        outputs: of the model's head, as the file has it; not an integer:
+            refused elsewhere.
+
+    Raises:
+        AlbertError: the model would be far larger.
+    """
+    count = parameter_count(config)
+    if type(outputs) is int:
+        count += outputs * config.hidden_size
+    if count <= _TOLERATED_FACTOR * stored + _TOLERATED_PARAMETERS:
+        return
+    sizes = ", ".join(
+        f"{name}={getattr(config, name)}"
+        for name in (
+            "vocab_size",
+            "embedding_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "num_hidden_groups",
+            "inner_group_num",
+            "intermediate_size",
+            "max_position_embeddings",
+            "type_vocab_size",
+            "relaxed_rank",
+        )
+    )
+    raise AlbertError(
+        f"{source}: the sizes do not belong to these weights. Expected at most "
+        f"{stored:,} parameters, which the weights' file can hold. Received "
+        f"sizes that mean {count:,} ({sizes}, {outputs} outputs). Use another "
+        "copy of the model."
+    )
+
+
+def check_finite(model: keras.Model) -> None:
+    """Refuses a model with a weight that is not a number, or infinite.
+
+    Raises:
+        AlbertError: names the first such weight.
+    """
+    for weight in model.weights:
+        value = keras.ops.convert_to_numpy(weight)
+        if not np.issubdtype(value.dtype, np.integer):
+            bad = value.size - int(np.isfinite(value).sum())
+            if bad:
+                raise AlbertError(
+                    f"the weight {weight.path} is not finite ({bad:,} of "
+                    f"{value.size:,} numbers). The training diverged, or the "
+                    "file is damaged: train again with a lower learning rate, "
+                    "or use another copy of the model."
+                )
+
+
+def check_keras_archive(path: Path, archive: ZipFile) -> None:
+    """`check_plausible` for every encoder in the config of a .keras file.
+
+    Raises:
+        AlbertError: an encoder is far larger than the weights, or its config
+            is refused by AlbertConfig.
+        KeyError, ValueError: the archive has no such files, or no JSON.
+    """
+    content = json.loads(archive.read(KERAS_CONFIG_FILE))
+    stored = archive.getinfo(KERAS_WEIGHTS_FILE).file_size
+    outputs = [
+        part["num_labels"]
+        for part in objects_with(content, {"num_labels"})
+        if type(part["num_labels"]) is int
+    ]
+    for part in objects_with(content, _ENCODER_KEYS):
+        try:
+            config = AlbertConfig.from_dict(part)
+        except AlbertError as error:
+            raise AlbertError(f"{path}: {error}") from None
+        check_plausible(config, stored, str(path), max(outputs, default=0))
+    for part in objects_with(content, {"lora"}):
+        _check_rank(part["lora"], stored, path)
+
+
+def _check_rank(lora: object, stored: int, path: Path) -> None:
+    rank = lora.get("rank") if isinstance(lora, dict) else None
+    if type(rank) is int and rank > stored:
+        raise AlbertError(
+            f"{path}: adapters of rank {rank} do not belong to these weights, "
+            f"whose file can hold {stored:,} parameters. Use another copy of "
+            "the model."
+        )
+
+
+def objects_with(content: object, keys: frozenset | set) -> Iterator[Mapping]:
+    """Every object of a JSON value that has all of these keys."""
+    if isinstance(content, dict):
+        if keys <= content.keys():
+            yield content
+        content = list(content.values())
+    if isinstance(content, list):
+        for part in content:
+            yield from objects_with(part, keys)

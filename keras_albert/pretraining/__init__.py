@@ -1,0 +1,1 @@
+"""Masked-LM and sentence-order prediction: examples, model, run."""

@@ -1,0 +1,81 @@
+"""The model that is pretrained, with its losses and metrics."""
+
+import keras
+
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.pretraining import AlbertForPretraining
+from keras_albert.pretraining.config import ExampleConfig
+from keras_albert.training.losses import WeightedCrossEntropy
+
+
+def pretraining_model(
+    config: AlbertConfig,
+    examples: ExampleConfig,
+    loop: str,
+    remat: bool,
+    precision: str,
+) -> AlbertForPretraining:
+    """The model that learns from such examples, with fresh weights.
+
+    Args:
+        config: sizes of the encoder.
+        examples: settings of the examples; they say which sentence task the
+            model has.
+        loop: see `AlbertBackbone`, as `remat`.
+        remat: whether activations are computed again for the gradient.
+        precision: the Keras policy that the model computes in.
+
+    Raises:
+        AlbertError: the examples have two segments or more tokens than the
+            model takes.
+    """
+    check_examples(examples, config)
+    task = examples.sentence_task
+    return AlbertForPretraining(
+        AlbertBackbone(config, loop=loop, remat=remat, dtype=precision),
+        None if task == "none" else task,
+    )
+
+
+def compile_for_pretraining(
+    model: AlbertForPretraining, optimizer: keras.optimizers.Optimizer | str
+) -> None:
+    """The published losses with equal weight, and their accuracies."""
+
+    tasks = [task for task in ("mlm", model.sentence_task) if task]
+    # Keras puts the name of an output before, where there are several.
+    prefix = "mlm_" if len(tasks) == 1 else ""
+
+    def metrics():
+        # The cross-entropy over all predictions: the losses that Keras logs
+        # are means over batches, however few predictions a batch has.
+        return [
+            keras.metrics.SparseCategoricalAccuracy(name=f"{prefix}accuracy"),
+            keras.metrics.SparseCategoricalCrossentropy(
+                from_logits=True, name=f"{prefix}cross_entropy"
+            ),
+        ]
+
+    model.compile(
+        optimizer=optimizer,
+        loss={task: WeightedCrossEntropy() for task in tasks},
+        weighted_metrics={task: metrics() for task in tasks},
+    )
+
+
+def check_examples(examples: ExampleConfig, config: AlbertConfig) -> None:
+    """Raises AlbertError unless a model of these sizes takes the examples."""
+    if config.type_vocab_size < 2:
+        raise AlbertError(
+            "Pretraining has two segments: `type_vocab_size` must be 2 or "
+            f"more. Received: {config.type_vocab_size}."
+        )
+    if examples.sequence_length > config.max_position_embeddings:
+        raise AlbertError(
+            "`sequence_length` must not exceed the model's "
+            f"max_position_embeddings={config.max_position_embeddings}. "
+            f"Received: {examples.sequence_length}. Set "
+            "--examples.sequence-length."
+        )

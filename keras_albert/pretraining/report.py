@@ -1,0 +1,75 @@
+"""What a pretraining run reached, for a report and a reader."""
+
+import math
+
+import numpy as np
+
+# As a reader of the report knows them.
+SENTENCE_TASK_NAMES = {"sop": "sentence-order", "nsp": "next-sentence"}
+
+
+def held_out_report(measured: dict, batches) -> dict:
+    """Accuracies on held-out examples beside the best constant guess.
+
+    Args:
+        measured: accuracies and cross-entropies as `evaluate` names them.
+        batches: the (x, y, sample_weight) that were evaluated.
+    """
+    labels: dict[str, list[np.ndarray]] = {}
+    for _, y, weight in batches.as_numpy_iterator():
+        for task in y:
+            labels.setdefault(task, []).append(y[task][weight[task] > 0])
+    report = {}
+    for task, parts in labels.items():
+        counted = np.concatenate(parts)
+        report |= {
+            f"{task}_loss": measured[f"{task}_cross_entropy"],
+            f"{task}_accuracy": measured[f"{task}_accuracy"],
+            f"{task}_baseline": _best_constant_guess(counted),
+            f"{task}_count": len(counted),
+        }
+    return report
+
+
+def report_lines(report: dict, examples: str = "held-out ") -> list[str]:
+    """The report for a reader, with what is known of the examples."""
+    if "held_out" not in report:
+        return [
+            f"training loss {report['training_loss']:.3f}; nothing was held "
+            "out (--validation)"
+        ]
+    held_out = report["held_out"]
+    lines = [
+        f"{examples}masked-LM accuracy      {held_out['mlm_accuracy']:.3f}  "
+        f"(always the most frequent token: {held_out['mlm_baseline']:.3f}; "
+        f"{held_out['mlm_count']:,} predictions)"
+    ]
+    for task, name in SENTENCE_TASK_NAMES.items():
+        count = held_out.get(f"{task}_count")
+        if count == 0:
+            lines.append(f"{examples}{name}: no document has a pair")
+        elif count:
+            accuracy, guessing = (
+                held_out[f"{task}_{each}"] for each in ("accuracy", "baseline")
+            )
+            chance = 1.96 * math.sqrt(guessing * (1 - guessing) / count)
+            lines.append(
+                f"{examples}{name} accuracy {accuracy:.3f}  (always the more "
+                f"frequent answer: {guessing:.3f}, 95 % of such guessers "
+                f"within +-{chance:.3f}; {count:,} pairs)"
+            )
+    steps = report.get("steps")  # of a run; `evaluate` has none
+    kept = report.get("kept_step", steps)  # runs of old kept the last one
+    if kept != steps:
+        lines.append(
+            f"all of it at step {kept:,} of "
+            f"{steps:,}, whose held-out loss is the lowest: that "
+            "model is kept"
+        )
+    return lines
+
+
+def _best_constant_guess(labels: np.ndarray) -> float:
+    return (
+        float(np.bincount(labels).max() / len(labels)) if len(labels) else 0.0
+    )

@@ -1,0 +1,1 @@
+"""What a model is fine-tuned for: columns, labels, losses, answers, scores."""

@@ -1,0 +1,1 @@
+"""Files and published hyper-parameters of GLUE and RACE."""

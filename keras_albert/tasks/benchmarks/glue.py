@@ -1,0 +1,414 @@
+"""GLUE (Wang et al. 2019): its tasks, from the benchmark's files to tables.
+
+The folder is the benchmark's own: `CoLA/train.tsv`, `MNLI/dev_matched.tsv`,
+`diagnostic/diagnostic.tsv` (published as AX.tsv) and so on. Columns, labels
+and their order are those of the reference's classifier_utils.py.
+
+The train and dev files of CoLA, SST-2, MRPC, STS-B and RTE were read as they
+are published. The layout of QQP, MNLI, QNLI, WNLI, AX and of all test files is
+taken from the reference and from public readers of the benchmark (jiant,
+datasets): none of them was at hand.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from keras_albert.data.config import TableColumns
+from keras_albert.data.tables import Table, named, tab_records
+from keras_albert.errors import AlbertError, check_choice
+from keras_albert.storage import replacing
+from keras_albert.text.files import check_files, decode_line
+
+HIGHEST_SIMILARITY = 5.0  # of STS-B, whose lowest is 0
+
+_SENTENCE = TableColumns(text="sentence")
+_SENTENCES = TableColumns(text="sentence1", pair="sentence2")
+_ENTAILMENT = ("entailment", "not_entailment")
+_INFERENCE = ("contradiction", "entailment", "neutral")
+_BINARY = ("0", "1")
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueSplit:
+    """A file of a task."""
+
+    path: str
+    """below the folder of the benchmark"""
+    sizes: tuple[int, ...]
+    """rows; more than one number where there are several editions"""
+    header: tuple[str, ...] | None = None
+    """names of the columns, where the file does not have them"""
+    submission: str | None = None
+    """name of the file of predictions, for a split without labels"""
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueTask:
+    """A task of the benchmark."""
+
+    columns: TableColumns
+    """of the texts and the label"""
+    labels: tuple[str, ...] | None
+    """in the reference's order; None: a similarity from 0 to 5"""
+    metrics: tuple[str, ...]
+    """what the benchmark reports: names of `training.metrics`"""
+    splits: dict[str, GlueSplit]
+    """train, dev and test; of MNLI dev_matched, dev_mismatched and so on"""
+    index: str = "index"
+    """column that numbers the rows of a test file"""
+
+    @property
+    def test_splits(self) -> tuple[str, ...]:
+        """The splits without labels."""
+        return tuple(name for name in self.splits if self.submission_of(name))
+
+    def submission_of(self, split: str) -> str | None:
+        """The name of a split's file of predictions."""
+        return self.splits[split].submission
+
+
+def _splits(
+    name: str,
+    train: int | tuple[int, ...],
+    dev: int,
+    test: int,
+    header: tuple[str, ...] | None = None,
+) -> dict[str, GlueSplit]:
+    trains = train if isinstance(train, tuple) else (train,)
+    return {
+        "train": GlueSplit(f"{name}/train.tsv", trains, header),
+        "dev": GlueSplit(f"{name}/dev.tsv", (dev,), header),
+        "test": GlueSplit(
+            f"{name}/test.tsv", (test,), submission=f"{name}.tsv"
+        ),
+    }
+
+
+def _mnli_splits() -> dict[str, GlueSplit]:
+    sizes = {"matched": (9_815, 9_796), "mismatched": (9_832, 9_847)}
+    splits = {"train": GlueSplit("MNLI/train.tsv", (392_702,))}
+    for kind, (dev, _) in sizes.items():
+        splits[f"dev_{kind}"] = GlueSplit(f"MNLI/dev_{kind}.tsv", (dev,))
+    for kind, (_, test) in sizes.items():
+        splits[f"test_{kind}"] = GlueSplit(
+            f"MNLI/test_{kind}.tsv",
+            (test,),
+            submission=f"MNLI-{'m' if kind == 'matched' else 'mm'}.tsv",
+        )
+    return splits
+
+
+# Sizes: the dataset card of nyu-mll/glue, which counts the published files.
+GLUE = {
+    "CoLA": GlueTask(
+        columns=_SENTENCE,
+        labels=_BINARY,
+        metrics=("matthews",),
+        splits=_splits(
+            "CoLA",
+            *(8_551, 1_043, 1_063),
+            header=("source", "label", "mark", "sentence"),
+        ),
+    ),
+    "SST-2": GlueTask(
+        columns=_SENTENCE,
+        labels=_BINARY,
+        metrics=("accuracy",),
+        splits=_splits("SST-2", 67_349, 872, 1_821),
+    ),
+    "MRPC": GlueTask(
+        columns=TableColumns("#1 String", "#2 String", "Quality"),
+        labels=_BINARY,
+        metrics=("accuracy", "f1"),
+        splits=_splits("MRPC", 3_668, 408, 1_725),
+    ),
+    "STS-B": GlueTask(
+        columns=dataclasses.replace(_SENTENCES, label="score"),
+        labels=None,
+        metrics=("pearson", "spearman"),
+        splits=_splits("STS-B", 5_749, 1_500, 1_379),
+    ),
+    # The first edition, of 2018, has about 20 lines more, broken off in the
+    # middle, and two rows without a second question (datasets, issue 277). The
+    # second one, of 2021, misses three rows (TFDS, pull request 3031).
+    "QQP": GlueTask(
+        columns=TableColumns("question1", "question2", "is_duplicate"),
+        labels=_BINARY,
+        metrics=("accuracy", "f1"),
+        splits=_splits("QQP", (363_849, 363_846), 40_430, 390_965),
+        index="id",
+    ),
+    "MNLI": GlueTask(
+        columns=dataclasses.replace(_SENTENCES, label="gold_label"),
+        labels=_INFERENCE,
+        metrics=("accuracy",),
+        splits=_mnli_splits(),
+    ),
+    # The second edition: that of 2018, with 108,436 rows, was withdrawn.
+    "QNLI": GlueTask(
+        columns=TableColumns("question", "sentence"),
+        labels=_ENTAILMENT,
+        metrics=("accuracy",),
+        splits=_splits("QNLI", 104_743, 5_463, 5_463),
+    ),
+    "RTE": GlueTask(
+        columns=_SENTENCES,
+        labels=_ENTAILMENT,
+        metrics=("accuracy",),
+        splits=_splits("RTE", 2_490, 277, 3_000),
+    ),
+    "WNLI": GlueTask(
+        columns=_SENTENCES,
+        labels=_BINARY,
+        metrics=("accuracy",),
+        splits=_splits("WNLI", 635, 71, 146),
+    ),
+    # No examples to learn from: a model of MNLI answers it.
+    "AX": GlueTask(
+        columns=_SENTENCES,
+        labels=_INFERENCE,
+        metrics=("matthews",),
+        splits={
+            "test": GlueSplit(
+                "diagnostic/diagnostic.tsv", (1_104,), submission="AX.tsv"
+            )
+        },
+    ),
+}
+
+
+def glue_task(name: str) -> GlueTask:
+    """A task by its name; AlbertError if there is none."""
+    check_choice("task", name, tuple(GLUE))
+    return GLUE[name]
+
+
+def read_glue(
+    folder: str | Path,
+    task: str,
+    split: str,
+    *,
+    skip_bad: bool = False,
+    any_size: bool = False,
+) -> Table:
+    """A split of a task as a table.
+
+    A line of the file is a row; quotes are text. `Table.rows` has the columns
+    of the index, the texts and the label, and none of the others (MNLI's file
+    has the parse trees of its sentences, too).
+
+    Args:
+        folder: of the benchmark.
+        task: a name of `GLUE`.
+        split: a name of the task's `splits`; those without labels are read
+            without, whatever the file has.
+        skip_bad: leaves bad rows out. Those of a split without labels remain
+            errors, as the benchmark wants a prediction for each row.
+        any_size: reads a part of the published file, or another edition.
+
+    Returns:
+        the table.
+
+    Raises:
+        AlbertError: no such task, split or file; a column is missing; a bad
+            row (another number of fields than the header, not UTF-8, an empty
+            text, an unknown label) unless it is left out; another number of
+            rows than published.
+    """
+    settings = glue_task(task)
+    check_choice("split", split, tuple(settings.splits))
+    file = settings.splits[split]
+    path = _file(folder, file)
+    labelled = file.submission is None
+    header = file.header or _header(path, settings, labelled)
+    examples, skipped, broken = [], [], 0
+    records = tab_records(path)
+    if not file.header:
+        next(records)
+    for line, record in named(records, header, remedy=""):
+        try:
+            if isinstance(record, AlbertError):
+                broken += 1
+                raise record
+            examples.append((line, *_example(record, settings, labelled)))
+        except AlbertError as error:
+            skipped.append(_fault(f"{path}:{line}", error, labelled, skip_bad))
+    if not any_size:
+        complete = len(examples) + len(skipped) - broken
+        _check_size(path, file.sizes, complete, broken)
+    if not examples:
+        raise AlbertError(f"{path}: no rows. Expected one or more examples.")
+    lines, texts, pairs, labels, rows = map(list, zip(*examples, strict=True))
+    values = {"text": texts}
+    if settings.columns.pair:
+        values["pair"] = pairs
+    if labelled:
+        values["label"] = labels
+    return Table(path, values, rows, lines, skipped)
+
+
+def write_submission(
+    folder: str | Path,
+    task: str,
+    split: str,
+    table: Table,
+    predictions: Sequence,
+) -> Path:
+    """Writes the predictions for a test split as the benchmark takes them.
+
+    A header, then the index and the prediction of each row: the name of a
+    class; for STS-B a number with three digits, brought into [0, 5].
+
+    Args:
+        folder: where the file goes, `MNLI-m.tsv` for example; made if absent.
+        task: a name of `GLUE`.
+        split: one of the task's `test_splits`.
+        table: that split, by `read_glue`.
+        predictions: for each row a class index, or a number for STS-B.
+
+    Returns:
+        the path of the file.
+
+    Raises:
+        AlbertError: a split with labels, not one prediction a row, a
+            prediction that is no class or not finite, an index that occurs
+            twice.
+    """
+    settings = glue_task(task)
+    check_choice("split", split, settings.test_splits)
+    if len(predictions) != len(table.rows):
+        raise AlbertError(
+            f"`predictions` must have one for each of the {len(table.rows)} "
+            f"rows of {task}. Received: {len(predictions)}."
+        )
+    indices = [row[settings.index] for row in table.rows]
+    if len(set(indices)) < len(indices):
+        raise AlbertError(
+            f"the {split} split of {task} has a number twice in its column "
+            f"`{settings.index}`. Get the file again."
+        )
+    lines = ["index\tprediction"]
+    for index, prediction in zip(indices, predictions, strict=True):
+        lines.append(f"{index}\t{_submitted(settings.labels, prediction)}")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / settings.submission_of(split)
+    with replacing(path) as unfinished:
+        unfinished.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def _submitted(labels: tuple[str, ...] | None, prediction) -> str:
+    value = float(prediction)
+    if labels is None and math.isfinite(value):
+        return f"{min(max(value, 0.0), HIGHEST_SIMILARITY):.3f}"
+    if labels is not None and value in range(len(labels)):
+        return labels[int(value)]
+    expected = (
+        f"class indices from 0 to {len(labels) - 1}"
+        if labels
+        else "finite numbers"
+    )
+    raise AlbertError(f"`predictions` must be {expected}. Received: {value!r}.")
+
+
+def _file(folder: str | Path, split: GlueSplit) -> Path:
+    path = Path(folder) / split.path
+    if not path.exists():
+        raise AlbertError(
+            f"{path}: no such file. Expected the folder of the GLUE benchmark, "
+            f"with {split.path} in it as gluebenchmark.com publishes it."
+        )
+    return check_files([path])[0]
+
+
+def _header(path: Path, task: GlueTask, labelled: bool) -> list[str]:
+    """The columns that the first line names, checked."""
+    with open(path, "rb") as file:
+        line = file.readline()
+    try:
+        header = decode_line(line, is_first=True).split("\t")
+    except AlbertError as error:
+        raise AlbertError(f"{path}:1: {error}") from None
+    columns = task.columns
+    needed = [columns.text, columns.label if labelled else task.index]
+    needed += [columns.pair] if columns.pair else []
+    if missing := [name for name in needed if name not in header]:
+        raise AlbertError(
+            f"{path}: no column {', '.join(f'`{name}`' for name in missing)}. "
+            f"The first line names {', '.join(header)!r:.200}. Expected the "
+            "file as the benchmark publishes it."
+        )
+    return header
+
+
+def _example(
+    record: dict[str, str], task: GlueTask, labelled: bool
+) -> tuple[str, str | None, str | float | None, dict[str, object]]:
+    """Text, second text, label, and the columns that `Table.rows` keeps."""
+    columns = task.columns
+    used = [columns.text] + ([columns.pair] if columns.pair else [])
+    for name in used:
+        if not record[name].strip():
+            raise AlbertError(f"the text in column `{name}` is empty.")
+    label = None
+    if labelled:
+        used.append(columns.label)
+        label = _label(record[columns.label].strip(), task.labels)
+    kept = dict.fromkeys((task.index, *used))
+    return (
+        record[columns.text],
+        record.get(columns.pair),
+        label,
+        {name: record[name] for name in kept if name in record},
+    )
+
+
+def _fault(
+    place: str, error: AlbertError, labelled: bool, skip_bad: bool
+) -> str:
+    """What is wrong with a row; raised, unless the row may be left out."""
+    fault = f"{place}: {error}"
+    if labelled and skip_bad:
+        return fault
+    remedy = (
+        "Correct the row, or leave such rows out with --skip-bad."
+        if labelled
+        else "Get the file again: each of its rows needs a prediction."
+    )
+    raise AlbertError(f"{fault} {remedy}")
+
+
+def _label(label: str, labels: tuple[str, ...] | None) -> str | float:
+    if labels is not None:
+        if label not in labels:
+            known = ", ".join(map(repr, labels))
+            raise AlbertError(
+                f"unknown label {label!r}. Expected one of {known}."
+            )
+        return label
+    try:
+        number = float(label)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= HIGHEST_SIMILARITY:
+        raise AlbertError(
+            f"unknown label {label!r}. Expected a number from 0 to "
+            f"{HIGHEST_SIMILARITY:g}."
+        )
+    return number
+
+
+def _check_size(
+    path: Path, sizes: tuple[int, ...], complete: int, broken: int
+) -> None:
+    """A broken line, left out on request, may be a row or a part of one."""
+    if not any(complete <= size <= complete + broken for size in sizes):
+        published = " or ".join(f"{size:,}" for size in sizes)
+        raise AlbertError(
+            f"{path}: expected {published} rows, as published. Received: "
+            f"{complete:,}. Get the file again, or read a part of it or "
+            "another edition with --any-size."
+        )

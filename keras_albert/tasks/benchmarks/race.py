@@ -1,0 +1,187 @@
+"""RACE (Lai et al. 2017): passages with questions of four options each.
+
+The folder is the original one, `RACE/{train,dev,test}/{middle,high}/*.txt`, a
+JSON object with a passage a file; or, as the reference's race_utils.py also
+reads it, with one `all.txt` a folder, a JSON object a line.
+
+What a question and an option become together, and what is cut off a long
+passage, is decided in `choice_rows` (text/rows.py).
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from keras_albert.data.tables import Table
+from keras_albert.errors import AlbertError, check_choice
+from keras_albert.text.files import check_files, decode_line
+
+SPLITS = ("train", "dev", "test")
+# Questions (Lai et al. 2017, Table 2).
+RACE_SIZES = {"train": 87_866, "dev": 4_887, "test": 4_934}
+LEVELS = ("middle", "high")  # schools, in the reference's order
+ANSWERS = "ABCD"
+ALL_PASSAGES = "all.txt"
+_KEYS = ("questions", "options", "answers")  # lists of a passage
+
+# Characters that the reference's normalization turns into "_" before it looks
+# for the blank in a question (NFKD): of full width, and vertical or wavy.
+_BLANKS = str.maketrans(dict.fromkeys("︳︴﹍﹎﹏＿", "_"))
+
+
+def read_race(
+    folder: str | Path,
+    split: str,
+    *,
+    skip_bad: bool = False,
+) -> Table:
+    """The questions of a split, those of the middle schools first.
+
+    Files are read in the order of their names; `all.txt` is read instead of
+    the other files where there is one, since it repeats them. Whitespace
+    inside questions and options is collapsed, as in the reference.
+
+    Args:
+        folder: RACE, with the folders of the splits.
+        split: "train", "dev" or "test".
+        skip_bad: leaves bad questions and bad passages out.
+
+    Returns:
+        `values` has the passage as text, the question ("_" where an option
+        fills a blank), four choices and the number of the right one from 0 as
+        label; `rows` the id, as "high1048.txt-2"; `groups` "middle" or "high".
+
+    Raises:
+        AlbertError: no such folder or no file in it; a passage that is not
+            UTF-8 or JSON or misses a key; a question without four options or
+            an answer from A to D, an empty text; unless they are left out.
+    """
+    check_choice("split", split, SPLITS)
+    examples, groups, skipped = [], [], []
+    for level in LEVELS:
+        for path in _files(Path(folder) / split / level):
+            for place, question in _questions(path):
+                if isinstance(question, AlbertError):
+                    skipped.append(_fault(place, question, skip_bad))
+                else:
+                    examples.append(question)
+                    groups.append(level)
+    path = Path(folder) / split
+    if not examples:
+        bad = f" but {len(skipped)} bad ones: {skipped[0]}" if skipped else "."
+        raise AlbertError(f"{path}: no questions{bad}")
+    ids, lines, *columns = map(list, zip(*examples, strict=True))
+    values = dict(zip(_FIELDS, columns, strict=True))
+    rows = [{"id": each} for each in ids]
+    return Table(path, values, rows, lines, skipped, groups)
+
+
+def _files(folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*.txt"))
+    if not files:
+        raise AlbertError(
+            f"{folder}: no passages. Expected *.txt in this folder, as in "
+            "RACE/train/middle of the original archive. Give its folder RACE."
+        )
+    whole = folder / ALL_PASSAGES
+    return check_files([whole] if whole in files else files)
+
+
+_FIELDS = ("text", "question", "choices", "label")  # of `Table.values`
+# The id, the line in its file, and the fields.
+_Question = tuple[str, int, str, str, list[str], int]
+
+
+def _questions(
+    path: Path,
+) -> Iterator[tuple[str, _Question | AlbertError]]:
+    """The questions of a file, or what is wrong with one or with a passage."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            place = f"{path}:{number}"
+            try:
+                passage = _passage(line, number)
+            except AlbertError as error:
+                yield place, error
+                continue
+            name = passage.get("id", path.name)
+            fields = zip(*(passage[key] for key in _KEYS), strict=True)
+            for position, parts in enumerate(fields, start=1):
+                try:
+                    question = _question(*parts)
+                except AlbertError as error:
+                    yield f"{place}: question {position}", error
+                else:
+                    key = f"{name}-{position}"
+                    yield place, (key, number, passage["article"], *question)
+
+
+def _passage(line: bytes, number: int) -> dict:
+    """A passage with equally many questions, options and answers."""
+    text = decode_line(line, is_first=number == 1)
+    try:
+        passage = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise AlbertError(
+            f"not JSON ({error}). Expected a passage, as one object a line."
+        ) from None
+    if not isinstance(passage, dict):
+        raise AlbertError(f"expected a JSON object. Received: {text:.60}.")
+    needed = ["article", *_KEYS]
+    if missing := [key for key in needed if key not in passage]:
+        raise AlbertError(
+            f"a passage needs {', '.join(needed)}. Missing: "
+            f"{', '.join(missing)}."
+        )
+    _check_text("article", passage["article"])
+    lists = {key: passage[key] for key in _KEYS}
+    if not all(isinstance(value, list) for value in lists.values()):
+        raise AlbertError(f"{', '.join(_KEYS)} must be lists.")
+    if len({len(value) for value in lists.values()}) > 1:
+        counts = ", ".join(f"{len(v)} {key}" for key, v in lists.items())
+        raise AlbertError(f"a passage must have as many of each: {counts}.")
+    return passage
+
+
+def _question(question, options, answer) -> tuple[str, list[str], int]:
+    _check_text("question", question)
+    if not isinstance(options, list) or len(options) != len(ANSWERS):
+        raise AlbertError(
+            f"expected a list of {len(ANSWERS)} options. Received: "
+            f"{options!r:.60}."
+        )
+    for letter, option in zip(ANSWERS, options, strict=True):
+        _check_text(f"option {letter}", option)
+    if answer not in tuple(ANSWERS):
+        raise AlbertError(
+            f"the answer must be one of {', '.join(ANSWERS)}. Received: "
+            f"{answer!r:.60}."
+        )
+    return (
+        _collapsed(question).translate(_BLANKS),
+        [_collapsed(option) for option in options],
+        ANSWERS.index(answer),
+    )
+
+
+def _collapsed(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _check_text(name: str, text) -> None:
+    if not isinstance(text, str):
+        raise AlbertError(f"the {name} must be a text. Received: {text!r:.60}.")
+    if not text.strip():
+        raise AlbertError(f"the {name} is empty.")
+
+
+def _fault(place: str, error: AlbertError, skip_bad: bool) -> str:
+    """What is wrong with a question; raised, unless it may be left out."""
+    fault = f"{place}: {error}"
+    if not skip_bad:
+        raise AlbertError(
+            f"{fault} Correct it, or leave such questions out with --skip-bad."
+        )
+    return fault

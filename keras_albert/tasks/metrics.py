@@ -1,0 +1,426 @@
+"""What predictions are worth: GLUE's metrics, several labels, each class.
+
+Shapes: N examples, C classes. Everything is between NumPy arrays on the host;
+scikit-learn and SciPy are imported where they are used, for their second.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from keras_albert.errors import AlbertError, check_choice
+from keras_albert.storage import replacing
+from keras_albert.training.plots import can_draw
+
+MOST_DRAWN_COUNTS = 20  # classes whose counts fit into the cells of a picture
+MOST_SHOWN_COLUMNS = 12  # classes of a confusion matrix on 80 columns of text
+ROUNDING = 1e-6  # relative; by so much float32 outputs of one input may differ
+UNDEFINED = 0.0  # what stands for a value that is not defined
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """Values of metrics, and what must be known to read them."""
+
+    values: dict[str, float]
+    """by name; accuracy and F1 in [0, 1], correlations in [-1, 1]"""
+    remarks: tuple[str, ...] = ()
+    """what is not defined and stands at 0"""
+
+
+def collapsed(what: str) -> str:
+    """The remark on a model that says one thing of every example."""
+    return (
+        f"every {what}: the training has collapsed, or has not begun to "
+        "learn. Of few examples raise --epochs and --learning-rate; if the "
+        "loss had fallen before, lower --learning-rate or raise "
+        "--warmup-share; or change --seed."
+    )
+
+
+def measure(
+    metrics: Sequence[str],
+    expected,
+    predicted,
+    names: Sequence[str] | None = None,
+) -> Scores:
+    """Metrics of predictions, in [N].
+
+    `measure(["accuracy", "f1"], [0, 1, 1], [0, 1, 0])` has the values 2/3 and
+    2/3: of two ones, one was found, and nothing else was taken for one.
+
+    Args:
+        metrics: names: accuracy; f1 (of class 1 against class 0); matthews;
+            pearson; spearman.
+        expected: class indices, or numbers for the last two.
+        predicted: as `expected`.
+        names: of the classes, for the remarks; without them a class is called
+            by its index.
+
+    Returns:
+        the values. One that is not defined is 0 and has a remark: a
+        correlation with what never changes, F1 where no 1 occurs.
+
+    Raises:
+        AlbertError: no such metric, nothing to measure, unequal numbers,
+            predictions that are not finite.
+    """
+    expected, predicted = _pair(expected, predicted)
+    values, remarks = {}, []
+    for name in metrics:
+        check_choice("metrics", name, tuple(_METRICS))
+        metric, reason_against = _METRICS[name]
+        reason = reason_against(expected, predicted, names)
+        if reason:
+            remarks.append(f"{name} is not defined ({reason}) and set to 0")
+        values[name] = (
+            UNDEFINED if reason else float(metric(expected, predicted))
+        )
+    return Scores(values, tuple(remarks))
+
+
+def multilabel_scores(expected, predicted) -> Scores:
+    """F1 of several labels an example: over all decisions, and over labels.
+
+    Args:
+        expected: whether each label applies, 0 or 1 [N, C].
+        predicted: as `expected`.
+
+    Returns:
+        `micro_f1`, of all N x C decisions as one; `macro_f1`, the mean of the
+        labels' own, where a label that is neither there nor predicted counts
+        as 0.
+    """
+    expected, predicted = map(_decided, _pair(expected, predicted, axes=2))
+    of_labels = map(_f1, expected.T, predicted.T)
+    values = {
+        "micro_f1": float(_f1(expected.ravel(), predicted.ravel())),
+        "macro_f1": float(np.mean([*of_labels])),
+    }
+    absent = int((~(expected | predicted).any(axis=0)).sum())
+    remarks = ()
+    if absent:
+        remarks = (
+            f"{absent} labels neither occur nor are predicted: their F1 is not "
+            "defined and set to 0",
+        )
+    return Scores(values, remarks)
+
+
+def entity_f1(
+    expected: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
+) -> float | None:
+    """F1 of whole entities, as CoNLL-2003 measures names.
+
+    An entity is right if its type, beginning and end are: of
+    [B-PER, I-PER, O] predicted as [B-PER, O, O] none is.
+
+    Args:
+        expected: a label of each word of each text, such as O, B-PER, I-PER
+            (IOB2).
+        predicted: as `expected`.
+
+    Returns:
+        0 where there is no entity on either side; None where labels are
+        something else.
+    """
+    pairs = list(zip(expected, predicted, strict=True))
+    tags = {tag for pair in pairs for tags in pair for tag in tags}
+    if not all(tag == "O" or tag[:2] in ("B-", "I-") for tag in tags):
+        return None
+    found = right = there = 0
+    for text in pairs:
+        truth, guess = map(_entities, text)
+        there += len(truth)
+        found += len(guess)
+        right += len(truth & guess)
+    return 2 * right / (there + found) if there + found else UNDEFINED
+
+
+def _entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """(type, first word, word after the last) of each."""
+    entities, begin = set(), None
+    for i, tag in enumerate([*tags, "O"]):
+        goes_on = begin is not None and tag == f"I-{tags[begin][2:]}"
+        if begin is not None and not goes_on:
+            entities.add((tags[begin][2:], begin, i))
+            begin = None
+        if tag != "O" and not goes_on:  # an I- may begin one, too
+            begin = i
+    return entities
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassReport:
+    """How well each class is told from the others."""
+
+    labels: tuple[str, ...]
+    """C names"""
+    confusion: np.ndarray
+    """int [C, C]: examples of the class of a row, predicted as the column's"""
+    precision: np.ndarray
+    """[C]: share of the predictions of a class that are right; 0 without any"""
+    recall: np.ndarray
+    """[C]: share of the examples of a class that are found; 0 without any"""
+    f1: np.ndarray
+    """[C]: harmonic mean of the two"""
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Examples of each class, int [C]."""
+        return self.confusion.sum(axis=1)
+
+    def as_dict(self) -> dict:
+        """The report as JSON has it."""
+        return {
+            "classes": [
+                {
+                    "label": label,
+                    "precision": float(self.precision[i]),
+                    "recall": float(self.recall[i]),
+                    "f1": float(self.f1[i]),
+                    "count": int(self.counts[i]),
+                }
+                for i, label in enumerate(self.labels)
+            ],
+            "confusion": self.confusion.tolist(),
+        }
+
+
+def class_report(expected, predicted, labels: Sequence[str]) -> ClassReport:
+    """Precision, recall and F1 of each class, and the confusion matrix.
+
+    Args:
+        expected: class indices, int [N].
+        predicted: as `expected`.
+        labels: C names of the classes.
+    """
+    from sklearn.metrics import (
+        confusion_matrix,
+        precision_recall_fscore_support,
+    )
+
+    expected, predicted = _pair(expected, predicted)
+    classes = range(len(labels))
+    for name, values in (("expected", expected), ("predicted", predicted)):
+        if not np.isin(values, classes).all():
+            raise AlbertError(
+                f"`{name}` must be class indices from 0 to {len(labels) - 1}. "
+                f"Received: {values.min()} to {values.max()}."
+            )
+    precision, recall, f1, _ = precision_recall_fscore_support(
+        expected, predicted, labels=classes, zero_division=UNDEFINED
+    )
+    return ClassReport(
+        tuple(map(str, labels)),
+        confusion_matrix(expected, predicted, labels=classes),
+        precision,
+        recall,
+        f1,
+    )
+
+
+def report_text(report: ClassReport) -> str:
+    """The report for a reader: a line a class, then the confusion matrix.
+
+    With more classes than a screen has columns, what is confused most often
+    stands in place of the matrix.
+    """
+    width = max(len("label"), *map(len, report.labels))
+    lines = [f"{'label':{width}}  precision  recall     F1  examples"]
+    for label, precision, recall, f1, count in zip(
+        report.labels,
+        report.precision,
+        report.recall,
+        report.f1,
+        report.counts,
+        strict=True,
+    ):
+        lines.append(
+            f"{label:{width}}  {precision:9.3f}  {recall:6.3f}  {f1:5.3f}  "
+            f"{count:8,}"
+        )
+    shown = (
+        _matrix_lines
+        if len(report.labels) <= MOST_SHOWN_COLUMNS
+        else _confused_lines
+    )
+    return "\n".join([*lines, "", *shown(report, width)])
+
+
+def _matrix_lines(report: ClassReport, width: int) -> list[str]:
+    numbers = [str(i + 1) for i in range(len(report.labels))]
+    cell = max(len(str(report.confusion.max())), len(numbers[-1]))
+    head = "  ".join(f"{number:>{cell}}" for number in numbers)
+    lines = ["expected in rows, predicted in columns"]
+    lines.append(f"{'':{width + 6}}{head}")
+    for number, label, row in zip(
+        numbers, report.labels, report.confusion, strict=True
+    ):
+        counts = "  ".join(f"{count:{cell}}" for count in row)
+        lines.append(f"{number:>2}  {label:{width}}  {counts}")
+    return lines
+
+
+def _confused_lines(report: ClassReport, width: int) -> list[str]:
+    wrong = report.confusion - np.diag(np.diag(report.confusion))
+    order = np.argsort(-wrong, axis=None, kind="stable")[:MOST_SHOWN_COLUMNS]
+    lines = ["most often confused (expected -> predicted)"]
+    for row, column in zip(*np.unravel_index(order, wrong.shape), strict=True):
+        if wrong[row, column]:
+            lines.append(
+                f"{report.labels[row]} -> {report.labels[column]}: "
+                f"{wrong[row, column]:,}"
+            )
+    return lines
+
+
+def draw_confusion(report: ClassReport, path: Path) -> None:
+    """Writes the confusion matrix as a PNG; shades are shares of a row.
+
+    Raises:
+        AlbertError: matplotlib is not installed.
+    """
+    if not can_draw():
+        raise AlbertError(
+            "a picture of the confusion matrix needs matplotlib: "
+            "pip install 'keras-albert[plots]'"
+        )
+    from matplotlib.figure import Figure
+
+    classes = len(report.labels)
+    side = min(4 + 0.4 * classes, 20)
+    figure = Figure(figsize=(side + 1, side), layout="constrained")
+    axes = figure.subplots()
+    shares = report.confusion / np.maximum(report.counts, 1)[:, None]
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    figure.colorbar(image, label="share of the expected label")
+    axes.set(xlabel="predicted", ylabel="expected")
+    axes.set_xticks(
+        range(classes), report.labels, rotation=90, parse_math=False
+    )
+    axes.set_yticks(range(classes), report.labels, parse_math=False)
+    if classes <= MOST_DRAWN_COUNTS:
+        for (row, column), count in np.ndenumerate(report.confusion):
+            axes.text(
+                column,
+                row,
+                f"{count:,}",
+                ha="center",
+                va="center",
+                color="white" if shares[row, column] > 0.5 else "black",
+            )
+    with replacing(path) as unfinished:
+        figure.savefig(unfinished, format="png")
+
+
+def _pair(expected, predicted, axes: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Both as arrays, after a check."""
+    expected, predicted = np.asarray(expected), np.asarray(predicted)
+    if (
+        expected.shape != predicted.shape
+        or expected.ndim != axes
+        or not expected.size
+    ):
+        raise AlbertError(
+            "`expected` and `predicted` must be equally many, one or more, "
+            f"with {axes} {'axes' if axes > 1 else 'axis'}. Received shapes: "
+            f"{expected.shape} and {predicted.shape}."
+        )
+    if not (np.isfinite(expected).all() and np.isfinite(predicted).all()):
+        raise AlbertError(
+            "predictions must be finite numbers: the model has broken down. "
+            "Train it again with a lower learning rate or a longer warm-up."
+        )
+    return expected, predicted
+
+
+def _decided(values: np.ndarray) -> np.ndarray:
+    """Decisions about labels as booleans."""
+    undecided = values[(values != 0) & (values != 1)]
+    if undecided.size:
+        raise AlbertError(
+            "whether a label applies must be 0 or 1. Received: "
+            f"{undecided[0]:g}. Compare probabilities with a threshold first."
+        )
+    return values.astype(bool)
+
+
+def _accuracy(expected: np.ndarray, predicted: np.ndarray) -> float:
+    return (expected == predicted).mean()
+
+
+def _f1(expected: np.ndarray, predicted: np.ndarray) -> float:
+    from sklearn.metrics import f1_score
+
+    return f1_score(expected, predicted, zero_division=UNDEFINED)
+
+
+def _matthews(expected: np.ndarray, predicted: np.ndarray) -> float:
+    from sklearn.metrics import matthews_corrcoef
+
+    return matthews_corrcoef(expected, predicted)
+
+
+def _pearson(expected: np.ndarray, predicted: np.ndarray) -> float:
+    from scipy.stats import pearsonr
+
+    # In float64, whatever the model computed in.
+    return pearsonr(*_as_float64(expected, predicted)).statistic
+
+
+def _spearman(expected: np.ndarray, predicted: np.ndarray) -> float:
+    from scipy.stats import spearmanr
+
+    return spearmanr(*_as_float64(expected, predicted)).statistic
+
+
+def _as_float64(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    return tuple(array.astype("float64") for array in arrays)
+
+
+# Why a metric is not defined, in words; None where it is. `names` are those of
+# the classes, where there are any.
+_Names = Sequence[str] | None
+
+
+def _always(expected: np.ndarray, predicted: np.ndarray, names: _Names) -> None:
+    return None
+
+
+def _no_ones(
+    expected: np.ndarray, predicted: np.ndarray, names: _Names
+) -> str | None:
+    if (expected == 1).any() or (predicted == 1).any():
+        return None
+    what = repr(names[1]) if names else "class 1"
+    return f"{what} neither occurs nor is predicted"
+
+
+def _constant(
+    expected: np.ndarray, predicted: np.ndarray, names: _Names
+) -> str | None:
+    for what, values in (("predictions", predicted), ("labels", expected)):
+        if is_constant(values):
+            value = repr(names[values[0]]) if names else f"{values[0]:g}"
+            return f"all {what} are {value}"
+    return None
+
+
+def is_constant(values: np.ndarray) -> bool:
+    """Whether numbers [N] differ by no more than rounding."""
+    return bool(np.ptp(values) <= ROUNDING * np.abs(values).max())
+
+
+# Each with what keeps it from being defined, if anything does.
+_Metric = Callable[[np.ndarray, np.ndarray], float]
+_Reason = Callable[[np.ndarray, np.ndarray, _Names], str | None]
+_METRICS: dict[str, tuple[_Metric, _Reason]] = {
+    "accuracy": (_accuracy, _always),
+    "f1": (_f1, _no_ones),
+    "matthews": (_matthews, _constant),
+    "pearson": (_pearson, _constant),
+    "spearman": (_spearman, _constant),
+}

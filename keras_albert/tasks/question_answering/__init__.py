@@ -1,0 +1,1 @@
+"""Answers to questions in windows of a context, as in SQuAD."""

@@ -1,0 +1,93 @@
+"""Settings of how contexts are read for the answers to questions."""
+
+import dataclasses
+
+from keras_albert.errors import AlbertError, check_positive
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowConfig:
+    """How a question and its context are cut into windows."""
+
+    sequence_length: int = 384
+    """most tokens in a window, [CLS] and two [SEP] included (Paper Table 14,
+    SQuAD 1.1; 512 for SQuAD 2.0)"""
+    stride: int = 128
+    """tokens of the context from one window to the next (reference
+    run_squad_v1.py, run_squad_v2.py: doc_stride)"""
+    query_length: int = 64
+    """most tokens of a question; the rest is cut off (the same:
+    max_query_length)"""
+
+    def __post_init__(self):
+        for name in ("sequence_length", "stride", "query_length"):
+            check_positive(name, getattr(self, name))
+        if self.sequence_length <= self.query_length + 3:
+            raise AlbertError(
+                "`sequence_length` must be above `query_length` + 3, or no "
+                "context fits beside a long question. Received: "
+                f"sequence_length={self.sequence_length}, "
+                f"query_length={self.query_length}."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerConfig:
+    """Which answers are considered (reference run_squad_v1.py)."""
+
+    n_best: int = 20
+    """most answers to a question; also how many starts and ends of a window
+    are combined to answers"""
+    answer_length: int = 30
+    """most tokens of an answer"""
+
+    def __post_init__(self):
+        check_positive("n_best", self.n_best)
+        check_positive("answer_length", self.answer_length)
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowOptions:
+    """How contexts are cut into windows: what may be left open."""
+
+    stride: int | None = None
+    """tokens of the context from one window to the next; 128 (reference
+    run_squad_v1.py), or a third of a window if that is less, when not given"""
+    query_length: int | None = None
+    """most tokens of a question, the rest is cut off; 64 (the same), or a
+    third of a window if that is less, when not given"""
+
+    def of(self, sequence_length: int) -> WindowConfig:
+        """The windows of so many tokens; AlbertError if they are too short."""
+        third = max(sequence_length // 3, 1)
+        return WindowConfig(
+            sequence_length,
+            self.stride or min(WindowConfig.stride, third),
+            self.query_length or min(WindowConfig.query_length, third),
+        )
+
+    def __post_init__(self):
+        for name in ("stride", "query_length"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadingConfig:
+    """How a fine-tuned model reads contexts for answers."""
+
+    windows: WindowConfig
+    answers: AnswerConfig
+    threshold: float | None = 0.0
+    """a question is answered with "" where more than this speaks for "no
+    answer": a logit, 0 being a probability of 0.5. None: what is best for the
+    examples at hand"""
+
+    @classmethod
+    def from_dict(cls, settings: dict) -> "ReadingConfig":
+        """The inverse of `dataclasses.asdict`."""
+        return cls(
+            WindowConfig(**settings["windows"]),
+            AnswerConfig(**settings["answers"]),
+            settings["threshold"],
+        )

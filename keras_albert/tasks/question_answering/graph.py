@@ -1,0 +1,365 @@
+"""Answers to questions inside a graph: contexts of any length.
+
+Letters: B questions, W windows, S tokens of the longest window, K beam or
+starts and ends of a window that are combined, M possible answers.
+
+The twin of `data.windows`, of `data.answers` and of the decoding in
+`training.questions`; what is in parentheses below is the function it equals.
+
+Import this module only to export or to test: it imports TensorFlow.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_albert.tasks.question_answering.config import (
+    AnswerConfig,
+    ReadingConfig,
+    WindowConfig,
+)
+from keras_albert.tasks.question_answering.task import NO_CANDIDATE
+from keras_albert.text.graph_alignment import GraphAligner, GraphPieces
+from keras_albert.text.graph_characters import Characters, equally_many, rows_of
+from keras_albert.text.graph_tokenizer import GraphTokenizer
+from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID
+from keras_albert.text.tokenizer import Tokenizer
+
+
+def serve_questions(
+    tokenizer: Tokenizer,
+    graph_tokenizer: GraphTokenizer,
+    reading: ReadingConfig,
+    may_refuse: bool,
+    beam: int,
+    outputs: Callable[[dict], dict],
+) -> tuple[tf.Module, Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]]:
+    """`serving_default` of a model that answers questions.
+
+    Args:
+        tokenizer: the vocabulary of the model.
+        graph_tokenizer: the same vocabulary inside the graph.
+        reading: how contexts are cut into windows, and which answers count.
+        may_refuse: whether the model may find no answer; then the threshold of
+            `reading` is applied.
+        beam: how many starts the head keeps; 1 of a head without a beam.
+        outputs: int32 [W, S] rows -> what the model gives for them.
+
+    Returns:
+        what the function needs to be kept with it; and a function of
+        `question` and `context`, string [B]. It gives `answer` string [B], ""
+        where there is none; `score` float32 [B], its probability among the
+        answers that were considered, or what the model gives to there being
+        none; `start`, `end` int32 [B], the answer's characters in the context,
+        -1 where there is none; and `no_answer` float32 [B], how much speaks
+        against an answer, NO_CANDIDATE at most.
+    """
+    limit = math.inf  # (limit_of)
+    if may_refuse and reading.threshold is not None:
+        limit = reading.threshold
+    # As wide as the beam, or as a window without a token.
+    narrowest = max(beam, 3)
+    aligner = GraphAligner(tokenizer, graph_tokenizer)
+
+    def serve(question, context):
+        question, context = equally_many(question=question, context=context)
+        texts = Characters.of(context)
+        pieces = aligner(texts)
+        windows = _Windows.of(
+            graph_tokenizer(question), pieces, reading.windows, narrowest
+        )
+        found = outputs(windows.rows)
+        if "start" in found:
+            spans, no_answer = _spans_of_logits(
+                windows, found, reading.answers.n_best
+            )
+        else:
+            spans, no_answer = _spans_of_beam(found)
+        best = _best(texts, pieces, windows, spans, reading.answers)
+        count = tf.size(texts.splits) - 1
+        no_answer = tf.math.unsorted_segment_min(
+            no_answer, windows.question, count
+        )
+        if "start" in found:
+            no_answer -= best.score
+        no_answer = tf.where(best.has_any, no_answer, math.inf)
+        answered = best.has_text & ~(no_answer > limit)
+        score = tf.where(answered, best.probability, tf.sigmoid(no_answer))
+        base = texts.splits[:-1]
+        return {
+            "answer": tf.where(answered, best.text, ""),
+            "score": tf.cast(score, tf.float32),
+            "start": tf.where(answered, best.start - base, -1),
+            "end": tf.where(answered, best.end - base, -1),
+            "no_answer": tf.cast(
+                tf.minimum(no_answer, NO_CANDIDATE), tf.float32
+            ),
+        }
+
+    return aligner, serve
+
+
+class _Windows(NamedTuple):
+    """(make_windows)"""
+
+    rows: dict[str, tf.Tensor]
+    """int32 [W, S], what the model is called with"""
+    question: tf.Tensor
+    """int32 [W], ascending"""
+    lengths: tf.Tensor
+    """int32 [W], tokens without padding"""
+    pieces: tf.Tensor
+    """int32 [W, S], the piece of the contexts at each place; any elsewhere"""
+    max_context: tf.Tensor
+    """bool [W, S], whether the window has most context for it"""
+
+    @classmethod
+    def of(
+        cls,
+        queries: tf.RaggedTensor,
+        context: GraphPieces,
+        config: WindowConfig,
+        narrowest: int,
+    ) -> "_Windows":
+        """The windows of all questions, in their order; one or more each."""
+        query_lengths = tf.minimum(
+            _int32(queries.row_lengths()), config.query_length
+        )  # [B]
+        counts = _int32(context.ids.row_lengths())
+        room = config.sequence_length - query_lengths - 3
+        step = tf.minimum(room, config.stride)
+        # (window_spans)
+        number = 1 + -(-tf.maximum(counts - room, 0) // step)
+        splits = tf.concat([[0], tf.cumsum(number)], axis=0)
+        question = rows_of(splits)  # [W]
+        index = tf.range(tf.size(question)) - tf.gather(splits, question)
+
+        def of_question(values):  # [B] -> [W, 1]
+            return tf.gather(values, question)[:, tf.newaxis]
+
+        count, room, step, number = map(
+            of_question, (counts, room, step, number)
+        )
+        index = index[:, tf.newaxis]
+        begin = index * step
+        end = tf.minimum(begin + room, count)
+        sep = of_question(query_lengths) + 1  # place of the first [SEP]
+        lengths = sep + 1 + end - begin + 1  # [W, 1]
+        width = tf.reduce_max(tf.concat([lengths[:, 0], [narrowest]], axis=0))
+        place = tf.range(width)[tf.newaxis]  # [1, S]
+
+        def taken(ids, column, wanted):
+            start = of_question(_int32(ids.row_starts()))
+            pool = tf.concat([[PAD_ID], ids.values], axis=0)  # never empty
+            at = tf.where(wanted, start + column + 1, 0)
+            return tf.gather(pool, at), tf.maximum(at - 1, 0)
+
+        is_query = (place > 0) & (place < sep)
+        is_context = (place > sep) & (place < lengths - 1)
+        token = begin + place - sep - 1  # of the context
+        query_ids, _ = taken(queries, place - 1, is_query)
+        context_ids, pieces = taken(context.ids, token, is_context)
+        token_ids = tf.where(is_query, query_ids, PAD_ID)
+        token_ids = tf.where(is_context, context_ids, token_ids)
+        is_sep = (place == sep) | (place == lengths - 1)
+        token_ids = tf.where(is_sep, SEP_ID, token_ids)
+        token_ids = tf.where(place == 0, CLS_ID, token_ids)
+        owner = _most_context(token, count, room, step, number)
+        return cls(
+            rows={
+                "token_ids": token_ids,
+                "segment_ids": _int32((place > sep) & (place < lengths)),
+                "padding_mask": _int32(place < lengths),
+            },
+            question=question,
+            lengths=lengths[:, 0],
+            pieces=pieces,
+            max_context=is_context & (owner == index),
+        )
+
+
+def _most_context(token, count, room, step, number):
+    """The window that has most context for a token (max_context).
+
+    All windows but the last are equally long, and have most in their middle:
+    so it is one of the two whose middle is nearest, or the last.
+
+    Args:
+        token: int32 [W, S], of a context.
+        count: [W, 1] tokens of the context.
+        room: [W, 1] most of them in a window.
+        step: [W, 1] from one window to the next.
+        number: [W, 1] windows of the context.
+    """
+    nearest = (2 * token - (room - 1)) // (2 * step)  # at or below
+    last = number - 1
+    best = owner = None
+    whole = tf.maximum(last - 1, 0)
+    for index in (
+        tf.clip_by_value(nearest, 0, whole),
+        tf.clip_by_value(nearest + 1, 0, whole),
+        last + tf.zeros_like(token),
+    ):
+        begin = index * step
+        end = tf.minimum(begin + room, count)
+        least = tf.minimum(token - begin, end - 1 - token)
+        # In Python's precision: of equals the first one has it.
+        context = tf.cast(least, tf.float64)
+        context += 0.01 * tf.cast(end - begin, tf.float64)
+        context = tf.where(least >= 0, context, -1.0)
+        if best is None:
+            best, owner = context, index
+        else:
+            owner = tf.where(context > best, index, owner)
+            best = tf.maximum(context, best)
+    return owner
+
+
+class _Spans(NamedTuple):
+    """Starts and ends that a window combines, [W, K, K]."""
+
+    starts: tf.Tensor
+    ends: tf.Tensor
+    scores: tf.Tensor
+    """float64, the sum of those of start and end"""
+
+
+def _spans_of_logits(
+    windows: _Windows, outputs: dict[str, tf.Tensor], n_best: int
+) -> tuple[_Spans, tf.Tensor]:
+    """(decode_logits): spans, and of [CLS] the score, float64 [W]."""
+    is_token = tf.sequence_mask(windows.lengths, tf.shape(outputs["start"])[1])
+    count = tf.minimum(n_best, tf.shape(is_token)[1])
+    (start_scores, starts), (end_scores, ends) = (
+        tf.math.top_k(tf.where(is_token, outputs[name], -math.inf), count)
+        for name in ("start", "end")
+    )
+    spans = _Spans(
+        starts[:, :, tf.newaxis] + tf.zeros_like(ends)[:, tf.newaxis],
+        ends[:, tf.newaxis] + tf.zeros_like(starts)[:, :, tf.newaxis],
+        _float64(start_scores)[:, :, tf.newaxis]
+        + _float64(end_scores)[:, tf.newaxis],
+    )
+    first = [_float64(outputs[name][:, 0]) for name in ("start", "end")]
+    return spans, sum(first)
+
+
+def _spans_of_beam(
+    outputs: dict[str, tf.Tensor],
+) -> tuple[_Spans, tf.Tensor]:
+    """(decode_beam): spans, and the logit of no answer, float64 [W]."""
+    ends = outputs["end_top_index"]  # [W, K, K]
+    starts = outputs["start_top_index"][:, :, tf.newaxis]
+    scores = _float64(outputs["start_top_log_probs"])[:, :, tf.newaxis]
+    spans = _Spans(
+        starts + tf.zeros_like(ends),
+        ends,
+        scores + _float64(outputs["end_top_log_probs"]),
+    )
+    return spans, _float64(outputs["answer_class"][:, 0])
+
+
+class _Best(NamedTuple):
+    """The best answer to each question; [B]."""
+
+    has_any: tf.Tensor
+    """bool, whether there is a candidate"""
+    score: tf.Tensor
+    """float64, of the best candidate"""
+    has_text: tf.Tensor
+    """bool, whether one has text; the following are of the best of these"""
+    text: tf.Tensor
+    """string"""
+    start: tf.Tensor
+    """int32, first character in all contexts"""
+    end: tf.Tensor
+    """int32, the character after the last one"""
+    probability: tf.Tensor
+    """float64, among the `n_best` candidates"""
+
+
+def _best(
+    texts: Characters,
+    pieces: GraphPieces,
+    windows: _Windows,
+    spans: _Spans,
+    config: AnswerConfig,
+) -> _Best:
+    """(_spans, _predictions, _candidates) of all questions at once."""
+    starts, ends, scores = spans
+    possible = (
+        tf.gather(windows.max_context, starts, batch_dims=1)
+        & (starts <= ends)
+        & (ends < windows.lengths[:, tf.newaxis, tf.newaxis] - 1)
+        & (ends - starts < config.answer_length)
+    )
+    places = tf.where(possible)  # [M, 3]: by question, window, start, end
+    window = places[:, 0]
+    question = tf.gather(windows.question, window)
+    scores = tf.gather_nd(scores, places)
+    # The best first, of equals the first; then by question.
+    order = tf.argsort(scores, direction="DESCENDING", stable=True)
+    order = tf.gather(
+        order, tf.argsort(tf.gather(question, order), stable=True)
+    )
+    question, scores, window = (
+        tf.gather(x, order) for x in (question, scores, window)
+    )
+
+    def characters(positions, of_pieces):
+        positions = tf.gather(tf.gather_nd(positions, places), order)
+        at = tf.gather(windows.pieces, window)
+        at = tf.gather(at, positions, batch_dims=1)
+        return tf.gather(of_pieces, at)
+
+    begin, end = texts.trimmed(
+        characters(starts, pieces.starts), characters(ends, pieces.ends)
+    )
+    text = texts.parts(begin, end)
+    # Of the candidates with the same text the best one stays.
+    number = tf.range(tf.size(question))
+    _, same = tf.unique(
+        tf.strings.join([tf.strings.as_string(question), " ", text])
+    )
+    first = tf.math.unsorted_segment_min(number, same, tf.size(number))
+    is_first = tf.gather(first, same) == number
+    count = tf.size(texts.splits) - 1
+    splits = tf.searchsorted(question, tf.range(count + 1))
+    before = tf.cumsum(_int32(is_first), exclusive=True)
+    before -= tf.gather(before, tf.gather(splits, question))
+    kept = is_first & (before < config.n_best)
+
+    def padded(values, last):  # what an empty vector is asked for
+        return tf.concat([values, [last]], axis=0)
+
+    best_score = tf.gather(padded(scores, 0.0), splits[:-1])
+    weights = tf.exp(scores - tf.gather(best_score, question))
+    total = tf.math.unsorted_segment_sum(
+        tf.where(kept, weights, 0.0), question, count
+    )
+    chosen = tf.math.unsorted_segment_min(
+        tf.where(kept & (end > begin), number, tf.size(number)),
+        question,
+        count,
+    )
+    chosen = tf.minimum(chosen, tf.size(number))  # none: the last one, padding
+    return _Best(
+        has_any=splits[1:] > splits[:-1],
+        score=best_score,
+        has_text=chosen < tf.size(number),
+        text=tf.gather(padded(text, ""), chosen),
+        start=tf.gather(padded(begin, 0), chosen),
+        end=tf.gather(padded(end, 0), chosen),
+        probability=tf.gather(padded(weights, 0.0), chosen)
+        / tf.maximum(total, 1.0),  # that of the best one is 1
+    )
+
+
+def _int32(values: tf.Tensor) -> tf.Tensor:
+    return tf.cast(values, tf.int32)
+
+
+def _float64(values: tf.Tensor) -> tf.Tensor:
+    return tf.cast(values, tf.float64)

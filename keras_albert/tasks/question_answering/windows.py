@@ -1,0 +1,172 @@
+"""Questions and contexts of any length -> windows that a model can read.
+
+Shapes: T tokens of a window, C of them of the context.
+
+A window is `[CLS] question [SEP] part of the context [SEP]`; the windows of a
+long context overlap. A token of several windows is answered where it has most
+context on its poorer side: its "max context".
+
+Source: reference squad_utils.py, convert_examples_to_features. It drops
+questions that it cannot align (see text/alignment.py); here none is lost.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_albert.tasks.question_answering.config import WindowConfig
+from keras_albert.tasks.question_answering.squad import Question
+from keras_albert.text.alignment import AlignedPieces, Aligner
+from keras_albert.text.special_tokens import CLS_ID, SEP_ID
+from keras_albert.text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Window:
+    """A question with a part of its context, without padding."""
+
+    question: int
+    """index of the question"""
+    token_ids: np.ndarray
+    """int32 [T]"""
+    context_start: int
+    """position of the first token of the context; the tokens before it are
+    segment 0, the others segment 1"""
+    starts: np.ndarray
+    """int32 [C], first character of each of its tokens in the raw context"""
+    ends: np.ndarray
+    """int32 [C], the character after its last one"""
+    max_context: np.ndarray
+    """bool [C], whether this window has most context for the token"""
+    start: int
+    """position of the first token of the answer; 0 where the window does not
+    have all of it, or there is none"""
+    end: int
+    """position of its last token, or 0"""
+    is_cut: bool = False
+    """whether the question was longer; of its windows the first one counts"""
+    is_lost: bool = False
+    """whether the tokenizer drops every character of the answer: nothing is
+    to be learned of this window"""
+
+
+def make_windows(
+    tokenizer: Tokenizer,
+    questions: Sequence[Question],
+    config: WindowConfig,
+) -> list[Window]:
+    """The windows of all questions, in their order; one or more of each.
+
+    Args:
+        tokenizer: of the model.
+        questions: where there are answers, the first one is marked.
+        config: lengths, in tokens.
+    """
+    aligner = Aligner(tokenizer)
+    aligned: dict[str, AlignedPieces] = {}
+    queries = tokenizer.encode_batch([question.text for question in questions])
+    windows = []
+    for index, question in enumerate(questions):
+        if question.context not in aligned:
+            aligned[question.context] = aligner(question.context)
+        pieces = aligned[question.context]
+        answer = _answer_pieces(question, pieces)
+        query = queries[index][: config.query_length]
+        own = _windows_of(index, query, pieces, answer, config)
+        if len(query) < len(queries[index]):
+            own[0] = dataclasses.replace(own[0], is_cut=True)
+        if question.answers and answer is None:
+            own = [dataclasses.replace(each, is_lost=True) for each in own]
+        windows += own
+    return windows
+
+
+def _answer_pieces(
+    question: Question, pieces: AlignedPieces
+) -> tuple[int, int] | None:
+    """First and last piece of the first answer.
+
+    None where there is no answer, or normalization leaves nothing of it.
+    """
+    if not question.answers:
+        return None
+    answer = question.answers[0]
+    return pieces.covering(answer.start, answer.start + len(answer.text))
+
+
+def _windows_of(
+    index: int,
+    query: list[int],
+    pieces: AlignedPieces,
+    answer: tuple[int, int] | None,
+    config: WindowConfig,
+) -> list[Window]:
+    before = [CLS_ID, *query, SEP_ID]
+    room = config.sequence_length - len(before) - 1
+    spans = window_spans(len(pieces.ids), room, config.stride)
+    windows = []
+    for (start, end), is_best in zip(spans, max_context(spans), strict=True):
+        marked = (0, 0)
+        if answer is not None and start <= answer[0] and answer[1] < end:
+            shift = len(before) - start
+            marked = answer[0] + shift, answer[1] + shift
+        windows.append(
+            Window(
+                question=index,
+                token_ids=np.concatenate(
+                    [before, pieces.ids[start:end], [SEP_ID]], dtype="int32"
+                ),
+                context_start=len(before),
+                starts=pieces.starts[start:end],
+                ends=pieces.ends[start:end],
+                max_context=is_best,
+                start=marked[0],
+                end=marked[1],
+            )
+        )
+    return windows
+
+
+def window_spans(count: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """Which tokens of a context of `count` are in each window, [start, end).
+
+    >>> window_spans(10, room=6, stride=3)
+    [(0, 6), (3, 9), (6, 10)]
+
+    Args:
+        count: tokens of the context.
+        room: most of them in a window.
+        stride: from one window to the next; where it is above `room` the
+            windows follow one another, so that no token is left out.
+    """
+    spans = [(0, min(room, count))]
+    while (start := spans[-1][0]) + room < count:
+        start += min(room, stride)
+        spans.append((start, min(start + room, count)))
+    return spans
+
+
+def max_context(spans: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+    """Of each window, which tokens have the most context in it, bool [C].
+
+    A token's context is the smaller number of tokens beside it in the window,
+    plus a hundredth of the window's length; of equal windows the first one
+    has it. So each token has it in exactly one.
+
+    >>> max_context([(0, 6), (3, 9)])
+    [[T, T, T, T, T, F], [F, F, T, T, T, T]]
+    """
+    count = spans[-1][1]
+    best = np.full(count, -1.0)
+    owner = np.zeros(count, int)
+    for number, (start, end) in enumerate(spans):
+        tokens = np.arange(start, end)
+        context = np.minimum(tokens - start, end - 1 - tokens)
+        context = context + 0.01 * (end - start)
+        better = context > best[start:end]
+        best[start:end][better] = context[better]
+        owner[start:end][better] = number
+    return [
+        owner[start:end] == number for number, (start, end) in enumerate(spans)
+    ]

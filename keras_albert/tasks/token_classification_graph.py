@@ -1,0 +1,159 @@
+"""A label for each word inside a graph: texts of any length.
+
+Letters: B texts, N words of all texts, R rows, S tokens of the longest row,
+W words of the longest text, C labels.
+
+The twin of `text.rows.word_rows` and of the decoding in `training.tasks`.
+
+Import this module only to export or to test: it imports TensorFlow.
+"""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from keras_albert.text.graph_characters import (
+    Characters,
+    ragged,
+    rows_of,
+    true_places,
+)
+from keras_albert.text.graph_tokenizer import GraphTokenizer
+from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID, UNK_ID
+
+
+def serve_words(
+    labels: Sequence[str],
+    tokenizer: GraphTokenizer,
+    sequence_length: int,
+    outputs: Callable[[dict], dict],
+) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    """`serving_default` of a model that labels words.
+
+    Args:
+        labels: names of the C labels, in the order of the logits.
+        tokenizer: the model's vocabulary inside the graph.
+        sequence_length: most tokens of a row; longer texts become several rows.
+        outputs: int32 [R, S] rows -> `logits` float32 [R, S, C].
+
+    Returns:
+        a function of `text` string [B]. Words are those of Python's
+        `str.split`. It gives `words` and `labels` string [B, W], "" where a
+        text has fewer; `scores` float32 [B, W], the labels' probabilities; and
+        `start`, `end` int32 [B, W], characters of the text, -1 where there is
+        no word.
+    """
+    names = tf.constant(labels)
+
+    def serve(text):
+        texts = Characters.of(text)
+        starts, ends, splits = texts.words()
+        words = texts.parts(starts, ends)
+        rows, row, column = _rows(tokenizer(words), splits, sequence_length)
+        logits = outputs(rows)["logits"]
+        odds = tf.gather_nd(logits, tf.stack([row, column], axis=1))
+        odds = tf.nn.softmax(odds)  # [N, C]
+        base = tf.gather(texts.splits, rows_of(splits))
+
+        def dense(values, empty):
+            return ragged(values, splits).to_tensor(empty)
+
+        return {
+            "words": dense(words, ""),
+            "labels": dense(tf.gather(names, tf.argmax(odds, axis=-1)), ""),
+            "scores": dense(tf.reduce_max(odds, axis=-1), 0.0),
+            "start": dense(starts - base, -1),
+            "end": dense(ends - base, -1),
+        }
+
+    return serve
+
+
+def _rows(
+    pieces: tf.RaggedTensor, splits: tf.Tensor, longest: int
+) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
+    """`word_rows` of texts.
+
+    Args:
+        pieces: int32 [N, (pieces of a word)].
+        splits: int32 [B + 1], where the words of each text begin.
+        longest: tokens of a row at most.
+
+    Returns:
+        int32 [R, S] rows; and of each word its row and the place of its first
+        piece there, int32 [N].
+    """
+    # A word of nothing but dropped characters has a label all the same.
+    lengths = tf.cast(pieces.row_lengths(), tf.int32)
+    counts = tf.maximum(lengths, 1)
+    ends = tf.concat([[0], tf.cumsum(counts)], axis=0)  # of words in tokens
+    firsts = _first_words(ends, splits, longest - 2)  # [CLS], [SEP]
+    row = tf.searchsorted(firsts, tf.range(tf.size(counts)), side="right") - 1
+    begins = tf.gather(ends, firsts)  # [R], in tokens
+    column = ends[:-1] - tf.gather(begins, row) + 1  # after [CLS]
+    # Only a word that fills more than a row is cut off.
+    filled = tf.concat([begins[1:], ends[-1:]], axis=0)[: tf.size(begins)]
+    filled = tf.minimum(filled - begins, longest - 2)  # [R]
+    token = tf.concat([[PAD_ID], pieces.values], axis=0)
+    # Of every token the piece it is, 0 where a word has none.
+    word = rows_of(ends)
+    within = tf.range(ends[-1]) - tf.gather(ends, word)
+    piece = tf.gather(tf.cast(pieces.row_starts(), tf.int32), word) + within
+    has_pieces = tf.gather(lengths, word) > 0
+    ids = tf.gather(token, tf.where(has_pieces, piece + 1, 0))
+    ids = tf.where(has_pieces, ids, UNK_ID)
+    ids = tf.concat([ids, [PAD_ID]], axis=0)  # never empty
+
+    width = tf.reduce_max(tf.concat([filled + 2, [2]], axis=0))
+    position = tf.range(width)[tf.newaxis]
+    filled, begins = filled[:, tf.newaxis], begins[:, tf.newaxis]
+    is_piece = (position > 0) & (position <= filled)
+    token_ids = tf.gather(ids, tf.where(is_piece, begins + position - 1, 0))
+    token_ids = tf.where(is_piece, token_ids, PAD_ID)
+    token_ids = tf.where(position == filled + 1, SEP_ID, token_ids)
+    token_ids = tf.where(position == 0, CLS_ID, token_ids)
+    rows = {
+        "token_ids": token_ids,
+        "segment_ids": tf.zeros_like(token_ids),
+        "padding_mask": tf.cast(position <= filled + 1, tf.int32),
+    }
+    return rows, row, column
+
+
+def _first_words(ends: tf.Tensor, splits: tf.Tensor, room: int) -> tf.Tensor:
+    """The first word of each row, int32 [R], in the order of the texts.
+
+    Args:
+        ends: int32 [N + 1], tokens before each word.
+        splits: int32 [B + 1].
+        room: tokens of a row at most, unless it has a single word.
+    """
+    count = tf.size(ends) - 1  # N
+    words = tf.range(count)
+    # The word that the next row would begin with, after a row from each word.
+    after = tf.searchsorted(ends, ends[:-1] + room, side="right") - 1
+    after = tf.minimum(
+        tf.maximum(after, words + 1), tf.gather(splits, rows_of(splits) + 1)
+    )
+    after = tf.concat([after, [count]], axis=0)
+
+    def marked(places, mark):
+        marks = tf.scatter_nd(
+            places[:, tf.newaxis], tf.cast(mark, tf.int32), [count + 1]
+        )
+        return marks > 0
+
+    # All that texts begin with; then what is one row on, 2 rows, 4 rows ...
+    begins = marked(splits, tf.ones_like(splits, tf.bool))
+
+    def step(rows, begins, after):
+        begins |= marked(after, begins)
+        return 2 * rows, begins, tf.gather(after, after)
+
+    _, begins, _ = tf.while_loop(
+        lambda rows, begins, after: rows <= count,
+        step,
+        (1, begins, after),
+        parallel_iterations=1,
+    )
+    return true_places(begins[:-1])

@@ -1,0 +1,347 @@
+"""The tokenizer inside a TensorFlow graph, for models that take strings.
+
+Shapes: B texts, S tokens in the longest row.
+
+Every rule is a table made from the Python side (`normalization`, `Tokenizer`)
+when the object is made: what Python does to each code point, and what it does
+to each piece that ends in digit and comma. So the graph normalizes with the
+Unicode tables and the case rules of the Python that exported it, whatever ICU
+version and locale the server has: new capitals, NUL, dotted I and final sigma
+included. Everything but SentencePiece itself is an operation of core
+TensorFlow, and all of it is linked into TensorFlow Serving since 2.15.
+
+Known exception, the only one: where two segmentations of a word have the same
+probability, the two SentencePiece versions (Python's, and 0.1.96 in
+tensorflow-text) may choose different ones.
+
+Import this module only to export or to test: it imports TensorFlow.
+"""
+
+import copy
+import functools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from keras_albert.errors import AlbertError
+from keras_albert.text.normalization import normalize
+from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID
+from keras_albert.text.tokenizer import (
+    DEFAULT_MAX_LENGTH,
+    Tokenizer,
+    check_max_length,
+)
+
+try:
+    import tensorflow as tf
+    import tensorflow_text
+except ImportError as error:
+    raise AlbertError(
+        "tensorflow and tensorflow-text are needed to tokenize inside a graph "
+        f"({error}). "
+        "Run: pip install 'keras-albert[export]' (Linux, macOS; there is no "
+        "tensorflow-text for Windows)"
+    ) from None
+
+from keras_albert.text.graph_characters import (
+    Characters,
+    boundaries,
+    code_points,
+    is_member,
+    ragged,
+    rows_of,
+)
+
+SIGMA, FINAL_SIGMA, SMALL_SIGMA = 0x3A3, 0x3C2, 0x3C3
+
+
+class GraphTokenizer(tf.Module):
+    """`Tokenizer` as TensorFlow operations, with the same ids.
+
+    >>> graph = GraphTokenizer(tokenizer)
+    >>> graph.pack(graph(tf.constant(["a text"])), max_length=512)
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        if not isinstance(tokenizer, Tokenizer):
+            raise AlbertError(
+                "`tokenizer` must be a Tokenizer. "
+                f"Received: {type(tokenizer).__name__}."
+            )
+        super().__init__(name="graph_tokenizer")
+        # The name, which must differ from vocabulary to vocabulary: loaded
+        # models share what they have under one name in a process.
+        self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
+            model=tokenizer.model_bytes,
+            out_type=tf.int32,
+            name=f"pieces_{tokenizer.fingerprint[:16]}",
+        )
+        self._lower_case = tokenizer.lower_case
+        self._normal_forms = Substitution(
+            _changed_code_points(**tokenizer.settings)
+        )
+        self._resplits = Substitution(tokenizer.resplits)
+
+    def normalize(self, texts: tf.Tensor) -> tf.Tensor:
+        """`normalization.normalize` of UTF-8 strings [B], malformed or not."""
+        normal, _ = self.normalize_with_sources(Characters.of(texts))
+        return normal.strings()
+
+    def normalize_with_sources(
+        self, texts: Characters
+    ) -> tuple[Characters, tf.Tensor]:
+        """`alignment.normalize_with_sources`: places are those in `texts`.
+
+        Returns:
+            N characters; int32 [N], the one that each is made of.
+        """
+        codes, splits, sources = self._normal(*texts)
+        return Characters(codes, splits), sources
+
+    # Functions of their own, so that a SavedModel holds the tables once for
+    # all of its signatures.
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.int32)] * 2, autograph=False
+    )
+    def _normal(self, codes: tf.Tensor, splits: tf.Tensor) -> tuple:
+        words, places = Characters(codes, splits).collapsed()
+        index, splits, owners = self._normal_forms.locate(*words)
+        codes = self._normal_forms.new_values(index, words.codes)
+        if self._lower_case:
+            codes = _lower_sigmas(codes, splits)
+        return codes, splits, tf.gather(places, owners)
+
+    def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """`Tokenizer.encode_batch`: strings [B] to int32 ids [B, (S)]."""
+        return ragged(*self._flat_ids(texts))
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
+    )
+    def _flat_ids(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        ids, splits = self._pieces(self.normalize(texts), tf.int32)
+        return self._resplits(ids, splits)
+
+    def _pieces(
+        self, normal: tf.Tensor, kind: tf.DType
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """SentencePiece's: ids (tf.int32) or strings [N]; int32 [B + 1]."""
+        processor = copy.copy(self._sentencepiece)  # of the same resource
+        processor.out_type = kind
+        pieces = processor.tokenize(normal)
+        return pieces.values, tf.cast(pieces.row_splits, tf.int32)
+
+    def aligned_pieces(
+        self, normal: tf.Tensor, resplit_lengths: "Substitution"
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Ids, and how many characters SentencePiece reads as each piece.
+
+        Args:
+            normal: normalized strings [B].
+            resplit_lengths: `Aligner.resplit_lengths`.
+
+        Returns:
+            int32 ids [N]; their characters, int32 [N]; int32 [B + 1], where
+            the pieces of each text begin.
+        """
+        ids, splits = self._pieces(normal, tf.int32)
+        written, _ = self._pieces(normal, tf.string)
+        lengths = tf.strings.length(written, unit="UTF8_CHAR")
+        index, splits, _ = self._resplits.locate(ids, splits)
+        return (
+            self._resplits.new_values(index, ids),
+            resplit_lengths.new_values(index, lengths),
+            splits,
+        )
+
+    def pack(
+        self,
+        a: tf.RaggedTensor,
+        b: tf.RaggedTensor | None = None,
+        max_length: int = DEFAULT_MAX_LENGTH,
+    ) -> dict[str, tf.Tensor]:
+        """`Tokenizer.pack` of every row, padded to the longest one.
+
+        Returns:
+            `token_ids`, `segment_ids`, `padding_mask`, each int32 [B, S].
+
+        Raises:
+            AlbertError: `max_length` leaves no room for a token of each text.
+        """
+        check_max_length(max_length, pair=b is not None)
+        # end_a: where the [SEP] of a stands; end: the last [SEP] of the row.
+        lengths_a = tf.cast(a.row_lengths(), tf.int32)
+        end = end_a = tf.minimum(lengths_a, max_length - 2) + 1  # [B]
+        if b is not None:
+            lengths_b = tf.cast(b.row_lengths(), tf.int32)
+            room = max_length - 3
+            keep_a = tf.maximum((room + 1) // 2, room - lengths_b)
+            keep_b = tf.maximum(room // 2, room - lengths_a)
+            paired = lengths_b > 0  # an empty b makes a single
+            end_a = tf.where(paired, tf.minimum(lengths_a, keep_a) + 1, end_a)
+            end_b = end_a + tf.minimum(lengths_b, keep_b) + 1
+            end = tf.where(paired, end_b, end_a)
+        # Room for [CLS] and [SEP] even in a batch without a row.
+        width = tf.reduce_max(tf.concat([end + 1, [2]], axis=0))
+        position = tf.range(width)[tf.newaxis, :]  # [1, S]
+        end_a, end = end_a[:, tf.newaxis], end[:, tf.newaxis]  # [B, 1]
+
+        is_a = (position > 0) & (position < end_a)  # [B, S]
+        is_sep = (position == end_a) | (position == end)
+        token_ids = tf.where(is_sep, SEP_ID, PAD_ID)
+        token_ids = tf.where(position == 0, CLS_ID, token_ids)
+        token_ids = tf.where(is_a, _take(a, position - 1, is_a), token_ids)
+        if b is not None:
+            is_b = (position > end_a) & (position < end)
+            from_b = _take(b, position - end_a - 1, is_b)
+            token_ids = tf.where(is_b, from_b, token_ids)
+        segment_ids = (position > end_a) & (position <= end)
+        return {
+            "token_ids": token_ids,
+            "segment_ids": tf.cast(segment_ids, tf.int32),
+            "padding_mask": tf.cast(position <= end, tf.int32),
+        }
+
+
+class Substitution:
+    """Replaces some values of a ragged tensor by several, or none.
+
+    Args:
+        replacements: value -> the values that take its place.
+    """
+
+    def __init__(self, replacements: Mapping[int, Sequence[int]]):
+        keys = sorted(replacements)
+        self._lengths = np.array(
+            [len(replacements[key]) for key in keys], "int32"
+        )
+        self._starts = np.cumsum(self._lengths, dtype="int32") - self._lengths
+        self._new = np.array(
+            [value for key in keys for value in replacements[key]], "int32"
+        )
+        self._keys = np.array(keys, "int32")
+
+    def __call__(
+        self, values: tf.Tensor, row_splits: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """int32 values [N] and int32 row splits [B + 1], to new ones."""
+        index, row_splits, _ = self.locate(values, row_splits)
+        return self.new_values(index, values), row_splits
+
+    def locate(
+        self, values: tf.Tensor, row_splits: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Where the new values come from.
+
+        Returns:
+            what `new_values` takes, int32 [M]; new row splits; and the old
+            value that each new one stands for, int32 [M].
+        """
+        places = tf.range(tf.size(values))
+        if not len(self._keys):
+            return places, row_splits, places
+        keys = tf.constant(self._keys)  # once in the graph
+        at = tf.searchsorted(keys, values)
+        at = tf.minimum(at, len(self._keys) - 1)
+        hit = tf.gather(keys, at) == values
+        # Other values stand behind the replacements in the pool, once each.
+        starts = tf.where(
+            hit, tf.gather(self._starts, at), len(self._new) + places
+        )
+        lengths = tf.where(hit, tf.gather(self._lengths, at), 1)
+        index = tf.ragged.range(
+            starts, starts + lengths, row_splits_dtype="int32"
+        )
+        return (
+            index.values,
+            tf.gather(index.row_splits, row_splits),
+            rows_of(index.row_splits),
+        )
+
+    def new_values(self, index: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """int32 [M], of what `locate` gives and the old values [N].
+
+        The values of another object, of as many replacements for the same
+        keys, may be taken in the same way.
+        """
+        return tf.gather(tf.concat([self._new, values], axis=0), index)
+
+
+def _take(
+    rows: tf.RaggedTensor, column: tf.Tensor, wanted: tf.Tensor
+) -> tf.Tensor:
+    """rows[i, column] where `wanted`, anything elsewhere; int32 [B, S]."""
+    starts = tf.cast(rows.row_starts(), tf.int32)[:, tf.newaxis]
+    pool = tf.concat([[PAD_ID], rows.values], axis=0)  # never empty
+    return tf.gather(pool, tf.where(wanted, starts + column + 1, 0))
+
+
+def _lower_sigmas(codes: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
+    """Lower-cases capital sigmas, the one letter whose form has a context.
+
+    A sigma is final if the nearest character before it that is not
+    case-ignorable (an apostrophe, say) is cased and the nearest one after it
+    is not (Unicode 3.13, Final_Sigma).
+    """
+    cased, ignorable = (is_member(codes, table) for table in _case_classes())
+    size = tf.size(codes)
+    # Characters that count, between two sentinels that are not cased.
+    counts = tf.cast(tf.where(~ignorable)[:, 0], tf.int32)
+    counts = tf.concat([[-1], counts, [size]], axis=0)
+    rank = tf.cumsum(tf.cast(~ignorable, tf.int32), exclusive=True)
+    before = tf.gather(counts, rank)
+    # `rank + 1` is the character itself if it counts: a sigma does.
+    after = tf.gather(counts, tf.minimum(rank + 2, tf.size(counts) - 1))
+    row = rows_of(row_splits)
+    padded_cased = tf.concat([[False], cased, [False]], axis=0)
+    padded_row = tf.concat([[-1], row, [-1]], axis=0)
+
+    def cased_at(index):
+        same_row = tf.gather(padded_row, index + 1) == row
+        return tf.gather(padded_cased, index + 1) & same_row
+
+    final = cased_at(before) & ~cased_at(after)
+    small = tf.where(final, FINAL_SIGMA, SMALL_SIGMA)
+    return tf.where(codes == SIGMA, small, codes)
+
+
+@functools.cache
+def _changed_code_points(
+    lower_case: bool, keep_accents: bool
+) -> dict[int, tuple[int, ...]]:
+    """What `normalize` makes of single code points, where it changes them.
+
+    Marks vanish, so canonical reordering cannot show and normalization is
+    free of context, but for capital sigma, which stays as it is here.
+    Whitespace inside a text is single spaces by then and stays.
+    """
+    changed = {}
+    for code in code_points():
+        character = chr(code)
+        if character.isspace():
+            continue
+        normal = normalize(character, False, keep_accents)
+        if lower_case:
+            normal = "".join(
+                c if c == chr(SIGMA) else c.lower() for c in normal
+            )
+        if normal != character:
+            changed[code] = tuple(map(ord, normal))
+    return changed
+
+
+@functools.cache
+def _case_classes() -> tuple[np.ndarray, np.ndarray]:
+    """Ranges of the cased and of the case-ignorable code points.
+
+    Python does not show these properties, but its handling of sigma does.
+    """
+    sigma = chr(SIGMA)
+    cased, ignorable = [], []
+    for code in code_points():
+        character = chr(code)
+        if (character + sigma).lower()[-1] == chr(FINAL_SIGMA):
+            cased.append(code)
+        elif ("a" + character + sigma).lower()[-1] == chr(FINAL_SIGMA):
+            ignorable.append(code)
+    return boundaries(cased), boundaries(ignorable)

@@ -1,0 +1,74 @@
+"""Settings of the optimizer, and checks that all training runs share."""
+
+import dataclasses
+from typing import Literal
+
+from keras_albert.errors import (
+    AlbertError,
+    check_positive_number,
+    check_probability,
+    is_number,
+)
+
+
+def check_warmup(warmup_steps: int, steps: int) -> None:
+    """AlbertError unless the warm-up ends before the run does."""
+    if type(warmup_steps) is not int or not 0 <= warmup_steps < steps:
+        raise AlbertError(
+            "`warmup_steps` must be an integer from 0 to steps - 1. Received: "
+            f"warmup_steps={warmup_steps!r}, steps={steps}. A tenth of the "
+            "steps is usual."
+        )
+
+
+def check_parts(batch_size: int, accumulate: int) -> None:
+    """AlbertError unless a batch has so many equal parts."""
+    if batch_size % accumulate:
+        raise AlbertError(
+            "`batch_size` must be a multiple of `accumulate`. Received: "
+            f"batch_size={batch_size}, accumulate={accumulate}."
+        )
+
+
+CHECKPOINTS_FOLDER = "checkpoints"
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """LAMB as published (Paper 4.1; reference optimization.py).
+
+    The learning rate is meant for a batch of 4096. For a smaller batch scale
+    it with the square root: 0.00176 * sqrt(batch_size / 4096).
+    """
+
+    optimizer: Literal["lamb", "adamw"] = "lamb"
+    """adamw is LAMB without the trust ratio, as in the reference"""
+    learning_rate: float = 0.00176
+    """peak learning rate"""
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-6
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+    """largest global gradient norm"""
+    ema_momentum: float | None = None
+    """momentum of moving averages of the weights: they are then evaluated and
+    saved instead of the weights; off when not given"""
+
+    def __post_init__(self):
+        for name in ("learning_rate", "epsilon", "clip_norm"):
+            check_positive_number(name, getattr(self, name))
+        check_probability("beta_1", self.beta_1)
+        check_probability("beta_2", self.beta_2)
+        if self.ema_momentum is not None:
+            check_probability("ema_momentum", self.ema_momentum)
+        if not is_number(self.weight_decay) or self.weight_decay < 0:
+            raise AlbertError(
+                "`weight_decay` must be 0 or more. "
+                f"Received: {self.weight_decay!r}."
+            )
+        if self.optimizer not in ("lamb", "adamw"):
+            raise AlbertError(
+                '`optimizer` must be "lamb" or "adamw". '
+                f"Received: {self.optimizer!r}."
+            )

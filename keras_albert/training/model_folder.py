@@ -1,0 +1,156 @@
+"""The folder of a model: everything needed to use it, and nothing else.
+
+model.keras         weights and architecture, for every backend
+albert_config.json  the encoder's architecture, as the original writes it
+spiece.model        the vocabulary (and spiece.json: lower-casing)
+task.json           what the model was trained for; see tasks/task_file.py
+report.json         what the run reached, and log.csv its course
+README.md           the model card, of a fine-tuned model
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from keras_albert.distribution.backend import to_numpy
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.classification import default_labels
+from keras_albert.modeling.config import CONFIG_FILE, AlbertConfig
+from keras_albert.modeling.keras_file import (
+    read_own,
+    rebuilt,
+)
+from keras_albert.storage import RUN_FILE, read_json, replacing, write_json
+from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
+from keras_albert.training.run_folder import SEED_FOLDER, finished_report
+
+MODEL_FILE, TASK_FILE = "model.keras", "task.json"
+# What task.json says of a model that was only pretrained; and of one that was
+# not trained by this package, which may have no vocabulary.
+PRETRAINING, WEIGHTS = "pretraining", "weights"
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFolder:
+    """A model with what belongs to it."""
+
+    model: AlbertModel
+    tokenizer: Tokenizer | None
+    """None only where the task is WEIGHTS"""
+    task: dict
+
+    def save(self, folder: Path) -> None:
+        """Writes each file whole or not at all; `folder` exists.
+
+        Only the model changes when it is saved again. task.json, which makes
+        it a model folder, comes last.
+        """
+        bare = _bare_copy(self.model, self.task.get("labels"))
+        with replacing(folder / MODEL_FILE) as unfinished:
+            bare.save(unfinished)
+        if not (folder / TASK_FILE).exists():
+            self.model.config.to_json(folder / CONFIG_FILE)
+            if self.tokenizer is not None:
+                self.tokenizer.save(folder)
+            write_json(folder / TASK_FILE, self.task)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "ModelFolder":
+        """Reads what `save` wrote.
+
+        task.json is read, but not held against the model; that is
+        `tasks.task_file.load_with_task`.
+
+        Raises:
+            AlbertError: not such a folder, a damaged file, or weights,
+                vocabulary and albert_config.json of different models.
+        """
+        folder = Path(folder)
+        if not (folder / TASK_FILE).is_file():
+            _point_to_best_seed(folder)
+            if (folder / RUN_FILE).is_file():
+                raise AlbertError(
+                    f"{folder}: the run in this folder has not kept a model "
+                    "yet. Give its command again: it goes on."
+                )
+            raise AlbertError(
+                f"{folder}: not a folder of a model (no {TASK_FILE}). Give the "
+                f"output folder of `keras-albert pretrain` or `finetune`."
+            )
+        task = read_json(folder / TASK_FILE)
+        if not isinstance(task, dict):
+            raise AlbertError(
+                f"{folder / TASK_FILE}: expected an object. Received: "
+                f"{task!r:.60}. Use another copy of the folder."
+            )
+        tokenizer = None
+        if task.get("task") != WEIGHTS or (folder / VOCAB_FILE).is_file():
+            tokenizer = Tokenizer(folder)
+        model = read_own(folder / MODEL_FILE)
+        if (folder / CONFIG_FILE).is_file():
+            config = AlbertConfig.from_json(folder / CONFIG_FILE)
+            with not_as_written(folder / CONFIG_FILE):
+                check_same_config(config, model)
+        if tokenizer is not None:
+            try:
+                model.tokenizer = tokenizer
+            except AlbertError as error:
+                raise AlbertError(f"{folder}: {error}") from None
+        return cls(model, tokenizer, task)
+
+
+@contextlib.contextmanager
+def not_as_written(path: Path) -> Iterator[None]:
+    """Adds the file and the remedy to an error in what a command wrote."""
+    try:
+        yield
+    except AlbertError as error:
+        raise AlbertError(
+            f"{path}: not what `pretrain`, `finetune` or `convert` writes: "
+            f"{error} Use another copy of the folder."
+        ) from None
+
+
+def _point_to_best_seed(folder: Path) -> None:
+    """AlbertError with the name of the best run, in a folder of several."""
+    report = finished_report(folder) or {}
+    if "best_seed" in report:
+        best = folder / SEED_FOLDER.format(report["best_seed"])
+        raise AlbertError(
+            f"{folder}: the folder of several runs. Give one of them; the best "
+            f"is {best}."
+        )
+
+
+def _bare_copy(model: AlbertModel, labels: Sequence[str] | None) -> AlbertModel:
+    """Never compiled: the optimizer's state would triple the file.
+
+    Computing in float32, whatever it was trained in: it is to be served
+    anywhere. The head gets `labels`, if these are names and not numbers.
+    """
+    bare = rebuilt(model, to_numpy, dtype="float32")
+    if labels and hasattr(bare, "labels"):
+        has_names = tuple(labels) != default_labels(len(labels))
+        bare.labels = tuple(labels) if has_names else None
+    return bare
+
+
+def check_same_config(found: AlbertConfig, model: AlbertModel) -> None:
+    """Refuses a config file that describes another model than the one there.
+
+    Raises:
+        AlbertError: names the fields that differ.
+    """
+    different = [
+        f"{field.name}={getattr(found, field.name)} instead of "
+        f"{getattr(model.config, field.name)}"
+        for field in dataclasses.fields(AlbertConfig)
+        if getattr(found, field.name) != getattr(model.config, field.name)
+    ]
+    if different:
+        raise AlbertError(
+            f"it describes another model than the weights are of "
+            f"({', '.join(different)})."
+        )
