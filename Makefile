@@ -102,7 +102,7 @@ test-oldest: .oldest/installed
 	  "$$python" -m venv $(@D)
 	$(OLDEST_PIP) $(TENSORFLOW) hypothesis pytest setuptools
 	$(OLDEST_PIP) --no-deps keras-hub tensorflow-text
-	$(OLDEST_PIP) --editable ".[beam,huggingface,jax,kaggle,litert,onnx]" \
+	$(OLDEST_PIP) --editable ".[beam,huggingface,jax,kaggle,litert,onnx,orbax]" \
 	  --editable ".[parquet,plots,sentences,tensorboard,torch]"
 	@touch $@
 

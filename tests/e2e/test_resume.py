@@ -47,7 +47,6 @@ SERVER = """
 import json, os, sys
 import tensorflow as tf
 import matplotlib.figure
-from orbax.checkpoint import v1
 from keras_albert.cli import main
 import keras_albert.pretraining.run
 

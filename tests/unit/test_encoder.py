@@ -22,6 +22,7 @@ import keras_albert.modeling.embeddings
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.config import VARIANTS
+from keras_albert.modeling.encoder_block import draw_seeds
 from keras_albert.private_apis import DrawnSeed
 
 # Paper Table 4 and its neighbours, ALBERT-base: encoder with pooler, derived
@@ -172,8 +173,11 @@ def test_a_shared_half_is_read_once_a_call(sharing, reads, loop, monkeypatch):
 
 def test_every_dropout_has_its_own_mask():
     config = CONFIG.replace(hidden_dropout_prob=0.5, inner_group_num=2)
-    encoder = AlbertBackbone(config).encoder
-    draws = [numpy(encoder._draw_seeds()).reshape(-1, 2) for _ in range(2)]
+    generator = AlbertBackbone(config).encoder.seed_generator
+    draws = [
+        numpy(draw_seeds(config, generator, 5, 2)).reshape(-1, 2)
+        for _ in range(2)
+    ]
     assert draws[0].shape == (5 * 2 * 3, 2)
     # torch takes the sum of the two numbers.
     sums = np.concatenate(draws).astype("int64").sum(-1) & 0xFFFFFFFF
@@ -201,8 +205,8 @@ def test_every_dropout_takes_its_own_seed(monkeypatch):
 
 
 def test_no_seed_is_drawn_without_dropout():
-    encoder = AlbertBackbone(CONFIG).encoder
-    assert encoder._draw_seeds() is None
+    generator = AlbertBackbone(CONFIG).encoder.seed_generator
+    assert draw_seeds(CONFIG, generator, 5) is None
 
 
 @pytest.mark.parametrize("loop", ["unrolled", "scan"])
