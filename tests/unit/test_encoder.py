@@ -140,6 +140,7 @@ def test_forms_have_the_same_outputs_and_gradients(architecture, dropout):
             np.testing.assert_allclose(a, b, atol=5e-6 if dropout else 1e-6)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("loop", "remat"), FORMS)
 def test_forms_under_fit(loop, remat):
     """Compiled, with unknown batch and length on TensorFlow."""

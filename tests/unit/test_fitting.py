@@ -181,6 +181,7 @@ def test_stopped_twice_is_as_if_nothing_had_been(
     same_end(tmp_path, uninterrupted)
 
 
+@pytest.mark.proof
 def test_parts_averages_and_loss_scaling_go_on(tmp_path):
     """All that an optimizer may have, at once, from where a run was killed.
 

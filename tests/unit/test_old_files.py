@@ -45,7 +45,7 @@ def test_a_model_folder(folder):
 def test_an_interrupted_run(folder, capsys):
     """The run ended at step 7, with a checkpoint that Orbax wrote."""
     main(PRETRAIN)
-    assert "going on from step 7 of 8" in capsys.readouterr().err
+    assert "going on from step 7 of 8" in "".join(capsys.readouterr())
     logs = []
     for path in ("whole_log.csv", "interrupted/log.csv"):
         with open(folder / path, newline="") as file:
