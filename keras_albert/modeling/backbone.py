@@ -37,38 +37,40 @@ class AlbertBackbone(AlbertModel):
 
     Args:
         config: the architecture.
-        pooler: False leaves it out, where no head uses it.
+        pooler: whether to add the pooler; False if no head reads it.
         loop: "unrolled", or "scan" over the layers; see `SharedEncoder`.
-        remat: save memory in training; see `SharedEncoder`.
-        tokenizer: the vocabulary, so that the model takes texts.
+        remat: recompute activations in the backward pass to save memory; see
+            `SharedEncoder`.
+        tokenizer: the vocabulary; with it the model also accepts texts.
 
     Call arguments:
-        inputs: dict of integer tensors [B, S]: `token_ids`; `segment_ids`
-            (0 for the first text, 1 for the second; zeros when absent);
-            `padding_mask` (1 token, 0 padding; `token_ids != 0` when absent).
-            Or texts, see `preprocess`.
-            Where rows hold several examples also `example_ids` [B, S], which
-            example a token belongs to (0 padding): tokens of others do not
-            exist for it; `position_ids` [B, S], its place in that example;
-            and `cls_positions` [B, K], where in the row each example's [CLS]
-            is (anywhere, 0 for instance, for unused ones). Each of them may
-            stand alone.
+        inputs: texts, see `preprocess`; or a dict of integer tensors [B, S]:
+            `token_ids`; `segment_ids` (0 for the first text, 1 for the
+            second; zeros when absent); `padding_mask` (1 token, 0 padding;
+            `token_ids != 0` when absent).
+            Three optional keys describe packed rows, which hold several
+            examples each: `example_ids` [B, S], the number of a token's
+            example (0 padding; tokens attend only within their example);
+            `position_ids` [B, S], a token's position in its example; and
+            `cls_positions` [B, K], the position in the row of each example's
+            [CLS] (any valid position, such as 0, for unused entries). Each of
+            the three may be passed without the others.
         return_hidden_states: also return every layer's output.
         return_attention_scores: also return the attention probabilities.
-        pooled_only: return nothing but `pooled_output`, and compute of the
-            last layer only what that needs: the position of [CLS].
+        pooled_only: return only `pooled_output`; the last layer then computes
+            only the position of [CLS].
 
     Returns:
         dict: `sequence_output` [B, S, H]; `pooled_output` [B, H], tanh of a
-        projection of [CLS] ([B, K, H] with `cls_positions`); if asked for
+        projection of [CLS] ([B, K, H] with `cls_positions`); on request
         `hidden_states`, a list of L tensors [B, S, H] without the embedding
-        (as the reference's `all_encoder_layers`), and `attention_scores`, a
-        list of L x I tensors [B, A, S, S].
+        output (as the reference's `all_encoder_layers`), and
+        `attention_scores`, a list of L x I tensors [B, A, S, S].
 
     Raises:
-        AlbertError: no `token_ids`, an unknown key, wrong rank or shapes that
-            differ, more tokens than `max_position_embeddings`, ids out of
-            range.
+        AlbertError: `token_ids` is missing, a key is unknown, a rank is wrong
+            or shapes differ, a row has more tokens than
+            `max_position_embeddings`, or an id is out of range.
 
     Source: Paper 3.1; reference modeling.py L195-255.
     """
@@ -110,7 +112,7 @@ class AlbertBackbone(AlbertModel):
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The vocabulary that turns texts into ids, where there is one."""
+        """The vocabulary that turns texts into ids, or None."""
         return self._tokenizer
 
     @tokenizer.setter
@@ -129,7 +131,6 @@ class AlbertBackbone(AlbertModel):
         self._tokenizer = tokenizer
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the weights; their shapes follow from the config."""
         self.embeddings.build()
         self.encoder.build()
         if self.pooler is not None:
@@ -144,7 +145,6 @@ class AlbertBackbone(AlbertModel):
         return_attention_scores: bool = False,
         pooled_only: bool = False,
     ) -> dict[str, Any]:
-        """See the class."""
         if pooled_only and self.pooler is None:
             raise AlbertError(
                 "`pooled_only` needs a backbone with `pooler=True`. Received: "
@@ -194,17 +194,19 @@ class AlbertBackbone(AlbertModel):
     ) -> None:
         """Freezes the encoder and trains low-rank adapters (LoRA) instead.
 
-        One adapter of a shared kernel serves all layers that share it. A
-        saved model holds the adapters merged into the kernels, as Keras does.
+        Layers that share a kernel also share its adapter. As usual in Keras,
+        a saved model holds the adapters merged into the kernels.
 
         Args:
-            rank: of each adapter.
-            alpha: the adapter's scale is alpha / rank; 1 when not given.
-            targets: names of projections that get one: query, key, value,
-                output (of both halves), intermediate.
+            rank: the rank of each adapter.
+            alpha: the adapter's output is scaled by alpha / rank; by 1 when
+                `alpha` is None.
+            targets: names of the projections that get an adapter: query, key,
+                value, output (of both halves of a block), intermediate.
 
         Raises:
-            AlbertError: rank below 1, an unknown target, or already enabled.
+            AlbertError: the rank is below 1, a target is unknown, or LoRA is
+                already enabled.
 
         Source: Hu et al. 2021, arXiv:2106.09685.
         """
@@ -236,7 +238,6 @@ class AlbertBackbone(AlbertModel):
         self._lora = {"rank": rank, "alpha": alpha, "targets": list(targets)}
 
     def get_config(self) -> dict[str, Any]:
-        """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
             "config": dataclasses.asdict(self.config),
@@ -248,7 +249,6 @@ class AlbertBackbone(AlbertModel):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """The inverse of `get_config`."""
         config = {**config, "config": AlbertConfig(**config["config"])}
         lora = config.pop("lora", None)
         backbone = super().from_config(config)
@@ -257,21 +257,21 @@ class AlbertBackbone(AlbertModel):
         return backbone
 
     def save_assets(self, dir_path: str) -> None:
-        """Keras: puts the vocabulary into the `.keras` file."""
+        """Writes the vocabulary into the `.keras` file; called by Keras."""
         if self.tokenizer is not None:
             self.tokenizer.save(dir_path)
 
     def load_assets(self, dir_path: str) -> None:
-        """Keras: reads the vocabulary of the `.keras` file."""
+        """Reads the vocabulary of the `.keras` file; called by Keras."""
         if (Path(dir_path) / VOCAB_FILE).is_file():
             self.tokenizer = Tokenizer(dir_path)
 
 
 def vectors_at(x, positions):
-    """float [B, S, H], int [B, P] -> float [B, P, H]."""
+    """Gathers vectors: float [B, S, H], int [B, P] -> float [B, P, H]."""
     return ops.take_along_axis(x, ops.expand_dims(positions, 2), axis=1)
 
 
 def encoder_of(model: AlbertModel) -> AlbertBackbone:
-    """The encoder of any model of ours."""
+    """Returns a model's backbone, or the model itself if it is one."""
     return model if isinstance(model, AlbertBackbone) else model.backbone

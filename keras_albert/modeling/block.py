@@ -1,9 +1,12 @@
 """One transformer block: an attention half and a feed-forward half.
 
-Each half ends with its own residual and LayerNorm (post-LN), so that either
-can be shared alone. A layer here only holds weights; functions of tensors
-compute. So a half that many layers share is read once a call (joined, cast to
-the compute dtype), and a loop or a rematerialization gets a pure function.
+Each half ends with its own residual connection and LayerNorm (post-LN), so
+that the layers of a model can share one half without the other.
+
+The Keras layers in this file only hold weights; the computation is in
+functions of tensors. There are two reasons. Weights that many layers share
+are read (concatenated, and cast to the compute dtype) only once per call of
+the model. And a loop over layers or a rematerialization needs a pure function.
 
 Letters: B batch, S sequence length, H hidden size, A heads, D = H / A,
 F feed-forward width, R rank.
@@ -23,8 +26,8 @@ ACTIVATIONS = {
     "gelu_erf": lambda x: ops.gelu(x, approximate=False),
     "relu": ops.relu,
 }
-# Dropouts of a block, in the order of their seeds: attention probabilities,
-# attention output, feed-forward output.
+# A block has three dropouts. Their seeds are in this order: attention
+# probabilities, attention output, feed-forward output.
 DROPOUTS = 3
 
 
@@ -41,29 +44,30 @@ def attention_half(
 
     Args:
         config: the architecture.
-        weights: of `AttentionHalf.tensors` (and `AttentionDelta.tensors`).
+        weights: the result of `AttentionHalf.tensors`, with relaxed sharing
+            joined with that of `AttentionDelta.tensors`.
         x: float [B, S, H].
         attention_bias: float [B, 1, 1, S] or [B, 1, S, S], added to the
-            scores of each key.
-        seeds: int [DROPOUTS, 2], or None: no dropout.
-        fused: let the backend's kernel compute it where nothing forbids.
-        first_only: return T = 1 position, the first, instead of T = S.
+            attention scores.
+        seeds: int [DROPOUTS, 2]; None for no dropout.
+        fused: use the backend's fused attention kernel if possible.
+        first_only: return only the first position (T = 1), not all (T = S).
 
     Returns:
-        float [B, T, H], and the attention probabilities [B, A, S, S]: None
-        from the fused kernel, which never holds them.
+        float [B, T, H], and the attention probabilities [B, A, S, S]. The
+        fused kernel does not return probabilities: they are then None.
     """
     query, key, value = (
         _split_heads(each, config.num_attention_heads)  # [B, S, A, D]
         for each in _query_key_value(weights, x)
     )
     rate = config.attention_probs_dropout_prob
-    # JAX's kernel refuses float16 where no GPU is.
+    # JAX's kernel does not support float16 on CPUs.
     half = keras.backend.standardize_dtype(query.dtype) == "float16"
     if fused and not half and (seeds is None or not rate):
         probs = None
-        # Not flash attention: of Keras's kernels for it, torch's takes no
-        # bias, and JAX's on TPU leaves it out without a word.
+        # Flash attention is off: Keras's flash kernel on torch does not accept
+        # a bias, and the one of JAX on TPUs silently ignores it.
         context = ops.dot_product_attention(
             query, key, value, bias=attention_bias, flash_attention=False
         )
@@ -73,11 +77,11 @@ def attention_half(
         context = ops.einsum("bats,bsad->btad", dropped, value)
     context = ops.reshape(context, ops.shape(x))  # [B, S, H]
     if first_only:
-        # All positions attend, although one is read: the gradient of a single
-        # query is a matrix product over an inner dimension of 1. oneDNN 3.7
-        # (TensorFlow 2.20 and 2.21) corrupts memory where two such products
-        # have the same shape and different layouts; see
-        # tests/e2e/test_onednn.py.
+        # Attention is computed for all positions although only one is used.
+        # With a single query, the gradient would contain a matrix product with
+        # an inner dimension of 1, and oneDNN 3.7 (TensorFlow 2.20 and 2.21)
+        # corrupts memory if two such products have the same shape and
+        # different layouts. tests/e2e/test_onednn.py reproduces this.
         x, context = x[:, :1], context[:, :1]  # [B, 1, H]
     output = linear(weights["output"], context)
     output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 1))
@@ -85,7 +89,7 @@ def attention_half(
 
 
 def feed_forward_half(config: AlbertConfig, weights, x, seeds=None):
-    """H -> F -> activation -> H, residual, LayerNorm; float [B, S, H]."""
+    """Feed-forward network (H -> F -> H), residual, LayerNorm: [B, S, H]."""
     inner = linear(weights["intermediate"], x)  # [B, S, F]
     output = linear(weights["output"], ACTIVATIONS[config.hidden_act](inner))
     output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 2))
@@ -93,8 +97,8 @@ def feed_forward_half(config: AlbertConfig, weights, x, seeds=None):
 
 
 def linear(weights, x):
-    """x W + b, and of a relaxed layer its own low-rank part."""
-    if callable(weights):  # a quantized layer: Keras computes in int8
+    """x W + b, plus the layer's own low-rank term with relaxed sharing."""
+    if callable(weights):  # a quantized Keras layer, which computes in int8
         return weights(x)
     y = ops.matmul(x, weights["kernel"]) + weights["bias"]
     return y + _low_rank(weights["delta"], x) if "delta" in weights else y
@@ -108,26 +112,27 @@ def normalize(weights, x):
 
 
 def dropout(x, rate: float, seed=None):
-    """Keras's dropout with a seed that was drawn before; None: no dropout.
+    """Keras's dropout with a seed that was drawn before; None for no dropout.
 
-    Drawn inside a rematerialized function, the seed would be drawn again for
-    the gradient, which would then belong to another mask.
+    The seed is an argument because of rematerialization: a seed drawn inside
+    the function would be drawn anew when the backward pass recomputes the
+    activations, and the gradient would belong to a different dropout mask.
     """
     if seed is None or not rate:
         return x
     return keras.random.dropout(x, rate, seed=DrawnSeed(seed))
 
 
-def _seed(seeds, place):
-    return None if seeds is None else seeds[place]
+def _seed(seeds, index):
+    return None if seeds is None else seeds[index]
 
 
 def _low_rank(delta, x):
-    """(x A) B for each of n kernels side by side: [H, n R], [n, R, O]."""
+    """(x A) B for n kernels at once; A is [H, n R] and B is [n, R, O]."""
     x = ops.matmul(x, delta["a"])
     n, rank, _ = delta["b"].shape
-    # Products of two axes each: joined into one product of three axes, rank 1
-    # would have the inner dimension that `attention_half` avoids.
+    # One product for each kernel. A single batched product would, with rank
+    # 1, have the inner dimension of 1 that `attention_half` avoids.
     return ops.concatenate(
         [
             ops.matmul(x[..., i * rank : (i + 1) * rank], delta["b"][i])
@@ -150,14 +155,15 @@ def _split_heads(x, heads: int):
 
 
 def _attention_probs(query, key, attention_bias):
-    query = query * query.shape[-1] ** -0.5  # before: float16 ends at 65504
+    # The query is scaled, not the scores: those could overflow float16.
+    query = query * query.shape[-1] ** -0.5
     scores = ops.cast(ops.einsum("btad,bsad->bats", query, key), "float32")
     probs = ops.softmax(scores + ops.cast(attention_bias, "float32"))
     return ops.cast(probs, query.dtype)
 
 
 class Half(layers.Layer):
-    """Abstract: weights that `tensors` gives to the functions above."""
+    """Abstract: a layer whose method `tensors` returns its weights."""
 
     def __init__(self, config: AlbertConfig, **kwargs):
         super().__init__(**kwargs)
@@ -172,7 +178,7 @@ class Half(layers.Layer):
         )
 
     def _read(self, dense: layers.Dense):
-        """A kernel with its bias; a quantized layer stays itself."""
+        """A dict of kernel and bias; or the layer itself if it is quantized."""
         if dense.quantization_mode is not None:
             return dense
         return {
@@ -181,7 +187,8 @@ class Half(layers.Layer):
         }
 
     def _read_norm(self, norm: layers.LayerNormalization):
-        # In their own precision; `cast` also makes a variable a tensor.
+        # LayerNorm keeps its own precision. The cast to the same dtype turns
+        # the variables into tensors.
         return {
             "gamma": ops.cast(norm.gamma, norm.gamma.dtype),
             "beta": ops.cast(norm.beta, norm.beta.dtype),
@@ -193,7 +200,8 @@ class AttentionHalf(Half):
 
     def __init__(self, config: AlbertConfig, **kwargs):
         super().__init__(config, **kwargs)
-        # Three kernels, not one: LAMB's trust ratio is per variable.
+        # Query, key and value are separate variables, because LAMB computes a
+        # trust ratio for each variable.
         self.query = self._dense(config.hidden_size, "query")
         self.key = self._dense(config.hidden_size, "key")
         self.value = self._dense(config.hidden_size, "value")
@@ -201,7 +209,6 @@ class AttentionHalf(Half):
         self.layer_norm = layer_norm("layer_norm", self.dtype_policy)
 
     def build(self, input_shape=None):
-        """Makes the weights; their shapes follow from the config."""
         hidden = (None, None, self.config.hidden_size)
         for layer in (self.query, self.key, self.value, self.output_dense):
             layer.build(hidden)
@@ -209,7 +216,10 @@ class AttentionHalf(Half):
         self.built = True
 
     def tensors(self) -> dict:
-        """query, key and value side by side; output; layer_norm."""
+        """Dict of `qkv` (three kernels concatenated), `output`, `layer_norm`.
+
+        A quantized model has `query`, `key` and `value` instead of `qkv`.
+        """
         query, key, value = map(self._read, (self.query, self.key, self.value))
         if any(map(callable, (query, key, value))):
             projections = {"query": query, "key": key, "value": value}
@@ -240,7 +250,6 @@ class FeedForwardHalf(Half):
         self.layer_norm = layer_norm("layer_norm", self.dtype_policy)
 
     def build(self, input_shape=None):
-        """Makes the weights; their shapes follow from the config."""
         hidden = (None, None, self.config.hidden_size)
         self.intermediate.build(hidden)
         self.output_dense.build((None, None, self.config.intermediate_size))
@@ -248,7 +257,7 @@ class FeedForwardHalf(Half):
         self.built = True
 
     def tensors(self) -> dict:
-        """intermediate, output, layer_norm."""
+        """Dict of `intermediate`, `output` and `layer_norm`."""
         return {
             "intermediate": self._read(self.intermediate),
             "output": self._read(self.output_dense),
@@ -257,7 +266,10 @@ class FeedForwardHalf(Half):
 
 
 class LowRank(layers.Layer):
-    """A [inputs, R] and B [R, outputs]; B starts at zero, so A B does."""
+    """Weights A [inputs, R] and B [R, outputs] of a low-rank difference A B.
+
+    B is initialized with zeros, so the difference starts at zero.
+    """
 
     def __init__(
         self, config: AlbertConfig, inputs: int, outputs: int, **kwargs
@@ -267,7 +279,6 @@ class LowRank(layers.Layer):
         self.inputs, self.outputs = inputs, outputs
 
     def build(self, input_shape=None):
-        """Makes the weights; their shapes follow from the config."""
         rank = self.config.relaxed_rank
         self.a = self.add_weight(
             name="a",
@@ -292,13 +303,12 @@ class AttentionDelta(Half):
         ]
 
     def build(self, input_shape=None):
-        """Makes the weights; their shapes follow from the config."""
         for part in self.parts:
             part.build()
         self.built = True
 
     def tensors(self) -> dict:
-        """As `AttentionHalf.tensors`, of the kernels."""
+        """Dict of `qkv` and `output`, each with its factors `a` and `b`."""
         *projections, output = self.parts
         return {
             "qkv": _side_by_side(projections, self.compute_dtype),
@@ -321,13 +331,12 @@ class FeedForwardDelta(Half):
         )
 
     def build(self, input_shape=None):
-        """Makes the weights; their shapes follow from the config."""
         self.intermediate.build()
         self.output_part.build()
         self.built = True
 
     def tensors(self) -> dict:
-        """As `FeedForwardHalf.tensors`, of the kernels."""
+        """Dict of `intermediate` and `output`, each with factors `a`, `b`."""
         return {
             "intermediate": _side_by_side(
                 [self.intermediate], self.compute_dtype
@@ -352,9 +361,11 @@ PARTS = {
 
 
 class Block(layers.Layer):
-    """The parts of a block that live in one place; see `SharedEncoder`.
+    """Some or all parts of a transformer block.
 
-    The name of this class is part of the paths inside `.keras` files.
+    `SharedEncoder` has one `Block` for the parts that a group of layers
+    shares, and one for the parts of each layer. Do not rename this class: its
+    name is part of the paths inside `.keras` files.
     """
 
     def __init__(self, config: AlbertConfig, parts: tuple[str, ...], **kwargs):
@@ -365,13 +376,12 @@ class Block(layers.Layer):
         }
 
     def build(self, input_shape=None):
-        """Makes the weights; their shapes follow from the config."""
         for part in self.parts.values():
             part.build()
         self.built = True
 
     def tensors(self) -> dict:
-        """The weights of each part."""
+        """The weights of each part, by its name in `PARTS`."""
         return {name: part.tensors() for name, part in self.parts.items()}
 
 
@@ -384,9 +394,11 @@ def block(
     fused=True,
     first_only=False,
 ):
-    """Both halves; see `attention_half` for arguments and what it returns.
+    """Applies a transformer block: the attention and feed-forward halves.
 
-    `weights` are those of one or two `Block.tensors`, together all halves.
+    The arguments and the result are those of `attention_half`, except that
+    `weights` holds both halves: the results of `Block.tensors` of the shared
+    block and of the layer's own block, joined into one dict.
     """
     attention = _relaxed(weights, "attention")
     feed_forward = _relaxed(weights, "feed_forward")
@@ -397,7 +409,7 @@ def block(
 
 
 def _relaxed(weights, half: str):
-    """The weights of a half, each kernel with the layer's own difference."""
+    """The weights of a half; its relaxed kernels get a `delta`."""
     deltas = weights.get(f"{half}_delta", {})
     return weights[half] | {
         name: weights[half][name] | {"delta": delta}

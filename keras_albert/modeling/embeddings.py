@@ -1,4 +1,4 @@
-"""Factorized embedding (Paper 3.1): ids -> vectors of the encoder's width.
+"""Factorized embedding (Paper 3.1): token ids to vectors of width H.
 
 Letters: B batch, S sequence length, E embedding size, H hidden size.
 """
@@ -15,7 +15,7 @@ from keras_albert.modeling.inputs import check_inputs
 
 
 def initializer(config: AlbertConfig) -> keras.initializers.Initializer:
-    """A fresh truncated normal, of which every kernel starts."""
+    """A new truncated normal initializer, as every kernel uses."""
     return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
 
 
@@ -30,11 +30,12 @@ _CHECKED = (np.ndarray, keras.KerasTensor)
 
 
 def _integers(ids):
-    """Float tensors as integers, as `keras.layers.Embedding` takes them.
+    """Casts float tensors to int32; returns other ids unchanged.
 
-    `keras.Input` is float32 unless it is told otherwise, and so are the
-    tensors with which Keras builds a subclassed model that it reads. Floats
-    that a user passes as an array are a mistake, which is left to be found.
+    `keras.Input` has the dtype float32 by default, and Keras builds a
+    subclassed model that it loads with float32 tensors. Float arrays, on the
+    other hand, are a user's mistake: they stay as they are, and
+    `check_inputs` refuses them.
     """
     is_tensor = ops.is_tensor(ids) or isinstance(ids, keras.KerasTensor)
     if is_tensor and keras.backend.is_float_dtype(
@@ -46,7 +47,7 @@ def _integers(ids):
 
 @keras.saving.register_keras_serializable("keras_albert")
 class FactorizedEmbedding(ConfiguredLayer):
-    """word + segment + position -> LayerNorm -> dropout -> projection E -> H.
+    """Word + segment + position, LayerNorm, dropout, projection E -> H.
 
     The projection is absent when E == H (reference modeling.py L970-1014),
     unless the config says `project_equal_sizes`.
@@ -59,15 +60,15 @@ class FactorizedEmbedding(ConfiguredLayer):
         segment_ids: int [B, S], 0 for the first text and 1 for the second;
             zeros when absent.
         position_ids: int [B, S]; 0 to S - 1 when absent.
-        training: whether dropout acts.
+        training: whether to apply dropout.
 
     Returns:
         float [B, S, H].
 
     Raises:
-        AlbertError: NumPy arrays or symbolic inputs of another shape than
-            [B, S], or of more tokens than `max_position_embeddings`; NumPy
-            arrays with ids out of range, or that are not integers.
+        AlbertError: a NumPy array or symbolic input has another shape than
+            [B, S], or more than `max_position_embeddings` tokens; or a NumPy
+            array is not integer or has an id out of range.
 
     Source: Paper 3.1.
     """
@@ -85,7 +86,7 @@ class FactorizedEmbedding(ConfiguredLayer):
                 **kwargs,
             )
 
-        # Reversible: the masked-LM decoder is the same table.
+        # Reversible, since the masked-LM decoder uses the same table.
         self.word = table(
             layers.ReversibleEmbedding,
             config.vocab_size,
@@ -121,7 +122,8 @@ class FactorizedEmbedding(ConfiguredLayer):
         **kwargs: Any,
     ) -> Any:
         """Checks the ids, then calls the layer."""
-        # Here, as Keras wraps an error from inside `call` in many lines.
+        # Checked here, not in `call`: Keras adds many lines to errors of
+        # `call`.
         given = {
             "token_ids": token_ids,
             "segment_ids": segment_ids,
@@ -132,14 +134,13 @@ class FactorizedEmbedding(ConfiguredLayer):
             for name, ids in given.items()
             if ids is not None
         }
-        # The sizes of other tensors may be placeholders, which backends put
-        # where a length is unknown.
+        # Other tensors are not checked: while a backend traces a graph, an
+        # unknown size may be a placeholder.
         if all(isinstance(ids, _CHECKED) for ids in given.values()):
             check_inputs(self.config, given, takes_packed=True)
         return super().__call__(**given, **kwargs)
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the weights; their shapes follow from the config."""
         for table in (self.word, self.segment, self.position):
             table.build((None, None))
         vectors = (None, None, self.config.embedding_size)
@@ -155,12 +156,11 @@ class FactorizedEmbedding(ConfiguredLayer):
         position_ids: Any = None,
         training: bool | None = None,
     ) -> Any:
-        """See the class."""
         if segment_ids is None:
             segment_ids = ops.zeros_like(token_ids)
         if position_ids is None:
-            # A cumulative sum, not a slice of the table: slices of unknown
-            # length break several exporters.
+            # A cumulative sum gives 0, 1, 2 ... A slice of the table would be
+            # simpler, but slices of unknown length break several exporters.
             ones = ops.ones_like(token_ids, "int32")
             position_ids = ops.cumsum(ones, axis=1) - 1
         x = self.word(token_ids)
@@ -172,5 +172,4 @@ class FactorizedEmbedding(ConfiguredLayer):
     def compute_output_shape(
         self, token_ids_shape: Any
     ) -> tuple[int | None, ...]:
-        """[B, S, H]."""
         return (*token_ids_shape, self.config.hidden_size)

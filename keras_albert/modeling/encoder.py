@@ -1,4 +1,4 @@
-"""How blocks repeat: L layers share the blocks of their group (Paper 3.1).
+"""The encoder: L layers that share the blocks of their group (Paper 3.1).
 
 Letters: B batch, S sequence length, H hidden size, L layers, A heads,
 I inner blocks of a layer.
@@ -30,38 +30,40 @@ SHARED_HALVES = {
 
 @keras.saving.register_keras_serializable("keras_albert")
 class SharedEncoder(VectorLayer):
-    """Applies the I blocks of a layer, L times (Paper 3.1).
+    """Applies L layers of I blocks each (Paper 3.1).
 
     Args:
         config: the architecture.
-        loop: "unrolled" writes the layers out; "scan" compiles one layer of
-            each group and loops over it: faster to compile, and on TPU the
-            gradient of a shared weight is summed before devices exchange it.
-            The outputs are the same.
-        remat: compute a layer's activations again for the gradient instead of
-            keeping them: memory of one layer, a third more time.
+        loop: "unrolled" builds a graph of all layers; "scan" compiles one
+            layer of each group and loops over it. A scan compiles faster, and
+            on TPUs it sums the gradient of a shared weight over the layers
+            before the devices exchange it. The outputs are the same.
+        remat: whether training recomputes a layer's activations in the
+            backward pass instead of storing them. This needs the memory of
+            one layer and about a third more time.
 
     Call arguments:
         x: float [B, S, H].
         padding_mask: int or bool [B, S], 1 for a token, 0 for padding, which
-            no token attends to. When absent, the Keras mask of `x` counts
-            (`keras.layers.Embedding(mask_zero=True)`), if there is one.
-        example_ids: int [B, S], where a row holds several examples: tokens
-            attend only to those of the same number.
-        training: whether dropout acts.
+            no token attends to. If it is absent, the Keras mask of `x` is
+            used (as of `keras.layers.Embedding(mask_zero=True)`), if any.
+        example_ids: int [B, S], for rows that hold several examples: tokens
+            attend only to tokens with the same number.
+        training: whether to apply dropout.
         return_hidden_states: also return every layer's output.
         return_attention_scores: also return the attention probabilities.
-        first_only: compute only the first position of the last layer, for
-            outputs that read nothing else; a scan computes all of them.
+        first_only: return only the first position of the last layer. Unlike a
+            scan, the unrolled loop then also computes only that position.
 
     Returns:
-        float [B, S, H], with `first_only` [B, 1, H]: the output of the last
-        layer. If more is asked for, a tuple of that; a list of L tensors
-        [B, S, H], the last with `first_only` [B, 1, H]; and a list of L x I
-        tensors [B, A, S, S].
+        The output of the last layer, float [B, S, H]; [B, 1, H] with
+        `first_only`. With `return_hidden_states` or `return_attention_scores`
+        a tuple of this output and: a list of L tensors [B, S, H], of which
+        the last is [B, 1, H] with `first_only`; a list of L x I tensors
+        [B, A, S, S].
 
     Raises:
-        AlbertError: inputs of another shape or dtype.
+        AlbertError: an input has another shape or dtype.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class SharedEncoder(VectorLayer):
         self.seed_generator = keras.random.SeedGenerator()
 
     def _blocks(self, kind: str, count: int, parts) -> list[list[Block]]:
-        """`count` rows of I blocks."""
+        """A list of `count` lists of I blocks; of none if `parts` is empty."""
         return [
             [
                 Block(
@@ -100,7 +102,6 @@ class SharedEncoder(VectorLayer):
         ]
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the weights; their shapes follow from the config."""
         for row in (*self.shared, *self.own):
             for each in row:
                 each.build()
@@ -117,7 +118,6 @@ class SharedEncoder(VectorLayer):
         return_attention_scores: bool = False,
         first_only: bool = False,
     ) -> Any:
-        """See the class."""
         padding_mask = chosen_mask(x, padding_mask, mask)
         states, scores = self._apply_layers(
             x,
@@ -133,7 +133,7 @@ class SharedEncoder(VectorLayer):
         )
 
     def _apply_layers(self, x, bias, training, return_scores, first_only):
-        """The outputs of all layers, and their scores where asked for."""
+        """The outputs of all layers, and on request their attention scores."""
         config, seeds = self.config, None
         if training:  # int [L, I, DROPOUTS, 2]
             seeds = draw_seeds(
@@ -159,11 +159,11 @@ class SharedEncoder(VectorLayer):
                 scores.append(probs)
             return x, scores if return_scores else []
 
-        # Read once a call, however often they are used.
+        # Shared weights are concatenated and cast once, not in every layer.
         shared = [[each.tensors() for each in row] for row in self.shared]
         own = [[each.tensors() for each in row] for row in self.own]
         quantized = any(map(callable, tree.flatten((shared, own))))
-        if quantized or return_scores:  # the plain form knows both
+        if quantized or return_scores:  # only the unrolled loop supports both
             return self._unrolled(layer, x, shared, own, seeds)
         if self.remat and training:
             layer = _rematerialized(layer)
@@ -191,7 +191,8 @@ class SharedEncoder(VectorLayer):
                 if self.config.group_of(index) == group
             ]
             first, end = indices[0], indices[-1] + 1
-            # What differs from layer to layer: weights of its own, seeds.
+            # The inputs of the scan, stacked over the layers of the group:
+            # the weights that a layer does not share, and its dropout seeds.
             each = {}
             if own[first]:
                 each["own"] = tree.map_structure(
@@ -223,11 +224,9 @@ class SharedEncoder(VectorLayer):
         first_only: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """What `call` returns, symbolically."""
         config, (batch, length, hidden) = self.config, x.shape
         heads = config.num_attention_heads
 
-        # Of the last layer, one position where no more is read.
         lengths = [length] * config.num_hidden_layers
         lengths[-1] = 1 if first_only else length
         states = [
@@ -245,7 +244,6 @@ class SharedEncoder(VectorLayer):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
             "loop": self.loop,
@@ -254,23 +252,24 @@ class SharedEncoder(VectorLayer):
 
 
 def _asked_for(states, scores, return_hidden_states, return_scores):
-    """The last state, in a tuple with whatever else was asked for."""
+    """The last state; in a tuple if states or scores were requested."""
     asked = [states] * return_hidden_states + [scores] * return_scores
     return (states[-1], *asked) if asked else states[-1]
 
 
 def _together(shared: list[dict], own: list[dict]) -> list[dict]:
-    """The weights of a layer's blocks, shared and own."""
+    """The weights of a layer's blocks: the shared ones and its own."""
     if not (shared and own):
         return shared or own
     return [a | b for a, b in zip(shared, own, strict=True)]
 
 
 def _rematerialized(layer):
-    """`keras.remat` of a layer; exact on every backend.
+    """Wraps a layer in `keras.remat`, with exact gradients on every backend.
 
-    What has a gradient goes in flat: TensorFlow's gives none to what a
-    function finds around it. The seeds have none and may stay outside.
+    All tensors with a gradient are passed as positional arguments, in a flat
+    list: on TensorFlow, `keras.remat` gives no gradient to tensors that the
+    function captures. The seeds have no gradient and may be captured.
     """
 
     def call(x, weights, seeds, is_last=False):

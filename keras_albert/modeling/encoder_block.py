@@ -1,4 +1,4 @@
-"""EncoderBlock: one transformer block as a layer that can be called.
+"""EncoderBlock: one transformer block as a public Keras layer.
 
 Letters: B batch, S sequence length, H hidden size, A heads.
 """
@@ -25,30 +25,31 @@ MASKED_SCORE = -10000.0
 class EncoderBlock(VectorLayer):
     """One transformer block: self-attention, then a feed-forward network.
 
-    Each half has its own dropout, residual and LayerNorm. Called several
-    times, the layer shares its weights among the calls, as ALBERT does; a
-    `SharedEncoder` does that for L layers, and faster.
+    Both have a dropout, a residual connection and a LayerNorm. To share the
+    weights among layers, as ALBERT does, call the same block several times;
+    `SharedEncoder` does so for L layers, and faster.
 
     Args:
-        config: the architecture: `hidden_size`, `num_attention_heads`,
-            `intermediate_size`, `hidden_act`, both dropouts and
-            `initializer_range` are read.
+        config: the architecture. The block uses `hidden_size`,
+            `num_attention_heads`, `intermediate_size`, `hidden_act`, both
+            dropout rates and `initializer_range`.
 
     Call arguments:
         x: float [B, S, H].
         padding_mask: int or bool [B, S], 1 for a token, 0 for padding, which
-            no token attends to. When absent, the Keras mask of `x` counts
-            (`keras.layers.Embedding(mask_zero=True)`), if there is one.
-        example_ids: int [B, S], where a row holds several examples: tokens
-            attend only to those of the same number.
-        training: whether dropout acts.
+            no token attends to. If it is absent, the Keras mask of `x` is
+            used (as of `keras.layers.Embedding(mask_zero=True)`), if any.
+        example_ids: int [B, S], for rows that hold several examples: tokens
+            attend only to tokens with the same number.
+        training: whether to apply dropout.
         return_attention_scores: also return the attention probabilities.
 
     Returns:
-        float [B, S, H]; if asked for, also float [B, A, S, S].
+        float [B, S, H]; with `return_attention_scores` a tuple of it and
+        float [B, A, S, S].
 
     Raises:
-        AlbertError: inputs of another shape or dtype.
+        AlbertError: an input has another shape or dtype.
 
     Source: reference modeling.py L797-884, Paper 3.1.
     """
@@ -63,7 +64,6 @@ class EncoderBlock(VectorLayer):
         self.seed_generator = keras.random.SeedGenerator()
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the weights; their shapes follow from the config."""
         self.attention.build()
         self.feed_forward.build()
         self.built = True
@@ -77,7 +77,6 @@ class EncoderBlock(VectorLayer):
         training: bool | None = None,
         return_attention_scores: bool = False,
     ) -> Any:
-        """See the class."""
         padding_mask = chosen_mask(x, padding_mask, mask)
         bias = attention_bias(padding_mask, example_ids, x.dtype)
         seeds = None
@@ -99,7 +98,6 @@ class EncoderBlock(VectorLayer):
         return_attention_scores: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """What `call` returns, symbolically."""
         output = keras.KerasTensor(x.shape, self.compute_dtype)
         if not return_attention_scores:
             return output
@@ -110,26 +108,26 @@ class EncoderBlock(VectorLayer):
 
 
 def chosen_mask(x, padding_mask, mask):
-    """The padding mask that was given, or Keras's, or one without padding."""
+    """`padding_mask`, else the Keras mask, else a mask without padding."""
     if padding_mask is not None:
         return padding_mask
     return ops.ones(ops.shape(x)[:2], "int32") if mask is None else mask
 
 
 def attention_bias(padding_mask, example_ids, dtype):
-    """What is added to scores: 0 where a token may look, else MASKED_SCORE.
+    """The bias of attention scores: 0 for visible keys, else MASKED_SCORE.
 
-    Of that a softmax makes 0 exactly, in every float dtype.
+    MASKED_SCORE is low enough that the softmax is exactly 0 in every float
+    dtype.
 
     Args:
-        padding_mask: int or bool [B, S].
-        example_ids: int [B, S], equal for the tokens that may look at one
-            another; None: all of a row may.
-        dtype: of the result.
+        padding_mask: int or bool [B, S], 1 for a token, 0 for padding.
+        example_ids: int [B, S]; tokens with equal numbers attend to one
+            another. None if all tokens of a row do.
+        dtype: the float dtype of the result.
 
     Returns:
-        float [B, 1, 1, S]; with `example_ids` [B, 1, S, S], where the axis of
-        the tokens that look comes first.
+        float [B, 1, 1, S]; with `example_ids` [B, 1, S (query), S (key)].
     """
     seen = ops.expand_dims(ops.cast(padding_mask, dtype), (1, 2))
     if example_ids is not None:
@@ -142,10 +140,11 @@ def attention_bias(padding_mask, example_ids, dtype):
 
 
 def draw_seeds(config: AlbertConfig, generator, *blocks: int):
-    """int [*blocks, DROPOUTS, 2]; None where no dropout acts.
+    """Draws all dropout seeds of a call: int [*blocks, DROPOUTS, 2].
 
-    All at once and random: counted up they would meet those of the next
-    step, as torch takes the sum of the two.
+    Returns None if both dropout rates are 0. The seeds are random numbers,
+    not consecutive ones: on torch, Keras seeds a generator with the sum of
+    the two integers, so that consecutive seeds would repeat in the next step.
     """
     if not (config.hidden_dropout_prob or config.attention_probs_dropout_prob):
         return None

@@ -1,4 +1,4 @@
-"""What every model with a head has in common."""
+"""HeadedModel: the base class of all models with a head."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -26,7 +26,7 @@ class HeadedModel(AlbertModel):
             )
         if self.needs_pooler and backbone.pooler is None:
             raise AlbertError(
-                f"{type(self).__name__} stands on the pooled output: the "
+                f"{type(self).__name__} reads the pooled output: the "
                 "backbone needs `pooler=True`. Received: pooler=False."
             )
         kwargs.setdefault("dtype", backbone.dtype_policy)
@@ -39,36 +39,40 @@ class HeadedModel(AlbertModel):
         """Whether the outputs depend on the pooler."""
         return self.needs_pooler
 
-    # A pooler that is not read has no gradient, or one of zeros (JAX), with
-    # which weight decay would shrink it from step to step. (A functional model
-    # around this one does not ask it: there `pooler=False` helps.)
+    # A pooler that no output depends on has no gradient, or a gradient of
+    # zeros on JAX. Weight decay would then shrink it at each step. The four
+    # properties below therefore list such a pooler as not trainable. (Keras
+    # ignores them if this model is part of a functional model; give the
+    # backbone `pooler=False` there.)
 
     def _read(self, weights: list) -> list:
         pooler = None if self.reads_pooler else self.backbone.pooler
-        return weights if pooler is None else _but(weights, pooler.variables)
+        if pooler is None:
+            return weights
+        return _without(weights, pooler.variables)
 
     @property
     def trainable_variables(self) -> list[keras.Variable]:
-        """Those of Keras, without a pooler that is not read."""
+        """The trainable variables, without those of an unused pooler."""
         return self._read(super().trainable_variables)
 
     @property
     def non_trainable_variables(self) -> list[keras.Variable]:
-        """All others."""
-        return _but(self.variables, self.trainable_variables)
+        """All variables that are not in `trainable_variables`."""
+        return _without(self.variables, self.trainable_variables)
 
     @property
     def trainable_weights(self) -> list[keras.Variable]:
-        """Those of Keras, without a pooler that is not read."""
+        """The trainable weights, without those of an unused pooler."""
         return self._read(super().trainable_weights)
 
     @property
     def non_trainable_weights(self) -> list[keras.Variable]:
-        """All others."""
-        return _but(self.weights, self.trainable_weights)
+        """All weights that are not in `trainable_weights`."""
+        return _without(self.weights, self.trainable_weights)
 
     def pooled(self, inputs: Mapping[str, Any], training: bool | None) -> Any:
-        """The pooled output [B, H], where a head reads nothing else."""
+        """The pooled output, float [B, H], without the sequence output."""
         outputs = self.backbone(inputs, training=training, pooled_only=True)
         return outputs["pooled_output"]
 
@@ -81,7 +85,7 @@ class HeadedModel(AlbertModel):
         )
 
     def _logits(self, units: int, name: str, **kwargs) -> layers.Dense:
-        """The last projection: in float32, whatever comes before."""
+        """The last projection, which is float32 under mixed precision too."""
         return self._dense(units, name, dtype="float32", **kwargs)
 
     def _dropout(self, rate: float) -> layers.Dropout:
@@ -89,20 +93,18 @@ class HeadedModel(AlbertModel):
         return layers.Dropout(rate, dtype=self.dtype_policy)
 
     def get_config(self) -> dict[str, Any]:
-        """Serializable arguments of the constructor."""
         backbone = keras.saving.serialize_keras_object(self.backbone)
-        # Two heads of one functional model may stand on one backbone: one
-        # again when they are loaded.
+        # Two heads of a functional model may share a backbone. This key makes
+        # Keras load it as one object again.
         backbone["shared_object_id"] = id(self.backbone)
         return {**super().get_config(), "backbone": backbone}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """The inverse of `get_config`."""
         backbone = keras.saving.deserialize_keras_object(config["backbone"])
         return super().from_config({**config, "backbone": backbone})
 
 
-def _but(weights: list, left_out: list) -> list:
+def _without(weights: list, left_out: list) -> list:
     ids = set(map(id, left_out))
     return [weight for weight in weights if id(weight) not in ids]
