@@ -40,10 +40,7 @@ from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.storage import remove_folder, write_json
 from keras_albert.tasks.benchmarks.recipes import RECIPES, choose
-from keras_albert.tasks.metrics import (
-    draw_confusion,
-    report_text,
-)
+from keras_albert.tasks.metrics import draw_confusion, report_text
 from keras_albert.tasks.names import READING_TASKS
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS

@@ -11,9 +11,8 @@ import numpy as np
 from keras import ops
 
 from keras_albert.errors import AlbertError, check_choice
-from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.backbone import AlbertBackbone, HeadedModel
 from keras_albert.modeling.config import CLASSIFIER_DROPOUT
-from keras_albert.modeling.headed import HeadedModel
 from keras_albert.modeling.inputs import (
     TOKEN_INPUTS,
     as_list,

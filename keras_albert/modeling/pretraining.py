@@ -12,17 +12,19 @@ import numpy as np
 from keras import layers, ops
 
 from keras_albert.errors import AlbertError, check_choice, check_positive
-from keras_albert.modeling.backbone import AlbertBackbone, vectors_at
-from keras_albert.modeling.block import ACTIVATIONS
+from keras_albert.modeling.backbone import (
+    AlbertBackbone,
+    HeadedModel,
+    vectors_at,
+)
 from keras_albert.modeling.config import FILL_MASK_CHOICES, SENTENCE_TASKS
-from keras_albert.modeling.embeddings import initializer, layer_norm
-from keras_albert.modeling.headed import HeadedModel
 from keras_albert.modeling.inputs import (
     as_texts,
     check_equally_many,
     named_texts,
     round_length,
 )
+from keras_albert.modeling.layers import ACTIVATIONS, initializer, layer_norm
 from keras_albert.text.special_tokens import MASK_ID, SPECIAL_PIECES
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 

@@ -10,12 +10,11 @@ import keras
 from keras import ops
 
 from keras_albert.errors import AlbertError, check_positive
-from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.backbone import AlbertBackbone, HeadedModel
 from keras_albert.modeling.config import CLASSIFIER_DROPOUT
-from keras_albert.modeling.embeddings import layer_norm
-from keras_albert.modeling.headed import HeadedModel
 from keras_albert.modeling.inputs import as_texts, check_equally_many, names_of
 from keras_albert.modeling.labels import Classes
+from keras_albert.modeling.layers import layer_norm
 from keras_albert.text.special_tokens import SEP_ID
 
 # Number of answer starts, and of ends per start (reference run_squad_v2.py).

@@ -11,8 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_albert.errors import check_choice
-from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.headed import HeadedModel
+from keras_albert.modeling.backbone import AlbertBackbone, HeadedModel
 from keras_albert.text.special_tokens import PAD_ID
 
 POOLINGS = ("mean", "cls")

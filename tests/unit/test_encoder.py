@@ -17,12 +17,12 @@ from small import (
 )
 
 import keras_albert.modeling.backbone
-import keras_albert.modeling.block
-import keras_albert.modeling.embeddings
+import keras_albert.modeling.encoder
+import keras_albert.modeling.layers
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.config import VARIANTS
-from keras_albert.modeling.encoder_block import draw_seeds
+from keras_albert.modeling.encoder import draw_seeds
 from keras_albert.private_apis import DrawnSeed
 
 # Paper Table 4 and its neighbours, ALBERT-base: encoder with pooler, derived
@@ -48,7 +48,7 @@ ARCHITECTURES = {
 @pytest.mark.any_backend
 @pytest.mark.parametrize("embedding_size", PARAMETERS)
 def test_parameters_of_the_paper(embedding_size, monkeypatch):
-    for module in ("block", "embeddings", "backbone"):  # zeros cost nothing
+    for module in ("layers", "relaxed", "backbone"):  # zeros cost nothing
         monkeypatch.setattr(
             getattr(keras_albert.modeling, module),
             "initializer",
@@ -160,7 +160,7 @@ def test_a_shared_half_is_read_once_a_call(sharing, reads, loop, monkeypatch):
     backbone = AlbertBackbone(CONFIG.replace(sharing=sharing), loop=loop)
     count = 0
     for half in ("AttentionHalf", "FeedForwardHalf"):
-        kind = getattr(keras_albert.modeling.block, half)
+        kind = getattr(keras_albert.modeling.layers, half)
 
         def counted(self, real=kind.tensors):
             nonlocal count
@@ -265,7 +265,7 @@ def test_pooled_only_computes_one_position(monkeypatch):
         return x
 
     monkeypatch.setattr(
-        keras_albert.modeling.block, "feed_forward_half", feed_forward_half
+        keras_albert.modeling.encoder, "feed_forward_half", feed_forward_half
     )
     config = CONFIG.replace(inner_group_num=2)
     AlbertBackbone(config)(inputs(), pooled_only=True)
@@ -319,7 +319,7 @@ def test_attention_by_hand():
     expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True))
     config = CONFIG.replace(hidden_size=2, num_attention_heads=1)
     for fused in (True, False):
-        output, found = keras_albert.modeling.block.attention_half(
+        output, found = keras_albert.modeling.layers.attention_half(
             config, weights, ops.array(x), ops.array(bias), fused=fused
         )
         np.testing.assert_allclose(numpy(output)[0], expected, atol=1e-5)

@@ -1,23 +1,190 @@
-"""One transformer block: an attention half and a feed-forward half.
+"""The layers of the encoder: factorized embedding, attention, feed-forward.
 
-Each half ends with its own residual connection and LayerNorm (post-LN), so
-that the layers of a model can share one half without the other.
+A transformer block has an attention half and a feed-forward half. Each half
+ends with its own residual connection and LayerNorm (post-LN), so that the
+layers of a model can share one half without the other.
 
-The Keras layers in this file only hold weights; the computation is in
+The Keras layers of the halves only hold weights; the computation is in
 functions of tensors. There are two reasons. Weights that many layers share
 are read (concatenated, and cast to the compute dtype) only once per call of
 the model. And a loop over layers or a rematerialization needs a pure function.
 
-Letters: B batch, S sequence length, H hidden size, A heads, D = H / A,
-F feed-forward width, R rank.
+Letters: B batch, S sequence length, E embedding size, H hidden size, A heads,
+D = H / A, F feed-forward width.
 """
 
+from typing import Any
+
 import keras
+import numpy as np
 from keras import layers, ops
 
 from keras_albert.modeling.config import LAYER_NORM_EPSILON, AlbertConfig
-from keras_albert.modeling.embeddings import initializer, layer_norm
+from keras_albert.modeling.configured import ConfiguredLayer
+from keras_albert.modeling.inputs import check_inputs
 from keras_albert.private_apis import DrawnSeed
+
+
+def initializer(config: AlbertConfig) -> keras.initializers.Initializer:
+    """A new truncated normal initializer, as every kernel uses."""
+    return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+
+
+def layer_norm(name: str, dtype=None) -> layers.LayerNormalization:
+    """LayerNorm over the last axis with ALBERT's epsilon."""
+    return layers.LayerNormalization(
+        epsilon=LAYER_NORM_EPSILON, dtype=dtype, name=name
+    )
+
+
+_CHECKED = (np.ndarray, keras.KerasTensor)
+
+
+def _integers(ids):
+    """Casts float tensors to int32; returns other ids unchanged.
+
+    `keras.Input` has the dtype float32 by default, and Keras builds a
+    subclassed model that it loads with float32 tensors. Float arrays, on the
+    other hand, are a user's mistake: they stay as they are, and
+    `check_inputs` refuses them.
+    """
+    is_tensor = ops.is_tensor(ids) or isinstance(ids, keras.KerasTensor)
+    if is_tensor and keras.backend.is_float_dtype(
+        keras.backend.standardize_dtype(ids.dtype)
+    ):
+        return ops.cast(ids, "int32")
+    return ids
+
+
+@keras.saving.register_keras_serializable("keras_albert")
+class FactorizedEmbedding(ConfiguredLayer):
+    """Word + segment + position, LayerNorm, dropout, projection E -> H.
+
+    The projection is absent when E == H (reference modeling.py L970-1014),
+    unless the config says `project_equal_sizes`.
+
+    Args:
+        config: the architecture; the layers' sizes come from it.
+
+    Call arguments:
+        token_ids: int [B, S].
+        segment_ids: int [B, S], 0 for the first text and 1 for the second;
+            zeros when absent.
+        position_ids: int [B, S]; 0 to S - 1 when absent.
+        training: whether to apply dropout.
+
+    Returns:
+        float [B, S, H].
+
+    Raises:
+        AlbertError: a NumPy array or symbolic input has another shape than
+            [B, S], or more than `max_position_embeddings` tokens; or a NumPy
+            array is not integer or has an id out of range.
+
+    Source: Paper 3.1.
+    """
+
+    def __init__(self, config: AlbertConfig, **kwargs: Any):
+        super().__init__(config, **kwargs)
+
+        def table(kind, size, name, **kwargs):
+            return kind(
+                size,
+                config.embedding_size,
+                embeddings_initializer=initializer(config),
+                dtype=self.dtype_policy,
+                name=name,
+                **kwargs,
+            )
+
+        # Reversible, since the masked-LM decoder uses the same table.
+        self.word = table(
+            layers.ReversibleEmbedding,
+            config.vocab_size,
+            "word_embeddings",
+            reverse_dtype="float32",
+        )
+        self.segment = table(
+            layers.Embedding, config.type_vocab_size, "token_type_embeddings"
+        )
+        self.position = table(
+            layers.Embedding,
+            config.max_position_embeddings,
+            "position_embeddings",
+        )
+        self.layer_norm = layer_norm("layer_norm", self.dtype_policy)
+        self.dropout = layers.Dropout(
+            config.hidden_dropout_prob, dtype=self.dtype_policy
+        )
+        self.projection = None
+        if config.has_projection:
+            self.projection = layers.Dense(
+                config.hidden_size,
+                kernel_initializer=initializer(config),
+                dtype=self.dtype_policy,
+                name="projection",
+            )
+
+    def __call__(
+        self,
+        token_ids: Any,
+        segment_ids: Any = None,
+        position_ids: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Checks the ids, then calls the layer."""
+        # Checked here, not in `call`: Keras adds many lines to errors of
+        # `call`.
+        given = {
+            "token_ids": token_ids,
+            "segment_ids": segment_ids,
+            "position_ids": position_ids,
+        }
+        given = {
+            name: _integers(ids)
+            for name, ids in given.items()
+            if ids is not None
+        }
+        # Other tensors are not checked: while a backend traces a graph, an
+        # unknown size may be a placeholder.
+        if all(isinstance(ids, _CHECKED) for ids in given.values()):
+            check_inputs(self.config, given, takes_packed=True)
+        return super().__call__(**given, **kwargs)
+
+    def build(self, input_shape: Any = None) -> None:
+        for table in (self.word, self.segment, self.position):
+            table.build((None, None))
+        vectors = (None, None, self.config.embedding_size)
+        self.layer_norm.build(vectors)
+        if self.projection is not None:
+            self.projection.build(vectors)
+        self.built = True
+
+    def call(
+        self,
+        token_ids: Any,
+        segment_ids: Any = None,
+        position_ids: Any = None,
+        training: bool | None = None,
+    ) -> Any:
+        if segment_ids is None:
+            segment_ids = ops.zeros_like(token_ids)
+        if position_ids is None:
+            # A cumulative sum gives 0, 1, 2 ... A slice of the table would be
+            # simpler, but slices of unknown length break several exporters.
+            ones = ops.ones_like(token_ids, "int32")
+            position_ids = ops.cumsum(ones, axis=1) - 1
+        x = self.word(token_ids)
+        x = x + self.segment(segment_ids)
+        x = x + self.position(position_ids)
+        x = self.dropout(self.layer_norm(x), training=training)  # [B, S, E]
+        return x if self.projection is None else self.projection(x)
+
+    def compute_output_shape(
+        self, token_ids_shape: Any
+    ) -> tuple[int | None, ...]:
+        return (*token_ids_shape, self.config.hidden_size)
+
 
 # The reference's gelu is the tanh form under both names (modeling.py L299).
 ACTIVATIONS = {
@@ -26,6 +193,8 @@ ACTIVATIONS = {
     "gelu_erf": lambda x: ops.gelu(x, approximate=False),
     "relu": ops.relu,
 }
+
+
 # A block has three dropouts. Their seeds are in this order: attention
 # probabilities, attention output, feed-forward output.
 DROPOUTS = 3
@@ -263,155 +432,3 @@ class FeedForwardHalf(Half):
             "output": self._read(self.output_dense),
             "layer_norm": self._read_norm(self.layer_norm),
         }
-
-
-class LowRank(layers.Layer):
-    """Weights A [inputs, R] and B [R, outputs] of a low-rank difference A B.
-
-    B is initialized with zeros, so the difference starts at zero.
-    """
-
-    def __init__(
-        self, config: AlbertConfig, inputs: int, outputs: int, **kwargs
-    ):
-        super().__init__(**kwargs)
-        self.config = config
-        self.inputs, self.outputs = inputs, outputs
-
-    def build(self, input_shape=None):
-        rank = self.config.relaxed_rank
-        self.a = self.add_weight(
-            name="a",
-            shape=(self.inputs, rank),
-            initializer=initializer(self.config),
-        )
-        self.b = self.add_weight(
-            name="b", shape=(rank, self.outputs), initializer="zeros"
-        )
-        self.built = True
-
-
-class AttentionDelta(Half):
-    """A layer's own low-rank differences from a shared AttentionHalf."""
-
-    def __init__(self, config: AlbertConfig, **kwargs):
-        super().__init__(config, **kwargs)
-        size = config.hidden_size
-        self.parts = [
-            LowRank(config, size, size, dtype=self.dtype_policy, name=name)
-            for name in ("query", "key", "value", "output")
-        ]
-
-    def build(self, input_shape=None):
-        for part in self.parts:
-            part.build()
-        self.built = True
-
-    def tensors(self) -> dict:
-        """Dict of `qkv` and `output`, each with its factors `a` and `b`."""
-        *projections, output = self.parts
-        return {
-            "qkv": _side_by_side(projections, self.compute_dtype),
-            "output": _side_by_side([output], self.compute_dtype),
-        }
-
-
-class FeedForwardDelta(Half):
-    """A layer's own low-rank differences from a shared FeedForwardHalf."""
-
-    def __init__(self, config: AlbertConfig, **kwargs):
-        super().__init__(config, **kwargs)
-        hidden, inner = config.hidden_size, config.intermediate_size
-        policy = self.dtype_policy
-        self.intermediate = LowRank(
-            config, hidden, inner, dtype=policy, name="intermediate"
-        )
-        self.output_part = LowRank(
-            config, inner, hidden, dtype=policy, name="output"
-        )
-
-    def build(self, input_shape=None):
-        self.intermediate.build()
-        self.output_part.build()
-        self.built = True
-
-    def tensors(self) -> dict:
-        """Dict of `intermediate` and `output`, each with factors `a`, `b`."""
-        return {
-            "intermediate": _side_by_side(
-                [self.intermediate], self.compute_dtype
-            ),
-            "output": _side_by_side([self.output_part], self.compute_dtype),
-        }
-
-
-def _side_by_side(parts: list[LowRank], dtype):
-    return {
-        "a": ops.concatenate([ops.cast(p.a, dtype) for p in parts], axis=-1),
-        "b": ops.stack([ops.cast(p.b, dtype) for p in parts]),
-    }
-
-
-PARTS = {
-    "attention": AttentionHalf,
-    "feed_forward": FeedForwardHalf,
-    "attention_delta": AttentionDelta,
-    "feed_forward_delta": FeedForwardDelta,
-}
-
-
-class Block(layers.Layer):
-    """Some or all parts of a transformer block.
-
-    `SharedEncoder` has one `Block` for the parts that a group of layers
-    shares, and one for the parts of each layer. Do not rename this class: its
-    name is part of the paths inside `.keras` files.
-    """
-
-    def __init__(self, config: AlbertConfig, parts: tuple[str, ...], **kwargs):
-        super().__init__(**kwargs)
-        self.parts = {
-            name: PARTS[name](config, dtype=self.dtype_policy, name=name)
-            for name in parts
-        }
-
-    def build(self, input_shape=None):
-        for part in self.parts.values():
-            part.build()
-        self.built = True
-
-    def tensors(self) -> dict:
-        """The weights of each part, by its name in `PARTS`."""
-        return {name: part.tensors() for name, part in self.parts.items()}
-
-
-def block(
-    config: AlbertConfig,
-    weights,
-    x,
-    attention_bias,
-    seeds=None,
-    fused=True,
-    first_only=False,
-):
-    """Applies a transformer block: the attention and feed-forward halves.
-
-    The arguments and the result are those of `attention_half`, except that
-    `weights` holds both halves: the results of `Block.tensors` of the shared
-    block and of the layer's own block, joined into one dict.
-    """
-    attention = _relaxed(weights, "attention")
-    feed_forward = _relaxed(weights, "feed_forward")
-    x, probs = attention_half(
-        config, attention, x, attention_bias, seeds, fused, first_only
-    )
-    return feed_forward_half(config, feed_forward, x, seeds), probs
-
-
-def _relaxed(weights, half: str):
-    """The weights of a half; its relaxed kernels get a `delta`."""
-    deltas = weights.get(f"{half}_delta", {})
-    return weights[half] | {
-        name: weights[half][name] | {"delta": delta}
-        for name, delta in deltas.items()
-    }
