@@ -157,7 +157,7 @@ def _say_left_out(faults: list[str]) -> None:
 
 def _predict_for_squad(run: PredictRun) -> None:
     predictor = _predictor(run)
-    if predictor.reading is None:
+    if not predictor.definition.reads_contexts:
         raise AlbertError(
             f"{run.data} ends in {SQUAD_EXTENSION}, as SQuAD's files do, and "
             f"{run.model} was trained for {predictor.task}. Convert or rename "

@@ -28,7 +28,7 @@ from keras_albert.exports.config import EXPORT_WEIGHTS, CheckRun, ExportRun
 from keras_albert.exports.load import Exported, load_exported
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.tasks.task import TASKS
+from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.text.unknown import PieceCount
 from keras_albert.training.model_folder import ModelFolder
@@ -57,7 +57,7 @@ def folder(tmp_path_factory, tiny_vocab):
     tokenizer = Tokenizer(tiny_vocab)
     keras.utils.set_random_seed(3)
     model = randomize(
-        TASKS["classification"].head(
+        ALL_TASKS["classification"].head(
             AlbertBackbone(TEXT_CONFIG), ("no", "yes"), 0.1
         )
     )
@@ -166,7 +166,7 @@ def test_litert_has_the_weights_once(tmp_path, tiny_vocab):
         intermediate_size=512,
     )
     kind = "classification"
-    model = TASKS[kind].head(AlbertBackbone(config), AB, 0.1)
+    model = ALL_TASKS[kind].head(AlbertBackbone(config), AB, 0.1)
     predictor = Predictor(
         model, kind, AB, Tokenizer(tiny_vocab), (8, 20), TableColumns()
     )
