@@ -10,37 +10,12 @@ import keras
 import numpy as np
 from scipy import special
 
+from keras_albert.data import tables
 from keras_albert.data.batches import Features
 from keras_albert.data.config import TableColumns
-from keras_albert.data.tables import (
-    Field,
-    Table,
-    label_index,
-    read_label,
-    read_labels,
-    read_number,
-    read_text,
-)
 from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.tasks.classes import (
-    class_loss,
-    collapse,
-    share_of_most_frequent,
-)
-from keras_albert.tasks.labels import (
-    LABEL,
-    ClassNames,
-    Names,
-    NoLabels,
-    known,
-)
-from keras_albert.tasks.metrics import (
-    Scores,
-    collapsed,
-    is_constant,
-    measure,
-    multilabel_scores,
-)
+from keras_albert.tasks import classes, metrics
+from keras_albert.tasks.labels import LABEL, ClassNames, Names, NoLabels, known
 from keras_albert.tasks.serving import Serving
 from keras_albert.tasks.task import PAIR, Task
 from keras_albert.text.model_inputs import Row, text_rows
@@ -62,25 +37,20 @@ class Texts:
     always_pairs: bool = False
     """whether there is a second text even if no column of it is named"""
 
-    def inputs(self, columns: TableColumns) -> dict[str, Field]:
+    def inputs(self, columns: TableColumns) -> dict[str, tables.Field]:
         """The fields of a text, and of its pair if there is one."""
-        fields = {"text": Field(columns.text, read_text)}
+        fields = {"text": tables.Field(columns.text, tables.read_text)}
         pair = columns.pair or (PAIR if self.always_pairs else None)
-        return fields | ({PAIR: Field(pair, read_text)} if pair else {})
+        if pair:
+            fields[PAIR] = tables.Field(pair, tables.read_text)
+        return fields
 
     def rows(
-        self, tokenizer: Tokenizer, table: Table, length: int
+        self, tokenizer: Tokenizer, table: tables.Table, length: int
     ) -> list[Row]:
         """A row of at most `length` tokens for each text or pair."""
         values = table.values
         return text_rows(tokenizer, values["text"], values.get(PAIR), length)
-
-    def card(self, columns: TableColumns, length: int) -> tuple[str, str]:
-        """See `Task.card`."""
-        call = 'predict(["a text"])'
-        if PAIR in self.inputs(columns):
-            call = 'predict(["a text"], ["its second text"])'
-        return call, f"A text is cut after {length:,} tokens."
 
 
 def _classifier(backbone, names, problem, dropout):
@@ -97,16 +67,9 @@ class _ClassServing(Serving):
     """`label`, `score`, `probabilities`, `labels`; and `classify` of texts."""
 
     def signatures(self, graph):
-        from keras_albert.tasks.classification_graph import (
-            classify,
-            decode_class,
-            serve_texts,
-        )
+        from keras_albert.tasks import classification_graph as graphs
 
-        functions = serve_texts(graph, decode_class(graph.use.labels))
-        if "pair" not in functions:
-            functions["classify"] = classify(functions["serving_default"])
-        return functions
+        return graphs.serve_classes(graph)
 
     def answer(self, outputs, given):
         return outputs["label"], outputs["score"]
@@ -145,12 +108,12 @@ class Classification(Task):
         return self.texts.inputs(columns)
 
     def label_reader(self, names):
-        return known(read_label, names)
+        return known(tables.read_label, names)
 
     def features(self, tokenizer, table, names, length):
         target = None
         if LABEL in table.values:
-            target = label_index(
+            target = tables.label_index(
                 table.values[LABEL], names, table.path, table.lines
             )
         return Features(self.texts.rows(tokenizer, table, length), target)
@@ -159,23 +122,20 @@ class Classification(Task):
         return _classifier(backbone, names, SINGLE_LABEL, dropout)
 
     def loss(self, names):
-        return class_loss()
+        return classes.class_loss()
 
     def scores(self, outputs, features, names):
-        metrics = self.metrics or (
-            ["accuracy", "f1", "matthews"]
-            if len(names) == 2
-            else ["accuracy", "matthews"]
-        )
+        f1 = ["f1"] if len(names) == 2 else []
+        used = self.metrics or ["accuracy", *f1, "matthews"]
         predicted = np.stack(outputs).argmax(-1)
-        found = measure(metrics, features.target, predicted, names)
-        remarks = collapse(features.target, predicted, names, "example")
-        return Scores(found.values, (*found.remarks, *remarks))
+        found = metrics.measure(used, features.target, predicted, names)
+        remarks = classes.collapse(features.target, predicted, names, "example")
+        return metrics.Scores(found.values, (*found.remarks, *remarks))
 
     def baseline(self, features):
         if self.best == "matthews":  # 0 for any constant answer
             return 0.0
-        return share_of_most_frequent(features.target)
+        return classes.share_of_most_frequent(features.target)
 
     def decode(self, outputs, features, names):
         odds = special.softmax(np.stack(outputs), axis=-1)
@@ -187,20 +147,14 @@ class Classification(Task):
             for row in odds
         ]
 
-    def card(self, columns, length, reading):
-        return self.texts.card(columns, length)
-
 
 class _NumberServing(Serving):
     """`score`, the number."""
 
     def signatures(self, graph):
-        from keras_albert.tasks.classification_graph import (
-            decode_number,
-            serve_texts,
-        )
+        from keras_albert.tasks import classification_graph as graphs
 
-        return serve_texts(graph, decode_number)
+        return graphs.serve_texts(graph, graphs.decode_number)
 
     def answer(self, outputs, given):
         return None, outputs["score"]
@@ -228,7 +182,7 @@ class Regression(Task):
         return self.texts.inputs(columns)
 
     def label_reader(self, names):
-        return read_number
+        return tables.read_number
 
     def features(self, tokenizer, table, names, length):
         target = None
@@ -244,31 +198,28 @@ class Regression(Task):
 
     def scores(self, outputs, features, names):
         predicted, expected = np.stack(outputs)[:, 0], features.target[:, 0]
-        scores = measure(["pearson", "spearman"], expected, predicted)
+        scores = metrics.measure(["pearson", "spearman"], expected, predicted)
         error = float(np.sqrt(np.mean((expected - predicted) ** 2)))
         remarks = scores.remarks
-        if is_constant(predicted) and not is_constant(expected):
-            remarks += (collapsed(f"example is given {predicted[0]:.4g}"),)
+        if metrics.is_constant(predicted) and not metrics.is_constant(expected):
+            remarks += (
+                metrics.collapsed(f"example is given {predicted[0]:.4g}"),
+            )
         values = {**scores.values, "root_mean_squared_error": error}
-        return Scores(values, remarks)
+        return metrics.Scores(values, remarks)
 
     def decode(self, outputs, features, names):
         return [{"prediction": round(float(row[0]), 6)} for row in outputs]
-
-    def card(self, columns, length, reading):
-        return self.texts.card(columns, length)
 
 
 class _SeveralServing(Serving):
     """`probabilities`, `labels`, `chosen`."""
 
     def signatures(self, graph):
-        from keras_albert.tasks.classification_graph import (
-            decode_several,
-            serve_texts,
-        )
+        from keras_albert.tasks import classification_graph as graphs
 
-        return serve_texts(graph, decode_several(graph.use.labels))
+        decode = graphs.decode_several(graph.use.labels)
+        return graphs.serve_texts(graph, decode)
 
     def answer(self, outputs, given):
         labels = zip(outputs["labels"], outputs["chosen"], strict=True)
@@ -289,7 +240,7 @@ class MultiLabel(Task):
         return self.texts.inputs(columns)
 
     def label_reader(self, names):
-        return known(read_labels, names)
+        return known(tables.read_labels, names)
 
     def features(self, tokenizer, table, names, length):
         target = None
@@ -297,7 +248,7 @@ class MultiLabel(Task):
             target = np.zeros((len(table), len(names)), "float32")
             for row, labels in enumerate(table.values[LABEL]):
                 lines = [table.lines[row]] * len(labels)
-                chosen = label_index(labels, names, table.path, lines)
+                chosen = tables.label_index(labels, names, table.path, lines)
                 target[row, chosen] = 1
         return Features(self.texts.rows(tokenizer, table, length), target)
 
@@ -311,15 +262,15 @@ class MultiLabel(Task):
 
     def scores(self, outputs, features, names):
         chosen = np.stack(outputs) > 0
-        scores = multilabel_scores(features.target, chosen)
+        scores = metrics.multilabel_scores(features.target, chosen)
         different = [
             len(np.unique(x, axis=0)) for x in (chosen, features.target)
         ]
         if different[0] > 1 or different[1] == 1:
             return scores
         labels = [names[i] for i in np.flatnonzero(chosen[0])]
-        remark = collapsed(f"example is given the labels {labels}")
-        return Scores(scores.values, (*scores.remarks, remark))
+        remark = metrics.collapsed(f"example is given the labels {labels}")
+        return metrics.Scores(scores.values, (*scores.remarks, remark))
 
     def decode(self, outputs, features, names):
         decoded = []
@@ -329,6 +280,3 @@ class MultiLabel(Task):
             score = {name: round(float(p), 6) for name, p in odds}
             decoded.append({"prediction": chosen, "score": score})
         return decoded
-
-    def card(self, columns, length, reading):
-        return self.texts.card(columns, length)

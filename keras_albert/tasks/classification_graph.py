@@ -36,9 +36,9 @@ def serve_texts(
     return {"serving_default": serve}
 
 
-def decode_class(labels: Sequence[str]) -> Callable[[tf.Tensor], Outputs]:
-    """The label with the highest probability, and all probabilities."""
-    names = tf.constant(labels)
+def serve_classes(graph: ServingGraph) -> dict[str, Callable]:
+    """`serve_texts` of classes, and `classify` where there are no pairs."""
+    names = tf.constant(graph.use.labels)
 
     def decode(logits):
         odds = tf.nn.softmax(logits)
@@ -49,7 +49,10 @@ def decode_class(labels: Sequence[str]) -> Callable[[tf.Tensor], Outputs]:
             **_named(odds, names),
         }
 
-    return decode
+    functions = serve_texts(graph, decode)
+    if not graph.use.reads_pairs:
+        functions["classify"] = classify(functions["serving_default"])
+    return functions
 
 
 def decode_several(labels: Sequence[str]) -> Callable[[tf.Tensor], Outputs]:

@@ -20,11 +20,7 @@ from keras_albert.data.tables import (
 )
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.classification import AlbertForMultipleChoice
-from keras_albert.tasks.classes import (
-    class_loss,
-    collapse,
-    share_of_most_frequent,
-)
+from keras_albert.tasks import classes
 from keras_albert.tasks.labels import LABEL
 from keras_albert.tasks.metrics import Scores, measure
 from keras_albert.tasks.serving import Serving
@@ -43,9 +39,8 @@ class _ChoiceServing(Serving):
     def signatures(self, graph):
         from keras_albert.tasks.multiple_choice_graph import serve_choices
 
-        return {
-            "serving_default": serve_choices(graph, QUESTION in graph.inputs)
-        }
+        serve = serve_choices(graph, QUESTION in graph.inputs)
+        return {"serving_default": serve}
 
     def answer(self, outputs, given):
         return outputs["choice"], max(outputs["probabilities"])
@@ -135,7 +130,7 @@ class MultipleChoice(Task):
         return AlbertForMultipleChoice(backbone, dropout=dropout)
 
     def loss(self, names):
-        return class_loss()
+        return classes.class_loss()
 
     def scores(self, outputs, features, names):
         predicted = np.stack(outputs).argmax(-1)
@@ -143,11 +138,11 @@ class MultipleChoice(Task):
         letters = [*LETTERS, *map(str, range(len(LETTERS), features.choices))]
         return Scores(
             found.values,
-            collapse(features.target, predicted, letters, "question"),
+            classes.collapse(features.target, predicted, letters, "question"),
         )
 
     def baseline(self, features):
-        return share_of_most_frequent(features.target)
+        return classes.share_of_most_frequent(features.target)
 
     def decode(self, outputs, features, names):
         return [
@@ -157,15 +152,6 @@ class MultipleChoice(Task):
             }
             for row in special.softmax(np.stack(outputs), axis=-1)
         ]
-
-    def card(self, columns, length, reading):
-        call = 'predict(["a text"], choices=[["one", "another"]])'
-        if QUESTION in self.inputs(columns):
-            call = (
-                'predict(["a passage"], questions=["a question"], '
-                'choices=[["one", "another"]])'
-            )
-        return call, f"A text is cut after {length:,} tokens."
 
 
 def _check_number(choices: Sequence[str], count: int) -> None:

@@ -30,6 +30,13 @@ from keras_albert.text.tokenizer import Tokenizer
 
 PAIR = "pair"  # the field of second texts, and its column if none is named
 
+# How inputs are passed to `Predictor.predict`, in the order of its arguments.
+_CALLS = {
+    PAIR: "['its second text']",
+    "question": "questions=['a question']",
+    "choices": "choices=[['one', 'another']]",
+}
+
 Outputs = list
 """the outputs of each example, in order: logits [C], or [S, C] of tokens; or
 a dict of several outputs"""
@@ -227,4 +234,8 @@ class Task(abc.ABC):
         self, columns: TableColumns, length: int, reading: ReadingConfig | None
     ) -> tuple[str, str]:
         """For the model card: a call of `predict`, and the limit of length."""
-        return 'predict(["a text"])', f"A text is cut after {length:,} tokens."
+        inputs = self.inputs(columns)
+        first = "a passage" if "question" in inputs else "a text"
+        others = [_CALLS[name] for name in _CALLS if name in inputs]
+        call = f"predict({', '.join([f'[{first!r}]', *others])})"
+        return call.replace("'", '"'), f"A text is cut after {length:,} tokens."

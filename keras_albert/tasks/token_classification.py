@@ -3,24 +3,13 @@
 Letters: C labels, S tokens of a row, W words of a text.
 """
 
-import functools
-
 import numpy as np
 
 from keras_albert.data.batches import Features
-from keras_albert.data.tables import (
-    Field,
-    label_index,
-    read_parts,
-    read_words,
-)
+from keras_albert.data.tables import Field, label_index, read_parts, read_words
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.classification import AlbertForTokenClassification
-from keras_albert.tasks.classes import (
-    class_loss,
-    collapse,
-    share_of_most_frequent,
-)
+from keras_albert.tasks import classes
 from keras_albert.tasks.labels import LABEL, ClassNames, known
 from keras_albert.tasks.metrics import Scores, entity_f1, measure
 from keras_albert.tasks.serving import Serving
@@ -37,14 +26,7 @@ class _WordServing(Serving):
     def signatures(self, graph):
         from keras_albert.tasks.token_classification_graph import serve_words
 
-        return {
-            "serving_default": serve_words(
-                graph.use.labels,
-                graph.tokenizer,
-                graph.use.sequence_length,
-                graph.in_parts,
-            )
-        }
+        return {"serving_default": serve_words(graph)}
 
     def texts(self, values):
         text = " ".join(values["text"])
@@ -73,8 +55,7 @@ class TokenClassification(Task):
         return known(read_words, names)
 
     def parts(self, *arguments, **options):
-        read = functools.partial(read_parts, complete=_one_label_a_word)
-        return read(*arguments, **options)
+        return read_parts(*arguments, **options, complete=_one_label_a_word)
 
     def given(self, name, values):
         return [_words(name, words) for words in values]
@@ -108,7 +89,7 @@ class TokenClassification(Task):
         )
 
     def loss(self, names):
-        return class_loss()
+        return classes.class_loss()
 
     def flat(self, outputs, features):
         return tuple(map(np.concatenate, _of_words(outputs, features)))
@@ -124,10 +105,12 @@ class TokenClassification(Task):
         )
         if found is not None:
             values = {"entity_f1": found, **values}
-        return Scores(values, collapse(expected_words, words, names, "word"))
+        return Scores(
+            values, classes.collapse(expected_words, words, names, "word")
+        )
 
     def baseline(self, features):
-        return share_of_most_frequent(
+        return classes.share_of_most_frequent(
             np.concatenate([t[t >= 0] for t in features.token_target])
         )
 

@@ -136,16 +136,7 @@ class _AnswerServing(Serving):
     def signatures(self, graph):
         from keras_albert.tasks.question_answering.graph import serve_questions
 
-        aligner, serve = serve_questions(
-            graph.use.tokenizer,
-            graph.tokenizer,
-            graph.use.reading,
-            may_refuse=graph.use.labels is not None,
-            beam=getattr(graph.use.model, "beam", 1),
-            outputs=graph.in_parts,
-        )
-        graph.kept.append(aligner)
-        return {"serving_default": serve}
+        return {"serving_default": serve_questions(graph)}
 
     def answer(self, outputs, given):
         # A context may have the same text twice, so that its characters are
@@ -303,7 +294,8 @@ class QuestionAnswering(Task):
         return f"have questions of more than {most} tokens"
 
     def card(self, columns, length, reading):
-        return 'predict(["a passage"], questions=["a question"])', (
+        call, _ = super().card(columns, length, reading)
+        return call, (
             f"A question is cut after {reading.windows.query_length} tokens. A "
             "context may be of any length, but what answers a question must "
             f"be within {reading.windows.sequence_length} tokens, the "
