@@ -189,7 +189,9 @@ def answering(**outputs):
 
     model = Exported(None, frozenset({"serving_default", "token_ids"}), ask)
     return SimpleNamespace(
-        model=model, task="classification", columns=TableColumns()
+        model=model,
+        definition=ALL_TASKS["classification"],
+        columns=TableColumns(),
     )
 
 
@@ -224,28 +226,33 @@ def test_answers_of_every_kind_can_differ():
     """What `test_every_kind` finds to be the same is looked at."""
     context = {"context": "a fox, a hen, a fox"}
     words = {"text": "a b"}
-    for outputs, given, answer in [
+    for task, outputs, given, answer in [
         (
+            "qa",
             {"answer": "a fox", "start": 14, "end": 19, "score": 0.5},
             context,
             {"prediction": "a fox", "score": 0.5, "start": 0, "end": 5},
         ),
         (
+            "qa",
             {"answer": "", "start": -1, "end": -1, "score": 0.5},
             context,
             {"prediction": "", "score": 0.5, "start": None, "end": None},
         ),
         (
+            "tokens",
             {"words": ["a", "b", ""], "labels": ["X", "Y", ""]},
             words,
             {"prediction": ["X", "Y"]},
         ),
         (
+            "choice",
             {"choice": 1, "probabilities": [0.25, 0.75]},
             {},
             {"prediction": 1, "score": 0.75},
         ),
         (
+            "multilabel",
             {
                 "labels": ["a", "b"],
                 "chosen": [False, True],
@@ -254,10 +261,11 @@ def test_answers_of_every_kind_can_differ():
             {},
             {"prediction": ["b"], "score": {"a": 0.25, "b": 0.75}},
         ),
-        ({"score": 2.5}, {}, {"prediction": 2.5}),
+        ("regression", {"score": 2.5}, {}, {"prediction": 2.5}),
     ]:
+        found = ALL_TASKS[task].serving.answer
         expected = of_texts._expected(answer)
-        assert of_texts._alike(of_texts._found(outputs, given), expected)
+        assert of_texts._alike(found(outputs, given), expected)
         for name, value in outputs.items():
             if name in ("words", "end") or (name == "labels" and given == {}):
                 continue
@@ -269,7 +277,7 @@ def test_answers_of_every_kind_can_differ():
                 "chosen": [True, True],
             }
             other = others[name] if name in others else np.add(value, 0.01)
-            changed = of_texts._found({**outputs, name: other}, given)
+            changed = found({**outputs, name: other}, given)
             assert not of_texts._alike(changed, expected), name
 
 
@@ -283,7 +291,7 @@ def test_words_with_spaces_are_not_asked():
 
     model = Exported(None, frozenset({"serving_default"}), ask)
     exported = SimpleNamespace(
-        model=model, task="tokens", columns=TableColumns()
+        model=model, definition=ALL_TASKS["tokens"], columns=TableColumns()
     )
     for lists, shares in [
         ([["New York"], ["a", "b"]], {"serving_default": 1}),
