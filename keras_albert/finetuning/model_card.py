@@ -28,12 +28,12 @@ def card(
     length: int,
     reading: ReadingConfig | None,
 ) -> str:
-    """Markdown.
+    """The card as Markdown.
 
     Args:
         run: the run that has ended, with the settings that it has chosen.
-        report: of it, with "best" where something was held out.
-        model: as trained.
+        report: of the run, with "best" where something was held out.
+        model: the trained model.
         labels: names in the order of the logits.
         length: most tokens of a row.
         reading: how contexts are read, where the task has any.
@@ -53,12 +53,7 @@ def card(
         f"layers of width {size.hidden_size}, {size.num_hidden_groups} "
         f"group(s) of shared weights, {size.vocab_size:,} pieces of vocabulary",
         f"- started from {start}",
-    ]
-    if labels:
-        shown = ", ".join(f"`{name}`" for name in labels[:SHOWN_LABELS])
-        more = ", ..." if len(labels) > SHOWN_LABELS else ""
-        lines.append(f"- {len(labels)} labels: {shown}{more}")
-    lines += [
+        *_labels(labels or ()),
         "",
         "## Training",
         "",
@@ -71,9 +66,7 @@ def card(
         "",
         "## Evaluation",
         "",
-    ]
-    lines += _evaluation(run, report)
-    lines += [
+        *_evaluation(run, report),
         "",
         "## Use",
         "",
@@ -93,6 +86,12 @@ def card(
         "",
     ]
     return "\n".join(lines)
+
+
+def _labels(labels: tuple[str, ...]) -> list[str]:
+    shown = ", ".join(f"`{name}`" for name in labels[:SHOWN_LABELS])
+    more = ", ..." if len(labels) > SHOWN_LABELS else ""
+    return [f"- {len(labels)} labels: {shown}{more}"] if labels else []
 
 
 def _left_out(report: dict) -> list[str]:

@@ -1,9 +1,10 @@
 """Texts in, answers out: a model with everything that its answers need."""
 
 import dataclasses
+import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,11 @@ from keras_albert.finetuning.config import ConvertRun, PredictRun
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.inputs import check_equally_many
 from keras_albert.storage import written_whole
-from keras_albert.tasks.infer import (
-    checked_lengths,
-    checked_reading,
-    checked_task,
-    checked_tokenizer,
-)
+from keras_albert.tasks.infer import settled_settings
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task import Outputs, Task
-from keras_albert.tasks.task_file import load_with_task
+from keras_albert.tasks.task_file import load_with_task, stored_settings
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.text.unknown import PieceCount, judged, warn_if_unreadable
 from keras_albert.training.model_folder import ModelFolder
@@ -84,20 +80,15 @@ class Predictor:
                 f"expected a model. Received: {str(self.model)!r}. Read it "
                 "with Predictor.load."
             )
-        task = checked_task(self.model, self.task)
-        definition = ALL_TASKS[task]
-        reading = checked_reading(self.model.config, task, self.reading)
-        settled = {
-            "task": task,
-            "labels": definition.labels.of_head(self.model, self.labels, task),
-            "tokenizer": checked_tokenizer(self.model, self.tokenizer),
-            "lengths": checked_lengths(
-                self.model.config, self.lengths, reading
-            ),
-            "columns": self.columns or TableColumns(),
-            "reading": reading,
-            "model": definition.model_of(self.model),
-        }
+        settled = settled_settings(
+            self.model,
+            self.task,
+            self.labels,
+            self.tokenizer,
+            self.lengths,
+            self.columns,
+            self.reading,
+        )
         for name, value in settled.items():
             object.__setattr__(self, name, value)
 
@@ -135,21 +126,11 @@ class Predictor:
     @classmethod
     def of(cls, loaded: ModelFolder, **settings: Any) -> "Predictor":
         """The predictor of a loaded folder; `settings` as in `load`."""
-        own = loaded.task
         given = {k: value for k, value in settings.items() if value is not None}
         stored = {"tokenizer": loaded.tokenizer}
         # For another task other labels and lengths are right.
-        task = ALL_TASKS.get(own["task"])
-        if task and given.get("task", task.name) == task.name:
-            stored |= {
-                "task": task.name,
-                "labels": own["labels"] and tuple(own["labels"]),
-                "lengths": tuple(own["lengths"]),
-                "columns": TableColumns(**own["columns"]),
-                "reading": ReadingConfig.from_dict(own["reading"])
-                if task.reads_contexts
-                else None,
-            }
+        if given.get("task", loaded.task["task"]) == loaded.task["task"]:
+            stored |= stored_settings(loaded.task)
         return cls(loaded.model, **stored | given)
 
     def save(self, folder: str | Path) -> None:
@@ -250,31 +231,19 @@ class Predictor:
             compute: model, inputs -> its outputs; those of the task when not
                 given.
         """
-        compute = compute or self.definition.compute
         check_positive("batch_size", batch_size)
         batch_size = min(batch_size, len(features))
-        outputs = [None] * len(features)
-        for chosen, length in track(
-            sorted_plan(features.lengths, np.array(self.lengths), batch_size),
+        plan = sorted_plan(features.lengths, np.array(self.lengths), batch_size)
+        batches = track(
+            plan,
             description=title,
             console=Console(stderr=True),
             transient=True,
             disable=not sys.stderr.isatty(),
-        ):
-            if stopped():
-                break
-            x, _, _ = features.batch(chosen, batch_size, length)
-            logits = keras.tree.map_structure(
-                np.asarray, compute(self.model, x)
-            )
-            for row, place in enumerate(chosen):
-                outputs[place] = keras.tree.map_structure(
-                    lambda values, row=row: values[row], logits
-                )
-                if features.token_target is not None:
-                    length = len(features.rows[place].token_ids)
-                    outputs[place] = outputs[place][:length]
-        return outputs
+        )
+        compute = compute or self.definition.compute
+        run = functools.partial(compute, self.model)
+        return _outputs(features, batches, batch_size, run, stopped)
 
     def warn_of_cut(self, cut: int, count: int) -> None:
         """Says how many of the examples are longer than it reads."""
@@ -401,6 +370,30 @@ class Predictor:
         features = self.features(table)
         warn_if_unreadable(*self.unreadable(features, table))
         return features
+
+
+def _outputs(
+    features: Features,
+    batches: Iterable[tuple[np.ndarray, int]],
+    batch_size: int,
+    run: Callable[[dict], Any],
+    stopped: Callable[[], bool],
+) -> Outputs:
+    """The outputs of all examples in their order, see `Predictor.outputs`."""
+    outputs = [None] * len(features)
+    for chosen, length in batches:
+        if stopped():
+            break
+        x, _, _ = features.batch(chosen, batch_size, length)
+        found = keras.tree.map_structure(np.asarray, run(x))
+        for row, index in enumerate(chosen):
+            outputs[index] = keras.tree.map_structure(
+                lambda values, row=row: values[row], found
+            )
+            if features.token_target is not None:
+                length = len(features.rows[index].token_ids)
+                outputs[index] = outputs[index][:length]
+    return outputs
 
 
 def _kind(names) -> str:

@@ -64,7 +64,13 @@ def _classifier(backbone, names, problem, dropout):
 
 
 class _ClassServing(Serving):
-    """`label`, `score`, `probabilities`, `labels`; and `classify` of texts."""
+    """The label, its score, and the probabilities of all labels.
+
+    `label` is string [B], `score` float32 [B], `probabilities` float32 [B, C],
+    and `labels`, the names of these, string [B, C]. Where there are pairs,
+    `pair` is the same function; where there are none, `classify` takes
+    `inputs`, tf.Examples [B] with a `text`, as TensorFlow Serving does.
+    """
 
     def signatures(self, graph):
         from keras_albert.tasks import classification_graph as graphs
@@ -149,7 +155,7 @@ class Classification(Task):
 
 
 class _NumberServing(Serving):
-    """`score`, the number."""
+    """`score` float32 [B]: the number."""
 
     def signatures(self, graph):
         from keras_albert.tasks import classification_graph as graphs
@@ -213,7 +219,7 @@ class Regression(Task):
 
 
 class _SeveralServing(Serving):
-    """`probabilities`, `labels`, `chosen`."""
+    """`probabilities` float32, `labels` string and `chosen` bool, [B, C]."""
 
     def signatures(self, graph):
         from keras_albert.tasks import classification_graph as graphs

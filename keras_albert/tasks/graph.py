@@ -200,15 +200,15 @@ class ServingGraph:
     # The signatures of every task.
 
     def token_ids(self, token_ids: tf.Tensor) -> Outputs:
-        """The outputs of the model for rows of ids."""
+        """The outputs of the model for int32 [B, S] ids."""
         return self.rows(self.rows_of_ids(token_ids))
 
     def embed(self, text: tf.Tensor) -> Outputs:
-        """The mean of the last layer over the tokens of each text."""
+        """`embedding` float32 [B, H]: the mean of the last layer's vectors."""
         return self._vectors(self.packed(text))
 
     def tokenize(self, text: tf.Tensor) -> Outputs:
-        """The rows of ids that the model reads."""
+        """`token_ids` int32 [B, S], padded with 0, and `lengths` int32 [B]."""
         packed = self.packed(text)
         return {
             "token_ids": packed["token_ids"],

@@ -5,7 +5,9 @@ none of this by itself. What is given is checked against the head.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
+from keras_albert.data.config import TableColumns
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.config import AlbertConfig
@@ -19,6 +21,34 @@ from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.text.tokenizer import SHORTEST_SINGLE, Tokenizer
 
 SHORTEST_LENGTH = 32  # tokens: a row of fewer is hardly faster
+
+
+def settled_settings(
+    model: AlbertModel,
+    task: str | None,
+    labels: Sequence[str] | None,
+    tokenizer: Tokenizer | None,
+    lengths: Sequence[int] | None,
+    columns: TableColumns | None,
+    reading: ReadingConfig | None,
+) -> dict[str, Any]:
+    """The arguments of `Predictor`, with what the head says of those left out.
+
+    Raises:
+        AlbertError: an argument that does not fit the head, or no vocabulary.
+    """
+    task = checked_task(model, task)
+    definition = ALL_TASKS[task]
+    reading = checked_reading(model.config, task, reading)
+    return {
+        "task": task,
+        "labels": definition.labels.of_head(model, labels, task),
+        "tokenizer": checked_tokenizer(model, tokenizer),
+        "lengths": checked_lengths(model.config, lengths, reading),
+        "columns": columns or TableColumns(),
+        "reading": reading,
+        "model": definition.model_of(model),
+    }
 
 
 def head_task(model: AlbertModel) -> str:

@@ -34,7 +34,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of choices
 
 
 class _ChoiceServing(Serving):
-    """`choice` and `probabilities`."""
+    """`choice` int32 [B] and `probabilities` float32 [B, C]."""
 
     def signatures(self, graph):
         from keras_albert.tasks.multiple_choice_graph import serve_choices

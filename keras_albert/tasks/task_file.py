@@ -8,6 +8,7 @@ against the model before any text is read.
 import dataclasses
 import itertools
 from pathlib import Path
+from typing import Any
 
 import keras
 
@@ -218,6 +219,25 @@ def load_with_task(
     with not_as_written(path / TASK_FILE):
         check_task(loaded.task, head_of(loaded.model))
     return dataclasses.replace(loaded, model=in_form(loaded.model, form))
+
+
+def stored_settings(content: dict) -> dict[str, Any]:
+    """The settings in task.json as arguments of `Predictor`.
+
+    Nothing for a model that no task reads, such as a pretrained one.
+    """
+    task = ALL_TASKS.get(content["task"])
+    if task is None:
+        return {}
+    return {
+        "task": task.name,
+        "labels": content["labels"] and tuple(content["labels"]),
+        "lengths": tuple(content["lengths"]),
+        "columns": TableColumns(**content["columns"]),
+        "reading": ReadingConfig.from_dict(content["reading"])
+        if task.reads_contexts
+        else None,
+    }
 
 
 def task_of(source: str | Path) -> str | None:

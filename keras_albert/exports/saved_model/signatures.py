@@ -1,9 +1,5 @@
 """A model as one graph: strings in, answers out.
 
-Letters: B examples, S tokens of the longest row, C labels or choices, H hidden
-size, R rows (windows of contexts, parts of long texts), M masks of the text
-with most of them, K pieces for a mask.
-
 `tasks.graph` has what all tasks share, and each task its own functions.
 
 Import this module only to export or to test: it imports TensorFlow.
@@ -35,27 +31,9 @@ def serving_module(
 
     Texts are strings [B], UTF-8 whose malformed parts are ignored; what is too
     long is cut off as in `Predictor`, but contexts and texts of words, which
-    are read to their end. `serving_default` takes and gives, by the task:
-
-    - a label: `text` (and `pair`) -> `label` string [B], `score` float32 [B],
-      `probabilities` float32 [B, C] and the `labels` string [B, C] they are of;
-    - a number: `text` (and `pair`) -> `score` float32 [B];
-    - several labels: -> `probabilities`, `labels`, `chosen` bool [B, C];
-    - a choice: `text` [B], `choices` [B, C] (and `question` [B]) -> `choice`
-      int32 [B], `probabilities` float32 [B, C];
-    - labels of words: see `token_classification_graph.serve_words`;
-    - answers: see `question_answering.graph.serve_questions`;
-    - a vector: as `embed`;
-    - masked words: as `fill_mask`.
-
-    The others: `pair`, of a model of pairs, is the same as `serving_default`;
-    `token_ids` int32 [B, S] -> the outputs of the model; `embed`: `text` ->
-    `embedding` float32 [B, H]; `tokenize`: `text` -> `token_ids` int32 [B, S],
-    padded with 0, and `lengths` int32 [B]; `classify`, where a single text has
-    a label: `inputs`, tf.Example [B] with `text` -> `classes`, `scores` [B, C];
-    `fill_mask`, of a masked-LM head: see `fill_mask_graph.serve_masks`, where
-    `token_ids` gives the same outputs for the ids of [MASK], as the scores of
-    all pieces at all places would be too many.
+    are read to their end. Every model has `token_ids`, `embed` and `tokenize`,
+    see `tasks.graph.ServingGraph`; `serving_default` and others are those of
+    its task, see `tasks.serving.Serving`.
 
     A graph refuses inputs of another rank, unequal numbers of rows, in
     `token_ids` rows of no or too many tokens and ids that are no piece, and in
@@ -63,7 +41,7 @@ def serving_module(
     LiteRT and ONNX have no assertions: converters drop these.
 
     Args:
-        predictor: of a model on Keras's TensorFlow backend.
+        predictor: its model is on Keras's TensorFlow backend.
         weights: how they are stored: "float32", or "bfloat16" or "float16",
             cast when the model is called. It computes in float32 always.
         only: names of signatures; all of them when not given.

@@ -265,6 +265,19 @@ class _Best(NamedTuple):
     """float64, among the `n_best` candidates"""
 
 
+def _possible(
+    windows: _Windows, spans: _Spans, config: AnswerConfig
+) -> tf.Tensor:
+    """bool [W, K, K], whether a span may be an answer."""
+    starts, ends, _ = spans
+    return (
+        tf.gather(windows.max_context, starts, batch_dims=1)
+        & (starts <= ends)
+        & (ends < windows.lengths[:, tf.newaxis, tf.newaxis] - 1)
+        & (ends - starts < config.answer_length)
+    )
+
+
 def _best(
     texts: Characters,
     pieces: GraphPieces,
@@ -274,12 +287,7 @@ def _best(
 ) -> _Best:
     """(_spans, _predictions, _candidates) of all questions at once."""
     starts, ends, scores = spans
-    possible = (
-        tf.gather(windows.max_context, starts, batch_dims=1)
-        & (starts <= ends)
-        & (ends < windows.lengths[:, tf.newaxis, tf.newaxis] - 1)
-        & (ends - starts < config.answer_length)
-    )
+    possible = _possible(windows, spans, config)
     places = tf.where(possible)  # [M, 3]: by question, window, start, end
     window = places[:, 0]
     question = tf.gather(windows.question, window)
