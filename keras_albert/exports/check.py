@@ -24,7 +24,7 @@ from keras_albert.exports.load import (
 )
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
-from keras_albert.tasks.pretrained import USES
+from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task_file import load_with_task
 from keras_albert.text.special_tokens import CLS_ID, SEP_ID
 from keras_albert.text.unknown import check_readable
@@ -117,7 +117,7 @@ def check(run: CheckRun) -> dict:
 def _original(source: str, exported: Predictor) -> Predictor:
     """The model; what its source does not say of it is as exported."""
     loaded = load_with_task(source)
-    if loaded.task["task"] in USES:
+    if loaded.task["task"] in ALL_TASKS:
         return Predictor.of(loaded)
     return Predictor.of(
         loaded,

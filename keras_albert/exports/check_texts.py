@@ -14,9 +14,7 @@ from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError
 from keras_albert.exports.load import Exported, is_numeric
 from keras_albert.finetuning.predictor import Predictor
-from keras_albert.modeling.pretraining import MASK
-from keras_albert.tasks.pretrained import USES
-from keras_albert.text.normalization import to_text
+from keras_albert.tasks.serving import Answer
 
 SIGNATURES = ("serving_default", "pair")  # of the same inputs
 ROWS_AT_ONCE = 32
@@ -27,8 +25,6 @@ LEAST_SAME = 0.99
 
 Shares = dict[str, float]
 """by the name of a signature, of the rows that it answers alike"""
-Answer = tuple[object, object]
-"""what is predicted, or None of a number; and its score, or several"""
 
 
 def compare_texts(
@@ -45,6 +41,7 @@ def compare_texts(
     Returns:
         nothing of a format that takes ids alone.
     """
+    serving = exported.definition.serving
     rows = [
         (given, _expected(answer))
         for given, answer in zip(_given(exported, table), answers, strict=False)
@@ -54,7 +51,7 @@ def compare_texts(
         signature: float(
             np.mean(
                 [
-                    _alike(_found(row, given), expected)
+                    _alike(serving.answer(row, given), expected)
                     for row, (given, expected) in zip(
                         _asked(exported.model, signature, rows),
                         rows,
@@ -92,20 +89,10 @@ def check_texts(shares: Shares, folder: Path) -> None:
 
 def _given(exported: Predictor, table: Table) -> Iterator[Mapping | None]:
     """The inputs of each row; None where a text cannot say what they are."""
-    names = USES[exported.task].inputs(exported.columns)
+    names = exported.definition.inputs(exported.columns)
     for row in range(len(table)):
         given = {name: table.values[name][row] for name in names}
-        if "choices" in given:
-            given["choices"] = [*map(to_text, given["choices"])]
-        if isinstance(given.get("text"), list):
-            words, given["text"] = given["text"], " ".join(given["text"])
-            if given["text"].split() != words:  # spaces in a word
-                yield None
-                continue
-        yield {
-            name: to_text(value) if isinstance(value, str) else value
-            for name, value in given.items()
-        }
+        yield exported.definition.serving.texts(given)
 
 
 def _asked(model: Exported, signature: str, rows: Sequence) -> Iterator[dict]:
@@ -124,30 +111,6 @@ def _expected(answer: Mapping) -> Answer:
     if is_numeric(prediction):
         return None, prediction
     return prediction, [*score.values()] if isinstance(score, dict) else score
-
-
-def _found(outputs: Mapping, given: Mapping) -> Answer:
-    """Of the outputs of `serving_default`, see `serving.serving_module`."""
-    if "answer" in outputs:
-        # Not their places: a context may have the same text twice.
-        characters = given["context"][outputs["start"] : outputs["end"]]
-        answer = outputs["answer"]
-        return answer if answer == characters else None, outputs["score"]
-    if "words" in outputs:  # as many of them as the longest text has
-        count = len(given["text"].split())
-        return outputs["labels"][:count], 0
-    if "embedding" in outputs:
-        return None, outputs["embedding"]
-    if "pieces" in outputs:  # as many masks as the text with most has
-        count = given["text"].count(MASK)
-        return outputs["pieces"][:count], outputs["scores"][:count]
-    if "choice" in outputs:
-        return outputs["choice"], max(outputs["probabilities"])
-    if "chosen" in outputs:
-        labels = zip(outputs["labels"], outputs["chosen"], strict=True)
-        chosen = [label for label, is_chosen in labels if is_chosen]
-        return chosen, outputs["probabilities"]
-    return outputs.get("label"), outputs["score"]
 
 
 def _alike(found: Answer, expected: Answer) -> bool:

@@ -10,7 +10,6 @@ from pathlib import Path
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.base import check_not_quantized
-from keras_albert.tasks.names import FILL_MASK
 
 LITERT_FILE = "model.tflite"
 
@@ -29,7 +28,7 @@ def write_litert(predictor: Predictor, path: Path, weights: str) -> None:
     Raises:
         AlbertError: the model is quantized by Keras, or only fills masks.
     """
-    if predictor.task == FILL_MASK:
+    if predictor.definition.serving.needs_pieces:
         raise AlbertError(
             "masked words are served as a saved_model alone: a LiteRT file "
             "has no pieces. Export that, or vectors with task='embedding' "

@@ -53,7 +53,7 @@ from keras_albert.storage import (
     write_json,
     written_whole,
 )
-from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS, read_split
+from keras_albert.tasks.registry import BENCHMARKS, read_split
 from keras_albert.training.model_folder import TASK_FILE
 
 
@@ -305,7 +305,7 @@ def _compare(
 ) -> None:
     """AlbertError where it is worse by a point, or reads texts otherwise."""
     exported = load_exported(folder)
-    task = ALL_TASKS[predictor.task]
+    task = predictor.definition
     scores, answers = [], []
     for each in (predictor, exported):
         outputs = each.outputs(features)
@@ -322,8 +322,7 @@ def _compare(
     texts = compare_texts(exported, table.first(CheckRun.rows), answers[1])
     for line in text_lines(texts):
         print(line)
-    # Of questions F1 and exact match are percentages.
-    point = LARGEST_FALL * (100 if predictor.reading else 1)
+    point = LARGEST_FALL * task.highest
     if before - after > point and not run.force:
         raise AlbertError(
             f"as {run.weights} the model's {task.best} falls by "

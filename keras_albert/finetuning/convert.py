@@ -10,7 +10,7 @@ from keras_albert.finetuning.config import ConvertRun
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.storage import check_free, written_whole
 from keras_albert.tasks.infer import head_task
-from keras_albert.tasks.names import FINETUNE_TASKS
+from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task_file import WEIGHTS, load_with_task
 from keras_albert.training.model_folder import ModelFolder
 
@@ -44,7 +44,7 @@ def _with_task(run: ConvertRun, loaded: ModelFolder) -> ModelFolder:
     is_given = any(value is not None for value in run.given.values())
     is_ready = (
         loaded.tokenizer is not None
-        and head_task(loaded.model) in FINETUNE_TASKS
+        and ALL_TASKS[head_task(loaded.model)].is_learned
     )
     if not is_given and not is_ready:
         return loaded

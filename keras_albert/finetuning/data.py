@@ -9,13 +9,12 @@ from keras_albert.data.tables import MissingColumn, Table
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
 from keras_albert.modeling.config import AlbertConfig
-from keras_albert.tasks.names import READING_TASKS
 from keras_albert.tasks.question_answering.config import (
     ReadingConfig,
     WindowConfig,
 )
 from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS, read_split
-from keras_albert.tasks.task import LABEL, PAIR
+from keras_albert.tasks.task import LABEL
 from keras_albert.text.tokenizer import SHORTEST_PAIR, SHORTEST_SINGLE
 
 
@@ -57,12 +56,12 @@ def read_tables(run: FinetuneRun) -> Tables:
             read_split(run.task, run.train, split, **settings)
             for split in ("train", "dev")
         )
-        return Tables(train, dev, task.names(train))
+        return Tables(train, dev, task.labels.of_table(train))
     _check_columns(run)
     options = run.columns, True, run.skip_bad
     try:
         train = task.read(run.train, *options)
-        names = task.names(train)
+        names = task.labels.of_table(train)
         if run.validation is None:
             return Tables(train, None, names)
         if run.validation != OWN_VALIDATION:
@@ -135,7 +134,8 @@ def balanced_weights(target: np.ndarray) -> np.ndarray:
 def longest_row(run: FinetuneRun, config: AlbertConfig) -> int:
     """Tokens of the longest row; AlbertError if the model cannot have it."""
     length = run.sequence_length or config.max_position_embeddings
-    if run.task in READING_TASKS and run.sequence_length is None:
+    task = ALL_TASKS[run.task]
+    if task.reads_contexts and run.sequence_length is None:
         length = min(length, WindowConfig.sequence_length)
     if length > config.max_position_embeddings:
         raise AlbertError(
@@ -143,8 +143,7 @@ def longest_row(run: FinetuneRun, config: AlbertConfig) -> int:
             f"max_position_embeddings={config.max_position_embeddings}. "
             f"Received: {length}. Lower --sequence-length."
         )
-    inputs = ALL_TASKS[run.task].inputs(run.columns)
-    pairs = not {PAIR, "choices", "context"}.isdisjoint(inputs)
+    pairs = task.reads_pairs(run.columns)
     shortest = SHORTEST_PAIR if pairs else SHORTEST_SINGLE
     if length < shortest:
         raise AlbertError(
@@ -165,7 +164,7 @@ def reading_of(run: FinetuneRun, length: int, names) -> ReadingConfig | None:
 
     A model that knows of questions without an answer gets a threshold.
     """
-    if run.task not in READING_TASKS:
+    if not ALL_TASKS[run.task].reads_contexts:
         return None
     reading = ReadingConfig(run.windows.of(length), run.answers)
     return reading if names else dataclasses.replace(reading, threshold=None)

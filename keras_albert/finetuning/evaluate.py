@@ -17,7 +17,6 @@ from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.pretraining.report import held_out_report, report_lines
 from keras_albert.tasks.infer import head_task
 from keras_albert.tasks.metrics import report_text
-from keras_albert.tasks.names import PRETRAINED_TASKS
 from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS, read_split
 from keras_albert.tasks.task_file import PRETRAINING, load_with_task
 from keras_albert.text.unknown import check_readable
@@ -35,7 +34,7 @@ def evaluate(run: EvaluateRun) -> dict:
     loaded = load_with_task(run.model)
     if loaded.task["task"] == PRETRAINING:
         return _evaluate_pretrained(loaded, run)
-    if (run.task or head_task(loaded.model)) not in PRETRAINED_TASKS:
+    if ALL_TASKS[run.task or head_task(loaded.model)].is_learned:
         return _evaluate_finetuned(Predictor.of(loaded, **run.given), run)
     raise AlbertError(
         f"{run.model} holds converted weights, with no examples that they "
@@ -70,7 +69,7 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
     report = scores_report(predictor.task, outputs, features, predictor.labels)
     for line in scores_lines(report, examples=""):
         print(line)
-    if ALL_TASKS[predictor.task].has_classes:
+    if predictor.definition.has_classes:
         print(report_text(class_report_of(outputs, features, predictor.labels)))
     return report
 
@@ -108,7 +107,7 @@ def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
 
 
 def _check_unused(run: EvaluateRun, kind: str, *names: str) -> None:
-    """AlbertError for options that say nothing about such data."""
+    """Raises AlbertError for options that have no meaning for the data."""
     for name in names:
         if getattr(run, name) != getattr(EvaluateRun, name):
             raise AlbertError(

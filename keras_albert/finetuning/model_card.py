@@ -4,7 +4,6 @@ Its parts are those of model cards (Mitchell et al. 2019): details, training
 data, evaluation, use and limits. Only what the run knows is said.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import keras
@@ -13,6 +12,7 @@ from keras_albert import __version__
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
 from keras_albert.storage import replacing
 from keras_albert.tasks.question_answering.config import ReadingConfig
+from keras_albert.tasks.registry import ALL_TASKS
 
 CARD_FILE = "README.md"  # the model card
 
@@ -20,54 +20,27 @@ CARD_FILE = "README.md"  # the model card
 SHOWN_LABELS = 30
 
 
-# How `Predictor.predict` is called, by the last field that it needs.
-_CALLS = {
-    "text": 'predict(["a text"])',
-    "pair": 'predict(["a text"], ["its second text"])',
-    "choices": 'predict(["a text"], choices=[["one", "another"]])',
-    "question": (
-        'predict(["a passage"], questions=["a question"], '
-        'choices=[["one", "another"]])'
-    ),
-    "context": 'predict(["a passage"], questions=["a question"])',
-}
-
-
 def card(
     run: FinetuneRun,
     report: dict,
     model: keras.Model,
     labels: tuple[str, ...] | None,
-    inputs: Iterable[str],
-    reads: int | ReadingConfig,
+    length: int,
+    reading: ReadingConfig | None,
 ) -> str:
-    """Markdown.
+    """The card as Markdown.
 
     Args:
         run: the run that has ended, with the settings that it has chosen.
-        report: of it, with "best" where something was held out.
-        model: as trained.
+        report: of the run, with "best" where something was held out.
+        model: the trained model.
         labels: names in the order of the logits.
-        inputs: names of the fields that a prediction needs.
-        reads: tokens of the longest text, or how contexts are read.
+        length: most tokens of a row.
+        reading: how contexts are read, where the task has any.
     """
     start = "random weights" if run.from_scratch else f"`{_name(run.model)}`"
     size = model.config
-    if isinstance(reads, ReadingConfig):
-        limit = (
-            f"A question is cut after {reads.windows.query_length} tokens. A "
-            f"context may be of any length, but what answers a question must "
-            f"be within {reads.windows.sequence_length} tokens, the "
-            f"question included, and has at most "
-            f"{reads.answers.answer_length}."
-        )
-    elif run.task == "tokens":
-        limit = (
-            f"A text of more than {reads:,} tokens is read in parts that "
-            "know nothing of each other."
-        )
-    else:
-        limit = f"A text is cut after {reads:,} tokens."
+    call, limit = ALL_TASKS[run.task].card(run.columns, length, reading)
     lines = [
         f"# ALBERT for {run.task}",
         "",
@@ -80,12 +53,7 @@ def card(
         f"layers of width {size.hidden_size}, {size.num_hidden_groups} "
         f"group(s) of shared weights, {size.vocab_size:,} pieces of vocabulary",
         f"- started from {start}",
-    ]
-    if labels:
-        shown = ", ".join(f"`{name}`" for name in labels[:SHOWN_LABELS])
-        more = ", ..." if len(labels) > SHOWN_LABELS else ""
-        lines.append(f"- {len(labels)} labels: {shown}{more}")
-    lines += [
+        *_labels(labels or ()),
         "",
         "## Training",
         "",
@@ -98,12 +66,7 @@ def card(
         "",
         "## Evaluation",
         "",
-    ]
-    lines += _evaluation(run, report)
-    call = _CALLS[max(inputs, key=list(_CALLS).index)]
-    if run.task == "tokens":
-        call = 'predict([["some", "words"]])'
-    lines += [
+        *_evaluation(run, report),
         "",
         "## Use",
         "",
@@ -123,6 +86,12 @@ def card(
         "",
     ]
     return "\n".join(lines)
+
+
+def _labels(labels: tuple[str, ...]) -> list[str]:
+    shown = ", ".join(f"`{name}`" for name in labels[:SHOWN_LABELS])
+    more = ", ..." if len(labels) > SHOWN_LABELS else ""
+    return [f"- {len(labels)} labels: {shown}{more}"] if labels else []
 
 
 def _left_out(report: dict) -> list[str]:

@@ -59,10 +59,7 @@ def predict(run: PredictRun) -> None:
     try:
         file = run.output.open("xb")  # claimed before the work
     except FileExistsError:
-        raise AlbertError(
-            f"{run.output}: the file exists. Choose another output; nothing "
-            "was changed."
-        ) from None
+        raise _exists(run.output) from None
     try:
         count = 0
         with room_at(run.output), file:
@@ -157,7 +154,7 @@ def _say_left_out(faults: list[str]) -> None:
 
 def _predict_for_squad(run: PredictRun) -> None:
     predictor = _predictor(run)
-    if predictor.reading is None:
+    if not predictor.definition.reads_contexts:
         raise AlbertError(
             f"{run.data} ends in {SQUAD_EXTENSION}, as SQuAD's files do, and "
             f"{run.model} was trained for {predictor.task}. Convert or rename "
@@ -168,11 +165,7 @@ def _predict_for_squad(run: PredictRun) -> None:
     if len(set(wanted)) < len(wanted):
         raise AlbertError("two outputs have the same path. Give each its own.")
     for path in wanted:
-        if path.exists():
-            raise AlbertError(
-                f"{path}: the file exists. Choose another output; nothing was "
-                "changed."
-            )
+        _check_absent(path)
         _check_has_folder(path)
     table = predictor.read(run.data, labelled=False, skip_bad=run.skip_bad)
     _say_left_out(table.skipped)
@@ -190,6 +183,17 @@ def _predict_for_squad(run: PredictRun) -> None:
             print(f"{len(ids):,} predictions -> {path}")
     if run.output is None:
         print(json.dumps(files[0], indent=4))
+
+
+def _check_absent(path: Path) -> None:
+    if path.exists():
+        raise _exists(path)
+
+
+def _exists(path: Path) -> AlbertError:
+    return AlbertError(
+        f"{path}: the file exists. Choose another output; nothing was changed."
+    )
 
 
 def _check_has_folder(path: Path) -> None:
@@ -215,11 +219,7 @@ def _predict_for_glue(run: PredictRun) -> None:
     tables = submissions(predictor.task, run.data, run.any_size)
     for task, split, _ in tables:  # those of other tasks may be there
         path = run.output / GLUE[task].submission_of(split)
-        if path.exists():
-            raise AlbertError(
-                f"{path}: the file exists. Choose another output; nothing was "
-                "changed."
-            )
+        _check_absent(path)
     for task, split, table in tables:
         features = predictor.features(table)
         found = predictor.unreadable(features, table)

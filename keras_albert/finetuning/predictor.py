@@ -1,9 +1,10 @@
 """Texts in, answers out: a model with everything that its answers need."""
 
 import dataclasses
+import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +16,18 @@ from scipy import special
 
 from keras_albert.data.batches import Features, sorted_plan
 from keras_albert.data.config import TableColumns
-from keras_albert.data.tables import Field, Table, read_choices, read_words
+from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError, check_positive
 from keras_albert.finetuning.config import ConvertRun, PredictRun
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.inputs import check_equally_many
-from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.storage import written_whole
-from keras_albert.tasks.infer import (
-    checked_labels,
-    checked_lengths,
-    checked_reading,
-    checked_task,
-    checked_tokenizer,
-)
-from keras_albert.tasks.names import EMBEDDING, PRETRAINED_TASKS, READING_TASKS
-from keras_albert.tasks.pretrained import USES, predict_on_batch
+from keras_albert.tasks.infer import settled_settings
 from keras_albert.tasks.question_answering.config import ReadingConfig
-from keras_albert.tasks.task import PAIR, Outputs
-from keras_albert.tasks.task_file import load_with_task
-from keras_albert.text.tokenizer import Tokenizer, check_batch
+from keras_albert.tasks.registry import ALL_TASKS
+from keras_albert.tasks.task import Outputs, Task
+from keras_albert.tasks.task_file import load_with_task, stored_settings
+from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.text.unknown import PieceCount, judged, warn_if_unreadable
 from keras_albert.training.model_folder import ModelFolder
 
@@ -87,23 +80,15 @@ class Predictor:
                 f"expected a model. Received: {str(self.model)!r}. Read it "
                 "with Predictor.load."
             )
-        task = checked_task(self.model, self.task)
-        reading = checked_reading(self.model.config, task, self.reading)
-        settled = {
-            "task": task,
-            "labels": checked_labels(self.model, task, self.labels),
-            "tokenizer": checked_tokenizer(self.model, self.tokenizer),
-            "lengths": checked_lengths(
-                self.model.config, self.lengths, reading
-            ),
-            "columns": self.columns or TableColumns(),
-            "reading": reading,
-        }
-        if task == EMBEDDING and not isinstance(
-            self.model, AlbertForTextEmbedding
-        ):
-            encoder = getattr(self.model, "backbone", self.model)
-            settled["model"] = AlbertForTextEmbedding(encoder)
+        settled = settled_settings(
+            self.model,
+            self.task,
+            self.labels,
+            self.tokenizer,
+            self.lengths,
+            self.columns,
+            self.reading,
+        )
         for name, value in settled.items():
             object.__setattr__(self, name, value)
 
@@ -118,7 +103,7 @@ class Predictor:
         remat: bool | None = None,
         **settings: Any,
     ) -> "Predictor":
-        """That of any source that `keras_albert.load` takes.
+        """Reads a model from any source that `keras_albert.load` takes.
 
         Args:
             source: the output folder of `finetune`, `save` or `convert`, a
@@ -140,24 +125,12 @@ class Predictor:
 
     @classmethod
     def of(cls, loaded: ModelFolder, **settings: Any) -> "Predictor":
-        """That of a loaded folder; `settings` as in `load`."""
-        own = loaded.task
+        """The predictor of a loaded folder; `settings` as in `load`."""
         given = {k: value for k, value in settings.items() if value is not None}
         stored = {"tokenizer": loaded.tokenizer}
         # For another task other labels and lengths are right.
-        if (
-            own["task"] in USES
-            and given.get("task", own["task"]) == own["task"]
-        ):
-            stored |= {
-                "task": own["task"],
-                "labels": own["labels"] and tuple(own["labels"]),
-                "lengths": tuple(own["lengths"]),
-                "columns": TableColumns(**own["columns"]),
-                "reading": ReadingConfig.from_dict(own["reading"])
-                if own["task"] in READING_TASKS
-                else None,
-            }
+        if given.get("task", loaded.task["task"]) == loaded.task["task"]:
+            stored |= stored_settings(loaded.task)
         return cls(loaded.model, **stored | given)
 
     def save(self, folder: str | Path) -> None:
@@ -174,7 +147,7 @@ class Predictor:
             content.save(unfinished)
 
     def settings(self) -> dict:
-        """What `ModelFolder.task` has to say of it."""
+        """The content of task.json, see `ModelFolder.task`."""
         settings = {
             "task": self.task,
             "labels": self.labels,
@@ -191,6 +164,11 @@ class Predictor:
         return dataclasses.replace(self, reading=reading)
 
     @property
+    def definition(self) -> Task:
+        """The task itself; `task` is its name."""
+        return ALL_TASKS[self.task]
+
+    @property
     def sequence_length(self) -> int:
         """Tokens of the longest text."""
         return self.lengths[-1]
@@ -198,8 +176,7 @@ class Predictor:
     @property
     def reads_pairs(self) -> bool:
         """Whether its rows have two parts, of segments 0 and 1."""
-        names = USES[self.task].inputs(self.columns)
-        return not {PAIR, "choices", "context"}.isdisjoint(names)
+        return self.definition.reads_pairs(self.columns)
 
     def read(
         self,
@@ -208,7 +185,7 @@ class Predictor:
         skip_bad: bool = False,
     ) -> Table:
         """A file, or its columns, named as in the one it was trained on."""
-        return USES[self.task].read(
+        return self.definition.read(
             path, self.columns, labelled, skip_bad, self.labels
         )
 
@@ -216,13 +193,12 @@ class Predictor:
         self, path: str | Path, skip_bad: bool, rows_at_once: int
     ) -> Iterator[Table]:
         """A file without labels, see `read_parts`."""
-        task = USES[self.task]
-        fields = task.fields(self.columns, labelled=False)
-        return task.parts(path, fields, skip_bad, rows_at_once)
+        fields = self.definition.fields(self.columns, labelled=False)
+        return self.definition.parts(path, fields, skip_bad, rows_at_once)
 
     def features(self, table: Table) -> Features:
         """The examples of a table, with their target if it has labels."""
-        return USES[self.task].examples(
+        return self.definition.examples(
             self.tokenizer,
             table,
             self.labels,
@@ -234,7 +210,7 @@ class Predictor:
         self, features: Features, table: Table
     ) -> tuple[PieceCount, str]:
         """Counts the unknown pieces of a table; see `text.unknown.judged`."""
-        names = USES[self.task].inputs(self.columns)
+        names = self.definition.inputs(self.columns)
         return judged(self.tokenizer, features.rows, table.values, names)
 
     def outputs(
@@ -255,50 +231,37 @@ class Predictor:
             compute: model, inputs -> its outputs; those of the task when not
                 given.
         """
-        compute = compute or getattr(
-            USES[self.task], "compute", predict_on_batch
-        )
         check_positive("batch_size", batch_size)
         batch_size = min(batch_size, len(features))
-        outputs = [None] * len(features)
-        for chosen, length in track(
-            sorted_plan(features.lengths, np.array(self.lengths), batch_size),
+        plan = sorted_plan(features.lengths, np.array(self.lengths), batch_size)
+        batches = track(
+            plan,
             description=title,
             console=Console(stderr=True),
             transient=True,
             disable=not sys.stderr.isatty(),
-        ):
-            if stopped():
-                break
-            x, _, _ = features.batch(chosen, batch_size, length)
-            logits = keras.tree.map_structure(
-                np.asarray, compute(self.model, x)
-            )
-            for row, place in enumerate(chosen):
-                outputs[place] = keras.tree.map_structure(
-                    lambda values, row=row: values[row], logits
-                )
-                if features.token_target is not None:
-                    length = len(features.rows[place].token_ids)
-                    outputs[place] = outputs[place][:length]
-        return outputs
+        )
+        compute = compute or self.definition.compute
+        run = functools.partial(compute, self.model)
+        return _outputs(features, batches, batch_size, run, stopped)
 
     def warn_of_cut(self, cut: int, count: int) -> None:
         """Says how many of the examples are longer than it reads."""
         if cut:
-            what = too_long(self.sequence_length, self.reading)
+            length, reading = self.sequence_length, self.reading
+            what = self.definition.too_long(length, reading)
             print(f"{cut:,} of {count:,} {what} and cut", file=sys.stderr)
 
     @property
     def added_columns(self) -> frozenset[str]:
         """The names of what `decode` gives."""
-        return USES[self.task].adds
+        return self.definition.adds
 
     def decode(
         self, outputs: Outputs, features: Features
     ) -> list[dict[str, object]]:
         """The columns that predictions add, of each example."""
-        return USES[self.task].decode(outputs, features, self.labels)
+        return self.definition.decode(outputs, features, self.labels)
 
     def predict(
         self,
@@ -325,7 +288,7 @@ class Predictor:
             none. For embedding an array float32 [len(texts), H], the vectors;
             for fill_mask what `model.fill_mask` returns.
         """
-        first, *_ = USES[self.task].inputs(self.columns)
+        first, *_ = self.definition.inputs(self.columns)
         given = {
             first: texts,
             "pair": pairs,
@@ -336,9 +299,7 @@ class Predictor:
         if features is None:
             return []
         outputs = self.outputs(features, batch_size)
-        if self.task in PRETRAINED_TASKS:
-            return USES[self.task].answers(outputs, features)
-        return [row["prediction"] for row in self.decode(outputs, features)]
+        return self.definition.answers(outputs, features, self.labels)
 
     def evaluate(
         self,
@@ -365,7 +326,7 @@ class Predictor:
         table = self.read(data, labelled=True, skip_bad=skip_bad)
         features = self.features(table)
         outputs = self.outputs(features, batch_size, title="Evaluating")
-        scores = USES[self.task].measure(outputs, features, self.labels)
+        scores = self.definition.measure(outputs, features, self.labels)
         return {name: float(value) for name, value in scores.values.items()}
 
     def probabilities(
@@ -375,7 +336,7 @@ class Predictor:
         batch_size: int = PredictRun.batch_size,
     ) -> np.ndarray:
         """float32 [len(texts), len(labels)], in the order of the texts."""
-        if not USES[self.task].has_classes:
+        if not self.definition.has_classes:
             raise AlbertError(
                 "probabilities are of a classification; this model was trained "
                 f"for {self.task}. Call `predict`."
@@ -387,11 +348,11 @@ class Predictor:
         return special.softmax(logits, axis=-1)
 
     def _features_of(self, given: dict[str, list | None]) -> Features | None:
-        """None of no texts."""
+        """The examples of values in Python; None if there are no texts."""
         values = {
             name: value for name, value in given.items() if value is not None
         }
-        expected = USES[self.task].inputs(self.columns)
+        expected = self.definition.inputs(self.columns)
         if values.keys() != expected.keys():
             raise AlbertError(
                 f"This model was trained on {_kind(expected)}; it was given "
@@ -402,7 +363,7 @@ class Predictor:
         if not count:
             return None
         for name, value in values.items():
-            values[name] = _checked_values(name, value, expected[name])
+            values[name] = self.definition.given(name, value)
         table = Table(
             Path("texts"), values, [{}] * count, list(range(1, count + 1))
         )
@@ -411,34 +372,32 @@ class Predictor:
         return features
 
 
-def _checked_values(name: str, values: list, field: Field) -> list:
-    """Words as a table has them; texts as they are, even blank ones."""
-    if field.read is read_words:
-        return [_words(name, words) for words in values]
-    if field.read is read_choices:
-        for choices in values:
-            check_batch(f"each of {name}", choices)
-    return values
-
-
-def _words(name: str, words: object) -> list[str]:
-    if words in ("", []):  # refused in a table, which has a label for each
-        return []
-    try:
-        return read_words(words)
-    except AlbertError as error:
-        raise AlbertError(f"each `{name}` {error}") from None
-
-
-def too_long(length: int, reading: ReadingConfig | None) -> str:
-    """What is said of examples that are cut."""
-    if reading is None:
-        return f"are longer than {length} tokens"
-    return f"have questions of more than {reading.windows.query_length} tokens"
+def _outputs(
+    features: Features,
+    batches: Iterable[tuple[np.ndarray, int]],
+    batch_size: int,
+    run: Callable[[dict], Any],
+    stopped: Callable[[], bool],
+) -> Outputs:
+    """The outputs of all examples in their order, see `Predictor.outputs`."""
+    outputs = [None] * len(features)
+    for chosen, length in batches:
+        if stopped():
+            break
+        x, _, _ = features.batch(chosen, batch_size, length)
+        found = keras.tree.map_structure(np.asarray, run(x))
+        for row, index in enumerate(chosen):
+            outputs[index] = keras.tree.map_structure(
+                lambda values, row=row: values[row], found
+            )
+            if features.token_target is not None:
+                length = len(features.rows[index].token_ids)
+                outputs[index] = outputs[index][:length]
+    return outputs
 
 
 def _kind(names) -> str:
-    """What examples are, by the names of their fields."""
+    """What examples are, in words, by the names of their fields."""
     others = sorted(set(names) - {"text", "context"})
     if others == ["pair"]:
         return "pairs of texts"

@@ -24,19 +24,20 @@ def scores_report(
     task: str, outputs: Outputs, features: Features, names
 ) -> dict:
     """Scores, the best constant answer's, and what is to be known of them."""
-    scores = ALL_TASKS[task].measure(outputs, features, names)
+    definition = ALL_TASKS[task]
+    scores = definition.measure(outputs, features, names)
     return {
         **scores.values,
-        "best": ALL_TASKS[task].best,
-        "baseline": ALL_TASKS[task].guess(features),
-        "constant": ALL_TASKS[task].constant,
+        "best": definition.best,
+        "baseline": definition.baseline(features),
+        "constant": definition.constant,
         "count": features.count,
         "remarks": list(scores.remarks),
     }
 
 
 def class_report_of(outputs: Outputs, features: Features, names) -> ClassReport:
-    """Of a classification."""
+    """The report on each class, where examples have exactly one."""
     predicted = np.stack(outputs).argmax(-1)
     return class_report(features.target, predicted, names)
 

@@ -26,7 +26,7 @@ from keras_albert.finetuning.data import (
     reading_of,
 )
 from keras_albert.finetuning.model_card import card, write_card
-from keras_albert.finetuning.predictor import Predictor, too_long
+from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import (
     CONFUSION_FILE,
     ON_TRAINING_ROWS,
@@ -41,7 +41,6 @@ from keras_albert.pretraining.config import PretrainRun
 from keras_albert.storage import remove_folder, write_json
 from keras_albert.tasks.benchmarks.recipes import RECIPES, choose
 from keras_albert.tasks.metrics import draw_confusion, report_text
-from keras_albert.tasks.names import READING_TASKS
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task import LABEL
@@ -286,11 +285,8 @@ def _finetune_once(
         return {}
     report = _report_of(run, prepared, kept, kept["step"] / steps_per_epoch)
     report |= _measured(run, prepared, predictor, devices)
-    inputs = ALL_TASKS[run.task].inputs(run.columns)
-    reads = prepared.reading or prepared.length
-    write_card(
-        run.output, card(run, report, model, prepared.names, inputs, reads)
-    )
+    reads = prepared.length, prepared.reading
+    write_card(run.output, card(run, report, model, prepared.names, *reads))
     write_report(run.output, report)
     _remove_checkpoints(run)
     return report
@@ -439,7 +435,8 @@ def _fresh_model(run: FinetuneRun, pretrained: AlbertBackbone, names):
 def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
     table, examples = prepared.tables.train, prepared.examples
     cut, length = examples.cut, prepared.length
-    what = too_long(length, prepared.reading)
+    task = ALL_TASKS[run.task]
+    what = task.too_long(length, prepared.reading)
     start = RECIPES[run.task].start if run.task in RECIPES else None
     if start and not run.from_scratch and task_of(run.model) != start:
         print(
@@ -453,7 +450,7 @@ def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
             f"and a fresh one is trained for {run.task}."
         )
     known = ""
-    if ALL_TASKS[run.task].has_classes:
+    if task.has_classes:
         counts = collections.Counter(table.values[LABEL])
         shown = ", ".join(
             f"{label} {count}"
@@ -480,7 +477,6 @@ def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
             f"{options}"
         )
     if len(examples) > examples.count:
-        rows = "windows" if run.task in READING_TASKS else "rows"
         lost = 0 if examples.weight is None else (examples.weight == 0).sum()
         why = f"; {lost:,} have an answer without pieces" if lost else ""
-        print(f"read in {len(examples):,} {rows} of {length} tokens{why}")
+        print(f"read in {len(examples):,} {task.rows} of {length} tokens{why}")

@@ -3,8 +3,8 @@
 Letters: B texts, P parts of texts between masks, S tokens of the longest row,
 M masks of the text with most of them, K pieces for a mask, V vocabulary.
 
-The twin of `modeling.masked_lm`; what is in parentheses below is the function
-it equals.
+It computes what `modeling.pretraining` does outside a graph; a name in
+parentheses below is that of the function there.
 
 Import this module only to export or to test: it imports TensorFlow.
 """
@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_albert.modeling.config import FILL_MASK_CHOICES
 from keras_albert.modeling.pretraining import MASK
+from keras_albert.tasks.graph import ServingGraph
 from keras_albert.text.graph_characters import Characters, ragged, rows_of
 from keras_albert.text.graph_tokenizer import GraphTokenizer
 from keras_albert.text.special_tokens import MASK_ID, PAD_ID
@@ -23,42 +24,53 @@ from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 NO_PIECE = -1  # the id where a text has fewer masks than another
 
 
-def serve_masks(
-    tokenizer: Tokenizer,
-    graph_tokenizer: GraphTokenizer,
-    sequence_length: int,
-    logits_at_masks: Callable[[dict], dict],
-) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-    """`fill_mask` of a model with a masked-LM head.
-
-    Args:
-        tokenizer: the vocabulary of the model.
-        graph_tokenizer: the same vocabulary inside the graph.
-        sequence_length: most tokens of a row; the rest of a text is cut off.
-        logits_at_masks: int32 [B, S] rows -> `logits` float32 [B, M, V] and
-            `is_given` bool [B, M].
+def serve_masks(graph: ServingGraph) -> tuple[Callable, Callable]:
+    """`fill_mask` and `token_ids` of a model with a masked-LM head.
 
     Returns:
-        a function of `text` string [B]. It gives the K most probable pieces
-        for each mask, the best first: `pieces` string, `scores` float32, their
-        probabilities, and `ids` int32, [B, M, K]. Where a text has fewer masks
-        than another of its batch, or none, they are "", 0 and NO_PIECE; M is 1
-        at least. A mask beyond the longest row is not answered.
+        a function of `text` string [B], and one of `token_ids` int32 [B, S].
+        They give the K most probable pieces for each mask, the best first:
+        `pieces` string, `scores` float32, their probabilities, and `ids`
+        int32, [B, M, K]. Where a text has fewer masks than another of its
+        batch, or none, they are "", 0 and NO_PIECE; M is 1 at least. A mask
+        beyond the longest row is not answered.
     """
+    tokenizer, model = graph.use.tokenizer, graph.use.model
     blank = tokenizer.piece_to_id(WORD_MARK)
 
+    @graph.of_rows
+    def logits_at_masks(rows):
+        positions, is_given = mask_positions(rows["token_ids"])
+        with graph.scope():
+            outputs = model(
+                {**rows, "masked_positions": positions}, training=False
+            )
+        if isinstance(outputs, dict):
+            outputs = outputs["mlm"]
+        return {"logits": outputs, "is_given": is_given}
+
     def fill_mask(text):
-        ids = _masked_ids(graph_tokenizer, text, blank)
-        rows = graph_tokenizer.pack(ids, None, sequence_length)
+        ids = _masked_ids(graph.tokenizer, text, blank)
+        rows = graph.tokenizer.pack(ids, None, graph.use.sequence_length)
         return best_pieces(tokenizer, logits_at_masks(rows))
 
-    return fill_mask
+    def fill_ids(token_ids):
+        rows = graph.rows_of_ids(token_ids)
+        return best_pieces(tokenizer, logits_at_masks(rows))
+
+    return fill_mask, fill_ids
 
 
 def best_pieces(
     tokenizer: Tokenizer, found: dict[str, tf.Tensor]
 ) -> dict[str, tf.Tensor]:
-    """The outputs of `serve_masks`, of those of `logits_at_masks`."""
+    """The best pieces for masks, see `serve_masks`.
+
+    Args:
+        tokenizer: the vocabulary of the model.
+        found: `logits` float32 [B, M, V]; `is_given` bool [B, M], whether the
+            text has such a mask.
+    """
     count = tokenizer.vocab_size
     names = tf.constant([tokenizer.id_to_piece(i) for i in range(count)])
     # The model may know more ids than the vocabulary has pieces.
@@ -97,7 +109,7 @@ def _masked_ids(
 ) -> tf.RaggedTensor:
     """The ids of texts, without [CLS] and [SEP], int32 [B, (S)].
 
-    (modeling.masked_lm.masked_ids)
+    (masked_ids)
 
     Args:
         blank: the id of the word mark alone.

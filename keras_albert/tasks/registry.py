@@ -1,10 +1,10 @@
-"""Published tasks: their files, labels and scores, as rows of TASKS.
+"""All tasks by their names, and where published ones are read from.
 
-A model that was fine-tuned on one of them reads its benchmark's folder, and
-tables of a user's own with the columns text, pair, question, choices, label.
+A model that was fine-tuned on a published task reads the folder of its
+benchmark, and tables of a user's own with the columns text, pair, question,
+choices, label.
 """
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,63 +15,51 @@ from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError
 from keras_albert.tasks.benchmarks.glue import GLUE, read_glue, write_submission
 from keras_albert.tasks.benchmarks.race import RACE_SIZES, read_race
-from keras_albert.tasks.question_answering.squad import SQUAD, read_squad_split
-from keras_albert.tasks.question_answering.task import NAMES, QUESTION
-from keras_albert.tasks.task import (
-    CHOICE,
-    CLASSIFICATION,
-    PAIRS,
-    QUESTIONS,
-    REGRESSION,
-    TASKS,
-    Task,
-    class_scores,
+from keras_albert.tasks.classification import (
+    Classification,
+    MultiLabel,
+    Regression,
 )
+from keras_albert.tasks.embedding import Embedding
+from keras_albert.tasks.fill_mask import FillMask
+from keras_albert.tasks.multiple_choice import MultipleChoice
+from keras_albert.tasks.names import EMBEDDING, FILL_MASK
+from keras_albert.tasks.question_answering.squad import SQUAD, read_squad_split
+from keras_albert.tasks.question_answering.task import QuestionAnswering
+from keras_albert.tasks.task import Task
+from keras_albert.tasks.token_classification import TokenClassification
 
 # What answers MNLI's questions answers those of AX, too.
 _ALSO_SUBMITTED = {"MNLI": (("AX", "test"),)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Benchmark:
-    """What a published task is, and where its examples are."""
-
-    task: Task
-    read: Callable[[Path, str, bool, bool], Table]
-    """folder, split (train, dev or test), whether bad rows are left out,
-    whether any number of rows will do -> examples with labels"""
+Reader = Callable[[Path, str, bool, bool], Table]
+"""folder, split (train, dev or test), whether bad rows are left out, whether
+any number of rows will do -> examples with labels"""
 
 
-def _glue(name: str) -> Benchmark:
+def _glue_task(name: str) -> Task:
     settings = GLUE[name]
-    pairs = settings.columns.pair is not None
+    is_pair = settings.columns.pair is not None
     if settings.labels is None:
-        task = dataclasses.replace(
-            REGRESSION,
-            inputs=PAIRS.inputs if pairs else REGRESSION.inputs,
-        )
-    else:
-        task = dataclasses.replace(
-            PAIRS if pairs else CLASSIFICATION,
-            names=lambda table: settings.labels,
-            scores=class_scores(settings.metrics),
-        )
-        if settings.metrics[0] == "matthews":  # 0 of any constant answer
-            task = dataclasses.replace(task, guess=lambda features: 0.0)
+        return Regression(name, is_pair)
+    return Classification(name, is_pair, settings.labels, settings.metrics)
 
+
+def _glue_reader(name: str) -> Reader:
     def read(folder: Path, split: str, skip_bad: bool, any_size: bool) -> Table:
         parts = {
             part: read_glue(
                 folder, name, part, skip_bad=skip_bad, any_size=any_size
             )
-            for part in settings.splits
+            for part in GLUE[name].splits
             if part.split("_")[0] == split
         }
         if split in parts:
             return parts[split]
         return _joined(folder, parts)
 
-    return Benchmark(dataclasses.replace(task, best=settings.metrics[0]), read)
+    return read
 
 
 def _joined(folder: Path, parts: dict[str, Table]) -> Table:
@@ -93,50 +81,65 @@ def _joined(folder: Path, parts: dict[str, Table]) -> Table:
     )
 
 
-def _race() -> Benchmark:
-    def inputs(columns: TableColumns):
-        question = columns.question or QUESTION
-        return CHOICE.inputs(dataclasses.replace(columns, question=question))
-
-    def read(folder: Path, split: str, skip_bad: bool, any_size: bool) -> Table:
-        table = read_race(folder, split, skip_bad=skip_bad)
-        count = len(table) + len(table.skipped)
-        if count != RACE_SIZES[split] and not any_size:
-            raise AlbertError(
-                f"{folder}: expected {RACE_SIZES[split]:,} questions in "
-                f"{split}, as published. Received: {count:,}. Get the archive "
-                "again, or take it as it is with --any-size."
-            )
-        return table
-
-    return Benchmark(dataclasses.replace(CHOICE, inputs=inputs), read)
+def _read_race(
+    folder: Path, split: str, skip_bad: bool, any_size: bool
+) -> Table:
+    table = read_race(folder, split, skip_bad=skip_bad)
+    count = len(table) + len(table.skipped)
+    if count != RACE_SIZES[split] and not any_size:
+        raise AlbertError(
+            f"{folder}: expected {RACE_SIZES[split]:,} questions in "
+            f"{split}, as published. Received: {count:,}. Get the archive "
+            "again, or take it as it is with --any-size."
+        )
+    return table
 
 
-def _squad(name: str) -> Benchmark:
-    names = NAMES if name == "SQuAD-2.0" else None
-
+def _squad_reader(name: str) -> Reader:
     def read(folder: Path, split: str, skip_bad: bool, any_size: bool) -> Table:
         return read_squad_split(
             folder,
             name,
             split,
-            fields=QUESTIONS.fields(TableColumns(), labelled=True),
+            fields=ALL_TASKS[name].fields(TableColumns(), labelled=True),
             skip_bad=skip_bad,
             any_size=any_size,
         )
 
-    task = dataclasses.replace(QUESTIONS, names=lambda table: names)
-    return Benchmark(task, read)
+    return read
 
 
-BENCHMARKS = {
-    **{name: _glue(name) for name in GLUE if "train" in GLUE[name].splits},
-    "RACE": _race(),
-    **{name: _squad(name) for name in SQUAD},
+_GLUE_TASKS = [name for name in GLUE if "train" in GLUE[name].splits]
+
+ALL_TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Classification("classification"),
+        Classification("pairs", is_pair=True),
+        Regression("regression"),
+        MultiLabel("multilabel"),
+        TokenClassification("tokens"),
+        MultipleChoice("choice"),
+        QuestionAnswering("qa"),
+        *map(_glue_task, _GLUE_TASKS),
+        MultipleChoice("RACE", has_question=True),
+        *(
+            QuestionAnswering(name, may_refuse=name == "SQuAD-2.0")
+            for name in SQUAD
+        ),
+        Embedding(EMBEDDING),
+        FillMask(FILL_MASK),
+    )
 }
+"""What a model is fine-tuned or used for. Of the tasks that fit a head, the
+first one is the task of a model that says no more."""
 
-ALL_TASKS = TASKS | {name: each.task for name, each in BENCHMARKS.items()}
-"""what `finetune --task` takes"""
+BENCHMARKS: dict[str, Reader] = {
+    **{name: _glue_reader(name) for name in _GLUE_TASKS},
+    "RACE": _read_race,
+    **{name: _squad_reader(name) for name in SQUAD},
+}
+"""How the published tasks are read."""
 
 
 def read_split(
@@ -175,7 +178,7 @@ def read_split(
         raise AlbertError(
             f"{task}'s test split is not published. Measure on its dev split."
         )
-    return BENCHMARKS[task].read(Path(folder), split, skip_bad, any_size)
+    return BENCHMARKS[task](Path(folder), split, skip_bad, any_size)
 
 
 def submissions(

@@ -8,6 +8,7 @@ against the model before any text is read.
 import dataclasses
 import itertools
 from pathlib import Path
+from typing import Any
 
 import keras
 
@@ -18,36 +19,17 @@ from keras_albert.checkpoints.load import load
 from keras_albert.data.config import TableColumns
 from keras_albert.errors import AlbertError, check_choice, is_number
 from keras_albert.modeling.base import AlbertModel
-from keras_albert.modeling.classification import (
-    AlbertForMultipleChoice,
-    AlbertForSequenceClassification,
-    AlbertForTokenClassification,
-)
 from keras_albert.modeling.keras_file import checked_form, in_form
-from keras_albert.modeling.pretraining import (
-    AlbertForMaskedLM,
-    AlbertForPretraining,
-)
-from keras_albert.modeling.question_answering import (
-    AlbertForQuestionAnswering,
-    AlbertForQuestionAnsweringV2,
-)
-from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.storage import RUN_FILE, read_json
-from keras_albert.tasks.names import (
-    EMBEDDING,
-    FILL_MASK,
-    FINETUNE_TASKS,
-    PRETRAINED_TASKS,
-    READING_TASKS,
-)
+from keras_albert.tasks.fill_mask import PRETRAINED
+from keras_albert.tasks.labels import Head
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
     ReadingConfig,
     WindowConfig,
 )
-from keras_albert.tasks.question_answering.task import NAMES
+from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.text.tokenizer import SHORTEST_SINGLE
 from keras_albert.training.model_folder import (
     PRETRAINING,
@@ -58,68 +40,16 @@ from keras_albert.training.model_folder import (
 )
 from keras_albert.training.run_folder import REPORT_FILE
 
-# What a head predicts.
-SINGLE_LABEL, MULTI_LABEL, REGRESSION = (
-    "single_label",
-    "multi_label",
-    "regression",
-)  # as `AlbertForSequenceClassification.problem`
-TOKENS, CHOICE = "a label for each token", "one of several choices"
-ANSWER, ANSWER_OR_NONE = "an answer", "an answer, or none"
-PRETRAINED = "masked words and the order of sentences"
-MASKED_WORDS, VECTOR = "masked words", "a vector for a text"
 
-_HEADS_OF_TASKS = {
-    **dict.fromkeys(FINETUNE_TASKS, (SINGLE_LABEL,)),
-    **dict.fromkeys(("regression", "STS-B"), (REGRESSION,)),
-    "multilabel": (MULTI_LABEL,),
-    "tokens": (TOKENS,),
-    **dict.fromkeys(("choice", "RACE"), (CHOICE,)),
-    "qa": (ANSWER, ANSWER_OR_NONE),
-    "SQuAD-1.1": (ANSWER,),
-    "SQuAD-2.0": (ANSWER_OR_NONE,),
-    PRETRAINING: (PRETRAINED,),
-    FILL_MASK: (PRETRAINED, MASKED_WORDS),
-    EMBEDDING: (VECTOR,),
-}
-_WITH_LABELS = (SINGLE_LABEL, MULTI_LABEL, TOKENS)
-_HEADS_OF_CLASSES = {
-    AlbertForTokenClassification: TOKENS,
-    AlbertForMultipleChoice: CHOICE,
-    AlbertForQuestionAnswering: ANSWER,
-    AlbertForQuestionAnsweringV2: ANSWER_OR_NONE,
-    AlbertForPretraining: PRETRAINED,
-    AlbertForMaskedLM: MASKED_WORDS,
-    AlbertForTextEmbedding: VECTOR,
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Head:
-    """What a model says of its own outputs."""
-
-    predicts: str | None
-    """one of the constants above; None: no head that is fine-tuned here"""
-    positions: int
-    """most tokens that the model reads"""
-    outputs: int | None = None
-    """labels, where it has any"""
-    labels: tuple[str, ...] | None = None
-    """their names, where it knows them"""
-
-    @classmethod
-    def of(cls, model: AlbertModel) -> "Head":
-        """The head of a model."""
-        if isinstance(model, AlbertForSequenceClassification):
-            predicts = model.problem
-        else:
-            predicts = _HEADS_OF_CLASSES.get(type(model))
-        return cls(
-            predicts,
-            model.config.max_position_embeddings,
-            getattr(model, "num_labels", None),
-            getattr(model, "labels", None),
-        )
+def head_of(model: AlbertModel) -> Head:
+    """What a model says about its outputs."""
+    known = (task.predicts(model) for task in ALL_TASKS.values())
+    return Head(
+        next(filter(None, known), None),
+        model.config.max_position_embeddings,
+        getattr(model, "num_labels", None),
+        getattr(model, "labels", None),
+    )
 
 
 def check_task(task: object, head: Head | None = None) -> None:
@@ -139,65 +69,30 @@ def check_task(task: object, head: Head | None = None) -> None:
         raise AlbertError(
             f"`task` must be the name of a task. Received: {name!r:.60}."
         )
-    tasks = (*FINETUNE_TASKS, *PRETRAINED_TASKS, PRETRAINING, WEIGHTS)
-    check_choice("task", name, tasks)
+    check_choice("task", name, (*ALL_TASKS, PRETRAINING, WEIGHTS))
     if name == WEIGHTS:
         return
     if name == PRETRAINING:
         _check_settings("examples", _needed(task, "examples"), ExampleConfig)
-    else:
-        labels = _needed(task, "labels")
-        _check_labels(labels, name)
-        _check_lengths(_needed(task, "lengths"))
-        _check_columns(_needed(task, "columns"))
-        if name in READING_TASKS:
-            _check_reading(_needed(task, "reading"), task["lengths"][-1])
+        if head is not None:
+            _check_predicts(name, (PRETRAINED,), head)
+        return
+    definition = ALL_TASKS[name]
+    definition.labels.check(_needed(task, "labels"), name)
+    _check_lengths(_needed(task, "lengths"))
+    _check_columns(_needed(task, "columns"))
+    if definition.reads_contexts:
+        _check_reading(_needed(task, "reading"), task["lengths"][-1])
     if head is not None:
-        _check_head(task, head)
+        _check_predicts(name, tuple(definition.heads), head)
+        definition.labels.check_head(task["labels"], head)
+        _check_positions(task["lengths"], head)
 
 
 def _needed(task: dict, key: str) -> object:
     if key not in task:
         raise AlbertError(f"`{key}` is missing.")
     return task[key]
-
-
-def _check_labels(labels: object, task: str) -> None:
-    heads = _HEADS_OF_TASKS[task]
-    if labels is None:
-        if set(heads) <= {*_WITH_LABELS, ANSWER_OR_NONE}:
-            raise AlbertError(
-                f"`labels` must be the names of the labels. Received: null, "
-                f"with task={task!r}."
-            )
-        return
-    if ANSWER_OR_NONE in heads:
-        if labels != list(NAMES):
-            raise AlbertError(
-                f"`labels` must be {list(NAMES)}"
-                f"{' or null' if ANSWER in heads else ''}. "
-                f"Received: {labels!r:.80}."
-            )
-        return
-    if heads[0] not in _WITH_LABELS:
-        raise AlbertError(
-            f"`labels` must be null, with task={task!r}. "
-            f"Received: {labels!r:.80}."
-        )
-    if (
-        not isinstance(labels, list)
-        or not labels
-        or not all(isinstance(label, str) for label in labels)
-    ):
-        raise AlbertError(
-            f"`labels` must be a list of names. Received: {labels!r:.80}."
-        )
-    twice = sorted({label for label in labels if labels.count(label) > 1})
-    if twice:
-        raise AlbertError(
-            f"`labels` must be different names. Received {twice[0]!r} more "
-            "than once."
-        )
 
 
 def _check_lengths(lengths: object) -> None:
@@ -275,40 +170,20 @@ def _check_keys(
         )
 
 
-def _check_head(task: dict, head: Head) -> None:
-    """AlbertError unless the model gives what its task needs."""
-    expected = _HEADS_OF_TASKS[task["task"]]
+def _check_predicts(name: str, expected: tuple[str, ...], head: Head) -> None:
     if head.predicts not in expected:
         raise AlbertError(
-            f"`task` is {task['task']!r}, for which a model predicts "
+            f"`task` is {name!r}, for which a model predicts "
             f"{' or '.join(expected)}. Received: a model for "
             f"{head.predicts or 'something else'}."
         )
-    if task["task"] == PRETRAINING:
-        return
-    labels = task["labels"]
-    if head.predicts in (ANSWER, ANSWER_OR_NONE):
-        may_refuse = head.predicts == ANSWER_OR_NONE
-        if may_refuse != (labels is not None):
-            raise AlbertError(
-                f"`labels` must be {list(NAMES) if may_refuse else 'null'}: "
-                f"the model predicts {head.predicts}. "
-                f"Received: {labels!r:.60}."
-            )
-    elif labels is not None and len(labels) != head.outputs:
-        raise AlbertError(
-            f"`labels` must have {head.outputs} names, as the model has "
-            f"outputs. Received {len(labels)}: {labels!r:.80}."
-        )
-    elif labels is not None and head.labels not in (None, tuple(labels)):
-        raise AlbertError(
-            f"`labels` must be those of the model, {list(head.labels)!r:.200}. "
-            f"Received: {labels!r:.200}."
-        )
-    if task["lengths"][-1] > head.positions:
+
+
+def _check_positions(lengths: list[int], head: Head) -> None:
+    if lengths[-1] > head.positions:
         raise AlbertError(
             f"`lengths` must not exceed the model's {head.positions} positions "
-            f"(max_position_embeddings). Received: {task['lengths']}."
+            f"(max_position_embeddings). Received: {lengths}."
         )
 
 
@@ -342,8 +217,27 @@ def load_with_task(
             check_task(read_json(path / TASK_FILE))
     loaded = ModelFolder.load(path)
     with not_as_written(path / TASK_FILE):
-        check_task(loaded.task, Head.of(loaded.model))
+        check_task(loaded.task, head_of(loaded.model))
     return dataclasses.replace(loaded, model=in_form(loaded.model, form))
+
+
+def stored_settings(content: dict) -> dict[str, Any]:
+    """The settings in task.json as arguments of `Predictor`.
+
+    Nothing for a model that no task reads, such as a pretrained one.
+    """
+    task = ALL_TASKS.get(content["task"])
+    if task is None:
+        return {}
+    return {
+        "task": task.name,
+        "labels": content["labels"] and tuple(content["labels"]),
+        "lengths": tuple(content["lengths"]),
+        "columns": TableColumns(**content["columns"]),
+        "reading": ReadingConfig.from_dict(content["reading"])
+        if task.reads_contexts
+        else None,
+    }
 
 
 def task_of(source: str | Path) -> str | None:

@@ -3,38 +3,32 @@
 Letters: B texts, N words of all texts, R rows, S tokens of the longest row,
 W words of the longest text, C labels.
 
-The twin of `text.rows.word_rows` and of the decoding in `training.tasks`.
+It computes what `text.model_inputs.word_rows` and `TokenClassification.decode`
+do outside a graph.
 
 Import this module only to export or to test: it imports TensorFlow.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import tensorflow as tf
 
+from keras_albert.tasks.graph import ServingGraph
 from keras_albert.text.graph_characters import (
     Characters,
     ragged,
     rows_of,
     true_places,
 )
-from keras_albert.text.graph_tokenizer import GraphTokenizer
 from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID, UNK_ID
 
 
 def serve_words(
-    labels: Sequence[str],
-    tokenizer: GraphTokenizer,
-    sequence_length: int,
-    outputs: Callable[[dict], dict],
+    graph: ServingGraph,
 ) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
     """`serving_default` of a model that labels words.
 
-    Args:
-        labels: names of the C labels, in the order of the logits.
-        tokenizer: the model's vocabulary inside the graph.
-        sequence_length: most tokens of a row; longer texts become several rows.
-        outputs: int32 [R, S] rows -> `logits` float32 [R, S, C].
+    A text of more tokens than the longest row becomes several rows.
 
     Returns:
         a function of `text` string [B]. Words are those of Python's
@@ -43,14 +37,15 @@ def serve_words(
         `start`, `end` int32 [B, W], characters of the text, -1 where there is
         no word.
     """
-    names = tf.constant(labels)
+    names = tf.constant(graph.use.labels)
+    longest = graph.use.sequence_length
 
     def serve(text):
         texts = Characters.of(text)
         starts, ends, splits = texts.words()
         words = texts.parts(starts, ends)
-        rows, row, column = _rows(tokenizer(words), splits, sequence_length)
-        logits = outputs(rows)["logits"]
+        rows, row, column = _rows(graph.tokenizer(words), splits, longest)
+        logits = graph.in_parts(rows)["logits"]
         odds = tf.gather_nd(logits, tf.stack([row, column], axis=1))
         odds = tf.nn.softmax(odds)  # [N, C]
         base = tf.gather(texts.splits, rows_of(splits))

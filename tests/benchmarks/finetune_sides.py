@@ -39,7 +39,7 @@ from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.tasks.benchmarks.glue import glue_task, read_glue
-from keras_albert.tasks.task import TASKS
+from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.text.model_inputs import text_rows
 from keras_albert.text.normalization import normalize
 from keras_albert.text.tokenizer import Tokenizer
@@ -195,7 +195,7 @@ def ours(model, batch_size: int, lengths: np.ndarray) -> Side:
         if targets is not None:
             values["label"] = [LABELS[target] for target in targets]
         table = Table(Path("texts"), values, [{}] * count, [0] * count)
-        return TASKS[TASK].features(tokenizer, table, LABELS, longest)
+        return ALL_TASKS[TASK].features(tokenizer, table, LABELS, longest)
 
     optimizer = make_optimizer(ADAMW, ADAMW.learning_rate)
     compile_for(TASK, model, optimizer, LABELS)

@@ -12,11 +12,16 @@ from small import signalled
 from keras_albert import Predictor, load
 from keras_albert.cli import main
 from keras_albert.errors import AlbertError
-from keras_albert.tasks.names import FINETUNE_TASKS, OWN_TASKS
+from keras_albert.tasks.names import (
+    BENCHMARK_TASKS,
+    FINETUNE_TASKS,
+    OWN_TASKS,
+    PRETRAINED_TASKS,
+    READING_TASKS,
+)
 from keras_albert.tasks.question_answering.metrics import score_v2
 from keras_albert.tasks.question_answering.squad import read_squad
-from keras_albert.tasks.registry import ALL_TASKS
-from keras_albert.tasks.task import TASKS
+from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS
 
 ANIMALS, PLACES = ("fox", "dog", "hens"), ("village", "barn", "London")
 EXAMPLES, HELD_OUT = 120, 40
@@ -96,8 +101,13 @@ def finetune(folder, task, output, *options):
 
 
 def test_every_task_has_a_name():
-    assert set(ALL_TASKS) == set(FINETUNE_TASKS)
-    assert set(TASKS) == set(OWN_TASKS)
+    """The tables of names, which need no Keras, agree with the tasks."""
+    assert tuple(ALL_TASKS) == FINETUNE_TASKS + PRETRAINED_TASKS
+    learned = [name for name, task in ALL_TASKS.items() if task.is_learned]
+    assert tuple(learned) == FINETUNE_TASKS == OWN_TASKS + BENCHMARK_TASKS
+    assert tuple(BENCHMARKS) == BENCHMARK_TASKS
+    reading = [name for name, task in ALL_TASKS.items() if task.reads_contexts]
+    assert tuple(reading) == READING_TASKS
 
 
 @pytest.mark.filterwarnings("error:Gradients do not exist")

@@ -56,7 +56,7 @@ from keras_albert.tasks.question_answering.config import (  # noqa: E402
     ReadingConfig,
     WindowConfig,
 )
-from keras_albert.tasks.task import TASKS  # noqa: E402
+from keras_albert.tasks.registry import ALL_TASKS  # noqa: E402
 from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
 from keras_albert.training.model_folder import ModelFolder  # noqa: E402
 
@@ -302,7 +302,7 @@ def test_operations(exports, kind):
 def test_size(data_folder, tmp_path):
     """ALBERT-base with the released vocabulary: each weight once."""
     tokenizer = Tokenizer(data_folder / "vocab" / "30k-clean.model")
-    head = TASKS["classification"].head
+    head = ALL_TASKS["classification"].head
     model = head(AlbertBackbone(AlbertConfig()), ("no", "yes"), 0.1)
     predictor = Predictor(
         model, "classification", ("no", "yes"), tokenizer, (32, 128),

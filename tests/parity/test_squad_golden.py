@@ -25,8 +25,7 @@ from keras_albert.tasks.question_answering.metrics import score_v1, score_v2
 from keras_albert.tasks.question_answering.squad import read_squad
 from keras_albert.tasks.question_answering.task import NAMES
 from keras_albert.tasks.question_answering.windows import make_windows
-from keras_albert.tasks.registry import read_split
-from keras_albert.tasks.task import TASKS
+from keras_albert.tasks.registry import ALL_TASKS, read_split
 from keras_albert.text.model_inputs import Row
 from keras_albert.text.tokenizer import Tokenizer
 
@@ -215,11 +214,11 @@ def test_published_files_as_tasks(data_folder, tokenizer):
     """Counted; every answer is learned, and of 2.0 that there is none."""
     table = read_split("SQuAD-1.1", data_folder / "squad", "dev")
     assert len(table) == 10_570
-    task = TASKS["qa"]
-    assert task.names(table) is None
+    task = ALL_TASKS["qa"]
+    assert task.labels.of_table(table) is None
     path = data_folder / "squad" / "train-v2.0.head.json"
     table = task.read(path, TableColumns(), labelled=True)
-    assert task.names(table) == NAMES
+    assert task.labels.of_table(table) == NAMES
     reading = ReadingConfig(WindowConfig(), AnswerConfig())
     features = task.examples(tokenizer, table, NAMES, 384, reading)
     assert features.count == 4_719 and features.weight is None

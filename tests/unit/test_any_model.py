@@ -448,7 +448,11 @@ def test_the_newest_version(tmp_path):
     [
         ("label", {"task": "poems"}, "`task` must be one of classification"),
         ("label", {"task": "regression"}, r"\(single_label\): expected one of"),
-        ("mask", {"task": "qa"}, "AlbertForMaskedLM: expected one of fill"),
+        (
+            "mask",
+            {"task": "qa"},
+            "MaskedLM: expected one of embedding, fill",
+        ),
         ("label", {"labels": ["a", "b"]}, "a list of 3 different names"),
         ("label", {"labels": ["a", "b", "a"]}, "a list of 3 different names"),
         ("label", {"labels": "abc"}, "a list of 3 different names"),

@@ -24,23 +24,22 @@ from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.modeling.keras_file import load_model
 from keras_albert.modeling.weight_checks import parameter_count
+from keras_albert.tasks.classification import REGRESSION, SINGLE_LABEL
+from keras_albert.tasks.fill_mask import PRETRAINED
+from keras_albert.tasks.labels import Head
+from keras_albert.tasks.multiple_choice import CHOICE
 from keras_albert.tasks.names import READING_TASKS
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
     ReadingConfig,
     WindowConfig,
 )
-from keras_albert.tasks.task_file import (
+from keras_albert.tasks.question_answering.task import (
     ANSWER,
     ANSWER_OR_NONE,
-    CHOICE,
-    PRETRAINED,
-    REGRESSION,
-    SINGLE_LABEL,
-    TOKENS,
-    Head,
-    check_task,
 )
+from keras_albert.tasks.task_file import check_task
+from keras_albert.tasks.token_classification import TOKENS
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.model_folder import ModelFolder
 

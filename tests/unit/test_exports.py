@@ -28,7 +28,7 @@ from keras_albert.exports.config import EXPORT_WEIGHTS, CheckRun, ExportRun
 from keras_albert.exports.load import Exported, load_exported
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.tasks.task import TASKS
+from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.text.unknown import PieceCount
 from keras_albert.training.model_folder import ModelFolder
@@ -62,7 +62,7 @@ def folder(tmp_path_factory, tiny_vocab):
     tokenizer = Tokenizer(tiny_vocab)
     keras.utils.set_random_seed(3)
     model = randomize(
-        TASKS["classification"].head(
+        ALL_TASKS["classification"].head(
             AlbertBackbone(TEXT_CONFIG), ("no", "yes"), 0.1
         )
     )
@@ -172,7 +172,7 @@ def test_litert_has_the_weights_once(tmp_path, tiny_vocab):
         intermediate_size=512,
     )
     kind = "classification"
-    model = TASKS[kind].head(AlbertBackbone(config), AB, 0.1)
+    model = ALL_TASKS[kind].head(AlbertBackbone(config), AB, 0.1)
     predictor = Predictor(
         model, kind, AB, Tokenizer(tiny_vocab), (8, 20), TableColumns()
     )
@@ -195,7 +195,9 @@ def answering(**outputs):
 
     model = Exported(None, frozenset({"serving_default", "token_ids"}), ask)
     return SimpleNamespace(
-        model=model, task="classification", columns=TableColumns()
+        model=model,
+        definition=ALL_TASKS["classification"],
+        columns=TableColumns(),
     )
 
 
@@ -230,28 +232,33 @@ def test_answers_of_every_kind_can_differ():
     """What `test_every_kind` finds to be the same is looked at."""
     context = {"context": "a fox, a hen, a fox"}
     words = {"text": "a b"}
-    for outputs, given, answer in [
+    for task, outputs, given, answer in [
         (
+            "qa",
             {"answer": "a fox", "start": 14, "end": 19, "score": 0.5},
             context,
             {"prediction": "a fox", "score": 0.5, "start": 0, "end": 5},
         ),
         (
+            "qa",
             {"answer": "", "start": -1, "end": -1, "score": 0.5},
             context,
             {"prediction": "", "score": 0.5, "start": None, "end": None},
         ),
         (
+            "tokens",
             {"words": ["a", "b", ""], "labels": ["X", "Y", ""]},
             words,
             {"prediction": ["X", "Y"]},
         ),
         (
+            "choice",
             {"choice": 1, "probabilities": [0.25, 0.75]},
             {},
             {"prediction": 1, "score": 0.75},
         ),
         (
+            "multilabel",
             {
                 "labels": ["a", "b"],
                 "chosen": [False, True],
@@ -260,10 +267,11 @@ def test_answers_of_every_kind_can_differ():
             {},
             {"prediction": ["b"], "score": {"a": 0.25, "b": 0.75}},
         ),
-        ({"score": 2.5}, {}, {"prediction": 2.5}),
+        ("regression", {"score": 2.5}, {}, {"prediction": 2.5}),
     ]:
+        found = ALL_TASKS[task].serving.answer
         expected = of_texts._expected(answer)
-        assert of_texts._alike(of_texts._found(outputs, given), expected)
+        assert of_texts._alike(found(outputs, given), expected)
         for name, value in outputs.items():
             if name in ("words", "end") or (name == "labels" and given == {}):
                 continue
@@ -275,7 +283,7 @@ def test_answers_of_every_kind_can_differ():
                 "chosen": [True, True],
             }
             other = others[name] if name in others else np.add(value, 0.01)
-            changed = of_texts._found({**outputs, name: other}, given)
+            changed = found({**outputs, name: other}, given)
             assert not of_texts._alike(changed, expected), name
 
 
@@ -289,7 +297,7 @@ def test_words_with_spaces_are_not_asked():
 
     model = Exported(None, frozenset({"serving_default"}), ask)
     exported = SimpleNamespace(
-        model=model, task="tokens", columns=TableColumns()
+        model=model, definition=ALL_TASKS["tokens"], columns=TableColumns()
     )
     for lists, shares in [
         ([["New York"], ["a", "b"]], {"serving_default": 1}),

@@ -28,14 +28,13 @@ from keras_albert.tasks.question_answering.task import (
     submitted,
 )
 from keras_albert.tasks.registry import ALL_TASKS, read_split
-from keras_albert.tasks.task import TASKS
 from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend
 
 CONTEXT = "The fox found two hens. My uncle sold the old barn."
 HENS = {"text": "two hens", "answer_start": 14}
-TASK = TASKS["qa"]
+TASK = ALL_TASKS["qa"]
 COLUMNS = TableColumns()
 READING = ReadingConfig(
     WindowConfig(sequence_length=40, stride=8, query_length=10),
@@ -87,7 +86,7 @@ def test_answers_of_a_row(tmp_path, answers):
     (question,) = questions_of(table)
     assert question.context[14:22] == question.answers[0].text
     assert not question.is_impossible
-    assert TASK.names(table) is None
+    assert TASK.labels.of_table(table) is None
 
 
 @pytest.mark.parametrize("answers", [[], None, "", " "])
@@ -97,7 +96,7 @@ def test_questions_without_an_answer(tmp_path, answers):
     )
     assert table.values["answers"] == [[("two hens", 14)], []]
     assert [q.is_impossible for q in questions_of(table)] == [False, True]
-    assert TASK.names(table) == NAMES
+    assert TASK.labels.of_table(table) == NAMES
 
 
 @pytest.mark.parametrize(
@@ -183,7 +182,9 @@ def test_published_files(tmp_path, task):
     table = read_split(task, tmp_path, "dev", any_size=True)
     assert len(table) == 2
     # The head is the task's, whatever a small file has.
-    assert ALL_TASKS[task].names(table) == {"SQuAD-2.0": NAMES}.get(task)
+    assert ALL_TASKS[task].labels.of_table(table) == {"SQuAD-2.0": NAMES}.get(
+        task
+    )
     with pytest.raises(AlbertError, match=r"train-.*: no such file.*--task qa"):
         read_split(task, tmp_path, "train")
     with pytest.raises(AlbertError, match="test split is not published"):
@@ -353,7 +354,7 @@ def test_scores_with_the_best_threshold_then_with_it(tmp_path, tokenizer):
         "NoAns_f1": 100.0,
         "threshold": (0.25 + 1) / 2,
     }
-    assert TASK.guess(features) == 25.0
+    assert TASK.baseline(features) == 25.0
     stored = features_of(tokenizer, table, NAMES, tuned.values["threshold"])
     again = TASK.measure(outputs, stored, NAMES).values
     assert tuned.values.items() <= again.items()
@@ -383,7 +384,7 @@ def test_a_model_that_refuses_all(asked, tokenizer):
     features = features_of(tokenizer, asked, NAMES, threshold=-9.0)
     outputs = beam(features, ["two hens", "fox"], [-1.0, -2.0])
     scores = TASK.measure(outputs, features, NAMES)
-    assert scores.values["f1"] == 50.0 == TASK.guess(features)
+    assert scores.values["f1"] == 50.0 == TASK.baseline(features)
     assert "every question is answered with ''" in scores.remarks[0]
     assert "--learning-rate" in scores.remarks[0]
 
@@ -410,7 +411,7 @@ def test_the_other_head_always_answers(tmp_path, asked, tokenizer):
     scores = TASK.measure(logits(features, "two hens"), features, None)
     assert scores.values == {"exact_match": 50.0, "f1": 50.0}
     assert "answered with 'two hens'" in scores.remarks[0]
-    assert TASK.guess(features) is None
+    assert TASK.baseline(features) is None
     # Of questions without an answer it gets none right.
     features = features_of(tokenizer, asked, None, threshold=None)
     scores = TASK.measure(logits(features, "two hens"), features, None)

@@ -39,15 +39,13 @@ from tensorflow.core.protobuf import saved_model_pb2  # noqa: E402
 from keras_albert.errors import AlbertError  # noqa: E402
 from keras_albert.exports.litert import write_litert  # noqa: E402
 from keras_albert.exports.load import ASIDE  # noqa: E402
-from keras_albert.exports.saved_model.signatures import (  # noqa: E402
-    ROWS_AT_ONCE,
-    serving_module,
-)
+from keras_albert.exports.saved_model.signatures import serving_module  # noqa: E402
 from keras_albert.exports.saved_model.warm_up import (  # noqa: E402
     BATCH_SIZES,
     WARM_UP_FILE,
     write_warm_up,
 )
+from keras_albert.tasks.graph import ROWS_AT_ONCE  # noqa: E402
 from keras_albert.tasks.question_answering import graph as answers  # noqa: E402
 from keras_albert.tasks.question_answering.task import NO_CANDIDATE  # noqa: E402
 from keras_albert.tasks.question_answering.windows import (  # noqa: E402

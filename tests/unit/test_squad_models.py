@@ -28,7 +28,7 @@ from keras_albert.tasks.question_answering.decoding import (
 from keras_albert.tasks.question_answering.squad import Answer, Question
 from keras_albert.tasks.question_answering.task import NAMES
 from keras_albert.tasks.question_answering.windows import make_windows
-from keras_albert.tasks.task import TASKS
+from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.text.model_inputs import Row
 from keras_albert.text.tokenizer import Tokenizer
 
@@ -94,12 +94,14 @@ def test_the_loss_is_the_reference_s(tiny_vocab, questions, names):
     }
     table = Table(Path("x"), values, [{}] * 2, [1, 2])
     reading = ReadingConfig(WindowConfig(LENGTH, 9, 5), CONFIG)
-    features = TASKS["qa"].examples(
+    features = ALL_TASKS["qa"].examples(
         Tokenizer(tiny_vocab), table, names, LENGTH, reading
     )
     count = len(features)
     x, y, weight = features.training_batch(np.arange(count), count + 1, LENGTH)
-    model = randomize(TASKS["qa"].head(AlbertBackbone(TEXT_CONFIG), names, 0.1))
+    model = randomize(
+        ALL_TASKS["qa"].head(AlbertBackbone(TEXT_CONFIG), names, 0.1)
+    )
     compile_for("qa", model, "sgd", names)
     loss = model.evaluate(x, y, sample_weight=weight, verbose=0)[0]
     outputs = {name: numpy(values) for name, values in model(x).items()}

@@ -15,8 +15,8 @@ from keras_albert.finetuning.data import balanced_weights
 from keras_albert.finetuning.report import seeds_report
 from keras_albert.tasks.benchmarks.recipes import choose
 from keras_albert.tasks.metrics import entity_f1
+from keras_albert.tasks.multiple_choice import choice_index
 from keras_albert.tasks.registry import ALL_TASKS
-from keras_albert.tasks.task import TASKS, choice_index, flat
 from keras_albert.text.model_inputs import Row, text_rows
 from keras_albert.text.tokenizer import Tokenizer
 
@@ -29,7 +29,7 @@ def table(**values):
 
 
 def features(task, names, tokenizer, **values):
-    return TASKS[task].features(tokenizer, table(**values), names, 40)
+    return ALL_TASKS[task].features(tokenizer, table(**values), names, 40)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_more_choices_than_letters(tokenizer):
         label=[29, 1],
     )
     outputs = [np.eye(30)[29]] * 2
-    scores = TASKS["choice"].scores(outputs, examples, None)
+    scores = ALL_TASKS["choice"].scores(outputs, examples, None)
     assert scores.values["accuracy"] == 0.5
     assert "taken for '29'" in scores.remarks[-1]
 
@@ -135,7 +135,7 @@ def test_a_class(tokenizer):
     )
     assert examples.target.tolist() == [1, 0, 0]
     outputs = [np.array([np.log(3), 0]), np.array([0, 1]), np.array([2, 0])]
-    task = TASKS["classification"]
+    task = ALL_TASKS["classification"]
     decoded = task.decode(outputs, examples, names)
     assert decoded[0] == {"prediction": "no", "score": 0.75}
     assert [row["prediction"] for row in decoded] == ["no", "yes", "no"]
@@ -143,7 +143,7 @@ def test_a_class(tokenizer):
     assert scores.values["accuracy"] == pytest.approx(1 / 3)
     assert scores.values["matthews"] == pytest.approx(-0.5)
     assert scores.remarks == ()
-    assert task.guess(examples) == pytest.approx(2 / 3)
+    assert task.baseline(examples) == pytest.approx(2 / 3)
     collapsed = task.scores([np.array([1, 0])] * 3, examples, names)
     assert "taken for 'no'" in collapsed.remarks[-1]
     unknown = table(text=["a"], label=["maybe"])
@@ -158,7 +158,7 @@ def test_groups_are_scored_alone(tokenizer):
     names = ("no", "yes")
     several = table(text=[*"abcd"], label=["no", "no", "yes", "no"])
     several = dataclasses.replace(several, groups=["m", "h", "m", "m"])
-    task = TASKS["classification"]
+    task = ALL_TASKS["classification"]
     examples = task.examples(tokenizer, several, names, 40)
     outputs = [np.array(row) for row in ([0, 1], [1, 0], [0, 1], [0, 1])]
     values = task.measure(outputs, examples, names).values
@@ -226,7 +226,7 @@ def test_a_number(tokenizer):
         "regression", None, tokenizer, text=["a", "b"], label=[1.0, 3.0]
     )
     outputs = [np.array([2.0]), np.array([4.0])]
-    scores = TASKS["regression"].scores(outputs, examples, None).values
+    scores = ALL_TASKS["regression"].scores(outputs, examples, None).values
     assert scores["pearson"] == pytest.approx(1)
     assert scores["root_mean_squared_error"] == pytest.approx(1)
     # Equal but for rounding, of the own task and of a published one.
@@ -234,7 +234,7 @@ def test_a_number(tokenizer):
     for task in ("regression", "STS-B"):
         same = ALL_TASKS[task].scores(outputs_of_one, examples, None)
         assert "is given 2: the training has collapsed" in same.remarks[-1]
-    assert TASKS["regression"].decode(outputs, examples, None) == [
+    assert ALL_TASKS["regression"].decode(outputs, examples, None) == [
         {"prediction": 2.0},
         {"prediction": 4.0},
     ]
@@ -247,11 +247,11 @@ def test_several_labels(tokenizer):
     )
     assert examples.target.tolist() == [[1, 0, 1], [0, 0, 0]]
     outputs = [np.array([5.0, -5.0, 0.1]), np.array([0.0, -1.0, -9.0])]
-    first, second = TASKS["multilabel"].decode(outputs, examples, names)
+    first, second = ALL_TASKS["multilabel"].decode(outputs, examples, names)
     assert first["prediction"] == ["a", "c"]
     assert first["score"]["a"] == pytest.approx(1 / (1 + np.exp(-5)), abs=1e-6)
     assert second["prediction"] == [] and second["score"]["a"] == 0.5
-    scores = TASKS["multilabel"].scores(outputs, examples, names).values
+    scores = ALL_TASKS["multilabel"].scores(outputs, examples, names).values
     assert scores["micro_f1"] == 1
 
 
@@ -284,10 +284,10 @@ def test_a_label_for_each_word(tokenizer):
     assert read == [id for word in pieces for id in word], "every one"
     outputs = [np.zeros((len(each.token_ids), 2)) for each in examples.rows]
     outputs[0][starts[0], 1] = outputs[1][1, 1] = outputs[-1][1, 1] = 9
-    logits, labels = flat(outputs, examples)
+    logits, labels = ALL_TASKS["tokens"].flat(outputs, examples)
     assert logits.shape == (19, 2)
     assert labels.tolist() == [1, 0] * 9 + [1]
-    first, second = TASKS["tokens"].decode(outputs, examples, names)
+    first, second = ALL_TASKS["tokens"].decode(outputs, examples, names)
     expected = ["O"] * 18
     expected[0] = expected[fit] = "X"
     assert first["prediction"] == expected
@@ -307,13 +307,13 @@ def test_what_is_cut_is_counted(tokenizer):
         rows = text_rows(tokenizer, ["two hens"], ["and a fox"], longest)
         assert Features(rows).cut == cut
     quiz = table(text=["the committee met " * 9, "a"], choices=[["b", "c"]] * 2)
-    assert TASKS["choice"].features(tokenizer, quiz, None, 40).cut == 1
+    assert ALL_TASKS["choice"].features(tokenizer, quiz, None, 40).cut == 1
     quiz = table(
         text=["a"] * 2, choices=[["b", "c"], ["the committee " * 19] * 2]
     )
-    assert TASKS["choice"].features(tokenizer, quiz, None, 40).cut == 1
+    assert ALL_TASKS["choice"].features(tokenizer, quiz, None, 40).cut == 1
     long_word = table(text=[["committee" * 20, "a"]])
-    features = TASKS["tokens"].features(tokenizer, long_word, ("O",), 40)
+    features = ALL_TASKS["tokens"].features(tokenizer, long_word, ("O",), 40)
     assert (len(features), features.count, features.cut) == (2, 1, 1)
 
 
@@ -356,7 +356,7 @@ def test_rows_that_do_not_fit(tmp_path, task, good, bad, message):
     path = tmp_path / "x.jsonl"
     path.write_text("\n".join(map(json.dumps, [good, bad, good])))
     names = None if task == "choice" else ("no", "yes")
-    read = TASKS[task].read
+    read = ALL_TASKS[task].read
     with pytest.raises(AlbertError, match=rf"x\.jsonl:2: .*{message}") as error:
         read(path, TableColumns(), True, names=names)
     assert "--skip-bad" in str(error.value)
@@ -377,7 +377,7 @@ def test_a_row_with_more_choices_can_be_skipped(tmp_path, rows_at_once):
     rows = [{"text": "a", "choices": each, "label": "B"} for each in choices]
     path = tmp_path / "x.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
-    task = TASKS["choice"]
+    task = ALL_TASKS["choice"]
     fields = task.fields(TableColumns(), labelled=True)
     parts = list(task.parts(path, fields, True, rows_at_once))
     assert [line for part in parts for line in part.lines] == [1, 3]
@@ -399,7 +399,7 @@ def test_choices_of_unequal_number(tokenizer):
 
 
 def test_labels_of_a_table():
-    names = TASKS["classification"].names
+    names = ALL_TASKS["classification"].labels.of_table
     assert names(table(text=["a"] * 3, label=["b", "a", "b"])) == ("a", "b")
     with pytest.raises(AlbertError, match="two or more different labels"):
         names(table(text=["a"] * 2, label=["b", "b"]))
@@ -407,7 +407,7 @@ def test_labels_of_a_table():
     with pytest.raises(AlbertError, match="--task regression"):
         names(table(text=unique, label=unique))
     with pytest.raises(AlbertError, match="one or more different labels"):
-        TASKS["multilabel"].names(table(text=["a"], label=[[]]))
+        ALL_TASKS["multilabel"].labels.of_table(table(text=["a"], label=[[]]))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from keras_albert.finetuning.predict import predict
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.run import finetune
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.tasks.task import TASKS
+from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.text.model_inputs import text_rows, word_rows
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.text.unknown import (
@@ -190,7 +190,9 @@ def model(tmp_path_factory, tokenizer):
     folder = tmp_path_factory.mktemp("unknown")
     keras.utils.set_random_seed(3)
     names = ("no", "yes")
-    head = TASKS["classification"].head(AlbertBackbone(TEXT_CONFIG), names, 0.1)
+    head = ALL_TASKS["classification"].head(
+        AlbertBackbone(TEXT_CONFIG), names, 0.1
+    )
     predictor = Predictor(
         head, tokenizer=tokenizer, labels=names, lengths=(32,)
     )

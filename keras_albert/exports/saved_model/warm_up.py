@@ -17,9 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_albert.finetuning.predictor import Predictor
-from keras_albert.modeling.pretraining import MASK
-from keras_albert.tasks.names import FILL_MASK
-from keras_albert.text.special_tokens import CLS_ID, MASK_ID, SEP_ID
+from keras_albert.tasks.serving import Serving
 
 WARM_UP_FILE = "tf_serving_warmup_requests"
 # A server that batches must take as many rows at once: its max_batch_size.
@@ -53,28 +51,23 @@ def _requests(
     longest = predictor.sequence_length
     if predictor.reading is not None:
         longest = predictor.reading.windows.sequence_length
-    has_mask = predictor.task == FILL_MASK
+    serving = predictor.definition.serving
     for signature, function in sorted(signatures.items()):
         specs, _ = function.structured_input_signature
         for batch in BATCH_SIZES:
             for length in (min(SHORT, longest), longest):
                 inputs = {
-                    spec.name: _rows(spec.name, batch, length, has_mask)
+                    spec.name: _rows(spec.name, batch, serving, length)
                     for spec in specs
                 }
                 yield signature, inputs
 
 
-def _rows(name: str, batch: int, length: int, has_mask: bool) -> np.ndarray:
-    """Values of an input of about `length` tokens a row, perhaps one [MASK]."""
+def _rows(name: str, batch: int, serving: Serving, length: int) -> np.ndarray:
+    """Values of an input, with about `length` tokens a row."""
+    text, ids = serving.example(length)
     if name == "token_ids":
-        token_ids = np.full([batch, length], SEP_ID + 2, "int32")
-        token_ids[:, 0], token_ids[:, -1] = CLS_ID, SEP_ID
-        if has_mask:
-            token_ids[:, 1] = MASK_ID
-        return token_ids
-    # Words of a token, as a rule: the longest texts are cut or read in parts.
-    text = " ".join([MASK if has_mask else "a", *["a"] * (length - 1)])
+        return np.tile(ids, [batch, 1])
     text = text.encode()
     if name == "choices":
         return np.array([[text, text]] * batch, object)

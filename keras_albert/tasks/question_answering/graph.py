@@ -3,8 +3,8 @@
 Letters: B questions, W windows, S tokens of the longest window, K beam or
 starts and ends of a window that are combined, M possible answers.
 
-The twin of `data.windows`, of `data.answers` and of the decoding in
-`training.questions`; what is in parentheses below is the function it equals.
+It computes what `windows`, `decoding` and `task` of this folder do outside a
+graph; a name in parentheses below is that of the function there.
 
 Import this module only to export or to test: it imports TensorFlow.
 """
@@ -15,62 +15,47 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from keras_albert.tasks.graph import ServingGraph
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
-    ReadingConfig,
     WindowConfig,
 )
 from keras_albert.tasks.question_answering.task import NO_CANDIDATE
 from keras_albert.text.graph_alignment import GraphAligner, GraphPieces
 from keras_albert.text.graph_characters import Characters, equally_many, rows_of
-from keras_albert.text.graph_tokenizer import GraphTokenizer
 from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID
-from keras_albert.text.tokenizer import Tokenizer
 
 
 def serve_questions(
-    tokenizer: Tokenizer,
-    graph_tokenizer: GraphTokenizer,
-    reading: ReadingConfig,
-    may_refuse: bool,
-    beam: int,
-    outputs: Callable[[dict], dict],
-) -> tuple[tf.Module, Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]]:
+    graph: ServingGraph,
+) -> Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]:
     """`serving_default` of a model that answers questions.
 
-    Args:
-        tokenizer: the vocabulary of the model.
-        graph_tokenizer: the same vocabulary inside the graph.
-        reading: how contexts are cut into windows, and which answers count.
-        may_refuse: whether the model may find no answer; then the threshold of
-            `reading` is applied.
-        beam: how many starts the head keeps; 1 of a head without a beam.
-        outputs: int32 [W, S] rows -> what the model gives for them.
-
     Returns:
-        what the function needs to be kept with it; and a function of
-        `question` and `context`, string [B]. It gives `answer` string [B], ""
-        where there is none; `score` float32 [B], its probability among the
-        answers that were considered, or what the model gives to there being
-        none; `start`, `end` int32 [B], the answer's characters in the context,
-        -1 where there is none; and `no_answer` float32 [B], how much speaks
-        against an answer, NO_CANDIDATE at most.
+        a function of `question` and `context`, string [B]. It gives `answer`
+        string [B], "" where there is none; `score` float32 [B], its
+        probability among the answers that were considered, or what the model
+        gives to there being none; `start`, `end` int32 [B], the answer's
+        characters in the context, -1 where there is none; and `no_answer`
+        float32 [B], how much speaks against an answer, NO_CANDIDATE at most.
     """
+    reading, may_refuse = graph.use.reading, graph.use.labels is not None
     limit = math.inf  # (limit_of)
     if may_refuse and reading.threshold is not None:
         limit = reading.threshold
     # As wide as the beam, or as a window without a token.
-    narrowest = max(beam, 3)
-    aligner = GraphAligner(tokenizer, graph_tokenizer)
+    narrowest = max(getattr(graph.use.model, "beam", 1), 3)
+    aligner = GraphAligner(graph.use.tokenizer, graph.tokenizer)
+    graph.kept.append(aligner)
 
     def serve(question, context):
         question, context = equally_many(question=question, context=context)
         texts = Characters.of(context)
         pieces = aligner(texts)
         windows = _Windows.of(
-            graph_tokenizer(question), pieces, reading.windows, narrowest
+            graph.tokenizer(question), pieces, reading.windows, narrowest
         )
-        found = outputs(windows.rows)
+        found = graph.in_parts(windows.rows)
         if "start" in found:
             spans, no_answer = _spans_of_logits(
                 windows, found, reading.answers.n_best
@@ -98,7 +83,7 @@ def serve_questions(
             ),
         }
 
-    return aligner, serve
+    return serve
 
 
 class _Windows(NamedTuple):
@@ -280,6 +265,19 @@ class _Best(NamedTuple):
     """float64, among the `n_best` candidates"""
 
 
+def _possible(
+    windows: _Windows, spans: _Spans, config: AnswerConfig
+) -> tf.Tensor:
+    """bool [W, K, K], whether a span may be an answer."""
+    starts, ends, _ = spans
+    return (
+        tf.gather(windows.max_context, starts, batch_dims=1)
+        & (starts <= ends)
+        & (ends < windows.lengths[:, tf.newaxis, tf.newaxis] - 1)
+        & (ends - starts < config.answer_length)
+    )
+
+
 def _best(
     texts: Characters,
     pieces: GraphPieces,
@@ -289,12 +287,7 @@ def _best(
 ) -> _Best:
     """(_spans, _predictions, _candidates) of all questions at once."""
     starts, ends, scores = spans
-    possible = (
-        tf.gather(windows.max_context, starts, batch_dims=1)
-        & (starts <= ends)
-        & (ends < windows.lengths[:, tf.newaxis, tf.newaxis] - 1)
-        & (ends - starts < config.answer_length)
-    )
+    possible = _possible(windows, spans, config)
     places = tf.where(possible)  # [M, 3]: by question, window, start, end
     window = places[:, 0]
     question = tf.gather(windows.question, window)

@@ -1,10 +1,10 @@
-"""Questions: windows of contexts -> a model, and its outputs -> answers.
+"""The part of a context that answers a question.
 
-These are the functions of the rows of TASKS whose contexts are read in
-windows. A model that may find no answer has NAMES and the head of SQuAD 2.0;
-any other has no names, and the head of 1.1.
+Contexts of any length are read in windows. A model that may find no answer has
+the labels NAMES and the head of SQuAD 2.0; any other has no labels, and the
+head of SQuAD 1.1.
 
-Letters: Q questions, W windows, S tokens a row, K beam.
+Letters: Q questions, W windows, S tokens of a row, K beam.
 """
 
 import dataclasses
@@ -16,18 +16,15 @@ import numpy as np
 from scipy import special
 
 from keras_albert.data.batches import Features
-from keras_albert.data.config import TableColumns
-from keras_albert.data.tables import Field, Table, read_text
-from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.data.tables import Field, read_text
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnswering,
     AlbertForQuestionAnsweringV2,
 )
+from keras_albert.tasks.labels import Labels
 from keras_albert.tasks.metrics import Scores, collapsed
-from keras_albert.tasks.question_answering.config import (
-    AnswerConfig,
-    ReadingConfig,
-)
+from keras_albert.tasks.question_answering.config import AnswerConfig
 from keras_albert.tasks.question_answering.decoding import (
     Prediction,
     decode_beam,
@@ -38,12 +35,17 @@ from keras_albert.tasks.question_answering.squad import (
     Answer,
     Question,
     questions_of,
+    read_answers,
+    read_question_parts,
 )
 from keras_albert.tasks.question_answering.windows import Window, make_windows
+from keras_albert.tasks.serving import Serving
+from keras_albert.tasks.task import Task
 from keras_albert.text.model_inputs import Row
-from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.losses import WeightedMean
 
+# What the heads predict.
+ANSWER, ANSWER_OR_NONE = "an answer", "an answer, or none"
 NAMES = ("answer", "no answer")
 ANSWERS = "answers"  # the field, and the column if no other is named
 QUESTION = "question"
@@ -70,77 +72,236 @@ class Asked:
         return len(self.questions)
 
 
-def question_fields(columns: TableColumns) -> dict[str, Field]:
-    """`Task.inputs`."""
-    return {
-        "context": Field(columns.context, read_text),
-        QUESTION: Field(columns.question or QUESTION, read_text),
-    }
+class _AnswerNames(Labels):
+    """NAMES, if the model may find no answer, or no labels.
 
+    Args:
+        may_refuse: whether it may; None: as the table or the head says.
+    """
 
-def names_of_questions(table: Table) -> tuple[str, str] | None:
-    """`Task.names`: whether there are questions without an answer."""
-    return NAMES if not all(table.values[ANSWERS]) else None
+    def __init__(self, may_refuse: bool | None):
+        self.may_refuse = may_refuse
 
+    def of_table(self, table):
+        may_refuse = self.may_refuse
+        if may_refuse is None:
+            may_refuse = not all(table.values[ANSWERS])
+        return NAMES if may_refuse else None
 
-def question_features(
-    tokenizer: Tokenizer,
-    table: Table,
-    names: tuple[str, str] | None,
-    reading: ReadingConfig,
-) -> Features:
-    """`Task.features`: the windows of all questions, one example each."""
-    questions = questions_of(table)
-    windows = make_windows(tokenizer, questions, reading.windows)
-    rows = [
-        Row(window.token_ids, window.context_start, window.is_cut)
-        for window in windows
-    ]
-    asked = Asked(questions, windows, reading.answers, reading.threshold)
-    if ANSWERS not in table.values:
-        return Features(rows, source=asked)
-    start = np.array([window.start for window in windows], "int32")
-    target = {
-        "start": start,
-        "end": np.array([window.end for window in windows], "int32"),
-    }
-    if names:
-        target["answer_class"] = (start == 0).astype("float32")[:, None]
-    lost = np.array([window.is_lost for window in windows])
-    return Features(
-        rows,
-        target,
-        weight=1 - lost.astype("float32") if lost.any() else None,
-        given={"start_positions": "start"} if names else {},
-        source=asked,
-    )
-
-
-def question_head(
-    backbone: AlbertBackbone, names: tuple[str, str] | None, dropout: float
-) -> keras.Model:
-    """`Task.head`."""
-    if names:
-        return AlbertForQuestionAnsweringV2(backbone, dropout=dropout)
-    return AlbertForQuestionAnswering(backbone)
-
-
-def question_loss(
-    names: tuple[str, str] | None,
-) -> dict[str, keras.losses.Loss]:
-    """`Task.loss`: of each output."""
-    options = {"from_logits": True, "reduction": "none"}
-    losses = {
-        name: WeightedMean(
-            keras.losses.SparseCategoricalCrossentropy(**options)
+    def of_head(self, model, labels, task):
+        if labels is None:
+            may_refuse = isinstance(model, AlbertForQuestionAnsweringV2)
+            return NAMES if may_refuse else None
+        if tuple(labels) == NAMES:
+            return NAMES
+        raise AlbertError(
+            f"the labels of a model that answers questions are {list(NAMES)}, "
+            "where it may find no answer, or left out. Received: "
+            f"{labels!r:.80}."
         )
-        for name in ("start", "end")
-    }
-    if names:
-        losses["answer_class"] = WeightedMean(
-            keras.losses.BinaryCrossentropy(**options)
+
+    def check(self, labels, task):
+        if labels is None and self.may_refuse:
+            raise AlbertError(
+                f"`labels` must be the names of the labels. Received: null, "
+                f"with task={task!r}."
+            )
+        if labels is None:
+            return
+        if self.may_refuse is False:
+            raise AlbertError(
+                f"`labels` must be null, with task={task!r}. "
+                f"Received: {labels!r:.80}."
+            )
+        if labels != list(NAMES):
+            raise AlbertError(
+                f"`labels` must be {list(NAMES)}"
+                f"{' or null' if self.may_refuse is None else ''}. "
+                f"Received: {labels!r:.80}."
+            )
+
+    def check_head(self, labels, head):
+        may_refuse = head.predicts == ANSWER_OR_NONE
+        if may_refuse != (labels is not None):
+            raise AlbertError(
+                f"`labels` must be {list(NAMES) if may_refuse else 'null'}: "
+                f"the model predicts {head.predicts}. "
+                f"Received: {labels!r:.60}."
+            )
+
+
+class _AnswerServing(Serving):
+    """See `graph.serve_questions`."""
+
+    def signatures(self, graph):
+        from keras_albert.tasks.question_answering.graph import serve_questions
+
+        return {"serving_default": serve_questions(graph)}
+
+    def answer(self, outputs, given):
+        # A context may have the same text twice, so that its characters are
+        # compared and not their places.
+        characters = given["context"][outputs["start"] : outputs["end"]]
+        answer = outputs["answer"]
+        return answer if answer == characters else None, outputs["score"]
+
+
+class QuestionAnswering(Task):
+    """The part of a context that answers a question.
+
+    Args:
+        name: of the task.
+        may_refuse: whether a question may have no answer; None: as the
+            training table says.
+    """
+
+    serving = _AnswerServing()
+    adds = frozenset({"prediction", "score", "start", "end"})
+    target = ANSWERS
+    best = "f1"
+    highest = 100.0
+    constant = '"no answer"'
+    reads_contexts = True
+    rows = "windows"
+
+    def __init__(self, name: str, may_refuse: bool | None = None):
+        super().__init__(name)
+        self.labels = _AnswerNames(may_refuse)
+        self.heads = {}
+        if not may_refuse:
+            self.heads[ANSWER] = AlbertForQuestionAnswering
+        if may_refuse is not False:
+            self.heads[ANSWER_OR_NONE] = AlbertForQuestionAnsweringV2
+
+    def inputs(self, columns):
+        return {
+            "context": Field(columns.context, read_text),
+            QUESTION: Field(columns.question or QUESTION, read_text),
+        }
+
+    def reads_pairs(self, columns):
+        return True
+
+    def label_reader(self, names):
+        return read_answers
+
+    def parts(self, *arguments, **options):
+        """See `read_question_parts`, which also reads SQuAD's JSON."""
+        return read_question_parts(*arguments, **options)
+
+    def features(self, tokenizer, table, names, reading):
+        """The windows of all questions, one example each."""
+        questions = questions_of(table)
+        windows = make_windows(tokenizer, questions, reading.windows)
+        rows = [
+            Row(window.token_ids, window.context_start, window.is_cut)
+            for window in windows
+        ]
+        asked = Asked(questions, windows, reading.answers, reading.threshold)
+        if ANSWERS not in table.values:
+            return Features(rows, source=asked)
+        start = np.array([window.start for window in windows], "int32")
+        target = {
+            "start": start,
+            "end": np.array([window.end for window in windows], "int32"),
+        }
+        if names:
+            target["answer_class"] = (start == 0).astype("float32")[:, None]
+        lost = np.array([window.is_lost for window in windows])
+        return Features(
+            rows,
+            target,
+            weight=1 - lost.astype("float32") if lost.any() else None,
+            given={"start_positions": "start"} if names else {},
+            source=asked,
         )
-    return losses
+
+    def head(self, backbone, names, dropout):
+        if names:
+            return AlbertForQuestionAnsweringV2(backbone, dropout=dropout)
+        return AlbertForQuestionAnswering(backbone)
+
+    def loss(self, names):
+        options = {"from_logits": True, "reduction": "none"}
+        losses = {
+            name: WeightedMean(
+                keras.losses.SparseCategoricalCrossentropy(**options)
+            )
+            for name in ("start", "end")
+        }
+        if names:
+            losses["answer_class"] = WeightedMean(
+                keras.losses.BinaryCrossentropy(**options)
+            )
+        return losses
+
+    def held_out_loss(self, outputs, features, names):
+        """Nothing: the outputs are answers, and may be those of a beam."""
+        return {}
+
+    def scores(self, outputs, features, names):
+        """Exact match and F1 in percent, as the official scorers have them.
+
+        Where the model may find no answer, there is a `threshold`: the one of
+        the source, or the best one for these questions.
+        """
+        asked = features.source
+        predictions = predictions_of(outputs, features)
+        texts = {p.id: p.text() for p in predictions}
+        if names is None and all(each.answers for each in asked.questions):
+            report = score_v1(asked.questions, texts)
+            return _scores(report, texts.values(), asked)
+        against = against_of(predictions)
+        tuned = names is not None and asked.threshold is None
+        if tuned:
+            best = score_v2(asked.questions, texts, against)["best_f1_thresh"]
+            threshold = _above(best, np.array([*against.values()]))
+            asked = dataclasses.replace(asked, threshold=threshold)
+        limit = limit_of(names, asked)
+        report = score_v2(asked.questions, texts, against, limit)
+        if tuned:
+            report = {
+                name: value
+                for name, value in report.items()
+                if not name.startswith("best_")
+            }
+        if names:
+            report["threshold"] = asked.threshold
+        return _scores(report, [p.text(limit) for p in predictions], asked)
+
+    def baseline(self, features):
+        """F1 of "no answer" to every question, in percent."""
+        questions = features.source.questions
+        share = sum(not each.answers for each in questions) / len(questions)
+        return 100 * share or None
+
+    def decode(self, outputs, features, names):
+        """The answer, its probability and its characters in the context.
+
+        The probability is that among the answers that were considered; where
+        there is none, what the model gives to there being none.
+        """
+        limit = limit_of(names, features.source)
+        predictions = predictions_of(outputs, features)
+        return [_decoded(each, limit) for each in predictions]
+
+    def fits(self, model):
+        heads = AlbertForQuestionAnswering, AlbertForQuestionAnsweringV2
+        return isinstance(model, heads)
+
+    def too_long(self, length, reading):
+        most = reading.windows.query_length
+        return f"have questions of more than {most} tokens"
+
+    def card(self, columns, length, reading):
+        call, _ = super().card(columns, length, reading)
+        return call, (
+            f"A question is cut after {reading.windows.query_length} tokens. A "
+            "context may be of any length, but what answers a question must "
+            f"be within {reading.windows.sequence_length} tokens, the "
+            "question included, and has at most "
+            f"{reading.answers.answer_length}."
+        )
 
 
 def predictions_of(outputs: Outputs, features: Features) -> list[Prediction]:
@@ -178,19 +339,6 @@ def limit_of(names: tuple[str, str] | None, asked: Asked) -> float:
     return asked.threshold
 
 
-def decode_questions(
-    outputs: Outputs, features: Features, names: tuple[str, str] | None
-) -> list[dict[str, object]]:
-    """`Task.decode`: the answer, its probability and its characters.
-
-    The probability is that among the answers that were considered; of no
-    answer, what the model gives to there being none.
-    """
-    limit = limit_of(names, features.source)
-    predictions = predictions_of(outputs, features)
-    return [_decoded(each, limit) for each in predictions]
-
-
 def _decoded(prediction: Prediction, limit: float) -> dict[str, object]:
     text = prediction.text(limit)
     if not text:
@@ -205,35 +353,6 @@ def _decoded(prediction: Prediction, limit: float) -> dict[str, object]:
         "start": start,
         "end": end,
     }
-
-
-def question_scores(
-    outputs: Outputs, features: Features, names: tuple[str, str] | None
-) -> Scores:
-    """`Task.scores`: in percent, as the official scorers.
-
-    With `threshold` where the model may find no answer: the one of the source,
-    or the best one for these questions.
-    """
-    asked = features.source
-    predictions = predictions_of(outputs, features)
-    texts = {p.id: p.text() for p in predictions}
-    if names is None and all(each.answers for each in asked.questions):
-        report = score_v1(asked.questions, texts)
-        return _scores(report, texts.values(), asked)
-    against = against_of(predictions)
-    tuned = names is not None and asked.threshold is None
-    if tuned:
-        best = score_v2(asked.questions, texts, against)["best_f1_thresh"]
-        threshold = _above(best, np.array([*against.values()]))
-        asked = dataclasses.replace(asked, threshold=threshold)
-    limit = limit_of(names, asked)
-    report = score_v2(asked.questions, texts, against, limit)
-    if tuned:
-        report = {k: v for k, v in report.items() if not k.startswith("best_")}
-    if names:
-        report["threshold"] = asked.threshold
-    return _scores(report, [p.text(limit) for p in predictions], asked)
 
 
 def _scores(
@@ -263,13 +382,6 @@ def _above(threshold: float, against: np.ndarray) -> float:
     if not len(higher):
         return threshold + MARGIN
     return float((threshold + higher.min()) / 2)
-
-
-def refuse_all(features: Features) -> float | None:
-    """`Task.guess`: F1 of "no answer" to every question, in percent."""
-    questions = features.source.questions
-    share = sum(not each.answers for each in questions) / len(questions)
-    return 100 * share or None
 
 
 def submitted(

@@ -1,0 +1,43 @@
+"""What tasks share that choose one of several classes.
+
+Letters: N examples or words, C classes.
+"""
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from keras_albert.tasks.metrics import collapsed
+from keras_albert.training.losses import WeightedMean
+
+
+def class_loss() -> keras.losses.Loss:
+    """Cross-entropy of logits [..., C] and class indices."""
+    return WeightedMean(
+        keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="none"
+        )
+    )
+
+
+def share_of_most_frequent(target: np.ndarray) -> float:
+    """The accuracy of always predicting the most frequent class."""
+    counts = np.bincount(target)
+    return float(counts.max() / counts.sum())
+
+
+def collapse(
+    expected: np.ndarray, predicted: np.ndarray, names: Sequence[str], what: str
+) -> tuple[str, ...]:
+    """The remark on a model that predicts one class only, if it is such one.
+
+    Args:
+        expected: class indices [N].
+        predicted: class indices [N].
+        names: of the classes.
+        what: is classified: an example, a word, a question.
+    """
+    if len(set(predicted.tolist())) > 1 or len(set(expected.tolist())) == 1:
+        return ()
+    return (collapsed(f"{what} is taken for {names[predicted[0]]!r}"),)

@@ -1,0 +1,113 @@
+"""Labels and numbers of texts, inside a graph.
+
+Letters: B examples, C labels.
+
+Import this module only to export or to test: it imports TensorFlow.
+"""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from keras_albert.tasks.graph import Outputs, ServingGraph
+
+# The parser's errors name the operation, and not the input.
+_PARSER_NAME = "inputs_must_be_tf.Examples_with_one_string_as_the_feature_text"
+
+
+def serve_texts(
+    graph: ServingGraph, decode: Callable[[tf.Tensor], Outputs]
+) -> dict[str, Callable]:
+    """`serving_default`, which is also `pair` where there are pairs.
+
+    Args:
+        graph: see ServingGraph.
+        decode: logits [B, C] -> the outputs of the functions.
+    """
+
+    def serve(text):
+        return decode(graph.rows(graph.packed(text))["logits"])
+
+    def serve_pairs(text, pair):
+        return decode(graph.rows(graph.packed(text, pair))["logits"])
+
+    if graph.use.reads_pairs:
+        return {"serving_default": serve_pairs, "pair": serve_pairs}
+    return {"serving_default": serve}
+
+
+def serve_classes(graph: ServingGraph) -> dict[str, Callable]:
+    """`serve_texts` of classes, and `classify` where there are no pairs."""
+    names = tf.constant(graph.use.labels)
+
+    def decode(logits):
+        odds = tf.nn.softmax(logits)
+        best = tf.argmax(odds, axis=-1)
+        return {
+            "label": tf.gather(names, best),
+            "score": tf.reduce_max(odds, axis=-1),
+            **_named(odds, names),
+        }
+
+    functions = serve_texts(graph, decode)
+    if not graph.use.reads_pairs:
+        functions["classify"] = classify(functions["serving_default"])
+    return functions
+
+
+def decode_several(labels: Sequence[str]) -> Callable[[tf.Tensor], Outputs]:
+    """All probabilities, and which labels they choose."""
+    names = tf.constant(labels)
+
+    def decode(logits):
+        odds = tf.sigmoid(logits)
+        return {**_named(odds, names), "chosen": odds > 0.5}
+
+    return decode
+
+
+def decode_number(logits: tf.Tensor) -> Outputs:
+    """The number, as `score`."""
+    return {"score": logits[:, 0]}
+
+
+def _named(odds: tf.Tensor, names: tf.Tensor) -> Outputs:
+    # A server wants as many rows in each output, so that names are repeated.
+    count = tf.shape(odds)[0]
+    return {
+        "probabilities": odds,
+        "labels": tf.tile(names[tf.newaxis], [count, 1]),
+    }
+
+
+def classify(serve: Callable[[tf.Tensor], Outputs]) -> Callable:
+    """The classification of TensorFlow Serving, which takes tf.Examples."""
+
+    def classify(inputs):
+        form = {"text": tf.io.FixedLenFeature([], tf.string)}
+        found = tf.io.parse_example(_examples(inputs), form, name=_PARSER_NAME)
+        answers = serve(found["text"])
+        return {
+            "classes": answers["labels"],
+            "scores": answers["probabilities"],
+        }
+
+    return classify
+
+
+def _examples(inputs: tf.Tensor) -> tf.Tensor:
+    """The inputs; an error of the graph unless each may be a tf.Example.
+
+    A tf.Example has all its content in one field, number 1, so that its first
+    byte is always 10. The parser finds what is wrong behind that.
+    """
+    first = tf.strings.substr(inputs, 0, 1)
+    may_be = (first == b"\n") | (inputs == b"")
+    check = tf.debugging.Assert(
+        tf.reduce_all(may_be),
+        ["`inputs` must be serialized tf.Example messages with a string "
+         "feature `text`; for plain texts there is `serving_default`. "
+         "Received something else in row:", tf.where(~may_be)[:1, 0]],
+    )  # fmt: skip
+    with tf.control_dependencies([check]):
+        return tf.identity(inputs)

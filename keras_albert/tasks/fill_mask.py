@@ -1,0 +1,150 @@
+"""The pieces that "[MASK]" may stand for, from a model that was pretrained.
+
+Letters: B texts, M masks of a text, K best pieces.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from scipy import special
+
+from keras_albert.data.batches import Features
+from keras_albert.data.tables import Field, read_text
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.config import FILL_MASK_CHOICES
+from keras_albert.modeling.pretraining import (
+    MASK,
+    AlbertForMaskedLM,
+    AlbertForPretraining,
+    filled,
+    masked_ids,
+)
+from keras_albert.tasks.serving import Serving
+from keras_albert.tasks.task import Task
+from keras_albert.text.model_inputs import Row
+from keras_albert.text.normalization import to_text
+from keras_albert.text.special_tokens import MASK_ID
+
+# What the heads predict.
+PRETRAINED = "masked words and the order of sentences"
+MASKED_WORDS = "masked words"
+
+
+class _MaskServing(Serving):
+    """See `fill_mask_graph.serve_masks`.
+
+    `token_ids` gives the pieces, too: the scores of all pieces at all places
+    would be too many.
+    """
+
+    needs_pieces = True
+
+    def signatures(self, graph):
+        from keras_albert.tasks.fill_mask_graph import serve_masks
+
+        fill_mask, fill_ids = serve_masks(graph)
+        return {
+            "serving_default": fill_mask,
+            "fill_mask": fill_mask,
+            "token_ids": fill_ids,
+        }
+
+    def answer(self, outputs, given):
+        # There are as many masks as in the text of the batch with most.
+        count = given["text"].count(MASK)
+        return outputs["pieces"][:count], outputs["scores"][:count]
+
+    def example(self, length):
+        text, ids = super().example(length)
+        ids[1] = MASK_ID
+        return MASK + text.removeprefix("a"), ids
+
+
+class FillMask(Task):
+    """The most probable pieces for each "[MASK]" of each text.
+
+    Models are not fine-tuned for it, but pretrained.
+    """
+
+    heads = {PRETRAINED: AlbertForPretraining, MASKED_WORDS: AlbertForMaskedLM}
+    is_learned = False
+    serving = _MaskServing()
+
+    def inputs(self, columns):
+        return {"text": Field(columns.text, read_text)}
+
+    def features(self, tokenizer, table, names, length):
+        rows = []
+        texts = [*map(to_text, table.values["text"])]
+        for line, text in zip(table.lines, texts, strict=True):
+            ids = masked_ids(tokenizer, text)
+            tokens, segments = tokenizer.pack(ids, None, length)
+            written = text.count(MASK)
+            if not written or tokens.count(MASK_ID) != written:
+                raise AlbertError(
+                    f'{table.path}:{line}: each text needs "{MASK}" within the '
+                    f"first {length} tokens. Received: {text!r:.80}. Write "
+                    "one, or shorten the text."
+                )
+            is_cut = len(ids) + 2 > length
+            rows.append(Row(np.array(tokens, "int32"), len(segments), is_cut))
+        return Features(rows, source=texts)
+
+    def compute(self, model, x):
+        """`pieces`, `scores` and `ids` [B, M, K], as the graph gives them."""
+        if not isinstance(model, AlbertModel):  # an exported graph
+            return model.predict_on_batch(x)
+        return _best_pieces(model, x)
+
+    def decode(self, outputs, features, names):
+        decoded = []
+        for row, output in zip(features.rows, outputs, strict=True):
+            count = int((row.token_ids == MASK_ID).sum())
+            scores = output["scores"][:count].astype("float64")
+            decoded.append(
+                {
+                    "prediction": output["pieces"][:count].tolist(),
+                    "score": np.round(scores, 6).tolist(),
+                }
+            )
+        return decoded
+
+    def answers(self, outputs, features, names):
+        """For each text and mask a list of Fill, as `model.fill_mask`."""
+
+        def fills(text, number, output):
+            pieces, scores = output["pieces"][number], output["scores"][number]
+            return [
+                filled(text, number, piece, float(score))
+                for piece, score in zip(pieces, scores, strict=True)
+            ]
+
+        return [
+            [fills(text, number, output) for number in range(text.count(MASK))]
+            for text, output in zip(features.source, outputs, strict=True)
+        ]
+
+
+def _best_pieces(
+    model: AlbertModel, x: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    is_mask = x["token_ids"] == MASK_ID
+    most = int(is_mask.sum(axis=1).max())
+    # A power of two, so that few shapes are compiled.
+    positions = np.zeros((len(is_mask), 1 << (most - 1).bit_length()), "int32")
+    for row, found in enumerate(is_mask):
+        found = np.flatnonzero(found)
+        positions[row, : len(found)] = found
+    outputs = model.predict_on_batch({**x, "masked_positions": positions})
+    logits = outputs["mlm"] if isinstance(outputs, dict) else outputs
+    # The model may know more ids than the vocabulary has pieces.
+    odds = special.softmax(np.asarray(logits), axis=-1)
+    odds = odds[..., : model.tokenizer.vocab_size]
+    ids = np.argsort(-odds, axis=-1)[..., :FILL_MASK_CHOICES]
+    pieces = np.vectorize(model.tokenizer.id_to_piece, otypes=[object])
+    return {
+        "pieces": pieces(ids),
+        "scores": np.take_along_axis(odds, ids, axis=-1),
+        "ids": ids.astype("int32"),
+    }

@@ -1,0 +1,225 @@
+"""What the serving graphs of all tasks share: texts to ids, ids to outputs.
+
+Letters: B examples, S tokens of the longest row, R rows (parts of long texts),
+H hidden size.
+
+Import this module only to export or to test: it imports TensorFlow.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import keras
+import tensorflow as tf
+
+from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.inputs import ROW
+from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+from keras_albert.tasks.question_answering.config import ReadingConfig
+from keras_albert.text.graph_characters import equally_many
+from keras_albert.text.graph_tokenizer import GraphTokenizer
+from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID
+from keras_albert.text.tokenizer import Tokenizer
+
+ROWS_AT_ONCE = 32  # of a long text, so that its length needs no memory
+
+Outputs = dict[str, tf.Tensor]
+
+
+class Use(Protocol):
+    """A model and its settings: a `Predictor`."""
+
+    model: AlbertModel
+    labels: tuple[str, ...] | None
+    tokenizer: Tokenizer
+    reading: ReadingConfig | None
+    sequence_length: int
+    reads_pairs: bool
+
+
+class ServingGraph:
+    """The parts of which tasks make their signatures.
+
+    Every signature is made of two shared functions, one from texts to ids and
+    one from rows of ids to the outputs of the model, so that the tables and
+    the encoder are in the graph once. The exception is `embed`, which needs
+    what no head gives: it has an encoder of its own, of the same weights.
+
+    Args:
+        use: a model on Keras's TensorFlow backend, with its settings.
+        inputs: names of the fields that a prediction needs.
+        output: name of the output, where the model has a single one.
+        weights: how they are stored: "float32", or "bfloat16" or "float16",
+            cast when the model is called.
+    """
+
+    def __init__(self, use: Use, inputs: list[str], output: str, weights: str):
+        self.use = use
+        self.inputs = inputs
+        self.output = output
+        self.tokenizer = GraphTokenizer(use.tokenizer)
+        self.kept = []
+        """further objects with tables or weights that a function needs"""
+        model = use.model
+        self._stored = [
+            (variable, _stored(variable, weights)) for variable in model.weights
+        ]
+        self.weights = [value for _, value in self._stored]
+        self.rows = self.of_rows(self._outputs)
+        """int32 [R, S] rows by name -> the outputs of the model by name"""
+        self._vectors = self.of_rows(self._embedding)
+        is_embedder = isinstance(model, AlbertForTextEmbedding)
+        self._embedder = (
+            model if is_embedder else AlbertForTextEmbedding(model.backbone)
+        )
+
+    def of_rows(self, function: Callable) -> tf.types.experimental.Callable:
+        """A function of rows [R, S] that is traced once for all signatures."""
+        row = tf.TensorSpec([None, None], tf.int32)
+        names = ("token_ids", "segment_ids", "padding_mask")
+        return tf.function(
+            function,
+            input_signature=[dict.fromkeys(names, row)],
+            autograph=False,
+            jit_compile=False,
+        )
+
+    def scope(self) -> keras.StatelessScope:
+        """The scope in which the model computes with the stored weights."""
+        return keras.StatelessScope(
+            state_mapping=[
+                (variable, tf.cast(value, variable.dtype))
+                for variable, value in self._stored
+            ]
+        )
+
+    def _outputs(self, rows: Outputs) -> Outputs:
+        model = self.use.model
+        if model.axes != ROW:  # one choice an example
+            rows = {name: row[:, tf.newaxis] for name, row in rows.items()}
+        beam = getattr(model, "beam", 1)  # needs as many tokens
+        short = tf.maximum(beam - tf.shape(rows["token_ids"])[-1], 0)
+        if beam > 1:
+            rows = {
+                name: tf.pad(row, [[0, 0], [0, short]])
+                for name, row in rows.items()
+            }
+        with self.scope():
+            outputs = model(rows, training=False)
+        return outputs if isinstance(outputs, dict) else {self.output: outputs}
+
+    def _embedding(self, rows: Outputs) -> Outputs:
+        with self.scope():
+            return {"embedding": self._embedder(rows, training=False)}
+
+    def in_parts(self, rows: Outputs) -> Outputs:
+        """The outputs for any number of rows, a few at a time."""
+        function = self.rows.get_concrete_function()
+        count = tf.shape(rows["token_ids"])[0]
+        # One part even of no rows, for the shapes of the outputs.
+        parts = tf.maximum((count - 1) // ROWS_AT_ONCE + 1, 1)
+        arrays = {
+            name: tf.TensorArray(spec.dtype, parts, infer_shape=False)
+            for name, spec in function.structured_outputs.items()
+        }
+
+        def step(part, arrays):
+            chosen = slice(part * ROWS_AT_ONCE, (part + 1) * ROWS_AT_ONCE)
+            outputs = self.rows({n: row[chosen] for n, row in rows.items()})
+            return part + 1, {
+                name: array.write(part, outputs[name])
+                for name, array in arrays.items()
+            }
+
+        _, arrays = tf.while_loop(
+            lambda part, arrays: part < parts,
+            step,
+            (0, arrays),
+            parallel_iterations=1,
+        )
+        return {name: array.concat() for name, array in arrays.items()}
+
+    def packed(self, text: tf.Tensor, pair: tf.Tensor | None = None) -> Outputs:
+        """Rows of ids [B, S] of texts or pairs of texts, strings [B]."""
+        length = self.use.sequence_length
+        if pair is None:
+            return self.tokenizer.pack(self.tokenizer(text), None, length)
+        text, pair = equally_many(text=text, pair=pair)
+        ids = self.tokenizer(text), self.tokenizer(pair)
+        return self.tokenizer.pack(*ids, length)
+
+    def rows_of_ids(self, token_ids: tf.Tensor) -> Outputs:
+        """Checked rows of ids, with their segments and padding.
+
+        Padding is PAD, or CLS behind the first token: servers that pad a batch
+        do it with the first id of a row.
+        """
+        token_ids = self._checked(token_ids)
+        position = tf.range(tf.shape(token_ids)[1])[tf.newaxis]
+        is_padding = token_ids == PAD_ID
+        is_padding |= (token_ids == CLS_ID) & (position > 0)
+        token_ids = tf.where(is_padding, PAD_ID, token_ids)
+        padding_mask = tf.cast(~is_padding, tf.int32)
+        segment_ids = tf.zeros_like(token_ids)
+        if self.use.reads_pairs:
+            is_sep = tf.cast(token_ids == SEP_ID, tf.int32)
+            behind = tf.cumsum(is_sep, axis=1, exclusive=True) > 0
+            segment_ids = tf.cast(behind, tf.int32) * padding_mask
+        return {
+            "token_ids": token_ids,
+            "segment_ids": segment_ids,
+            "padding_mask": padding_mask,
+        }
+
+    def _checked(self, token_ids: tf.Tensor) -> tf.Tensor:
+        """The same ids; an error of the graph unless the model has them all.
+
+        Without it a device would choose: an error that names no input, zeros,
+        or the vectors of other pieces.
+        """
+        config = self.use.model.config
+        longest, pieces = config.max_position_embeddings, config.vocab_size
+        width = tf.shape(token_ids)[1]
+        known = (token_ids >= 0) & (token_ids < pieces)
+        checks = [
+            tf.debugging.Assert(
+                (width >= 1) & (width <= longest),
+                [f"`token_ids` must have 1 to {longest} tokens a row. "
+                 "Received:", width],
+            ),
+            tf.debugging.Assert(
+                tf.reduce_all(known),
+                [f"`token_ids` must be from 0 to {pieces - 1}, the pieces of "
+                 "the vocabulary. Received, lowest and highest:",
+                 tf.reduce_min(token_ids), tf.reduce_max(token_ids)],
+            ),
+        ]  # fmt: skip
+        with tf.control_dependencies(checks):
+            return tf.identity(token_ids)
+
+    # The signatures of every task.
+
+    def token_ids(self, token_ids: tf.Tensor) -> Outputs:
+        """The outputs of the model for int32 [B, S] ids."""
+        return self.rows(self.rows_of_ids(token_ids))
+
+    def embed(self, text: tf.Tensor) -> Outputs:
+        """`embedding` float32 [B, H]: the mean of the last layer's vectors."""
+        return self._vectors(self.packed(text))
+
+    def tokenize(self, text: tf.Tensor) -> Outputs:
+        """`token_ids` int32 [B, S], padded with 0, and `lengths` int32 [B]."""
+        packed = self.packed(text)
+        return {
+            "token_ids": packed["token_ids"],
+            "lengths": tf.reduce_sum(packed["padding_mask"], axis=1),
+        }
+
+
+def _stored(variable: keras.Variable, weights: str) -> tf.Variable:
+    """The variable itself, or one of another type; integers stay."""
+    if variable.dtype != "float32" or weights == "float32":
+        return variable.value
+    return tf.Variable(
+        tf.cast(variable.value, weights), trainable=False, name=variable.name
+    )

@@ -1,0 +1,190 @@
+"""The right one of several choices, with or without a question.
+
+Letters: N examples, C choices.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy import special
+
+from keras_albert.data.batches import Features
+from keras_albert.data.tables import (
+    Field,
+    Table,
+    read_choice,
+    read_choices,
+    read_parts,
+    read_text,
+)
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.classification import AlbertForMultipleChoice
+from keras_albert.tasks import classes
+from keras_albert.tasks.labels import LABEL
+from keras_albert.tasks.metrics import Scores, measure
+from keras_albert.tasks.serving import Serving
+from keras_albert.tasks.task import Task
+from keras_albert.text.model_inputs import choice_rows
+from keras_albert.text.tokenizer import check_batch
+
+CHOICE = "one of several choices"  # what the head predicts
+QUESTION = "question"  # the field, and the column if none is named
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of choices
+
+
+class _ChoiceServing(Serving):
+    """`choice` int32 [B] and `probabilities` float32 [B, C]."""
+
+    def signatures(self, graph):
+        from keras_albert.tasks.multiple_choice_graph import serve_choices
+
+        serve = serve_choices(graph, QUESTION in graph.inputs)
+        return {"serving_default": serve}
+
+    def answer(self, outputs, given):
+        return outputs["choice"], max(outputs["probabilities"])
+
+
+class MultipleChoice(Task):
+    """The right one of the choices that each example has.
+
+    Args:
+        name: of the task.
+        has_question: whether there is always a question; if not, there is one
+            where a column of questions is named.
+    """
+
+    heads = {CHOICE: AlbertForMultipleChoice}
+    serving = _ChoiceServing()
+    best = "accuracy"
+
+    def __init__(self, name: str, has_question: bool = False):
+        super().__init__(name)
+        self.has_question = has_question
+
+    def inputs(self, columns):
+        fields = {
+            "text": Field(columns.text, read_text),
+            "choices": Field(columns.choices, read_choices),
+        }
+        question = columns.question or (QUESTION if self.has_question else None)
+        if question:
+            fields[QUESTION] = Field(question, read_text)
+        return fields
+
+    def reads_pairs(self, columns):
+        return True
+
+    def label_reader(self, names):
+        return read_choice
+
+    def parts(
+        self,
+        path: str | Path,
+        fields: Mapping[str, Field],
+        skip_bad: bool = False,
+        rows_at_once: int | None = None,
+    ) -> Iterator[Table]:
+        """`read_parts`; all rows have as many choices as the first one."""
+        count = None
+
+        def complete(row: dict, values: dict) -> dict:
+            nonlocal count
+            if LABEL in values:
+                index = choice_index(values[LABEL], values["choices"])
+                values = values | {LABEL: index}
+            count = count or len(values["choices"])
+            _check_number(values["choices"], count)
+            return values
+
+        return read_parts(path, fields, skip_bad, rows_at_once, complete)
+
+    def given(self, name, values):
+        if name == "choices":
+            for choices in values:
+                check_batch(f"each of {name}", choices)
+        return values
+
+    def features(self, tokenizer, table, names, length):
+        values = table.values
+        count = len(values["choices"][0])
+        for line, choices in zip(table.lines, values["choices"], strict=True):
+            try:
+                _check_number(choices, count)
+            except AlbertError as error:
+                raise AlbertError(f"{table.path}:{line}: {error}") from None
+        rows = choice_rows(
+            tokenizer,
+            values["text"],
+            values.get(QUESTION, [""] * len(table)),
+            values["choices"],
+            length,
+        )
+        target = None
+        if LABEL in values:
+            target = np.array(values[LABEL], "int32")
+        return Features(rows, target, choices=count)
+
+    def head(self, backbone, names, dropout):
+        return AlbertForMultipleChoice(backbone, dropout=dropout)
+
+    def loss(self, names):
+        return classes.class_loss()
+
+    def scores(self, outputs, features, names):
+        predicted = np.stack(outputs).argmax(-1)
+        found = measure(["accuracy"], features.target, predicted)
+        letters = [*LETTERS, *map(str, range(len(LETTERS), features.choices))]
+        return Scores(
+            found.values,
+            classes.collapse(features.target, predicted, letters, "question"),
+        )
+
+    def baseline(self, features):
+        return classes.share_of_most_frequent(features.target)
+
+    def decode(self, outputs, features, names):
+        return [
+            {
+                "prediction": int(row.argmax()),
+                "score": round(float(row.max()), 6),
+            }
+            for row in special.softmax(np.stack(outputs), axis=-1)
+        ]
+
+
+def _check_number(choices: Sequence[str], count: int) -> None:
+    if len(choices) != count:
+        raise AlbertError(
+            f"{len(choices)} choices, where the first row has {count}. Each "
+            "row needs as many."
+        )
+
+
+def choice_index(label: str | int, choices: Sequence[str]) -> int:
+    """A letter from A, a number from 0, or the choice itself -> its index.
+
+    Raises:
+        AlbertError: it is none of them, or may be several: of the choices
+            "3", "0" and "7" the text "0" is the first or the second.
+    """
+    readings = set()
+    if isinstance(label, str):
+        letters = LETTERS[: len(choices)]
+        readings = {i for i, letter in enumerate(letters) if letter == label}
+        readings |= {i for i, x in enumerate(choices) if x.strip() == label}
+    readings |= {i for i in range(len(choices)) if str(i) == str(label)}
+    if not readings:
+        raise AlbertError(
+            "expected the right choice as a letter (A to "
+            f"{LETTERS[: len(choices)][-1]}), a number from 0 to "
+            f"{len(choices) - 1}, or its text. Received: {label!r:.60}."
+        )
+    if len(readings) > 1:
+        several = " or ".join(map(str, sorted(readings)))
+        raise AlbertError(
+            f"the right choice {label!r:.60} may be number {several}, counted "
+            "from 0. Give the number, in JSONL or Parquet as such, or a letter."
+        )
+    return readings.pop()

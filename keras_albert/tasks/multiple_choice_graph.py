@@ -1,0 +1,44 @@
+"""The right one of several choices, inside a graph.
+
+Letters: B examples, C choices of each.
+
+Import this module only to export or to test: it imports TensorFlow.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from keras_albert.tasks.graph import Outputs, ServingGraph
+from keras_albert.text.graph_characters import equally_many
+from keras_albert.text.graph_rows import pack_choices
+
+
+def serve_choices(graph: ServingGraph, has_question: bool) -> Callable:
+    """`serving_default` of a model that chooses.
+
+    Its inputs are `text` [B], `choices` [B, C] and perhaps `question` [B]; its
+    outputs `choice` int32 [B] and `probabilities` float32 [B, C].
+    """
+
+    def answers(text, question, choices) -> Outputs:
+        batch, count = tf.unstack(tf.shape(choices))
+        length = graph.use.sequence_length
+        packed = pack_choices(graph.tokenizer, text, question, choices, length)
+        logits = graph.rows(packed)["logits"]
+        odds = tf.nn.softmax(tf.reshape(logits, [batch, count]))
+        return {
+            "choice": tf.argmax(odds, axis=-1, output_type=tf.int32),
+            "probabilities": odds,
+        }
+
+    def choose(text, choices):
+        text, choices = equally_many(text=text, choices=choices)
+        return answers(text, tf.zeros_like(text), choices)
+
+    def choose_for_question(text, question, choices):
+        return answers(
+            *equally_many(text=text, question=question, choices=choices)
+        )
+
+    return choose_for_question if has_question else choose

@@ -1,0 +1,136 @@
+"""A task that is defined here: what a new one needs, and nothing else.
+
+It is registered by its name, in the registry and in the table of names; no
+other file of the package knows it.
+"""
+
+import json
+import random
+
+import keras
+import numpy as np
+import pytest
+from scipy import special
+
+from keras_albert import Predictor
+from keras_albert.data.batches import Features
+from keras_albert.data.tables import Field, read_label, read_text
+from keras_albert.errors import AlbertError
+from keras_albert.finetuning import config
+from keras_albert.finetuning.evaluate import evaluate
+from keras_albert.finetuning.run import finetune
+from keras_albert.modeling.classification import AlbertForSequenceClassification
+from keras_albert.tasks.metrics import measure
+from keras_albert.tasks.registry import ALL_TASKS
+from keras_albert.tasks.serving import Serving
+from keras_albert.tasks.task import Task
+from keras_albert.text.model_inputs import text_rows
+from keras_albert.training.losses import WeightedMean
+
+ANIMALS, PLACES = ("fox", "dog", "hens"), ("village", "barn", "London")
+
+
+class OddsServing(Serving):
+    def signatures(self, graph):
+        def odds(text):
+            logits = graph.rows(graph.packed(text))["logits"]
+            return {"odds": keras.ops.sigmoid(logits[:, 0])}
+
+        return {"serving_default": odds}
+
+    def answer(self, outputs, given):
+        return None, outputs["odds"]
+
+
+class YesOrNo(Task):
+    """Whether something holds for a text: one logit."""
+
+    heads = {"multi_label": AlbertForSequenceClassification}
+    serving = OddsServing()
+    adds = frozenset({"prediction"})
+    best = "accuracy"
+
+    def inputs(self, columns):
+        return {"text": Field(columns.text, read_text)}
+
+    def label_reader(self, names):
+        return read_label
+
+    def features(self, tokenizer, table, names, length):
+        target = None
+        if "label" in table.values:
+            is_yes = [label == "yes" for label in table.values["label"]]
+            target = np.array(is_yes, "float32")[:, None]
+        texts = table.values["text"]
+        return Features(text_rows(tokenizer, texts, None, length), target)
+
+    def head(self, backbone, names, dropout):
+        return AlbertForSequenceClassification(
+            backbone, 1, problem="multi_label", dropout=dropout
+        )
+
+    def loss(self, names):
+        return WeightedMean(
+            keras.losses.BinaryCrossentropy(from_logits=True, reduction="none")
+        )
+
+    def scores(self, outputs, features, names):
+        found = np.stack(outputs)[:, 0] > 0
+        return measure(["accuracy"], features.target[:, 0], found)
+
+    def decode(self, outputs, features, names):
+        odds = special.expit(np.stack(outputs)[:, 0])
+        return [{"prediction": round(float(p), 6)} for p in odds]
+
+
+def test_a_task_in_a_few_lines(
+    tmp_path, pretrained_folder, monkeypatch, capsys
+):
+    """Fine-tuned, kept in a folder, read back, evaluated, predicted, served."""
+    monkeypatch.setitem(ALL_TASKS, "animals", YesOrNo("animals"))
+    names = (*config.FINETUNE_TASKS, "animals")
+    monkeypatch.setattr(config, "FINETUNE_TASKS", names)
+    rng = random.Random(0)
+    rows = []
+    for _ in range(80):
+        label = rng.choice(["yes", "no"])
+        word = rng.choice(ANIMALS if label == "yes" else PLACES)
+        rows.append({"text": f"the {word}", "label": label})
+    table = tmp_path / "rows.jsonl"
+    table.write_text("\n".join(map(json.dumps, rows)))
+    report = finetune(
+        config.FinetuneRun(
+            model=str(pretrained_folder),
+            task="animals",
+            train=table,
+            validation=table,
+            output=tmp_path / "model",
+            learning_rate=0.002,
+            batch_size=8,
+            epochs=3,
+        )
+    )
+    assert report["accuracy"] == 1.0, report
+    assert "held-out accuracy 1.000 (80 examples)" in capsys.readouterr().out
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert card.startswith("# ALBERT for animals")
+    assert 'predict(["a text"])' in card
+    predictor = Predictor.load(tmp_path / "model")
+    assert predictor.task == "animals" and predictor.labels is None
+    found = predictor.predict(["the hens", "the barn"])
+    assert found[0] > 0.5 > found[1]
+    again = evaluate(
+        config.EvaluateRun(model=str(tmp_path / "model"), data=table)
+    )
+    assert again["accuracy"] == 1.0
+    # Other tasks know nothing of it; a head alone is for the first that fits.
+    assert Predictor(predictor.model).task == "multilabel"
+    with pytest.raises(AlbertError, match=r"expected one of .*animals"):
+        Predictor(predictor.model, task="tokens")
+    if keras.backend.backend() != "tensorflow":
+        return
+    serving = pytest.importorskip("keras_albert.exports.saved_model.signatures")
+    _, signatures = serving.serving_module(predictor, only={"serving_default"})
+    texts = keras.ops.convert_to_tensor(["the hens", "the barn"])
+    served = signatures["serving_default"](text=texts)["odds"]
+    np.testing.assert_allclose(served, found, atol=1e-5)
