@@ -334,7 +334,7 @@ def _read_pickle(path: Path) -> dict[str, np.ndarray]:
             f"'keras-albert[torch]'; or fetch {SAFETENSORS_FILE} instead."
         ) from None
     try:
-        # No code from the file is run.
+        # `weights_only` keeps the unpickler from running code of the file.
         tensors = torch.load(path, map_location="cpu", weights_only=True)
         return {
             name: value.detach().to(torch.float32).numpy()
