@@ -1,6 +1,7 @@
-"""Errors that tell a user what to change, and the checks that raise them.
+"""The errors of the package, and checks of arguments that raise them.
 
-This module imports the standard library only."""
+This module only imports the standard library.
+"""
 
 import importlib
 import math
@@ -8,20 +9,25 @@ import types
 
 
 class AlbertError(ValueError):
-    """A mistake in the user's input: says what, expected, received, remedy.
+    """The user's input is wrong.
 
-    The command line prints its message on one line and exits with status 2.
+    The message says what is wrong, what was expected and received, and how to
+    correct it. The command line prints it on one line and exits with status 2.
     """
 
 
 class UnknownName(AlbertError, KeyError):
-    """A key that a mapping of this package does not have."""
+    """A mapping of this package does not have the key."""
 
     __str__ = Exception.__str__  # KeyError would show the message in quotes
 
 
 class LostProcess(AlbertError):
-    """Another process of the run cannot be reached: no mistake of a user."""
+    """Another process of the run cannot be reached.
+
+    Unlike other AlbertErrors, this is not a mistake of the user. The command
+    line exits with status 75, and the run can be started again.
+    """
 
 
 LARGEST_COUNT = 2**31 - 1  # backends count in int32
@@ -49,7 +55,7 @@ def optional_import(module: str, extra: str, purpose: str) -> types.ModuleType:
 
 
 def is_number(value) -> bool:
-    """Whether this is a finite int or float (bool is neither)."""
+    """Whether `value` is a finite int or float, and not a bool."""
     return (
         isinstance(value, (int, float))
         and not isinstance(value, bool)
@@ -58,7 +64,7 @@ def is_number(value) -> bool:
 
 
 def check_positive(name: str, value: int) -> None:
-    """AlbertError unless `value` is an integer of 1 or more."""
+    """Raises AlbertError unless `value` is an integer of 1 or more."""
     if type(value) is not int or not 1 <= value <= LARGEST_COUNT:
         raise AlbertError(
             f"`{name}` must be a positive integer (up to {LARGEST_COUNT}). "
@@ -67,7 +73,7 @@ def check_positive(name: str, value: int) -> None:
 
 
 def check_flag(name: str, value: bool) -> None:
-    """AlbertError unless `value` is True or False."""
+    """Raises AlbertError unless `value` is True or False."""
     if type(value) is not bool:
         raise AlbertError(
             f"`{name}` must be True or False. Received: {name}={value!r}."
@@ -75,7 +81,7 @@ def check_flag(name: str, value: bool) -> None:
 
 
 def check_seed(seed: int) -> None:
-    """AlbertError unless `seed` is an integer, 0 or more."""
+    """Raises AlbertError unless `seed` is an integer from 0 to 2**32 - 1."""
     if type(seed) is not int or not 0 <= seed < 2**32:
         raise AlbertError(
             "`seed` must be an integer from 0 to 4294967295. "
@@ -84,7 +90,7 @@ def check_seed(seed: int) -> None:
 
 
 def check_positive_number(name: str, value: float) -> None:
-    """AlbertError unless `value` is a finite number above 0."""
+    """Raises AlbertError unless `value` is a finite number above 0."""
     if not is_number(value) or value <= 0:
         raise AlbertError(
             f"`{name}` must be a positive number. Received: {name}={value!r}."
@@ -92,7 +98,7 @@ def check_positive_number(name: str, value: float) -> None:
 
 
 def check_probability(name: str, value: float) -> None:
-    """AlbertError unless `value` is in [0, 1)."""
+    """Raises AlbertError unless `value` is in [0, 1)."""
     if not is_number(value) or not 0 <= value < 1:
         raise AlbertError(
             f"`{name}` must be in [0, 1). Received: {name}={value!r}."
@@ -100,7 +106,7 @@ def check_probability(name: str, value: float) -> None:
 
 
 def check_choice(name: str, value, choices: tuple) -> None:
-    """AlbertError unless `value` is one of `choices`."""
+    """Raises AlbertError unless `value` is one of `choices`."""
     if value not in choices:
         raise AlbertError(
             f"`{name}` must be one of {', '.join(map(repr, choices))}. "

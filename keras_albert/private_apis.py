@@ -35,7 +35,7 @@ def seed_generators(
     Uses: `Layer._seed_generators`.
     Seen in: Keras 3.15.1.
     No public way: a layer shows the states of its generators as variables,
-    but not the generators, whose `next` is to be changed.
+    but not the generators, whose method `next` `vary_seeds` replaces.
     """
     for layer in [model, *sublayers(model)]:
         yield from layer._seed_generators
@@ -119,9 +119,10 @@ class OptimizerHooks(keras.optimizers.Optimizer):
 
     @property
     def calls(self) -> keras.Variable:
-        """Number of calls of `apply`; with accumulation, most update nothing.
+        """Number of calls of `apply`.
 
-        `iterations` counts the updates.
+        With gradient accumulation most calls update no weight; `iterations`
+        counts the updates.
         """
         return self._iterations
 
@@ -145,15 +146,15 @@ class OptimizerHooks(keras.optimizers.Optimizer):
         super()._update_model_variables_moving_average(trainable_variables)
 
     def clip(self, gradients: list[Any]) -> list[Any]:
-        """Gradients, clipped before replicas are summed."""
+        """Clips the gradients of a replica, before replicas are summed."""
         return super()._clip_gradients(gradients)
 
     def sum_over_replicas(
         self, gradients_and_variables: list[tuple[Any, keras.Variable]]
     ) -> list[tuple[Any, keras.Variable]]:
-        """Gradients with their variables, summed over tf.distribute replicas.
+        """Sums gradients over the replicas of tf.distribute.
 
-        Called on the TensorFlow backend only.
+        Keras calls it on the TensorFlow backend only.
         """
         return super()._all_reduce_sum_gradients(gradients_and_variables)
 
@@ -192,12 +193,13 @@ def jax_key_value_service():
 def is_tpu_pod() -> bool:
     """Whether this is one of several hosts of a Cloud TPU slice.
 
-    JAX reads the variables of GKE, and asks a VM's metadata server.
+    JAX finds out from environment variables of GKE, or from the metadata server
+    of a VM.
 
     Uses: `jax._src.clusters.cloud_tpu_cluster`.
     Seen in: jax 0.10.2.
-    No public way: `jax.distributed.initialize` looks at the same, but fails
-    where there is no cluster, and after it JAX cannot run in one process.
+    No public way: `jax.distributed.initialize` uses the same functions, but
+    fails if there is no cluster, and JAX cannot run in one process after that.
     """
     from jax._src.clusters import cloud_tpu_cluster
 
@@ -212,13 +214,13 @@ def is_tpu_pod() -> bool:
 
 
 def takes_strings(layer: keras.layers.Layer) -> None:
-    """Lets a layer take strings, which not every backend has tensors of.
+    """Lets a layer take strings, for which only TensorFlow has tensors.
 
     Uses: `Layer._convert_input_args`,
         `Layer._allow_non_tensor_positional_args`.
     Seen in: Keras 3.15.1.
     No public way: Keras converts the arguments of every layer to tensors of
-        the backend, and JAX and PyTorch have none of strings.
+        the backend, and JAX and PyTorch have no string tensors.
     """
     layer._convert_input_args = False
     layer._allow_non_tensor_positional_args = True
@@ -227,9 +229,11 @@ def takes_strings(layer: keras.layers.Layer) -> None:
 class KeepsJaxState:
     """Base of a keras.Model that keeps its weights when a batch fails on JAX.
 
-    `fit`, `evaluate` and `predict` take the weights out of the model. A loop
-    that fails puts `_jax_state` back, but Keras sets it only after the first
-    step: a bad first batch would leave a model without weights.
+    On JAX, `fit`, `evaluate` and `predict` move the weights out of the model,
+    into the arguments of a compiled step. When a step fails, the weights can be
+    restored from `_jax_state`, but Keras only sets it after the first step. An
+    error in the first batch would leave a model without weights. This class
+    sets `_jax_state` when the weights are moved.
 
     Uses: `JAXTrainer._get_jax_state`, `JAXTrainer._jax_state`.
     Seen in: Keras 3.15.1.
@@ -237,7 +241,7 @@ class KeepsJaxState:
         before the first step.
     """
 
-    # In the order in which Keras returns them.
+    # The order in which `_get_jax_state` of Keras returns the groups.
     _STATE = (
         "trainable_variables",
         "non_trainable_variables",
@@ -261,8 +265,8 @@ def without_iterator(loader):
     Uses: `DataLoader._iterator`.
     Seen in: PyTorch 2.13.0.
     No public way: with `persistent_workers` a copy would read from the
-        iterator of the original, and a new DataLoader takes arguments that
-        the original does not tell.
+        iterator of the original, and a new DataLoader needs arguments that
+        cannot be read from the original.
     """
     clone = copy.copy(loader)
     clone._iterator = None
@@ -275,14 +279,14 @@ def without_iterator(loader):
 def configure_coordination_service(
     jobs: dict[str, int], heartbeat_seconds: int
 ) -> None:
-    """Sets after how many silent seconds a worker counts as lost.
+    """Sets after how many seconds without a heartbeat a worker counts as lost.
 
-    To be called before MultiWorkerMirroredStrategy is made, which would
-    configure the same service with a limit of its own.
+    This must be called before MultiWorkerMirroredStrategy is created, which
+    would configure the same service with its own limit.
 
     Args:
-        jobs: number of tasks by name of the job; the first job's first task
-            leads.
+        jobs: number of tasks of each job, by its name; the first task of the
+            first job is the leader of the service.
         heartbeat_seconds: the limit.
 
     Uses: `tensorflow.python.eager.context`.

@@ -1,7 +1,7 @@
-"""Files and folders: written whole or not at all, never over another run.
+"""Writes files and folders atomically, and never over another run.
 
-What is being written has another name until it is complete; a rename, which
-the file system does at once or not at all, then gives it its own.
+A file or folder has a temporary name until it is complete. It is then renamed,
+which the file system does atomically.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ RUN_FILE = "run.json"
 
 
 class DiskFull(AlbertError):
-    """A file could not be written because nothing more may be stored there."""
+    """A file could not be written because the disk or a quota is full."""
 
     def __init__(self, path: str | Path, reason: str):
         super().__init__(
@@ -33,14 +33,17 @@ class DiskFull(AlbertError):
 
 @contextlib.contextmanager
 def room_at(path: str | Path) -> Iterator[None]:
-    """Says which file was being written when the disk became full.
+    """Context manager that converts errors of a full disk to DiskFull.
 
-    The error of the system names no file where the disk fills up while a file
-    is written, and libraries (HDF5, safetensors, TensorFlow) raise errors of
-    their own.
+    The error of the system does not name the file if the disk becomes full
+    while it is written. Libraries (HDF5, safetensors, TensorFlow) raise errors
+    of their own.
+
+    Args:
+        path: the file or folder that is being written, for the message.
 
     Raises:
-        DiskFull: no space was left, or a quota or size limit was reached.
+        DiskFull: no space is left, or a quota or size limit is reached.
     """
     try:
         yield
@@ -54,23 +57,24 @@ def room_at(path: str | Path) -> Iterator[None]:
 
 
 def _no_room(error: Exception) -> str | None:
-    """What the system says of a full disk; None for any other error."""
-    if isinstance(error, AlbertError):  # it has a message of its own
+    """The system's message on a full disk; None for any other error."""
+    if isinstance(error, AlbertError):  # it already has a clear message
         return None
     text = str(error)
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         reason = os.strerror(number)
-        told = reason in text or f"errno = {number}," in text  # HDF5 has that
-        if told or getattr(error, "errno", None) == number:
+        # The second pattern occurs in messages of HDF5.
+        in_text = reason in text or f"errno = {number}," in text
+        if in_text or getattr(error, "errno", None) == number:
             return reason
     return None
 
 
 def check_room(path: str | Path, size: int) -> None:
-    """Raises DiskFull unless so many bytes are free where `path` is to be.
+    """Raises DiskFull unless `size` bytes are free on the disk of `path`.
 
-    For files that HDF5 writes: it ends the whole process when it finds no
-    room to close one.
+    This check is for files of HDF5, which ends the whole process if the disk is
+    full when it closes a file.
     """
     path = Path(path)
     there = next(each for each in path.absolute().parents if each.is_dir())
@@ -82,7 +86,15 @@ def check_room(path: str | Path, size: int) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file to write, that becomes `path` when all went well."""
+    """Context manager that replaces a file atomically.
+
+    Yields:
+        a temporary path to write to. It is renamed to `path` at the end, or
+        removed if there is an error.
+
+    Raises:
+        DiskFull: the disk is full.
+    """
     unfinished = path.with_name(f"unfinished-{path.name}")
     try:
         try:
@@ -99,13 +111,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _write_out(path: Path) -> None:
-    """Waits until a file is on the disk: a power cut may come."""
+    """Waits until a file is on the disk, to survive a power failure."""
     with open(path, "rb+") as file:
         os.fsync(file.fileno())
 
 
 def write_json(path: Path, content: dict) -> None:
-    """Writes a small file."""
+    """Writes a JSON file atomically."""
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
     with replacing(path) as unfinished:
         unfinished.write_text(text + "\n", encoding="utf-8")
@@ -119,14 +131,14 @@ def checksum(path: Path) -> str:
 
 @contextlib.contextmanager
 def locked(path: Path, refusal: str) -> Iterator[None]:
-    """No other process has this lock file meanwhile.
+    """Context manager that holds a lock file.
 
-    The system releases it when the process ends, however it ends.
+    The system releases the lock when the process ends, even if it is killed.
 
     Raises:
-        AlbertError: another process has it; `refusal` is the message.
+        AlbertError: another process holds the lock; `refusal` is the message.
     """
-    import filelock  # half of what `keras-albert --help` may take
+    import filelock  # imported late, since it would slow `keras-albert --help`
 
     try:
         lock = filelock.FileLock(path).acquire(blocking=False)
@@ -138,10 +150,10 @@ def locked(path: Path, refusal: str) -> Iterator[None]:
 
 # Output folders.
 def check_not_a_file(path: str | Path) -> None:
-    """AlbertError if an output folder, or one it is to be in, is a file."""
+    """Raises AlbertError if an output folder, or a parent of it, is a file."""
     path = Path(path)
     for folder in (path, *path.parents):
-        if os.path.exists(folder):  # Path's own fails below a file
+        if os.path.exists(folder):  # Path.exists raises below a file
             if not folder.is_dir():
                 raise AlbertError(
                     f"{folder}: expected a folder to write to, found a file. "
@@ -151,7 +163,7 @@ def check_not_a_file(path: str | Path) -> None:
 
 
 def check_free(path: str | Path) -> None:
-    """AlbertError if an output folder is a file or already holds something."""
+    """Raises AlbertError if an output folder is a file or not empty."""
     path = Path(path)
     check_not_a_file(path)
     if path.is_dir() and any(path.iterdir()):
@@ -163,7 +175,11 @@ def check_free(path: str | Path) -> None:
 
 
 def new_folder(path: str | Path) -> Path:
-    """Makes the folder of a run; see `check_free`."""
+    """Creates an output folder, or returns it if it exists and is empty.
+
+    Raises:
+        AlbertError: it is a file or not empty, or cannot be created.
+    """
     check_free(path)
     path = Path(path)
     with _making(path):
@@ -173,7 +189,7 @@ def new_folder(path: str | Path) -> Path:
 
 @contextlib.contextmanager
 def _making(folder: Path) -> Iterator[None]:
-    """AlbertError where the system refuses to make an output folder."""
+    """Converts errors of creating an output folder to AlbertError."""
     try:
         yield
     except OSError as error:
@@ -185,11 +201,14 @@ def _making(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def written_whole(folder: str | Path) -> Iterator[Path]:
-    """A folder to write into, that becomes `folder` when all went well.
+    """Context manager that writes a folder atomically.
+
+    Yields:
+        a temporary folder to write to. It is renamed to `folder` at the end, or
+        removed if there is an error.
 
     Raises:
-        AlbertError: `folder` is a file or already holds something, or the
-            disk is full.
+        AlbertError: `folder` is a file or not empty, or the disk is full.
     """
     check_free(folder)
     folder = Path(folder).resolve()
@@ -203,7 +222,7 @@ def written_whole(folder: str | Path) -> Iterator[Path]:
         try:
             os.replace(unfinished, folder)
         except OSError:
-            check_free(folder)  # another process was first
+            check_free(folder)  # raises if another process was faster
             raise
     except DiskFull as error:
         if error.path.is_relative_to(unfinished):  # which is removed below
@@ -222,15 +241,16 @@ def write_out(folder: Path) -> None:
 
 
 def unfinished_folder(output: Path) -> Path:
-    """A fresh folder beside `output`, to be renamed to it when complete."""
+    """Creates a temporary folder beside `output`, to be renamed to it."""
     prefix = f"{output.name}.unfinished-"
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=output.parent))
-    folder.chmod(0o777 & ~_umask())  # mkdtemp's are for their owner alone
+    # mkdtemp only gives permissions to the owner; the output needs the usual.
+    folder.chmod(0o777 & ~_umask())
     return folder
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder; its content alone where a link or mount names it."""
+    """Removes a folder, or only its content if it is a link or mount point."""
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -247,12 +267,12 @@ def _umask() -> int:
 
 
 def settings_of(run) -> dict:
-    """The fields of a run as JSON has them."""
+    """The fields of the settings of a run, as values of JSON."""
     return json.loads(json.dumps(dataclasses.asdict(run), default=str))
 
 
 def flat(settings: dict) -> dict:
-    """{"a": {"b": 1}, "c": 2} is {"a.b": 1, "c": 2}."""
+    """Flattens a nested dict: {"a": {"b": 1}} becomes {"a.b": 1}."""
     flattened = {}
     for name, value in settings.items():
         if isinstance(value, dict):
@@ -264,7 +284,11 @@ def flat(settings: dict) -> dict:
 
 
 def read_json(path: str | Path):
-    """The content of a JSON file, or an AlbertError that names the file."""
+    """Reads a JSON file.
+
+    Raises:
+        AlbertError: the file is missing, or not JSON; the message names it.
+    """
     path = Path(path)
     if not path.is_file():
         raise AlbertError(f"{path}: no such file.")

@@ -1,1 +1,1 @@
-"""Training steps compiled ahead of time for TPU slices."""
+"""Compiles training steps ahead of time for TPU slices."""

@@ -1,4 +1,7 @@
-"""Whether a training step fits a TPU slice: the compiler says, without one."""
+"""Compiles a training step for a TPU slice without a TPU, to see if it fits.
+
+The compilation itself is in `step.py`, which runs in a process of its own.
+"""
 
 import dataclasses
 import functools
@@ -18,18 +21,20 @@ from keras_albert.errors import AlbertError
 from keras_albert.storage import read_json
 
 GIB = 2**30
-MOST_COMPILATIONS = 8  # of a search: of a large model each takes minutes
-# Weights and LAMB's two moments of them, float32.
+# Most compilations of a search; for a large model each takes minutes.
+MOST_COMPILATIONS = 8
+# Bytes of state for each parameter: weight and two moments of LAMB, float32.
 STATE_BYTES = 12
-# libtpu only compiles here: JAX must not look for a TPU, and several processes
-# may have libtpu at once. The first two silence warnings.
+# Environment of the process that compiles. It uses libtpu only as a compiler:
+# JAX must not look for a TPU, and several processes may load libtpu at once.
+# The first two variables only silence warnings.
 _ENVIRONMENT = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_SKIP_MDS_QUERY": "1",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "JAX_PLATFORMS": "cpu",
-    # Such a program can be written to the cache, but not read from it.
+    # JAX can write such a program to its compilation cache but not read it.
     "JAX_ENABLE_COMPILATION_CACHE": "false",
     "KERAS_BACKEND": "jax",
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -38,26 +43,30 @@ _ENVIRONMENT = {
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What is known of a step when it is compiled."""
+    """The results of compiling a step."""
 
     parameters: int
+    """number of parameters of the model"""
     flops: int
-    """of all devices, in a step of the optimizer; see `flops_per_example`"""
+    """floating-point operations of all devices in an optimizer step; see
+    `flops_per_example`"""
     fits: bool
+    """whether the step fits into the memory of a device"""
     memory: int | None
-    """bytes that a device needs at once; None if the compiler told not"""
+    """peak memory of a device in bytes; None if the compiler does not say"""
     exchanged: dict[str, tuple[int, int]]
-    """kind -> (how often, bytes) that a device exchanges in a part of a step"""
+    """for each kind of collective operation how often a device executes it in a
+    part of a step, and the bytes that it exchanges"""
     seconds: float
-    """of compilation"""
+    """time of the compilation"""
 
 
 def compile_for_slice(run: CompileRun) -> None:
-    """Compiles, says what came of it, and searches for the largest batch.
+    """Compiles a step, prints the results, and searches the largest batch.
 
     Raises:
-        AlbertError: the step does not fit (after all that is said), options
-            that do not fit each other, or no libtpu.
+        AlbertError: the step does not fit (raised after everything is
+            printed), options contradict each other, or libtpu is not installed.
     """
     topology = topology_of(run.topology)
     rows = rows_of_replica(run, topology)
@@ -76,7 +85,12 @@ def compile_for_slice(run: CompileRun) -> None:
 
 
 def rows_of_replica(run: CompileRun, topology: Topology) -> int:
-    """Rows of a compiled part that each replica of the model gets."""
+    """Rows of a compiled part of a batch for each replica of the model.
+
+    Raises:
+        AlbertError: the devices cannot be divided into equal replicas, or the
+            batch not into equal parts.
+    """
     devices = topology.devices * run.slices
     if devices % run.model_parallel:
         raise AlbertError(
@@ -95,7 +109,7 @@ def rows_of_replica(run: CompileRun, topology: Topology) -> int:
 
 
 def slices_name(run: CompileRun) -> str:
-    """v5e-16, or 2 x v5e-16."""
+    """The name of the slices, such as "v5e-16" or "2 x v5e-16"."""
     times = f"{run.slices} x " if run.slices > 1 else ""
     return times + run.topology
 
@@ -111,8 +125,13 @@ def check_libtpu() -> None:
 
 
 def compiled(run: CompileRun) -> Compiled:
-    """One compilation, in a process of its own; see `tpu_step.py`."""
-    # Whatever else JAX and XLA are told here would change the program.
+    """Compiles a step in a process of its own; see `step.py`.
+
+    Raises:
+        AlbertError: the process was killed, or the config does not fit.
+    """
+    # Settings of this process for JAX and XLA could change the program, so they
+    # are not passed on.
     inherited = {
         name: value
         for name, value in os.environ.items()
@@ -144,7 +163,7 @@ def compiled(run: CompileRun) -> Compiled:
 
 
 def lines_of(run: CompileRun, topology: Topology, step: Compiled) -> list[str]:
-    """What a reader wants to know."""
+    """The lines that describe the results."""
     unit = _unit(topology)
     chips = topology.chips * run.slices
     rows = rows_of_replica(run, topology)
@@ -205,7 +224,10 @@ def _remedy(run: CompileRun, largest: int | None) -> str:
 def _search(
     run: CompileRun, topology: Topology, rows: int, first: Compiled
 ) -> int | None:
-    """The largest batch that was found to fit; says how it was found."""
+    """Searches the largest batch size that fits, and prints each trial.
+
+    Returns None if no batch that was tried fits.
+    """
 
     def with_rows(rows_now: int) -> CompileRun:
         return dataclasses.replace(
@@ -243,7 +265,11 @@ def _search(
 def guess_rows(
     run: CompileRun, topology: Topology, rows: int, step: Compiled
 ) -> int:
-    """How many might just fit, if all but the state grows with the rows."""
+    """Estimates how many rows fit.
+
+    The estimate assumes that all memory except that of the state is
+    proportional to the rows.
+    """
     state = STATE_BYTES * step.parameters // run.model_parallel
     if step.memory is None or step.memory <= state:
         return max(rows // 2, 1)
@@ -254,20 +280,22 @@ def guess_rows(
 def largest_that_fits(
     fits: Callable[[int], bool], guess: int
 ) -> tuple[int, int | None]:
-    """Searches among 1, 2, 3, 4, 6, 8, 12, 16, ...
+    """Searches the largest number that fits among 1, 2, 3, 4, 6, 8, 12, ...
 
-    From the guess in growing strides, then by halves; of what fits everything
-    smaller does.
+    The search moves away from the guess in growing strides until one number
+    fits and another does not, and then bisects. It assumes that all numbers
+    below one that fits also fit.
 
     Args:
-        fits: asked MOST_COMPILATIONS times at most.
-        guess: where to begin.
+        fits: function that says whether a number fits; called at most
+            MOST_COMPILATIONS times.
+        guess: the number at which to begin.
 
     Returns:
-        the largest that fits, 0 where none does; the smallest that does not,
-        None where all do.
+        the largest number that fits, or 0 if none does; and the smallest one
+        that does not, or None if all do.
     """
-    good, bad, stride = -1, None, 1  # places in that sequence
+    good, bad, stride = -1, None, 1  # indices in the sequence
     place = 0
     while size_at(place + 1) <= guess:
         place += 1
@@ -291,6 +319,6 @@ def largest_that_fits(
 
 
 def size_at(place: int) -> int:
-    """1, 2, 3, 4, 6, 8, 12, 16, ... at 0, 1, 2, ..."""
+    """The number at an index of the sequence 1, 2, 3, 4, 6, 8, 12, 16, ..."""
     half, odd = divmod(place, 2)
     return 2 ** (half + 1) if odd else max(3 * 2**half // 2, 1)

@@ -15,34 +15,36 @@ from keras_albert.training.config import OptimizerConfig, check_parts
 class CompileRun:
     """Compile the training step of `pretrain` for a TPU slice, without a TPU.
 
-    Says how much memory it needs, what the devices exchange, and the largest
-    batch that fits. The options are those of `pretrain`.
+    Prints how much memory the step needs, what the devices exchange, and the
+    largest batch that fits. The options are those of `pretrain`.
     """
 
     topology: str
-    """the slice, as Cloud TPU names it: v5e-16, v6e-8, v4-32, v3-8, v5p-8,
-    and so on"""
+    """name of the slice in Cloud TPU: v5e-16, v6e-8, v4-32, v3-8, v5p-8, and so
+    on"""
     slices: int = 1
-    """how many of them, joined by the data center's network"""
+    """number of slices, connected by the data center's network"""
     model_parallel: int = DeviceConfig.model_parallel
-    """devices that share the weights of one replica; the batch is divided by
-    the others"""
+    """number of devices among which the weights of a replica are divided; the
+    batch is divided among the replicas"""
     config: Path | None = PretrainRun.config
-    """albert_config.json of the model; without it, --variant counts"""
+    """albert_config.json of the model; if not given, --variant is used"""
     variant: Literal[tuple(VARIANTS)] = PretrainRun.variant
     """a released size"""
     batch_size: int = PretrainRun.batch_size
-    """examples in a step, on all devices; rows of them with --examples.pack"""
+    """number of examples in a step over all devices, or of rows with
+    --examples.pack"""
     accumulate: int = PretrainRun.accumulate
-    """equal parts that a batch is computed in: one of them is compiled"""
+    """number of equal parts of a batch that are computed one after another; one
+    of them is compiled"""
     precision: Literal[PRECISIONS] = PretrainRun.precision
-    """what the model computes in; mixed_bfloat16 is what a TPU is fast in"""
+    """dtype policy of the model; TPUs are fast with mixed_bfloat16"""
     loop: Literal[LOOPS] = PretrainRun.loop
-    """scan, with --remat, takes the least memory and compiles the fastest"""
+    """scan, with --remat, needs the least memory and compiles the fastest"""
     remat: bool = PretrainRun.remat
-    """compute activations again for the gradient: less memory, more time"""
+    """recompute activations in the backward pass: less memory, more time"""
     search: bool = True
-    """look for the largest batch that fits: some compilations more"""
+    """search the largest batch that fits, which takes several compilations"""
     examples: ExampleConfig = PretrainRun.examples
     optimizer: OptimizerConfig = PretrainRun.optimizer
 

@@ -1,8 +1,8 @@
-"""What compiled programs exchange between devices, read from their text.
+"""Counts the bytes that a compiled program exchanges between devices.
 
-XLA's text form: computations, each a list of instructions. A `while` calls its
-body as often as its trip count says; a fusion, a call and a branch of a
-condition are called once.
+They are read from the text form of XLA's HLO, which consists of computations,
+each a list of instructions. A `while` calls its body as often as its trip
+count says; a fusion, a call and a branch of a condition are called once:
 
     body.3 (p: (s32[], f32[7])) -> (s32[], f32[7]) {
       %r = f32[7]{0} all-reduce(%x), to_apply=%add.1
@@ -17,11 +17,11 @@ import collections
 import re
 
 _BITS = re.compile(r"\d+")
-# Such as f32[2,3]{1,0:T(8,128)}; no dimension is a scalar.
+# An array such as f32[2,3]{1,0:T(8,128)}; a scalar has no dimensions, as f32[].
 _ARRAY = re.compile(r"\b(pred|bf16|[fsu]\d+)\w*\[([\d,]*)\]")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
-# An exchange in two parts is counted where it ends: there its shape is that of
-# the result alone.
+# A collective operation. An asynchronous one has two instructions, of which
+# only the second (-done) is counted, as its shape is that of the result alone.
 _EXCHANGE = re.compile(
     r" = (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all"
     r"|collective-permute)(?:-done)?\("
@@ -34,9 +34,14 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 
 def exchanged_bytes(hlo: str) -> dict[str, tuple[int, int]]:
-    """Kind of exchange -> (how often, bytes) of one run of the program.
+    """The collective operations in one run of a program.
 
-    Bytes are those of the result on one device.
+    Args:
+        hlo: the text of the program.
+
+    Returns:
+        for each kind, such as "all-reduce", how often it is executed, and the
+        total bytes of its results on one device.
     """
     computations, entry = _computations(hlo)
     totals = collections.defaultdict(lambda: (0, 0))
@@ -51,7 +56,7 @@ def exchanged_bytes(hlo: str) -> dict[str, tuple[int, int]]:
                 totals[kind] = (count + times, size)
             trips = _TRIPS.search(line)
             repeats = times * int(trips[1]) if trips else times
-            if "-done(" in line:  # its start has called
+            if "-done(" in line:  # the instruction that starts it has the call
                 continue
             for called in _CALLED.findall(line):
                 for each in re.findall(r"[\w.\-]+", called):
@@ -60,7 +65,10 @@ def exchanged_bytes(hlo: str) -> dict[str, tuple[int, int]]:
 
 
 def array_bytes(shape: str) -> int:
-    """Of an array, or of all in a tuple: 4 x 6 + 2 of (f32[2,3], bf16[])."""
+    """The bytes of an array, or of all arrays of a tuple.
+
+    Example: (f32[2,3], bf16[]) has 4 x 6 + 2 bytes.
+    """
     total = 0
     for kind, dimensions in _ARRAY.findall(shape):
         bits = 8 if kind == "pred" else int(_BITS.search(kind)[0])
@@ -72,7 +80,7 @@ def array_bytes(shape: str) -> int:
 
 
 def _computations(hlo: str) -> tuple[dict[str, list[str]], str]:
-    """The instructions of each computation; which one is the program."""
+    """The instructions of each computation by name, and the entry's name."""
     computations, entry, lines = {}, None, []
     for line in hlo.splitlines():
         if found := _COMPUTATION.match(line):

@@ -1,8 +1,9 @@
-"""The training step that `fit` runs, compiled for a TPU slice without a TPU.
+"""Compiles the training step of `fit` for a TPU slice, without a TPU.
 
-libtpu is a compiler here. A process of its own, started by `compiling.py`,
-does it: only before JAX is imported can it be told that there is no TPU, and
-what libtpu takes, or breaks, ends with the process.
+libtpu is only used as a compiler. `compile.py` runs this module in a process of
+its own, for two reasons: the environment variables that say that there is no
+TPU must be set before JAX is imported; and memory that libtpu allocates, or a
+crash, do not affect the main process.
 
     python -m keras_albert.aot.step OUTCOME < pickled CompileRun
 """
@@ -35,7 +36,7 @@ from keras_albert.storage import write_json
 from keras_albert.training.optimizer import make_optimizer
 from keras_albert.training.schedules import WarmupPolynomialDecay
 
-# What XLA says of a program that is too large.
+# The message of XLA on a program that needs too much memory.
 _TOO_LARGE = re.compile(
     r"Used ([\d.]+)([KMGT]) of [\d.]+\w hbm"
     r"|\(([\d.]+)([KMGT])\) exceeds available HBM"
@@ -43,11 +44,11 @@ _TOO_LARGE = re.compile(
 
 
 def compile_step(run: CompileRun) -> Compiled:
-    """Compiles the step of one part of a batch.
+    """Compiles the training step of one part of a batch.
 
     Raises:
-        AlbertError: a config that cannot be read, or does not fit the examples
-            or the devices.
+        AlbertError: the config cannot be read, or does not fit the examples or
+            the devices.
     """
     import jax
     from jax.experimental import topologies
@@ -94,14 +95,18 @@ def compile_step(run: CompileRun) -> Compiled:
 
 
 def abstract_step(run: CompileRun, config: AlbertConfig, devices) -> tuple:
-    """What `fit` would call the step with, as shapes with their layouts.
+    """The arguments of the training step, as shapes with their shardings.
 
     Args:
-        devices: of the slice; nothing is put on them.
+        run: the settings.
+        config: the architecture.
+        devices: the devices of the slice, which do not exist: no array can be
+            put on them.
 
     Returns:
-        the model, compiled as `pretrain` does; its state and a batch,
-        jax.ShapeDtypeStruct each; the keras.distribution over the devices.
+        the model, compiled as by `pretrain`; its state and a batch, as
+        structures of jax.ShapeDtypeStruct; and the keras.distribution over the
+        devices.
     """
     import jax
 
@@ -110,8 +115,9 @@ def abstract_step(run: CompileRun, config: AlbertConfig, devices) -> tuple:
     shape = (-1, run.model_parallel) if run.model_parallel > 1 else (-1,)
     distribution = distribution_over(np.array(devices).reshape(shape))
     mesh = distribution.device_mesh
-    # Variables can be made on devices that exist alone: on this one, in the
-    # place of all, they get the layouts that they would get there.
+    # Variables can only be created on devices that exist. They are created on
+    # a mesh of the same axes with a single CPU device, from which their layouts
+    # are copied to the mesh of the slice.
     here = np.array(jax.devices("cpu")[:1]).reshape((1,) * len(shape))
     stand_in = distribution_over(here)
 
@@ -162,14 +168,14 @@ def abstract_step(run: CompileRun, config: AlbertConfig, devices) -> tuple:
 
 
 def schedule_of(run: CompileRun) -> WarmupPolynomialDecay:
-    """That of `pretrain`; its length changes nothing but a constant."""
+    """The schedule of `pretrain`, with its default number of steps."""
     return WarmupPolynomialDecay(
         run.optimizer.learning_rate, PretrainRun.steps, PretrainRun.warmup_steps
     )
 
 
 def jitted(model: keras.Model, state: tuple):
-    """The step as keras.Model.make_train_function gives it to JAX."""
+    """The jitted step, as keras.Model.make_train_function makes it."""
     import jax
 
     layouts = keras.tree.map_structure(lambda each: each.sharding, state)
@@ -179,7 +185,7 @@ def jitted(model: keras.Model, state: tuple):
 
 
 def batch_spec(examples: ExampleConfig, rows: int) -> tuple[dict, dict, dict]:
-    """Shapes and dtypes of the batches of `data.masking.build_batch`."""
+    """The shapes and dtypes of the batches of `masking.build_batch`."""
 
     def spec(size, dtype="int32"):
         shape = (rows,) if size is None else (rows, size)
@@ -206,7 +212,14 @@ def batch_spec(examples: ExampleConfig, rows: int) -> tuple[dict, dict, dict]:
 
 
 def needed_bytes(complaint: str) -> int | None:
-    """What a program would need that XLA refuses; None where it tells not."""
+    """The bytes that a program needs which XLA refuses as too large.
+
+    Args:
+        complaint: the error message of XLA.
+
+    Returns:
+        the bytes; None if the message does not have them.
+    """
     found = _TOO_LARGE.search(complaint)
     if not found:
         return None
@@ -215,7 +228,7 @@ def needed_bytes(complaint: str) -> int | None:
 
 
 def main(outcome: Path) -> None:
-    """Reads a run from standard input, writes what came of it."""
+    """Reads a CompileRun from standard input and writes the results as JSON."""
     run = pickle.load(sys.stdin.buffer)
     try:
         content = dataclasses.asdict(compile_step(run))

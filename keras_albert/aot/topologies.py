@@ -1,4 +1,4 @@
-"""The TPU slices that a step can be compiled for, by their Cloud names."""
+"""The TPU slices for which a step can be compiled, by their Cloud TPU names."""
 
 import dataclasses
 import math
@@ -8,27 +8,27 @@ from keras_albert.errors import AlbertError
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """What is the same in all slices of a generation.
+    """The properties of a TPU generation.
 
     Sources: the pages "TPU v3" to "TPU v6e" of Cloud TPU's documentation for
-    memory, peak and how slices are named; MaxText's accelerator_to_spec_map.py
-    for what libtpu calls them.
+    memory, peak and names of slices; MaxText's accelerator_to_spec_map.py for
+    the names in libtpu.
     """
 
     chip: str
-    """as libtpu calls it"""
+    """name of the chip in libtpu"""
     hbm: int
-    """GiB of memory a chip"""
+    """memory of a chip in GiB"""
     peak: float
-    """FLOP/s a chip, bfloat16"""
+    """peak of a chip in FLOP/s, bfloat16"""
     named_cores: int
-    """of a chip, where names count cores; 1 where they count chips"""
+    """cores of a chip if names of slices count cores; 1 if they count chips"""
     shapes: tuple[str, ...]
-    """of slices, in chips; the smallest first"""
+    """shapes of the slices in chips, the smallest first"""
     devices: int = 1
-    """of a chip, as JAX sees it; they share its memory evenly"""
+    """devices of a chip in JAX; they share its memory evenly"""
     chip_config: str = "default"
-    """of libtpu; "megacore" makes two cores one device"""
+    """an option of libtpu; "megacore" makes one device of two cores"""
 
 
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
@@ -66,38 +66,38 @@ GENERATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """A slice."""
+    """A TPU slice."""
 
     name: str
     generation: Generation
     shape: tuple[int, ...]
-    """in chips"""
+    """number of chips along each axis"""
 
     @property
     def chips(self) -> int:
-        """How many it has."""
+        """Number of chips."""
         return math.prod(self.shape)
 
     @property
     def devices(self) -> int:
-        """How many JAX sees."""
+        """Number of devices in JAX."""
         return self.chips * self.generation.devices
 
     @property
     def device_memory(self) -> int:
-        """Bytes of HBM of a device."""
+        """Memory (HBM) of a device in bytes."""
         return self.generation.hbm * 2**30 // self.generation.devices
 
     @property
     def spec(self) -> str:
-        """What libtpu takes for it."""
+        """The name of the topology in libtpu."""
         return f"{self.generation.chip}:{'x'.join(map(str, self.shape))}"
 
     @property
     def options(self) -> dict:
-        """What libtpu takes beside the spec."""
+        """Further options of libtpu for the topology."""
         options = {"chip_config_name": self.generation.chip_config}
-        if self.chips == 1:  # else it expects the four of a whole host
+        if self.chips == 1:  # by default a host has four chips
             options["chips_per_host_bounds"] = (1, 1, 1)
         return options
 
@@ -116,7 +116,11 @@ TOPOLOGIES = _topologies()
 
 
 def topology_of(name: str) -> Topology:
-    """The slice of a name; AlbertError lists the known ones."""
+    """The slice with a name.
+
+    Raises:
+        AlbertError: there is no such slice; the message lists all of them.
+    """
     if name not in TOPOLOGIES:
         raise AlbertError(
             f"`topology` must be one of {', '.join(TOPOLOGIES)}. Received: "

@@ -1,1 +1,1 @@
-"""Weights and the outside world: one name table, one reader per format."""
+"""Reads and writes checkpoints of other formats: a module for each format."""

@@ -1,11 +1,11 @@
-"""Where checkpoints come from: a path, or a place to download from."""
+"""Locates checkpoints: local paths, and downloads from hubs."""
 
 from pathlib import Path
 
 from keras_albert.errors import AlbertError
 
-# What a model may need of a repository; weights that only one of several
-# formats would be read from are fetched when nothing better is there.
+# Patterns of the files that a model needs. Files of the second choice, such as
+# pickled weights, are only fetched if a repository has no other weights.
 _WANTED = [
     "*.json",
     "*.keras",
@@ -16,21 +16,21 @@ _WANTED = [
 ]
 _SECOND_CHOICE = ["*.bin", "*.index", "*.data-*"]
 _WEIGHTS = (".keras", ".safetensors", ".weights.h5")
-# Exports of the same weights, for other runtimes.
+# Exports of the same weights for other runtimes, which are not fetched.
 _UNWANTED = ["onnx/*", "openvino/*", "coreml/*"]
 
 
 def locate(source: str | Path) -> Path:
-    """The local file or folder of a source, downloaded if it is remote.
+    """Returns the local path of a source, and downloads it if it is remote.
 
     Args:
-        source: a path; `hf://organization/name[@revision]`, of the Hugging
+        source: a path; `hf://organization/name[@revision]` for the Hugging
             Face Hub; or `kaggle://organization/model/framework/variation
-            [/version]`, of Kaggle.
+            [/version]` for Kaggle.
 
     Raises:
-        AlbertError: another scheme, a package to download with is missing, or
-            the download fails.
+        AlbertError: the scheme is unknown, the package for downloads is not
+            installed, or the download fails.
     """
     scheme, separator, name = str(source).partition("://")
     if not separator:
@@ -50,7 +50,7 @@ def locate(source: str | Path) -> Path:
             f"pip install 'keras-albert[{extra}]'; a folder that you "
             "downloaded yourself does not."
         ) from None
-    except Exception as error:  # of the network, or what the service answers
+    except Exception as error:  # errors of the network or of the service
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise AlbertError(
             f"{source}: cannot be downloaded ({reason[0]:.300}). Check the "

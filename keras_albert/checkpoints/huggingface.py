@@ -1,6 +1,7 @@
-"""Folders of transformers: config.json, weights, spiece.model.
+"""Reads and writes model folders of transformers (Hugging Face).
 
-transformers itself is not needed for either direction.
+A folder has config.json, weights and spiece.model. The package transformers is
+not needed.
 """
 
 from collections.abc import Callable
@@ -72,14 +73,14 @@ _FIELDS = (
     "type_vocab_size",
     "initializer_range",
 )
-# Where another value would be another model. name -> the only one known here.
+# Settings of which this package only supports one value.
 _FIXED = {
     "model_type": MODEL_TYPE,
     "layer_norm_eps": LAYER_NORM_EPSILON,
     "position_embedding_type": "absolute",
     "quantization_config": None,
 }
-# transformers' names of activations -> ours; its "gelu" is a choice.
+# Activations of transformers -> AlbertConfig. For "gelu" the user chooses.
 _ACTIVATIONS = {
     "gelu_new": "gelu_new",
     "gelu_pytorch_tanh": "gelu_new",
@@ -87,7 +88,7 @@ _ACTIVATIONS = {
 }
 GELU_CHOICES = {"tanh": "gelu", "erf": "gelu_erf"}
 DEFAULT_GELU = "tanh"  # the only form of the original
-# Ours -> transformers'.
+# Activations of AlbertConfig -> transformers.
 _ACTIVATIONS_THERE = {
     "gelu": "gelu_new",
     "gelu_new": "gelu_new",
@@ -99,17 +100,19 @@ _PROBLEMS = {
     "multi_label": "multi_label_classification",
     "regression": "regression",
 }
-# A key of our own in config.json: how halves are shared there as copies.
+# A key that this package adds to config.json, for the sharing of a model whose
+# shared weights are written as copies.
 SHARING_KEY = "keras_albert"
 _PREFIX = "albert."  # of the encoder's weights in a model with a head
 _POOLER = f"{_PREFIX}pooler."
-# Weights of transformers that are computed or stored twice.
+# Entries of a checkpoint that are not weights (constants, `_BUFFERS`), or are
+# copies of other weights (`_TIED`: copy -> original).
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _TIED = {
     "predictions.decoder.weight": f"{_PREFIX}embeddings.word_embeddings.weight",
     "predictions.decoder.bias": "predictions.bias",
 }
-# Names before transformers 1.0, as PyTorch ports of TensorFlow had them.
+# Names of LayerNorm weights before transformers 1.0.
 _OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
 
 
@@ -127,20 +130,20 @@ def is_huggingface(folder: Path) -> bool:
 def load_huggingface(
     folder: Path, gelu: str = "tanh", backbone: bool = False, **form
 ) -> AlbertModel:
-    """The model of a transformers folder; `architectures` tells which one.
+    """Loads a folder of transformers; the head is that of `architectures`.
 
     Args:
-        folder: holds config.json and model.safetensors (or its shards, or
+        folder: has config.json and model.safetensors (or its shards, or
             pytorch_model.bin).
-        gelu: what `hidden_act` "gelu" means. "tanh": the only form of the
-            original, also where its configs say gelu; "erf": what transformers
-            computes. `gelu_new` is always tanh.
-        backbone: the encoder only.
+        gelu: the meaning of `hidden_act` "gelu". "tanh" is the only form of
+            the original, whose configs also say "gelu"; "erf" is what
+            transformers computes. `gelu_new` is always the tanh form.
+        backbone: whether to load only the encoder.
         form: `dtype`, `loop` and `remat` of AlbertBackbone.
 
     Raises:
-        AlbertError: an architecture, activation or other setting that is not
-            known here, a damaged file, weights that do not fit.
+        AlbertError: an architecture, activation or other setting is not
+            supported, a file is damaged, or weights do not fit.
     """
     content = read_json(folder / HF_CONFIG_FILE)
     try:
@@ -179,19 +182,20 @@ def load_huggingface(
 
 
 def save_huggingface(model: AlbertModel, folder: str | Path) -> None:
-    """Writes a model as transformers reads it; whole or not at all.
+    """Writes a model in the format of transformers, atomically.
 
-    What transformers has no place for: the pooler of a model whose head does
-    not use it (masked LM, token classification, question answering) is left
-    out; halves that layers share alone are written once for each layer. An
-    encoder without a pooler is read there with `add_pooling_layer=False`.
+    The pooler is omitted if the head does not use it (masked LM, token
+    classification, question answering), as transformers has none then. If
+    layers only share attention or only feed-forward weights, the shared
+    weights are written for each layer. To load an encoder without a pooler
+    into transformers, pass `add_pooling_layer=False`.
 
     Args:
-        model: an encoder, or one with a head that transformers has.
-        folder: made if absent, must hold nothing.
+        model: an encoder, or a model with a head that transformers has.
+        folder: the output folder; created if absent, must be empty.
 
     Raises:
-        AlbertError: transformers has no such model; the folder is taken.
+        AlbertError: transformers has no such model, or the folder is not empty.
     """
     check_model(model)
     architecture, settings = _there(model)
@@ -240,7 +244,10 @@ def _our_config(content, gelu: str) -> AlbertConfig:
 
 
 def _shared(content: dict, config: AlbertConfig) -> AlbertConfig | None:
-    """The config that this package wrote the model from, if it shares less."""
+    """The config with the sharing that this package stored, or None.
+
+    `config` is that of the copies, in which each layer has its own weights.
+    """
     own = content.get(SHARING_KEY)
     if not isinstance(own, dict):
         return None
@@ -270,7 +277,7 @@ def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _shards(folder: Path, name: str) -> list[Path]:
-    """The file of that name, or those that its index lists."""
+    """The file with that name, or the shards that its index lists."""
     if (folder / name).is_file():
         return [folder / name]
     index = folder / f"{name}.index.json"
@@ -278,7 +285,7 @@ def _shards(folder: Path, name: str) -> list[Path]:
         return []
     content = read_json(index)
     places = content.get("weight_map") if isinstance(content, dict) else None
-    # Names of files in this folder, nothing else.
+    # A name must not be a path, which could point outside the folder.
     if not isinstance(places, dict) or not all(
         isinstance(place, str) and Path(place).name == place
         for place in places.values()
@@ -315,13 +322,13 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
 def _read_pickle(path: Path) -> dict[str, np.ndarray]:
     torch = optional_import("torch", "torch", f"{path}: a .bin file")
     try:
-        # No code from the file is run.
+        # `weights_only` keeps the unpickler from running code of the file.
         tensors = torch.load(path, map_location="cpu", weights_only=True)
         return {
             name: value.detach().to(torch.float32).numpy()
             for name, value in tensors.items()
         }
-    except Exception as error:  # the unpickler raises whatever it stumbles on
+    except Exception as error:  # the unpickler raises many kinds of errors
         raise _damaged(path, error) from None
 
 
@@ -346,7 +353,11 @@ def _damaged(path: Path, error: Exception) -> AlbertError:
 def _canonical(
     tensors: dict[str, np.ndarray], folder: Path
 ) -> dict[str, np.ndarray]:
-    """One name for each weight: today's, with the encoder's prefix."""
+    """Weights by their current names, without buffers and tied copies.
+
+    Names of old versions are replaced, and the encoder's prefix is added if it
+    is missing.
+    """
     prefixed = any(name.startswith(_PREFIX) for name in tensors)
     result = {}
     for name, value in tensors.items():
@@ -376,7 +387,7 @@ def _canonical(
 
 
 def _tokenizer(folder: Path) -> Tokenizer | None:
-    """Of spiece.model and do_lower_case, where there is a vocabulary."""
+    """The tokenizer of a folder; None if it has no spiece.model."""
     if not (folder / VOCAB_FILE).is_file():
         return None
     chosen = {}
@@ -400,7 +411,7 @@ def _tokenizer(folder: Path) -> Tokenizer | None:
 
 
 def _architecture(content: dict, folder: Path, backbone: bool) -> str:
-    """Which class of transformers the folder is of, or is read as."""
+    """The class of transformers as which a folder is read."""
     if backbone:
         return "AlbertModel"
     names = content.get("architectures") or ["AlbertModel"]
@@ -414,7 +425,10 @@ def _architecture(content: dict, folder: Path, backbone: bool) -> str:
 
 
 def _labels(content: dict) -> dict:
-    """num_labels and labels; transformers' own LABEL_0 is no name."""
+    """`num_labels` and `labels` of a head.
+
+    The default names of transformers, such as LABEL_0, are dropped.
+    """
     names = content.get("id2label")
     if not names:
         return {"num_labels": content.get("num_labels", 2), "labels": None}
@@ -443,7 +457,7 @@ def _dropout(content: dict) -> float:
 
 def _sequence_classification(encoder, content) -> AlbertModel:
     labels = _labels(content)
-    # transformers decides by the labels it sees, where nothing is said.
+    # Without a problem type, transformers decides by the labels in training.
     default = "regression" if labels["num_labels"] == 1 else "single_label"
     there = content.get("problem_type") or _PROBLEMS[default]
     ours = {v: k for k, v in _PROBLEMS.items()}
@@ -489,14 +503,14 @@ _WITH_POOLER = (
 
 
 def _there(model: AlbertModel) -> tuple[str, dict]:
-    """The architecture, and what config.json says of its head."""
+    """The architecture of transformers, and the head's part of config.json."""
     own = model.get_config()
     if isinstance(model, AlbertBackbone):
         return "AlbertModel", {}
     if isinstance(model, AlbertForPretraining):
         task = own["sentence_task"]
         if task == "sop":
-            # transformers drops out before its sentence-order head, the
+            # transformers applies dropout before its sentence-order head; the
             # original does not.
             return "AlbertForPreTraining", {"classifier_dropout_prob": 0.0}
         if task is None:
@@ -558,10 +572,11 @@ def _config_there(model: AlbertModel, architecture: str, head: dict) -> dict:
 def _write_tokenizer(
     tokenizer: Tokenizer, config: AlbertConfig, folder: Path
 ) -> None:
-    """What AutoTokenizer reads, in new and in old versions.
+    """Writes the files that AutoTokenizer reads, in new and old versions.
 
-    Not of the class AlbertTokenizer: that of transformers 5 builds its own
-    tokenizer, which changes quotes, and gives pairs no segments.
+    The tokenizer class is not AlbertTokenizer, because that of transformers 5
+    builds a tokenizer of its own, which changes quotes and gives pairs no
+    segments.
     """
     (folder / TOKENIZER_FILE).write_text(tokenizer_json(tokenizer), "utf-8")
     (folder / VOCAB_FILE).write_bytes(tokenizer.model_bytes)

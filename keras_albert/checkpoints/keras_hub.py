@@ -1,13 +1,14 @@
-"""Preset folders of KerasHub, read and written by KerasHub itself.
+"""Reads and writes preset folders of KerasHub, with the package keras-hub.
 
-config.json, model.weights.h5, metadata.json; tokenizer.json with
-assets/tokenizer/vocabulary.spm; task.json and task.weights.h5 for a head.
+A preset folder has config.json, model.weights.h5 and metadata.json;
+tokenizer.json with assets/tokenizer/vocabulary.spm; and for a head task.json
+and task.weights.h5.
 
-KerasHub's tokenizer is SentencePiece alone, which neither lower-cases nor
-drops accents. `save_keras_hub` therefore writes a vocabulary.spm whose own
-table of replacements does both (see `text/charsmap.py`), and keeps the original
-vocabulary beside it for this package: spiece.model and spiece.json, which
-KerasHub ignores.
+KerasHub's tokenizer only runs SentencePiece; it neither lower-cases texts nor
+drops accents. `save_keras_hub` therefore writes a vocabulary.spm whose table of
+replacements does both (see `text/charsmap.py`). The original vocabulary
+(spiece.model, spiece.json) is written beside it for this package; KerasHub
+ignores it.
 """
 
 import contextlib
@@ -45,9 +46,11 @@ PRESET_CONFIG_FILE = "config.json"
 PRESET_TASK_FILE = "task.json"
 PRESET_TASK_WEIGHTS_FILE = "task.weights.h5"
 PRESET_VOCAB_FILE = Path("assets", "tokenizer", "vocabulary.spm")
-BESIDE_WEIGHTS = 2**21  # bytes: the vocabulary, settings, what HDF5 adds
+# Bytes of a preset in addition to the weights: vocabulary, settings, and the
+# overhead of HDF5.
+BESIDE_WEIGHTS = 2**21
 
-# AlbertConfig's names -> those of keras_hub.models.AlbertBackbone.
+# AlbertConfig's field names -> arguments of keras_hub.models.AlbertBackbone.
 _FIELDS = {
     "vocab_size": "vocabulary_size",
     "embedding_size": "embedding_dim",
@@ -62,7 +65,8 @@ _FIELDS = {
     "max_position_embeddings": "max_sequence_length",
     "type_vocab_size": "num_segments",
 }
-_ACTIVATIONS = ("gelu", "gelu_new")  # both tanh; KerasHub knows no other
+# Both are the tanh form of GELU, the only activation of KerasHub's ALBERT.
+_ACTIVATIONS = ("gelu", "gelu_new")
 _MASKED_LM = ("AlbertMaskedLM",)
 _CLASSIFIER = ("AlbertTextClassifier", "AlbertClassifier")
 _POOLER = ("pooled_dense/kernel", "pooled_dense/bias")
@@ -78,20 +82,20 @@ def is_keras_hub(folder: Path) -> bool:
 
 
 def load_keras_hub(folder: Path, backbone: bool = False, **form) -> AlbertModel:
-    """The model of a preset folder: an encoder, masked LM or classifier.
+    """Loads a preset folder: an encoder, a masked LM or a classifier.
 
-    A folder whose task has no weights of its own gives the encoder. KerasHub
-    computes the LayerNorm of its masked-LM head with epsilon 1e-5, the
-    original and this package with 1e-12: there the logits differ a little.
+    A folder without weights of a task gives the encoder. KerasHub computes the
+    LayerNorm of its masked-LM head with epsilon 1e-5, the original and this
+    package with 1e-12, so that masked-LM logits differ slightly.
 
     Args:
         folder: written by KerasHub's `save_to_preset`, or by `save_keras_hub`.
-        backbone: the encoder only.
+        backbone: whether to load only the encoder.
         form: `dtype`, `loop` and `remat` of AlbertBackbone.
 
     Raises:
-        AlbertError: keras-hub is not installed, another model than ALBERT, a
-            damaged file.
+        AlbertError: keras-hub is not installed, the model is not ALBERT, or a
+            file is damaged.
     """
     hub = _keras_hub()
     name = _class_name(folder / PRESET_CONFIG_FILE)
@@ -126,7 +130,7 @@ def load_keras_hub(folder: Path, backbone: bool = False, **form) -> AlbertModel:
         else:
             config = config.replace(project_equal_sizes=True)
     pooler = any(tensors[name].any() for name in _POOLER)
-    if not pooler:  # as `save_keras_hub` writes a model without one
+    if not pooler:  # `save_keras_hub` writes zeros if a model has no pooler
         tensors = {k: v for k, v in tensors.items() if k not in _POOLER}
     ours = AlbertBackbone(
         config, pooler=pooler, tokenizer=_tokenizer(folder), **form
@@ -148,22 +152,24 @@ def load_keras_hub(folder: Path, backbone: bool = False, **form) -> AlbertModel:
 
 
 def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
-    """Writes a model as a preset folder of KerasHub; whole or not at all.
+    """Writes a model as a preset folder of KerasHub, atomically.
 
-    KerasHub always projects and pools: where a model does not, it gets an
-    identity and zeros. Labels have no names there, halves that layers share
-    alone are written once for each layer, and `initializer_range` is not kept.
-    KerasHub's tokenizer gives the ids of `model.tokenizer`, of texts with
-    capitals and accents too (`text.charsmap.normalizing_model` names the rare
-    exceptions).
+    KerasHub's encoder always has a projection and a pooler. If the model has
+    none, an identity projection and a pooler of zeros are written. Names of
+    labels and `initializer_range` are lost. If layers only share attention or
+    only feed-forward weights, the shared weights are written for each layer.
+
+    KerasHub's tokenizer then gives the ids of `model.tokenizer`, also for
+    texts with capitals and accents; `text.charsmap.normalizing_model` lists
+    the rare exceptions.
 
     Args:
-        model: an encoder, masked LM, or classifier with one label a text.
-        folder: made if absent, must hold nothing.
+        model: an encoder, masked LM, or classifier with one label per text.
+        folder: the output folder; created if absent, must be empty.
 
     Raises:
         AlbertError: keras-hub is not installed, KerasHub has no such model,
-            the folder is taken, or the disk is full.
+            the folder is not empty, or the disk is full.
     """
     check_model(model)
     hub = _keras_hub()
@@ -261,7 +267,7 @@ def _check_supported(model: AlbertModel) -> None:
 
 
 def _check_sizes(folder: Path) -> None:
-    """AlbertError where an encoder of the preset cannot be of its weights."""
+    """Raises AlbertError if an encoder is far larger than its weights file."""
     stored = sum(file.stat().st_size for file in folder.glob("*.h5"))
     for name in (PRESET_CONFIG_FILE, PRESET_TASK_FILE):
         path = folder / name
@@ -286,7 +292,7 @@ def _check_sizes(folder: Path) -> None:
 
 
 def _weights(theirs) -> dict:
-    """Path -> variable, without the seeds of dropout."""
+    """The variables by path, without the seed generators of dropout."""
     return {
         variable.path: variable
         for variable in theirs.variables
@@ -301,7 +307,7 @@ def _class_name(path: Path) -> str | None:
 
 
 def _task(folder: Path, backbone: bool) -> str | None:
-    """The class of the head, if it has weights and is wanted."""
+    """The class of the head; None if it has no weights or is not wanted."""
     if backbone or not (folder / PRESET_TASK_WEIGHTS_FILE).is_file():
         return None
     name = _class_name(folder / PRESET_TASK_FILE)
@@ -315,16 +321,16 @@ def _task(folder: Path, backbone: bool) -> str | None:
 
 
 def keras_hub_task(folder: Path) -> str | None:
-    """The class of a preset's head, None if it has none with weights."""
+    """The class of a preset's head; None if it has no head with weights."""
     has_head = (folder / PRESET_TASK_WEIGHTS_FILE).is_file()
     return _class_name(folder / PRESET_TASK_FILE) if has_head else None
 
 
 def _tokenizer(folder: Path) -> Tokenizer | None:
-    """The preset's vocabulary; where `save_keras_hub` wrote it, the original.
+    """The preset's vocabulary; the original one if `save_keras_hub` wrote it.
 
-    KerasHub may have replaced its own file since: an original of other pieces
-    is left alone.
+    The original is ignored if its pieces differ, since KerasHub may have
+    replaced the vocabulary of the preset later.
     """
     path = folder / PRESET_VOCAB_FILE
     if not path.is_file():
@@ -348,7 +354,7 @@ def _keras_hub():
 
 @contextlib.contextmanager
 def _plain_float32() -> Iterator[None]:
-    """Whatever the policy of this process, weights pass as they are."""
+    """Sets the global dtype policy to float32, so that weights are not cast."""
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float32")
     try:
@@ -361,7 +367,8 @@ def _plain_float32() -> Iterator[None]:
 def _explained(folder: Path) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
-            # Keras, of the encoder's place in a file of the head alone.
+            # Keras warns that a file with only the weights of a head has none
+            # of the encoder.
             warnings.filterwarnings(
                 "ignore", message=".*nested container at '_operations_by_depth"
             )

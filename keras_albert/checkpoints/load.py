@@ -1,11 +1,13 @@
-"""The folder of a model: everything needed to use it, and nothing else.
+"""Loads a model from any supported checkpoint format.
+
+A folder written by this package has these files:
 
 model.keras         weights and architecture, for every backend
-albert_config.json  the encoder's architecture, as the original writes it
-spiece.model        the vocabulary (and spiece.json: lower-casing)
-task.json           what the model was trained for
-report.json         what it reached; log.csv its way there
-README.md           the model card, of a fine-tuned model
+albert_config.json  the architecture, in the format of the original
+spiece.model        the vocabulary, with its settings in spiece.json
+task.json           the task that the model was trained for
+report.json         the results of the training; log.csv has their course
+README.md           the model card, if the model was fine-tuned
 """
 
 import json
@@ -43,7 +45,7 @@ from keras_albert.training.model_folder import (
     ModelFolder,
 )
 
-SHOWN_FILES = 20  # of a folder that holds no model
+SHOWN_FILES = 20  # number of files that an error message lists
 
 
 def load(
@@ -55,35 +57,36 @@ def load(
     loop: str | None = None,
     remat: bool | None = None,
 ) -> AlbertModel:
-    """The model of a checkpoint, whatever format it has.
+    """Loads a model from a checkpoint of any supported format.
 
     Args:
-        source: a folder written by this package, or a `.keras` file of it; the
-            folder, or the path without `.index`, of a TF1 checkpoint
-            (albert_config.json beside it), or of a TF-Hub module; a folder of
-            transformers; a preset folder of KerasHub;
+        source: a folder or `.keras` file written by this package; the folder
+            of a TF1 checkpoint, or its path without `.index` (with
+            albert_config.json beside it), or of a TF-Hub module; a folder of
+            transformers; a preset folder of KerasHub; or
             `hf://organization/name[@revision]` or
-            `kaggle://organization/model/framework/variation`, which hold one
-            of these.
-        gelu: how `hidden_act` "gelu" of transformers is read: "tanh", the
-            original's only form, or "erf", as transformers computes.
-        backbone: True gives the encoder of any model; its head is left aside.
-        dtype: the policy that the model computes in, as "mixed_bfloat16".
-            When not given, that of `keras.config.set_dtype_policy`; where it
-            is float32, Keras's default, or the model is quantized, a `.keras`
-            file keeps the policy that it was saved with.
-        loop: see `AlbertBackbone`; when not given, "unrolled", or as a
-            `.keras` file has it.
-        remat: see `AlbertBackbone`; when not given, False, or as a `.keras`
-            file has it.
+            `kaggle://organization/model/framework/variation`, which must hold
+            one of these.
+        gelu: the meaning of `hidden_act` "gelu" in a config of transformers:
+            "tanh", the only form of the original, or "erf", which transformers
+            computes.
+        backbone: whether to return only the encoder, without the head.
+        dtype: dtype policy of the model, such as "mixed_bfloat16". The default
+            is the global policy (`keras.config.set_dtype_policy`). But if that
+            is float32, the default of Keras, or if the model is quantized, a
+            model of a `.keras` file keeps the policy that it was saved with.
+        loop: see `AlbertBackbone`; the default is "unrolled", or that of the
+            `.keras` file.
+        remat: see `AlbertBackbone`; the default is False, or that of the
+            `.keras` file.
 
     Returns:
-        A model of the class that the checkpoint's head asks for, AlbertBackbone
-        if it has none. `tokenizer` is set where there is a vocabulary.
+        A model with the head of the checkpoint, or an AlbertBackbone if it has
+        none. `tokenizer` is set if the checkpoint has a vocabulary.
 
     Raises:
-        AlbertError: nothing, or more than one model, is found there; a file is
-            damaged; weights are missing, left over or of another shape.
+        AlbertError: there is no model, or more than one; a file is damaged; or
+            weights are missing, unused or of another shape.
     """
     if gelu not in GELU_CHOICES:
         raise AlbertError(
@@ -114,7 +117,7 @@ def load(
 
 
 def _not_a_path(source) -> str:
-    """What to do with something else, a live model for instance."""
+    """The error message for a source that is not a path, such as a model."""
     kind = type(source)
     received = f"Received: {kind.__name__} of {kind.__module__.split('.')[0]}."
     if hasattr(source, "save_to_preset"):  # of KerasHub
@@ -136,20 +139,20 @@ def load_pretrained(
     loop: str | None = None,
     remat: bool | None = None,
 ) -> tuple[AlbertBackbone, Tokenizer]:
-    """The encoder and vocabulary of any source that `load` takes.
+    """Loads the encoder and the vocabulary from any source of `load`.
 
-    An encoder without a pooler (of a masked LM of transformers, say) gets a
-    fresh one, always the same; adapters (LoRA) are merged.
+    An encoder without a pooler, such as that of a masked LM of transformers,
+    gets a pooler with random weights from a fixed seed. LoRA adapters are
+    merged into the kernels.
 
     Args:
-        source: as for `load`.
-        dtype: as for `load`.
-        loop: as for `load`.
-        remat: as for `load`.
+        source: see `load`.
+        dtype: see `load`.
+        loop: see `load`.
+        remat: see `load`.
 
     Raises:
-        AlbertError: as `load`, where there is no vocabulary, and where the
-            model is quantized.
+        AlbertError: as `load`; or the model has no vocabulary or is quantized.
     """
     backbone = load(source, backbone=True, dtype=dtype, loop=loop, remat=remat)
     if backbone.tokenizer is None:
@@ -161,9 +164,10 @@ def load_pretrained(
 
 
 def head_of(source: str | Path) -> str | None:
-    """The class of the head that a source's model was fine-tuned with.
+    """The class name of the head with which a model was fine-tuned.
 
-    None where it has none, or was only pretrained. Weights are not read.
+    Returns None if the model has no head or was only pretrained. The weights
+    are not read.
     """
     found = _found(locate(source))
     if len(found) != 1:
@@ -182,12 +186,12 @@ def head_of(source: str | Path) -> str | None:
 
 
 def _class_of(path: Path) -> str | None:
-    """The class of the model in a `.keras` file."""
+    """The class name of the model in a `.keras` file; None if unreadable."""
     try:
         with zipfile.ZipFile(path) as archive:
             return json.loads(archive.read("config.json"))["class_name"]
     except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
-        return None  # reading the model says what is wrong with it
+        return None  # loading the model will say what is wrong with it
 
 
 _PRETRAINED_HEAD = re.compile(
@@ -211,7 +215,7 @@ _KERAS_HUB = "a preset of KerasHub"
 
 
 def _found(path: Path) -> list[tuple[str, Path]]:
-    """Every model at a path: its kind, and the path that its reader takes."""
+    """All models at a path: the format, and the path for its reader."""
     if path.is_file() and path.suffix == ".keras":
         return [(_KERAS_FILE, path)]
     found = [(_TF1, prefix) for prefix in find_tf1(path)]

@@ -1,7 +1,7 @@
-"""One name table: each weight of ours beside its names elsewhere.
+"""The name table: each weight of this package and its names in other formats.
 
-Our names are Keras variable paths without the model's own name, so that they
-do not depend on what a user calls a model.
+The names in this package are paths of Keras variables without the name of the
+model, which a user may choose.
 
 Letters: H hidden size, A heads, D = H / A, V vocabulary, L layers, C labels.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.config import AlbertConfig
 
-# The other formats, and what an error calls them.
+# The other formats, and their names in error messages.
 DIALECTS = {
     "tf1": "a TF1 checkpoint",
     "huggingface": "transformers",
@@ -22,7 +22,7 @@ DIALECTS = {
 
 
 class Row(NamedTuple):
-    """One weight; None where a format has no such weight."""
+    """The names of one weight; None if a format has no such weight."""
 
     ours: str
     tf1: str | None
@@ -32,7 +32,13 @@ class Row(NamedTuple):
     """key of FORMS: how the other formats store the value"""
 
     def there(self, value: np.ndarray, dialect: str, heads: int) -> np.ndarray:
-        """A value of ours as `dialect` stores it, for a model of A heads."""
+        """Converts a value of this package to the form of another format.
+
+        Args:
+            value: the value of the weight.
+            dialect: the other format, a key of DIALECTS.
+            heads: A.
+        """
         how = FORMS[self.form].get(dialect)
         if how is None:
             return value
@@ -41,14 +47,20 @@ class Row(NamedTuple):
         return value.reshape(_split(value.shape, how, heads))
 
     def here(self, value: np.ndarray, dialect: str, shape) -> np.ndarray:
-        """The inverse of `there`, where `value` has the shape it gives."""
+        """Converts a value of another format back; the inverse of `there`.
+
+        Args:
+            value: a value with the shape that `shape_there` returns.
+            dialect: the other format, a key of DIALECTS.
+            shape: the shape of the weight in this package.
+        """
         how = FORMS[self.form].get(dialect)
         if how == "transposed":
             return value.T
         return value if how is None else value.reshape(shape)
 
     def shape_there(self, shape, dialect: str, heads: int) -> tuple[int, ...]:
-        """The shape that `there` gives to a weight of `shape`."""
+        """The shape of the result of `there` for a weight of `shape`."""
         how = FORMS[self.form].get(dialect)
         if how is None:
             return tuple(shape)
@@ -57,12 +69,13 @@ class Row(NamedTuple):
         return _split(shape, how, heads)
 
 
-# How a value differs per format; what is not said is stored as ours. PyTorch
-# keeps a kernel as [out, in], Keras's attention layer splits H into [A, D].
+# How other formats store a value. A format that is not listed stores it as this
+# package does. PyTorch stores a kernel as [out, in]; Keras's attention layer
+# splits the axis H into [A, D].
 FORMS = {
     "same": {},
     "kernel": {"huggingface": "transposed"},
-    # The original's task heads are [out, in] in TF1, too.
+    # The task heads of the original are [out, in] in TF1 as well.
     "output_weights": {"tf1": "transposed", "huggingface": "transposed"},
     "kernel_to_heads": {"huggingface": "transposed", "keras_hub": "last"},
     "kernel_of_heads": {"huggingface": "transposed", "keras_hub": "first"},
@@ -71,7 +84,7 @@ FORMS = {
 
 
 def _split(shape, axis: str, heads: int) -> tuple[int, ...]:
-    """`shape` with its first or last axis H as [A, D]."""
+    """`shape` with its first or last axis H split into [A, D]."""
     if axis == "first":
         return (heads, shape[0] // heads, *shape[1:])
     return (*shape[:-1], heads, shape[-1] // heads)
@@ -137,7 +150,8 @@ PROJECTION = _dense(
     "albert.encoder.embedding_hidden_mapping_in",
     "embedding_projection",
 )
-# Of one block; prefixes name its group or layer and its place in there.
+# The weights of one block. `name_table` adds prefixes for its group or layer,
+# and for its number in there.
 _BLOCK = {
     "attention": [
         *(
@@ -208,7 +222,7 @@ _MASKED_LM = [
         "mlm_head/output_bias",
     ),
 ]
-# A head of [C, H] and [C], as the original names them.
+# Heads with weights [C, H] and [C], as the original names them.
 _OUTPUTS = [
     Row(
         f"{ours}/{part}",
@@ -232,7 +246,7 @@ _OUTPUTS = [
         ("bias", "bias", "bias", "same"),
     )
 ]
-# Question answering as for SQuAD 2.0 (reference squad_utils.py L1428-1575).
+# The head for SQuAD 2.0 (reference squad_utils.py L1428-1575).
 _SPAN_V2 = [
     *_dense("start", "start_logits/dense", None, None),
     *_dense("end_dense", "end_logits/dense_0", None, None),
@@ -245,11 +259,12 @@ HEADS = _MASKED_LM + _OUTPUTS + _SPAN_V2
 
 
 def name_table(config: AlbertConfig) -> list[Row]:
-    """Every weight of the encoder and of all heads.
+    """The rows of all weights of the encoder and of all heads.
 
-    The other formats know groups of whole blocks only. Where `config.sharing`
-    gives layers a half of their own, they have a group for each layer, and a
-    weight that is shared here stands in several rows: there are copies of it.
+    In the other formats, layers can only share whole blocks. If
+    `config.sharing` is not "all", a model therefore has a group for each layer
+    there. A weight that several layers share here is in several rows: the
+    other formats have copies of it.
     """
     rows = list(_EMBEDDINGS)
     if config.has_projection:
@@ -274,14 +289,14 @@ def name_table(config: AlbertConfig) -> list[Row]:
 
 
 def groups_there(config: AlbertConfig) -> int:
-    """Groups that the other formats need for this model."""
+    """The number of groups that the other formats need for this model."""
     if config.sharing == "all":
         return config.num_hidden_groups
     return config.num_hidden_layers
 
 
 def _home(config: AlbertConfig, half: str, group: int) -> str:
-    """Where our weights of a half of the blocks of a group there are."""
+    """The group or layer here that has a half of a block of a group there."""
     if config.sharing == "all":
         return f"group_{group}"
     shared = {"attention": "attention", "ffn": "feed_forward"}
@@ -291,11 +306,12 @@ def _home(config: AlbertConfig, half: str, group: int) -> str:
 
 
 def check_groups(config: AlbertConfig, dialect: str) -> None:
-    """AlbertError where the other side gives some layer another group.
+    """Raises AlbertError if another format puts a layer into another group.
 
-    It computes the group of layer i of L with G groups in floating point:
-    int(i / L * G) in the reference, int(i / (L / G)) in transformers; i is in
-    group i // (L // G) of KerasHub, which wants L to be a multiple of G.
+    The formats compute the group of layer i, of L layers in G groups, in
+    different ways: int(i / L * G) in floating point in the reference,
+    int(i / (L / G)) in transformers, and i // (L // G) in KerasHub, which
+    requires L to be a multiple of G.
     """
     layers, groups = config.num_hidden_layers, groups_there(config)
     formula = {

@@ -1,7 +1,7 @@
-"""Weights of the original's TF1 checkpoints, on every backend.
+"""Reads TF1 checkpoints of the original ALBERT, on every backend.
 
-Any checkpoint of google-research/albert: a released archive, one of a
-pretraining or fine-tuning run of the user's own, or a TF-Hub module.
+These are checkpoints of google-research/albert: a released archive, the result
+of a pretraining or fine-tuning run, or a TF-Hub module.
 """
 
 import re
@@ -26,22 +26,26 @@ from keras_albert.modeling.question_answering import (
 from keras_albert.modeling.weight_checks import check_plausible
 from keras_albert.text.tokenizer import Tokenizer
 
-RELEASED_PREFIX = "model.ckpt-best"  # in the original's archives
-# Of a TF-Hub module: prefix of its weights, and of their names.
+RELEASED_PREFIX = "model.ckpt-best"  # in the archives of the original
+# In a TF-Hub module: the path of the weights, and the prefix of their names.
 HUB_PREFIX = Path("variables", "variables")
 HUB_SCOPE = "module/"
 HUB_ASSETS = "assets"
 
-# Not weights of a model: optimizer slots and the step.
+# Variables that are not weights of the model: optimizer slots and the step.
 _SKIPPED = re.compile(
     r"(/adam_[mv](_\d+)?|/AdamWeightDecayOptimizer.*|(^|/)global_step)$"
 )
 
 
 def find_tf1(source: Path) -> list[Path]:
-    """Prefixes of the TF1 checkpoints that `source` names or holds.
+    """The paths, without `.index`, of the TF1 checkpoints at `source`.
 
-    Of several in a folder the released one counts, if it is there.
+    If a folder has several checkpoints, and one of them has the name of the
+    released ones, only that one is returned.
+
+    Args:
+        source: a folder, or a checkpoint with or without `.index`.
     """
     if source.name.endswith(".index") and source.is_file():
         return [source.with_name(source.name.removesuffix(".index"))]
@@ -60,18 +64,18 @@ def find_tf1(source: Path) -> list[Path]:
 
 
 def load_tf1_model(prefix: Path, backbone: bool = False, **form) -> AlbertModel:
-    """The model of a TF1 checkpoint; its heads tell which one.
+    """Loads a TF1 checkpoint; the head is chosen by the names of its weights.
 
     Args:
-        prefix: path without `.index`; `albert_config.json` lies beside it (or
-            in a folder above or beside, for a TF-Hub module), and a `*.model`
-            vocabulary may.
-        backbone: the encoder only.
+        prefix: path without `.index`. `albert_config.json` must be beside it
+            (for a TF-Hub module in the module or its assets); a `*.model`
+            vocabulary is optional.
+        backbone: whether to load only the encoder.
         form: `dtype`, `loop` and `remat` of AlbertBackbone.
 
     Raises:
-        AlbertError: no config, heads of no known model, weights that do not
-            fit.
+        AlbertError: there is no config, the head is not known, or weights do
+            not fit.
     """
     tensors = read_tf1(prefix)
     config_file = _beside(prefix, CONFIG_FILE)
@@ -87,41 +91,45 @@ def load_tf1_model(prefix: Path, backbone: bool = False, **form) -> AlbertModel:
 def load_tf1(model: AlbertModel, prefix: str | Path) -> None:
     """Sets every weight of a model from a TF1 checkpoint.
 
-    Heads of the checkpoint that the model does not have are left aside;
-    nothing else may be missing, left over or of another shape.
+    Heads of the checkpoint that the model does not have are ignored. All other
+    weights must match.
 
     Args:
-        model: of the checkpoint's architecture.
-        prefix: path without `.index`, as `albert_base/model.ckpt-best`.
+        model: a model with the architecture of the checkpoint.
+        prefix: path without `.index`, such as `albert_base/model.ckpt-best`.
 
     Raises:
-        AlbertError: lists every weight that does not fit; the model is then
-            unchanged.
+        AlbertError: weights are missing, unused or of another shape (the
+            message lists all of them). The model is then unchanged.
     """
     imported(model, read_tf1(prefix), "tf1", str(prefix), aside=True)
 
 
 def tf1_head(prefix: Path) -> str | None:
-    """What a TF1 checkpoint was fine-tuned for, by the names of its weights."""
+    """The task that a TF1 checkpoint was fine-tuned for.
+
+    It is inferred from the names of the weights; None if there is no such head.
+    """
     import tensorflow as tf
 
     try:
         names = {name for name, _ in tf.train.list_variables(str(prefix))}
     except (tf.errors.OpError, RuntimeError, ValueError):
-        return None  # reading the checkpoint says what is wrong with it
+        return None  # loading the checkpoint will say what is wrong with it
     if "cls/squad/output_bias" in names or "start_logits/dense/kernel" in names:
         return "question answering"
     return "classification" if "output_bias" in names else None
 
 
 def read_tf1(prefix: str | Path) -> dict[str, np.ndarray]:
-    """All weights of a TF1 checkpoint by name, without optimizer slots.
+    """Reads all weights of a TF1 checkpoint by name, without optimizer slots.
 
     Args:
-        prefix: path without `.index`, as `albert_base/model.ckpt-best`.
+        prefix: path without `.index`, such as `albert_base/model.ckpt-best`.
 
     Raises:
-        AlbertError: no such checkpoint, or it cannot be read.
+        AlbertError: the checkpoint is missing or damaged, or TensorFlow is not
+            installed.
     """
     prefix = Path(prefix)
     if not _index(prefix).is_file():
@@ -150,7 +158,7 @@ def _index(prefix: Path) -> Path:
 
 
 def _beside(prefix: Path, name: str) -> Path:
-    """The file beside the checkpoint, or where a TF-Hub module may have it."""
+    """The path of a file beside the checkpoint, or in a TF-Hub module."""
     folder = prefix.parent
     places = [folder / name]
     if folder.name == HUB_PREFIX.parent.name:
@@ -167,7 +175,7 @@ def _beside(prefix: Path, name: str) -> Path:
 
 
 def _vocabulary(prefix: Path) -> Tokenizer | None:
-    """The one `*.model` file with the checkpoint, if there is one."""
+    """The tokenizer of the `*.model` file beside the checkpoint, or None."""
     folder = prefix.parent
     if folder.name == HUB_PREFIX.parent.name:
         folder = folder.parent / HUB_ASSETS

@@ -1,9 +1,9 @@
-"""A vocabulary as `tokenizer.json`, which Hugging Face's tokenizers read.
+"""Writes a vocabulary as `tokenizer.json` for Hugging Face's tokenizers.
 
-transformers would make one of spiece.model itself. It then takes the pieces
-that SentencePiece calls user-defined, "(", ")", "-", "." and others of the
-released vocabulary, for words of their own, and gives most English sentences
-other ids than the model was trained with.
+transformers can convert spiece.model itself, but incorrectly. It treats the
+user-defined pieces of SentencePiece, which are "(", ")", "-", "." and others in
+the released vocabulary, as words of their own. Most English sentences then get
+other ids than those that the model was trained with.
 """
 
 import base64
@@ -18,20 +18,22 @@ from keras_albert.text.special_tokens import (
 )
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
-# Less than any text of other pieces: such a piece is never chosen.
+# The score of pieces that must never be chosen; other pieces for the same text
+# always have a higher score.
 _NEVER = -100.0
-# White space to Python, which SentencePiece's map would drop.
+# Characters that are white space to Python but that the character map of
+# SentencePiece drops.
 _SPACES = r"[\x09-\x0d\x1c-\x1f\x85]"
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> str:
-    """The content of the file.
+    """The content of the file tokenizer.json.
 
-    Ids are those of `Tokenizer`, but that "<unk>" in a text is the special
-    token there, as transformers has it; that numbers with several commas may be
-    parted elsewhere (`Tokenizer.resplits`); that vowel signs of Indic scripts
-    and Thai go with the accents; and that of equally likely parts others may be
-    taken.
+    The ids are those of `Tokenizer`, with these exceptions: "<unk>" in a text
+    is the special token, as usual in transformers; numbers with several commas
+    may be split differently (`Tokenizer.resplits`); vowel signs of Indic
+    scripts and Thai are dropped together with accents; and of several equally
+    likely segmentations another one may be chosen.
     """
     # Imported late: protobuf refuses code generated for newer versions.
     from sentencepiece import sentencepiece_model_pb2
@@ -52,7 +54,8 @@ def tokenizer_json(tokenizer: Tokenizer) -> str:
                     "id": i,
                     "content": piece,
                     "single_word": False,
-                    "lstrip": i == MASK_ID,  # [MASK] stands for " word"
+                    # [MASK] replaces a word together with the space before it.
+                    "lstrip": i == MASK_ID,
                     "rstrip": False,
                     "normalized": False,
                     "special": True,
@@ -89,7 +92,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> str:
 
 
 def _normalizers(tokenizer: Tokenizer, charsmap: bytes) -> list[dict]:
-    """`normalization.normalize`, then the map that SentencePiece applies."""
+    """The steps of `normalization.normalize`, then SentencePiece's map."""
     found = [{"type": "Replace", "pattern": {"Regex": _SPACES}, "content": " "}]
     if not tokenizer.keep_accents:
         found += [{"type": "NFKD"}, {"type": "StripAccents"}]

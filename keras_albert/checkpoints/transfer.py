@@ -1,4 +1,7 @@
-"""Weights out of a model and into one, by the name table."""
+"""Exports weights to, and imports them from, other formats by the name table.
+
+A "dialect" is a key of `names.DIALECTS`, that is, another checkpoint format.
+"""
 
 import keras
 import numpy as np
@@ -24,11 +27,14 @@ from keras_albert.modeling.configured import own_path
 EXPORT_ENCODER = "Export its encoder: model.backbone, or `convert --backbone`."
 
 
-SHOWN = 40  # names in one error; a wrong config spoils every weight
+# Most names in an error message: with a wrong config no weight fits.
+SHOWN = 40
 
 
 def weights_of(model: AlbertModel) -> dict[str, np.ndarray]:
-    """Our name -> float32 value; adapters (LoRA) are merged into kernels.
+    """The float32 values of all weights, by their names in this package.
+
+    LoRA adapters are merged into the kernels.
 
     Raises:
         AlbertError: the model is quantized.
@@ -45,7 +51,7 @@ def weights_of(model: AlbertModel) -> dict[str, np.ndarray]:
 
 
 def variables(model: AlbertModel) -> dict:
-    """Our name -> Keras variable, without seeds and adapters."""
+    """The Keras variables by name, without seed generators and adapters."""
     return {
         own_path(variable): variable
         for variable in model.variables
@@ -55,10 +61,10 @@ def variables(model: AlbertModel) -> dict:
 
 
 def exported(model: AlbertModel, dialect: str) -> dict[str, np.ndarray]:
-    """The weights of a model under the names and in the shapes of `dialect`.
+    """The weights of a model with the names and shapes of another format.
 
     Raises:
-        AlbertError: a weight that has no place there.
+        AlbertError: the other format has no such weight.
     """
     config = model.config
     check_groups(config, dialect)
@@ -69,17 +75,17 @@ def exported(model: AlbertModel, dialect: str) -> dict[str, np.ndarray]:
             f"{config.relaxed_rank}. Keep the model in the `.keras` format."
         )
     values = weights_of(model)
-    homeless = set(values)
+    left_over = set(values)
     tensors = {}
     for row in _rows(config, dialect):
         if row.ours in values:
-            homeless.discard(row.ours)
+            left_over.discard(row.ours)
             tensors[getattr(row, dialect)] = np.ascontiguousarray(
                 row.there(values[row.ours], dialect, config.num_attention_heads)
             )
-    if homeless:
+    if left_over:
         raise AlbertError(
-            f"{DIALECTS[dialect]} has no weights like {_listed(homeless)} of "
+            f"{DIALECTS[dialect]} has no weights like {_listed(left_over)} of "
             f"this {type(model).__name__}. {EXPORT_ENCODER}"
         )
     if not config.has_projection and dialect != "tf1":
@@ -95,18 +101,18 @@ def imported(
     *,
     aside: bool = False,
 ) -> None:
-    """Sets every weight of a model from what `dialect` has, or none.
+    """Sets all weights of a model from those of another format.
 
     Args:
-        model: of the same architecture.
-        tensors: name there -> value.
-        dialect: key of `names.DIALECTS`.
-        source: where the tensors are from, for errors.
-        aside: leave the heads aside that this model does not have.
+        model: a model of the same architecture.
+        tensors: the values by their names in the other format.
+        dialect: the other format.
+        source: the origin of the tensors, for messages.
+        aside: whether to ignore weights of heads that the model does not have.
 
     Raises:
-        AlbertError: lists everything that is missing, unused, of another
-            shape or not finite; the model is then unchanged.
+        AlbertError: a weight is missing, unused, of another shape or not
+            finite (the message lists all of them). The model is then unchanged.
     """
     config = model.config
     check_groups(config, dialect)
@@ -163,7 +169,7 @@ def imported(
 def copies_agree(
     tensors: dict[str, np.ndarray], config: AlbertConfig, dialect: str
 ) -> bool:
-    """Whether what the layers of `config` share is the same in all copies."""
+    """Whether all copies of each weight that `config` shares are equal."""
     first: dict[str, np.ndarray] = {}
     for row in _rows(config, dialect):
         value = tensors.get(getattr(row, dialect))
@@ -177,7 +183,7 @@ def copies_agree(
 def is_identity(
     tensors: dict[str, np.ndarray], config: AlbertConfig, dialect: str
 ) -> bool:
-    """Whether the projection is one that changes nothing."""
+    """Whether the projection is the identity."""
     return all(
         name in tensors and np.array_equal(tensors[name], value)
         for name, value in _identity_projection(config, dialect).items()
@@ -187,16 +193,20 @@ def is_identity(
 def without_projection(
     tensors: dict[str, np.ndarray], dialect: str
 ) -> dict[str, np.ndarray]:
-    """The tensors but for the projection's."""
+    """The tensors without those of the projection."""
     names = {getattr(row, dialect) for row in PROJECTION}
     return {k: v for k, v in tensors.items() if k not in names}
 
 
 def plain_encoder(backbone: AlbertBackbone) -> AlbertBackbone:
-    """The encoder itself; or a copy with a pooler, and adapters merged.
+    """An encoder with a pooler and without adapters.
+
+    Returns:
+        the encoder itself, if it is one; else a copy in which LoRA adapters
+        are merged, and a missing pooler has random weights.
 
     Raises:
-        AlbertError: it is quantized.
+        AlbertError: the encoder is quantized.
     """
     values = weights_of(backbone)
     adapted = any(layer.lora_enabled for layer in backbone.leaves().values())
@@ -215,7 +225,7 @@ def plain_encoder(backbone: AlbertBackbone) -> AlbertBackbone:
             variable.assign(values[name])
     if backbone.pooler is not None:
         return copy
-    # From a fixed seed: what follows has seeds of its own, to be repeatable.
+    # The seed is fixed, so that fine-tuning runs are repeatable.
     start = keras.initializers.TruncatedNormal(
         stddev=config.initializer_range, seed=0
     )
@@ -226,7 +236,7 @@ def plain_encoder(backbone: AlbertBackbone) -> AlbertBackbone:
 def _identity_projection(
     config: AlbertConfig, dialect: str
 ) -> dict[str, np.ndarray]:
-    """What a format that always projects needs where we do not: x I + 0."""
+    """An identity projection, for formats that always have a projection."""
     kernel, bias = (getattr(row, dialect) for row in PROJECTION)
     return {
         kernel: np.eye(config.hidden_size, dtype="float32"),

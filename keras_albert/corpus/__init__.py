@@ -1,1 +1,1 @@
-"""Text -> vocabulary and memory-mapped token shards."""
+"""Turns text files into a vocabulary and memory-mapped token shards."""

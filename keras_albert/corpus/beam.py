@@ -1,8 +1,9 @@
-"""Token shards of a corpus too large for one machine, with Apache Beam.
+"""Makes token shards on many machines, with Apache Beam.
 
-The plan, the units and the bytes are those of `keras_albert.corpus.prepare`;
-Beam shares out the units and starts again those that fail. Paths are what
-Beam reads: local ones that all workers see, gs://, s3:// or hdfs://.
+The plan, the units and the bytes of the shards equal those of
+`keras_albert.corpus.prepare`. Beam distributes the units among workers and
+repeats those that fail. Paths may be all that Beam supports: local paths that
+all workers can read, gs://, s3:// or hdfs://.
 """
 
 import shutil
@@ -26,13 +27,13 @@ from keras_albert.errors import AlbertError, optional_import
 def prepare_with_beam(run: PrepareRun) -> None:
     """Runs the pipeline with the options `run.beam`, and waits for its end.
 
-    The shards are written straight to the output; `manifest.json` comes last,
-    and without it the folder is none of shards.
+    The shards are written directly to the output. `manifest.json` is written
+    last; without it the folder is not accepted as a folder of shards.
 
     Raises:
-        AlbertError: no apache-beam, an input or the vocabulary is missing or
-            unreadable, or the output is in use. What fails in a worker is
-            raised as the runner does it.
+        AlbertError: apache-beam is not installed, an input or the vocabulary
+            is missing or unreadable, or the output is not empty. The runner
+            raises errors of workers as errors of its own.
     """
     beam = _import_beam()
     recipe = Recipe.of(run)
@@ -79,7 +80,7 @@ def _filesystems():
 
 
 def _uncompressed() -> str:
-    """Tells Beam to leave the bytes of .gz files to us."""
+    """The option that keeps Beam from decompressing .gz files itself."""
     return _import_beam().io.filesystem.CompressionTypes.UNCOMPRESSED
 
 
@@ -88,9 +89,10 @@ def _open(path: str) -> BinaryIO:
 
 
 def _find_files(patterns: tuple[str, ...]) -> list[InputFile]:
-    """The files that match the patterns, each once; those of a pattern sorted.
+    """Finds the files that match the patterns, without duplicates.
 
-    Their date is left out: a worker on another machine may see another one.
+    The files of each pattern are sorted. Their dates are set to 0, because
+    workers on other machines may see other dates.
     """
     files = {}
     for pattern in map(str, patterns):
@@ -140,7 +142,7 @@ def _finish(
 
 
 def _upload(folder: Path, output: str) -> None:
-    """Copies the files of a folder; those of the same name are replaced."""
+    """Copies the files of a folder; files of the same name are replaced."""
     systems = _filesystems()
     if not systems.exists(output):
         try:

@@ -17,20 +17,22 @@ class VocabRun:
     """Train a SentencePiece vocabulary with ALBERT's recipe."""
 
     input: tuple[str, ...]
-    """files, or quoted patterns of them, as for `prepare`"""
+    """text files, or quoted patterns of them, as for `prepare`"""
     output: Path
-    """folder for spiece.model; made if absent, must hold no other run"""
+    """folder for spiece.model; created if absent, must be empty"""
     vocab_size: int = AlbertConfig.vocab_size
-    """pieces, special and user symbols included"""
+    """number of pieces, with special and user-defined symbols"""
     character_coverage: float = 0.99995
-    """share of all characters that get a piece (reference README)"""
+    """share of all characters of the text that get a piece (reference
+    README)"""
     cased: bool = False
-    """keep capital letters (the released vocabularies lower-case)"""
+    """keep capital letters; the released vocabularies lower-case texts"""
     keep_accents: bool = False
-    """keep accents and all other marks, and know the words of any script (the
-    released vocabularies drop marks and know English words)"""
+    """keep accents and all other marks, and recognize words of any script in
+    n-gram masking; the released vocabularies drop marks and recognize English
+    words"""
     column: str = "text"
-    """of JSONL and Parquet files: the one that holds the text"""
+    """column of JSONL and Parquet files that holds the text"""
 
     def __post_init__(self):
         check_positive("vocab_size", self.vocab_size)
@@ -47,32 +49,36 @@ class VocabRun:
 class PrepareRun:
     """Tokenize text into memory-mapped token shards.
 
-    A run that was stopped goes on when the same command is given again.
+    The same command resumes a run that was interrupted.
     """
 
     input: tuple[str, ...]
-    """files, or quoted patterns of them such as 'corpus/**/*.txt': text
-    (UTF-8), one sentence or paragraph a line, blank line between documents;
-    .jsonl and .parquet, a document a row; text and JSONL also as .gz"""
+    """text files, or quoted patterns of them such as 'corpus/**/*.txt'. Plain
+    text (UTF-8) has a sentence or paragraph per line and a blank line between
+    documents; .jsonl and .parquet files have a document per row. Text and
+    JSONL may be compressed (.gz)"""
     vocab: Path
     """spiece.model, or the folder that holds it"""
     output: str
-    """folder for the shards; made if absent, must hold no other run"""
+    """folder for the shards; created if absent, must hold no other run"""
     column: str = VocabRun.column
-    """of JSONL and Parquet files: the one that holds the text"""
+    """column of JSONL and Parquet files that holds the text"""
     split_sentences: str | None = None
     """split paragraphs into sentences by the rules of this language, for
-    example en (whose rules are also for languages without their own); lines
-    stay as they are when not given"""
+    example en, whose rules are also used for languages without rules. If not
+    given, each line is a sentence"""
     workers: int | None = None
-    """processes; as many as there are cores when not given"""
+    """number of processes; if not given, as many as there are cores"""
     shard_bytes: int = 16_000_000
-    """text that becomes a shard, about; more in corpora of gigabytes"""
+    """approximate bytes of text in a shard; corpora of several gigabytes have
+    larger shards"""
     any_text: bool = False
-    """go on though the vocabulary cannot read half of the text or more"""
+    """accept text of which half of the pieces or more are unknown to the
+    vocabulary"""
     beam: tuple[str, ...] | None = None
-    """run as an Apache Beam pipeline with these options, name=value each, for
-    example runner=DataflowRunner; paths may then be gs:// and the like"""
+    """run as an Apache Beam pipeline with these options (name=value), for
+    example runner=DataflowRunner; paths may then also be gs:// and others that
+    Beam supports"""
 
     def __post_init__(self):
         if self.workers is not None:

@@ -1,15 +1,15 @@
-"""Files to documents: text, JSONL or Parquet, whole or in parts.
+"""Reads documents from text, JSONL and Parquet files, or parts of them.
 
-A document is a run of lines, each a sentence or paragraph. Here it is a
-stream: its lines, then "" where it ends, so that memory holds a line of it
-and not the whole.
+A document consists of lines, each a sentence or paragraph. Documents are read
+as a stream: the lines of a document, then "" for its end. Memory only holds a
+line at a time.
 
-- Text: a blank line, or the end of the file, ends a document.
-- JSONL (.jsonl or .json, an object a line) and Parquet (.parquet): a row is a
-  document, a column of it holds the text, newlines in it separate lines.
+- Text: a blank line or the end of the file ends a document.
+- JSONL (.jsonl or .json, one object per line) and Parquet (.parquet): each row
+  is a document, whose text is in a column. Newlines in the text separate lines.
 
-Text and JSONL may be gzip files (.gz). Bad input is an `AlbertError` with
-file and line or row.
+Text and JSONL may be compressed (.gz). Bad input raises AlbertError; the
+message has the file and the line or row.
 """
 
 import contextlib
@@ -35,10 +35,11 @@ from keras_albert.text.files import (
 JSONL_SUFFIXES = (".jsonl", ".json")
 PARQUET_SUFFIX = ".parquet"
 
-# English text shrinks to about a third; it only has to be of the right order.
+# Estimated compression of gzip files: English text shrinks to about a third.
 GZIP_RATIO = 3
-LONGEST_LINE = 2**26  # bytes; more is no text, and would have to fit in memory
-ROWS_AT_ONCE = 100  # of a Parquet file
+# In bytes. A longer line is hardly text, and must not fill the memory.
+LONGEST_LINE = 2**26
+ROWS_AT_ONCE = 100  # rows of a Parquet file read at a time
 
 Opener = Callable[[str], BinaryIO]
 
@@ -50,17 +51,17 @@ def open_file(path: str) -> BinaryIO:
 
 @dataclasses.dataclass(frozen=True)
 class InputFile:
-    """A file as it was when a plan was made."""
+    """A file, with its size and date when the work was planned."""
 
     path: str
     size: int
-    """bytes"""
+    """size in bytes"""
     changed: int
-    """nanoseconds since 1970"""
+    """time of the last change, in nanoseconds since 1970"""
 
     @classmethod
     def of(cls, path: str | Path) -> "InputFile":
-        """The file as it is now; AlbertError if it is gone."""
+        """The file as it is now; raises AlbertError if it is unreadable."""
         try:
             stat = Path(path).stat()
         except OSError as error:
@@ -72,24 +73,31 @@ class InputFile:
 class Part:
     """Some documents of a file.
 
-    Of plain text and JSONL those that begin in the bytes start:end, of
-    Parquet those in the row groups start:end, of gzip files all.
+    In text and JSONL files these are the documents that begin in the bytes
+    start:end, in Parquet files those in the row groups start:end. The part of a
+    gzip file is the whole file.
     """
 
     file: InputFile
     start: int
     end: int
     size: int
-    """bytes of text, about"""
+    """approximate bytes of text"""
 
 
 def parts_of(
     file: InputFile, largest: int, column: str, opener: Opener = open_file
 ) -> list[Part]:
-    """Cuts a file into parts of at most `largest` bytes where it can be cut.
+    """Cuts a file into parts of at most `largest` bytes.
 
-    All of them together hold every document once. A gzip file and a row group
-    of Parquet stay whole.
+    Each document belongs to exactly one part. A gzip file, and a row group of
+    a Parquet file, are not cut.
+
+    Args:
+        file: the file.
+        largest: most bytes of a part.
+        column: column of Parquet files that holds the text.
+        opener: function that opens a path for reading bytes.
 
     Raises:
         AlbertError: a Parquet file is damaged or lacks the column.
@@ -113,13 +121,13 @@ def parts_of(
 def read_part(
     part: Part, column: str, opener: Opener = open_file
 ) -> Iterator[str]:
-    """The lines of the documents of a part; "" after each document.
+    """Yields the lines of the documents of a part, and "" after each document.
 
-    Blanks around a line are stripped; no document is empty.
+    White space around lines is removed, and empty documents are skipped.
 
     Raises:
         AlbertError: the file is damaged, a line is not UTF-8, or a row has no
-            text; the message has file and line or row.
+            text. The message has the file and the line or row.
     """
     path = part.file.path
     if path.endswith(PARQUET_SUFFIX):
@@ -137,7 +145,7 @@ def read_part(
 
 
 def read_files(patterns: Iterable[str | Path], column: str) -> Iterator[str]:
-    """`read_part` of all files that match the patterns, in order."""
+    """Reads all files that match the patterns, in order; see `read_part`."""
     for path in find_files(patterns):
         file = InputFile.of(path)
         for part in parts_of(file, max(file.size, 1), column):
@@ -145,11 +153,11 @@ def read_files(patterns: Iterable[str | Path], column: str) -> Iterator[str]:
 
 
 def split_sentences(lines: Iterable[str], language: str) -> Iterator[str]:
-    """Lines of paragraphs to lines of a sentence each; "" stays.
+    """Splits lines of paragraphs into lines of one sentence.
 
     Args:
-        lines: as from `read_part`.
-        language: as from `splitting_language`.
+        lines: see `read_part`; "" is kept.
+        language: the result of `splitting_language`.
     """
     segment = _import("sentencex").segment
     for line in lines:
@@ -161,19 +169,23 @@ def split_sentences(lines: Iterable[str], language: str) -> Iterator[str]:
 
 
 def sentence_splitter() -> str:
-    """Name and version of the library that splits; AlbertError without it."""
+    """Name and version of the library that splits sentences.
+
+    Raises:
+        AlbertError: it is not installed.
+    """
     _import("sentencex")
     return f"sentencex {importlib.metadata.version('sentencex')}"
 
 
 def splitting_language(code: str) -> str:
-    """The language of a code, as sentencex names it: "de" of "de-AT".
+    """Converts a language code to that of sentencex: "de-AT" to "de".
 
-    sentencex splits what it does not know as English, mistakes included, and
-    does not tell: codes are checked by the registry of language tags.
+    sentencex silently treats unknown codes, and misspelt ones, as English.
+    Codes are therefore checked with the registry of language tags.
 
     Raises:
-        AlbertError: it is the code of no language, or a library is missing.
+        AlbertError: there is no such language, or a library is not installed.
     """
     _import("sentencex")
     language = _language_of(code)
@@ -195,7 +207,7 @@ def _language_of(code: str) -> str | None:
 
 
 def _language_of_territory(code: str) -> str | None:
-    """The language that most people write there: "ja" of "jp"."""
+    """The main language of a territory, such as "ja" for "jp"; or None."""
     langcodes = _import("langcodes")
     tag = f"und-{code}"
     if not langcodes.tag_is_valid(tag):
@@ -225,7 +237,7 @@ def _jsonl_lines(part: Part, column: str, opener: Opener) -> Iterator[str]:
 
 
 def _value_of(line: str, column: str):
-    """What an object of a JSONL file has in the column."""
+    """The value of the column in a line of a JSONL file."""
     if not line.strip():
         return None
     try:
@@ -246,7 +258,7 @@ def _value_of(line: str, column: str):
 
 
 def _row_lines(text: str | None, column: str) -> list[str]:
-    """The lines of a row's text; a row without text is an empty document."""
+    """The lines of a row's text; none for a row without text."""
     if text is None:
         return []
     if not isinstance(text, str):
@@ -270,7 +282,14 @@ def _parsed_lines(
     may_begin: Callable[[bytes], bool],
     parse: Callable[[str], object],
 ) -> Iterator:
-    """`parse` of the lines of a part; its AlbertError gets the place."""
+    """Parses the lines of a part; adds file and line to an AlbertError.
+
+    Args:
+        part: the part.
+        opener: function that opens a path for reading bytes.
+        may_begin: see `_lines_of`.
+        parse: function from a decoded line to the value to yield.
+    """
     path = part.file.path
     with _reading(path, opener) as file:
         for offset, line in _lines_of(part, file, may_begin):
@@ -285,11 +304,17 @@ def _parsed_lines(
 def _lines_of(
     part: Part, file: BinaryIO, may_begin: Callable[[bytes], bool]
 ) -> Iterator[tuple[int, bytes]]:
-    """Offset and bytes of the lines of a part of the file.
+    """Yields the byte offset and the bytes of each line of a part.
 
-    The part reaches from the first line at or after its start that `may_begin`
-    a part to the first such line at or after its end. So the parts start:middle
-    and middle:end are together start:end, whatever the middle.
+    The nominal edges of a part may be in the middle of a line or a document.
+    The part really extends from the first line at or after its start for which
+    `may_begin` is true, to the first such line at or after its end. Two
+    neighbouring parts therefore never overlap and leave no line out.
+
+    Args:
+        part: the part.
+        file: the open file.
+        may_begin: function that says whether a part may begin with a line.
     """
     packed = part.file.path.endswith(GZIP_SUFFIX)
     end = float("inf") if packed else part.end
@@ -297,7 +322,7 @@ def _lines_of(
     if part.start:
         file.seek(part.start - 1)
         offset = part.start - 1
-        # The rest of a line, however long.
+        # Skips the rest of the line that the start is in.
         while rest := file.readline(LONGEST_LINE):
             offset += len(rest)
             if rest.endswith(b"\n") or offset >= end:
@@ -310,7 +335,7 @@ def _lines_of(
                 "Expected text with a sentence or paragraph a line."
             )
         begins = may_begin(line)
-        # Before the first one begins there is nothing of this part.
+        # The part ends here; or no line at which it may begin was found.
         if offset >= end and (begins or not inside):
             return
         inside = inside or begins
@@ -321,7 +346,7 @@ def _lines_of(
 
 @contextlib.contextmanager
 def _reading(path: str, opener: Opener) -> Iterator[BinaryIO]:
-    """The file, decompressed; what goes wrong is an AlbertError."""
+    """Opens and decompresses a file; converts errors to AlbertError."""
     try:
         with opener(path) as file:
             if path.endswith(GZIP_SUFFIX):
@@ -343,7 +368,7 @@ def _unreadable(path: str | Path, error: OSError) -> AlbertError:
 
 
 def _line_number(path: str, opener: Opener, offset: int) -> int:
-    """The number, from 1, of the line that begins at a byte of the text."""
+    """The number, from 1, of the line that begins at a byte offset."""
     newlines = 0
     with _reading(path, opener) as file:
         while chunk := file.read(min(offset, 2**20)):
@@ -354,7 +379,7 @@ def _line_number(path: str, opener: Opener, offset: int) -> int:
 
 @contextlib.contextmanager
 def _parquet_file(path: str, column: str, opener: Opener) -> Iterator:
-    """The open Parquet file, after a check of the column."""
+    """Opens a Parquet file and checks that it has the column."""
     with open_parquet(path, opener) as parquet:
         schema = parquet.schema_arrow
         if column not in schema.names:
@@ -369,7 +394,7 @@ def _parquet_file(path: str, column: str, opener: Opener) -> Iterator:
 
 
 def _group_sizes(parquet, column: str) -> list[int]:
-    """Bytes of text in each row group."""
+    """The number of bytes of text in each row group."""
     metadata = parquet.metadata
     names = [
         metadata.schema.column(i).path for i in range(metadata.num_columns)

@@ -1,16 +1,16 @@
-"""Token shards made on one machine, in processes; see `prepare`.
+"""Makes token shards on one machine, in several processes.
 
-Until all shards are there they are in `OUTPUT.unfinished`, with a folder of
-notes that lets the same command go on after a kill at any moment:
+Until all shards are finished they are in `OUTPUT.unfinished`, together with
+notes by which the same command can resume after a kill at any moment:
 
-    shard-00000.tokens.npy ...    the shards that are finished
-    prepare/command.json          whose they are: settings, vocabulary, inputs
-    prepare/unit-00000.json       what a finished shard was made from
-    prepare/work-.../             a shard in the making
-    prepare/lock                  held by the process that runs
+    shard-00000.tokens.npy ...    the finished shards
+    prepare/command.json          the command: settings, vocabulary, inputs
+    prepare/unit-00000.json       the unit that a finished shard was made from
+    prepare/work-.../             a shard that is being made
+    prepare/lock                  locked by the process that runs
 
-A shard moves out of the work folder when it is whole, then its note is
-written; what has no note, or a wrong checksum, is made again.
+A finished shard is moved out of its work folder, and then its note is written.
+A shard without a note, or with a wrong checksum, is made again.
 """
 
 import concurrent.futures
@@ -70,26 +70,32 @@ from keras_albert.text.unknown import PieceCount
 
 NOTES = "prepare"
 COMMAND_FILE = "command.json"
-SECONDS_BETWEEN_LOOKS = 0.2  # at what the processes have done
+SECONDS_BETWEEN_LOOKS = 0.2  # between updates of the progress bar
 
 
 def prepare(run: PrepareRun) -> Manifest | None:
-    """Tokenizes text files into a folder of shards, and returns its manifest.
+    """Tokenizes text files into a folder of token shards.
 
-    With `run.beam` the work is an Apache Beam pipeline, and None is returned.
+    The output folder is created at the end, with all shards. If the run is
+    interrupted, finished shards are kept in `OUTPUT.unfinished`, and the same
+    run resumes from them; without a finished shard nothing is kept. A finished
+    run is not repeated.
 
-    The folder appears as a whole at the end. Whatever stops the run, finished
-    shards stay in `OUTPUT.unfinished`, and the same run goes on from there;
-    where none is finished nothing stays. A finished run is not run again.
-
-    A script that calls this with more than one worker must do so below
+    A script that uses more than one worker must call this function below
     `if __name__ == "__main__":`, as always with multiprocessing.
 
+    Args:
+        run: the settings. With `run.beam` an Apache Beam pipeline does the
+            work.
+
+    Returns:
+        The manifest of the shards; None with `run.beam`.
+
     Raises:
-        AlbertError: an input or the vocabulary is missing, unreadable or
-            changes while it is read; there is no text, or the vocabulary
-            cannot read it; the output is in use, belongs to another command or
-            cannot be written.
+        AlbertError: an input or the vocabulary is missing, is unreadable or
+            changes while it is read; there is no text, or too much of it is
+            unknown to the vocabulary; or the output is in use, belongs to
+            another command or cannot be written.
     """
     if run.beam is not None:
         # Imported late: it needs the apache-beam extra.
@@ -103,7 +109,7 @@ def prepare(run: PrepareRun) -> Manifest | None:
     output = Path(run.output).resolve()
     if os.path.ismount(output):
         raise AlbertError(
-            f"{run.output}: a mount point cannot appear as a whole. Name a "
+            f"{run.output}: the output must not be a mount point. Name a "
             "folder in it."
         )
     made_of = {**command, "files": _as_json(files)}
@@ -131,7 +137,7 @@ def prepare(run: PrepareRun) -> Manifest | None:
 
 
 def _describe(run: PrepareRun, recipe: Recipe, inputs: list[str]) -> dict:
-    """All that the bytes of the shards depend on, but for the text itself."""
+    """Everything that the bytes of the shards depend on, except the text."""
     return {
         "format": FORMAT_VERSION,
         "vocabulary": recipe.tokenizer().fingerprint,
@@ -150,7 +156,7 @@ def _as_json(files: list[InputFile]) -> list[dict]:
 
 
 def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # Linux: those this process may use
+    if hasattr(os, "sched_getaffinity"):  # Linux: usable by this process
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
@@ -160,7 +166,11 @@ def _cores() -> int:
 
 @contextlib.contextmanager
 def _claimed(output: Path, command: dict) -> Iterator[Path]:
-    """The folder `OUTPUT.unfinished`, for this process and command alone."""
+    """Creates `OUTPUT.unfinished` and locks it for this process.
+
+    Raises:
+        AlbertError: another process or another command uses it.
+    """
     check_free(output)
     folder = output.with_name(f"{output.name}.unfinished")
     _check_ours(folder)
@@ -214,7 +224,7 @@ def _check_command(folder: Path, command: dict) -> None:
 
 
 def _keep_or_remove(folder: Path) -> None:
-    """Says how to go on, or removes a folder without a finished shard."""
+    """Prints how to resume, or removes a folder without a finished shard."""
     finished = len(list(folder.glob("shard-*.documents.npy")))
     if not finished:
         shutil.rmtree(folder, ignore_errors=True)
@@ -230,7 +240,7 @@ def _keep_or_remove(folder: Path) -> None:
 
 def _publish(folder: Path, output: Path) -> None:
     if output.is_dir():
-        output.rmdir()  # was empty; only POSIX renames onto a folder
+        output.rmdir()  # it is empty; Windows cannot rename onto a folder
     folder.rename(output)
     shutil.rmtree(output / NOTES, ignore_errors=True)
 
@@ -240,12 +250,15 @@ def _interrupt(*_) -> None:
 
 
 def _sigterm_as_ctrl_c():
-    """Both end a run in the same way."""
+    """Makes SIGTERM end the run as Ctrl-C (SIGINT) does."""
     return _handlers({signal.SIGTERM: _interrupt})
 
 
 def _signals_ignored():
-    """While processes start: one that starts half would complain."""
+    """Ignores both signals while processes start.
+
+    A process that is interrupted during its start would print a traceback.
+    """
     return _handlers(
         {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}
     )
@@ -253,7 +266,10 @@ def _signals_ignored():
 
 @contextlib.contextmanager
 def _handlers(handlers: dict) -> Iterator[None]:
-    """Sets signal handlers, where it may: in the main thread."""
+    """Sets signal handlers; does nothing outside the main thread.
+
+    Python only allows the main thread to set them.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -268,34 +284,38 @@ def _handlers(handlers: dict) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# Units, in this process or in several.
+# Makes the units, in this process or in several.
 
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """What every process has to know: little, for there may be many."""
+    """The settings that are sent to every process."""
 
     run: PrepareRun
-    """with the vocabulary of `folder`"""
+    """the settings of the run, with the vocabulary in `folder`"""
     folder: Path
+    """`OUTPUT.unfinished`"""
 
     def note(self, index: int) -> Path:
-        """The file that says what a finished unit was made from."""
+        """The path of the note on a finished unit."""
         return self.folder / NOTES / f"unit-{index:05}.json"
 
 
 class _Counters:
-    """Memory that all processes share; a unit has numbers of its own."""
+    """Shared memory of all processes: the progress of each unit.
+
+    Each element is written by one process only, so no lock is needed.
+    """
 
     def __init__(self, units: int):
         context = multiprocessing.get_context("spawn")
-        self.sizes = context.RawArray("q", units)  # bytes of text
-        self.tokens = context.RawArray("q", units)
-        self.stop = context.RawValue("b", 0)
+        self.sizes = context.RawArray("q", units)  # bytes of text read
+        self.tokens = context.RawArray("q", units)  # tokens written
+        self.stop = context.RawValue("b", 0)  # 1 when the run has ended
 
 
 class _Stopped(Exception):
-    """Ends a unit because the run has ended."""
+    """Raised in a worker process to end its unit when the run has ended."""
 
 
 def _make_all(job: _Job, units: list[Unit], workers: int) -> list[UnitReport]:
@@ -352,7 +372,10 @@ def _make_unit(
 
 
 def _finished_before(job: _Job, units: list[Unit]) -> dict[int, UnitReport]:
-    """Reports of the shards that an earlier run finished; removes others."""
+    """The reports of shards that an earlier run finished, by unit.
+
+    All other shards and notes in the folder are removed.
+    """
     reports = {}
     for index, unit in enumerate(units):
         report = _read_report(job, index, unit)
@@ -382,10 +405,14 @@ def _finished_before(job: _Job, units: list[Unit]) -> dict[int, UnitReport]:
 
 
 def _read_report(job: _Job, index: int, unit: Unit) -> UnitReport | None:
-    """The report of a finished unit; None unless text and shard are sound."""
+    """The report of a finished unit.
+
+    Returns None if there is no note, the text has changed since, or the shard
+    has a wrong checksum.
+    """
     try:
         note = read_json(job.note(index))
-        # As JSON: it knows no tuples.
+        # Compared as JSON, in which tuples have become lists.
         if note["unit"] != json.loads(json.dumps(dataclasses.asdict(unit))):
             return None
         shard = ShardEntry(**note["shard"]) if note["shard"] else None
@@ -407,7 +434,10 @@ def _in_processes(
     reports: dict[int, UnitReport],
     display: "_Display",
 ) -> None:
-    """Fills `reports`; on an error all processes end before it is raised."""
+    """Makes units in worker processes and adds to `reports`.
+
+    If one of them fails, all processes are ended before the error is raised.
+    """
     with concurrent.futures.ProcessPoolExecutor(
         workers,
         multiprocessing.get_context("spawn"),
@@ -440,7 +470,8 @@ def _in_processes(
             pool.shutdown(cancel_futures=True)
 
 
-_worker: tuple[_Job, Recipe, _Counters] | None = None  # of this process
+# The settings of a worker process, set when it starts.
+_worker: tuple[_Job, Recipe, _Counters] | None = None
 
 
 def _start_worker(job: _Job, counters: _Counters) -> None:
@@ -452,7 +483,7 @@ def _start_worker(job: _Job, counters: _Counters) -> None:
 
 
 def _end_with_parent() -> None:
-    """A killed parent cannot tell its processes to stop."""
+    """Ends this process when its parent ends, even if that was killed."""
     multiprocessing.parent_process().join()
     os._exit(1)
 
@@ -461,11 +492,11 @@ def _work(index: int, unit: Unit) -> UnitReport:
     return _make_unit(*_worker, index, unit, show=lambda: None)
 
 
-# What the user sees.
+# The progress bar.
 
 
 class _Display(contextlib.AbstractContextManager):
-    """A bar on a terminal; one line at the end, there and in a log."""
+    """A progress bar, if stderr is a terminal, and a line at the end."""
 
     def __init__(
         self,
@@ -519,7 +550,7 @@ class _Display(contextlib.AbstractContextManager):
         return f"{sum(self._counters.tokens) / seconds:,.0f} tokens/s"
 
     def summarize(self, reports: list[UnitReport]) -> None:
-        """Prints what came of it all, if anything."""
+        """Prints the totals of the run, if there is any shard."""
         shards = [report.shard for report in reports if report.shard]
         if not shards:
             return

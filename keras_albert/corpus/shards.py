@@ -1,7 +1,6 @@
-"""Token shards: text tokenized once, then memory-mapped.
+"""Token shards: tokenized text in memory-mapped files. Format and reader.
 
-`prepare` and `beam` write them; here is what they are, and reading them. A
-folder of shards needs nothing beside it:
+`prepare` and `beam` write shards. A folder of shards is self-contained:
 
     manifest.json                format version, vocabulary, per shard the file
                                  names, counts and checksums
@@ -13,10 +12,10 @@ folder of shards needs nothing beside it:
     shard-00000.documents.npy    int64 [D + 1]: document d has the sentences
                                  documents[d] : documents[d + 1]
 
-Where words start is a function of the vocabulary (`Tokenizer.word_starts`), so
-it is not stored token by token. No sentence and no document is empty. The
-numbers of the shards grow; one is left out where a stretch of text held no
-beginning of a document.
+Word starts are not stored for each token, since they only depend on the
+vocabulary (`Tokenizer.word_starts`). No sentence and no document is empty. The
+numbers of the shards are ascending; a number is missing if no document begins
+in the unit of text with that number.
 """
 
 import dataclasses
@@ -36,19 +35,19 @@ PARTS = ("tokens", "sentences", "documents")
 
 @dataclasses.dataclass(frozen=True)
 class ShardEntry:
-    """What the manifest says about a shard."""
+    """The entry of a shard in the manifest; the keys are the three PARTS."""
 
     files: dict[str, str]
-    """part -> file name, for the three PARTS"""
+    """file name of each part"""
     counts: dict[str, int]
-    """part -> how many tokens, sentences and documents"""
+    """numbers of tokens, sentences and documents"""
     sha256: dict[str, str]
-    """part -> checksum of the file, in hexadecimal"""
+    """checksum of the file of each part, in hexadecimal"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What `manifest.json` says about a folder of shards."""
+    """The content of `manifest.json`."""
 
     fingerprint: str
     """SHA-256 of the vocabulary's model file"""
@@ -56,11 +55,11 @@ class Manifest:
     lower_case: bool
     shards: tuple[ShardEntry, ...]
     keep_accents: bool = False
-    """False as well where the manifest is older than this setting"""
+    """setting of the tokenizer; manifests older than the setting lack it"""
     format_version: int = FORMAT_VERSION
 
     def count(self, part: str) -> int:
-        """How many "tokens", "sentences" or "documents" there are in all."""
+        """The number of "tokens", "sentences" or "documents" in all shards."""
         return sum(shard.counts[part] for shard in self.shards)
 
     def write(self, folder: Path) -> None:
@@ -72,7 +71,12 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """Reads it; AlbertError if it is missing, foreign or damaged."""
+        """Reads `manifest.json`.
+
+        Raises:
+            AlbertError: it is missing, damaged, of another format version, or
+                not a manifest of token shards.
+        """
         path = folder / MANIFEST_FILE
         if not path.is_file():
             raise AlbertError(
@@ -108,7 +112,7 @@ class Manifest:
         return manifest
 
     def _check(self) -> None:
-        """TypeError or KeyError unless every field is what it should be."""
+        """Raises TypeError or KeyError if a field is missing or invalid."""
         sound = (
             isinstance(self.fingerprint, str)
             and type(self.vocab_size) is int
@@ -128,7 +132,7 @@ class Manifest:
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """The smallest of uint16 and int32 that holds every id."""
+    """The dtype of token ids: uint16 if it holds every id, else int32."""
     return np.dtype("uint16" if vocab_size <= 2**16 else "int32")
 
 
@@ -142,11 +146,11 @@ class Shard:
 
 
 class ShardSet:
-    """The shards of a folder, as one row of documents; see `open`.
+    """The shards of a folder; use `ShardSet.open`.
 
     Attributes:
-        folder: where they are.
-        manifest: what `manifest.json` says.
+        folder: the folder.
+        manifest: the content of its `manifest.json`.
         shards: tuple of `Shard`, in order.
     """
 
@@ -161,14 +165,16 @@ class ShardSet:
 
     @classmethod
     def open(cls, folder: str | Path) -> "ShardSet":
-        """Maps the shards of a folder written by `prepare`.
+        """Memory-maps the shards of a folder written by `prepare`.
 
-        Checks existence, sizes, counts, offsets and that the vocabulary is
-        the one the tokens belong to; `verify` also reads every byte.
+        This checks that all files exist, their sizes, counts and offsets, and
+        that the vocabulary is the one of the tokens. `verify` also reads every
+        byte.
 
         Raises:
-            AlbertError: the folder is missing, foreign, of another format
-                version or damaged; the message names the file.
+            AlbertError: the folder is missing, is not a folder of shards, has
+                another format version or is damaged. The message names the
+                file.
         """
         folder = Path(folder)
         if not folder.is_dir():
@@ -198,36 +204,36 @@ class ShardSet:
 
     @property
     def vocab_size(self) -> int:
-        """Pieces in the vocabulary."""
+        """Number of pieces in the vocabulary."""
         return self.manifest.vocab_size
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in all shards."""
+        """Number of tokens in all shards."""
         return self.manifest.count("tokens")
 
     @property
     def num_documents(self) -> int:
-        """Documents in all shards."""
+        """Number of documents in all shards."""
         return self.manifest.count("documents")
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that made the tokens."""
+        """The tokenizer of the shards."""
         return self._tokenizer
 
     def verify(self) -> None:
-        """Compares every file with its checksum, and reads every token.
+        """Compares every file with its checksum and checks every token id.
 
         Raises:
-            AlbertError: a file differs, or has tokens that the vocabulary has
-                no piece for; the message names it.
+            AlbertError: a checksum differs, or an id is not in the vocabulary.
+                The message names the file.
         """
         for entry, shard in zip(self.manifest.shards, self.shards, strict=True):
             for part in PARTS:
                 path = self.folder / entry.files[part]
                 if checksum(path) != entry.sha256[part]:
                     raise _damaged(path, "its checksum is not the one recorded")
-            # The checksum has just read the file: the pages are in memory.
+            # This is fast, as the checksum has just read the file to memory.
             lowest, highest = int(shard.tokens.min()), int(shard.tokens.max())
             if lowest < 0 or highest >= self.vocab_size:
                 wrong = lowest if lowest < 0 else highest
@@ -272,7 +278,7 @@ def _open_shard(folder: Path, entry: ShardEntry, vocab_size: int) -> Shard:
 
 
 def _map_array(path: Path, length: int, dtype: np.dtype) -> np.ndarray:
-    """Memory-maps an array file after a check of its type and sizes."""
+    """Memory-maps an array file and checks its dtype and sizes."""
     if not path.is_file():
         raise _damaged(path, "no such file, but the manifest names it")
     try:
@@ -290,4 +296,5 @@ def _map_array(path: Path, length: int, dtype: np.dtype) -> np.ndarray:
             f"expected {length} numbers of type {dtype}, received "
             f"{getattr(values, 'shape', '?')} {getattr(values, 'dtype', '?')}",
         )
-    return values.view(np.ndarray)  # plain indexing is several times faster
+    # Indexing a plain ndarray is several times faster than a memmap.
+    return values.view(np.ndarray)

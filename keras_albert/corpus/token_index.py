@@ -1,7 +1,7 @@
-"""The shards of a folder as one long row of tokens.
+"""Corpus: looks up documents, sentences and tokens over all shards.
 
-Documents, sentences and tokens are numbered through all shards. Look-ups take
-arrays and loop over the shards that they touch, never over their elements.
+Documents, sentences and tokens are numbered consecutively through all shards.
+Look-ups take arrays; they loop over the shards concerned, not over elements.
 """
 
 from collections.abc import Iterable
@@ -16,8 +16,10 @@ class Corpus:
 
     Attributes:
         shards: tuple of K `Shard`.
-        first_documents, first_sentences, first_tokens: int64 [K + 1], the
-            number of the first one in each shard, then the count of all.
+        first_documents: int64 [K + 1], the number of the first document of
+            each shard, and the number of all documents.
+        first_sentences: int64 [K + 1], the same for sentences.
+        first_tokens: int64 [K + 1], the same for tokens.
     """
 
     def __init__(self, shards: ShardSet):
@@ -32,13 +34,18 @@ class Corpus:
 
     @property
     def num_documents(self) -> int:
-        """Documents in all shards."""
+        """Number of documents in all shards."""
         return int(self.first_documents[-1])
 
     def token_offsets(self, sentences: np.ndarray) -> np.ndarray:
-        """int64, any shape: the first token of each sentence.
+        """The number of the first token of each sentence.
 
-        The number of all sentences gives the number of all tokens.
+        Args:
+            sentences: int64 of any shape. The number of all sentences is
+                allowed, and gives the number of all tokens.
+
+        Returns:
+            int64 of the same shape.
         """
         offsets = np.empty_like(sentences)
         for shard, mine in _by_shard(self.first_sentences, sentences):
@@ -48,7 +55,7 @@ class Corpus:
         return offsets
 
     def sentences_from(self, tokens: np.ndarray) -> np.ndarray:
-        """int64 [R]: the first sentence that begins at or after each token."""
+        """The first sentence that begins at or after each token, int64 [R]."""
         found = np.empty_like(tokens)
         for shard, mine in _by_shard(self.first_tokens, tokens):
             local = tokens[mine] - self.first_tokens[shard]
@@ -57,13 +64,14 @@ class Corpus:
         return found
 
     def documents_of(self, sentences: np.ndarray) -> np.ndarray:
-        """Sentences at which the document of each begins and ends.
+        """The bounds of the document that each sentence belongs to.
 
         Args:
             sentences: int64 [R].
 
         Returns:
-            int64 [2, R].
+            int64 [2, R]: the first sentence of the document, and the sentence
+            after its last one.
         """
         bounds = np.empty((2, len(sentences)), "int64")
         for shard, mine in _by_shard(self.first_sentences, sentences):
@@ -78,15 +86,18 @@ class Corpus:
     def read(
         self, starts: np.ndarray, lengths: np.ndarray, width: int
     ) -> np.ndarray:
-        """Rows of two spans of tokens, one after the other, then zeros.
+        """Reads two spans of tokens into each row, padded with zeros.
 
         Args:
-            starts, lengths: int64 [R, 2], tokens.
-            width: W, at least the longest row's sum of lengths.
+            starts: int64 [R, 2], first tokens of the spans.
+            lengths: int64 [R, 2], numbers of tokens of the spans.
+            width: W, at least the largest sum of the two lengths of a row.
 
         Returns:
             int32 [R, W].
         """
+        # Both arrays are treated as flat: `place` is the index in the result,
+        # and `source` the index in the shard, of every token that is copied.
         text = np.zeros(len(starts) * width, "int32")
         places = np.zeros_like(starts)
         places[:, 0] = np.arange(len(starts)) * width
@@ -105,8 +116,9 @@ def _starts(counts: Iterable[int]) -> np.ndarray:
 
 
 def _by_shard(firsts: np.ndarray, numbers: np.ndarray):
-    """(shard, mask of the numbers that lie in it), for each that has any."""
+    """Yields each shard that has any of the numbers, with a mask of these."""
     shards = np.searchsorted(firsts, numbers, side="right") - 1
-    shards = np.minimum(shards, len(firsts) - 2)  # the end of the last one
+    # The number after the last one belongs to the last shard.
+    shards = np.minimum(shards, len(firsts) - 2)
     for shard in np.unique(shards):
         yield shard, shards == shard

@@ -1,8 +1,9 @@
-"""Vocabulary training: text -> spiece.model, with ALBERT's recipe.
+"""Trains a SentencePiece vocabulary with ALBERT's settings.
 
-The recipe is the one of the reference's README (section "SentencePiece") as
-it stands in the released 30k-clean.model: unigram, [CLS] [SEP] [MASK] as
-control symbols, and eight characters that always stay pieces of their own.
+The settings are those of the reference's README (section "SentencePiece"), as
+found in the released 30k-clean.model: a unigram model, [CLS] [SEP] [MASK] as
+control symbols, and eight user-defined characters, which are always pieces of
+their own.
 """
 
 import io
@@ -26,31 +27,33 @@ from keras_albert.text.tokenizer import Tokenizer
 
 USER_SYMBOLS = ("(", ")", '"', "-", ".", "–", "£", "€")
 
-# At most this many lines, drawn by SentencePiece with a fixed seed of its own.
+# SentencePiece trains on a random sample of at most this many lines, which it
+# draws with a fixed seed.
 LARGEST_SAMPLE = 10_000_000
 
-# The sums of expectation maximization are split over this many threads, so
-# the number is part of the result: it must not follow the machine.
+# Expectation maximization sums over this many threads. The number affects the
+# rounding, and so the vocabulary: it must not depend on the machine.
 NUM_THREADS = 16
 
-# SentencePiece drops longer lines without a word; paragraphs are often longer
-# than its default of 4192 bytes.
+# SentencePiece silently drops longer lines. Paragraphs often exceed its default
+# of 4192 bytes.
 LONGEST_LINE_BYTES = 2**30
 
 
 def train_vocabulary(run: VocabRun) -> Tokenizer:
     """Trains a vocabulary and writes `spiece.model` and `spiece.json`.
 
-    Lines are normalized, and lower-cased unless `run.cased`, as a tokenizer
-    does later; blank lines are skipped. The same input gives the same bytes.
-    Nothing is written before training has succeeded.
+    Lines are normalized as by `Tokenizer`, and lower-cased unless `run.cased`;
+    blank lines are skipped. The same input gives the same bytes. Nothing is
+    written before the training has succeeded.
 
     Raises:
         AlbertError: an input is missing or not UTF-8, there is no text, the
-            output is taken, or `vocab_size` does not suit the text.
+            output folder is not empty, or `vocab_size` is too large or too
+            small for the text.
     """
     check_free(run.output)
-    # All of them, so that bad UTF-8 is found before SentencePiece runs.
+    # All lines are read, so that bad UTF-8 is found before SentencePiece runs.
     if not sum(1 for _ in _lines(run)):
         files = ", ".join(str(path) for path in run.input) or "no file given"
         raise AlbertError(
@@ -65,8 +68,7 @@ def train_vocabulary(run: VocabRun) -> Tokenizer:
 
 def _lines(run: VocabRun) -> Iterator[str]:
     for line in read_files(run.input, run.column):
-        # The trainer takes NUL for the end of a file and drops lines that
-        # hold it.
+        # The trainer treats NUL as the end of a file and drops such lines.
         text = normalize(line.replace("\0", " "), **_settings(run))
         if text.strip():
             yield text

@@ -1,7 +1,7 @@
-"""Units of work: a plan cuts files into units, a unit becomes one shard.
+"""Plans units of work, and tokenizes a unit into one shard.
 
-Both are functions of the files and settings alone, so the shards are the same
-bytes whichever process, machine or Beam worker makes which of them, and when.
+Both only depend on the files and settings. The bytes of a shard are therefore
+the same in whichever process or Beam worker, on whichever machine it is made.
 """
 
 import array
@@ -38,49 +38,51 @@ from keras_albert.text.unknown import (
     example_of,
 )
 
-# A mapped shard holds three open files, of which a process may usually have
+# A memory-mapped shard needs three open files, and a process may usually have
 # 1,024.
 MOST_SHARDS = 256
 
 
-CHARACTERS_AT_ONCE = 2**19  # tokenized together: long enough to be fast
+CHARACTERS_AT_ONCE = 2**19  # tokenized in one call, enough to be fast
 
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """What becomes one shard."""
+    """The parts of files from which one shard is made."""
 
     parts: tuple[Part, ...]
 
     @property
     def size(self) -> int:
-        """Bytes of text, about."""
+        """Approximate bytes of text."""
         return sum(part.size for part in self.parts)
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How text becomes tokens: all that every unit has in common."""
+    """The settings of tokenization, which all units have in common."""
 
     model: bytes
     """content of spiece.model"""
     lower_case: bool
+    """setting of the tokenizer"""
     keep_accents: bool
-    """as the tokenizer's"""
+    """setting of the tokenizer"""
     column: str
-    """of JSONL and Parquet files"""
+    """column of JSONL and Parquet files that holds the text"""
     language: str | None
-    """see `splitting_language`; None: lines stay as they are"""
+    """language for splitting sentences, see `splitting_language`; None if
+    lines are not split"""
     any_text: bool = False
-    """whether the vocabulary may be unable to read the text"""
+    """whether text is accepted that is unknown to the vocabulary"""
 
     @classmethod
     def of(cls, run: PrepareRun) -> "Recipe":
-        """The recipe of a run.
+        """The tokenization settings of a run.
 
         Raises:
-            AlbertError: the vocabulary is none, or sentences cannot be split
-                as wanted.
+            AlbertError: the vocabulary is missing or damaged, or there is no
+                such language to split sentences.
         """
         tokenizer = Tokenizer(run.vocab)
         return cls(
@@ -95,7 +97,7 @@ class Recipe:
         )
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer; made once in a process."""
+        """The tokenizer, which is cached in each process."""
         return _tokenizer(self.model, self.lower_case, self.keep_accents)
 
 
@@ -106,14 +108,14 @@ def _tokenizer(model: bytes, lower_case: bool, keep_accents: bool) -> Tokenizer:
 
 @dataclasses.dataclass(frozen=True)
 class UnitReport:
-    """What came of a unit."""
+    """The result of a unit."""
 
     shard: ShardEntry | None
-    """None: no document begins in the unit"""
+    """the shard; None if no document begins in the unit"""
     read: PieceCount
-    """tokens, and those that stand for characters outside the vocabulary"""
+    """number of pieces, and of unknown pieces"""
     example: str = ""
-    """a text with such characters, where there are many of them"""
+    """a text with unknown pieces, if there are many of them"""
 
 
 def plan(
@@ -122,22 +124,30 @@ def plan(
     column: str,
     opener: Opener = open_file,
 ) -> list[Unit]:
-    """Units of about `shard_bytes` of text, in the order of the files.
+    """Divides files into units of about `shard_bytes` of text, in order.
 
-    Large text files are cut, small ones put together. Units are larger where
-    they would be more than MOST_SHARDS, or where a file cannot be cut.
+    Large text files are cut, and small ones combined. Units are larger if there
+    would be more than MOST_SHARDS of them, or if a file cannot be cut.
+
+    Args:
+        files: the files.
+        shard_bytes: approximate bytes of text of a unit.
+        column: column of Parquet files that holds the text.
+        opener: function that opens a path for reading bytes.
 
     Raises:
         AlbertError: a Parquet file is damaged or lacks the column.
     """
-    # A first cut tells how much text there is in Parquet files.
+    # The whole files are first treated as parts, to get their sizes: for a
+    # Parquet file that is the size of the column.
     files = list(files)
     total = sum(
         part.size
         for file in files
         for part in parts_of(file, max(file.size, 1), column, opener)
     )
-    # Two neighbours together exceed the limit: half of MOST_SHARDS fill it.
+    # Any two neighbouring units together exceed the limit. With a limit of
+    # twice the mean size there are therefore at most MOST_SHARDS units.
     limit = max(shard_bytes, -(-2 * total // (MOST_SHARDS - 1)))
     parts = (
         part for file in files for part in parts_of(file, limit, column, opener)
@@ -165,19 +175,23 @@ def write_shard(
     advance: Callable[[int, int], None],
     opener: Opener = open_file,
 ) -> UnitReport:
-    """Tokenizes a unit into the files of a shard; memory holds neither.
+    """Tokenizes a unit into the files of a shard, as a stream.
 
-    Sentences without a token are dropped, and so are documents without a
-    sentence.
+    Sentences without tokens, and documents without sentences, are dropped.
 
     Args:
-        index: number of the unit; names the files.
-        advance: called now and then with the bytes of text and the tokens
-            since the last call.
+        unit: the unit.
+        index: number of the unit, used in the file names.
+        recipe: the settings.
+        folder: the folder for the files.
+        advance: function that is called repeatedly with the bytes of text and
+            the number of tokens since its last call.
+        opener: function that opens a path for reading bytes.
 
     Raises:
-        AlbertError: bad input, see `read_part`; or the vocabulary cannot read
-            the beginning of the first unit: the rest might take hours.
+        AlbertError: the input is bad, see `read_part`; or the beginning of the
+            first unit is mostly unknown to the vocabulary, which is better
+            reported now than after hours.
         OSError: the files cannot be written.
     """
     tokenizer, example = recipe.tokenizer(), ""
@@ -211,17 +225,17 @@ def write_shard(
 
 
 def manifest_of(recipe: Recipe, reports: list[UnitReport]) -> Manifest:
-    """The manifest of all shards.
+    """Makes the manifest of all shards.
 
     Raises:
-        AlbertError: no document came out of the text, or the vocabulary cannot
-            read it.
+        AlbertError: there is no document, or too many pieces are unknown to
+            the vocabulary.
     """
     shards = tuple(report.shard for report in reports if report.shard)
     if not shards:
         raise AlbertError(
-            "no token came out of the text. Expected a sentence or paragraph a "
-            "line, in the language of the vocabulary."
+            "the text gives no tokens. Expected a sentence or paragraph on "
+            "each line, in the language of the vocabulary."
         )
     worst = max(reports, key=lambda report: report.read.unknown)
     check_readable(
@@ -238,7 +252,7 @@ def manifest_of(recipe: Recipe, reports: list[UnitReport]) -> Manifest:
 
 
 def total_read(reports: Iterable[UnitReport]) -> PieceCount:
-    """The pieces of all units."""
+    """The sum of the piece counts of all units."""
     return sum((report.read for report in reports), PieceCount())
 
 
@@ -264,12 +278,15 @@ def _batches(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _is_full(batch: list[str]) -> bool:
-    """Whether a batch is long enough to judge a text by."""
+    """Whether a batch is full, and so long enough to judge the text by."""
     return sum(len(line) + 1 for line in batch) >= CHARACTERS_AT_ONCE
 
 
 class _GrowingArray:
-    """A .npy file [N] that grows: in the end what `np.save` would write."""
+    """A .npy file [N] to which values are appended.
+
+    The finished file equals what `np.save` would write.
+    """
 
     def __init__(self, file: BinaryIO, dtype: np.dtype):
         self.length = 0
@@ -293,11 +310,13 @@ class _GrowingArray:
 
     def finish(self) -> None:
         self._file.seek(0)
-        self._write_header()  # NumPy leaves room in it for a longer number
+        # The new header has the size of the first one, as NumPy reserves space
+        # in it for a longer shape.
+        self._write_header()
 
 
 class _ShardWriter:
-    """The three arrays of a shard while they grow."""
+    """Appends sentences and documents to the three arrays of a shard."""
 
     def __init__(self, files: list[BinaryIO], tokenizer: Tokenizer):
         self._tokenizer = tokenizer
@@ -313,18 +332,23 @@ class _ShardWriter:
         ]
         for offsets in self._arrays[1:]:
             offsets.extend(array.array("q", [0]))
-        self._last_end = 0  # sentences in the documents so far
+        self._last_end = 0  # number of sentences in finished documents
         self.read = PieceCount()
 
     def counts(self) -> dict[str, int]:
-        """How many tokens, sentences and documents there are."""
+        """The numbers of tokens, sentences and documents so far."""
         tokens, sentences, documents = (a.length for a in self._arrays)
         return dict(
             zip(PARTS, (tokens, sentences - 1, documents - 1), strict=True)
         )
 
     def add(self, lines: list[str], ids: list[list[int]]) -> int:
-        """Appends lines and their ids; "" ends a document. Counts tokens."""
+        """Appends sentences and returns the number of their tokens.
+
+        Args:
+            lines: the sentences; "" ends a document.
+            ids: the token ids of each line.
+        """
         tokens = array.array(self._code)
         sentences, documents = array.array("q"), array.array("q")
         counts = self.counts()
@@ -345,6 +369,6 @@ class _ShardWriter:
         return len(tokens)
 
     def finish(self) -> None:
-        """Completes the files; nothing may be added afterwards."""
+        """Completes the files, after which nothing may be added."""
         for growing in self._arrays:
             growing.finish()

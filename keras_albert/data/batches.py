@@ -1,10 +1,11 @@
-"""Tokenized examples -> batches of few lengths, with little padding.
+"""Batches of tokenized examples in a few lengths, with little padding.
 
-A batch is padded to one of a few static lengths, which are chosen so that the
-padding of all examples together is least: XLA compiles the model once for
-each. Examples of a length share batches.
+Examples of similar length share batches. Each batch is padded to one of a few
+static lengths, since XLA compiles the model once for each length. The lengths
+are chosen to minimize the padding of all examples.
 
-Letters: N examples, B examples in a batch, S tokens a row, T tokens of a row.
+Letters: N examples, B examples in a batch, S tokens of a padded row, T tokens
+of a row without padding.
 """
 
 import dataclasses
@@ -23,36 +24,39 @@ from keras_albert.errors import AlbertError, check_positive, check_seed
 from keras_albert.text.model_inputs import Row
 from keras_albert.text.special_tokens import PAD_ID
 
-MOST_LENGTHS = 6  # more save little padding, and each is compiled
-LENGTH_STEP = 8  # rows of a TPU's and of a GPU's tiles
+MOST_LENGTHS = 6  # more would save little padding, and each is compiled
+LENGTH_STEP = 8  # tiles of TPUs and GPUs have a multiple of 8 rows
 
-_SHUFFLE = 3  # keeps this random stream apart from those of pretraining
+# Part of the seed of the order, so that it differs from other uses of the seed.
+_SHUFFLE = 3
 
 Target = np.ndarray | dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """Examples as rows of tokens, in the order of their file."""
+    """Tokenized examples, in the order of their file."""
 
     rows: list[Row]
-    """one for each example; where there are choices, one for each of them"""
+    """one row for each example; for multiple choice one row for each choice"""
     target: Target | None = None
-    """what is to be learned, [N, ...] (or several, by the output's name)"""
+    """the labels [N, ...], or a dict of labels by the name of the output"""
     token_target: list[np.ndarray] | None = None
-    """a label for each token of a row, int [T]; -1 counts for nothing"""
+    """a label for each token of a row, int [T]; -1 for tokens without label"""
     weight: np.ndarray | None = None
-    """how much each example counts, float32 [N]; 1 when not given"""
+    """sample weights, float32 [N]; all 1 if None"""
     choices: int | None = None
-    """rows of an example; None: one, without an axis of choices"""
+    """number of choices of an example, each of which is a row; None if the
+    task has no choices"""
     groups: list[str] | None = None
-    """what each example belongs to, where parts are scored, too"""
+    """the group of each example, if groups are also scored separately"""
     given: dict[str, str] = dataclasses.field(default_factory=dict)
-    """further inputs in training, by name, and the target that each repeats"""
+    """additional inputs in training: name of the input -> name of the target
+    that it equals"""
     source: Sized | None = None
-    """what the rows are parts of, where one may have several: questions, which
-    are read in windows, and texts of words. It has what else the outputs are to
-    be understood by"""
+    """the examples that were split into rows (windows of a question's context,
+    or words of a text), which are needed to decode the outputs; None if each
+    example is a single row"""
 
     def __post_init__(self):
         if not self.rows:
@@ -63,23 +67,23 @@ class Features:
 
     @property
     def count(self) -> int:
-        """How many a user has given: examples, or those they are parts of."""
+        """The number of examples before they were split into rows."""
         return len(self if self.source is None else self.source)
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
-        """int64 [N]: tokens of the longest row of each example."""
+        """Number of tokens of the longest row of each example: int64 [N]."""
         lengths = np.array([len(row.token_ids) for row in self.rows], "int64")
         return lengths.reshape(len(self), -1).max(axis=1)
 
     @property
     def cut(self) -> int:
-        """How many examples were longer than the longest row."""
+        """Number of examples that were cut off."""
         is_cut = np.array([row.is_cut for row in self.rows])
         return int(is_cut.reshape(len(self), -1).any(axis=1).sum())
 
     def take(self, chosen: np.ndarray) -> "Features":
-        """Some of the examples, without their groups and source."""
+        """The examples with the indices `chosen`, without groups and source."""
         width = self.choices or 1
         places = (chosen[:, None] * width + np.arange(width)).ravel()
         target, marks = self.target, self.token_target
@@ -99,7 +103,7 @@ class Features:
     def training_batch(
         self, chosen: np.ndarray, batch_size: int, length: int
     ) -> tuple[dict[str, np.ndarray], Target, np.ndarray]:
-        """`batch`, with what is given in training alone."""
+        """As `batch`, with the inputs that are only given in training."""
         x, y, weight = self.batch(chosen, batch_size, length)
         given = {name: y[target] for name, target in self.given.items()}
         return x | given, y, weight
@@ -107,19 +111,20 @@ class Features:
     def batch(
         self, chosen: np.ndarray, batch_size: int, length: int
     ) -> tuple[dict[str, np.ndarray], Target, np.ndarray]:
-        """Some examples as (x, y, sample_weight).
+        """Makes a batch (x, y, sample_weight) of R examples.
 
-        Filled up to `batch_size` with copies of the last one that weigh 0.
+        The batch is filled up with copies of the last example, whose weight is
+        0.
 
         Args:
-            chosen: int [R], 1 <= R <= B.
+            chosen: int [R], indices of the examples, 1 <= R <= B.
             batch_size: B.
             length: S.
 
         Returns:
             x: int32 `token_ids`, `segment_ids`, `padding_mask` [B, S], or
-            [B, C, S] with choices; y: as `target` [B, ...], or int32 [B, S];
-            the weights float32 [B], or [B, S].
+            [B, C, S] with C choices; y: like `target` [B, ...], or int32 [B, S]
+            for labels of tokens; the weights: float32 [B], or [B, S].
         """
         filled = np.pad(chosen, (0, batch_size - len(chosen)), "edge")
         width = self.choices or 1
@@ -156,33 +161,37 @@ class Features:
         return x, y, weight
 
 
-# Which examples share a batch, and what it is padded to.
+# Assigns examples to batches, and chooses the length of each.
 
 Plan = list[tuple[np.ndarray, int]]
-"""the examples of each batch, int64 [R], and its length S"""
+"""for each batch the indices of its examples, int64 [R], and its length S"""
 
 
 def choose_lengths(
     lengths: np.ndarray, longest: int, most: int = MOST_LENGTHS
 ) -> np.ndarray:
-    """Ascending int64 [K <= most]: lengths that leave the least padding.
+    """Chooses the static lengths with the least padding.
 
-    Multiples of LENGTH_STEP, or `longest`. The last one holds the longest
-    example.
-
-    Nine examples of 8 tokens, one of 40 and one of 64, with two lengths: 8
-    and 64, for 24 tokens of padding; 40 and 64 would leave 288.
+    Example: nine examples have 8 tokens, one has 40 and one 64. The best two
+    lengths are 8 and 64, with 24 tokens of padding; 40 and 64 would need 288.
 
     Args:
-        lengths: int [N], from 1 to `longest`.
-        longest: what no length exceeds, even if it is no multiple.
-        most: K.
+        lengths: int [N], tokens of each example, from 1 to `longest`.
+        longest: the largest length allowed, even if it is not a multiple of
+            LENGTH_STEP.
+        most: most lengths.
+
+    Returns:
+        int64, ascending multiples of LENGTH_STEP, or `longest`. The last one
+        fits the longest example.
     """
     rounded = np.minimum(-(-lengths // LENGTH_STEP) * LENGTH_STEP, longest)
     sizes, counts = np.unique(rounded, return_counts=True)
     seen = np.concatenate([[0], np.cumsum(counts)])
-    # cost[j]: tokens of the first j sizes, with as many lengths as so far;
-    # a further length holds sizes i to j - 1, for the best i.
+    # Dynamic programming. cost[j] is the number of tokens, with padding, of
+    # all examples of the first j sizes, using as many static lengths as there
+    # were iterations. Another iteration adds a length, for the sizes i to
+    # j - 1, with the best i.
     cost = np.concatenate([[0], np.full(len(sizes), np.inf)])
     begins = []
     for _ in range(min(most, len(sizes))):
@@ -208,19 +217,20 @@ def epoch_plan(
     seed: int,
     epoch: int,
 ) -> Plan:
-    """Every example once, in random batches of one static length each.
+    """Divides the examples of an epoch into random batches of similar length.
 
-    Full batches but for the last of the epoch. What does not fill a batch of
-    its own length joins the longer ones.
+    All batches are full, except the last one of the epoch. Examples that do not
+    fill a batch of their own length share batches with longer ones.
 
     Args:
-        lengths: int [N].
-        static: `choose_lengths`.
+        lengths: int [N], tokens of each example.
+        static: the result of `choose_lengths`.
         batch_size: B.
-        seed, epoch: all that the plan depends on, beside the above.
+        seed: seed of the order.
+        epoch: number of the epoch, from 0; each has another order.
 
     Returns:
-        ceil(N / B) batches.
+        ceil(N / B) batches, with each example once.
     """
     rng = np.random.default_rng((seed, _SHUFFLE, epoch))
     order = rng.permutation(len(lengths))
@@ -243,7 +253,10 @@ def epoch_plan(
 def sorted_plan(
     lengths: np.ndarray, static: np.ndarray, batch_size: int
 ) -> Plan:
-    """Every example once, the shortest first; see `epoch_plan`."""
+    """Divides the examples into batches, the shortest first.
+
+    See `epoch_plan` for the arguments.
+    """
     order = np.argsort(lengths, kind="stable")
     return [
         (chosen, _length_of(chosen, lengths, static))
@@ -256,7 +269,7 @@ def _length_of(chosen, lengths, static) -> int:
     return int(static[np.searchsorted(static, lengths[chosen].max())])
 
 
-# Batches of a plan.
+# Makes the batches of a plan.
 
 
 def training_dataset(
@@ -270,20 +283,23 @@ def training_dataset(
     host_index: int = 0,
     host_count: int = 1,
 ):
-    """tf.data.Dataset of (x, y, sample_weight), each example once an epoch.
+    """Makes a tf.data.Dataset of training batches (x, y, sample_weight).
 
-    Shapes are those of `Features.batch`; S is None in `element_spec`.
+    Each example occurs once in each epoch. The shapes are those of
+    `Features.training_batch`, but S is None in `element_spec`.
 
     Args:
-        static: lengths, `choose_lengths`.
-        seed: of the order, 0 or more.
-        epochs: how many follow one another.
-        start_step: batches to leave out, without making them.
-        host_index, host_count: this host gives its rows of each batch, see
-            `host_rows`.
+        features: the examples.
+        static: the result of `choose_lengths`.
+        batch_size: examples in a batch, over all hosts.
+        seed: seed of the order, 0 or more.
+        epochs: number of epochs.
+        start_step: number of batches to skip, which are not computed.
+        host_index: number of this host; see `host_rows` for its rows.
+        host_count: number of hosts.
 
     Raises:
-        AlbertError: a number out of range, or no TensorFlow.
+        AlbertError: a number is out of range, or TensorFlow is not installed.
     """
     check_positive("batch_size", batch_size)
     check_positive("epochs", epochs)
@@ -315,7 +331,7 @@ def _dataset(
     batch_size: int,
     count: int,
 ):
-    """Its shapes are those of a training batch, but for the length."""
+    """A dataset of training batches, whose length S is not static."""
     tf = import_tensorflow()
     longest = int(features.lengths.max())
     example = features.training_batch(np.zeros(1, "int64"), batch_size, longest)

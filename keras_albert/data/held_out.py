@@ -1,7 +1,7 @@
-"""Which rows of a training table are held out, where no file is given for it.
+"""Holds out rows of a training table if no validation file is given.
 
-A pure function of the rows: the same table gives the same rows in every run,
-whatever its seed, and when an interrupted run goes on.
+The choice only depends on the rows: a table gives the same rows in every run,
+with any seed, and when an interrupted run is resumed.
 """
 
 import collections
@@ -12,36 +12,38 @@ from collections.abc import Hashable, Sequence
 
 from keras_albert.data.tables import Table
 
-HELD_OUT_PART = 10  # one row of ten
-FEWEST_ROWS = 50  # of fewer, a tenth measures next to nothing
-FEWEST_OF_A_LABEL = 5  # a rarer label is only learned from
+HELD_OUT_PART = 10  # one in ten rows is held out
+FEWEST_ROWS = 50  # a tenth of fewer rows would be too few to measure
+FEWEST_OF_A_LABEL = 5  # all rows of a rarer label are used for training
 
 
 def hold_out(
     table: Table, inputs: Sequence[str], label: str | None
 ) -> tuple[Table, Table] | None:
-    """A table as (rows to learn from, a tenth of them held out).
+    """Splits a table into rows for training and a tenth that is held out.
 
-    Of each label a tenth is held out, so that both parts have the same shares.
-    Rows with the same first input (questions on one context, pairs with one
-    first text, a text that occurs twice) stay together: a model must not be
-    measured on what it has learned by heart.
+    A tenth of the rows of each label is held out, so that both parts have the
+    same distribution of labels. Rows with the same first input are kept in the
+    same part, such as questions on one context, pairs with the same first
+    text, or a text that occurs twice: otherwise a model could be measured on
+    texts that it has memorized.
 
     Args:
-        table: with labels.
+        table: a table with labels.
         inputs: the fields that a prediction needs, the main one first.
-        label: the field of the one label of each row; None where rows have
-            no label or several.
+        label: the field of the label; None if rows do not have exactly one
+            label.
 
     Returns:
-        None where the table has too few rows.
+        (training rows, held-out rows); None if the table has too few rows.
     """
     if len(table) < FEWEST_ROWS:
         return None
     labels = table.values[label] if label else [None] * len(table)
     wanted = sum(_quota(labels).values())
     chosen: list[int] = []
-    # All pairs may have the same first text: then they are told by both.
+    # Rows are grouped by the first input. If all rows have the same one, no
+    # group can be held out; rows are then grouped by all inputs.
     for fields in (inputs[:1], inputs):
         columns = [table.values[name] for name in fields]
         keys = [json.dumps(row) for row in zip(*columns, strict=True)]
@@ -51,7 +53,8 @@ def hold_out(
     if not chosen:
         return None
     rest = sorted(set(range(len(table))) - set(chosen))
-    # Rows that were left out are told once, as those of the first part.
+    # Skipped rows are only recorded in the first part, so that they are
+    # reported once.
     held_out = dataclasses.replace(table.take(chosen), skipped=[])
     return table.take(rest), held_out
 
@@ -59,12 +62,13 @@ def hold_out(
 def held_out_rows(keys: Sequence[str], labels: Sequence[Hashable]) -> list[int]:
     """The indices of the rows to hold out, ascending.
 
-    Rows are taken in the order of the SHA-256 of their keys, which has nothing
-    to do with their order in the file, as long as their label has room.
+    Groups of rows are considered in the order of the SHA-256 of their keys,
+    which is unrelated to their order in the file. A group is held out if it
+    does not exceed the quota of any label.
 
     Args:
-        keys: rows with the same key stay together.
-        labels: of each row.
+        keys: the key of each row; rows with the same key form a group.
+        labels: the label of each row.
     """
     rows_of = collections.defaultdict(list)
     for row, key in enumerate(keys):
@@ -80,7 +84,7 @@ def held_out_rows(keys: Sequence[str], labels: Sequence[Hashable]) -> list[int]:
 
 
 def _quota(labels: Sequence[Hashable]) -> collections.Counter:
-    """How many rows of each label are to be held out."""
+    """The number of rows to hold out for each label."""
     return collections.Counter(
         {
             label: round(count / HELD_OUT_PART + 1e-9)  # 0.5 becomes 1

@@ -1,4 +1,4 @@
-"""NumPy batches as a tf.data.Dataset."""
+"""Makes tf.data datasets of NumPy batches."""
 
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -11,12 +11,13 @@ from keras_albert.errors import AlbertError, check_positive, optional_import
 def batch_dataset(
     batches: Callable[[], Iterator], signature, count: int | None
 ):
-    """tf.data.Dataset of batches made in NumPy, two of them ahead.
+    """Makes a tf.data.Dataset of NumPy batches, with two batches prefetched.
 
     Args:
-        batches: called at the start of every pass over the dataset.
-        signature: structure of tf.TensorSpec, as one batch.
-        count: batches in a pass; None: without end.
+        batches: function that returns an iterator over batches; called at the
+            start of every pass over the dataset.
+        signature: a structure of tf.TensorSpec, like one batch.
+        count: number of batches in a pass; None for an endless dataset.
     """
     tf = import_tensorflow()
     dataset = tf.data.Dataset.from_generator(
@@ -29,11 +30,12 @@ def batch_dataset(
 
 
 def without_tuning(dataset):
-    """The dataset without tf.data's tuner.
+    """The dataset without tf.data's autotuning.
 
-    Its thread sleeps between looks, each time twice as long, up to a minute;
-    an iterator that is given up before its end, as `fit` does, waits for it to
-    wake: up to as long again as the pass took.
+    The thread of the autotuner sleeps between its measurements, each time twice
+    as long, up to a minute. An iterator that is deleted before its end, as
+    `fit` does, waits for that thread to wake up, which can take as long as the
+    pass itself took.
     """
     options = import_tensorflow().data.Options()
     options.autotune.enabled = False
@@ -41,9 +43,14 @@ def without_tuning(dataset):
 
 
 def host_rows(batch_size: int, host_index: int, host_count: int) -> np.ndarray:
-    """int64 [B]: the rows of each global batch that a host makes.
+    """The rows of each global batch that a host makes: int64 [B].
 
-    Host 1 of 2 makes rows 3, 4 and 5 of a batch of 6.
+    Example: of a batch of 6, host 1 of 2 makes rows 3, 4 and 5.
+
+    Args:
+        batch_size: rows of a batch over all hosts.
+        host_index: number of the host, from 0.
+        host_count: number of hosts.
 
     Raises:
         AlbertError: `batch_size` is not a multiple of `host_count`, or there
@@ -67,9 +74,9 @@ def host_rows(batch_size: int, host_index: int, host_count: int) -> np.ndarray:
 
 
 def import_tensorflow() -> ModuleType:
-    """TensorFlow, which the package does not import on its own account.
+    """Imports TensorFlow, which is an optional dependency.
 
     Raises:
-        AlbertError: it is not installed.
+        AlbertError: TensorFlow is not installed.
     """
     return optional_import("tensorflow", "tensorflow", "the tf.data pipeline")

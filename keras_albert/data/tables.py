@@ -1,4 +1,4 @@
-"""Own labelled texts: TSV, CSV, JSONL, Parquet or plain text files."""
+"""Reads tables of examples: TSV, CSV, JSONL, Parquet and text files."""
 
 import collections
 import csv
@@ -20,43 +20,45 @@ from keras_albert.text.files import (
     read_lines_or_faults,
 )
 
-ROWS_AT_ONCE = 1_000  # of a Parquet file
+ROWS_AT_ONCE = 1_000  # rows of a Parquet file read at a time
 
-# A row, or why it cannot be read, and the line of the file where it ends.
+# The line of the file on which a row ends; and the row, or the error if it
+# cannot be read.
 _Row = tuple[int, dict[str, object] | AlbertError]
 
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """What a task reads of each row."""
+    """A value that a task reads from each row."""
 
     column: str
+    """name of the column in the file"""
     read: Callable[[object], object]
-    """the value of the file -> that of the example; its AlbertError says what
-    is wrong with it, without the place"""
+    """function from the value in the file to that of the example; it raises
+    AlbertError, without file and line, for an invalid value"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The rows of a file, in its order."""
+    """The rows of a file, in the order of the file."""
 
     path: Path
     values: dict[str, list]
-    """what was read of each row, by the names of the fields"""
+    """the values of each field, by the name of the field"""
     rows: list[dict[str, object]]
-    """all columns as they are in the file"""
+    """all columns of each row, as they are in the file"""
     lines: list[int]
     """the line of the file on which each row ends"""
     skipped: list[str] = dataclasses.field(default_factory=list)
-    """file, line and fault of each row that was left out"""
+    """messages on the rows that were skipped, with file and line"""
     groups: list[str] | None = None
-    """which part of a published split each row is from; None: it has none"""
+    """the group of each row, such as the part of a published split; or None"""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def take(self, places: Iterable[int]) -> "Table":
-        """The rows with these indices, in their order."""
+        """A table of the rows with the given indices, in that order."""
         places = list(places)
 
         def chosen(column: list) -> list:
@@ -72,7 +74,7 @@ class Table:
         )
 
     def first(self, count: int) -> "Table":
-        """Its first rows, `count` at most."""
+        """A table of at most `count` rows, from the first one on."""
         return self.take(range(min(count, len(self))))
 
     @property
@@ -88,30 +90,36 @@ def read_parts(
     rows_at_once: int | None = None,
     complete: Callable[[dict, dict], dict] = lambda row, values: values,
 ) -> Iterator[Table]:
-    """A file by its extension, in parts of some rows: it may be of any length.
+    """Streams a file as tables of some rows each, whatever its length.
 
-    .tsv has a header and no quoting; .csv a header and RFC 4180 quoting, with
-    commas, semicolons or tabs, see `_delimiter_of`; .jsonl an object a line;
-    .parquet a row an example; .txt a text a line, without anything else. UTF-8,
-    with or without a byte order mark. Blank lines are skipped. In .txt, where
-    each line is an example, a blank one is an empty text, so that predictions
-    stand on the lines of their texts; only at the end it is skipped.
+    The extension determines the format. A .tsv file has a header and no
+    quoting; a .csv file has a header and RFC 4180 quoting, with commas,
+    semicolons or tabs as delimiter; .jsonl has an object per line; .parquet has
+    an example per row; .txt has a text per line and no other column. Text files
+    are UTF-8, with or without a byte order mark.
+
+    Blank lines are skipped, except in .txt files, where a blank line is an
+    empty text, so that line n of the predictions belongs to line n of the
+    file. Blank lines at the end of a .txt file are skipped.
 
     Args:
-        path: the file; or its columns, of equal length, by their names.
-        fields: what to read, by a name that messages use and `Table.values`
-            has.
-        skip_bad: leaves out rows that cannot be read.
-        rows_at_once: rows of a part, good ones or bad ones, which leaves a
-            part without rows where all are bad; the whole when not given.
-        complete: a row and what its fields have read of it -> the values of
-            the example; its AlbertError says what is wrong with the row.
+        path: the file; or a dict of columns of equal length.
+        fields: the values to read, by the names used in messages and in
+            `Table.values`.
+        skip_bad: whether to skip rows that cannot be read.
+        rows_at_once: rows of each table, including skipped ones, so that a
+            table may be empty; None for a single table.
+        complete: function from a row and the values of its fields to the values
+            of the example. It raises AlbertError for an invalid row.
+
+    Yields:
+        `Table`s.
 
     Raises:
-        AlbertError: with the part in which it is: a missing or empty file, an
-            unknown extension, a missing column; unless they are left out, a
-            row with another number of fields than the header, a malformed
-            line, a line that is not UTF-8, a value that its field refuses.
+        AlbertError: the file is missing or empty, its extension is unknown, or
+            a column is missing. Without `skip_bad` also: a row has another
+            number of fields than the header, a line is malformed or not UTF-8,
+            or a value is invalid.
     """
     if isinstance(path, Mapping):
         rows = _rows_of(path)
@@ -148,7 +156,7 @@ def read_parts(
 
 
 def _rows_of(columns: Mapping[str, Sequence]) -> list[_Row]:
-    """Columns as numbered rows; of NumPy arrays as Python's own values."""
+    """Converts columns to numbered rows, and NumPy values to Python's."""
     values = {
         name: value.tolist() if hasattr(value, "tolist") else list(value)
         for name, value in columns.items()
@@ -184,7 +192,8 @@ def _table(
         except AlbertError as error:
             fault = f"{path}:{line}: {error}"
             missing = isinstance(error, MissingColumn)
-            if missing and path.suffix.lower() != ".jsonl":  # in every row
+            # Except in JSONL, a missing column is missing in every row.
+            if missing and path.suffix.lower() != ".jsonl":
                 raise MissingColumn(fault, error.field) from None
             if not skip_bad:
                 fault += " Or leave such rows out with --skip-bad."
@@ -202,7 +211,7 @@ def _table(
 
 
 class MissingColumn(AlbertError):
-    """A row without the column of a field."""
+    """A row lacks the column of a field."""
 
     def __init__(self, message: str, field: str):
         super().__init__(message)
@@ -225,11 +234,11 @@ def _value(row: dict[str, object], name: str, field: Field) -> object:
         ) from None
 
 
-# What a column may hold.
+# Functions that read the value of a column.
 
 
 def read_text(value: object) -> str:
-    """A text that is not blank."""
+    """Reads a text; raises AlbertError if it is blank."""
     if not isinstance(value, str):
         raise AlbertError(f"must be a text. Received: {value!r:.60}.")
     if not value.strip():
@@ -238,7 +247,7 @@ def read_text(value: object) -> str:
 
 
 def read_label(value: object) -> str:
-    """A label; a number or a boolean reads as JSON writes it."""
+    """Reads a label; numbers and booleans become text as in JSON."""
     if isinstance(value, bool | int | float):
         value = json.dumps(value)
     if not isinstance(value, str):
@@ -256,7 +265,7 @@ def read_label(value: object) -> str:
 
 
 def read_number(value: object) -> float:
-    """A finite number."""
+    """Reads a finite number."""
     try:
         number = float(value) if isinstance(value, str) else value
     except ValueError:
@@ -264,7 +273,8 @@ def read_number(value: object) -> float:
     if not is_number(number):
         remedy = ""
         if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value.strip()):
-            # Not read as 3.5: "1,234" may as well be a thousand.
+            # A comma is not accepted as decimal point: "1,234" may also be a
+            # number above a thousand.
             remedy = (
                 " Write decimals with a point, "
                 f"{value.strip().replace(',', '.')}: replace the commas, or "
@@ -275,13 +285,13 @@ def read_number(value: object) -> float:
 
 
 def read_choice(value: object) -> str | int:
-    """The right one of several choices; a number is always an index."""
+    """Reads the right choice: its index, if it is a number, or its text."""
     is_index = isinstance(value, int) and not isinstance(value, bool)
     return value if is_index else read_label(value)
 
 
 def read_labels(value: object) -> list[str]:
-    """Several labels, perhaps none: a list, or a text with "|" between."""
+    """Reads any number of labels: a list, or a text separated by "|"."""
     if isinstance(value, str):
         value = [part for part in value.split("|") if part.strip()]
     if not isinstance(value, list):
@@ -293,7 +303,7 @@ def read_labels(value: object) -> list[str]:
 
 
 def read_words(value: object) -> list[str]:
-    """Words, or a label for each: a list, or a text with spaces between."""
+    """Reads words, or their labels: a list, or a text separated by spaces."""
     words = value.split() if isinstance(value, str) else value
     if not isinstance(words, list) or not words:
         raise AlbertError(
@@ -304,7 +314,7 @@ def read_words(value: object) -> list[str]:
 
 
 def read_choices(value: object) -> list[str]:
-    """Two or more texts to choose from: a list, or a text with "|" between."""
+    """Reads two or more choices: a list, or a text separated by "|"."""
     choices = value
     if isinstance(value, str):
         choices = [choice.strip() for choice in value.split("|")]
@@ -324,16 +334,16 @@ def label_index(
 ) -> np.ndarray:
     """The index of each label in `names`, int32 [len(labels)].
 
-    `label_index(["b", "a", "b"], ["a", "b"], path)` is [1, 0, 1].
+    Example: `label_index(["b", "a", "b"], ["a", "b"], path)` is [1, 0, 1].
 
     Args:
-        labels: of rows, or of words of one.
+        labels: the labels of rows, or of the words of a row.
         names: the known labels.
         path: the file, for the message.
         lines: `Table.lines`, for the message.
 
     Raises:
-        AlbertError: a label that is not in `names`.
+        AlbertError: a label is not in `names`.
     """
     for number, label in enumerate(labels):
         try:
@@ -346,7 +356,7 @@ def label_index(
 
 
 def check_labels(labels: Sequence[str], names: Sequence[str]) -> None:
-    """AlbertError if one of them is not among the names."""
+    """Raises AlbertError if a label is not among the names."""
     for label in labels:
         if label not in names:
             known = ", ".join(map(repr, names[:20]))
@@ -358,7 +368,7 @@ def check_labels(labels: Sequence[str], names: Sequence[str]) -> None:
 
 
 def _or_blank(read: Callable[[object], object]) -> Callable:
-    """Reads a line of a .txt file: a blank one is an empty text."""
+    """A reader for lines of a .txt file that also accepts blank lines."""
 
     def read_line(line: str) -> object:
         if line.strip():
@@ -372,13 +382,13 @@ _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 _CHECK_HEADER = "check that the first line of the file names the columns."
 _TABS = f"Remove tabs inside a text, and {_CHECK_HEADER}"
 _QUOTE = "Put a text with {} in double quotes, and " + _CHECK_HEADER
-# What may stand between the columns of a .csv file, the usual one first: in
-# much of Europe spreadsheets write semicolons, as the comma is in numbers.
+# Possible delimiters of a .csv file, the usual one first. Where the comma is
+# the decimal separator, as in much of Europe, spreadsheets write semicolons.
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
-# Rows of a file, by its extension. One that cannot be read is an AlbertError
-# in its place.
+# Readers of the rows of a file, by its extension. They yield an AlbertError
+# instead of a row that cannot be read.
 
 
 def _read_tsv(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
@@ -386,7 +396,10 @@ def _read_tsv(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
 
 
 def tab_records(path: Path) -> Iterator[tuple[int, list[str] | AlbertError]]:
-    """Numbers and fields of the lines that are not blank; quotes are text."""
+    """Yields the numbers and fields of tab-separated lines.
+
+    Blank lines are skipped, and quotes have no special meaning.
+    """
     for number, line in read_lines_or_faults(path):
         if isinstance(line, AlbertError):
             yield number, line
@@ -402,10 +415,11 @@ def _read_csv(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
 
 
 def _delimiter_of(path: Path, fields: Mapping[str, Field]) -> str:
-    """What stands between the columns of a .csv file.
+    """The delimiter of a .csv file.
 
-    That with which the header has most of the wanted columns; of equals that
-    which gives most columns (a message then lists them), then the comma.
+    It is the one with which the header has most of the wanted columns. If
+    several are equal, it is the one that gives most columns, which a message
+    can then list; or else the comma.
     """
     wanted = {field.column for field in fields.values()}
     _, line = next(read_lines_or_faults(path), (0, ""))
@@ -423,10 +437,11 @@ def _delimiter_of(path: Path, fields: Mapping[str, Field]) -> str:
 def _csv_records(
     path: Path, delimiter: str
 ) -> Iterator[tuple[int, list[str] | AlbertError]]:
-    """Numbers of the last lines of records, and their fields.
+    """Yields the fields of each record, and the number of its last line.
 
-    A stray quote opens a text that goes on over the next rows: such a record
-    is bad at its first line, and the lines after that are read again.
+    A stray quote opens a quoted text that swallows the next rows. Such a record
+    is recognized by its number of fields. It is reported as an error at its
+    first line, and the lines after that are read again as records of their own.
     """
     fresh, again = read_lines_or_faults(path), collections.deque()
     taken = []  # numbers and lines of the record that is being read
@@ -435,7 +450,7 @@ def _csv_records(
         while numbered := again.popleft() if again else next(fresh, None):
             taken.append(numbered)
             _, line = numbered
-            # The record of a line that is not UTF-8 is bad, see below.
+            # The error of a line that is not UTF-8 replaces its record below.
             yield "\n" if isinstance(line, AlbertError) else f"{line}\n"
 
     def fresh_reader():
@@ -505,7 +520,7 @@ def named(
     header: Sequence[str],
     remedy: str,
 ) -> Iterator[_Row]:
-    """Rows of records, by the names of their fields."""
+    """Converts records to rows, which are dicts by the names of the header."""
     for number, record in records:
         if isinstance(record, AlbertError):
             yield number, record
@@ -554,7 +569,8 @@ def _read_parquet(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
 def _parquet_rows(batch) -> Iterator[dict[str, object] | AlbertError]:
     try:
         yield from batch.to_pylist()
-    except UnicodeDecodeError:  # before the first row: one by one, then
+    except UnicodeDecodeError:
+        # It was raised before the first row: convert the rows one by one.
         for i in range(batch.num_rows):
             try:
                 yield from batch.slice(i, 1).to_pylist()
@@ -564,7 +580,8 @@ def _parquet_rows(batch) -> Iterator[dict[str, object] | AlbertError]:
 
 def _read_txt(path: Path, fields: Mapping[str, Field]) -> Iterator[_Row]:
     column = fields["text"].column
-    blanks = []  # left out at the end of the file
+    # Blank lines are held back, to skip them at the end of the file.
+    blanks = []
     for number, line in read_lines_or_faults(path):
         if not isinstance(line, AlbertError) and not line.strip():
             blanks.append((number, {column: ""}))

@@ -357,7 +357,7 @@ def check_not_quantized(model: AlbertModel) -> None:
     quantized = quantized_paths(model)
     if quantized:
         raise AlbertError(
-            "a quantized model cannot be written in this format. "
+            "the model is quantized: int8 weights cannot be converted. "
             f"Received: int8 in {quantized[0]} and {len(quantized) - 1} more. "
             "Take the model from before `quantize`."
         )

@@ -181,9 +181,13 @@ def _as_dataset(loader, batches: Iterator[tuple]):
     the same length, it expects that length of all batches.
 
     Args:
-        loader: a DataLoader, whose batches come again in each epoch; None
-            where there are only `batches`, which come once.
-        batches: of which the first one tells the structure.
+        loader: a DataLoader, over which the dataset iterates in each epoch;
+            None for a generator, over which it can only iterate once.
+        batches: iterator over the batches; the first one is read to find out
+            their structure.
+
+    Raises:
+        AlbertError: there is no batch.
     """
     import tensorflow as tf
 

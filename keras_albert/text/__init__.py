@@ -1,1 +1,1 @@
-"""Text to ids: normalisation, SentencePiece, and the twin inside a graph."""
+"""Text to ids: normalization, SentencePiece, and both in TensorFlow graphs."""

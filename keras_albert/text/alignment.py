@@ -1,17 +1,19 @@
-"""Pieces that know which characters of the raw text they come from.
+"""Aligns pieces with the characters of the raw text that they come from.
 
 Shapes: T pieces of a text. Characters are counted as Python does, from 0.
 
-The reference (squad_utils.py, convert_examples_to_features) guesses the same
+The reference (squad_utils.py, convert_examples_to_features) estimates the same
 from a longest common subsequence of the raw and the tokenized text, and drops
-the questions of a text where that has less than 80 % of its characters. Here
-each step of the tokenizer is followed, so every text is aligned. Both agree on
-all pieces of the development set of SQuAD 1.1 but for two kinds:
+the questions of a text if that covers less than 80 % of it. Here the position
+of each character is followed through all steps of the tokenizer, so that every
+text can be aligned. Both agree on all pieces of the development set of SQuAD
+1.1, with two exceptions:
 
-- a word mark before the text, where it is a piece of its own, stands for no
-  character; the reference gives it the first one, which is the next piece's;
-- combining marks, which the tokenizer drops, belong to the letter before them;
-  the reference leaves them out, also at the end of an answer.
+- A word mark before the text that is a piece of its own stands for no
+  character. The reference gives it the first character, which belongs to the
+  next piece.
+- Combining marks, which the tokenizer drops, belong to the letter before them.
+  The reference leaves them out, even at the end of an answer.
 """
 
 import dataclasses
@@ -28,20 +30,20 @@ from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class AlignedPieces:
-    """The pieces of a text; piece t is of characters [starts[t], ends[t])."""
+    """The pieces of a text; piece t covers characters [starts[t], ends[t])."""
 
     ids: np.ndarray
-    """int32 [T], as `Tokenizer.encode` gives them"""
+    """int32 [T], as `Tokenizer.encode` returns them"""
     starts: np.ndarray
     """int32 [T]; the white space before a word belongs to its first piece"""
     ends: np.ndarray
-    """int32 [T]; a word mark that stands for no character is empty"""
+    """int32 [T]; equal to the start for a word mark without a character"""
 
     def covering(self, start: int, end: int) -> tuple[int, int] | None:
-        """The first and the last piece of characters [start, end).
+        """The first and the last piece that cover characters [start, end).
 
-        Characters that the tokenizer drops are left out at both ends. None
-        where nothing is left.
+        Characters at both ends that the tokenizer drops are ignored. Returns
+        None if no piece covers any of the characters.
         """
         first = int(np.searchsorted(self.ends, start, side="right"))
         last = int(np.searchsorted(self.starts, end, side="left")) - 1
@@ -49,7 +51,7 @@ class AlignedPieces:
 
 
 class Aligner:
-    """Raw texts to aligned pieces.
+    """Tokenizes raw texts into pieces with their character positions.
 
     >>> pieces = Aligner(tokenizer)("The Café")  # "▁the", "▁cafe"
     >>> pieces.starts.tolist(), pieces.ends.tolist()
@@ -67,15 +69,15 @@ class Aligner:
         }
 
     def _resplit_texts(self, piece: str) -> list[str]:
-        """What `Tokenizer.resplits` has as ids, <unk> as it is written."""
+        """The texts of the pieces that `Tokenizer.resplits` has for a piece."""
         without_comma = piece[:-1].replace(WORD_MARK, "")
         return [*self._processor.encode(without_comma, out_type=str), ","]
 
     def resplit_lengths(self) -> dict[int, list[int]]:
-        """How many characters are in each piece that another is split into.
+        """Lengths, in characters, of the parts of each piece that is resplit.
 
-        By the ids that `Tokenizer.resplits` has; word marks that are new do
-        not count.
+        The keys are those of `Tokenizer.resplits`. A word mark that was added
+        by resplitting does not count.
         """
         return {
             i: [
@@ -88,7 +90,7 @@ class Aligner:
         }
 
     def __call__(self, text: str) -> AlignedPieces:
-        """All pieces of a text."""
+        """Tokenizes a text."""
         normal, sources = normalize_with_sources(
             text, **self._tokenizer.settings
         )
@@ -118,7 +120,7 @@ class Aligner:
     def _character_spans(
         self, text: str, normal: str, sources: list[int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Where each character of the concatenated pieces is in the text.
+        """The span in the raw text of each character of the pieces.
 
         Args:
             text: the raw text.
@@ -126,8 +128,12 @@ class Aligner:
             sources: index in `text` of each character of `normal`.
 
         Returns:
-            starts and ends, int32 [characters].
+            starts and ends, int32 [characters of the concatenated pieces].
         """
+        # SentencePiece normalizes again, with its own character map. For each
+        # character that it writes, `offsets` has the character of `normal` it
+        # comes from; a character comes from all of `normal` up to the next
+        # offset that differs.
         written, offsets = self._processor.normalize(normal, with_offsets=True)
         if not written:
             return np.zeros((2, 0), "int32")
@@ -135,10 +141,12 @@ class Aligner:
         first = known[which[:-1]]
         after = known[np.minimum(which[:-1] + 1, len(known) - 1)]
         last = after - 1
-        # SentencePiece made one of several, or dropped all but the first.
+        # Where several characters became one, SentencePiece has either composed
+        # them, or dropped all but the first. In the second case the others are
+        # not part of the piece.
         for k in np.flatnonzero(last > first):
             group = normal[first[k] : after[k]]
-            if written[k] == WORD_MARK:  # invisible ones count as spaces, too
+            if written[k] == WORD_MARK:  # of a space or invisible characters
                 first[k] += max(group.find(" "), 0)
                 last[k] = first[k]
             elif not self._processor.normalize(group[1:]):
@@ -146,36 +154,42 @@ class Aligner:
         sources = np.array(sources, "int32")
         starts, ends = sources[first], _after_marks(text)[sources[last] + 1]
         if offsets[1] == offsets[0] and written[0] == WORD_MARK:
-            starts[0] = ends[0] = 0  # put before the text
+            starts[0] = ends[0] = 0  # SentencePiece added it before the text
         return starts, ends
 
 
 def _after_marks(text: str) -> np.ndarray:
-    """From each place on the first one without a mark, int32 [len(text) + 1].
+    """From each position on the first without a combining mark.
 
     Marks are dropped from pieces, but belong to the letter before them.
+
+    Returns:
+        int32 [len(text) + 1], positions in the text.
     """
-    places = np.arange(len(text) + 1, dtype="int32")
+    positions = np.arange(len(text) + 1, dtype="int32")
     if not text.isascii():
         is_mark = [*map(unicodedata.combining, text), 0]
-        places = np.where(is_mark, len(text), places)
-        places = np.minimum.accumulate(places[::-1])[::-1]
-    return places
+        positions = np.where(is_mark, len(text), positions)
+        positions = np.minimum.accumulate(positions[::-1])[::-1]
+    return positions
 
 
 def normalize_with_sources(
     text: str, lower_case: bool, keep_accents: bool = False
 ) -> tuple[str, list[int]]:
-    """`normalize`, and the index in `text` of each of its characters.
+    """Normalizes a text; also returns where each character comes from.
 
-    A single space that stands for a run of white space is the first of it.
+    Returns:
+        the result of `normalize`; and for each of its characters the index in
+        `text`. For a run of white space, which becomes a single space, that is
+        the index of its first character.
 
     >>> normalize_with_sources("Á  ½", lower_case=True)
     ('a 1⁄2', [0, 1, 3, 3, 3])
     """
     parts: list[str] = []
     sources: list[int] = []
-    end = None  # of the word before
+    end = None  # end of the previous word
     for word in re.finditer(r"\S+", text):
         if end is not None:
             parts.append(" ")
@@ -192,8 +206,9 @@ def normalize_with_sources(
     normal = "".join(parts)
     if not lower_case:
         return normal, sources
-    # Of the whole text: a final sigma has its own small form, of one
-    # character, too. One capital, dotted I, becomes two where marks are kept.
+    # The whole text is lower-cased at once, since the lower case of a capital
+    # sigma depends on whether it ends a word. Lengths differ only for the
+    # dotted capital I, which becomes two characters if marks are kept.
     lower = normal.lower()
     if len(lower) != len(normal):
         sources = [
@@ -214,7 +229,8 @@ def _split(
 ) -> list[tuple[int, int]]:
     """Character spans of the texts that replace a piece at `position`.
 
-    They hold the same characters, but for word marks that are new.
+    The texts have the same characters as the piece, except for word marks that
+    were added.
     """
     spans = []
     after = position + piece.startswith(WORD_MARK)

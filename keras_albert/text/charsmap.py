@@ -1,10 +1,10 @@
-"""Our text normalization as a map that SentencePiece itself applies.
+"""Moves the text normalization into the SentencePiece file.
 
-`Tokenizer` normalizes a text before SentencePiece sees it. Software that reads
-a bare SentencePiece file, such as KerasHub, skips that step, and capitals then
-become <unk>. A SentencePiece file can carry a table of replacements, its
-"charsmap". Here the normalization and the file's own charsmap are composed
-into one table, so that the file alone gives our ids.
+`Tokenizer` normalizes a text before SentencePiece. Software that only reads a
+SentencePiece file, such as KerasHub, skips that step, so that capitals become
+<unk>. A SentencePiece file can hold a table of replacements, its "charsmap".
+This module composes the normalization and the charsmap of the file into one
+table. With the new file, such software produces the ids of `Tokenizer`.
 """
 
 import io
@@ -19,7 +19,8 @@ import sentencepiece
 from keras_albert.text.normalization import normalize
 from keras_albert.text.tokenizer import Tokenizer
 
-# Unassigned code points, surrogates and private use: no rule changes them.
+# Categories of code points that the normalization never changes: unassigned,
+# surrogates and private use.
 _WITHOUT_MEANING = ("Cn", "Cs", "Co")
 
 
@@ -29,11 +30,10 @@ def normalizing_model(tokenizer: Tokenizer) -> bytes:
     Pieces keep their ids and scores. A piece of digits and a comma, which
     `Tokenizer.resplits` would split again, is marked as unused.
 
-    The ids are those of `tokenizer` but for rare texts: a capital sigma at the
-    end of a word becomes "σ" instead of "ς", since a table knows nothing of
+    The ids equal those of `tokenizer`, except in rare cases: a capital sigma at
+    the end of a word becomes "σ" instead of "ς", since a table does not see
     word ends; Hangul written in single letters of compatibility blocks is not
-    composed; and a number before a comma in the middle of a word keeps no word
-    mark.
+    composed; and a number before a comma inside a word gets no word mark.
     """
     # Imported late: protobuf refuses code generated for newer versions.
     from sentencepiece import sentencepiece_model_pb2
@@ -49,8 +49,10 @@ def normalizing_model(tokenizer: Tokenizer) -> bytes:
 
 
 def normalization_rules(tokenizer: Tokenizer) -> dict[str, str]:
-    """Text -> replacement, for every text of one or few characters that needs
-    one: SentencePiece replaces the longest text that it finds at each place.
+    """The replacements of the normalization: text -> replaced text.
+
+    The keys have one or a few characters. At each position SentencePiece
+    replaces the longest key that matches.
     """
     own_map = sentencepiece.SentencePieceNormalizer(
         model_proto=tokenizer.model_bytes
@@ -58,7 +60,7 @@ def normalization_rules(tokenizer: Tokenizer) -> dict[str, str]:
     settings = tokenizer.settings
 
     def replaced(texts: Iterable[str]) -> list[str]:
-        # Between bars, as `normalize` drops white space at both ends.
+        # Bars protect white space at the ends, which `normalize` drops.
         framed = [normalize(f"|{text}|", **settings) for text in texts]
         return [text[1:-1] for text in own_map.normalize(framed)]
 
@@ -68,8 +70,8 @@ def normalization_rules(tokenizer: Tokenizer) -> dict[str, str]:
         if unicodedata.category(character) not in _WITHOUT_MEANING
     ]
     rules = dict(zip(characters, replaced(characters), strict=True))
-    # Sequences that compose, Hangul letters for one, give other characters
-    # than their parts alone.
+    # Sequences that SentencePiece composes, such as Hangul letters, have a
+    # result other than those of their parts.
     sequences = sorted(set().union(*map(_decompositions, characters)))
     for sequence, result in zip(sequences, replaced(sequences), strict=True):
         if result != "".join(rules[part] for part in sequence):
@@ -78,7 +80,7 @@ def normalization_rules(tokenizer: Tokenizer) -> dict[str, str]:
 
 
 def _decompositions(character: str) -> set[str]:
-    """The sequences of 2 and more characters that NFC makes `character` of."""
+    """The sequences of 2 or more characters that NFC composes to this one."""
     parts = unicodedata.normalize("NFD", character)
     return {
         unicodedata.normalize("NFC", parts[:count]) + parts[count:]
@@ -87,7 +89,10 @@ def _decompositions(character: str) -> set[str]:
 
 
 def _compiled(rules: dict[str, str]) -> bytes:
-    """The charsmap of some rules, taken from a model trained with them."""
+    """Compiles rules to a charsmap, by training a small model with them.
+
+    SentencePiece has no other public function for it.
+    """
     from sentencepiece import sentencepiece_model_pb2
 
     def code_points(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Text files that a user names: found, opened and decoded with clear errors."""
+"""Finds, opens and decodes text files, with clear error messages."""
 
 import contextlib
 import glob
@@ -14,13 +14,14 @@ PARQUET_BUFFER = 2**20  # bytes read at a time, instead of a whole row group
 
 
 def find_files(patterns: Iterable[str | Path]) -> list[Path]:
-    """The files that match any of the patterns, each once, checked.
+    """Finds the files that match any of the patterns, without duplicates.
 
-    `*`, `?` and `[...]` match within a name, `**` folders of any depth; the
-    matches of a pattern are sorted. A path that exists is taken as it is.
+    `*`, `?` and `[...]` match within a name, `**` matches folders of any depth.
+    The matches of each pattern are sorted. A path that exists is not treated
+    as a pattern.
 
     Raises:
-        AlbertError: no file matches a pattern; see `check_files`.
+        AlbertError: no file matches a pattern, or one cannot be opened.
     """
     patterns = [patterns] if isinstance(patterns, str | Path) else patterns
     found = {}
@@ -47,7 +48,15 @@ def _matches(pattern: str) -> list[str]:
 
 
 def check_files(paths: Iterable[str | Path]) -> list[Path]:
-    """The paths, after a check that each is a file that can be opened."""
+    """Checks that each path is a file that can be opened.
+
+    Returns:
+        the paths, as a list.
+
+    Raises:
+        AlbertError: there is no path, or one is a folder, is missing or cannot
+            be read.
+    """
     paths = [paths] if isinstance(paths, str | Path) else paths
     paths = [Path(path) for path in paths]
     if not paths:
@@ -70,12 +79,12 @@ def check_files(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Line numbers from 1 and lines without their ends; streamed.
+    """Streams the numbers (from 1) and texts of the lines of a file.
 
-    A byte order mark at the start is dropped, "\\r\\n" ends a line like "\\n".
+    Line ends ("\\n" or "\\r\\n") and a byte order mark are removed.
 
     Raises:
-        AlbertError: a line is not UTF-8; the message has file and line.
+        AlbertError: a line is not UTF-8. The message has the file and line.
     """
     for number, line in read_lines_or_faults(path):
         if isinstance(line, AlbertError):
@@ -86,7 +95,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 def read_lines_or_faults(
     path: Path,
 ) -> Iterator[tuple[int, str | AlbertError]]:
-    """As `read_lines`, with an error in place of a line that is not UTF-8."""
+    """As `read_lines`, but yields an error for a line that is not UTF-8."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -97,14 +106,15 @@ def read_lines_or_faults(
 
 @contextlib.contextmanager
 def open_parquet(path: str | Path, opener: Callable | None = None) -> Iterator:
-    """An open pyarrow.parquet.ParquetFile.
+    """Context manager that opens a pyarrow.parquet.ParquetFile.
 
     Args:
         path: the file.
-        opener: path -> binary file; of this machine when not given.
+        opener: function from the path to an open binary file; by default the
+            path is opened on this machine.
 
     Raises:
-        AlbertError: pyarrow is missing, or the file is damaged.
+        AlbertError: pyarrow is not installed, or the file is damaged.
     """
     parquet = optional_import("pyarrow.parquet", "parquet", "reading Parquet")
     arrow = optional_import("pyarrow", "parquet", "reading Parquet")
@@ -119,7 +129,16 @@ def open_parquet(path: str | Path, opener: Callable | None = None) -> Iterator:
 
 
 def decode_line(line: bytes, is_first: bool) -> str:
-    """The text of a line; AlbertError, without the place, if not UTF-8."""
+    """Decodes a line and removes its end.
+
+    Args:
+        line: the bytes of the line.
+        is_first: whether it is the first line, which may have a byte order
+            mark.
+
+    Raises:
+        AlbertError: it is not UTF-8. The message does not name the file.
+    """
     if is_first:
         line = line.removeprefix(BYTE_ORDER_MARK)
         if line.startswith(UTF_16_MARKS):

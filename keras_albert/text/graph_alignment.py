@@ -1,13 +1,13 @@
-"""Pieces inside a graph that know which characters they come from.
+"""`keras_albert.text.alignment` in a TensorFlow graph, with equal results.
 
 Shapes: B texts of N characters, P pieces, W characters that SentencePiece
-reads, all together.
+reads; N, P and W are totals over all texts.
 
-The twin of `keras_albert.text.alignment`: the same pieces and the same places.
-SentencePiece's operation tells the bytes of pieces alone, not those of single
-characters. So a second model reads the same normalized text, with the same
-character map, but with no vocabulary: it falls back to bytes, and each
-character is told with the place that it comes from.
+Python's SentencePiece returns an offset for each character, but the operation
+of tensorflow-text only returns offsets for pieces. To get the offset of each
+character, a second SentencePiece model tokenizes the same normalized text. It
+has the same character map but no vocabulary except single bytes (byte
+fallback), so that each of its pieces is a byte of one character.
 
 Import this module only to export or to test: it imports TensorFlow.
 """
@@ -37,19 +37,19 @@ from keras_albert.text.graph_tokenizer import GraphTokenizer, Substitution
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
 _BYTES = 256
-# How many bytes UTF-8 has for a code point: one more from each of these on.
+# UTF-8 needs one more byte from each of these code points on.
 _LONGER_FROM = (0x80, 0x800, 0x10000)
 
 
 class GraphPieces(NamedTuple):
-    """The pieces of texts; places are those of `Characters`."""
+    """The pieces of texts; positions are counted as in `Characters`."""
 
     ids: tf.RaggedTensor
     """int32 [B, (P)]"""
     starts: tf.Tensor
-    """int32 [P], first character of each piece"""
+    """int32 [P], position of the first character of each piece"""
     ends: tf.Tensor
-    """int32 [P], the character after its last one"""
+    """int32 [P], position after the last character of each piece"""
 
 
 class GraphAligner(tf.Module):
@@ -72,11 +72,12 @@ class GraphAligner(tf.Module):
         self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
             model=model,
             out_type=tf.int32,
-            name=f"bytes_{tokenizer.fingerprint[:16]}",  # as in graph.py
+            # Unique for each vocabulary; see `GraphTokenizer`.
+            name=f"bytes_{tokenizer.fingerprint[:16]}",
         )
 
     def __call__(self, texts: Characters) -> GraphPieces:
-        """All pieces of the texts."""
+        """Tokenizes the texts."""
         normal, sources = self._graph.normalize_with_sources(texts)
         strings = normal.strings()
         starts, ends = self._character_spans(texts, normal, sources, strings)
@@ -85,11 +86,12 @@ class GraphAligner(tf.Module):
         )
         after = tf.cumsum(lengths)
         first = after - lengths
-        # A last character that is never asked for: no gather from nothing.
+        # One more element, as a gather from an empty tensor is an error. The
+        # result does not depend on its value.
         starts, ends = (tf.concat([x, [0]], axis=0) for x in (starts, ends))
         piece_starts = tf.gather(starts, first)
-        # A word mark that stands for no character ends where it starts, or
-        # where the piece before it does.
+        # A word mark without a character has an empty span, at its start or at
+        # the end of the previous piece.
         before = tf.gather(ends, tf.maximum(after - 1, 0))
         is_first = tf.range(tf.size(ids)) == tf.gather(splits, rows_of(splits))
         own = (lengths > 0) | ~is_first
@@ -103,29 +105,32 @@ class GraphAligner(tf.Module):
     def _written(
         self, normal: Characters, strings: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """What SentencePiece reads, character by character.
+        """The characters that SentencePiece reads after its own normalization.
 
         Returns:
-            bool [W], whether it is a word mark; int32 [W], the character of
-            `normal` that it comes from; int32 [B + 1], where those of each
-            text begin; and int32 [B], where in `normal` the last one ends.
+            bool [W], whether each is a word mark; int32 [W], the position in
+            `normal` that it comes from; int32 [B + 1], row splits of the W
+            characters; and int32 [B], the position in `normal` at which the
+            last character of each text ends.
         """
         ids, starts, ends = self._sentencepiece.tokenize_with_offsets(strings)
         splits = tf.cast(ids.row_splits, tf.int32)
         index, splits, owners = self._user_defined.locate(ids.values, splits)
         values = self._user_defined.new_values(index, ids.values)
-        # Of bytes in a text: the character of all texts that has them there.
+        # The byte position of each character, over all texts, to convert the
+        # byte offsets of SentencePiece to positions of characters.
         size = 1 + sum(
             tf.cast(normal.codes >= code, tf.int32) for code in _LONGER_FROM
         )
-        places = tf.concat([[0], tf.cumsum(size)], axis=0)  # [N + 1]
-        base = tf.gather(places, normal.splits)  # [B + 1]
+        byte_starts = tf.concat([[0], tf.cumsum(size)], axis=0)  # [N + 1]
+        base = tf.gather(byte_starts, normal.splits)  # [B + 1]
 
         def characters(offsets, rows):
             offsets = tf.cast(offsets, tf.int32) + tf.gather(base, rows)
-            return tf.searchsorted(places, offsets)
+            return tf.searchsorted(byte_starts, offsets)
 
         rows = rows_of(splits)
+        # In UTF-8 every byte of a character but the first is 10xxxxxx.
         is_lead = values & 0xC0 != 0x80
         padded = tf.concat([values, [0, 0]], axis=0)
         mark = WORD_MARK.encode()
@@ -135,7 +140,7 @@ class GraphAligner(tf.Module):
             & (padded[2:] == mark[2])
         )
         origins = characters(tf.gather(starts.values, owners), rows)
-        # The last byte of a text ends where the text does that was read.
+        # The last byte of a text ends at the end of the text that was read.
         has_any = splits[1:] > splits[:-1]
         last = tf.gather(
             tf.concat([owners, [0]], axis=0), tf.maximum(splits[1:] - 1, 0)
@@ -156,12 +161,24 @@ class GraphAligner(tf.Module):
         sources: tf.Tensor,
         strings: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """`Aligner._character_spans`: starts and ends in `texts`, int32 [W]."""
+        """`Aligner._character_spans` in a graph.
+
+        Args:
+            texts: the raw texts.
+            normal: the normalized texts.
+            sources: int32, the position in `texts` of each character of
+                `normal`.
+            strings: `normal` as UTF-8 strings [B].
+
+        Returns:
+            starts and ends in `texts`, int32 [W] each.
+        """
         is_mark, first, splits, text_end = self._written(normal, strings)
         rows = rows_of(splits)
         places = tf.range(tf.size(first))
-        # The next origin that is another one. A text more, a place more: the
-        # end of a text is not the beginning of the next one.
+        # The next origin that differs. The number of the text is added to each
+        # origin, so that the last character of a text never has the same
+        # origin as the first one of the next text.
         following = tf.searchsorted(first + rows, first + rows, side="right")
         following = tf.gather(tf.concat([first, [0]], axis=0), following)
         row_end = tf.gather(text_end, rows)
@@ -171,7 +188,8 @@ class GraphAligner(tf.Module):
         )
         after = tf.where(is_last, tf.maximum(row_end, first), following)
         last = after - 1
-        # SentencePiece made one of several, or dropped all but the first.
+        # Where several characters became one, SentencePiece has either composed
+        # them, or dropped all but the first; see `Aligner`.
         several = last > first
         space = next_true(normal.codes == SPACE, first)
         space = tf.where(space < after, space, first)
@@ -185,7 +203,7 @@ class GraphAligner(tf.Module):
         ends = self._after_marks(
             texts, tf.gather(sources, tf.maximum(last, 0)) + 1, rows
         )
-        # A word mark that was put before the text stands for nothing.
+        # A word mark that SentencePiece added before the text has no character.
         next_origin = tf.where(
             places + 1 < tf.gather(splits, rows + 1),
             tf.concat([first[1:], [0]], axis=0)[: tf.size(first)],
@@ -202,7 +220,7 @@ class GraphAligner(tf.Module):
     def _after_marks(
         self, texts: Characters, places: tf.Tensor, rows: tf.Tensor
     ) -> tf.Tensor:
-        """From each place of a text on the first one without a mark."""
+        """From each position in a text on the first without a mark."""
         is_letter = ~is_member(texts.codes, _marks())
         return tf.minimum(
             next_true(is_letter, places), tf.gather(texts.splits, rows + 1)
@@ -217,17 +235,19 @@ def _marks():
 
 
 def _invisible(model_bytes: bytes) -> list[int]:
-    """The code points of which SentencePiece makes nothing, or white space."""
+    """The code points that SentencePiece drops or turns into white space."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model_bytes)
     codes = code_points()
-    # Between letters all of them at once: alone each would take much longer.
+    # All code points are normalized in a single text, with letters between
+    # them, since a call for each would take much longer.
     written, origins = processor.normalize(
         "".join("a" + chr(code) for code in codes), with_offsets=True
     )
     characters = np.frombuffer(written.encode("utf-32-le"), "<u4")
     is_seen = np.zeros(2 * len(codes) + 1, bool)
     is_seen[np.array(origins[:-1])[characters != ord(WORD_MARK)]] = True
-    # A mark is seen in the letter alone, others are as white as they look.
+    # Of a combining mark the text above shows only the letter before it, with
+    # which it was composed. The candidates are therefore checked one by one.
     likely = np.array(codes)[~is_seen[1::2]].tolist()
     alone = processor.normalize([chr(code) for code in likely])
     return [
@@ -238,14 +258,15 @@ def _invisible(model_bytes: bytes) -> list[int]:
 def _model_of_bytes(
     model_bytes: bytes,
 ) -> tuple[bytes, dict[int, tuple[int, ...]]]:
-    """A vocabulary of bytes that normalizes as another one does.
+    """A SentencePiece model of single bytes with the same normalization.
 
-    Pieces that the other one defines to be taken as they are stay whole.
+    User-defined pieces, which SentencePiece does not normalize, are kept.
 
     Returns:
-        the model; and the bytes of those pieces, by their ids.
+        the model; and the bytes of the user-defined pieces, by their ids.
     """
-    # Late: it is generated for some versions of protobuf.
+    # Imported late, since this generated module does not work with every
+    # version of protobuf.
     from sentencepiece import sentencepiece_model_pb2 as proto
 
     original = proto.ModelProto.FromString(model_bytes)

@@ -1,10 +1,10 @@
-"""Characters inside a TensorFlow graph: where texts and words begin and end.
+"""Texts as code points in a TensorFlow graph, and operations on them.
 
-Shapes: B texts of N characters together, M places in them.
+Shapes: B texts of N characters in total, M positions in them.
 
-Texts lie behind one another in one vector of code points; places are counted
-in that vector, so that a place of any text is one number. Everything here is an
-operation of core TensorFlow.
+All texts are concatenated to one vector of code points. Positions are counted
+in that vector, so that a single number is a position in any of the texts. This
+module only uses operations of core TensorFlow.
 
 Import this module only to export or to test: it imports TensorFlow.
 """
@@ -24,16 +24,16 @@ SPACE = ord(" ")
 
 
 class Characters(NamedTuple):
-    """The code points of texts."""
+    """The code points of B texts."""
 
     codes: tf.Tensor
-    """int32 [N]"""
+    """int32 [N], code points of all texts"""
     splits: tf.Tensor
-    """int32 [B + 1], where each text begins; the last one is N"""
+    """int32 [B + 1], row splits: the start of each text, and N"""
 
     @classmethod
     def of(cls, texts: tf.Tensor) -> "Characters":
-        """Of UTF-8 strings [B], without their malformed parts."""
+        """Decodes UTF-8 strings [B]; malformed bytes are dropped."""
         texts = tf.strings.unicode_transcode(
             texts, "UTF-8", "UTF-8", errors="ignore"
         )
@@ -42,16 +42,16 @@ class Characters(NamedTuple):
 
     @property
     def rows(self) -> tf.Tensor:
-        """The text of each character, int32 [N]."""
+        """The number of the text of each character, int32 [N]."""
         return rows_of(self.splits)
 
     @property
     def lengths(self) -> tf.Tensor:
-        """Characters of each text, int32 [B]."""
+        """The number of characters of each text, int32 [B]."""
         return self.splits[1:] - self.splits[:-1]
 
     def strings(self) -> tf.Tensor:
-        """UTF-8 strings [B]."""
+        """The texts as UTF-8 strings [B]."""
         return tf.strings.unicode_encode(
             ragged(self.codes, self.splits), "UTF-8"
         )
@@ -65,15 +65,20 @@ class Characters(NamedTuple):
         )
 
     def is_space(self) -> tf.Tensor:
-        """Where Python's `str.split` splits, bool [N]."""
+        """Whether each character is white space to `str.split`: bool [N]."""
         return is_member(self.codes, _spaces())
 
     def trimmed(
         self, starts: tf.Tensor, ends: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Characters [starts, ends) without white space at both ends.
+        """Removes white space at both ends of spans, as `str.strip` does.
 
-        int32 [M] each. As `str.strip`; where nothing is left both are `ends`.
+        Args:
+            starts: int32 [M], the starts of the spans.
+            ends: int32 [M], their ends.
+
+        Returns:
+            the new starts and ends. If nothing is left, both are the old end.
         """
         is_word = ~self.is_space()
         first = tf.minimum(next_true(is_word, starts), ends)
@@ -81,16 +86,16 @@ class Characters(NamedTuple):
         return first, tf.maximum(first, last)
 
     def words(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """The words of Python's `str.split`.
+        """The words of the texts, as Python's `str.split` returns them.
 
         Returns:
-            starts and ends int32 [M], and how they belong to texts: int32
-            [B + 1], where the words of each text begin.
+            starts and ends of the words, int32 [M] each; and their row splits,
+            int32 [B + 1].
         """
         is_word = ~self.is_space()
         first = is_word & ~_before(is_word, self.splits)
         starts = true_places(first)
-        # A word ends at the next space, or where its text does.
+        # A word ends at the next space, or at the end of its text.
         ends = tf.minimum(
             next_true(~is_word, starts),
             tf.gather(self.splits, tf.gather(self.rows, starts) + 1),
@@ -98,9 +103,12 @@ class Characters(NamedTuple):
         return starts, ends, tf.gather(count_before(first), self.splits)
 
     def collapsed(self) -> tuple["Characters", tf.Tensor]:
-        """`" ".join(text.split())`, and the place here of each character.
+        """Collapses white space, as `" ".join(text.split())` does.
 
-        A space that stands for a run of white space is the first of it.
+        Returns:
+            the new texts; and the old position of each of their characters. For
+            a space that replaces a run of white space, that is the position of
+            the first character of the run.
         """
         is_word = ~self.is_space()
         seen = count_before(is_word)
@@ -120,7 +128,7 @@ class Characters(NamedTuple):
 
 
 def _before(values: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
-    """The value before each one in its row, False before the first."""
+    """The previous value in the same row; False for the first of a row."""
     before = tf.concat([[False], values], axis=0)[:-1]
     place = tf.range(tf.size(values))
     return before & (place > tf.gather(splits, rows_of(splits)))
@@ -131,7 +139,10 @@ def _flip(values: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
 
 
 def equally_many(**inputs: tf.Tensor) -> list[tf.Tensor]:
-    """The inputs; an error of the graph unless they have as many rows."""
+    """Returns the inputs, with graph operations that check their lengths.
+
+    The graph raises an error unless all inputs have equally many rows.
+    """
     (first, a), *others = inputs.items()
     checks = [
         tf.debugging.assert_equal(
@@ -146,51 +157,63 @@ def equally_many(**inputs: tf.Tensor) -> list[tf.Tensor]:
 
 
 def rows_of(splits: tf.Tensor) -> tf.Tensor:
-    """The row of each value, int32 [N], of int32 [B + 1] splits."""
+    """The row of each value, int32 [N], from row splits, int32 [B + 1]."""
     return tf.ragged.row_splits_to_segment_ids(splits, out_type=tf.int32)
 
 
 def ragged(values: tf.Tensor, splits: tf.Tensor) -> tf.RaggedTensor:
-    """A ragged tensor of values and where its rows begin."""
-    # Validation would add assertions to the graph for what holds by
-    # construction.
+    """A ragged tensor of values [N] and row splits [B + 1]."""
+    # Validation would only add assertions to the graph: all callers pass valid
+    # splits.
     return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
 
 
 def true_places(condition: tf.Tensor) -> tf.Tensor:
-    """Where bool [N] is true, int32 [M]."""
+    """The positions at which bool [N] is true: int32 [M]."""
     return tf.cast(tf.where(condition)[:, 0], tf.int32)
 
 
 def count_before(condition: tf.Tensor) -> tf.Tensor:
-    """How many of bool [N] are true before each place, int32 [N + 1]."""
+    """How many of bool [N] are true before each position: int32 [N + 1]."""
     counts = tf.cumsum(tf.cast(condition, tf.int32))
     return tf.concat([[0], counts], axis=0)
 
 
 def next_true(condition: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """The first true one of bool [N] from each place on, N if there is none.
+    """From each position on, the first one that is true; N if there is none.
 
     Args:
         condition: bool [N].
-        places: int32 [M], 0 to N.
+        places: int32 [M], positions from 0 to N.
+
+    Returns:
+        int32 [M].
     """
     found = tf.concat([true_places(condition), [tf.size(condition)]], axis=0)
     return tf.gather(found, tf.gather(count_before(condition), places))
 
 
 def is_member(codes: tf.Tensor, ranges: np.ndarray) -> tf.Tensor:
-    """Which codes lie in sorted [first, past) ranges, flattened."""
+    """Which code points are in a set: bool, with the shape of `codes`.
+
+    Args:
+        codes: int32 code points.
+        ranges: the set, as `boundaries` returns it.
+    """
+    # The number of boundaries up to a code point is odd within a range.
     return tf.searchsorted(ranges, codes, side="right") % 2 == 1
 
 
 def code_points() -> Sequence[int]:
-    """All that a text can hold."""
+    """All Unicode code points except surrogates."""
     return [*range(0xD800), *range(0xE000, sys.maxunicode + 1)]
 
 
 def boundaries(codes: list[int]) -> np.ndarray:
-    """[first, past, first, past, ...] of the runs in sorted codes."""
+    """Ranges of sorted code points, flattened: [first, end, first, end, ...].
+
+    The ends are excluded.
+    """
     if not codes:
         return np.zeros(0, "int32")
     codes = np.array(codes, "int32")

@@ -1,8 +1,8 @@
-"""Rows of choices inside a TensorFlow graph: the twin of `rows.choice_rows`.
+"""`model_inputs.choice_rows` in a TensorFlow graph, with equal results.
 
 Letters: B examples, C choices of each, S tokens of the longest row.
 
-Import this module only where a graph is made: it imports TensorFlow.
+Import this module only to make a graph: it imports TensorFlow.
 """
 
 import tensorflow as tf
@@ -18,14 +18,14 @@ def pack_choices(
     choices: tf.Tensor,
     longest: int,
 ) -> dict[str, tf.Tensor]:
-    """A row for each choice of each context, as `rows.choice_rows` makes them.
+    """Makes a row for each choice of each context, as `choice_rows` does.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: the tokenizer of the model.
         contexts: strings [B].
-        questions: strings [B]; "" where there is none.
+        questions: strings [B]; "" if there is no question.
         choices: strings [B, C].
-        longest: of a row, in tokens.
+        longest: most tokens of a row.
 
     Returns:
         `token_ids`, `segment_ids`, `padding_mask`, each int32 [B C, S].
@@ -43,7 +43,7 @@ def pack_choices(
     ends = tf.cast(ids.row_limits(), tf.int32)
     kept = tf.minimum(tf.cast(ids.row_lengths(), tf.int32), least)
     return tokenizer.pack(
-        # No row reads more of a context than it has tokens.
+        # A row holds at most `longest` tokens of its context.
         _part(context_ids.values, starts, tf.minimum(lengths, longest)),
         _part(ids.values, ends - kept, kept),
         longest,
@@ -51,13 +51,18 @@ def pack_choices(
 
 
 def _with_choices(question: tf.Tensor, choices: tf.Tensor) -> tf.Tensor:
-    """Each choice in its question's blanks "_", or behind it, [B, C]."""
-    # Malformed parts go first: together they might make a character.
+    """Puts each choice into the blanks "_" of its question: strings [B, C].
+
+    If a question has no blank, the choice comes after it.
+    """
+    # Malformed bytes are removed before joining: the halves of a character at
+    # the end of one string and the start of the next would otherwise form one.
     question, choices = (
         tf.strings.unicode_transcode(x, "UTF-8", "UTF-8", errors="ignore")
         for x in (question, choices)
     )
-    # Two parts or more, the last one empty.
+    # The "_" added at the end gives two or more parts, of which the last is
+    # empty. A question without a blank has exactly two.
     parts = tf.strings.split(tf.strings.join([question, "_"]), "_")
     blanks = tf.cast(parts.row_lengths(), tf.int32) - 2  # [B]
     parts = parts.to_tensor("")[:, tf.newaxis]  # [B, 1, P]

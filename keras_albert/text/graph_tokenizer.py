@@ -1,18 +1,18 @@
-"""The tokenizer inside a TensorFlow graph, for models that take strings.
+"""`Tokenizer` in a TensorFlow graph, for models that take strings.
 
 Shapes: B texts, S tokens in the longest row.
 
-Every rule is a table made from the Python side (`normalization`, `Tokenizer`)
-when the object is made: what Python does to each code point, and what it does
-to each piece that ends in digit and comma. So the graph normalizes with the
-Unicode tables and the case rules of the Python that exported it, whatever ICU
-version and locale the server has: new capitals, NUL, dotted I and final sigma
-included. Everything but SentencePiece itself is an operation of core
-TensorFlow, and all of it is linked into TensorFlow Serving since 2.15.
+TensorFlow has its own Unicode operations, but their results depend on the ICU
+version and the locale of the server. This graph therefore uses tables, which
+are computed with Python when the object is made: the normal form of each code
+point, and the pieces that replace a piece ending in digit and comma. The graph
+then normalizes exactly as the Python that exported it, including new capitals,
+NUL, dotted I and final sigma. Everything except SentencePiece is an operation
+of core TensorFlow, and TensorFlow Serving has had all operations since 2.15.
 
-Known exception, the only one: where two segmentations of a word have the same
-probability, the two SentencePiece versions (Python's, and 0.1.96 in
-tensorflow-text) may choose different ones.
+There is one known exception: if two segmentations of a word have the same
+probability, Python's SentencePiece and the one in tensorflow-text (0.1.96) may
+choose different ones.
 
 Import this module only to export or to test: it imports TensorFlow.
 """
@@ -63,8 +63,8 @@ class GraphTokenizer(tf.Module):
                 f"Received: {type(tokenizer).__name__}."
             )
         super().__init__(name="graph_tokenizer")
-        # The name, which must differ from vocabulary to vocabulary: loaded
-        # models share what they have under one name in a process.
+        # The name must be unique for each vocabulary: models that are loaded
+        # in one process share resources of the same name.
         self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
             model=tokenizer.model_bytes,
             out_type=tf.int32,
@@ -77,23 +77,24 @@ class GraphTokenizer(tf.Module):
         self._resplits = Substitution(tokenizer.resplits)
 
     def normalize(self, texts: tf.Tensor) -> tf.Tensor:
-        """`normalization.normalize` of UTF-8 strings [B], malformed or not."""
+        """Normalizes UTF-8 strings [B], as `normalization.normalize` does."""
         normal, _ = self.normalize_with_sources(Characters.of(texts))
         return normal.strings()
 
     def normalize_with_sources(
         self, texts: Characters
     ) -> tuple[Characters, tf.Tensor]:
-        """`alignment.normalize_with_sources`: places are those in `texts`.
+        """Normalizes texts, as `alignment.normalize_with_sources` does.
 
         Returns:
-            N characters; int32 [N], the one that each is made of.
+            N characters; and int32 [N], for each the position in `texts` that
+            it comes from.
         """
         codes, splits, sources = self._normal(*texts)
         return Characters(codes, splits), sources
 
-    # Functions of their own, so that a SavedModel holds the tables once for
-    # all of its signatures.
+    # `_normal` and `_flat_ids` are tf.functions, so that a SavedModel holds
+    # the tables once and not once for each of its signatures.
     @tf.function(
         input_signature=[tf.TensorSpec([None], tf.int32)] * 2, autograph=False
     )
@@ -106,7 +107,7 @@ class GraphTokenizer(tf.Module):
         return codes, splits, tf.gather(places, owners)
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """`Tokenizer.encode_batch`: strings [B] to int32 ids [B, (S)]."""
+        """Tokenizes strings [B] to int32 ids [B, (S)], without [CLS], [SEP]."""
         return ragged(*self._flat_ids(texts))
 
     @tf.function(
@@ -119,8 +120,14 @@ class GraphTokenizer(tf.Module):
     def _pieces(
         self, normal: tf.Tensor, kind: tf.DType
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """SentencePiece's: ids (tf.int32) or strings [N]; int32 [B + 1]."""
-        processor = copy.copy(self._sentencepiece)  # of the same resource
+        """SentencePiece's ids (tf.int32) or strings [N], and their row splits.
+
+        Args:
+            normal: normalized strings [B].
+            kind: tf.int32 for ids, tf.string for strings.
+        """
+        # The copy shares the resource that holds the vocabulary.
+        processor = copy.copy(self._sentencepiece)
         processor.out_type = kind
         pieces = processor.tokenize(normal)
         return pieces.values, tf.cast(pieces.row_splits, tf.int32)
@@ -128,15 +135,15 @@ class GraphTokenizer(tf.Module):
     def aligned_pieces(
         self, normal: tf.Tensor, resplit_lengths: "Substitution"
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Ids, and how many characters SentencePiece reads as each piece.
+        """Tokenizes texts; also returns the length of each piece.
 
         Args:
             normal: normalized strings [B].
-            resplit_lengths: `Aligner.resplit_lengths`.
+            resplit_lengths: the result of `Aligner.resplit_lengths`.
 
         Returns:
-            int32 ids [N]; their characters, int32 [N]; int32 [B + 1], where
-            the pieces of each text begin.
+            int32 ids [N]; int32 [N], the number of characters that
+            SentencePiece reads as each piece; and row splits, int32 [B + 1].
         """
         ids, splits = self._pieces(normal, tf.int32)
         written, _ = self._pieces(normal, tf.string)
@@ -154,7 +161,12 @@ class GraphTokenizer(tf.Module):
         b: tf.RaggedTensor | None = None,
         max_length: int = DEFAULT_MAX_LENGTH,
     ) -> dict[str, tf.Tensor]:
-        """`Tokenizer.pack` of every row, padded to the longest one.
+        """Packs rows as `Tokenizer.pack` does, padded to the longest one.
+
+        Args:
+            a: int32 ids [B, (tokens)] of the first texts.
+            b: int32 ids [B, (tokens)] of the second texts, or None.
+            max_length: most tokens of a row.
 
         Returns:
             `token_ids`, `segment_ids`, `padding_mask`, each int32 [B, S].
@@ -163,7 +175,8 @@ class GraphTokenizer(tf.Module):
             AlbertError: `max_length` leaves no room for a token of each text.
         """
         check_max_length(max_length, pair=b is not None)
-        # end_a: where the [SEP] of a stands; end: the last [SEP] of the row.
+        # `end_a` is the position of the [SEP] after a, `end` that of the last
+        # [SEP] of the row.
         lengths_a = tf.cast(a.row_lengths(), tf.int32)
         end = end_a = tf.minimum(lengths_a, max_length - 2) + 1  # [B]
         if b is not None:
@@ -171,11 +184,11 @@ class GraphTokenizer(tf.Module):
             room = max_length - 3
             keep_a = tf.maximum((room + 1) // 2, room - lengths_b)
             keep_b = tf.maximum(room // 2, room - lengths_a)
-            paired = lengths_b > 0  # an empty b makes a single
+            paired = lengths_b > 0  # an empty b is treated as no b
             end_a = tf.where(paired, tf.minimum(lengths_a, keep_a) + 1, end_a)
             end_b = end_a + tf.minimum(lengths_b, keep_b) + 1
             end = tf.where(paired, end_b, end_a)
-        # Room for [CLS] and [SEP] even in a batch without a row.
+        # At least [CLS] and [SEP], even if the batch is empty.
         width = tf.reduce_max(tf.concat([end + 1, [2]], axis=0))
         position = tf.range(width)[tf.newaxis, :]  # [1, S]
         end_a, end = end_a[:, tf.newaxis], end[:, tf.newaxis]  # [B, 1]
@@ -198,10 +211,10 @@ class GraphTokenizer(tf.Module):
 
 
 class Substitution:
-    """Replaces some values of a ragged tensor by several, or none.
+    """Replaces values of a ragged tensor by several values, or by none.
 
     Args:
-        replacements: value -> the values that take its place.
+        replacements: for each value to replace, the values that replace it.
     """
 
     def __init__(self, replacements: Mapping[int, Sequence[int]]):
@@ -218,27 +231,32 @@ class Substitution:
     def __call__(
         self, values: tf.Tensor, row_splits: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """int32 values [N] and int32 row splits [B + 1], to new ones."""
+        """Replaces int32 values [N] with row splits [B + 1].
+
+        Returns:
+            the new values and row splits.
+        """
         index, row_splits, _ = self.locate(values, row_splits)
         return self.new_values(index, values), row_splits
 
     def locate(
         self, values: tf.Tensor, row_splits: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Where the new values come from.
+        """Computes where each new value comes from.
 
         Returns:
-            what `new_values` takes, int32 [M]; new row splits; and the old
-            value that each new one stands for, int32 [M].
+            int32 [M], indices for `new_values`; the new row splits; and int32
+            [M], the index of the old value that each new one replaces.
         """
         places = tf.range(tf.size(values))
         if not len(self._keys):
             return places, row_splits, places
-        keys = tf.constant(self._keys)  # once in the graph
+        keys = tf.constant(self._keys)  # a single constant in the graph
         at = tf.searchsorted(keys, values)
         at = tf.minimum(at, len(self._keys) - 1)
         hit = tf.gather(keys, at) == values
-        # Other values stand behind the replacements in the pool, once each.
+        # `new_values` gathers from the replacements, followed by the old
+        # values. An old value that is not replaced is gathered from there.
         starts = tf.where(
             hit, tf.gather(self._starts, at), len(self._new) + places
         )
@@ -253,10 +271,14 @@ class Substitution:
         )
 
     def new_values(self, index: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """int32 [M], of what `locate` gives and the old values [N].
+        """The new values, int32 [M].
 
-        The values of another object, of as many replacements for the same
-        keys, may be taken in the same way.
+        The index may come from another `Substitution` with equally many
+        replacements for the same keys.
+
+        Args:
+            index: int32 [M], see `locate`.
+            values: int32 [N], the old values.
         """
         return tf.gather(tf.concat([self._new, values], axis=0), index)
 
@@ -264,27 +286,29 @@ class Substitution:
 def _take(
     rows: tf.RaggedTensor, column: tf.Tensor, wanted: tf.Tensor
 ) -> tf.Tensor:
-    """rows[i, column] where `wanted`, anything elsewhere; int32 [B, S]."""
+    """Gathers rows[i, column] where `wanted`; arbitrary elsewhere: [B, S]."""
     starts = tf.cast(rows.row_starts(), tf.int32)[:, tf.newaxis]
     pool = tf.concat([[PAD_ID], rows.values], axis=0)  # never empty
     return tf.gather(pool, tf.where(wanted, starts + column + 1, 0))
 
 
 def _lower_sigmas(codes: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
-    """Lower-cases capital sigmas, the one letter whose form has a context.
+    """Lower-cases capital sigmas, which depends on the letters around them.
 
-    A sigma is final if the nearest character before it that is not
-    case-ignorable (an apostrophe, say) is cased and the nearest one after it
-    is not (Unicode 3.13, Final_Sigma).
+    The lower case of a sigma is the final form if, leaving out case-ignorable
+    characters such as an apostrophe, the character before it is cased and the
+    one after it is not (Unicode 3.13, Final_Sigma). No other letter depends on
+    its context.
     """
     cased, ignorable = (is_member(codes, table) for table in _case_classes())
     size = tf.size(codes)
-    # Characters that count, between two sentinels that are not cased.
+    # The characters that are not ignorable, between two sentinels that are not
+    # cased.
     counts = tf.cast(tf.where(~ignorable)[:, 0], tf.int32)
     counts = tf.concat([[-1], counts, [size]], axis=0)
     rank = tf.cumsum(tf.cast(~ignorable, tf.int32), exclusive=True)
     before = tf.gather(counts, rank)
-    # `rank + 1` is the character itself if it counts: a sigma does.
+    # `rank + 1` is the sigma itself, which is not ignorable.
     after = tf.gather(counts, tf.minimum(rank + 2, tf.size(counts) - 1))
     row = rows_of(row_splits)
     padded_cased = tf.concat([[False], cased, [False]], axis=0)
@@ -303,11 +327,13 @@ def _lower_sigmas(codes: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
 def _changed_code_points(
     lower_case: bool, keep_accents: bool
 ) -> dict[int, tuple[int, ...]]:
-    """What `normalize` makes of single code points, where it changes them.
+    """The normal form of each code point that `normalize` changes.
 
-    Marks vanish, so canonical reordering cannot show and normalization is
-    free of context, but for capital sigma, which stays as it is here.
-    Whitespace inside a text is single spaces by then and stays.
+    Normalization can be done code point by code point, because marks are
+    dropped, so that their canonical reordering has no effect. The only
+    exception is capital sigma, which is not lower-cased here; see
+    `_lower_sigmas`. White space is left out, since it has been collapsed to
+    single spaces before.
     """
     changed = {}
     for code in code_points():
@@ -328,7 +354,8 @@ def _changed_code_points(
 def _case_classes() -> tuple[np.ndarray, np.ndarray]:
     """Ranges of the cased and of the case-ignorable code points.
 
-    Python does not show these properties, but its handling of sigma does.
+    Python has no function for these properties, so they are inferred from how
+    it lower-cases a sigma after each code point.
     """
     sigma = chr(SIGMA)
     cased, ignorable = [], []

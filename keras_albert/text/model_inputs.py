@@ -1,6 +1,6 @@
-"""Texts, words and choices -> rows of tokens, as long as each is.
+"""Tokenizes texts, pairs, words and choices into rows, without padding.
 
-A row is [CLS] a [SEP] or [CLS] a [SEP] b [SEP]; what is too long is cut off.
+A row is [CLS] a [SEP] or [CLS] a [SEP] b [SEP], cut to a maximal length.
 """
 
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ import numpy as np
 from keras_albert.text.special_tokens import UNK_ID
 from keras_albert.text.tokenizer import Tokenizer, check_texts
 
-LINES_AT_ONCE = 2_000  # tokenized together: long enough to be fast
+LINES_AT_ONCE = 2_000  # texts tokenized in one call, enough to be fast
 
 
 class Row(NamedTuple):
-    """Tokens of a text or a pair."""
+    """The tokens of a text or a pair of texts."""
 
     token_ids: np.ndarray
-    """int32 [T], [CLS] and [SEP] included"""
+    """int32 [T], with [CLS] and [SEP]"""
     first: int
-    """how many of them are segment 0"""
+    """number of tokens of segment 0"""
     is_cut: bool = False
-    """whether there was more than a row holds"""
+    """whether the text was cut off"""
 
 
 def text_rows(
@@ -31,7 +31,17 @@ def text_rows(
     pairs: Sequence[str] | None,
     longest: int,
 ) -> list[Row]:
-    """A row for each text, or pair of texts."""
+    """Makes a row of each text, or of each pair of texts.
+
+    Args:
+        tokenizer: the tokenizer of the model.
+        texts: N texts.
+        pairs: N second texts, or None.
+        longest: most tokens of a row.
+
+    Raises:
+        AlbertError: the numbers of texts and pairs differ.
+    """
     check_texts(texts, pairs)
     rows = []
     for start in range(0, len(texts), LINES_AT_ONCE):
@@ -50,17 +60,25 @@ def text_rows(
 def word_rows(
     tokenizer: Tokenizer, words: Sequence[str], longest: int
 ) -> list[tuple[Row, list[int]]]:
-    """A text that is split into words, in rows of as many as fit.
+    """Makes rows of a text that is split into words, as many as needed.
 
-    Only a word that fills more than a row is cut off.
+    A word is never divided between rows; it is only cut off if it is longer
+    than a row.
+
+    Args:
+        tokenizer: the tokenizer of the model.
+        words: the words of one text.
+        longest: most tokens of a row.
 
     Returns:
-        one or more rows; and where each word of a row begins.
+        a list of rows, each with the position of the first piece of each of
+        its words.
     """
     room = longest - 2  # [CLS], [SEP]
     rows = [([], [])]
     for pieces in tokenizer.encode_batch(words):
-        # A word of nothing but dropped characters has a label all the same.
+        # Even if the tokenizer drops all characters of a word, it has a label
+        # and therefore needs a token.
         pieces = pieces or [UNK_ID]
         if rows[-1][0] and len(rows[-1][0]) + len(pieces) > room:
             rows.append(([], []))
@@ -79,17 +97,25 @@ def choice_rows(
     choices: Sequence[Sequence[str]],
     longest: int,
 ) -> list[Row]:
-    """A row for each choice: the context, and the question with the choice.
+    """Makes a row of each choice: the context, then question and choice.
 
-    A choice fills the blank "_" in its question, or stands behind it. What is
-    too long is cut off the end of the context; of question and choice, which
-    differ at the end, off the start.
+    A choice replaces the blanks "_" in its question, or follows it if there is
+    no blank. A context that is too long is cut at its end; question and choice
+    are cut at their start, since the choices differ at the end.
 
     Args:
-        questions: "" where there is none.
+        tokenizer: the tokenizer of the model.
+        contexts: B texts.
+        questions: B texts; "" if there is no question.
+        choices: B lists of choices.
+        longest: most tokens of a row.
 
-    Source: reference race_utils.py, which gives question and choice 128 of 512
-    tokens; here it is half, or what the context leaves.
+    Returns:
+        the rows of all choices of the first context, then of the second, ...
+
+    Source: reference race_utils.py, which reserves 128 of 512 tokens for
+    question and choice. Here they may have half of the row, or more if the
+    context is short.
     """
     room = longest - 3  # [CLS], two [SEP]
     rows = []

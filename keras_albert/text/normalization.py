@@ -1,10 +1,10 @@
-"""Text normalization, as published: str or bytes -> the str that is tokenized.
+"""Text normalization before SentencePiece, as published.
 
-Equals `preprocess_text` and `convert_to_unicode` of the reference's
-tokenization.py. Quotes are left alone: rewriting `` and '' to " is a habit of
-other ALBERT tokenizers, not of the reference.
+The functions equal `preprocess_text` and `convert_to_unicode` of the
+reference's tokenization.py. Quotes are not changed: other ALBERT tokenizers
+replace `` and '' by ", but the reference does not.
 
-Standard library only.
+This module only uses the standard library.
 """
 
 import unicodedata
@@ -13,16 +13,16 @@ from keras_albert.errors import AlbertError
 
 
 def to_text(value: str | bytes) -> str:
-    r"""The text of a str, or of UTF-8 bytes without their malformed parts.
+    r"""Converts a str or UTF-8 bytes to text, without malformed parts.
 
-    Lone surrogates, which no UTF-8 file can hold, are dropped from a str in
-    the same way.
+    Malformed bytes are dropped, and so are lone surrogates in a str, which
+    UTF-8 cannot represent.
 
     >>> to_text(b"caf\xc3\xa9 \xff")
     'café '
 
     Raises:
-        AlbertError: neither str nor bytes.
+        AlbertError: the value is neither str nor bytes.
     """
     if isinstance(value, str):
         if value.isascii():
@@ -39,12 +39,18 @@ def to_text(value: str | bytes) -> str:
 def normalize(
     text: str, lower_case: bool = True, keep_accents: bool = False
 ) -> str:
-    """Collapses whitespace, decomposes (NFKD), drops marks, lower-cases.
+    """Collapses white space, decomposes (NFKD), drops marks, lower-cases.
 
-    A mark is a character whose canonical combining class is not 0. That is
-    not the Unicode category Mn: some vowel signs are kept, as published.
-    `keep_accents` leaves out decomposing and dropping: SentencePiece composes
-    (NFKC, with its own changes) by itself.
+    A mark is a character whose canonical combining class is not 0. As in the
+    published code, this is not the Unicode category Mn: some vowel signs are
+    kept.
+
+    Args:
+        text: the text.
+        lower_case: whether to lower-case it.
+        keep_accents: whether to skip the decomposition and keep marks.
+            SentencePiece then composes characters itself (NFKC, with changes of
+            its own).
 
     >>> normalize("  Ünïcode\\n in  ２０１０ ")
     'unicode in 2010'

@@ -1,8 +1,7 @@
-"""Token ids and pieces that the vocabulary recipe fixes.
+"""The special tokens of every ALBERT vocabulary, with their fixed ids.
 
 Source: README of google-research/albert, "sentencepiece"."""
 
-# Token ids fixed by the vocabulary recipe (reference README, "sentencepiece").
 PAD_ID, UNK_ID, CLS_ID, SEP_ID, MASK_ID = range(5)
 
 

@@ -1,10 +1,10 @@
-"""SentencePiece tokenizer with ALBERT's own rules: texts -> padded int32 ids.
+"""Tokenizer: SentencePiece with ALBERT's normalization and special rules.
 
 Shapes: B texts in a batch, S tokens in the longest of them, V pieces in the
 vocabulary.
 
-graph_tokenizer.py is the same tokenizer inside a graph, for serving. It reads
-its tables from the tokenizer made here, so the two cannot disagree on a rule.
+graph_tokenizer.py has the same tokenizer in a TensorFlow graph, for serving. It
+computes its tables from a `Tokenizer`, so that both follow the same rules.
 """
 
 import functools
@@ -31,37 +31,37 @@ from keras_albert.text.special_tokens import (
     UNK_ID,
 )
 
-DEFAULT_MAX_LENGTH = 512  # tokens: the positions of the released models
+DEFAULT_MAX_LENGTH = 512  # tokens; number of positions of released models
 VOCAB_FILE = "spiece.model"
 
 
 VOCAB_SETTINGS_FILE = "spiece.json"  # Tokenizer.settings
 
 
-WORD_MARK = "▁"  # SentencePiece's U+2581: a space stood before the piece
+WORD_MARK = "▁"  # U+2581: SentencePiece's mark for a space before a piece
 
 
-# [CLS], [SEP], and for a pair a second [SEP]; then a token of each text.
+# The shortest rows: the special tokens, and one token of each text.
 SHORTEST_SINGLE, SHORTEST_PAIR = 3, 5
 
 
 class Tokenizer:
-    """Texts to ALBERT token ids.
+    """Converts texts to ALBERT token ids.
 
     Args:
         path: a SentencePiece `.model` file, or a folder that holds
             `spiece.model` or exactly one `*.model` file (as a released
             archive does).
-        lower_case: lower-case the text first. None: as `spiece.json` beside
-            the model file says, and True where there is none (the released
-            vocabularies are lower-cased).
-        keep_accents: keep combining marks, and know the words of any script.
-            None: as `spiece.json` says, and False where there is none, as
-            published.
+        lower_case: whether to lower-case texts. None reads the setting from
+            `spiece.json` beside the model file; without that file it is True,
+            as for the released vocabularies.
+        keep_accents: whether to keep combining marks, and to recognize words of
+            any script in n-gram masking. None reads the setting from
+            `spiece.json`; without that file it is False, as published.
 
     Raises:
-        AlbertError: no such file, not a SentencePiece model, or a vocabulary
-            whose ids 0-4 are not ALBERT's special pieces.
+        AlbertError: the file does not exist, is not a SentencePiece model, or
+            its ids 0-4 are not ALBERT's special pieces.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Tokenizer:
         lower_case: bool = True,
         keep_accents: bool = False,
     ) -> "Tokenizer":
-        """A tokenizer from the content of a `.model` file."""
+        """Makes a tokenizer from the content of a `.model` file."""
         tokenizer = cls.__new__(cls)
         tokenizer._load(model_bytes, lower_case, keep_accents, "the vocabulary")
         return tokenizer
@@ -121,13 +121,13 @@ class Tokenizer:
         self.resplits = self._digit_comma_resplits()
 
     def __repr__(self) -> str:
-        """The size of the vocabulary, and how texts are normalized."""
+        """The size of the vocabulary and the settings."""
         settings = ", ".join(f"{k}={v}" for k, v in self.settings.items())
         return f"<Tokenizer pieces={self.vocab_size:,}, {settings}>"
 
     @property
     def settings(self) -> dict[str, bool]:
-        """How texts are normalized, as `spiece.json` has it."""
+        """The settings of the normalization, as `spiece.json` stores them."""
         return {
             "lower_case": self.lower_case,
             "keep_accents": self.keep_accents,
@@ -135,7 +135,7 @@ class Tokenizer:
 
     def _check_special_pieces(self, source: str) -> None:
         found = tuple(self._pieces[: len(SPECIAL_PIECES)])
-        # A control symbol is one that typed text can never become.
+        # Control symbols are pieces that no text is ever tokenized to.
         control = all(
             self._processor.is_control(i)
             for i in (PAD_ID, CLS_ID, SEP_ID, MASK_ID)
@@ -154,20 +154,21 @@ class Tokenizer:
             )
 
     def _digit_comma_resplits(self) -> dict[int, tuple[int, ...]]:
-        """What a piece that ends in digit and comma is split into.
+        """The ids that replace each piece that ends in digit and comma.
 
         `encode_pieces` of the reference's tokenization.py encodes such a piece
         ("▁2010,") again without its comma and word marks, then appends the
-        comma. That depends on the piece alone, so it is a table.
+        comma. The result only depends on the piece, so it is a table.
 
-        Encoding again puts a word mark in front ("1990," -> "▁1990" ","). The
-        reference means to strip it where the piece had none, but compares a
-        str with the mark's UTF-8 bytes: under Python 3 that is never equal and
-        the mark stays. We follow the code as it runs.
+        The second encoding puts a word mark in front ("1990," -> "▁1990" ",").
+        The reference intends to remove it if the piece had none, but compares a
+        str with the UTF-8 bytes of the mark. Under Python 3 these are never
+        equal, so the mark is kept. This code does what the reference does, not
+        what it intends.
 
-        The rule holds for pieces of the vocabulary. A run of unknown
-        characters could end in a comma only if the vocabulary had no ","; it
-        stays one <unk>.
+        The rule only applies to pieces of the vocabulary. A run of unknown
+        characters, which could end in a comma if the vocabulary had no ",",
+        remains one <unk>.
         """
         return {
             i: (
@@ -190,12 +191,12 @@ class Tokenizer:
         return [new for i in ids for new in self.resplits.get(i, (i,))]
 
     def tokenize(self, text: str | bytes, normalize: bool = True) -> list[str]:
-        """The pieces of a text; unknown characters appear as they are.
+        """The pieces of a text; unknown characters appear as in the text.
 
         Args:
-            text: str, or UTF-8 bytes (malformed parts are ignored).
-            normalize: False leaves out `normalization.normalize`, as the
-                reference's `FullTokenizer.tokenize` does.
+            text: str or UTF-8 bytes; malformed bytes are ignored.
+            normalize: whether to call `normalization.normalize`, which the
+                reference's `FullTokenizer.tokenize` does not.
         """
         text = self._prepare(text, normalize)
         pieces = self._processor.encode(text, out_type=str)
@@ -211,7 +212,8 @@ class Tokenizer:
     def encode(self, text: str | bytes, normalize: bool = True) -> list[int]:
         """The ids of a text, without [CLS] and [SEP]; see `tokenize`.
 
-        "[CLS]" typed in a text is text: ids 0, 2, 3 and 4 never appear.
+        The characters "[CLS]" in a text are tokenized like other text: the ids
+        0, 2, 3 and 4 never appear.
         """
         text = self._prepare(text, normalize)
         return self._resplit(self._processor.encode(text))
@@ -222,12 +224,13 @@ class Tokenizer:
         normalize: bool = True,
         num_threads: int = -1,
     ) -> list[list[int]]:
-        """`encode` of each text.
+        """Calls `encode` for each text, with several threads.
 
         Args:
             texts: the texts.
             normalize: see `tokenize`.
-            num_threads: of SentencePiece; -1: as many as there are cores.
+            num_threads: number of threads of SentencePiece; -1 for as many as
+                there are cores.
 
         Raises:
             AlbertError: `texts` is a single text.
@@ -238,7 +241,7 @@ class Tokenizer:
         return [self._resplit(ids) for ids in encoded]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids: special pieces vanish, <unk> becomes " ⁇ ".
+        """The text of ids; special pieces are omitted, <unk> becomes " ⁇ ".
 
         Raises:
             AlbertError: an id is not in [0, V).
@@ -246,7 +249,7 @@ class Tokenizer:
         return self._processor.decode([self._checked(i) for i in ids])
 
     def id_to_piece(self, token_id: int) -> str:
-        """The piece of an id; AlbertError if it is not in [0, V)."""
+        """The piece of an id; raises AlbertError if it is not in [0, V)."""
         return self._pieces[self._checked(token_id)]
 
     def piece_to_id(self, piece: str) -> int:
@@ -268,11 +271,17 @@ class Tokenizer:
         b_ids: Sequence[int] | None = None,
         max_length: int = DEFAULT_MAX_LENGTH,
     ) -> tuple[list[int], list[int]]:
-        """`[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, cut to `max_length`.
+        """Packs ids as `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
-        The longer of the two loses tokens at its end until the pair fits; when
-        both are equally long it is b (`_truncate_seq_pair` of the reference's
-        classifier_utils.py). An empty b makes a single, as there.
+        If a pair is too long, tokens are removed from the end of the longer
+        text until it fits, or of b if both are equally long. This is
+        `_truncate_seq_pair` of the reference's classifier_utils.py, which also
+        treats an empty b as no b.
+
+        Args:
+            a_ids: ids of the first text.
+            b_ids: ids of the second text, or None.
+            max_length: most tokens of the result.
 
         Returns:
             token_ids and segment_ids; segment 1 is b and the [SEP] after it.
@@ -299,21 +308,21 @@ class Tokenizer:
         max_length: int = DEFAULT_MAX_LENGTH,
         pad_to: int | None = None,
     ) -> dict[str, np.ndarray]:
-        """A batch for the model.
+        """Tokenizes texts to a batch of inputs of a model.
 
         Args:
             texts: B texts.
-            pairs: B second texts, where the task has pairs.
-            max_length: longest row, in tokens; the rest is cut off.
-            pad_to: S; without it S is the longest row of this batch.
+            pairs: B second texts, for tasks on pairs of texts.
+            max_length: most tokens of a row; longer texts are cut off.
+            pad_to: S; if None, the length of the longest row of this batch.
 
         Returns:
-            `token_ids`, `segment_ids` and `padding_mask` (1 on tokens, 0 on
+            `token_ids`, `segment_ids` and `padding_mask` (1 for tokens, 0 for
             padding), each int32 [B, S].
 
         Raises:
-            AlbertError: a single text instead of a list, lists of unequal
-                length, or `pad_to` below `max_length`.
+            AlbertError: `texts` is a single text, the numbers of texts and
+                pairs differ, or `pad_to` is less than `max_length`.
         """
         check_max_length(max_length, pair=pairs is not None)
         if pad_to is not None and (
@@ -341,11 +350,11 @@ class Tokenizer:
         rows: Sequence[tuple[list[int], list[int]]],
         length: int | None = None,
     ) -> dict[str, np.ndarray]:
-        """Rows of `pack` as the arrays of `__call__`.
+        """Pads rows to the arrays that `__call__` returns.
 
         Args:
-            rows: B rows: token_ids and segment_ids.
-            length: S; without it S is the longest row.
+            rows: B pairs of token_ids and segment_ids, see `pack`.
+            length: S; if None, the length of the longest row.
 
         Raises:
             AlbertError: a row is longer than `length`.
@@ -377,11 +386,12 @@ class Tokenizer:
     def word_starts(self) -> np.ndarray:
         r"""Whether each piece begins a word, bool [V], for n-gram masking.
 
-        `_is_start_piece_sp` of the reference's create_pretraining_data.py: a
-        piece that begins with the word mark or "<", is one of the characters
-        !"#$%&()*+,-./:;?@[\]^_`{|}~, or has a character that is neither one
-        of those nor an English letter. With `keep_accents` a letter, or a
-        mark, of any script takes the place of an English one.
+        As in `_is_start_piece_sp` of the reference's
+        create_pretraining_data.py, these are the pieces that begin with the
+        word mark or "<", that are one of the characters
+        !"#$%&()*+,-./:;?@[\]^_`{|}~, or that have a character that is neither
+        one of those nor an English letter. With `keep_accents`, letters and
+        marks of any script count as English letters do.
         """
         is_letter = _is_letter if self.keep_accents else _is_english
         return np.array(
@@ -394,7 +404,10 @@ class Tokenizer:
         return hashlib.sha256(self.model_bytes).hexdigest()
 
     def difference_from(self, other: "Tokenizer") -> str | None:
-        """What makes other tokens of the same text here; None: nothing."""
+        """How this tokenizer differs from another one, for a message.
+
+        Returns None if both produce the same tokens.
+        """
         if self.fingerprint != other.fingerprint:
             return "other pieces"
         for name, value in other.settings.items():
@@ -403,12 +416,17 @@ class Tokenizer:
         return None
 
     def save(self, folder: str | Path) -> None:
-        """Writes `spiece.model` and `spiece.json`; makes the folder."""
+        """Writes `spiece.model` and `spiece.json` to a folder.
+
+        The folder is created if it does not exist.
+        """
         folder = Path(folder)
         check_not_a_file(folder)
         folder.mkdir(parents=True, exist_ok=True)
         settings = json.dumps(self.settings, indent=2) + "\n"
-        # The settings first: a vocabulary without them is taken for released.
+        # The settings are written first. If the process ends in between, there
+        # must not be a vocabulary without settings, which would be read as a
+        # released one.
         for name, content in (
             (VOCAB_SETTINGS_FILE, settings.encode()),
             (VOCAB_FILE, self.model_bytes),
@@ -418,12 +436,17 @@ class Tokenizer:
 
 
 def truncated_lengths(a, b, room):
-    """How long the texts of a pair are that is cut to `room` tokens.
+    """The lengths of the texts of a pair after truncation to `room` tokens.
 
-    Token by token the longer one is cut, b when they are equally long: in
-    closed form. Integers, or arrays of them.
+    Tokens are removed one at a time from the longer text, or from b if both are
+    equally long. This function computes the result without a loop.
 
-    7 and 4 tokens in room for 5 are 3 and 2.
+    Args:
+        a: length of the first text, an integer or an array.
+        b: length of the second text, an integer or an array.
+        room: most tokens of both together.
+
+    Example: 7 and 4 tokens become 3 and 2 for a `room` of 5.
     """
     return (
         np.minimum(a, np.maximum((room + 1) // 2, room - b)),
@@ -434,7 +457,7 @@ def truncated_lengths(a, b, room):
 def check_max_length(
     max_length: int, pair: bool, name: str = "max_length"
 ) -> None:
-    """Refuses a row length without room for a token of each text."""
+    """Raises AlbertError if a row cannot hold one token of each text."""
     shortest = SHORTEST_PAIR if pair else SHORTEST_SINGLE
     if type(max_length) is not int or max_length < shortest:
         raise AlbertError(
@@ -445,8 +468,8 @@ def check_max_length(
 
 
 def check_batch(name: str, texts: Iterable[str | bytes]) -> None:
-    """AlbertError unless these are several texts."""
-    # The items of a dict would be its keys.
+    """Raises AlbertError unless `texts` is a collection of texts."""
+    # Iterating over a dict would give its keys.
     if isinstance(texts, str | bytes | dict) or not hasattr(texts, "__iter__"):
         raise AlbertError(
             f"`{name}` must be a list of texts. Received: {texts!r:.60}. "
@@ -455,7 +478,7 @@ def check_batch(name: str, texts: Iterable[str | bytes]) -> None:
 
 
 def check_texts(texts, pairs) -> None:
-    """AlbertError unless these are texts, and second texts as many, or None."""
+    """Raises AlbertError unless texts and pairs (or None) are equally many."""
     check_batch("texts", texts)
     if pairs is None:
         return

@@ -1,10 +1,10 @@
-"""How much of a text a vocabulary cannot read.
+"""Measures how much of a text is unknown (<unk>) to a vocabulary.
 
-A vocabulary stands for characters that it does not have with <unk>: to a model
-all such words are the same. SentencePiece makes one <unk> of a whole run of
-unknown characters and puts a word mark in front of it; a mark alone says
-nothing, so it is not counted, as [CLS], [SEP] and padding are not. So Chinese
-text, read with an English vocabulary, is unknown but for its punctuation.
+Characters that a vocabulary lacks become <unk>, so that a model cannot
+distinguish the words. SentencePiece replaces a run of unknown characters by one
+<unk>, with a word mark before it. A word mark alone has no content, so it is
+not counted; nor are [CLS], [SEP] and padding. Chinese text is then almost
+entirely unknown to an English vocabulary, except for punctuation.
 """
 
 import dataclasses
@@ -20,15 +20,16 @@ from keras_albert.text.model_inputs import Row
 from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID, UNK_ID
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
-WARN_AT, REFUSE_AT = 0.05, 0.5  # shares of the pieces that are <unk>
+# Shares of <unk> from which the user is warned, or the text is refused.
+WARN_AT, REFUSE_AT = 0.05, 0.5
 ROWS_AT_ONCE = 10_000
-MOST_LOOKED_AT = 1_000  # texts, among which an example is found
-SHOWN = 60  # characters of the example
+MOST_LOOKED_AT = 1_000  # number of texts among which an example is chosen
+SHOWN = 60  # number of characters of the example in a message
 
 
 @dataclasses.dataclass(frozen=True)
 class PieceCount:
-    """How many pieces there are, and how many of them are <unk>."""
+    """The number of pieces, and how many of them are <unk>."""
 
     pieces: int = 0
     unknown: int = 0
@@ -40,12 +41,12 @@ class PieceCount:
 
     @property
     def share(self) -> float:
-        """The unknown ones among all, from 0 to 1; 0 of no pieces."""
+        """Share of unknown pieces, from 0 to 1; 0 if there are no pieces."""
         return self.unknown / max(self.pieces, 1)
 
 
 def count_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> PieceCount:
-    """Counts ids; special pieces and lone word marks are left out."""
+    """Counts ids, without special pieces and word marks of their own."""
     ids = np.asarray(ids)
     mark = tokenizer.piece_to_id(WORD_MARK)
     unknown = int((ids == UNK_ID).sum())
@@ -56,7 +57,7 @@ def count_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> PieceCount:
 
 
 def count_rows(tokenizer: Tokenizer, rows: Sequence[Row]) -> PieceCount:
-    """Counts the pieces of rows of tokens."""
+    """Counts the pieces of rows."""
     count = PieceCount()
     for start in range(0, len(rows), ROWS_AT_ONCE):
         part = rows[start : start + ROWS_AT_ONCE]
@@ -66,14 +67,19 @@ def count_rows(tokenizer: Tokenizer, rows: Sequence[Row]) -> PieceCount:
 
 
 def texts_of(values: Mapping[str, list], names: Iterable[str]) -> Iterator[str]:
-    """The texts of some columns of a table, one after another."""
+    """The texts of columns of a table, one after another.
+
+    Args:
+        values: the columns by name; an item is a text or a list of texts.
+        names: the columns to read; missing ones are skipped.
+    """
     for name in names:
         for value in values.get(name, []):
             yield from [value] if isinstance(value, str) else value
 
 
 def example_of(tokenizer: Tokenizer, texts: Iterable[str]) -> str:
-    """The beginning of a text of which as much as possible is unknown."""
+    """The beginning of the text with the largest share of unknown pieces."""
     some = list(itertools.islice(texts, MOST_LOOKED_AT))
     counts = [
         count_pieces(tokenizer, ids) for ids in tokenizer.encode_batch(some)
@@ -88,16 +94,17 @@ def judged(
     values: Mapping[str, list],
     names: Iterable[str],
 ) -> tuple[PieceCount, str]:
-    """The pieces of a table, and a text for the message about them.
+    """Counts the pieces of a table and finds an example of unknown text.
 
     Args:
-        tokenizer: of the model.
-        rows: the tokens of the table, as the model reads them.
+        tokenizer: the tokenizer of the model.
+        rows: the table as rows of tokens.
         values: the columns of the table.
         names: the columns that hold texts.
 
     Returns:
-        the count; and `example_of` the texts, "" where all can be read.
+        the count; and the result of `example_of`, or "" if the share of unknown
+        pieces is below WARN_AT.
     """
     count = count_rows(tokenizer, rows)
     if count.share < WARN_AT:
@@ -108,16 +115,16 @@ def judged(
 def check_readable(
     count: PieceCount, example: str, place: object, any_text: bool
 ) -> None:
-    """Says on stderr, or refuses, what the vocabulary cannot read.
+    """Warns on stderr of unknown text, or refuses it.
 
     Args:
-        count: of all pieces.
-        example: a text that is unknown, for the message.
-        place: where the texts are from.
-        any_text: whether any share is accepted: then it is only said.
+        count: the count of all pieces.
+        example: a text with unknown pieces, for the message.
+        place: the origin of the texts, for the message.
+        any_text: whether to only warn, for any share of unknown pieces.
 
     Raises:
-        AlbertError: REFUSE_AT or more of the pieces are unknown.
+        AlbertError: a share of REFUSE_AT or more of the pieces is unknown.
     """
     if count.share < WARN_AT:
         return
@@ -131,7 +138,7 @@ def check_readable(
 
 
 def warn_if_unreadable(count: PieceCount, example: str) -> None:
-    """A Python warning where `check_readable` would say or refuse something."""
+    """Issues a Python warning if a share of WARN_AT or more is unknown."""
     if count.share >= WARN_AT:
         warnings.warn(f"{_shares(count, example)}.", stacklevel=4)
 

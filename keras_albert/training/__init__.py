@@ -1,1 +1,1 @@
-"""Optimizer, schedules, losses, and the runs that use them."""
+"""Optimizer, schedules, losses, and the training loop."""

@@ -1,4 +1,4 @@
-"""Settings of the optimizer, and checks that all training runs share."""
+"""Settings of the optimizer, and checks shared by all training runs."""
 
 import dataclasses
 from typing import Literal
@@ -12,7 +12,7 @@ from keras_albert.errors import (
 
 
 def check_warmup(warmup_steps: int, steps: int) -> None:
-    """AlbertError unless the warm-up ends before the run does."""
+    """Raises AlbertError unless the warm-up ends before the run."""
     if type(warmup_steps) is not int or not 0 <= warmup_steps < steps:
         raise AlbertError(
             "`warmup_steps` must be an integer from 0 to steps - 1. Received: "
@@ -22,7 +22,7 @@ def check_warmup(warmup_steps: int, steps: int) -> None:
 
 
 def check_parts(batch_size: int, accumulate: int) -> None:
-    """AlbertError unless a batch has so many equal parts."""
+    """Raises AlbertError unless `accumulate` divides `batch_size`."""
     if batch_size % accumulate:
         raise AlbertError(
             "`batch_size` must be a multiple of `accumulate`. Received: "
@@ -37,23 +37,28 @@ CHECKPOINTS_FOLDER = "checkpoints"
 class OptimizerConfig:
     """LAMB as published (Paper 4.1; reference optimization.py).
 
-    The learning rate is meant for a batch of 4096. For a smaller batch scale
-    it with the square root: 0.00176 * sqrt(batch_size / 4096).
+    The default learning rate is for a batch size of 4096. For a smaller batch,
+    scale it with the square root: 0.00176 * sqrt(batch_size / 4096).
     """
 
     optimizer: Literal["lamb", "adamw"] = "lamb"
-    """adamw is LAMB without the trust ratio, as in the reference"""
+    """lamb, or adamw, which is LAMB without the trust ratio, as in the
+    reference"""
     learning_rate: float = 0.00176
     """peak learning rate"""
     beta_1: float = 0.9
+    """decay rate of the moving average of the gradient"""
     beta_2: float = 0.999
+    """decay rate of the moving average of the squared gradient"""
     epsilon: float = 1e-6
+    """number added to the denominator of the update"""
     weight_decay: float = 0.01
+    """weight decay; LayerNorm weights and biases are excluded"""
     clip_norm: float = 1.0
-    """largest global gradient norm"""
+    """gradients are scaled down to this global norm if theirs is larger"""
     ema_momentum: float | None = None
-    """momentum of moving averages of the weights: they are then evaluated and
-    saved instead of the weights; off when not given"""
+    """momentum of the moving averages of the weights. If given, the averages
+    are evaluated and saved instead of the weights"""
 
     def __post_init__(self):
         for name in ("learning_rate", "epsilon", "clip_norm"):

@@ -1,4 +1,4 @@
-"""The pretraining losses: masked-LM + sentence order, equal weight."""
+"""Losses with one normalizer for a batch that is divided among replicas."""
 
 from typing import Any
 
@@ -11,19 +11,29 @@ from keras_albert.errors import AlbertError, check_positive_number
 MASKED_LM_LOSS_EPSILON = 1e-5  # reference run_pretraining.py, denominator
 
 
-_NOT_ZERO = 1e-12  # lost beside any weight; a batch without any is 0
+# Avoids a division by 0 for a batch without weight, whose loss is 0. Added to
+# any other sum of weights it has no effect in float32.
+_NOT_ZERO = 1e-12
 
 
 @keras.saving.register_keras_serializable("keras_albert")
 class WeightedCrossEntropy(keras.losses.Loss):
     """sum(weight * cross-entropy) / (sum(weight) + epsilon).
 
-    One normaliser for the whole batch, so that a prediction counts the same
-    in a row with few and in a row with many; a batch without any is 0.
+    The sums are over the whole batch, so that all predictions have equal
+    weight, whether their row has few or many of them. The loss of a batch
+    without predictions is 0.
+
+    Args:
+        epsilon: added to the denominator.
 
     Call arguments:
-        y_true: int [...], y_pred: float logits [..., V],
-        sample_weight: float [...]; ones when absent.
+        y_true: int [...], labels.
+        y_pred: float [..., V], logits.
+        sample_weight: float [...], weights; ones when absent.
+
+    Raises:
+        AlbertError: the shapes do not match.
 
     Source: reference run_pretraining.py L332-335.
     """
@@ -41,7 +51,9 @@ class WeightedCrossEntropy(keras.losses.Loss):
     def __call__(
         self, y_true: Any, y_pred: Any, sample_weight: Any = None
     ) -> Any:
-        # `keras.losses.Loss.__call__` divides by a count of examples: replaced.
+        """Computes the loss of a batch, a float32 scalar."""
+        # This replaces `keras.losses.Loss.__call__`, which would divide by the
+        # number of examples.
         logits = ops.cast(y_pred, "float32")
         _check_shape("y_true", y_true, logits.shape[:-1])
         losses = keras.losses.sparse_categorical_crossentropy(
@@ -50,7 +62,8 @@ class WeightedCrossEntropy(keras.losses.Loss):
         if sample_weight is None:
             sample_weight = ops.ones_like(losses)
         weight = ops.cast(sample_weight, "float32")
-        # Of another rank it would be broadcast, along the wrong axis perhaps.
+        # A weight of another rank would be broadcast, perhaps along the wrong
+        # axis.
         _check_shape("sample_weight", weight, losses.shape)
         normalizer = loss_normalizer(ops.sum(weight), self.epsilon)
         return ops.sum(weight * losses) / normalizer
@@ -62,10 +75,11 @@ class WeightedCrossEntropy(keras.losses.Loss):
 class WeightedMean(keras.losses.Loss):
     """sum(weight * loss) / sum(weight), over the rows of all replicas.
 
-    Keras's reduction "mean_with_sample_weight" is over those of one replica.
+    Keras's reduction "mean_with_sample_weight" only sums over the rows of one
+    replica. The loss of a batch whose weights are all 0 is 0.
 
     Args:
-        loss: with reduction "none".
+        loss: a Keras loss with the reduction "none".
     """
 
     def __init__(self, loss: keras.losses.Loss):
@@ -73,7 +87,7 @@ class WeightedMean(keras.losses.Loss):
         self.loss = loss
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        """See the class; a batch without weight is 0."""
+        """Computes the loss of a batch, a scalar."""
         losses = self.loss(y_true, y_pred)
         if sample_weight is None:
             sample_weight = ops.ones_like(losses)
@@ -83,7 +97,7 @@ class WeightedMean(keras.losses.Loss):
 
 
 def _check_shape(name: str, value, expected) -> None:
-    """None is any size."""
+    """Raises AlbertError if shapes differ; sizes that are None match any."""
     found, expected = tuple(ops.shape(value)), tuple(expected)
     sizes = zip(found, expected, strict=False)
     if len(found) != len(expected) or any(

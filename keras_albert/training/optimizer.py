@@ -1,7 +1,8 @@
-"""The published LAMB, and the reference's AdamW, on every backend.
+"""LAMB as published with ALBERT, and the reference's AdamW.
 
-`keras.optimizers.Lamb` is another algorithm: it corrects the bias, decays
-outside the trust ratio and adapts every variable.
+`keras.optimizers.Lamb` is a different algorithm: it corrects the bias of the
+moving averages, applies weight decay outside the trust ratio, and scales every
+variable by a trust ratio.
 """
 
 import re
@@ -27,28 +28,38 @@ EXCLUDED_WEIGHTS = ("LayerNorm", "layer_norm", "bias")
 
 @keras.saving.register_keras_serializable("keras_albert")
 class Lamb(OptimizerHooks):
-    """LAMB as ALBERT was pretrained with.
+    """The LAMB optimizer with which ALBERT was pretrained.
 
-    For each variable: m, v are the moving averages of the gradient and its
-    square, without bias correction; u = m / (sqrt(v) + epsilon), plus
-    weight_decay * w unless excluded; unless excluded from layer adaptation, u
-    is scaled by |w| / |u| (1 when either is 0); w -= learning_rate * u.
+    For each variable w, let m and v be the moving averages of the gradient and
+    of its square, without bias correction. The update is u = m / (sqrt(v) +
+    epsilon), plus weight_decay * w unless w is excluded from weight decay.
+    Unless w is excluded from layer adaptation, u is multiplied by the trust
+    ratio |w| / |u| (1 if either is 0). Then w -= learning_rate * u.
 
     Args:
-        learning_rate: float or schedule.
-        beta_1, beta_2, epsilon, weight_decay: as above.
-        exclude_from_weight_decay: regular expressions; a variable is excluded
-            when one is found in the last two parts of its path
-            (`layer_norm/gamma`), so a model's name never matters.
-        exclude_from_layer_adaptation: the same for the trust ratio; None
-            means as for weight decay.
-        layer_adaptation: False is the reference's AdamW.
-        global_clipnorm: largest norm of all gradients together. Repeated
-            embedding rows are summed first, and under tf.distribute replicas
-            are summed first: the true norm of the step's gradient.
-        **kwargs: of `keras.optimizers.Optimizer`: `use_ema`, `ema_momentum`,
-            `gradient_accumulation_steps` (the schedule and the moving averages
-            count updates, not the parts that are accumulated for one).
+        learning_rate: a float or a schedule.
+        beta_1: decay rate of m.
+        beta_2: decay rate of v.
+        epsilon: as above.
+        weight_decay: as above.
+        exclude_from_weight_decay: regular expressions. A variable is excluded
+            if one of them is found in the last two parts of its path, such as
+            `layer_norm/gamma`, so that the name of the model has no effect.
+        exclude_from_layer_adaptation: the same for the trust ratio; if None,
+            the variables that are excluded from weight decay.
+        layer_adaptation: whether to use trust ratios; without them this is
+            the reference's AdamW.
+        global_clipnorm: largest global norm of the gradients. It is the norm
+            of the whole step's gradient: repeated embedding rows are summed
+            first, and so are the replicas of tf.distribute.
+        **kwargs: arguments of `keras.optimizers.Optimizer`, such as `use_ema`,
+            `ema_momentum` and `gradient_accumulation_steps`. The schedule and
+            the moving averages of the weights count updates, not the parts
+            that are accumulated for one update.
+
+    Raises:
+        AlbertError: a number is out of range, or an exclusion is not a list of
+            regular expressions.
 
     Source: reference lamb_optimizer.py L66-118, optimization.py L84-109.
     """
@@ -93,7 +104,8 @@ class Lamb(OptimizerHooks):
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
-        # Not `self.weight_decay`: Keras would decay a second time.
+        # The attribute is not called `weight_decay`: Keras would then apply
+        # weight decay a second time.
         self.decay_rate = weight_decay
         self.decay_exclusions = tuple(exclude_from_weight_decay)
         self.adaptation_exclusions = (
@@ -104,7 +116,6 @@ class Lamb(OptimizerHooks):
         self.layer_adaptation = layer_adaptation
 
     def build(self, variables: list[keras.Variable]) -> None:
-        """Makes the moving averages of each variable."""
         if self.built:
             return
         super().build(variables)
@@ -116,8 +127,8 @@ class Lamb(OptimizerHooks):
             if self.adaptation_exclusions is None
             else self.adaptation_exclusions
         )
-        # Decided by path now: under tf.distribute `update_step` is handed
-        # variables that have lost theirs.
+        # Exclusions are decided here, since they depend on paths: under
+        # tf.distribute `update_step` gets variables without a path.
         self._decays = [
             bool(self.decay_rate) and not _found(self.decay_exclusions, v.path)
             for v in variables
@@ -130,7 +141,7 @@ class Lamb(OptimizerHooks):
     def update_step(
         self, gradient: Any, variable: keras.Variable, learning_rate: Any
     ) -> None:
-        """One variable's step; see the class."""
+        """Updates one variable; called by Keras for each of them."""
         index = self.index_of(variable)
         learning_rate = ops.cast(learning_rate, variable.dtype)
         gradient = ops.cast(gradient, variable.dtype)
@@ -147,11 +158,13 @@ class Lamb(OptimizerHooks):
             update = update * _trust_ratio(weights, update)
         self.assign_sub(variable, learning_rate * update)
 
-    # Accumulation (`gradient_accumulation_steps`). Keras clips the mean of the
-    # parts, as it must be; but it counts parts, not updates, in the two below.
+    # With `gradient_accumulation_steps` Keras correctly clips the mean of the
+    # accumulated gradients. But its schedule and its moving averages count
+    # every call of `apply` instead of the updates. The two methods below count
+    # updates.
 
     def learning_rate_now(self) -> Any:
-        """The schedule's rate, or the constant one, of the next update."""
+        """The learning rate of the next update."""
         rate = self.rate_or_schedule
         if isinstance(rate, schedules.LearningRateSchedule):
             return rate(self.iterations)
@@ -160,7 +173,7 @@ class Lamb(OptimizerHooks):
     def update_averages(
         self, trainable_variables: list[keras.Variable]
     ) -> None:
-        """Updates the averages when the last part of a batch is applied."""
+        """Updates the moving averages if this call of `apply` is an update."""
         if not self.use_ema:
             return
         parts = self.gradient_accumulation_steps or 1
@@ -176,7 +189,7 @@ class Lamb(OptimizerHooks):
 
     @property
     def last_learning_rate(self) -> float:
-        """That of the update before; `learning_rate` is the next one's."""
+        """The rate of the last update; `learning_rate` is that of the next."""
         rate = self.rate_or_schedule
         if isinstance(rate, schedules.LearningRateSchedule):
             rate = rate(ops.maximum(self.iterations - 1, 0))
@@ -184,15 +197,17 @@ class Lamb(OptimizerHooks):
 
     @property
     def averages(self) -> list[keras.Variable]:
-        """Moving averages of the trainable variables; none without EMA."""
+        """Moving averages of the trainable variables; empty without EMA."""
         if not self.use_ema:
             return []
         return list(self.moving_averages)
 
-    # Clipping. Keras clips before replicas are summed; here it comes after.
+    # Keras clips the gradients of each replica, before they are summed. The
+    # published algorithm clips the gradient of the whole batch: the methods
+    # below clip after the sum.
 
     def clip(self, gradients: list[Any]) -> list[Any]:
-        """Gradients, clipped unless replicas are still to be summed."""
+        """Clips gradients, unless replicas must be summed first."""
         if optimizer_reduces_replicas():
             return gradients
         return super().clip(gradients)
@@ -200,10 +215,11 @@ class Lamb(OptimizerHooks):
     def sum_over_replicas(
         self, gradients_and_variables: list[tuple[Any, keras.Variable]]
     ) -> list[tuple[Any, keras.Variable]]:
-        """Gradients with their variables, summed over replicas, clipped."""
+        """Sums gradients over the replicas of tf.distribute, then clips."""
         reduced = super().sum_over_replicas(gradients_and_variables)
-        # A lookup's gradient arrives as slices in which a row may repeat;
-        # adding zeros sums them, without which their norm is too large.
+        # The gradient of an embedding lookup is tf.IndexedSlices, in which a
+        # row may occur several times, so that its norm would be wrong. Adding
+        # zeros converts it to a tensor, in which these rows are summed.
         grads = [ops.add(g, ops.zeros(v.shape, g.dtype)) for g, v in reduced]
         variables = [variable for _, variable in reduced]
         return list(zip(super().clip(grads), variables, strict=True))
@@ -224,12 +240,13 @@ class Lamb(OptimizerHooks):
 def make_optimizer(
     config: OptimizerConfig, learning_rate, accumulate: int = 1
 ) -> Lamb:
-    """The optimizer of a run.
+    """Makes the optimizer of a training run.
 
     Args:
-        config: everything but the schedule.
+        config: all settings except the schedule.
         learning_rate: a float or a schedule.
-        accumulate: parts of a batch whose gradients are averaged for a step.
+        accumulate: number of parts of a batch whose gradients are averaged for
+            an update.
     """
     averaging = {}
     if config.ema_momentum is not None:
@@ -248,7 +265,7 @@ def make_optimizer(
 
 
 def _check_patterns(name: str, patterns) -> None:
-    # A bare string would be read as the patterns of its letters.
+    # Iterating over a single string would give a pattern for each letter.
     try:
         if isinstance(patterns, str):
             raise TypeError("a single string")

@@ -1,4 +1,4 @@
-"""Pictures of the log of a run."""
+"""Plots the log of a run."""
 
 import importlib.util
 from pathlib import Path
@@ -6,20 +6,20 @@ from pathlib import Path
 from keras_albert.storage import replacing
 from keras_albert.training.run_log import CURVES_FILE, HELD_OUT, Row
 
-# Panels of the picture, in this order, where the log has such columns.
+# The panels of the plot. Each shows the columns of the log whose names end so.
 PANELS = ("loss", "accuracy", "tokens_per_second")
 
 
 def can_draw() -> bool:
-    """Whether there is matplotlib."""
+    """Whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def draw_curves(rows: list[Row], folder: Path) -> None:
     """Writes curves.png: losses, accuracies and speed over the steps.
 
-    Training and held-out values of a quantity have one colour, the latter
-    with dots.
+    The training and held-out values of a quantity have the same colour;
+    held-out values are dotted.
     """
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""What a run shows while it trains."""
+"""The progress bar of a training run."""
 
 import sys
 import time
@@ -13,21 +13,21 @@ from rich.progress import (
 
 from keras_albert.training.run_log import HELD_OUT, Row
 
-SECONDS_BETWEEN_LINES = 60  # where nothing moves
+SECONDS_BETWEEN_LINES = 60  # if the output is not a terminal
 
 
 def progress_verbosity() -> int:
-    """Keras: a moving bar on a terminal, a line per epoch in a log."""
+    """`verbose` for Keras: 1 (a bar) on a terminal, else 2 (lines)."""
     return 1 if sys.stdout.isatty() else 2
 
 
 class ProgressBar:
-    """Step, losses, tokens a second and time left, on a terminal.
+    """Shows step, losses, tokens per second and the time left on a terminal.
 
-    Elsewhere, such as in a log, it is a line a minute. `line` prints in both.
+    If stdout is not a terminal, it prints a line per minute instead.
 
     Args:
-        steps: of the whole run.
+        steps: number of steps of the whole run.
     """
 
     def __init__(self, steps: int):
@@ -52,11 +52,14 @@ class ProgressBar:
         self._progress.stop()
 
     def begin_at(self, step: int) -> None:
-        """Time left is estimated from what follows."""
+        """Starts at a step of a resumed run.
+
+        The time left is then estimated from the steps after it.
+        """
         self._progress.reset(self._task, completed=step)
 
     def update(self, step: int, values: Row) -> None:
-        """Shows the step, and the losses and speed up to it."""
+        """Shows the current step and the losses and speed in `values`."""
         brief = {n: v for n, v in values.items() if n.endswith(_BRIEF)}
         if not self._progress.disable:
             self._progress.update(
@@ -66,7 +69,7 @@ class ProgressBar:
             self.line(f"step {step:,}/{self._steps:,}: {shown_values(brief)}")
 
     def line(self, text: str) -> None:
-        """Prints a line above the bar."""
+        """Prints a line, on a terminal above the bar."""
         if self._progress.disable:
             print(text, flush=True)
             self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
@@ -75,9 +78,9 @@ class ProgressBar:
 
 
 def shown_values(values: Row) -> str:
-    """A row of the log for a reader.
+    """Formats a row of the log as text.
 
-    {"loss": 2.5, "val_loss": 2.75, "tokens_per_second": 1234.5} is
+    Example: {"loss": 2.5, "val_loss": 2.75, "tokens_per_second": 1234.5} gives
     "loss 2.5 (held-out 2.75), 1,234 tokens/s".
     """
     parts = []
@@ -100,5 +103,5 @@ _WORDS = {
     "model_flops_utilization": "{:.1%} of the device's peak",
 }
 _BRIEF = ("loss", "tokens_per_second")
-# What the others say already.
+# Columns that are omitted, since the others say the same.
 _UNSHOWN = (*_WORDS, "step", "cross_entropy")

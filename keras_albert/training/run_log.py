@@ -1,4 +1,4 @@
-"""The log of a run: log.csv, its curves as a picture, and TensorBoard's."""
+"""The log of a run: log.csv, and the same values for TensorBoard."""
 
 import csv
 import shutil
@@ -17,18 +17,21 @@ CURVES_FILE = "curves.png"
 TENSORBOARD_FOLDER = "tensorboard"
 
 
-HELD_OUT = "val_"  # prefix of what was measured on held-out examples
+HELD_OUT = "val_"  # prefix of values measured on held-out examples
 
 
 Row = dict[str, float | None]
 
 
 class RunLog:
-    """log.csv: a row an interval, with the step that ends it.
+    """The rows of log.csv: one for each interval, with its last step.
 
     Args:
-        folder: of the run; the rows that its log.csv has are read. None: no
-            file is read or written.
+        folder: the folder of the run. Rows of an existing log.csv are read.
+            If None, no file is read or written.
+
+    Raises:
+        AlbertError: log.csv has a line that is not a row of numbers.
     """
 
     def __init__(self, folder: Path | None):
@@ -46,16 +49,16 @@ class RunLog:
                     ) from None
 
     def has(self, step: int) -> bool:
-        """Whether the interval that ends with this step was logged."""
+        """Whether there is a row for the interval that ends with `step`."""
         return any(row["step"] == step for row in self.rows)
 
     def append(self, row: Row) -> None:
-        """Adds a row; the file is whole at any time."""
+        """Adds a row and replaces the file atomically."""
         self.rows.append(row)
         self._write()
 
     def keep_until(self, step: int) -> None:
-        """Forgets what came after `step`: it will be done again."""
+        """Removes the rows after `step`, from which a resumed run continues."""
         kept = [row for row in self.rows if row["step"] <= step]
         if len(kept) < len(self.rows):
             self.rows = kept
@@ -85,14 +88,14 @@ def check_tensorboard() -> None:
 
 
 class TensorBoard:
-    """The log as TensorBoard reads it: OUTPUT/tensorboard.
+    """Writes the log to OUTPUT/tensorboard in TensorBoard's format.
 
-    Not `keras.callbacks.TensorBoard`, which counts epochs where a run counts
-    steps, and would write a step twice when a run goes on.
+    `keras.callbacks.TensorBoard` is not used, because it counts epochs instead
+    of steps, and a resumed run would write steps twice.
 
     Args:
-        folder: of the run.
-        rows: what was logged before.
+        folder: the folder of the run.
+        rows: the rows that were logged before; they are written again.
     """
 
     def __init__(self, folder: Path, rows: list[Row]):
@@ -107,7 +110,7 @@ class TensorBoard:
             self.write(row)
 
     def write(self, row: Row) -> None:
-        """Adds a row of the log."""
+        """Writes a row of the log."""
         for name, value in row.items():
             part = "validation" if name.startswith(HELD_OUT) else "train"
             if name != "step" and value is not None:

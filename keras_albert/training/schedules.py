@@ -1,4 +1,4 @@
-"""Learning rate over time."""
+"""The learning rate schedule."""
 
 from typing import Any
 
@@ -13,16 +13,20 @@ from keras_albert.training.config import check_warmup
 class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up, then polynomial decay to zero at the last step.
 
-    The decay counts from step 0 and the warm-up replaces it, so the rate
-    jumps down at the end of warm-up: from `peak` (not quite reached) to
-    `peak * (1 - warmup_steps / steps)`. Published behaviour: reference
-    optimization.py L36-64.
+    The decay is counted from step 0, and the warm-up replaces its first steps.
+    At the end of the warm-up the rate therefore jumps from almost the peak to
+    `peak * (1 - warmup_steps / steps)` (with `power` 1), as published.
 
     Args:
-        learning_rate: peak.
-        steps: optimizer steps in all; the rate is 0 from then on.
-        warmup_steps: steps of warm-up; step 0 has rate 0.
-        power: of the decay; 1 is linear.
+        learning_rate: the peak learning rate.
+        steps: total number of optimizer steps; from then on the rate is 0.
+        warmup_steps: number of warm-up steps; the rate of step 0 is 0.
+        power: exponent of the decay; 1 is linear.
+
+    Raises:
+        AlbertError: a number is out of range.
+
+    Source: reference optimization.py L36-64.
     """
 
     def __init__(
@@ -42,7 +46,7 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.power = power
 
     def __call__(self, step: Any) -> Any:
-        """Step (any integer tensor) -> float32 rate."""
+        """The float32 learning rate of a step, an integer or a tensor."""
         step = ops.cast(step, "float32")
         share = ops.minimum(step, self.steps) / self.steps
         decayed = self.learning_rate * (1.0 - share) ** self.power

@@ -1,11 +1,11 @@
-"""How fast a run is, beside what the device can do.
+"""Measures the speed of training: tokens per second and FLOPs utilization.
 
-Model-FLOPs utilisation (Chowdhery et al. 2022, arXiv:2204.02311, appendix B):
-floating-point operations that the model needs for the tokens of a second,
-over the device's peak. Operations are those of matrix products, two for a
-multiply-add; the backward pass has twice those of the forward pass. What
-rematerialization computes again does not count, nor do lookups,
-normalisation and the optimizer.
+Model-FLOPs utilization (Chowdhery et al. 2022, arXiv:2204.02311, appendix B) is
+the number of floating-point operations that the model needs per second, divided
+by the peak of the device. Only matrix products are counted, with two operations
+for a multiply-add; the backward pass has twice as many as the forward pass. Not
+counted are lookups, normalization, the optimizer, and the recomputation of
+activations by rematerialization.
 
 Letters: S sequence length, P predictions, H hidden size, I intermediate size,
 E embedding size, V vocabulary, r relaxed rank, K examples in a row.
@@ -20,22 +20,29 @@ from keras import ops
 FIRST_SIZE, LARGEST_SIZE = 256, 16384  # rows of the measured matrices
 
 
-LONG_ENOUGH = 0.05  # seconds of a product: start-up no longer counts
+# Seconds of a matrix product from which the time of its launch is negligible.
+LONG_ENOUGH = 0.05
 
 
 REPEATS = 2
 
 
 def matrix_product_peak(dtype: str) -> float:
-    """Operations a second of a large matrix product on this device.
+    """Measures the peak of this device with large matrix products.
 
-    Takes about half a second: the size is doubled until a product takes
-    LONG_ENOUGH.
+    The size is doubled until a product takes LONG_ENOUGH, which takes about
+    half a second in total.
+
+    Args:
+        dtype: the dtype of the matrices.
+
+    Returns:
+        floating-point operations per second.
     """
     size = FIRST_SIZE
     while True:
         matrix = ops.ones((size, size), dtype)
-        _seconds(matrix)  # start-up
+        _seconds(matrix)  # warms up: compiles and allocates
         seconds = _seconds(matrix)
         if seconds > LONG_ENOUGH or size == LARGEST_SIZE:
             break
@@ -46,30 +53,30 @@ def matrix_product_peak(dtype: str) -> float:
 
 def _seconds(matrix) -> float:
     started = time.perf_counter()
-    # Reading a number waits until the device is done.
+    # Backends compute asynchronously; reading a number waits for the result.
     float(ops.cast(ops.matmul(matrix, matrix)[0, 0], "float32"))
     return time.perf_counter() - started
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What a step of a run does."""
+    """The amount of work in a training step."""
 
     tokens: int
-    """positions, padding included"""
+    """number of positions, with padding"""
     flops: float
-    """operations, see `flops_per_example`"""
+    """floating-point operations, see `flops_per_example`"""
     peak: float
-    """operations a second that the device reaches"""
+    """peak of the device in floating-point operations per second"""
 
 
 class SpeedMeter:
-    """Tokens a second and utilisation, of training alone.
+    """Measures tokens per second and utilization of the training steps.
 
     Args:
-        work_of: a step, counted from 1, -> what it does; None where steps
-            differ in size: nothing is measured.
-        clock: seconds.
+        work_of: function from the number of a step, from 1, to its `Work`. None
+            if steps differ in size; then nothing is measured.
+        clock: function that returns the time in seconds.
     """
 
     def __init__(
@@ -80,15 +87,19 @@ class SpeedMeter:
         self.work_of = work_of
         self._clock = clock
         self._started = None
-        self._before = None  # the work of the step before
+        self._before = None  # `Work` of the previous step
         self.reset()
 
     def start(self) -> None:
-        """Training begins, or goes on after something else."""
+        """Starts the clock, when training begins or continues."""
         self._started = self._clock()
 
     def step(self, number: int) -> None:
-        """A step has ended; the first of its kind, which compiles, is out."""
+        """Records the end of a step.
+
+        The first step of each kind is not counted, since it includes the
+        compilation of the model.
+        """
         now = self._clock()
         work = self.work_of and self.work_of(number)
         if work and work == self._before:
@@ -99,7 +110,10 @@ class SpeedMeter:
         self._started = now
 
     def reading(self) -> dict[str, float | None]:
-        """Since the last `reset`; None before there is anything to divide."""
+        """The values since the last `reset`; None if no step was counted.
+
+        The dict is empty if nothing is measured.
+        """
         if self.work_of is None:
             return {}
         seconds = self._seconds
@@ -111,7 +125,7 @@ class SpeedMeter:
         }
 
     def reset(self) -> None:
-        """Begins a new interval."""
+        """Starts a new interval."""
         self._tokens = 0
-        self._used = 0.0  # seconds that the device would need at its peak
+        self._used = 0.0  # seconds that the device would take at its peak
         self._seconds = 0.0

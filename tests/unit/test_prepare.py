@@ -145,7 +145,7 @@ def test_what_has_no_token_is_dropped(tiny_vocab, tmp_path):
     assert len(document) == 2
     for nothing in ("\u0301\n", "", "\n \n"):
         text.write_text(nothing)
-        with pytest.raises(AlbertError, match="no token came out"):
+        with pytest.raises(AlbertError, match="the text gives no tokens"):
             prepare(PrepareRun((text,), tiny_vocab, tmp_path / "no"))
     assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "out"}
 
