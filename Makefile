@@ -20,7 +20,7 @@ export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 unexport PYTHONPATH
 
-.PHONY: demo test test-tpu test-tpu-tensorflow proof \
+.PHONY: demo test proof-tests test-tpu test-tpu-tensorflow proof \
         test-oldest bench lint format clean
 
 # glibc keeps what a step frees, instead of asking for it again at the next.
@@ -33,16 +33,19 @@ demo: $(VENV)/installed-$(KERAS_BACKEND)
 # than they gain. Most of JAX's time is compilation: without optimizing.
 # TensorFlow runs with oneDNN, as it does by itself on processors with
 # AVX512-VNNI, AVX512-BF16 or AMX: TF_ENABLE_ONEDNN_OPTS=0 make test, without.
-test: export TF_ENABLE_ONEDNN_OPTS ?= 1
-test: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \
+# `make proof` runs the tests that take long, which are marked so.
+test proof-tests: export TF_ENABLE_ONEDNN_OPTS ?= 1
+test: MARKS := not proof
+proof-tests: MARKS := proof
+test proof-tests: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \
       $(VENV)/installed-dev $(VENV)/installed-peers
-	@set -e; marks=; for backend in $(TEST_BACKENDS); do \
+	@set -e; marks="$(MARKS)"; for backend in $(TEST_BACKENDS); do \
 	  echo "== $$backend"; \
 	  OMP_NUM_THREADS=1 JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
 	  KERAS_BACKEND=$$backend \
 	    $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder \
 	      -m "$$marks"; \
-	  marks="not any_backend"; \
+	  marks="$(MARKS) and not any_backend"; \
 	done
 
 # Training steps compiled for TPU slices, without a TPU: minutes each.
@@ -63,7 +66,8 @@ test-tpu-tensorflow: .tpu-tensorflow/installed $(VENV)/installed-dev
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-# Exported models, run by the libraries alone of older TensorFlows: 2 GB.
+# The tests that take long, on all backends.
+# Then exported models, run by the libraries alone of older TensorFlows: 2 GB.
 # TensorFlow Serving 2.15 to 2.19 links the first one's tensorflow-text.
 # Then the tests of the oldest libraries that pyproject.toml allows.
 OLDER := 2.12.1 2.16.1
@@ -72,7 +76,7 @@ proof: $(OLDER:%=.older/%/installed) $(VENV)/installed-dev
 	KERAS_BACKEND=tensorflow OMP_NUM_THREADS=1 \
 	KERAS_ALBERT_OLDER_TENSORFLOW=$$(echo $(OLDER_FOLDERS) | tr ' ' ':') \
 	  $(BIN)/python -m pytest -q tests/e2e/test_without_python.py
-	$(MAKE) test-oldest
+	$(MAKE) proof-tests test-oldest
 
 # For Python 3.11 whichever runs here: no module of theirs is imported.
 .older/%/installed: | $(BIN)/python
@@ -102,7 +106,7 @@ test-oldest: .oldest/installed
 	  "$$python" -m venv $(@D)
 	$(OLDEST_PIP) $(TENSORFLOW) hypothesis pytest setuptools
 	$(OLDEST_PIP) --no-deps keras-hub tensorflow-text
-	$(OLDEST_PIP) --editable ".[beam,huggingface,jax,kaggle,litert,onnx]" \
+	$(OLDEST_PIP) --editable ".[beam,huggingface,jax,kaggle,litert,onnx,orbax]" \
 	  --editable ".[parquet,plots,sentences,tensorboard,torch]"
 	@touch $@
 

@@ -25,9 +25,9 @@ _HOMES = {
     "AlbertForSequenceClassification": "modeling.classification",
     "AlbertForTextEmbedding": "modeling.text_embedding",
     "AlbertForTokenClassification": "modeling.classification",
-    "EncoderBlock": "modeling.encoder_block",
+    "EncoderBlock": "modeling.encoder",
     "ExampleConfig": "pretraining.config",
-    "FactorizedEmbedding": "modeling.embeddings",
+    "FactorizedEmbedding": "modeling.layers",
     "GraphTokenizer": "text.graph_tokenizer",
     "Lamb": "training.optimizer",
     "ReadingConfig": "tasks.question_answering.config",
@@ -82,12 +82,14 @@ if TYPE_CHECKING:
         VARIANTS as VARIANTS,
         AlbertConfig as AlbertConfig,
     )
-    from keras_albert.modeling.embeddings import (
+    from keras_albert.modeling.encoder import (
+        EncoderBlock as EncoderBlock,
+        SharedEncoder as SharedEncoder,
+    )
+    from keras_albert.modeling.keras_file import load_model as load_model
+    from keras_albert.modeling.layers import (
         FactorizedEmbedding as FactorizedEmbedding,
     )
-    from keras_albert.modeling.encoder import SharedEncoder as SharedEncoder
-    from keras_albert.modeling.encoder_block import EncoderBlock as EncoderBlock
-    from keras_albert.modeling.keras_file import load_model as load_model
     from keras_albert.modeling.preprocessing import Preprocessor as Preprocessor
     from keras_albert.modeling.pretraining import (
         AlbertForMaskedLM as AlbertForMaskedLM,

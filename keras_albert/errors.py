@@ -2,7 +2,9 @@
 
 This module imports the standard library only."""
 
+import importlib
 import math
+import types
 
 
 class AlbertError(ValueError):
@@ -23,6 +25,27 @@ class LostProcess(AlbertError):
 
 
 LARGEST_COUNT = 2**31 - 1  # backends count in int32
+
+
+def optional_import(module: str, extra: str, purpose: str) -> types.ModuleType:
+    """Imports a module that only an extra of this package installs.
+
+    Args:
+        module: full name of the module.
+        extra: the extra of keras-albert that installs it.
+        purpose: what the module is needed for; begins the message.
+
+    Raises:
+        AlbertError: the module cannot be imported; says what to install.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0].replace("_", "-")
+        raise AlbertError(
+            f"{purpose} needs {package}, which cannot be imported ({error}). "
+            f"Run: pip install 'keras-albert[{extra}]'"
+        ) from None
 
 
 def is_number(value) -> bool:

@@ -101,8 +101,8 @@ def slices_name(run: CompileRun) -> str:
 
 
 def check_libtpu() -> None:
-    """AlbertError unless JAX and its compiler for TPUs are installed."""
-    for name in ("jax", "libtpu"):
+    """Raises AlbertError unless JAX and its compiler for TPUs are installed."""
+    for name in ("jax", "libtpu"):  # found, not imported: that takes seconds
         if importlib.util.find_spec(name) is None:
             raise AlbertError(
                 f"compiling for a TPU needs {name}: "

@@ -18,7 +18,7 @@ from keras_albert.checkpoints.transfer import (
     is_identity,
     without_projection,
 )
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, optional_import
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.classification import (
@@ -298,15 +298,9 @@ def _shards(folder: Path, name: str) -> list[Path]:
 
 
 def _safetensors():
-    try:
-        import ml_dtypes  # noqa: F401  (teaches NumPy bfloat16)
-        import safetensors.numpy
-    except ImportError:
-        raise AlbertError(
-            "transformers' weights are kept in safetensors: "
-            "pip install 'keras-albert[huggingface]'."
-        ) from None
-    return safetensors.numpy
+    needed_by = "a model of transformers"
+    optional_import("ml_dtypes", "huggingface", needed_by)  # NumPy's bfloat16
+    return optional_import("safetensors.numpy", "huggingface", needed_by)
 
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
@@ -319,13 +313,7 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_pickle(path: Path) -> dict[str, np.ndarray]:
-    try:
-        import torch
-    except ImportError:
-        raise AlbertError(
-            f"{path}: reading a .bin file needs PyTorch: pip install "
-            f"'keras-albert[torch]'; or fetch {SAFETENSORS_FILE} instead."
-        ) from None
+    torch = optional_import("torch", "torch", f"{path}: a .bin file")
     try:
         # No code from the file is run.
         tensors = torch.load(path, map_location="cpu", weights_only=True)

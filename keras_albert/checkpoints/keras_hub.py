@@ -27,7 +27,7 @@ from keras_albert.checkpoints.transfer import (
     is_identity,
     without_projection,
 )
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, optional_import
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.classification import AlbertForSequenceClassification
@@ -343,14 +343,7 @@ def _pieces(tokenizer: Tokenizer) -> list[str]:
 
 
 def _keras_hub():
-    try:
-        import keras_hub
-    except ImportError as error:
-        raise AlbertError(
-            f"KerasHub presets need keras-hub ({error}): pip install "
-            "'keras-albert[keras-hub]'."
-        ) from None
-    return keras_hub
+    return optional_import("keras_hub", "keras-hub", "a preset of KerasHub")
 
 
 @contextlib.contextmanager

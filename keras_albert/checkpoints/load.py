@@ -34,11 +34,7 @@ from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import CONFIG_FILE
-from keras_albert.modeling.keras_file import (
-    checked_form,
-    in_form,
-    read_own,
-)
+from keras_albert.modeling.keras_file import checked_form, in_form, read_own
 from keras_albert.storage import read_json
 from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
 from keras_albert.training.model_folder import (

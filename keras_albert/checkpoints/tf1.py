@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_albert.checkpoints.transfer import imported
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, optional_import
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.classification import AlbertForSequenceClassification
@@ -129,13 +129,7 @@ def read_tf1(prefix: str | Path) -> dict[str, np.ndarray]:
             f"{prefix}.index: no such file. A TF1 checkpoint is named by its "
             "path without `.index`."
         )
-    try:
-        import tensorflow as tf
-    except ImportError:
-        raise AlbertError(
-            "Reading a TF1 checkpoint needs TensorFlow: "
-            "pip install 'keras-albert[tensorflow]'."
-        ) from None
+    tf = optional_import("tensorflow", "tensorflow", "a TF1 checkpoint")
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         return {

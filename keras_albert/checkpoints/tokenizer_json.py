@@ -33,7 +33,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> str:
     and Thai go with the accents; and that of equally likely parts others may be
     taken.
     """
-    # Late: it is generated for some versions of protobuf, which orbax brings.
+    # Imported late: protobuf refuses code generated for newer versions.
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model_bytes)

@@ -20,7 +20,7 @@ from keras_albert.corpus.write_shards import (
     plan,
     write_shard,
 )
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, optional_import
 
 
 def prepare_with_beam(run: PrepareRun) -> None:
@@ -71,14 +71,7 @@ def _pipeline(options: tuple[str, ...]):
 
 
 def _import_beam():
-    try:
-        import apache_beam
-    except ImportError:
-        raise AlbertError(
-            "running as a Beam pipeline needs Apache Beam: "
-            "pip install 'keras-albert[beam]'"
-        ) from None
-    return apache_beam
+    return optional_import("apache_beam", "beam", "running as a Beam pipeline")
 
 
 def _filesystems():

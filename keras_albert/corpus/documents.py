@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, optional_import
 from keras_albert.text.files import (
     GZIP_SUFFIX,
     decode_line,
@@ -204,13 +204,7 @@ def _language_of_territory(code: str) -> str | None:
 
 
 def _import(library: str):
-    try:
-        return importlib.import_module(library)
-    except ImportError:
-        raise AlbertError(
-            f"splitting sentences needs the library {library}: "
-            "pip install 'keras-albert[sentences]'"
-        ) from None
+    return optional_import(library, "sentences", "splitting sentences")
 
 
 def _is_jsonl(path: str) -> bool:

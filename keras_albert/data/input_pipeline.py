@@ -5,7 +5,7 @@ from types import ModuleType
 
 import numpy as np
 
-from keras_albert.errors import AlbertError, check_positive
+from keras_albert.errors import AlbertError, check_positive, optional_import
 
 
 def batch_dataset(
@@ -72,11 +72,4 @@ def import_tensorflow() -> ModuleType:
     Raises:
         AlbertError: it is not installed.
     """
-    try:
-        import tensorflow as tf
-    except ImportError:
-        raise AlbertError(
-            "TensorFlow is needed for the tf.data pipeline: "
-            "pip install 'keras-albert[tensorflow]'"
-        ) from None
-    return tf
+    return optional_import("tensorflow", "tensorflow", "the tf.data pipeline")

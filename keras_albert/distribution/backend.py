@@ -1,4 +1,7 @@
-"""Devices: the one place that asks which backend runs."""
+"""Opens the devices of a run, and what else depends on the backend of Keras.
+
+The training code asks this module and does not look at the backend itself.
+"""
 
 import contextlib
 import dataclasses
@@ -16,7 +19,7 @@ from keras_albert.distribution.config import DeviceConfig
 from keras_albert.distribution.devices import Devices, OneDevice
 from keras_albert.errors import AlbertError, LostProcess
 
-# What `distribution` may be on each backend, beside auto and none.
+# Values of `distribution` for each backend, in addition to auto and none.
 WAYS = {
     "tensorflow": ("mirrored", "multiworker", "tpu"),
     "jax": ("data", "model"),
@@ -26,30 +29,34 @@ WAYS = {
 
 @contextlib.contextmanager
 def opened(config: DeviceConfig, accumulate: int = 1) -> Iterator[Devices]:
-    """The devices of a run, which are left at its end.
+    """Context manager that opens the devices of a run and closes them.
 
-    All but the first process print nothing but errors.
+    In the context, all processes but the first print only errors.
 
     Args:
-        config: which ones.
-        accumulate: parts of a batch whose gradients are averaged for a step.
+        config: the settings of the devices.
+        accumulate: number of parts of a batch whose gradients are averaged.
+
+    Yields:
+        The `Devices`.
 
     Raises:
-        AlbertError: there are no such devices, or the backend has no such way
-            to use them.
-        LostProcess: others cannot be reached, now or later.
+        AlbertError: the devices do not exist, or the backend does not support
+            this `distribution`.
+        LostProcess: another process cannot be reached, at the start or at any
+            time in the context.
     """
     backend = keras.backend.backend()
-    way = _way(backend, config)
-    config = dataclasses.replace(config, distribution=way)
-    if config.steps_per_execution > 1 and way not in WAYS["tensorflow"]:
+    chosen = _chosen_distribution(backend, config)
+    config = dataclasses.replace(config, distribution=chosen)
+    if config.steps_per_execution > 1 and chosen not in WAYS["tensorflow"]:
         raise AlbertError(
             "`steps_per_execution` is for TensorFlow's strategies: "
             f"{', '.join(WAYS['tensorflow'])}. Received: "
             f"steps_per_execution={config.steps_per_execution} with "
-            f"distribution={way!r}. Leave it out."
+            f"distribution={chosen!r}. Leave it out."
         )
-    if way == "none":
+    if chosen == "none":
         devices = OneDevice()
     elif backend == "tensorflow":
         from keras_albert.distribution.tf_strategy import Strategy
@@ -80,42 +87,43 @@ def opened(config: DeviceConfig, accumulate: int = 1) -> Iterator[Devices]:
         ) from error
     finally:
         devices.close()
-        # The model's iterators must not be left to the interpreter's end, which
-        # their threads would abort, or wait for, and it for them.
+        # Frees the iterators of the model now. If they lived until the
+        # interpreter exits, their threads could abort it, or both could wait
+        # for each other for ever.
         gc.collect()
 
 
-def _way(backend: str, config: DeviceConfig) -> str:
-    """What `auto` means here; others are checked."""
-    way = config.distribution
-    told = config.processes.coordinator is not None
-    if told and backend == "tensorflow":
+def _chosen_distribution(backend: str, config: DeviceConfig) -> str:
+    """Resolves `auto`; checks that the backend supports any other value."""
+    chosen = config.distribution
+    has_coordinator = config.processes.coordinator is not None
+    if has_coordinator and backend == "tensorflow":
         raise AlbertError(
             "TensorFlow reads its processes from TF_CONFIG. Received: "
             f"processes.coordinator={config.processes.coordinator!r}. Leave "
             "--processes out, or take another KERAS_BACKEND."
         )
-    if told and way == "none":
+    if has_coordinator and chosen == "none":
         raise AlbertError(
             "`distribution=none` trains in one process. Received: "
             f"processes.coordinator={config.processes.coordinator!r}. Leave "
             "one of them out."
         )
-    if way in ("auto", "none"):
-        several = way == "auto" and _several_devices(backend, config)
+    if chosen in ("auto", "none"):
+        several = chosen == "auto" and _several_devices(backend, config)
         return several or "none"
-    if way not in WAYS[backend]:
+    if chosen not in WAYS[backend]:
         raise AlbertError(
             f"`distribution` must be auto, none, {', '.join(WAYS[backend])} "
-            f"with {backend}. Received: {way!r}. Choose one of them, or "
+            f"with {backend}. Received: {chosen!r}. Choose one of them, or "
             "another KERAS_BACKEND."
         )
-    return way
+    return chosen
 
 
 def _several_devices(backend: str, config: DeviceConfig) -> str | None:
-    """The way to use several devices, if this process knows of any."""
-    told = config.processes.coordinator is not None
+    """The distribution over several devices; None if only one is visible."""
+    has_coordinator = config.processes.coordinator is not None
     if backend == "tensorflow":
         tf = import_tensorflow()
         if "TPU_NAME" in os.environ:
@@ -132,12 +140,13 @@ def _several_devices(backend: str, config: DeviceConfig) -> str | None:
 
         from keras_albert.private_apis import is_tpu_pod
 
-        # Asked for its devices, JAX meets no other process any more.
-        several = told or is_tpu_pod() or jax.device_count() > 1
+        # `jax.device_count` must come last: once JAX has initialized its
+        # devices, it cannot connect to other processes any more.
+        several = has_coordinator or is_tpu_pod() or jax.device_count() > 1
         return "data" if several else None
     from keras_albert.distribution.torch_ddp import started_by_torchrun
 
-    if told or started_by_torchrun():
+    if has_coordinator or started_by_torchrun():
         return "data"
     import torch
 
@@ -151,15 +160,18 @@ def _several_devices(backend: str, config: DeviceConfig) -> str | None:
 
 
 def loss_normalizer(weight, epsilon: float):
-    """What a replica divides the sum of its losses by.
+    """The number by which a replica divides the sum of its losses.
 
-    The weight of the whole batch, so that it does not matter which replica has
-    which row. TensorFlow then adds up the replicas' gradients, and PyTorch
-    averages them. One device, and JAX's program, see the whole batch.
+    It is computed from the weight of the whole batch, not from that of the
+    replica's rows. The result of training then does not depend on which
+    replica gets which row. TensorFlow sums the gradients of the replicas;
+    PyTorch averages them, so that there the number is divided by the number of
+    processes. A single device, and a JAX program on all devices, see the whole
+    batch at once.
 
     Args:
-        weight: the sum of the weights of the replica's own rows.
-        epsilon: added to that of the whole batch.
+        weight: sum of the sample weights of the replica's rows.
+        epsilon: added to the weight of the whole batch, against division by 0.
     """
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -177,7 +189,7 @@ def loss_normalizer(weight, epsilon: float):
 
 
 def one_process() -> bool:
-    """Whether JAX, if it is there, knows of no other process."""
+    """Whether this is the only process of JAX; True on other backends."""
     if keras.backend.backend() != "jax":
         return True
     import jax
@@ -186,7 +198,7 @@ def one_process() -> bool:
 
 
 def to_numpy(variable) -> np.ndarray:
-    """A variable's value, wherever its parts are."""
+    """The whole value of a variable, even if several devices hold parts."""
     if keras.backend.backend() == "jax":
         from keras_albert.distribution.jax_mesh import whole
 
@@ -197,34 +209,35 @@ def to_numpy(variable) -> np.ndarray:
 def optimizer_reduces_replicas() -> bool:
     """Whether Keras's optimizer sums the gradients of replicas itself.
 
-    TensorFlow's alone does, under tf.distribute; elsewhere gradients arrive
-    summed.
+    Only the optimizer of the TensorFlow backend does, for tf.distribute. On
+    other backends it receives gradients that are already reduced.
     """
     return hasattr(keras.optimizers.Optimizer, "_all_reduce_sum_gradients")
 
 
 def traces_for_tensorflow() -> bool:
-    """Whether this process can trace graphs for TensorFlow's servers."""
+    """Whether this process can trace models into TensorFlow graphs."""
     return keras.backend.backend() == "tensorflow"
 
 
 def random_states() -> list[np.ndarray]:
-    """States of generators that are no variables of a model.
+    """States of random generators that are not variables of the model.
 
-    PyTorch's alone: Keras draws an unseeded Dropout layer's masks from them.
+    Only PyTorch has them: Keras draws the masks of Dropout layers from them.
+    On other backends the list is empty.
     """
     if keras.backend.backend() != "torch":
         return []
     import torch
 
     states = [torch.get_rng_state()]
-    if torch.cuda.is_available():  # that of the device in use
+    if torch.cuda.is_available():  # the state of the current GPU
         states.append(torch.cuda.get_rng_state())
     return [state.numpy() for state in states]
 
 
 def set_random_states(states: list[np.ndarray]) -> None:
-    """Goes back to what `random_states` gave."""
+    """Restores the states that `random_states` returned."""
     if not states:
         return
     import torch
@@ -236,10 +249,10 @@ def set_random_states(states: list[np.ndarray]) -> None:
 
 
 def leave_gpu_to_backend() -> None:
-    """Keeps a library that only helps from reserving the backend's GPU.
+    """Keeps libraries other than the backend from reserving GPU memory.
 
-    TensorFlow feeds the data, JAX comes with Orbax. Must come before either
-    makes its first tensor.
+    On every backend TensorFlow runs the input pipeline and Orbax imports JAX.
+    Call this function before either of them creates its first tensor.
     """
     if keras.backend.backend() != "tensorflow":
         import_tensorflow().config.set_visible_devices([], "GPU")

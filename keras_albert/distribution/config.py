@@ -1,10 +1,12 @@
-"""Settings of the devices and processes of a run."""
+"""Settings of the devices and processes of a training run."""
 
 import dataclasses
 
 from keras_albert.errors import AlbertError, check_choice, check_positive
 
-LOST_PROCESS_STATUS = 75  # "temporary failure" of sysexits.h: start again
+# Exit status if another process is lost: EX_TEMPFAIL of sysexits.h, so that a
+# job scheduler can start the process again.
+LOST_PROCESS_STATUS = 75
 
 
 DISTRIBUTIONS = (
@@ -20,20 +22,22 @@ DISTRIBUTIONS = (
 
 @dataclasses.dataclass(frozen=True)
 class ProcessConfig:
-    """The processes of a run, where neither TPU, TF_CONFIG nor torchrun tell.
+    """Settings of a run with several processes, for JAX and PyTorch.
 
-    For JAX and PyTorch; TensorFlow's are named by TF_CONFIG, but for `wait`.
+    They are only needed if neither a TPU runtime nor torchrun configures the
+    processes. TensorFlow reads its processes from TF_CONFIG, and only uses
+    `wait`.
     """
 
     coordinator: str | None = None
-    """HOST:PORT where process 0 listens, the same in every process"""
+    """HOST:PORT at which process 0 listens; the same in every process"""
     count: int | None = None
-    """how many processes there are"""
+    """number of processes"""
     index: int | None = None
-    """which of them this is, from 0"""
+    """number of this process, from 0"""
     wait: int = 300
-    """seconds to wait for the others before giving up: when a run starts, when
-    one of them is lost, and while process 0 saves"""
+    """seconds to wait for other processes before the run fails: at its start,
+    when a process is lost, and while process 0 saves"""
 
     def __post_init__(self):
         check_positive("processes.wait", self.wait)
@@ -60,7 +64,10 @@ class ProcessConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DeviceConfig:
-    """The devices that a training run uses, and how work is divided."""
+    """The devices of a training run, and how work is divided among them.
+
+    `PretrainRun` and the fine-tuning settings document the fields.
+    """
 
     distribution: str = "auto"
     model_parallel: int = 1

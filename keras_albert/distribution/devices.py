@@ -1,7 +1,8 @@
-"""What a run asks of the devices and processes that it runs on.
+"""Devices: the interface between a training run and its devices.
 
-Every backend has its own way to divide a batch: `meshes.py` (JAX),
-`strategies.py` (TensorFlow), `ranks.py` (PyTorch). `distribution.py` chooses.
+Each backend divides a batch in its own way and has a subclass of `Devices`:
+`jax_mesh.Mesh`, `tf_strategy.Strategy` and `torch_ddp.Ranks`. `backend.opened`
+chooses among them.
 """
 
 import abc
@@ -16,25 +17,25 @@ from keras import ops
 from keras_albert.errors import AlbertError
 from keras_albert.private_apis import seed_generators
 
-# Between the seeds of two replicas: a prime, so that few steps of the one meet
-# those of another.
-_REPLICAS = 1_000_000_007
+# Offset between the seeds of two replicas: a large prime, so that their
+# sequences of seeds hardly ever coincide.
+_SEED_OFFSET = 1_000_000_007
 
 
 class Devices(abc.ABC):
     """Abstract: the devices of a run, in one process or in several."""
 
     replicas: int = 1
-    """equal parts that a batch is computed in at once"""
+    """number of equal parts of a batch that are computed in parallel"""
     index: int = 0
-    """of this process; the first one alone writes files"""
+    """number of this process, from 0; only process 0 writes files"""
     count: int = 1
-    """of processes"""
+    """number of processes"""
     accumulates = False
-    """whether `fit` averages the gradients of parts of a batch, instead of
-    the optimizer"""
+    """whether `fit` averages the gradients of the parts of a batch; if not,
+    the optimizer does so"""
     batches_a_call: int = 1
-    """batches of the dataset that `fit` takes between two callbacks"""
+    """number of batches that `fit` takes from the dataset between callbacks"""
 
     @property
     def is_first(self) -> bool:
@@ -42,35 +43,48 @@ class Devices(abc.ABC):
         return self.index == 0
 
     def scope(self):
-        """A context in which the model is made."""
+        """A context manager in which the model must be created."""
         return contextlib.nullcontext()
 
     def alone(self):
-        """A context in which one process works without the others."""
+        """A context manager in which one process works without the others."""
         return contextlib.nullcontext()
 
     def check(self, config) -> None:  # noqa: B027
-        """AlbertError if a model of this config cannot be divided."""
-
-    def prepare(self, model: keras.Model) -> None:  # noqa: B027
-        """Once, before a compiled model is trained or restored."""
-
-    def fit(self, model: keras.Model, batches, callbacks) -> None:
-        """One epoch of `model.fit`.
+        """Raises AlbertError if the devices cannot divide a model's weights.
 
         Args:
-            batches: a tf.data.Dataset of the rows of each batch that this
-                process has.
+            config: the AlbertConfig of the model.
+        """
+
+    def prepare(self, model: keras.Model) -> None:  # noqa: B027
+        """Adapts a compiled model to the devices.
+
+        Call it once, before the model is trained or restored.
+        """
+
+    def fit(self, model: keras.Model, batches, callbacks) -> None:
+        """Trains for one epoch with `model.fit`.
+
+        Args:
+            model: a compiled model.
+            batches: a tf.data.Dataset. Its batches hold only the rows of this
+                process.
+            callbacks: a list of Keras callbacks.
         """
         model.fit(
             batches,
             callbacks=callbacks,
-            shuffle=False,  # the dataset does it
+            shuffle=False,  # the dataset is already shuffled
             verbose=0,
         )
 
     def evaluate(self, model: keras.Model, batches, callbacks=()) -> dict:
-        """`model.evaluate`, over all processes; batches as in `fit`."""
+        """Evaluates a model over all processes; arguments as in `fit`.
+
+        Returns:
+            The loss and the metrics, by name.
+        """
         return model.evaluate(
             batches,
             callbacks=list(callbacks),
@@ -79,54 +93,70 @@ class Devices(abc.ABC):
         )
 
     def outputs(self, model: keras.Model, x):
-        """The model's outputs for a batch, whole in every process.
+        """The model's outputs for a whole batch, the same in every process.
 
-        Each of several processes computes them by itself.
+        Each process computes all of them, without the other processes.
         """
         return model.predict_on_batch(x)
 
     def logs(self, model: keras.Model, logs: dict) -> dict:
-        """The running means of training, over all processes.
+        """The running means of training over all processes.
 
         Args:
-            logs: those of this process.
+            model: the model in training.
+            logs: the running means of this process.
         """
         return logs
 
     def vary_random(self, step: int) -> None:  # noqa: B027
-        """After the backend's generators are those of the first process.
+        """Makes the random generators of the backend differ by process.
+
+        A checkpoint restores the generators of process 0 in every process;
+        call this method afterwards.
 
         Args:
-            step: at which a run goes on.
+            step: the step from which training continues.
         """
 
     def keep_metrics(self, model: keras.Model) -> None:  # noqa: B027
-        """Forgets the running means where another process holds them."""
+        """Resets the metrics, except in the process that holds their sums.
+
+        After `logs` the first process may hold the sums of all processes. The
+        others then start from zero, so that nothing is counted twice.
+        """
 
     @abc.abstractmethod
     def share(self, text: str) -> list[str]:
-        """The texts of all processes, by index; each waits for the others."""
+        """Exchanges texts: returns those of all processes, by their index.
+
+        Every process must call it; each waits for the others.
+        """
 
     def lost(self, error: Exception) -> str | None:
-        """What an error says, if it is that another process is lost."""
+        """The reason in an error that means that another process is lost.
+
+        Returns None for all other errors.
+        """
         return None
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Leaves the other processes, and this one as it was."""
+        """Disconnects from the other processes and restores global settings."""
 
-    # What follows from `share`.
+    # The methods below are built on `share`.
 
     def any(self, *flags: bool) -> list[bool]:
-        """Which of some flags are true in any process."""
+        """For each flag, whether it is true in any process."""
         mine = "".join(str(int(flag)) for flag in flags)
         return ["1" in each for each in zip(*self.share(mine), strict=True)]
 
     def first(self, function: Callable[[], object]):
-        """What the first process's call gives; its AlbertError is everyone's.
+        """Calls `function` in process 0 and returns its result in every one.
+
+        If it raises an error, the other processes raise AlbertError.
 
         Args:
-            function: returns what JSON can hold.
+            function: its result must be serializable as JSON.
         """
         if self.count == 1:
             return function()
@@ -145,7 +175,10 @@ class Devices(abc.ABC):
         return status["result"]
 
     def each(self, function: Callable[[], object]):
-        """Calls it in every process; one's AlbertError is everyone's."""
+        """Calls `function` in every process and returns its local result.
+
+        If it raises AlbertError or OSError in one process, all raise.
+        """
         if self.count == 1:
             return function()
         result, message, failure = None, "", None
@@ -162,10 +195,10 @@ class Devices(abc.ABC):
         return result
 
     def check_equal(self, facts: dict[str, object]) -> None:
-        """AlbertError if what the processes know differs.
+        """Raises AlbertError if the processes have different facts.
 
         Args:
-            facts: JSON, by name.
+            facts: values that can be serialized as JSON, by name.
         """
         all_facts = [json.loads(t) for t in self.share(json.dumps(facts))]
         for index, other in enumerate(all_facts):
@@ -179,7 +212,12 @@ class Devices(abc.ABC):
                     )
 
     def check_batch(self, batch_size: int, accumulate: int = 1) -> None:
-        """AlbertError unless the parts of a batch are equally large."""
+        """Raises AlbertError unless all parts of a batch have equal sizes.
+
+        Args:
+            batch_size: rows of a batch over all processes.
+            accumulate: number of parts computed one after another.
+        """
         parts = self.replicas * accumulate
         if batch_size % parts:
             of_what = f"{self.replicas} replicas of the model"
@@ -193,24 +231,27 @@ class Devices(abc.ABC):
 
 
 class OneDevice(Devices):
-    """One device of one process: plain `model.fit`."""
+    """A single device in a single process, without any distribution."""
 
     def share(self, text: str) -> list[str]:
-        """See `Devices`."""
         return [text]
 
     def close(self) -> None:
-        """See `Devices`."""
+        """There is nothing to close."""
 
 
 def vary_seeds(model: keras.Model, replica: Callable[[], object]) -> None:
-    """Other dropout masks in every replica.
+    """Gives each replica different dropout masks.
 
-    The states of seeds are equal in all, and so would be the masks.
+    The states of seed generators are variables and have equal values in all
+    replicas, which would therefore all draw the same masks. Here a multiple
+    of the replica's number is added to each seed after it is drawn, so that
+    the states stay equal.
 
     Args:
-        model: whose seeds are drawn from inside a replica.
-        replica: gives its number, an integer or a tensor; 0 changes nothing.
+        model: a model whose seeds are drawn inside replicas.
+        replica: function that returns the number of the current replica, an
+            integer or a tensor. The seeds of replica 0 do not change.
     """
     for generator in seed_generators(model):
         generator.next = functools.partial(
@@ -220,5 +261,6 @@ def vary_seeds(model: keras.Model, replica: Callable[[], object]) -> None:
 
 def _drawn_in_replica(draw, replica, ordered=True):
     seed = draw(ordered)
-    shift = ops.cast(replica(), seed.dtype) * ops.cast(_REPLICAS, seed.dtype)
+    offset = ops.cast(_SEED_OFFSET, seed.dtype)
+    shift = ops.cast(replica(), seed.dtype) * offset
     return seed + ops.stack([shift, ops.zeros_like(shift)])

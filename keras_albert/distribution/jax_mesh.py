@@ -1,4 +1,10 @@
-"""JAX: a mesh of all devices, of one process or of several."""
+"""JAX: divides batches, and optionally weights, over a mesh of devices.
+
+All processes run the same compiled program over one mesh of all their
+devices. XLA's SPMD partitioner inserts the exchange of gradients, so that
+`model.fit` needs no changes; this file only describes the mesh and moves
+arrays between processes and the host.
+"""
 
 import contextlib
 import functools
@@ -20,22 +26,27 @@ BATCH_AXIS, MODEL_AXIS = "batch", "model"
 
 
 class Mesh(Devices):
-    """JAX's devices: `keras.distribution` divides batches, and weights.
+    """Distribution over JAX devices with `keras.distribution`.
 
     Args:
-        config: with `distribution` data or model.
+        config: `distribution` is data (batches are divided) or model (weights
+            are divided as well).
     """
 
     def __init__(self, config: DeviceConfig):
         self._joined = _join(config)
         self.index, self.count = jax.process_index(), jax.process_count()
-        # Of the processes; Orbax takes it from the same place.
+        # Key-value store that JAX's coordinator offers to all processes.
         self._service = jax_key_value_service()
         self._wait = config.processes.wait
         self._shared = self._calls = 0
-        self._raised = {}  # of each flag of `any`, the call that tells it
+        # For each flag of `any`: from which call on it is true.
+        self._raised = {}
         self._shares = config.model_parallel
-        # A process's own side by side: the model axis lies within it.
+        # The model axis must lie within a process: `whole` then finds a copy
+        # of all weights in each process, and the frequent exchange between
+        # halves of a block does not use the network. Sorting by process puts
+        # the devices of a process side by side.
         devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
         devices = np.array(devices)
         self._before = keras.distribution.distribution()
@@ -52,12 +63,12 @@ class Mesh(Devices):
         keras.distribution.set_distribution(distribution_over(devices))
 
     def check(self, config: AlbertConfig) -> None:
-        """See `Devices`."""
         check_shares(config, self._shares)
 
     @contextlib.contextmanager
     def alone(self):
-        """See `Devices`: a model that is made in it is this process's own."""
+        # A model created while a distribution is set would be spread over the
+        # devices of all processes, which would all have to take part.
         if self.count == 1:
             yield
             return
@@ -69,9 +80,10 @@ class Mesh(Devices):
             keras.distribution.set_distribution(before)
 
     def outputs(self, model: keras.Model, x):
-        """See `Devices`; a batch that cannot be divided is filled up."""
         if self.count > 1:
             return self._outputs_alone(model, x)
+        # The replicas need equal numbers of rows: copies of the last row fill
+        # up the batch, and their outputs are dropped.
         rows = len(tree.leaves(x)[0])
         missing = -rows % self.replicas
 
@@ -84,7 +96,7 @@ class Mesh(Devices):
         return tree.map(lambda array: array[:rows], outputs)
 
     def _outputs_alone(self, model: keras.Model, x):
-        """On one device, with a copy of the weights."""
+        """Computes outputs on one device, with a copy of the weights."""
         weights, rest = (
             [whole(variable.value) for variable in group]
             for group in (
@@ -97,36 +109,39 @@ class Mesh(Devices):
         return tree.map(np.asarray, outputs)
 
     def any(self, *flags: bool) -> list[bool]:
-        """See `Devices`; asked of the service alone, as often as a step.
+        """For each flag, whether it is true in any process.
 
-        Calls are counted, and what a process says in one counts in the next:
-        no other can have come so far without it, as they compute together.
+        This is called in every step, so it must not wait for other processes
+        as `share` does. A process that has a flag writes the number of its
+        next call to the key-value store, and all processes see the flag from
+        that call on. None of them can have passed that call before the number
+        was written: between two calls lies a step, which all processes compute
+        together.
         """
         if self.count == 1:
             return list(flags)
         self._calls += 1
         found = []
-        for place, flag in enumerate(flags):
-            if place not in self._raised:
-                key = f"any/{place}"
+        for number, flag in enumerate(flags):
+            if number not in self._raised:
+                key = f"any/{number}"
                 if flag:
-                    # Another may have been first.
+                    # The store raises if another process has set the key.
                     with contextlib.suppress(jax.errors.JaxRuntimeError):
                         self._service.key_value_set(key, str(self._calls + 1))
-                # No key, no value.
+                # The store raises if there is no such key.
                 with contextlib.suppress(jax.errors.JaxRuntimeError):
                     call = self._service.key_value_try_get(key)
-                    self._raised[place] = int(call)
-            found.append(self._calls >= self._raised.get(place, math.inf))
+                    self._raised[number] = int(call)
+            found.append(self._calls >= self._raised.get(number, math.inf))
         return found
 
     def share(self, text: str) -> list[str]:
-        """See `Devices`."""
         if self.count == 1:
             return [text]
         self._shared += 1
         key = f"share/{self._shared}"
-        # The service takes no empty text.
+        # The "=" is there because the store does not accept empty values.
         self._service.key_value_set(f"{key}/{self.index}", f"={text}")
         texts = []
         for index in range(self.count):
@@ -144,19 +159,24 @@ class Mesh(Devices):
         return texts
 
     def close(self) -> None:
-        """See `Devices`."""
         keras.distribution.set_distribution(self._before)
         if self._joined:
-            with contextlib.suppress(RuntimeError):  # another one has ended
+            # It raises if another process has ended already.
+            with contextlib.suppress(RuntimeError):
                 jax.distributed.shutdown()
 
 
 def distribution_over(
     devices: np.ndarray,
 ) -> keras.distribution.DataParallel | keras.distribution.ModelParallel:
-    """Data parallel over [D] devices, with divided weights over [D, M].
+    """The Keras distribution over an array of devices.
 
-    Each process feeds its own rows of a batch.
+    Args:
+        devices: JAX devices. [D] gives data parallelism; [D, M] also divides
+            the weights among the M devices of each row.
+
+    Each process feeds only its own rows of a batch: Keras does not shard the
+    dataset.
     """
     axes = [BATCH_AXIS, MODEL_AXIS][: devices.ndim]
     mesh = keras.distribution.DeviceMesh(devices.shape, axes, devices)
@@ -172,12 +192,14 @@ def distribution_over(
 
 
 def layout_map(mesh) -> keras.distribution.LayoutMap:
-    """Where ALBERT's weights are cut, for the mesh's model axis.
+    """How ALBERT's weights are divided over the model axis of a mesh.
 
-    Each device has some heads and some inner units: the first kernels of a
-    half are cut by their outputs, the last by its inputs, so that a half
-    exchanges once (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
-    Embeddings are small in ALBERT: every device has them.
+    Each device computes some of the attention heads and some of the units of
+    the feed-forward layer. The first kernels of each half of a block are
+    divided along their outputs and the last kernel along its inputs, so that
+    the devices only exchange data once in each half (Shoeybi et al. 2019,
+    arXiv:1909.08053, section 3). The embeddings are small in ALBERT and are
+    copied to every device.
     """
     layouts = keras.distribution.LayoutMap(mesh)
     for weights, axes in (
@@ -195,7 +217,7 @@ def _forward(model, weights, rest, x):
 
 
 def check_shares(config: AlbertConfig, shares: int) -> None:
-    """AlbertError unless the weights can be cut into so many shares."""
+    """Raises AlbertError unless `shares` divides the model's weights evenly."""
     for name in ("num_attention_heads", "intermediate_size"):
         size = getattr(config, name)
         if size % shares:
@@ -206,9 +228,12 @@ def check_shares(config: AlbertConfig, shares: int) -> None:
 
 
 def whole(array: jax.Array) -> np.ndarray:
-    """An array of which this process has all parts, on whatever devices.
+    """Copies an array to the host if this process holds all of its parts.
 
-    NumPy takes none of which another process has parts, too.
+    NumPy refuses to convert an array of which other processes hold parts,
+    even if this process has a copy of each part. With model parallelism that
+    is the case for every divided weight, as the model axis lies within a
+    process. The array is then assembled part by part.
     """
     if array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array)
@@ -222,21 +247,21 @@ def whole(array: jax.Array) -> np.ndarray:
 
 
 def _join(config: DeviceConfig) -> bool:
-    """Meets the other processes, if there are any."""
+    """Connects to the other processes; False if this is the only one."""
     processes = config.processes
-    told = ()  # a slice's hosts find one another
+    address = ()  # on a TPU slice JAX finds the other hosts itself
     if processes.coordinator is not None:
         if processes.count == 1:
             return False
         meet(processes)
-        # Of CPUs alone; the default of some versions is none.
+        # Only used by CPUs, for which some versions of JAX have no default.
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        told = (processes.coordinator, processes.count, processes.index)
+        address = (processes.coordinator, processes.count, processes.index)
     elif not is_tpu_pod():
         return False
     try:
         jax.distributed.initialize(
-            *told,
+            *address,
             initialization_timeout=processes.wait,
             heartbeat_timeout_seconds=processes.wait,
         )
@@ -248,7 +273,8 @@ def _join(config: DeviceConfig) -> bool:
         ) from None
     except (RuntimeError, ValueError) as error:
         raise AlbertError(
-            f"JAX cannot meet other processes ({str(error).splitlines()[0]}). "
+            "JAX cannot connect to other processes "
+            f"({str(error).splitlines()[0]}). "
             "Begin in a Python process that has not used JAX before."
         ) from None
     return True

@@ -1,4 +1,15 @@
-"""Processes of a run find one another, or say who is missing."""
+"""Rendezvous: waits until all processes of a run have connected.
+
+TensorFlow, JAX and PyTorch each have a rendezvous of their own. If a process
+is missing or misconfigured, theirs waits for ever or aborts without a useful
+message. This one therefore runs first, at the same address, and says which
+processes are missing or disagree.
+
+The protocol: process 0 listens; every other process connects, sends
+"INDEX/COUNT" and waits. When all have connected, or one of them is wrong,
+process 0 sends one line to each: "came", or "lost" or "mistake" with an error
+message. Then it closes the port, so that the library can listen there.
+"""
 
 import contextlib
 import socket
@@ -8,24 +19,23 @@ import time
 from keras_albert.distribution.config import ProcessConfig
 from keras_albert.errors import AlbertError, LostProcess
 
-_MESSAGE = 1000  # bytes
-_ANSWER = 5  # seconds for what takes none where all is well
-# What process 0 tells the others, the last two with their message.
+_MAX_MESSAGE = 1000  # bytes that are read of a message
+_ANSWER_SECONDS = 5  # time limit of an exchange, which normally takes none
+# The first word of the line that process 0 sends; the error classes of the
+# last two are LostProcess and AlbertError.
 _ALL_CAME, _LOST, _MISTAKE = "came", "lost", "mistake"
 
 
 def meet(processes: ProcessConfig) -> None:
-    """All processes, at the address where a library then lets them meet.
-
-    Libraries wait there for ever, or abort without a word that helps.
+    """Blocks until all processes have connected to the coordinator address.
 
     Args:
-        processes: with all that is to be known of them.
+        processes: with `coordinator`, `count` and `index` set.
 
     Raises:
-        LostProcess: some do not come, `wait` seconds long.
-        AlbertError: process 0 cannot listen there; or they do not agree on
-            how many they are, or which of them each is.
+        LostProcess: a process has not connected after `wait` seconds.
+        AlbertError: process 0 cannot listen at the address; or the processes
+            disagree on their number, or two have the same index.
     """
     if processes.count == 1:
         return
@@ -36,23 +46,25 @@ def meet(processes: ProcessConfig) -> None:
 
 
 def _wait_for_others(processes: ProcessConfig, end: float) -> None:
-    place = processes.coordinator
+    """The part of process 0; `end` is a time of `time.monotonic`."""
+    address = processes.coordinator
     print(
-        f"process 0 waits up to {processes.wait} s at {place} for "
+        f"process 0 waits up to {processes.wait} s at {address} for "
         f"{processes.count - 1} more",
         file=sys.stderr,
         flush=True,
     )
     try:
-        server = _listening(int(place.rpartition(":")[2]))
+        server = _listening(int(address.rpartition(":")[2]))
     except OSError as error:
         raise AlbertError(
-            f"process 0 cannot listen at {place} ({error.strerror}). Choose "
+            f"process 0 cannot listen at {address} ({error.strerror}). Choose "
             "another port for all processes."
         ) from None
     came = []
     try:
-        # Closed before they are told: they go to the library at once.
+        # The server is closed before the others get their answer, since they
+        # then connect to the library's rendezvous at the same port.
         with contextlib.closing(server):
             _gather(server, processes, end, came)
     except AlbertError as error:
@@ -76,7 +88,7 @@ def _gather(
     end: float,
     came: list[socket.socket],
 ) -> None:
-    """Waits until all have come; adds the connection of each to `came`."""
+    """Waits for the other processes; appends their connections to `came`."""
     others: dict[int, socket.socket] = {}
     while missing := [
         index
@@ -86,9 +98,9 @@ def _gather(
         server.settimeout(max(0.01, end - time.monotonic()))
         try:
             connection, _ = server.accept()
-            connection.settimeout(_ANSWER)
-            index, count = map(int, connection.recv(_MESSAGE).split(b"/"))
-        except (OSError, ValueError):  # no word of ours
+            connection.settimeout(_ANSWER_SECONDS)
+            index, count = map(int, connection.recv(_MAX_MESSAGE).split(b"/"))
+        except (OSError, ValueError):  # nobody came, or another program did
             if time.monotonic() > end:
                 raise LostProcess(
                     f"of {processes.count} processes did not come to "
@@ -114,45 +126,55 @@ def _gather(
 
 
 def _is_there(connection: socket.socket | None) -> bool:
-    """Whether a process has come, and has not gone again."""
+    """Whether a process has connected and is still connected."""
     if connection is None:
         return False
     connection.setblocking(False)
     try:
-        return connection.recv(_MESSAGE) != b""
-    except BlockingIOError:  # it waits in silence
+        return connection.recv(_MAX_MESSAGE) != b""  # b"" if it disconnected
+    except BlockingIOError:  # it is connected and has sent nothing
         return True
     except OSError:
         return False
 
 
 def _tell(came: list[socket.socket], verdict: str) -> None:
-    """Says it to all; they close first, so that the port is free at once."""
-    end = time.monotonic() + _ANSWER
+    """Sends a line to all processes and waits until they disconnect.
+
+    TCP keeps the port of the side that disconnects first in use for a while
+    (TIME_WAIT). Therefore the others disconnect first, and process 0 can
+    listen at the port again at once.
+    """
+    end = time.monotonic() + _ANSWER_SECONDS
     for ask in (False, True):
         for connection in came:
             with contextlib.suppress(OSError):
                 connection.settimeout(max(0.01, end - time.monotonic()))
                 if ask:
-                    connection.recv(_MESSAGE)
+                    connection.recv(_MAX_MESSAGE)  # returns at disconnection
                     connection.close()
                 else:
                     connection.sendall(f"{verdict}\n".encode())
 
 
 def _wait_for_process_0(processes: ProcessConfig, end: float) -> None:
-    place = processes.coordinator
-    host, _, port = place.rpartition(":")
+    """The part of all other processes; they try again until `end`."""
+    coordinator = processes.coordinator
+    host, _, port = coordinator.rpartition(":")
     address = (host.strip("[]"), int(port))
     is_there, reason = False, "no answer"
     while (left := end - time.monotonic()) > 0:
         is_there = False
         try:
-            with socket.create_connection(address, min(left, _ANSWER)) as there:
-                there.sendall(f"{processes.index}/{processes.count}".encode())
+            with socket.create_connection(
+                address, min(left, _ANSWER_SECONDS)
+            ) as connection:
+                connection.sendall(
+                    f"{processes.index}/{processes.count}".encode()
+                )
                 is_there = True
-                there.settimeout(max(0.01, end - time.monotonic()))
-                answer = there.makefile().readline()
+                connection.settimeout(max(0.01, end - time.monotonic()))
+                answer = connection.makefile().readline()
         except OSError as error:
             reason = error
         else:
@@ -161,16 +183,16 @@ def _wait_for_process_0(processes: ProcessConfig, end: float) -> None:
                 return
             if word in (_LOST, _MISTAKE):
                 raise (LostProcess if word == _LOST else AlbertError)(message)
-            is_there, reason = False, "it has gone again"
+            is_there, reason = False, "it has disconnected"
         time.sleep(0.5)
     if is_there:
         raise LostProcess(
-            f"process {processes.index}: process 0 is at {place}, others did "
-            f"not come in {processes.wait} s. Start all of them, each with its "
-            "own index."
+            f"process {processes.index}: process 0 is at {coordinator}, others "
+            f"did not come in {processes.wait} s. Start all of them, each with "
+            "its own index."
         )
     raise LostProcess(
-        f"process {processes.index}: process 0 does not answer at {place} in "
-        f"{processes.wait} s ({reason}). Start it there, open that port, or "
-        "correct the address."
+        f"process {processes.index}: process 0 does not answer at "
+        f"{coordinator} in {processes.wait} s ({reason}). Start it there, open "
+        "that port, or correct the address."
     )

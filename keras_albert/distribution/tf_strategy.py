@@ -1,10 +1,12 @@
-"""TensorFlow: the strategies of tf.distribute, driven from `model.fit`.
+"""TensorFlow: distribution strategies of tf.distribute for `model.fit`.
 
-`fit` calls `model.train_function` on an iterator, and that is what is set here:
-Keras's own fails under a strategy with gradient accumulation and with several
-steps per execution. What else it does wrong there is mended where it happens:
-clipping (`Lamb`), the normalizer of a loss (`losses.py`), dropout
-(`vary_seeds`).
+`fit` calls `model.train_function` with an iterator. This file replaces that
+function, because the one of Keras 3.15 fails under a strategy with gradient
+accumulation, and with several steps per execution. Keras makes three other
+mistakes under a strategy, which are corrected elsewhere: it clips gradients
+before they are summed over the replicas (see `Lamb`), normalizes a loss by the
+weight of the replica's rows (see `loss_normalizer`), and draws the same
+dropout masks in all replicas (see `vary_seeds`).
 """
 
 import functools
@@ -29,12 +31,14 @@ from keras_albert.private_apis import (
 
 
 class Strategy(Devices):
-    """Replicas of the model, each with a part of every batch.
+    """Replicas of the model, each of which computes a part of every batch.
 
     Args:
-        config: with `distribution` mirrored, multiworker or tpu.
-        accumulate: batches of the dataset whose gradients are averaged.
-        strategy: used instead of what `config` says.
+        config: `distribution` is mirrored, multiworker or tpu.
+        accumulate: number of batches of the dataset whose gradients are
+            averaged for one step.
+        strategy: a tf.distribute.Strategy to use instead of the one that
+            `config` describes.
     """
 
     accumulates = True
@@ -48,21 +52,20 @@ class Strategy(Devices):
         self.strategy = strategy or _STRATEGIES[config.distribution](config)
         self.replicas = self.strategy.num_replicas_in_sync
         if config.distribution == "multiworker":
-            processes = _told_processes(config)
+            processes = _processes_of_tf_config(config)
             self.count, self.index = processes.count, processes.index
         self._steps = config.steps_per_execution
         self._accumulate = accumulate
         self.batches_a_call = self._steps * accumulate
-        self._rows = None  # of a replica's part of a batch
+        self._rows = None  # rows of a replica's part of a batch
 
     def scope(self):
-        """See `Devices`."""
         return self.strategy.scope()
 
     def prepare(self, model: keras.Model) -> None:
-        """See `Devices`."""
         if self.replicas > 1 and hasattr(model.optimizer, "inner_optimizer"):
-            # Keras looks for infinities in the first replica's gradients.
+            # Loss scaling must skip a step if any gradient is infinite, but
+            # Keras only checks the gradients of the first replica.
             raise AlbertError(
                 "float16 cannot be trained on several devices with "
                 "TensorFlow. Received: mixed_float16. Take --precision "
@@ -74,10 +77,11 @@ class Strategy(Devices):
             model.test_function = self._test_function(model)
 
     def fit(self, model: keras.Model, batches, callbacks) -> None:
-        """See `Devices`."""
         self._build_metrics(model, batches)
         self._rows = self._rows_of(batches)
-        # For the iterator that `fit` makes: evaluating has one batch a call.
+        # `fit` reads this attribute when it creates its iterator, to know how
+        # many batches each call of the train function takes. It is reset for
+        # `evaluate`, whose calls take one batch.
         model.steps_per_execution = self.batches_a_call
         first = keras.callbacks.LambdaCallback(
             on_epoch_begin=lambda epoch, logs: setattr(
@@ -93,7 +97,6 @@ class Strategy(Devices):
         )
 
     def evaluate(self, model: keras.Model, batches, callbacks=()) -> dict:
-        """See `Devices`."""
         self._build_metrics(model, batches)
         return model.evaluate(
             self._distributed(batches),
@@ -104,16 +107,16 @@ class Strategy(Devices):
         )
 
     def outputs(self, model: keras.Model, x):
-        """See `Devices`; computed on one device."""
         return tree.map_structure(lambda t: t.numpy(), _forward(model, x))
 
     def share(self, text: str) -> list[str]:
-        """See `Devices`."""
         if self.count == 1:
             return [text]
+        # A collective gathers arrays of one size: the sizes are exchanged
+        # first, and then the bytes, padded to the largest size.
         data = np.frombuffer(text.encode(), "uint8")
         sizes = self._gathered(np.array([len(data)]))
-        # One more, as an empty array cannot be gathered.
+        # One element more, as an empty array cannot be gathered.
         padded = np.pad(data, (0, sizes.max() + 1 - len(data)))
         rows = self._gathered(padded).reshape(self.replicas, -1)
         mine = self.replicas // self.count  # replicas of a process
@@ -123,10 +126,10 @@ class Strategy(Devices):
         ]
 
     def lost(self, error: Exception) -> str | None:
-        """See `Devices`: what collective operations end with."""
+        # Collective operations fail with these errors if a worker is lost.
         if not isinstance(error, tf.errors.OpError):
             return None
-        # Around it are lines about the graph.
+        # The reason is in the middle of a long message about the graph.
         reason = re.search("Collective ops is aborted by: (.+)", str(error))
         if reason:
             return reason[1]
@@ -141,10 +144,13 @@ class Strategy(Devices):
         return None
 
     def close(self) -> None:
-        """See `Devices`."""
+        """There is nothing to close: a strategy has no method for it."""
 
     def _gathered(self, value):
-        """[n] of each process -> NumPy int32 [replicas * n]."""
+        """Concatenates the int32 [n] arrays of all replicas: [replicas * n].
+
+        All replicas of a process send the same array.
+        """
         value = tf.constant(value, tf.int32)
         gathered = self._gather(value)
         return self.strategy.experimental_local_results(gathered)[0].numpy()
@@ -152,7 +158,8 @@ class Strategy(Devices):
     @functools.cached_property
     def _gather(self):
         def gather(value):
-            # A copy: what comes from outside is on no device.
+            # `identity` copies the argument to the device of the replica,
+            # from which the collective operation reads.
             value = tf.identity(value)
             return tf.distribute.get_replica_context().all_gather(value, 0)
 
@@ -162,7 +169,11 @@ class Strategy(Devices):
         )
 
     def _build_metrics(self, model: keras.Model, batches) -> None:
-        """As `fit` does, but of ids: it takes the mean of two replicas' ids."""
+        """Builds the metrics and the optimizer from the dataset's shapes.
+
+        `fit` would build them from a batch, after averaging the replicas'
+        parts of it, which fails for integer ids.
+        """
         with self.scope():
             build_for_batch(
                 model,
@@ -174,7 +185,7 @@ class Strategy(Devices):
         skip_build_in_fit(model)
 
     def _distributed(self, batches):
-        """The rows of this process, divided among its replicas."""
+        """The dataset, its batches divided among this process's replicas."""
         rows = self._rows_of(batches)
         return self.strategy.distribute_datasets_from_function(
             lambda context: batches.rebatch(rows, drop_remainder=True)
@@ -185,13 +196,13 @@ class Strategy(Devices):
         return here // (self.replicas // self.count)
 
     def _train_function(self, model: keras.Model):
-        """Iterator -> logs, after `batches_a_call` batches."""
+        """The train function: takes `batches_a_call` batches, returns logs."""
         accumulate, strategy = self._accumulate, self.strategy
         sums = [
             tf.Variable(
                 tf.zeros(variable.shape),
                 trainable=False,
-                # Each replica adds up its own.
+                # Each replica has its own sum, without synchronization.
                 synchronization=tf.VariableSynchronization.ON_READ,
                 aggregation=tf.VariableAggregation.SUM,
             )
@@ -200,8 +211,8 @@ class Strategy(Devices):
         ]
 
         def gradients(data):
-            # Workers do not know how many rows come, and Keras's means of the
-            # losses would count one in their place.
+            # With several workers the static number of rows is unknown. Keras
+            # would then weight each batch of the mean losses as one row.
             data = tree.map_structure(
                 lambda t: tf.ensure_shape(t, [self._rows, *t.shape[1:]]), data
             )
@@ -216,7 +227,8 @@ class Strategy(Devices):
                     training=True,
                 )
                 scaled = model.optimizer.scale_loss(loss)
-            # A replica's loss is its share of the sum.
+            # The loss of a replica is its share of the batch's loss, as it is
+            # divided by the weight of the whole batch.
             model.metrics[0].update_state(
                 loss * self.replicas,
                 sample_weight=tf.shape(tree.flatten(x)[0])[0],
@@ -251,11 +263,14 @@ class Strategy(Devices):
             steps(iterator)
             return model.get_metrics_result()
 
-        train.traced = steps  # for those who look at the program
+        train.traced = steps  # lets tests inspect the traced program
         return train
 
     def _test_function(self, model: keras.Model):
-        """Iterator -> the means so far. Keras's fails in several workers."""
+        """The test function: takes a batch, returns the means so far.
+
+        The one of Keras fails with several workers.
+        """
 
         @tf.function(reduce_retracing=True)
         def step(iterator):
@@ -269,16 +284,16 @@ class Strategy(Devices):
 
 
 def _count(batches) -> int | None:
-    """Batches of a dataset; None where it does not know.
+    """The number of batches of a dataset; None if it is unknown or infinite.
 
-    `fit` would count the replicas' parts of them, and go on past the end.
+    `fit` would count the replicas' parts of batches, and read past the end.
     """
     count = int(batches.cardinality())
     return count if count >= 0 else None
 
 
 def _apply(model: keras.Model, gradients) -> None:
-    """Adds up the replicas' gradients, clips, and updates the weights."""
+    """Sums the gradients over the replicas, clips and applies them."""
     model.optimizer.apply_gradients(
         zip(gradients, model.trainable_variables, strict=True)
     )
@@ -290,7 +305,7 @@ def _forward(model, x):
 
 
 def sum_over_replicas(x):
-    """The sum over the replicas of a strategy; x itself outside of one."""
+    """The sum of x over the replicas; x itself outside a strategy."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return x
@@ -303,26 +318,26 @@ def _replica():
 
 
 def _device_names() -> list[str]:
-    """Names of the GPUs, or of the CPUs where there is none."""
+    """Names of the GPUs; without GPUs, those of the CPUs."""
     devices = tf.config.list_logical_devices("GPU")
     return [
         device.name for device in devices or tf.config.list_logical_devices()
     ]
 
 
-def _told_processes(config: DeviceConfig) -> ProcessConfig:
-    """Those of TF_CONFIG.
+def _processes_of_tf_config(config: DeviceConfig) -> ProcessConfig:
+    """Reads the processes from the environment variable TF_CONFIG.
 
     Raises:
-        AlbertError: it names none, or not this one.
+        AlbertError: TF_CONFIG is missing or incomplete.
     """
     try:
-        told = json.loads(os.environ["TF_CONFIG"])
+        cluster = json.loads(os.environ["TF_CONFIG"])
         chief, workers = (
-            told["cluster"].get(job, []) for job in ("chief", "worker")
+            cluster["cluster"].get(job, []) for job in ("chief", "worker")
         )
-        before = {"chief": 0, "worker": len(chief)}[told["task"]["type"]]
-        index = before + int(told["task"]["index"])
+        before = {"chief": 0, "worker": len(chief)}[cluster["task"]["type"]]
+        index = before + int(cluster["task"]["index"])
         addresses = [*chief, *workers]
         return ProcessConfig(
             addresses[0], len(addresses), index, config.processes.wait
@@ -332,7 +347,7 @@ def _told_processes(config: DeviceConfig) -> ProcessConfig:
         IndexError,
         KeyError,
         TypeError,
-        ValueError,  # AlbertError, too: no HOST:PORT
+        ValueError,  # includes AlbertError, for an address without a port
     ):
         raise AlbertError(
             "`distribution=multiworker` needs the environment variable "
@@ -353,12 +368,12 @@ def _mirrored(config: DeviceConfig):
 
 
 def _multiworker(config: DeviceConfig):
-    processes = _told_processes(config)
+    processes = _processes_of_tf_config(config)
     meet(processes)
     cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
     jobs = [job for job in ("chief", "worker") if cluster.get(job)]
-    # As the strategy would, but for the limit: it waits ten seconds for one
-    # that is silent.
+    # The strategy would configure the same service, but with its own limit: a
+    # worker that is silent for ten seconds counts as lost.
     configure_coordination_service(
         {job: len(cluster[job]) for job in jobs}, processes.wait
     )
@@ -390,7 +405,7 @@ def _tpu(config: DeviceConfig):
             "see tpu/README.md; set TPU_NAME."
         ) from None
     hosts = strategy.extended.num_hosts
-    if hosts > 1:  # whose data one process cannot make
+    if hosts > 1:  # this process cannot feed the TPUs of other hosts
         raise AlbertError(
             f"`distribution=tpu` is for the TPUs of one host. Found: {hosts} "
             "hosts. Take KERAS_BACKEND=jax, or a smaller slice."

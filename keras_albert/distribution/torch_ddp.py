@@ -1,7 +1,10 @@
-"""PyTorch: a process for each device, with equal weights.
+"""PyTorch: one process for each device, each with a copy of the weights.
 
-In Keras 3.15 `model.fit` goes past a DistributedDataParallel wrapper, and the
-processes drift apart without a word: here the training step calls the wrapper.
+DistributedDataParallel (DDP) averages the gradients of all processes during
+the backward pass, if the forward pass went through the DDP wrapper. In Keras
+3.15 `model.fit` calls the model itself and not the wrapper, so that gradients
+are not averaged and the weights of the processes silently diverge. The
+training step in this file calls the wrapper.
 """
 
 import datetime
@@ -18,20 +21,21 @@ from keras_albert.distribution.devices import Devices, vary_seeds
 from keras_albert.distribution.rendezvous import meet
 from keras_albert.errors import AlbertError, LostProcess
 
-# torchrun tells its processes so.
+# Environment variables that torchrun sets in its processes.
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Ranks(Devices):
-    """The processes of a run; gradients are averaged in each backward pass.
+    """Data parallelism over processes with DistributedDataParallel.
 
     Args:
-        config: with `distribution` data.
+        config: `distribution` is data.
     """
 
     def __init__(self, config: DeviceConfig):
         processes = told_processes(config.processes)
-        # torchrun itself listens there.
+        # Processes of torchrun connect to torchrun, which listens at the
+        # address in the environment variables.
         meeting = "env://"
         if distributed.is_initialized():
             raise AlbertError(
@@ -62,7 +66,6 @@ class Ranks(Devices):
         self.replicas = processes.count
 
     def prepare(self, model: keras.Model) -> None:
-        """See `Devices`."""
         vary_seeds(model, lambda: self.index)
         self.vary_random(0)
         replica = DistributedDataParallel(
@@ -70,22 +73,27 @@ class Ranks(Devices):
             device_ids=[torch.cuda.current_device()]
             if torch.cuda.is_available()
             else None,
-            static_graph=True,  # the first step shows which ones are unused
+            # DDP waits for the gradients of all parameters, but some may be
+            # unused, such as a pooler that no head reads. With a static graph
+            # it learns in the first step which ones these are.
+            static_graph=True,
         )
         model.train_function = lambda data: _train_step(model, replica, data[0])
 
     def vary_random(self, step: int) -> None:
-        """See `Devices`: Keras draws the masks of some layers from it."""
+        # Keras draws the masks of Dropout layers from torch's global
+        # generator. Process 0 keeps its state; each of the others gets a seed
+        # that no other process has at any step.
         if self.index:
-            places = self.count * step + self.index
-            torch.manual_seed(torch.initial_seed() + places)
+            offset = self.count * step + self.index
+            torch.manual_seed(torch.initial_seed() + offset)
 
     def evaluate(self, model: keras.Model, batches, callbacks=()) -> dict:
-        """See `Devices`."""
         return self.logs(model, super().evaluate(model, batches, callbacks))
 
     def logs(self, model: keras.Model, logs: dict) -> dict:
-        """See `Devices`: the first process then holds the sums of all."""
+        # The variables of a metric are sums, which are added up over the
+        # processes. Then `keep_metrics` resets them, except in process 0.
         for variable in model.metrics_variables:
             distributed.all_reduce(variable.value.data)
         merged = model.get_metrics_result()
@@ -93,18 +101,16 @@ class Ranks(Devices):
         return {name: float(value) for name, value in merged.items()}
 
     def keep_metrics(self, model: keras.Model) -> None:
-        """See `Devices`."""
         if self.index:
             model.reset_metrics()
 
     def share(self, text: str) -> list[str]:
-        """See `Devices`."""
         texts = [""] * self.count
         distributed.all_gather_object(texts, text)
         return texts
 
     def lost(self, error: Exception) -> str | None:
-        """See `Devices`: gloo's errors have no class of their own."""
+        # Errors of gloo are plain RuntimeErrors with "gloo" in the message.
         if isinstance(error, distributed.DistError) or (
             isinstance(error, RuntimeError) and "gloo" in str(error)
         ):
@@ -112,15 +118,14 @@ class Ranks(Devices):
         return None
 
     def close(self) -> None:
-        """See `Devices`."""
         distributed.destroy_process_group()
 
 
 def told_processes(processes: ProcessConfig) -> ProcessConfig:
-    """Those of the settings, or of torchrun.
+    """The settings of the processes, or else those of torchrun.
 
     Raises:
-        AlbertError: neither says.
+        AlbertError: neither configures the processes.
     """
     if processes.coordinator is not None:
         return processes
@@ -137,14 +142,15 @@ def told_processes(processes: ProcessConfig) -> ProcessConfig:
 
 
 def _gpu_of(processes: ProcessConfig, gpus: int) -> int:
-    """Which GPU of its machine a process has.
+    """The index of the GPU, on its machine, that a process uses.
 
     Raises:
         AlbertError: torchrun started more processes than there are GPUs.
     """
     local = os.environ.get("LOCAL_RANK")
     if local is None:
-        # A process for each machine, or for each GPU of one machine.
+        # Not torchrun: there is one process for each machine, or one for each
+        # GPU of a single machine. The remainder is right in both cases.
         return processes.index % gpus
     if int(local) >= gpus:
         raise AlbertError(
@@ -156,17 +162,17 @@ def _gpu_of(processes: ProcessConfig, gpus: int) -> int:
 
 
 def started_by_torchrun() -> bool:
-    """Whether torchrun says where the other processes are."""
+    """Whether the environment variables of torchrun are set."""
     return all(name in os.environ for name in _TORCHRUN)
 
 
 def processes() -> int:
-    """How many train together."""
+    """Number of processes that train together."""
     return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
 def sum_over_processes(x):
-    """The sum over all of them; no gradient goes through it."""
+    """The sum of a tensor over all processes, without a gradient."""
     if processes() == 1:
         return x
     x = x.detach().clone()
@@ -175,7 +181,7 @@ def sum_over_processes(x):
 
 
 def _train_step(model: keras.Model, replica, data) -> dict:
-    """Keras's own, with the wrapper in the forward pass."""
+    """Keras's `train_step`, except that the forward pass calls the wrapper."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     y_pred = replica(x, training=True)
     model.zero_grad()

@@ -7,7 +7,7 @@ spiece.model beside it. Any batch size and length.
 import tempfile
 from pathlib import Path
 
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.base import check_not_quantized
 
@@ -54,15 +54,11 @@ def write_litert(predictor: Predictor, path: Path, weights: str) -> None:
 
 def run_litert(path: Path, threads: int):
     """Token ids [B, S] -> outputs by name, see `load_exported`."""
+    library = optional_import(
+        "ai_edge_litert.interpreter", "litert", f"running {path}"
+    )
     try:
-        from ai_edge_litert.interpreter import Interpreter
-    except ImportError as error:
-        raise AlbertError(
-            f"ai-edge-litert is needed to run {path} ({error}). Run: pip "
-            "install 'keras-albert[litert]'"
-        ) from None
-    try:
-        interpreter = Interpreter(str(path), num_threads=threads)
+        interpreter = library.Interpreter(str(path), num_threads=threads)
     except ValueError as error:
         raise AlbertError(
             f"{path}: damaged, or not a LiteRT model ({error}). Export it "

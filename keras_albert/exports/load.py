@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, optional_import
 from keras_albert.exports.litert import LITERT_FILE, run_litert
 from keras_albert.exports.onnx.format import ONNX_FILE, run_onnx
 from keras_albert.finetuning.predictor import Predictor
@@ -145,15 +145,9 @@ def _by_rows(run: Run) -> Run:
 
 
 def _load_saved_model(path: Path, threads: int) -> Exported:
-    try:
-        import tensorflow as tf
-        import tensorflow_text  # noqa: F401, its operations
-    except ImportError as error:
-        raise AlbertError(
-            f"tensorflow-text is needed to run {path} ({error}). Run: pip "
-            "install 'keras-albert[export]' (Linux, macOS; there is no "
-            "tensorflow-text for Windows)"
-        ) from None
+    tf = optional_import("tensorflow", "export", f"running {path}")
+    # Its operations are in the graph. There is none for Windows.
+    optional_import("tensorflow_text", "export", f"running {path}")
     try:
         loaded = tf.saved_model.load(str(path.parent))
     except Exception as error:  # OpError, OSError, IndexError of a cut file

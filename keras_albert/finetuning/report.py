@@ -6,10 +6,7 @@ import numpy as np
 
 from keras_albert.data.batches import Features
 from keras_albert.data.tables import Table
-from keras_albert.tasks.metrics import (
-    ClassReport,
-    class_report,
-)
+from keras_albert.tasks.metrics import ClassReport, class_report
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task import Outputs
 

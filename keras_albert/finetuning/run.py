@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import math
 import shutil
 from collections.abc import Callable
@@ -39,10 +40,7 @@ from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.storage import remove_folder, write_json
 from keras_albert.tasks.benchmarks.recipes import RECIPES, choose
-from keras_albert.tasks.metrics import (
-    draw_confusion,
-    report_text,
-)
+from keras_albert.tasks.metrics import draw_confusion, report_text
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task import LABEL
@@ -50,17 +48,19 @@ from keras_albert.tasks.task_file import task_of
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.text.unknown import check_readable, judged
 from keras_albert.training.config import CHECKPOINTS_FOLDER, OptimizerConfig
-from keras_albert.training.loop import Diverged, Timetable, fit_into_folder
+from keras_albert.training.loop import (
+    Diverged,
+    Timetable,
+    Training,
+    fit_into_folder,
+)
 from keras_albert.training.model_folder import TASK_FILE, ModelFolder
 from keras_albert.training.optimizer import make_optimizer
 from keras_albert.training.plots import can_draw
 from keras_albert.training.run_folder import (
     MADE_OF,
     SEED_FOLDER,
-    check_made_of,
-    claim_folder,
-    finished_report,
-    holds_run,
+    RunFolder,
     same_settings,
     write_report,
 )
@@ -75,9 +75,11 @@ MEASURED_ROWS = 1_000
 
 
 def finetune(run: FinetuneRun) -> dict:
-    """Runs it, or goes on with it; returns and keeps the report.
+    """Fine-tunes a model, or continues an interrupted run of these settings.
 
-    Of several processes the first one returns it.
+    Returns:
+        The report, which is also kept in the output folder; an empty dict in
+        all but the first of several processes.
 
     Raises:
         AlbertError: input that does not fit, before anything is written; or a
@@ -92,34 +94,23 @@ def finetune(run: FinetuneRun) -> dict:
 def _run(
     run: FinetuneRun, prepared: "_Prepared | None", devices: Devices
 ) -> dict:
-    goes_on = devices.first(lambda: holds_run(run.output, run))
-    report = devices.first(lambda: _finished(run))
+    folder = RunFolder(run, devices)
+    sources = [run.train]
+    if run.validation not in (None, OWN_VALIDATION):
+        sources.append(run.validation)
+    report = folder.finished(sources, lambda: read_tables(run).checksums)
     if report:
+        if devices.is_first:  # it may have been killed just before
+            _remove_checkpoints(run)
         print(f"{run.output} holds this run, and it is finished:")
         print_report(report)
         return report
-    if run.seeds > 1:
-        report = _finetune_seeds(run, goes_on, devices)
-    else:
-        prepared = prepared or _prepared_by_all(run, devices)
-        report = _finetune_once(run, prepared, goes_on, devices)
+    prepared = prepared or _prepared_by_all(run, devices)
+    train = _finetune_seeds if run.seeds > 1 else _finetune_once
+    report = train(run, prepared, folder, devices)
     if devices.is_first:
         print_report(report)
         print(f"-> {run.output}")
-    return report
-
-
-def _finished(run: FinetuneRun) -> dict | None:
-    """The report of the same run, if it is done."""
-    report = finished_report(run.output)
-    if report:
-        files = [run.train]
-        if run.validation not in (None, OWN_VALIDATION):
-            files.append(run.validation)
-        check_made_of(
-            run.output, report, files, lambda: read_tables(run).checksums
-        )
-        _remove_checkpoints(run)  # it may have been killed just before
     return report
 
 
@@ -143,6 +134,12 @@ class _Prepared:
     def names(self) -> tuple[str, ...] | None:
         """The labels, in the order of the logits."""
         return self.tables.names
+
+    @functools.cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """Static lengths of rows; the last one is that of the longest."""
+        chosen = choose_lengths(self.examples.lengths, self.length)
+        return tuple(np.union1d(chosen, self.length).tolist())
 
 
 def _prepared_by_all(run: FinetuneRun, devices: Devices) -> _Prepared:
@@ -200,18 +197,16 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     )
 
 
-def _finetune_seeds(run: FinetuneRun, goes_on: bool, devices: Devices) -> dict:
-    """One run after another; a seed whose loss is not finite counts as such."""
-    prepared = _prepared_by_all(run, devices)
-    output = run.output
-    if not goes_on:
-        devices.first(lambda: str(claim_folder(output, run)))
+def _finetune_seeds(
+    run: FinetuneRun, prepared: _Prepared, folder: RunFolder, devices: Devices
+) -> dict:
+    """Runs one seed after another; a seed that diverges has no report."""
+    folder.claim()
     reports, diverged = {}, []
     for seed in range(run.seed, run.seed + run.seeds):
         print(f"seed {seed}")
-        one = dataclasses.replace(
-            run, seed=seed, seeds=1, output=output / SEED_FOLDER.format(seed)
-        )
+        output = run.output / SEED_FOLDER.format(seed)
+        one = dataclasses.replace(run, seed=seed, seeds=1, output=output)
         try:
             reports[seed] = _run(one, prepared, devices)
         except Diverged as error:
@@ -220,9 +215,9 @@ def _finetune_seeds(run: FinetuneRun, goes_on: bool, devices: Devices) -> dict:
     if not devices.is_first:
         return {}
     if not reports:
-        kept = any(output.glob(SEED_FOLDER.format("*")))
+        kept = any(run.output.glob(SEED_FOLDER.format("*")))
         if not kept:
-            remove_folder(output)
+            remove_folder(run.output)
         raise AlbertError(
             f"every one of the {run.seeds} runs diverged. Lower "
             "--learning-rate or raise --warmup-share"
@@ -230,69 +225,38 @@ def _finetune_seeds(run: FinetuneRun, goes_on: bool, devices: Devices) -> dict:
         )
     report = seeds_report(reports, diverged)
     report[MADE_OF] = prepared.tables.checksums
-    write_report(output, report)
+    write_report(run.output, report)
     return report
 
 
 def _finetune_once(
-    run: FinetuneRun, prepared: _Prepared, goes_on: bool, devices: Devices
+    run: FinetuneRun, prepared: _Prepared, folder: RunFolder, devices: Devices
 ) -> dict:
-    task, tables, names = ALL_TASKS[run.task], prepared.tables, prepared.names
-    examples, measured_on = prepared.examples, prepared.measured_on
-    # The folder keeps the run as it was given, so that the same command goes
-    # on with it.
-    given, run = run, dataclasses.replace(run, **prepared.chosen)
-    # The last length holds any text that the model may meet.
-    lengths = np.union1d(
-        choose_lengths(examples.lengths, prepared.length), prepared.length
-    )
-    steps_per_epoch = math.ceil(len(examples) / run.batch_size)
+    # The folder keeps the settings that were given, so that the same command
+    # continues the run; from here on `run` has those that were chosen, too.
+    run = dataclasses.replace(run, **prepared.chosen)
+    steps_per_epoch = math.ceil(len(prepared.examples) / run.batch_size)
     steps = run.steps or steps_per_epoch * run.epochs
-    warmup_steps = run.warmup_steps
-    if warmup_steps is None:
-        warmup_steps = int(run.warmup_share * steps)
-    schedule = WarmupPolynomialDecay(run.learning_rate, steps, warmup_steps)
     keras.utils.set_random_seed(run.seed)
-    with devices.scope():
-        model = _fresh_model(run, prepared.pretrained, names)
-        compile_for(
-            run.task,
-            model,
-            make_optimizer(OptimizerConfig(optimizer="adamw"), schedule),
-            names,
-        )
+    model = _compiled_model(run, prepared, steps, devices)
     predictor = Predictor(
         model,
         run.task,
-        names,
+        prepared.names,
         prepared.tokenizer,
-        tuple(lengths.tolist()),
+        prepared.lengths,
         run.columns,
         prepared.reading,
     )
     _describe(run, prepared, steps)
-    output = run.output
-    if not goes_on:
-        devices.first(lambda: str(claim_folder(output, given)))
-
-    def validate(stopped: Callable[[], bool]) -> Row:
-        outputs = predictor.outputs(
-            measured_on, run.batch_size, stopped, compute=devices.outputs
-        )
-        if stopped():
-            return {}
-        loss = task.held_out_loss(outputs, measured_on, names)
-        values = loss | task.measure(outputs, measured_on, names).values
-        row = {name: float(value) for name, value in values.items()}
-        return devices.first(lambda: row)  # or they might not agree
-
+    folder.claim()
     every = run.validate_every or steps_per_epoch
-    kept = fit_into_folder(
+    training = Training(
         ModelFolder(model, prepared.tokenizer, predictor.settings()),
-        output,
+        run.output,
         lambda step: training_dataset(
-            examples,
-            lengths,
+            prepared.examples,
+            np.array(prepared.lengths),
             batch_size=run.batch_size,
             seed=run.seed,
             epochs=math.ceil(steps / steps_per_epoch),
@@ -309,22 +273,65 @@ def _finetune_once(
         origin={
             "backend": keras.backend.backend(),
             "config": dataclasses.asdict(model.config),
-            **tables.checksums,
+            **prepared.tables.checksums,
         },
-        validate=validate if tables.held_out else None,
-        best=task.best,
+        validate=_validation(run, prepared, predictor, devices),
+        best=ALL_TASKS[run.task].best,
         patience=run.patience,
         devices=devices,
     )
+    kept = fit_into_folder(training)
     if not devices.is_first:
         return {}
     report = _report_of(run, prepared, kept, kept["step"] / steps_per_epoch)
     report |= _measured(run, prepared, predictor, devices)
     reads = prepared.length, prepared.reading
-    write_card(output, card(run, report, model, names, *reads))
-    write_report(output, report)
+    write_card(run.output, card(run, report, model, prepared.names, *reads))
+    write_report(run.output, report)
     _remove_checkpoints(run)
     return report
+
+
+def _compiled_model(
+    run: FinetuneRun, prepared: _Prepared, steps: int, devices: Devices
+) -> keras.Model:
+    """The model of a run with its first weights, ready for `fit`."""
+    warmup_steps = run.warmup_steps
+    if warmup_steps is None:
+        warmup_steps = int(run.warmup_share * steps)
+    rate = WarmupPolynomialDecay(run.learning_rate, steps, warmup_steps)
+    with devices.scope():
+        model = _fresh_model(run, prepared.pretrained, prepared.names)
+        optimizer = make_optimizer(OptimizerConfig(optimizer="adamw"), rate)
+        compile_for(run.task, model, optimizer, prepared.names)
+    return model
+
+
+def _validation(
+    run: FinetuneRun,
+    prepared: _Prepared,
+    predictor: Predictor,
+    devices: Devices,
+) -> Callable[[Callable[[], bool]], Row] | None:
+    """Measures the held-out rows, see `Training.validate`."""
+    if prepared.tables.held_out is None:
+        return None
+    task, rows = ALL_TASKS[run.task], prepared.measured_on
+
+    def validate(stopped: Callable[[], bool]) -> Row:
+        outputs = predictor.outputs(
+            rows, run.batch_size, stopped, compute=devices.outputs
+        )
+        if stopped():
+            return {}
+        values = task.held_out_loss(outputs, rows, prepared.names)
+        values |= task.measure(outputs, rows, prepared.names).values
+        row = {name: float(value) for name, value in values.items()}
+        # The processes might differ in the last bits, and then disagree on
+        # which model is best.
+        return devices.first(lambda: row)
+
+    return validate
 
 
 def _report_of(

@@ -1,1 +1,1 @@
-"""Ids to tensors, in Keras operations only."""
+"""The ALBERT models: token ids to tensors, in Keras operations only."""

@@ -17,14 +17,13 @@ from keras_albert.errors import (
     check_flag,
     check_positive,
     check_positive_number,
+    check_probability,
 )
-from keras_albert.modeling.base import (
-    AlbertModel,
-)
+from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.configured import check_config
-from keras_albert.modeling.embeddings import FactorizedEmbedding, initializer
 from keras_albert.modeling.encoder import SharedEncoder
+from keras_albert.modeling.layers import FactorizedEmbedding, initializer
 from keras_albert.text.special_tokens import PAD_ID
 from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
 
@@ -37,38 +36,40 @@ class AlbertBackbone(AlbertModel):
 
     Args:
         config: the architecture.
-        pooler: False leaves it out, where no head uses it.
+        pooler: whether to add the pooler; False if no head reads it.
         loop: "unrolled", or "scan" over the layers; see `SharedEncoder`.
-        remat: save memory in training; see `SharedEncoder`.
-        tokenizer: the vocabulary, so that the model takes texts.
+        remat: recompute activations in the backward pass to save memory; see
+            `SharedEncoder`.
+        tokenizer: the vocabulary; with it the model also accepts texts.
 
     Call arguments:
-        inputs: dict of integer tensors [B, S]: `token_ids`; `segment_ids`
-            (0 for the first text, 1 for the second; zeros when absent);
-            `padding_mask` (1 token, 0 padding; `token_ids != 0` when absent).
-            Or texts, see `preprocess`.
-            Where rows hold several examples also `example_ids` [B, S], which
-            example a token belongs to (0 padding): tokens of others do not
-            exist for it; `position_ids` [B, S], its place in that example;
-            and `cls_positions` [B, K], where in the row each example's [CLS]
-            is (anywhere, 0 for instance, for unused ones). Each of them may
-            stand alone.
+        inputs: texts, see `preprocess`; or a dict of integer tensors [B, S]:
+            `token_ids`; `segment_ids` (0 for the first text, 1 for the
+            second; zeros when absent); `padding_mask` (1 token, 0 padding;
+            `token_ids != 0` when absent).
+            Three optional keys describe packed rows, which hold several
+            examples each: `example_ids` [B, S], the number of a token's
+            example (0 padding; tokens attend only within their example);
+            `position_ids` [B, S], a token's position in its example; and
+            `cls_positions` [B, K], the position in the row of each example's
+            [CLS] (any valid position, such as 0, for unused entries). Each of
+            the three may be passed without the others.
         return_hidden_states: also return every layer's output.
         return_attention_scores: also return the attention probabilities.
-        pooled_only: return nothing but `pooled_output`, and compute of the
-            last layer only what that needs: the position of [CLS].
+        pooled_only: return only `pooled_output`; the last layer then computes
+            only the position of [CLS].
 
     Returns:
         dict: `sequence_output` [B, S, H]; `pooled_output` [B, H], tanh of a
-        projection of [CLS] ([B, K, H] with `cls_positions`); if asked for
+        projection of [CLS] ([B, K, H] with `cls_positions`); on request
         `hidden_states`, a list of L tensors [B, S, H] without the embedding
-        (as the reference's `all_encoder_layers`), and `attention_scores`, a
-        list of L x I tensors [B, A, S, S].
+        output (as the reference's `all_encoder_layers`), and
+        `attention_scores`, a list of L x I tensors [B, A, S, S].
 
     Raises:
-        AlbertError: no `token_ids`, an unknown key, wrong rank or shapes that
-            differ, more tokens than `max_position_embeddings`, ids out of
-            range.
+        AlbertError: `token_ids` is missing, a key is unknown, a rank is wrong
+            or shapes differ, a row has more tokens than
+            `max_position_embeddings`, or an id is out of range.
 
     Source: Paper 3.1; reference modeling.py L195-255.
     """
@@ -110,7 +111,7 @@ class AlbertBackbone(AlbertModel):
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The vocabulary that turns texts into ids, where there is one."""
+        """The vocabulary that turns texts into ids, or None."""
         return self._tokenizer
 
     @tokenizer.setter
@@ -129,7 +130,6 @@ class AlbertBackbone(AlbertModel):
         self._tokenizer = tokenizer
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the weights; their shapes follow from the config."""
         self.embeddings.build()
         self.encoder.build()
         if self.pooler is not None:
@@ -144,7 +144,6 @@ class AlbertBackbone(AlbertModel):
         return_attention_scores: bool = False,
         pooled_only: bool = False,
     ) -> dict[str, Any]:
-        """See the class."""
         if pooled_only and self.pooler is None:
             raise AlbertError(
                 "`pooled_only` needs a backbone with `pooler=True`. Received: "
@@ -194,17 +193,19 @@ class AlbertBackbone(AlbertModel):
     ) -> None:
         """Freezes the encoder and trains low-rank adapters (LoRA) instead.
 
-        One adapter of a shared kernel serves all layers that share it. A
-        saved model holds the adapters merged into the kernels, as Keras does.
+        Layers that share a kernel also share its adapter. As usual in Keras,
+        a saved model holds the adapters merged into the kernels.
 
         Args:
-            rank: of each adapter.
-            alpha: the adapter's scale is alpha / rank; 1 when not given.
-            targets: names of projections that get one: query, key, value,
-                output (of both halves), intermediate.
+            rank: the rank of each adapter.
+            alpha: the adapter's output is scaled by alpha / rank; by 1 when
+                `alpha` is None.
+            targets: names of the projections that get an adapter: query, key,
+                value, output (of both halves of a block), intermediate.
 
         Raises:
-            AlbertError: rank below 1, an unknown target, or already enabled.
+            AlbertError: the rank is below 1, a target is unknown, or LoRA is
+                already enabled.
 
         Source: Hu et al. 2021, arXiv:2106.09685.
         """
@@ -236,7 +237,6 @@ class AlbertBackbone(AlbertModel):
         self._lora = {"rank": rank, "alpha": alpha, "targets": list(targets)}
 
     def get_config(self) -> dict[str, Any]:
-        """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
             "config": dataclasses.asdict(self.config),
@@ -248,7 +248,6 @@ class AlbertBackbone(AlbertModel):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """The inverse of `get_config`."""
         config = {**config, "config": AlbertConfig(**config["config"])}
         lora = config.pop("lora", None)
         backbone = super().from_config(config)
@@ -257,21 +256,119 @@ class AlbertBackbone(AlbertModel):
         return backbone
 
     def save_assets(self, dir_path: str) -> None:
-        """Keras: puts the vocabulary into the `.keras` file."""
+        """Writes the vocabulary into the `.keras` file; called by Keras."""
         if self.tokenizer is not None:
             self.tokenizer.save(dir_path)
 
     def load_assets(self, dir_path: str) -> None:
-        """Keras: reads the vocabulary of the `.keras` file."""
+        """Reads the vocabulary of the `.keras` file; called by Keras."""
         if (Path(dir_path) / VOCAB_FILE).is_file():
             self.tokenizer = Tokenizer(dir_path)
 
 
 def vectors_at(x, positions):
-    """float [B, S, H], int [B, P] -> float [B, P, H]."""
+    """Gathers vectors: float [B, S, H], int [B, P] -> float [B, P, H]."""
     return ops.take_along_axis(x, ops.expand_dims(positions, 2), axis=1)
 
 
 def encoder_of(model: AlbertModel) -> AlbertBackbone:
-    """The encoder of any model of ours."""
+    """Returns a model's backbone, or the model itself if it is one."""
     return model if isinstance(model, AlbertBackbone) else model.backbone
+
+
+class HeadedModel(AlbertModel):
+    """Abstract: a model that holds a backbone and is saved with it."""
+
+    needs_pooler = False
+
+    def __init__(self, backbone: AlbertBackbone, **kwargs: Any):
+        if not isinstance(backbone, AlbertBackbone):
+            raise AlbertError(
+                "`backbone` must be an AlbertBackbone: "
+                "AlbertBackbone(VARIANTS['base_v2']). "
+                f"Received: {type(backbone).__name__}."
+            )
+        if self.needs_pooler and backbone.pooler is None:
+            raise AlbertError(
+                f"{type(self).__name__} reads the pooled output: the "
+                "backbone needs `pooler=True`. Received: pooler=False."
+            )
+        kwargs.setdefault("dtype", backbone.dtype_policy)
+        super().__init__(**kwargs)
+        self.backbone = backbone
+        self.config = backbone.config
+
+    @property
+    def reads_pooler(self) -> bool:
+        """Whether the outputs depend on the pooler."""
+        return self.needs_pooler
+
+    # A pooler that no output depends on has no gradient, or a gradient of
+    # zeros on JAX. Weight decay would then shrink it at each step. The four
+    # properties below therefore list such a pooler as not trainable. (Keras
+    # ignores them if this model is part of a functional model; give the
+    # backbone `pooler=False` there.)
+
+    def _read(self, weights: list) -> list:
+        pooler = None if self.reads_pooler else self.backbone.pooler
+        if pooler is None:
+            return weights
+        return _without(weights, pooler.variables)
+
+    @property
+    def trainable_variables(self) -> list[keras.Variable]:
+        """The trainable variables, without those of an unused pooler."""
+        return self._read(super().trainable_variables)
+
+    @property
+    def non_trainable_variables(self) -> list[keras.Variable]:
+        """All variables that are not in `trainable_variables`."""
+        return _without(self.variables, self.trainable_variables)
+
+    @property
+    def trainable_weights(self) -> list[keras.Variable]:
+        """The trainable weights, without those of an unused pooler."""
+        return self._read(super().trainable_weights)
+
+    @property
+    def non_trainable_weights(self) -> list[keras.Variable]:
+        """All weights that are not in `trainable_weights`."""
+        return _without(self.weights, self.trainable_weights)
+
+    def pooled(self, inputs: Mapping[str, Any], training: bool | None) -> Any:
+        """The pooled output, float [B, H], without the sequence output."""
+        outputs = self.backbone(inputs, training=training, pooled_only=True)
+        return outputs["pooled_output"]
+
+    def _dense(self, units: int, name: str, **kwargs) -> layers.Dense:
+        return layers.Dense(
+            units,
+            kernel_initializer=initializer(self.config),
+            name=name,
+            **{"dtype": self.dtype_policy, **kwargs},
+        )
+
+    def _logits(self, units: int, name: str, **kwargs) -> layers.Dense:
+        """The last projection, which is float32 under mixed precision too."""
+        return self._dense(units, name, dtype="float32", **kwargs)
+
+    def _dropout(self, rate: float) -> layers.Dropout:
+        check_probability("dropout", rate)
+        return layers.Dropout(rate, dtype=self.dtype_policy)
+
+    def get_config(self) -> dict[str, Any]:
+        backbone = keras.saving.serialize_keras_object(self.backbone)
+        # Two heads of a functional model may share a backbone. This key makes
+        # Keras load it as one object again.
+        backbone["shared_object_id"] = id(self.backbone)
+        return {**super().get_config(), "backbone": backbone}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        backbone = keras.saving.deserialize_keras_object(config["backbone"])
+        return super().from_config({**config, "backbone": backbone})
+
+
+def _without(weights: list, left_out: list) -> list:
+    ids = set(map(id, left_out))
+    return [weight for weight in weights if id(weight) not in ids]

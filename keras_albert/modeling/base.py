@@ -1,4 +1,4 @@
-"""What all models have: checked inputs, raw strings, int8 and adapters."""
+"""The base class of all models: input checks, text inputs, int8, adapters."""
 
 import warnings
 from typing import Any, Self
@@ -36,28 +36,28 @@ from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
 
 
 class AlbertModel(KeepsJaxState, keras.Model):
-    """Abstract: a model that takes checked ids, or texts.
+    """Abstract: a Keras model that checks its inputs and also accepts texts.
 
-    Shapes are checked when the model is called or traced. Ids are checked
-    where they arrive as NumPy arrays (`model(x)`, `fit`, `evaluate`,
-    `predict`): in a compiled graph JAX would clamp an id out of range
-    silently; so it does where the model is a part of another. Texts are
-    tokenized in the same places: by `preprocess`, or, in a tf.data dataset,
-    by `preprocessor`. Labels of classes may be the names that the model has
-    for them.
+    Shapes are checked when the model is called or traced. The range of ids is
+    checked when they arrive as NumPy arrays, in `model(x)`, `fit`, `evaluate`
+    and `predict`. It cannot be checked in a compiled graph, or if the model
+    is part of another model: there JAX silently clamps an id out of range.
+    Texts are tokenized in the same methods, by `preprocess` or, for a tf.data
+    dataset, by `preprocessor`. Class labels may be given by name if the model
+    has label names.
     """
 
     config: AlbertConfig
-    axes = ROW
-    takes_packed = False  # rows of several examples
+    axes = ROW  # names of the axes of `token_ids`
+    takes_packed = False  # whether a row may hold several examples
 
     def __new__(cls, *args, **kwargs):
-        """Refuses arguments that the class does not have."""
+        """Raises TypeError for an argument that the class does not have."""
         check_argument_names(cls, kwargs)
         return super().__new__(cls, *args, **kwargs)
 
     def __repr__(self) -> str:
-        """What the model is, in one line."""
+        """The class, sizes, vocabulary and labels of the model in one line."""
         if not (self.built and hasattr(self, "config")):
             return super().__repr__()
         config = self.config
@@ -78,7 +78,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The vocabulary that turns texts into ids, where there is one."""
+        """The vocabulary that turns texts into ids, or None."""
         return self.backbone.tokenizer
 
     @tokenizer.setter
@@ -86,25 +86,30 @@ class AlbertModel(KeepsJaxState, keras.Model):
         self.backbone.tokenizer = tokenizer
 
     def preprocess(self, texts: Any) -> dict:
-        """Texts -> the arrays that the model is called with.
+        """Tokenizes texts into the arrays that the model is called with.
 
         Args:
-            texts: B texts: a list, an array, a column of a table. For pairs a
-                tuple of two, or a dict of `text` and `pair`. What exceeds
-                `max_position_embeddings` tokens is cut off.
+            texts: B texts: a list, an array or a column of a table. For pairs
+                of texts, a tuple of two of these, or a dict of `text` and
+                `pair`. Rows are cut at `max_position_embeddings` tokens.
 
         Returns:
             `token_ids`, `segment_ids`, `padding_mask`, int32 [B, S]; S is the
-            longest row, rounded up to a multiple of 32.
+            length of the longest row, rounded up to a multiple of 32.
 
         Raises:
-            AlbertError: the model has no vocabulary, no texts, one bare text.
+            AlbertError: the model has no vocabulary, or `texts` is empty or a
+                single string.
         """
         texts = self.named_texts(texts)
         return self.tokenized(texts["text"], texts.get("pair"))
 
     def named_texts(self, texts: Any) -> dict:
-        """The parts of examples by name; AlbertError if they do not fit."""
+        """The texts of examples in a dict, by the names of their parts.
+
+        Raises:
+            AlbertError: a dict with other keys than this model's.
+        """
         return named_texts(texts)
 
     @property
@@ -112,33 +117,45 @@ class AlbertModel(KeepsJaxState, keras.Model):
         """`preprocess` for tf.data: `dataset.map(model.preprocessor)`.
 
         Raises:
-            AlbertError: no vocabulary, or no tensorflow-text.
+            AlbertError: the model has no vocabulary, or tensorflow-text is
+                not installed.
         """
         longest = self.config.max_position_embeddings
         return preprocessor_of(self.vocabulary(), longest)
 
     def __dir__(self):
-        # When Keras saves a model it goes through all names and saves the
-        # layers that it finds; this one is made on demand.
+        # When Keras saves a model, it reads every attribute and saves the
+        # layers that it finds. Reading `preprocessor` would create a layer.
         return [name for name in super().__dir__() if name != "preprocessor"]
 
     def classes(self, shape: Any) -> dict[str | None, Classes]:
-        """What labels may be, by output; None where there is only one.
+        """The valid labels of each output, by its name.
+
+        The key is None if the model has a single output; outputs whose labels
+        are not classes are left out.
 
         Args:
-            shape: of `token_ids`.
+            shape: the shape of `token_ids`.
         """
         return {}
 
     def checked_labels(self, y: Any, x: Any) -> Any:
-        """Labels as numbers, checked; `x` are the ids that they belong to."""
+        """Converts label names to numbers and checks the range of labels.
+
+        Args:
+            y: labels, as `fit` takes them.
+            x: the ids of the same examples.
+
+        Raises:
+            AlbertError: a label is out of range, or its name is unknown.
+        """
         shape = x["token_ids"].shape if isinstance(x, dict) else ()
         return checked_labels(
             y, self.classes(shape), getattr(self, "loss", None)
         )
 
     def tokenized(self, texts: Any, pairs: Any = None) -> dict:
-        """`preprocess` of texts, and of second texts where there are pairs."""
+        """Tokenizes texts, or pairs of texts, and pads them to one length."""
         texts = as_texts(texts)
         longest = self.config.max_position_embeddings
         arrays = self.vocabulary()(
@@ -149,7 +166,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
         return round_length(arrays, longest)
 
     def vocabulary(self) -> Tokenizer:
-        """The tokenizer; AlbertError if the model has none."""
+        """The tokenizer; raises AlbertError if the model has none."""
         if self.tokenizer is None:
             raise AlbertError(
                 "Texts need a vocabulary and this model has none. Set it: "
@@ -158,14 +175,14 @@ class AlbertModel(KeepsJaxState, keras.Model):
         return self.tokenizer
 
     def _arrays(self, x):
-        """Ids, checked, of ids or texts."""
+        """Converts texts to ids and checks ids."""
         if holds_text(x):
             x = self.preprocess(x)
         check_data(self.config, x, self.axes, self.takes_packed)
         return x
 
     def _fed(self, x, y=None) -> tuple:
-        """What Keras takes for x and y, in which there may be texts."""
+        """x and y for Keras: texts become ids, label names become numbers."""
         if is_stream(x):
             return batches_of_ids(x, self), y
         x = self._arrays(x)
@@ -186,19 +203,20 @@ class AlbertModel(KeepsJaxState, keras.Model):
         validation_data: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """`keras.Model.fit` of ids or texts, after a check.
+        """`keras.Model.fit` for ids or texts, which are checked first.
 
         Args:
             x: ids; texts as `preprocess` takes them; or batches of either,
                 with their labels: a tf.data dataset, a torch DataLoader, a
                 generator.
-            y: labels: numbers, or names where the model has `labels`.
-            args, kwargs: as Keras has them.
-            validation_data: as x, or a tuple of x and y.
+            y: labels: numbers, or names if the model has `labels`.
+            args, kwargs: see `keras.Model.fit`.
+            validation_data: batches, as x; or a tuple (x, y) or (x, y,
+                sample_weight).
 
         Raises:
-            AlbertError: ids or labels out of range; texts or labels that the
-                model cannot read.
+            AlbertError: an id or label is out of range, or texts or labels
+                have a form that the model does not accept.
         """
         with plain_errors(self):
             if isinstance(validation_data, list | tuple):
@@ -217,31 +235,31 @@ class AlbertModel(KeepsJaxState, keras.Model):
     def train_on_batch(
         self, x: Any, y: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """`keras.Model.train_on_batch` of ids or texts, after a check."""
+        """`keras.Model.train_on_batch` for ids or texts, checked first."""
         x, y = self._fed(x, y)
         return super().train_on_batch(x, y, *args, **_weighed(kwargs))
 
     def test_on_batch(
         self, x: Any, y: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """`keras.Model.test_on_batch` of ids or texts, after a check."""
+        """`keras.Model.test_on_batch` for ids or texts, checked first."""
         x, y = self._fed(x, y)
         return super().test_on_batch(x, y, *args, **_weighed(kwargs))
 
     def predict_on_batch(self, x: Any) -> Any:
-        """`keras.Model.predict_on_batch` of ids or texts, after a check."""
+        """`keras.Model.predict_on_batch` for ids or texts, checked first."""
         return super().predict_on_batch(self._arrays(x))
 
     def evaluate(
         self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """`keras.Model.evaluate` of what `fit` takes, after a check."""
+        """`keras.Model.evaluate` for the inputs of `fit`, checked first."""
         with plain_errors(self):
             x, y = self._fed(x, y)
             return super().evaluate(x, y, *args, **_weighed(kwargs))
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """`keras.Model.predict` of what `fit` takes, after a check."""
+        """`keras.Model.predict` for the inputs of `fit`, checked first."""
         with plain_errors(self):
             x, _ = self._fed(x)
             return super().predict(x, *args, **kwargs)
@@ -253,12 +271,12 @@ class AlbertModel(KeepsJaxState, keras.Model):
         input_signature: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """`keras.Model.export` of the ids' part alone, with a signature.
+        """`keras.Model.export`: a graph that takes ids, without tokenizer.
 
         Raises:
-            AlbertError: no `input_signature`. Keras cannot find out which of
-                the optional inputs there are, and its export has neither the
-                vocabulary nor the labels: `keras_albert.export` has them.
+            AlbertError: `input_signature` is missing. Keras cannot tell which
+                optional inputs the graph should have. `keras_albert.export`
+                writes models with their vocabulary and labels.
         """
         if input_signature is None:
             raise AlbertError(
@@ -270,17 +288,18 @@ class AlbertModel(KeepsJaxState, keras.Model):
             filepath, *args, input_signature=input_signature, **kwargs
         )
 
-    # What is int8 and what is frozen is kept with the model.
+    # Keras's own config records neither which weights are int8 nor which are
+    # frozen: `get_config` below adds both, and `from_config` restores them.
 
     def quantize(self, mode: str = "int8", **kwargs: Any) -> None:
-        """`keras.Model.quantize` of every projection and table, in int8.
+        """`keras.Model.quantize`: makes all projections and tables int8.
 
-        Shared weights are quantized once and serve all layers. For inference:
-        int8 weights have no gradient.
+        Weights that layers share are quantized once. A quantized model is for
+        inference: int8 weights have no gradient.
 
         Raises:
-            AlbertError: another mode, or a model with relaxed sharing, whose
-                kernels are sums.
+            AlbertError: another mode than "int8", or a model with relaxed
+                sharing, whose kernels are sums of two weights.
         """
         check_choice("mode", mode, ("int8",))
         if self.config.relaxed_rank:
@@ -289,12 +308,11 @@ class AlbertModel(KeepsJaxState, keras.Model):
                 f"Received: relaxed_rank={self.config.relaxed_rank}."
             )
         with warnings.catch_warnings():
-            # Keras names each layer that has no weights to quantize.
+            # Keras warns of each layer that has no weights to quantize.
             warnings.filterwarnings("ignore", message=".*quantize.*implement")
             super().quantize(mode, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
-        """Serializable arguments of the constructor, and what is special."""
         return {
             **super().get_config(),
             "quantized": quantized_paths(self),
@@ -303,7 +321,6 @@ class AlbertModel(KeepsJaxState, keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """The inverse of `get_config`."""
         config = dict(config)
         quantized = config.pop("quantized", [])
         frozen = config.pop("frozen", [])
@@ -315,19 +332,19 @@ class AlbertModel(KeepsJaxState, keras.Model):
         return model
 
     def leaves(self) -> dict[str, keras.layers.Layer]:
-        """The projections and tables, by path without the model's name."""
+        """The projections and embedding tables, by path within the model."""
         return leaves(self)
 
 
 def _weighed(kwargs: dict) -> dict:
-    """Arguments of Keras in which sample weights may be a list."""
+    """Keyword arguments of Keras, with `sample_weight` as an array."""
     if "sample_weight" in kwargs:
         return kwargs | {"sample_weight": as_array(kwargs["sample_weight"])}
     return kwargs
 
 
 def check_model(model) -> None:
-    """AlbertError unless this is a model of this package."""
+    """Raises AlbertError unless `model` is a model of this package."""
     if not isinstance(model, AlbertModel):
         raise AlbertError(
             "expected a model of this package, as keras_albert.load gives. "
@@ -336,18 +353,18 @@ def check_model(model) -> None:
 
 
 def check_not_quantized(model: AlbertModel) -> None:
-    """AlbertError where a projection or table is int8."""
+    """Raises AlbertError if a projection or embedding table is int8."""
     quantized = quantized_paths(model)
     if quantized:
         raise AlbertError(
-            "the model is quantized, its weights cannot be written so. "
+            "a quantized model cannot be written in this format. "
             f"Received: int8 in {quantized[0]} and {len(quantized) - 1} more. "
             "Take the model from before `quantize`."
         )
 
 
 def check_plain(model: AlbertModel) -> None:
-    """AlbertError where a model is quantized or has adapters."""
+    """Raises AlbertError if a model is quantized or has LoRA adapters."""
     check_not_quantized(model)
     adapted = [p for p, each in model.leaves().items() if each.lora_enabled]
     if adapted:

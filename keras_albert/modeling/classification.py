@@ -1,4 +1,4 @@
-"""A label for a text, for its tokens, or for one of several choices.
+"""Heads that classify texts, tokens, or the choices of a question.
 
 Letters: B batch, C labels or choices, S sequence length, H hidden size.
 """
@@ -11,9 +11,8 @@ import numpy as np
 from keras import ops
 
 from keras_albert.errors import AlbertError, check_choice
-from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.backbone import AlbertBackbone, HeadedModel
 from keras_albert.modeling.config import CLASSIFIER_DROPOUT
-from keras_albert.modeling.headed import HeadedModel
 from keras_albert.modeling.inputs import (
     TOKEN_INPUTS,
     as_list,
@@ -30,7 +29,7 @@ PROBLEMS = ("single_label", "multi_label", "regression")
 
 @keras.saving.register_keras_serializable("keras_albert")
 class AlbertForSequenceClassification(HeadedModel):
-    """One label, several labels, or a number for a text or a pair of texts.
+    """Predicts labels or a number for a text or a pair of texts.
 
     Args:
         backbone: the encoder, usually pretrained.
@@ -38,11 +37,11 @@ class AlbertForSequenceClassification(HeadedModel):
         problem: "single_label" (train with SparseCategoricalCrossentropy),
             "multi_label" (BinaryCrossentropy) or "regression" (mean squared
             error); the losses with `from_logits=True`.
-        dropout: before the classifier (Paper Table 14).
-        labels: names of the labels, where they are known.
+        dropout: dropout rate before the classifier (Paper Table 14).
+        labels: C names of the labels; None if they have no names.
 
     Call arguments:
-        inputs: those of AlbertBackbone.
+        inputs: see AlbertBackbone.
 
     Returns:
         float32 logits [B, C].
@@ -73,20 +72,18 @@ class AlbertForSequenceClassification(HeadedModel):
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the weights; their shapes follow from the config."""
         self.classifier.build((None, self.config.hidden_size))
         self.built = True
 
     def call(
         self, inputs: Mapping[str, Any], training: bool | None = None
     ) -> Any:
-        """See the class."""
         pooled = self.pooled(inputs, training)
         logits = self.classifier(self.dropout(pooled, training=training))
         return logits  # [B, C]
 
     def classes(self, shape: Any) -> dict[str | None, Classes]:
-        """The labels, from 0 to C - 1, or by name, where an example has one."""
+        """Labels are 0 to C - 1, or names; only with one label per example."""
         if self.problem != "single_label":
             return {}
         return {
@@ -96,7 +93,6 @@ class AlbertForSequenceClassification(HeadedModel):
         }
 
     def get_config(self) -> dict[str, Any]:
-        """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
             "num_labels": self.num_labels,
@@ -108,16 +104,16 @@ class AlbertForSequenceClassification(HeadedModel):
 
 @keras.saving.register_keras_serializable("keras_albert")
 class AlbertForTokenClassification(HeadedModel):
-    """A label for each token.
+    """Predicts a label for each token.
 
     Args:
         backbone: the encoder; its pooler is not used.
         num_labels: C, number of labels.
-        dropout: before the classifier.
-        labels: names of the labels, where they are known.
+        dropout: dropout rate before the classifier.
+        labels: C names of the labels; None if they have no names.
 
     Call arguments:
-        inputs: those of AlbertBackbone.
+        inputs: see AlbertBackbone.
 
     Returns:
         float32 logits [B, S, C].
@@ -139,20 +135,18 @@ class AlbertForTokenClassification(HeadedModel):
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the weights; their shapes follow from the config."""
         self.classifier.build((None, None, self.config.hidden_size))
         self.built = True
 
     def call(
         self, inputs: Mapping[str, Any], training: bool | None = None
     ) -> Any:
-        """See the class."""
         x = self.backbone(inputs, training=training)["sequence_output"]
         logits = self.classifier(self.dropout(x, training=training))
         return logits  # [B, S, C]
 
     def classes(self, shape: Any) -> dict[str | None, Classes]:
-        """The labels, from 0 to C - 1, or by name."""
+        """Labels are 0 to C - 1, or names."""
         return {
             None: Classes(
                 self.num_labels, f"num_labels={self.num_labels}", self.labels
@@ -162,27 +156,28 @@ class AlbertForTokenClassification(HeadedModel):
     def word_examples(
         self, words: list[list[str]], labels: list[list[int]] | None = None
     ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-        """Texts that are split into words -> what `fit` takes.
+        """Converts labelled words into the x, y and sample weights of `fit`.
+
+        A text that is longer than `max_position_embeddings` tokens is cut
+        after the last word that fits.
 
         Args:
             words: B texts, each a list of words.
-            labels: the label of each word, from 0 to C - 1.
-
-        Of a text that is longer than `max_position_embeddings` the words that
-        fit are read.
+            labels: the label of each word, from 0 to C - 1; None to predict.
 
         Returns:
-            x; y int32 [B, S], a word's label at its first piece; and its
-            sample weights float32 [B, S], 1 at those pieces, 0 elsewhere.
-            Without labels y is 0.
+            x, the ids; y, int32 [B, S], a word's label at its first piece and
+            0 elsewhere; and sample weights, float32 [B, S], 1 at the first
+            piece of each word and 0 elsewhere.
 
         Raises:
-            AlbertError: unequal numbers of words and labels, a label out of
-                range, a text that is not a list.
+            AlbertError: the numbers of words and labels differ, a label is
+                out of range, or a text is not a list of words.
         """
         tokenizer = self.vocabulary()
         longest = self.config.max_position_embeddings
-        # A text is the mistake that would pass: it is a list of characters.
+        # A plain string must be refused here. Python would accept it as a
+        # sequence of characters.
         if (
             not isinstance(words, list | tuple)
             or not words
@@ -211,7 +206,6 @@ class AlbertForTokenClassification(HeadedModel):
         return x, y, weights
 
     def get_config(self) -> dict[str, Any]:
-        """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
             "num_labels": self.num_labels,
@@ -222,14 +216,14 @@ class AlbertForTokenClassification(HeadedModel):
 
 @keras.saving.register_keras_serializable("keras_albert")
 class AlbertForMultipleChoice(HeadedModel):
-    """The right one of C choices, each read with its context (as in RACE).
+    """Picks one of C choices, each read with its context (as in RACE).
 
     Args:
         backbone: the encoder, usually pretrained.
-        dropout: before the classifier (Paper Table 14).
+        dropout: dropout rate before the classifier (Paper Table 14).
 
     Call arguments:
-        inputs: those of AlbertBackbone with one more axis, [B, C, S]; or a
+        inputs: as for AlbertBackbone with one more axis, [B, C, S]; or a
             dict of texts, see `preprocess`.
 
     Returns:
@@ -253,14 +247,12 @@ class AlbertForMultipleChoice(HeadedModel):
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the weights; their shapes follow from the config."""
         self.classifier.build((None, self.config.hidden_size))
         self.built = True
 
     def call(
         self, inputs: Mapping[str, Any], training: bool | None = None
     ) -> Any:
-        """See the class."""
         choices, length = ops.shape(inputs["token_ids"])[1:]
         rows = {
             name: ops.reshape(inputs[name], (-1, length))  # [B C, S]
@@ -272,19 +264,23 @@ class AlbertForMultipleChoice(HeadedModel):
         return ops.reshape(logits, (-1, choices))
 
     def classes(self, shape: Any) -> dict[str | None, Classes]:
-        """The choices, from 0 to C - 1."""
+        """Labels are the indices of the choices, 0 to C - 1."""
         return {None: Classes(shape[1], "as many as there are choices")}
 
     def preprocess(self, texts: Any) -> dict:
-        """Texts -> the arrays that the model is called with.
+        """Tokenizes texts into the arrays that the model is called with.
 
         Args:
             texts: dict of `context`, B texts; `choices`, B lists of C texts;
-                and `question`, B texts, where there are any; see
-                `choice_rows`.
+                and optionally `question`, B texts. `choice_rows` says how
+                they are joined.
 
         Returns:
             `token_ids`, `segment_ids`, `padding_mask`, int32 [B, C, S].
+
+        Raises:
+            AlbertError: the keys differ, the parts are not equally many, or
+                contexts have different numbers of choices.
         """
         texts = self.named_texts(texts)
         contexts = as_texts(texts["context"], "context")
@@ -319,7 +315,7 @@ class AlbertForMultipleChoice(HeadedModel):
         }
 
     def named_texts(self, texts: Any) -> dict:
-        """The parts of examples by name; AlbertError if they do not fit."""
+        """The dict itself; raises AlbertError if it has other keys."""
         needed, allowed = {"context", "choices"}, {"question"}
         if not isinstance(texts, dict) or not (
             needed <= texts.keys() <= needed | allowed
@@ -331,7 +327,6 @@ class AlbertForMultipleChoice(HeadedModel):
         return texts
 
     def get_config(self) -> dict[str, Any]:
-        """Serializable arguments of the constructor."""
         return {**super().get_config(), "dropout": self.dropout.rate}
 
 
@@ -348,7 +343,7 @@ def _padded(tokenizer, rows: list[Row]) -> dict[str, np.ndarray]:
 
 
 def default_labels(count: int) -> tuple[str, ...]:
-    """What classes without names are called: "0", "1" and so on."""
+    """Names for classes that have none: "0", "1" and so on."""
     return tuple(map(str, range(count)))
 
 

@@ -4,7 +4,7 @@ Sources: "Paper" is Lan et al. 2019 (arXiv:1909.11942v6); "reference" is
 google-research/albert at b772393. Letters in brackets are the paper's:
 E embedding size, H hidden size, L layers, A attention heads, V vocabulary.
 
-This module imports no Keras, so that reading a config costs nothing."""
+This module does not import Keras, so that reading a config is fast."""
 
 import dataclasses
 import difflib
@@ -23,8 +23,9 @@ from keras_albert.errors import (
 )
 from keras_albert.storage import read_json
 
-# Blocks that a token passes. The deepest published ALBERT has 48; shared ones
-# have no weights of their own that would bound a damaged number in a file.
+# The most blocks that a model may apply. The deepest published ALBERT has 48.
+# The limit catches damaged config files: blocks that share their weights do
+# not need a larger weights file, so its size bounds nothing.
 MOST_BLOCKS = 10_000
 
 
@@ -34,7 +35,7 @@ CONFIG_FILE = "albert_config.json"
 FILL_MASK_CHOICES = 5  # pieces shown for a [MASK]
 
 
-# Texts given to a model are padded to a multiple: few shapes to compile.
+# Rows are padded to a multiple of this, so that few shapes are compiled.
 LENGTH_STEP = 32
 
 
@@ -55,7 +56,7 @@ _IGNORED_KEYS = (
 )
 
 
-LOOPS = ("unrolled", "scan")  # how the encoder repeats its layers
+LOOPS = ("unrolled", "scan")  # see `SharedEncoder`
 
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -64,13 +65,15 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 SHARING = ("all", "attention", "ffn", "none")
 
 
-SENTENCE_TASKS = ("sop", "nsp", "none")  # of pretraining examples
+# Sentence order prediction, next sentence prediction, or neither.
+SENTENCE_TASKS = ("sop", "nsp", "none")
 
 
 ACTIVATION_NAMES = ("gelu", "gelu_new", "gelu_erf", "relu")
 
 
-# What a config file must say: a size left out is hardly meant to be base's.
+# Fields that a config file must have. A file that lacks a size is more likely
+# damaged than meant to use the default, which is that of ALBERT-base.
 _SIZES = (
     "vocab_size",
     "embedding_size",
@@ -87,7 +90,7 @@ class AlbertConfig:
     """The architecture, with the field names of `albert_config.json`.
 
     The defaults are ALBERT-base v2. Use `VARIANTS` for the released sizes and
-    `AlbertConfig.from_json` for a released or own file.
+    `AlbertConfig.from_json` to read a file.
 
     Raises:
         AlbertError: a size is not a positive integer, a probability is not in
@@ -96,43 +99,45 @@ class AlbertConfig:
     """
 
     vocab_size: int = 30000
-    """V, pieces in the vocabulary"""
+    """V, number of pieces in the vocabulary"""
     embedding_size: int = 128
     """E, width of the factorized embedding (Paper 3.1)"""
     hidden_size: int = 768
     """H, width of the encoder"""
     num_hidden_layers: int = 12
-    """L, how often blocks are applied"""
+    """L, number of layers"""
     num_hidden_groups: int = 1
-    """groups of layers that share their parameters"""
+    """number of groups; the layers of a group share their parameters"""
     inner_group_num: int = 1
-    """blocks inside a group, applied one after another"""
+    """number of different blocks in a layer, applied one after another"""
     sharing: str = "all"
-    """which half of a block the layers of a group share: all, attention, ffn
+    """which parts of a block the layers of a group share: all, attention, ffn
     or none (Paper Table 4; the released models share all)"""
     relaxed_rank: int = 0
-    """rank of each layer's own low-rank difference from the shared kernels
-    (Bae et al. 2024, arXiv:2410.20672); 0 is plain sharing"""
+    """rank of the low-rank matrix that each layer adds to its shared kernels
+    (Bae et al. 2024, arXiv:2410.20672); 0 for plain sharing"""
     num_attention_heads: int = 12
-    """A, attention heads"""
+    """A, number of attention heads"""
     intermediate_size: int = 3072
     """width of the feed-forward layer (4 H in the paper)"""
     hidden_act: str = "gelu"
-    """gelu and gelu_new (both the tanh form, as in the reference), gelu_erf
-    (the exact form, that transformers means by gelu) or relu"""
+    """activation: gelu or gelu_new (both the tanh approximation, as in the
+    reference), gelu_erf (the exact GELU, which the transformers library calls
+    gelu) or relu"""
     hidden_dropout_prob: float = 0.0
-    """dropout of embeddings and of both block outputs; 0.1 in most v1 models"""
+    """dropout rate of the embeddings and of the outputs of both halves of a
+    block; 0.1 in most v1 models"""
     attention_probs_dropout_prob: float = 0.0
-    """dropout of attention probabilities; 0.1 in most v1 models"""
+    """dropout rate of the attention probabilities; 0.1 in most v1 models"""
     max_position_embeddings: int = 512
-    """longest sequence, in tokens"""
+    """length of the longest sequence, in tokens"""
     type_vocab_size: int = 2
-    """segments"""
+    """number of segments, such as the two texts of a pair"""
     initializer_range: float = 0.02
     """standard deviation of the truncated normal initializer"""
     project_equal_sizes: bool = False
-    """keep a projection E -> H where E == H, as transformers and KerasHub do;
-    the reference has none"""
+    """whether the embeddings are projected from E to H even if E == H, as in
+    transformers and KerasHub; the reference has no projection then"""
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -181,7 +186,7 @@ class AlbertConfig:
             )
 
     def __repr__(self) -> str:
-        """The constructor's call, without fields left at their defaults."""
+        """The constructor call, without fields that have their defaults."""
         shown = ", ".join(
             f"{field.name}={getattr(self, field.name)!r}"
             for field in dataclasses.fields(self)
@@ -192,7 +197,7 @@ class AlbertConfig:
 
     @property
     def has_projection(self) -> bool:
-        """Whether the embedding is projected from E to H."""
+        """Whether the model has a projection from E to H."""
         return (
             self.project_equal_sizes or self.embedding_size != self.hidden_size
         )
@@ -200,16 +205,21 @@ class AlbertConfig:
     def group_of(self, layer: int) -> int:
         """The group of a layer; both are counted from 0.
 
-        In integers: the reference's float arithmetic errs for some L.
+        This uses integer division, since the floating-point formula of the
+        reference is wrong for some L.
         """
         return layer * self.num_hidden_groups // self.num_hidden_layers
 
     def replace(self, **changes: Any) -> "AlbertConfig":
-        """A copy with some fields changed; unknown names are refused."""
+        """A copy with some fields changed.
+
+        Raises:
+            AlbertError: a field does not exist, or a value is out of range.
+        """
         return AlbertConfig.from_dict({**dataclasses.asdict(self), **changes})
 
     def to_json(self, path: str | Path) -> None:
-        """Writes the fields as `albert_config.json` has them."""
+        """Writes the fields to a file in the format of `albert_config.json`."""
         Path(path).write_text(
             json.dumps(dataclasses.asdict(self), indent=2) + "\n"
         )
@@ -231,7 +241,14 @@ class AlbertConfig:
 
     @classmethod
     def from_dict(cls, content: dict) -> "AlbertConfig":
-        """Like the constructor, for the keys that released files have."""
+        """Makes a config from the content of an `albert_config.json`.
+
+        Keys of released files that do not change the model are ignored.
+
+        Raises:
+            AlbertError: a key is unknown, a size is missing, or a value is
+                out of range.
+        """
         if not isinstance(content, dict):
             raise AlbertError(
                 "expected a dict of fields (in a file, a JSON object). "
@@ -263,7 +280,7 @@ class AlbertConfig:
 
 
 class _Variants(dict):
-    """Configs by name; an unknown name gets a suggestion."""
+    """Configs by name; the error for an unknown name suggests a similar one."""
 
     def __missing__(self, name):
         close = difflib.get_close_matches(str(name), self, n=1)
@@ -275,7 +292,7 @@ class _Variants(dict):
 
 
 def _variants() -> dict[str, AlbertConfig]:
-    """Released sizes (Paper Table 1; dropouts from the released configs)."""
+    """The released sizes (Paper Table 1; dropouts of the released files)."""
     sizes = {  # H, L, A, feed-forward, dropout of v1
         "base": (768, 12, 12, 3072, 0.1),
         "large": (1024, 24, 16, 4096, 0.1),

@@ -1,7 +1,7 @@
-"""What layers and models made from an AlbertConfig have in common.
+"""Base classes and helpers of layers and models made from an AlbertConfig.
 
-Their arguments are checked before Keras sees them, and their saved configs
-hold what Keras's own leave out.
+They check arguments before Keras does, and add what Keras omits from saved
+configs: the AlbertConfig, and which weights are quantized.
 """
 
 import dataclasses
@@ -17,7 +17,9 @@ from keras_albert.modeling.inputs import check_vectors
 from keras_albert.private_apis import sublayers
 
 # The arguments of every Keras layer: name, dtype, trainable and others.
-_OF_KERAS = frozenset(inspect.signature(layers.Layer.__init__).parameters)
+_KERAS_ARGUMENTS = frozenset(
+    inspect.signature(layers.Layer.__init__).parameters
+)
 
 
 def check_config(config) -> None:
@@ -30,11 +32,12 @@ def check_config(config) -> None:
 
 
 def check_argument_names(cls: type, names) -> None:
-    """Raises TypeError with the closest name for an argument `cls` lacks.
+    """Raises TypeError if `cls` lacks an argument; suggests a similar name.
 
-    Keras refuses such an argument as well, but only after Python has
-    complained of the argument that was meant, and without a suggestion.
-    Classes outside this package may take what they like.
+    Without this check, a misspelt argument gives a confusing error: Python
+    first reports that the intended argument is missing, or Keras refuses the
+    misspelt one without a suggestion. Classes outside this package are not
+    checked.
     """
     if not cls.__module__.startswith("keras_albert."):
         return
@@ -46,7 +49,7 @@ def check_argument_names(cls: type, names) -> None:
         if name not in ("self", "args", "kwargs")
     }
     for name in names:
-        if name in known or name in _OF_KERAS:
+        if name in known or name in _KERAS_ARGUMENTS:
             continue
         close = difflib.get_close_matches(name, known, n=1)
         remedy = (
@@ -60,12 +63,12 @@ def check_argument_names(cls: type, names) -> None:
 class ConfiguredLayer(layers.Layer):
     """Abstract: a public layer whose sizes come from an AlbertConfig.
 
-    The config is saved with the layer, and so is which of its projections
-    and tables are quantized to int8.
+    The AlbertConfig is saved with the layer, together with the paths of the
+    projections and embedding tables that are quantized to int8.
     """
 
     def __new__(cls, *args, **kwargs):
-        """Refuses arguments that the class does not have."""
+        """Raises TypeError for an argument that the class does not have."""
         check_argument_names(cls, kwargs)
         return super().__new__(cls, *args, **kwargs)
 
@@ -75,7 +78,6 @@ class ConfiguredLayer(layers.Layer):
         self.config = config
 
     def get_config(self) -> dict[str, Any]:
-        """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
             "config": dataclasses.asdict(self.config),
@@ -84,7 +86,6 @@ class ConfiguredLayer(layers.Layer):
 
     @classmethod
     def from_config(cls, config: Any) -> Self:
-        """The inverse of `get_config`."""
         config = {**config, "config": AlbertConfig.from_dict(config["config"])}
         quantized = config.pop("quantized", [])
         layer = cls(**config)
@@ -95,7 +96,7 @@ class ConfiguredLayer(layers.Layer):
 
 
 class VectorLayer(ConfiguredLayer):
-    """Abstract: a public layer on vectors [B, S, H], which may be padded."""
+    """Abstract: a public layer that takes float [B, S, H] and padding masks."""
 
     def __init__(self, config: AlbertConfig, **kwargs: Any):
         super().__init__(config, **kwargs)
@@ -109,26 +110,26 @@ class VectorLayer(ConfiguredLayer):
         **kwargs: Any,
     ) -> Any:
         """Checks shapes and dtypes, then calls the layer."""
-        # Here, as Keras wraps an error from inside `call` in many lines.
+        # Checked here, not in `call`: Keras adds many lines to errors of
+        # `call`.
         check_vectors(self.config, x, padding_mask, example_ids)
         return super().__call__(x, padding_mask, example_ids, **kwargs)
 
     def compute_output_shape(self, x_shape: Any) -> tuple[int | None, ...]:
-        """[B, S, H], as the input."""
         return tuple(x_shape)
 
 
 def own_path(part) -> str:
-    """The path of a layer or weight, without the model's own name.
+    """The path of a layer or weight without the name of the model.
 
-    So it is the same in every model of one architecture: the name that files
-    and name tables use.
+    It is therefore the same in all models of an architecture. Files and the
+    name tables of `checkpoints` use it.
     """
     return part.path.split("/", 1)[1]
 
 
 def leaves(layer: layers.Layer) -> dict[str, layers.Layer]:
-    """The projections and tables inside a layer or model, by `own_path`."""
+    """The projections and embedding tables in a layer, by `own_path`."""
     return {
         own_path(part): part
         for part in sublayers(layer)
@@ -137,7 +138,7 @@ def leaves(layer: layers.Layer) -> dict[str, layers.Layer]:
 
 
 def quantized_paths(layer: layers.Layer) -> list[str]:
-    """The paths of the projections and tables in int8."""
+    """The paths of the projections and embedding tables that are int8."""
     if not layer.built:  # then the paths are not known yet
         return []
     return [
@@ -148,7 +149,7 @@ def quantized_paths(layer: layers.Layer) -> list[str]:
 
 
 def quantize_paths(layer: layers.Layer, paths: list[str]) -> None:
-    """Makes those projections and tables int8 that are not so yet."""
+    """Quantizes the projections and tables at `paths` that are not int8 yet."""
     for path, part in leaves(layer).items():
         if path in paths and part.quantization_mode is None:
             part.quantize("int8")

@@ -1,4 +1,4 @@
-"""How blocks repeat: L layers share the blocks of their group (Paper 3.1).
+"""The encoder: L layers that share the blocks of their group (Paper 3.1).
 
 Letters: B batch, S sequence length, H hidden size, L layers, A heads,
 I inner blocks of a layer.
@@ -7,18 +7,28 @@ I inner blocks of a layer.
 from typing import Any
 
 import keras
-from keras import ops, tree
+from keras import layers, ops, tree
 
 from keras_albert.errors import check_choice, check_flag
-from keras_albert.modeling.block import Block, block
 from keras_albert.modeling.config import LOOPS, AlbertConfig
 from keras_albert.modeling.configured import VectorLayer
-from keras_albert.modeling.encoder_block import (
-    attention_bias,
-    chosen_mask,
-    draw_seeds,
+from keras_albert.modeling.layers import (
+    DROPOUTS,
+    AttentionHalf,
+    FeedForwardHalf,
+    attention_half,
+    feed_forward_half,
 )
+from keras_albert.modeling.relaxed import AttentionDelta, FeedForwardDelta
 
+PARTS = {
+    "attention": AttentionHalf,
+    "feed_forward": FeedForwardHalf,
+    "attention_delta": AttentionDelta,
+    "feed_forward_delta": FeedForwardDelta,
+}
+# Added to the scores of padded keys (reference modeling.py L818-828).
+MASKED_SCORE = -10000.0
 # Which halves the layers of a group share (Paper Table 4).
 SHARED_HALVES = {
     "all": ("attention", "feed_forward"),
@@ -28,40 +38,232 @@ SHARED_HALVES = {
 }
 
 
+class Block(layers.Layer):
+    """Some or all parts of a transformer block.
+
+    `SharedEncoder` has one `Block` for the parts that a group of layers
+    shares, and one for the parts of each layer. Do not rename this class: its
+    name is part of the paths inside `.keras` files.
+    """
+
+    def __init__(self, config: AlbertConfig, parts: tuple[str, ...], **kwargs):
+        super().__init__(**kwargs)
+        self.parts = {
+            name: PARTS[name](config, dtype=self.dtype_policy, name=name)
+            for name in parts
+        }
+
+    def build(self, input_shape=None):
+        for part in self.parts.values():
+            part.build()
+        self.built = True
+
+    def tensors(self) -> dict:
+        """The weights of each part, by its name in `PARTS`."""
+        return {name: part.tensors() for name, part in self.parts.items()}
+
+
+def block(
+    config: AlbertConfig,
+    weights,
+    x,
+    attention_bias,
+    seeds=None,
+    fused=True,
+    first_only=False,
+):
+    """Applies a transformer block: the attention and feed-forward halves.
+
+    The arguments and the result are those of `attention_half`, except that
+    `weights` holds both halves: the results of `Block.tensors` of the shared
+    block and of the layer's own block, joined into one dict.
+    """
+    attention = _relaxed(weights, "attention")
+    feed_forward = _relaxed(weights, "feed_forward")
+    x, probs = attention_half(
+        config, attention, x, attention_bias, seeds, fused, first_only
+    )
+    return feed_forward_half(config, feed_forward, x, seeds), probs
+
+
+def _relaxed(weights, half: str):
+    """The weights of a half; its relaxed kernels get a `delta`."""
+    deltas = weights.get(f"{half}_delta", {})
+    return weights[half] | {
+        name: weights[half][name] | {"delta": delta}
+        for name, delta in deltas.items()
+    }
+
+
 @keras.saving.register_keras_serializable("keras_albert")
-class SharedEncoder(VectorLayer):
-    """Applies the I blocks of a layer, L times (Paper 3.1).
+class EncoderBlock(VectorLayer):
+    """One transformer block: self-attention, then a feed-forward network.
+
+    Both have a dropout, a residual connection and a LayerNorm. To share the
+    weights among layers, as ALBERT does, call the same block several times;
+    `SharedEncoder` does so for L layers, and faster.
 
     Args:
-        config: the architecture.
-        loop: "unrolled" writes the layers out; "scan" compiles one layer of
-            each group and loops over it: faster to compile, and on TPU the
-            gradient of a shared weight is summed before devices exchange it.
-            The outputs are the same.
-        remat: compute a layer's activations again for the gradient instead of
-            keeping them: memory of one layer, a third more time.
+        config: the architecture. The block uses `hidden_size`,
+            `num_attention_heads`, `intermediate_size`, `hidden_act`, both
+            dropout rates and `initializer_range`.
 
     Call arguments:
         x: float [B, S, H].
         padding_mask: int or bool [B, S], 1 for a token, 0 for padding, which
-            no token attends to. When absent, the Keras mask of `x` counts
-            (`keras.layers.Embedding(mask_zero=True)`), if there is one.
-        example_ids: int [B, S], where a row holds several examples: tokens
-            attend only to those of the same number.
-        training: whether dropout acts.
-        return_hidden_states: also return every layer's output.
+            no token attends to. If it is absent, the Keras mask of `x` is
+            used (as of `keras.layers.Embedding(mask_zero=True)`), if any.
+        example_ids: int [B, S], for rows that hold several examples: tokens
+            attend only to tokens with the same number.
+        training: whether to apply dropout.
         return_attention_scores: also return the attention probabilities.
-        first_only: compute only the first position of the last layer, for
-            outputs that read nothing else; a scan computes all of them.
 
     Returns:
-        float [B, S, H], with `first_only` [B, 1, H]: the output of the last
-        layer. If more is asked for, a tuple of that; a list of L tensors
-        [B, S, H], the last with `first_only` [B, 1, H]; and a list of L x I
-        tensors [B, A, S, S].
+        float [B, S, H]; with `return_attention_scores` a tuple of it and
+        float [B, A, S, S].
 
     Raises:
-        AlbertError: inputs of another shape or dtype.
+        AlbertError: an input has another shape or dtype.
+
+    Source: reference modeling.py L797-884, Paper 3.1.
+    """
+
+    def __init__(self, config: AlbertConfig, **kwargs: Any):
+        super().__init__(config, **kwargs)
+        policy = self.dtype_policy
+        self.attention = AttentionHalf(config, dtype=policy, name="attention")
+        self.feed_forward = FeedForwardHalf(
+            config, dtype=policy, name="feed_forward"
+        )
+        self.seed_generator = keras.random.SeedGenerator()
+
+    def build(self, input_shape: Any = None) -> None:
+        self.attention.build()
+        self.feed_forward.build()
+        self.built = True
+
+    def call(
+        self,
+        x: Any,
+        padding_mask: Any = None,
+        example_ids: Any = None,
+        mask: Any = None,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+    ) -> Any:
+        padding_mask = chosen_mask(x, padding_mask, mask)
+        bias = attention_bias(padding_mask, example_ids, x.dtype)
+        seeds = None
+        if training:
+            seeds = draw_seeds(self.config, self.seed_generator)
+        weights = {
+            "attention": self.attention.tensors(),
+            "feed_forward": self.feed_forward.tensors(),
+        }
+        x, probs = block(
+            self.config, weights, x, bias, seeds, not return_attention_scores
+        )
+        return (x, probs) if return_attention_scores else x
+
+    def compute_output_spec(
+        self,
+        x: Any,
+        *args: Any,
+        return_attention_scores: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        output = keras.KerasTensor(x.shape, self.compute_dtype)
+        if not return_attention_scores:
+            return output
+        batch, length, _ = x.shape
+        heads = self.config.num_attention_heads
+        probs = (batch, heads, length, length)
+        return output, keras.KerasTensor(probs, self.compute_dtype)
+
+
+def chosen_mask(x, padding_mask, mask):
+    """`padding_mask`, else the Keras mask, else a mask without padding."""
+    if padding_mask is not None:
+        return padding_mask
+    return ops.ones(ops.shape(x)[:2], "int32") if mask is None else mask
+
+
+def attention_bias(padding_mask, example_ids, dtype):
+    """The bias of attention scores: 0 for visible keys, else MASKED_SCORE.
+
+    MASKED_SCORE is low enough that the softmax is exactly 0 in every float
+    dtype.
+
+    Args:
+        padding_mask: int or bool [B, S], 1 for a token, 0 for padding.
+        example_ids: int [B, S]; tokens with equal numbers attend to one
+            another. None if all tokens of a row do.
+        dtype: the float dtype of the result.
+
+    Returns:
+        float [B, 1, 1, S]; with `example_ids` [B, 1, S (query), S (key)].
+    """
+    seen = ops.expand_dims(ops.cast(padding_mask, dtype), (1, 2))
+    if example_ids is not None:
+        together = ops.equal(
+            ops.expand_dims(example_ids, (1, 3)),
+            ops.expand_dims(example_ids, (1, 2)),
+        )
+        seen = seen * ops.cast(together, dtype)
+    return (1.0 - seen) * MASKED_SCORE
+
+
+def draw_seeds(config: AlbertConfig, generator, *blocks: int):
+    """Draws all dropout seeds of a call: int [*blocks, DROPOUTS, 2].
+
+    Returns None if both dropout rates are 0. The seeds are random numbers,
+    not consecutive ones: on torch, Keras seeds a generator with the sum of
+    the two integers, so that consecutive seeds would repeat in the next step.
+    """
+    if not (config.hidden_dropout_prob or config.attention_probs_dropout_prob):
+        return None
+    seeds = keras.random.randint(
+        (*blocks, DROPOUTS, 2), 0, 2**31 - 1, seed=generator
+    )
+    return ops.cast(seeds, generator.state.dtype)
+
+
+@keras.saving.register_keras_serializable("keras_albert")
+class SharedEncoder(VectorLayer):
+    """Applies L layers of I blocks each (Paper 3.1).
+
+    Args:
+        config: the architecture.
+        loop: "unrolled" builds a graph of all layers; "scan" compiles one
+            layer of each group and loops over it. A scan compiles faster, and
+            on TPUs it sums the gradient of a shared weight over the layers
+            before the devices exchange it. The outputs are the same.
+        remat: whether training recomputes a layer's activations in the
+            backward pass instead of storing them. This needs the memory of
+            one layer and about a third more time.
+
+    Call arguments:
+        x: float [B, S, H].
+        padding_mask: int or bool [B, S], 1 for a token, 0 for padding, which
+            no token attends to. If it is absent, the Keras mask of `x` is
+            used (as of `keras.layers.Embedding(mask_zero=True)`), if any.
+        example_ids: int [B, S], for rows that hold several examples: tokens
+            attend only to tokens with the same number.
+        training: whether to apply dropout.
+        return_hidden_states: also return every layer's output.
+        return_attention_scores: also return the attention probabilities.
+        first_only: return only the first position of the last layer. Unlike a
+            scan, the unrolled loop then also computes only that position.
+
+    Returns:
+        The output of the last layer, float [B, S, H]; [B, 1, H] with
+        `first_only`. With `return_hidden_states` or `return_attention_scores`
+        a tuple of this output and: a list of L tensors [B, S, H], of which
+        the last is [B, 1, H] with `first_only`; a list of L x I tensors
+        [B, A, S, S].
+
+    Raises:
+        AlbertError: an input has another shape or dtype.
     """
 
     def __init__(
@@ -85,7 +287,7 @@ class SharedEncoder(VectorLayer):
         self.seed_generator = keras.random.SeedGenerator()
 
     def _blocks(self, kind: str, count: int, parts) -> list[list[Block]]:
-        """`count` rows of I blocks."""
+        """A list of `count` lists of I blocks; of none if `parts` is empty."""
         return [
             [
                 Block(
@@ -100,7 +302,6 @@ class SharedEncoder(VectorLayer):
         ]
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the weights; their shapes follow from the config."""
         for row in (*self.shared, *self.own):
             for each in row:
                 each.build()
@@ -117,7 +318,6 @@ class SharedEncoder(VectorLayer):
         return_attention_scores: bool = False,
         first_only: bool = False,
     ) -> Any:
-        """See the class."""
         padding_mask = chosen_mask(x, padding_mask, mask)
         states, scores = self._apply_layers(
             x,
@@ -133,7 +333,7 @@ class SharedEncoder(VectorLayer):
         )
 
     def _apply_layers(self, x, bias, training, return_scores, first_only):
-        """The outputs of all layers, and their scores where asked for."""
+        """The outputs of all layers, and on request their attention scores."""
         config, seeds = self.config, None
         if training:  # int [L, I, DROPOUTS, 2]
             seeds = draw_seeds(
@@ -159,11 +359,11 @@ class SharedEncoder(VectorLayer):
                 scores.append(probs)
             return x, scores if return_scores else []
 
-        # Read once a call, however often they are used.
+        # Shared weights are concatenated and cast once, not in every layer.
         shared = [[each.tensors() for each in row] for row in self.shared]
         own = [[each.tensors() for each in row] for row in self.own]
         quantized = any(map(callable, tree.flatten((shared, own))))
-        if quantized or return_scores:  # the plain form knows both
+        if quantized or return_scores:  # only the unrolled loop supports both
             return self._unrolled(layer, x, shared, own, seeds)
         if self.remat and training:
             layer = _rematerialized(layer)
@@ -191,7 +391,8 @@ class SharedEncoder(VectorLayer):
                 if self.config.group_of(index) == group
             ]
             first, end = indices[0], indices[-1] + 1
-            # What differs from layer to layer: weights of its own, seeds.
+            # The inputs of the scan, stacked over the layers of the group:
+            # the weights that a layer does not share, and its dropout seeds.
             each = {}
             if own[first]:
                 each["own"] = tree.map_structure(
@@ -223,11 +424,9 @@ class SharedEncoder(VectorLayer):
         first_only: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """What `call` returns, symbolically."""
         config, (batch, length, hidden) = self.config, x.shape
         heads = config.num_attention_heads
 
-        # Of the last layer, one position where no more is read.
         lengths = [length] * config.num_hidden_layers
         lengths[-1] = 1 if first_only else length
         states = [
@@ -245,7 +444,6 @@ class SharedEncoder(VectorLayer):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
             "loop": self.loop,
@@ -254,23 +452,24 @@ class SharedEncoder(VectorLayer):
 
 
 def _asked_for(states, scores, return_hidden_states, return_scores):
-    """The last state, in a tuple with whatever else was asked for."""
+    """The last state; in a tuple if states or scores were requested."""
     asked = [states] * return_hidden_states + [scores] * return_scores
     return (states[-1], *asked) if asked else states[-1]
 
 
 def _together(shared: list[dict], own: list[dict]) -> list[dict]:
-    """The weights of a layer's blocks, shared and own."""
+    """The weights of a layer's blocks: the shared ones and its own."""
     if not (shared and own):
         return shared or own
     return [a | b for a, b in zip(shared, own, strict=True)]
 
 
 def _rematerialized(layer):
-    """`keras.remat` of a layer; exact on every backend.
+    """Wraps a layer in `keras.remat`, with exact gradients on every backend.
 
-    What has a gradient goes in flat: TensorFlow's gives none to what a
-    function finds around it. The seeds have none and may stay outside.
+    All tensors with a gradient are passed as positional arguments, in a flat
+    list: on TensorFlow, `keras.remat` gives no gradient to tensors that the
+    function captures. The seeds have no gradient and may be captured.
     """
 
     def call(x, weights, seeds, is_last=False):

@@ -1,4 +1,4 @@
-"""What goes into a model: checked ids, or texts on the way to ids.
+"""Checks of a model's inputs, and conversions of texts and labels to lists.
 
 Letters: B batch, C choices, S sequence length, P predicted positions,
 K examples in a row.
@@ -12,16 +12,17 @@ from keras_albert.modeling.config import LENGTH_STEP, AlbertConfig
 from keras_albert.text.normalization import to_text
 from keras_albert.text.special_tokens import PAD_ID
 
-TOKEN_INPUTS = ("token_ids", "segment_ids", "padding_mask")  # of one shape
+TOKEN_INPUTS = ("token_ids", "segment_ids", "padding_mask")  # same shape
 POSITION_INPUTS = ("masked_positions", "start_positions")
 PACKED_INPUTS = ("example_ids", "position_ids", "cls_positions")
 ROW = ("batch", "sequence")
 
 
 def holds_text(inputs) -> bool:
-    """Whether these are strings, alone or in sequences, arrays, a dict.
+    """Whether `inputs` holds strings: one, or sequences, arrays or a dict.
 
-    An empty list counts as one of texts, so that it is refused as such.
+    An empty list counts as a list of texts, so that the error for it says
+    that texts are missing.
     """
     if isinstance(inputs, dict):
         return any(map(holds_text, inputs.values()))
@@ -29,7 +30,8 @@ def holds_text(inputs) -> bool:
         return not inputs or holds_text(inputs[0])
     if is_column(inputs):
         return len(inputs) > 0 and holds_text(inputs[0])
-    # NumPy's kinds of objects, bytes and both of its strings; pandas has them.
+    # `kind` of NumPy's and pandas's dtypes: objects, bytes, fixed-length and
+    # variable-length strings.
     kind = getattr(getattr(inputs, "dtype", None), "kind", None)
     return (
         isinstance(inputs, str | bytes)
@@ -39,10 +41,10 @@ def holds_text(inputs) -> bool:
 
 
 def is_column(inputs) -> bool:
-    """Whether this is a sequence that is neither a list nor an array.
+    """Whether `inputs` is a sequence that is neither a list nor an array.
 
-    Such as a column of a Hugging Face dataset: it has a length and items, but
-    no shape and no dtype.
+    An example is a column of a Hugging Face dataset: it has a length and
+    items, but no shape and no dtype.
     """
     return (
         hasattr(inputs, "__len__")
@@ -57,10 +59,13 @@ def is_column(inputs) -> bool:
 
 
 def as_list(values):
-    """Arrays, tensors of strings and columns as lists; others as they are."""
+    """Converts arrays, string tensors and columns to lists.
+
+    Other values are returned unchanged.
+    """
     if _is_string_tensor(values):
         values = values.numpy()
-    if hasattr(values, "tolist"):  # pandas has it, too
+    if hasattr(values, "tolist"):  # NumPy and pandas
         return values.tolist()
     if is_column(values):
         return [values[i] for i in range(len(values))]
@@ -68,17 +73,20 @@ def as_list(values):
 
 
 def as_array(values):
-    """A list or column of numbers as an array; others as they are."""
+    """Converts a list or column of numbers to an array.
+
+    Other values are returned unchanged.
+    """
     if isinstance(values, list | tuple) or is_column(values):
         return np.asarray(as_list(values))
     return values
 
 
 def as_texts(inputs, name: str = "texts") -> list[str]:
-    """A list of texts, from a list, an array, a column or a tensor.
+    """Converts a list, array, column or tensor to a list of texts.
 
     Raises:
-        AlbertError: one bare text, no text, or something else than texts.
+        AlbertError: `inputs` is a single text, empty, or not texts.
     """
     inputs = as_list(inputs)
     if not isinstance(inputs, list | tuple):
@@ -98,13 +106,13 @@ def as_texts(inputs, name: str = "texts") -> list[str]:
 
 
 def named_texts(texts) -> dict:
-    """Texts by name: `text`, and `pair` where there are second texts.
+    """Puts texts into a dict of `text` and, for pairs of texts, `pair`.
 
     Args:
-        texts: texts, a tuple of two (texts and pairs), or already a dict.
+        texts: texts, a tuple (first texts, second texts), or such a dict.
 
     Raises:
-        AlbertError: a dict with other names.
+        AlbertError: a dict has other keys.
     """
     if isinstance(texts, tuple) and len(texts) == 2:
         return dict(zip(("text", "pair"), texts, strict=True))
@@ -119,7 +127,7 @@ def named_texts(texts) -> dict:
 
 
 def check_equally_many(**lists) -> None:
-    """AlbertError unless all lists have the same length."""
+    """Raises AlbertError unless all lists have the same length."""
     if len({len(each) for each in lists.values()}) > 1:
         names = " and ".join(f"`{name}`" for name in lists)
         counts = ", ".join(f"{len(v)} {name}" for name, v in lists.items())
@@ -152,9 +160,10 @@ def check_data(
     axes: tuple[str, ...] = ROW,
     takes_packed: bool = False,
 ) -> None:
-    """`check_inputs` of what `fit` or `predict` is given, before Keras has it.
+    """Calls `check_inputs` on the argument of `fit` or `predict`.
 
-    Datasets and generators pass: their batches are checked in the call.
+    Datasets and generators are not checked here: each of their batches is
+    checked when the model is called.
     """
     is_plain = inputs is None or isinstance(inputs, dict | list | tuple)
     if is_plain or hasattr(inputs, "shape"):
@@ -167,13 +176,16 @@ def check_inputs(
     axes: tuple[str, ...] = ROW,
     takes_packed: bool = False,
 ) -> None:
-    """Refuses inputs of another structure, dtype, shape, or (NumPy) range.
+    """Checks structure, dtypes, shapes and, in NumPy arrays, ranges of inputs.
 
     Args:
         config: the architecture.
-        inputs: what a model is called with.
-        axes: of `token_ids`; the last one is the sequence.
+        inputs: the argument of a model's call.
+        axes: names of the axes of `token_ids`; the last one is the sequence.
         takes_packed: whether a row may hold several examples.
+
+    Raises:
+        AlbertError: says what is wrong.
     """
     if not isinstance(inputs, dict) or "token_ids" not in inputs:
         received = (
@@ -227,13 +239,16 @@ def check_inputs(
 def check_vectors(
     config: AlbertConfig, x, padding_mask=None, example_ids=None
 ) -> None:
-    """Refuses what an encoder's layer cannot take, by dtype and shape.
+    """Checks the dtypes and shapes of the inputs of an encoder layer.
 
     Args:
         config: the architecture.
-        x: must be float [B, S, H].
-        padding_mask: must be [B, S], as an array integer or bool; or None.
-        example_ids: must be [B, S], as an array integer; or None.
+        x: float [B, S, H].
+        padding_mask: [B, S] or None; a NumPy array must be integer or bool.
+        example_ids: [B, S] or None; a NumPy array must be integer.
+
+    Raises:
+        AlbertError: says which input is wrong.
     """
     shape = tuple(getattr(x, "shape", ()))
     if len(shape) != 3 or shape[-1] not in (None, config.hidden_size):
@@ -245,7 +260,8 @@ def check_vectors(
     masks = {"padding_mask": padding_mask, "example_ids": example_ids}
     given = {k: value for k, value in masks.items() if value is not None}
     for name, value in given.items():
-        # Keras builds a subclassed model that it reads with float tensors.
+        # Only arrays are checked: Keras calls a subclassed model that it
+        # loads with float tensors for every input.
         if isinstance(value, np.ndarray):
             _check_dtype(name, value)
         _check_shape(given, name, shape[:2], " of the vectors")
@@ -266,7 +282,7 @@ def _check_dtype(name: str, value) -> None:
 def _check_shape(
     inputs: dict, name: str, expected: tuple, whose: str = ""
 ) -> None:
-    """None in either shape is any size."""
+    """Compares a shape with the expected one; None matches any size."""
     if name not in inputs:
         return
     found = tuple(inputs[name].shape)
@@ -281,7 +297,7 @@ def _check_shape(
 
 
 def _check_range(config: AlbertConfig, inputs: dict) -> None:
-    """Refuses ids out of range in NumPy inputs; other inputs pass unseen."""
+    """Raises AlbertError for ids out of range; checks NumPy arrays only."""
     length = ("sequence length", inputs["token_ids"].shape[-1])
     limits = {
         "token_ids": ("vocab_size", config.vocab_size),
@@ -313,7 +329,7 @@ def _check_range(config: AlbertConfig, inputs: dict) -> None:
 
 
 def names_of(texts):
-    """What an error says was received where a dict of texts was expected."""
+    """The keys of a dict, or the type of anything else, for error messages."""
     if isinstance(texts, dict):
         return sorted(texts, key=str)
     return type(texts).__name__

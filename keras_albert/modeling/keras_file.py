@@ -1,4 +1,4 @@
-"""`.keras` files: read, and computed in another precision or form."""
+"""Loads `.keras` files, on request with another dtype, loop or remat."""
 
 import os
 import tempfile
@@ -27,20 +27,20 @@ def load_model(
     loop: str | None = None,
     remat: bool | None = None,
 ) -> keras.Model:
-    """A model from its `.keras` file, without its optimizer.
+    """Loads a model from its `.keras` file, without its optimizer.
 
     Args:
-        path: of the file. It may hold any Keras model, for instance a
-            functional one around an `AlbertBackbone`.
-        dtype: as for `ka.load`; only for models of this package, as are
-            `loop` and `remat`.
-        loop: as for `ka.load`.
-        remat: as for `ka.load`.
+        path: the path of the file. It may hold any Keras model, for instance
+            a functional model that contains an `AlbertBackbone`.
+        dtype: see `ka.load`. The arguments `dtype`, `loop` and `remat` are
+            only for models of this package.
+        loop: see `ka.load`.
+        remat: see `ka.load`.
 
     Raises:
         AlbertError: the file is missing or damaged, needs a class that is not
-            registered with Keras, has sizes that are not those of its
-            weights, or a weight is not finite.
+            registered with Keras, has a config whose sizes do not match its
+            weights, or has a weight that is not finite.
     """
     form = checked_form(dtype, loop, remat)
     model = _read(path)
@@ -55,7 +55,7 @@ def load_model(
 
 
 def read_own(path: Path) -> AlbertModel:
-    """The model of a `.keras` file, which must be of this package."""
+    """Loads a `.keras` file; raises AlbertError if it is another model."""
     model = _read(path)
     if not isinstance(model, AlbertModel):
         raise AlbertError(
@@ -67,7 +67,7 @@ def read_own(path: Path) -> AlbertModel:
 
 
 def _read(path: str | Path) -> keras.Model:
-    """Any Keras model from its `.keras` file, as it was saved."""
+    """Loads any Keras model from its `.keras` file, as it was saved."""
     if not isinstance(path, str | os.PathLike):
         raise AlbertError(
             f"expected the path of a .keras file. Received: {path!r:.60}."
@@ -90,7 +90,7 @@ def _read(path: str | Path) -> keras.Model:
             model = keras.saving.load_model(path, compile=False)
     except DiskFull:
         raise
-    except Exception as error:  # Keras, its backends and h5py: more still
+    except Exception as error:  # so do Keras, its backends and h5py
         raise _damaged(path, error) from None
     try:
         check_finite(model)
@@ -109,7 +109,7 @@ def _damaged(path: Path, error: Exception) -> AlbertError:
 
 
 def checked_form(dtype, loop: str | None, remat: bool | None) -> dict:
-    """The arguments of AlbertBackbone that were given, checked."""
+    """A dict of those of the three arguments that are not None, checked."""
     if loop is not None:
         check_choice("loop", loop, LOOPS)
     if remat is not None:
@@ -136,15 +136,18 @@ def _policy_name(dtype) -> str:
 
 
 def in_form(model: AlbertModel, form: dict) -> AlbertModel:
-    """The model itself, or a copy that computes as asked.
+    """A copy of the model with another dtype, loop or remat, if they differ.
 
-    Where no dtype was asked for, the global policy counts if it is another
-    than Keras's default, float32. Otherwise, and for a quantized model, the
-    policy stays as the file has it.
+    If `form` has no dtype, the model gets the global policy of Keras, unless
+    that is the default (float32) or the model is quantized: then the model
+    keeps the policy in its file.
 
     Args:
-        model: as it was read.
-        form: of `checked_form`.
+        model: the model as it was loaded.
+        form: the result of `checked_form`.
+
+    Returns:
+        The copy; or the model itself if nothing differs.
     """
     encoder = encoder_of(model).encoder
     now = {
@@ -166,13 +169,14 @@ def in_form(model: AlbertModel, form: dict) -> AlbertModel:
 def rebuilt(
     model: AlbertModel, read=ops.convert_to_numpy, **form
 ) -> AlbertModel:
-    """A copy without vocabulary that computes in another way.
+    """A copy with another dtype, loop or remat, and without vocabulary.
 
     Args:
-        model: may be quantized or have adapters; the copy is and has, too.
-        read: variable -> its NumPy value.
-        form: other values of AlbertBackbone's arguments `dtype` (which counts
-            for the head as well), `loop` and `remat`.
+        model: the model to copy. A quantized model, or one with LoRA
+            adapters, gives such a copy.
+        read: function from a variable to its value as a NumPy array.
+        form: values of AlbertBackbone's arguments `dtype` (also used for the
+            head), `loop` and `remat`.
     """
     config = model.get_config()
     backbone = config

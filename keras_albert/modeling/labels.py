@@ -1,7 +1,7 @@
-"""Labels on their way into `fit`: names become numbers, ranges are checked.
+"""Converts label names to numbers and checks the range of labels for `fit`.
 
-A backend that meets a label out of range fails in the middle of its graph
-(TensorFlow, PyTorch) or trains on nonsense without a word (JAX).
+Without the check, a label out of range fails in the middle of a graph
+(TensorFlow, PyTorch), or the model silently trains on nonsense (JAX).
 """
 
 from typing import NamedTuple
@@ -16,30 +16,32 @@ CORRECT = "Correct it: labels are numbered from 0."
 
 
 class Classes(NamedTuple):
-    """What the labels of an output may be."""
+    """The valid labels of an output."""
 
     count: int
     """labels are from 0 to count - 1; in a TensorFlow graph an int32 scalar"""
     why: str
-    """where that number comes from, for messages"""
+    """what determines that number, for error messages"""
     names: tuple | None = None
-    """the labels in their order, where they have names"""
+    """names of the labels in order; None if they have none"""
 
 
 def checked_labels(y, classes: dict, losses):
-    """Labels as numbers, after a check on the host.
+    """Converts label names to numbers and checks the range of labels.
 
     Args:
         y: an array, list, column or tensor of labels; or a dict of them, by
             the names of the outputs.
-        classes: `Classes` by the name of the output; None is the name where
-            there is one output.
-        losses: what the model was compiled with; the range is checked where
-            this is sparse categorical cross-entropy.
+        classes: `Classes` by the name of the output; the key is None if the
+            model has one output.
+        losses: the losses that the model was compiled with. The range is only
+            checked for sparse categorical cross-entropy.
+
+    Returns:
+        `y` with NumPy arrays instead of lists, columns and names.
 
     Raises:
-        AlbertError: a label that is out of range, or a name that the model
-            does not know.
+        AlbertError: a label is out of range, or its name is unknown.
     """
     if isinstance(y, dict):
         return {
@@ -54,7 +56,7 @@ def _checked(y, classes: Classes | None, loss):
         return None
     is_tensor = keras.ops.is_tensor(y) or hasattr(y, "detach")
     array = _as_array(y)
-    if array is None:  # rows of unequal length, say: Keras refuses it
+    if array is None:  # for instance ragged rows, which Keras refuses
         return y
     if is_text(array):
         array = np.array(
@@ -77,7 +79,7 @@ def _checked(y, classes: Classes | None, loss):
 
 
 def _as_array(y) -> np.ndarray | None:
-    if hasattr(y, "detach"):  # a tensor of PyTorch, whatever the backend
+    if hasattr(y, "detach"):  # a PyTorch tensor; any backend accepts it
         y = y.detach().cpu()
     try:
         return np.asarray(y if hasattr(y, "dtype") else as_list(y))
@@ -104,11 +106,11 @@ def _index(label, classes: Classes | None) -> int:
 
 
 def check_named(label, classes: Classes | None) -> None:
-    """AlbertError where labels are texts and the outputs have no names.
+    """Raises AlbertError for text labels if the output has no label names.
 
     Args:
-        label: one of them, for the message.
-        classes: of the output; None where its labels are no classes.
+        label: one of the labels, for the message.
+        classes: the valid labels; None if the labels are not classes.
     """
     if classes is None:
         raise AlbertError(
@@ -125,13 +127,13 @@ def check_named(label, classes: Classes | None) -> None:
 
 
 def unknown(classes: Classes) -> str:
-    """The beginning of the message about a name that there is not."""
+    """The first part of the error message for an unknown label name."""
     shown = ", ".join(repr(str(name)) for name in classes.names[:20])
     more = ", ..." if len(classes.names) > 20 else ""
     return f"a label must be one of {shown}{more}"
 
 
-# What a loss makes of labels.
+# Properties of losses.
 
 
 def _loss(losses, name: str | None):
@@ -139,7 +141,7 @@ def _loss(losses, name: str | None):
 
 
 def is_sparse(loss) -> bool:
-    """Whether a loss takes the numbers of classes."""
+    """Whether a loss is sparse categorical cross-entropy."""
     kind = keras.losses.SparseCategoricalCrossentropy
     return isinstance(loss, kind) or "sparse_categorical_crossentropy" in (
         loss,
@@ -148,18 +150,19 @@ def is_sparse(loss) -> bool:
 
 
 def ignored_class(loss) -> int | None:
-    """The label that a loss leaves out, if any."""
+    """The label that a loss ignores, or None."""
     return getattr(loss, "ignore_class", None)
 
 
-# The same in the graph of a tf.data pipeline.
+# The same checks in the graph of a tf.data pipeline.
 
 
 def graph_labels(y, classes: dict, losses):
-    """`checked_labels` of the tensors of a batch; ends the graph's run.
+    """`checked_labels` for tensors in a TensorFlow graph.
 
-    The message reaches `fit` inside of TensorFlow's own error; see
-    `streams.plain_errors`.
+    A wrong label fails an Assert operation of the graph. `fit` receives the
+    message inside an error of TensorFlow, from which `streams.plain_errors`
+    extracts it.
     """
     if isinstance(y, dict):
         return {
@@ -176,7 +179,7 @@ def _graph_checked(y, classes: Classes | None, loss):
         check_named("a text", classes)
         names = tf.constant([*map(str, classes.names)])
         hits = tf.equal(y[..., tf.newaxis], names)
-        y = _sure(
+        y = _asserted(
             tf.argmax(hits, axis=-1, output_type=tf.int32),
             tf.reduce_any(hits, axis=-1),
             y,
@@ -189,7 +192,7 @@ def _graph_checked(y, classes: Classes | None, loss):
         if (ignored := ignored_class(loss)) is not None:
             right |= tf.equal(y, tf.cast(ignored, y.dtype))
         last = tf.strings.as_string(classes.count - 1)
-        y = _sure(
+        y = _asserted(
             y,
             right,
             tf.strings.as_string(y),
@@ -204,8 +207,16 @@ def _graph_checked(y, classes: Classes | None, loss):
     return y
 
 
-def _sure(value, right, shown, message: list):
-    """`value`, unless something is not right: then its message, in an error."""
+def _asserted(value, right, shown, message: list):
+    """`value`, with a graph operation that fails unless all `right` are true.
+
+    Args:
+        value: tensor to return.
+        right: bool tensor.
+        shown: string tensor of the shape of `right`, for the message.
+        message: parts of the message; the first wrong one of `shown` is
+            inserted before the last part.
+    """
     import tensorflow as tf
 
     *before, after = message

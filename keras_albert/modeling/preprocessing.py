@@ -1,4 +1,4 @@
-"""Texts to ids inside a tf.data pipeline, as a Keras layer.
+"""Preprocessor: a Keras layer that tokenizes texts in a tf.data pipeline.
 
 Letters: B batch, C choices, S sequence length.
 """
@@ -19,10 +19,10 @@ from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer, check_max_length
 
 @keras.saving.register_keras_serializable("keras_albert")
 class Preprocessor(keras.layers.Layer):
-    """Turns the texts of a tf.data dataset into ids, inside its graph.
+    """Tokenizes the texts of a tf.data dataset, inside its graph.
 
-    The ids are those of `model.preprocess`, which runs in Python. Map it over
-    a dataset of batches, with or without labels:
+    The ids equal those of `model.preprocess`, which runs in Python. Map the
+    layer over a dataset of batches, with or without labels:
 
     >>> dataset = tf.data.Dataset.from_tensor_slices((texts, labels)).batch(32)
     >>> dataset = dataset.map(model.preprocessor, tf.data.AUTOTUNE)
@@ -30,31 +30,31 @@ class Preprocessor(keras.layers.Layer):
 
     Args:
         tokenizer: the vocabulary of the model.
-        sequence_length: the longest row, in tokens; the rest is cut off.
+        sequence_length: the most tokens of a row; longer texts are cut off.
         fixed_length: True pads every row to `sequence_length`, so that XLA
             (JAX, TPUs) compiles the model once. False pads the rows of a batch
             to the longest of them, rounded up to a multiple of 32, as
-            `model.preprocess` does: less work where texts are short, and a
-            compilation for each of the few lengths.
+            `model.preprocess` does: this saves computation if texts are short,
+            and XLA compiles the model for each of the few lengths.
 
     Call arguments:
         x: strings [B]; a tuple of two (texts and their pairs); or a dict of
             `text` (and `pair`), of `question` and `context`, or of `context`,
-            `choices` [B, C] (and `question`). Without the axis B where
-            `fixed_length` is True.
-        y: labels, returned as they are.
-        sample_weight: weights, returned as they are.
+            `choices` [B, C] (and `question`). With `fixed_length` the axis B
+            may be absent.
+        y: labels, returned unchanged.
+        sample_weight: weights, returned unchanged.
 
     Returns:
-        the ids x, (x, y) or (x, y, sample_weight), as given. The ids are a
-        dict of int32 `token_ids`, `segment_ids` and `padding_mask`, [B, S] or
-        of choices [B, C, S]; NumPy arrays where the layer is called outside
-        of a TensorFlow graph.
+        x, (x, y) or (x, y, sample_weight), as called. Here x is a dict of
+        int32 `token_ids`, `segment_ids` and `padding_mask`, [B, S], or
+        [B, C, S] for choices. They are NumPy arrays if the layer is called
+        outside a TensorFlow graph.
 
     Raises:
-        AlbertError: TensorFlow or tensorflow-text is not installed; `x` holds
-            something else than texts; or, with `fixed_length=False`, a single
-            example instead of a batch.
+        AlbertError: TensorFlow or tensorflow-text is not installed; `x` does
+            not hold texts; or `x` is a single example, not a batch, and
+            `fixed_length` is False.
     """
 
     def __init__(
@@ -71,11 +71,12 @@ class Preprocessor(keras.layers.Layer):
             )
         check_max_length(sequence_length, pair=False, name="sequence_length")
         check_flag("fixed_length", fixed_length)
-        # Imports TensorFlow, and says what to install where it is missing.
+        # Imports TensorFlow; the error says what to install if it is missing.
         from keras_albert.text.graph_tokenizer import GraphTokenizer
 
         super().__init__(**kwargs)
-        # Strings are for TensorFlow, whatever the backend computes with.
+        # Only TensorFlow has string tensors, so the inputs must not be
+        # converted to those of the backend.
         takes_strings(self)
         self.tokenizer = tokenizer
         self.sequence_length = sequence_length
@@ -84,11 +85,12 @@ class Preprocessor(keras.layers.Layer):
         self.built = True
 
     def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Checks the texts: what `call` raises Keras writes over many lines."""
+        """Checks the texts, then calls the layer."""
+        # Checked here, not in `call`: Keras adds many lines to errors of
+        # `call`.
         return super().__call__(self._texts(x), *args, **kwargs)
 
     def call(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        """See the class."""
         import tensorflow as tf
 
         ids = self._ids(x)
@@ -99,7 +101,7 @@ class Preprocessor(keras.layers.Layer):
         return ids if y is None else (ids, y)
 
     def _texts(self, x) -> dict:
-        """The texts as tensors, by name."""
+        """The texts as string tensors, by name."""
         import tensorflow as tf
 
         x = {name: tf.convert_to_tensor(v) for name, v in _named(x).items()}
@@ -129,7 +131,7 @@ class Preprocessor(keras.layers.Layer):
                 name: tf.reshape(value, [-1, count, tf.shape(value)[1]])
                 for name, value in ids.items()
             }
-        if self.fixed_length:  # reshaping forgets it
+        if self.fixed_length:  # the static shape is lost by reshaping
             length = self.sequence_length
             ids = {
                 name: tf.ensure_shape(value, [*value.shape[:-1], length])
@@ -138,7 +140,7 @@ class Preprocessor(keras.layers.Layer):
         return {k: v[0] for k, v in ids.items()} if single else ids
 
     def _packed(self, x: dict) -> dict:
-        """Rows that are as long as the longest of them."""
+        """Packs texts into rows, padded to the longest row of the batch."""
         import tensorflow as tf
 
         from keras_albert.text.graph_rows import pack_choices
@@ -177,7 +179,6 @@ class Preprocessor(keras.layers.Layer):
         }
 
     def get_config(self) -> dict[str, Any]:
-        """Serializable arguments of the constructor, vocabulary included."""
         content = base64.b64encode(self.tokenizer.model_bytes).decode("ascii")
         return {
             **super().get_config(),
@@ -188,7 +189,6 @@ class Preprocessor(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: Any) -> Self:
-        """The inverse of `get_config`."""
         settings = dict(config["tokenizer"])
         content = base64.b64decode(settings.pop("model"))
         tokenizer = Tokenizer.from_bytes(content, **settings)
@@ -197,15 +197,15 @@ class Preprocessor(keras.layers.Layer):
 
 @functools.lru_cache(maxsize=4)
 def preprocessor_of(tokenizer: Tokenizer, longest: int) -> Preprocessor:
-    """The preprocessor whose ids are those of `model.preprocess`.
+    """The preprocessor whose ids equal those of `model.preprocess`.
 
-    Kept outside of the model: as an attribute it would be one of the layers
-    that are saved with it.
+    It is cached here and not in the model: Keras would save an attribute of
+    the model as one of its layers.
     """
     return Preprocessor(tokenizer, longest, fixed_length=False)
 
 
-_FORMS = (  # names that are needed, and that may stand beside them
+_FORMS = (  # (required keys, optional keys)
     ({"text"}, {"pair"}),
     ({"question", "context"}, set()),
     ({"context", "choices"}, {"question"}),
@@ -213,7 +213,7 @@ _FORMS = (  # names that are needed, and that may stand beside them
 
 
 def _is_single(x: dict) -> bool:
-    """Whether these are the texts of one example, not of a batch."""
+    """Whether `x` is one example and not a batch."""
     return any(
         value.shape.rank == (1 if name == "choices" else 0)
         for name, value in x.items()

@@ -1,4 +1,4 @@
-"""Pretraining heads: masked-LM, and a task on the pair of sentences.
+"""Pretraining heads: masked-LM, and sentence order or next sentence.
 
 Letters: B batch, S sequence length, P predicted positions, E embedding size,
 H hidden size, V vocabulary, K examples in a row.
@@ -12,27 +12,31 @@ import numpy as np
 from keras import layers, ops
 
 from keras_albert.errors import AlbertError, check_choice, check_positive
-from keras_albert.modeling.backbone import AlbertBackbone, vectors_at
-from keras_albert.modeling.block import ACTIVATIONS
+from keras_albert.modeling.backbone import (
+    AlbertBackbone,
+    HeadedModel,
+    vectors_at,
+)
 from keras_albert.modeling.config import FILL_MASK_CHOICES, SENTENCE_TASKS
-from keras_albert.modeling.embeddings import initializer, layer_norm
-from keras_albert.modeling.headed import HeadedModel
 from keras_albert.modeling.inputs import (
     as_texts,
     check_equally_many,
     named_texts,
     round_length,
 )
+from keras_albert.modeling.layers import ACTIVATIONS, initializer, layer_norm
 from keras_albert.text.special_tokens import MASK_ID, SPECIAL_PIECES
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
 MASK = SPECIAL_PIECES[MASK_ID]
-# What examples call "none" is None for a model.
+# The values of `sentence_task`. Settings write "none", the model has None.
 HEADS = (*(task for task in SENTENCE_TASKS if task != "none"), None)
 
 
 class MaskedLMHead(layers.Layer):
-    """H -> E -> activation -> LayerNorm -> logits through the word table.
+    """Projects H -> E, activation, LayerNorm, then decodes to the vocabulary.
+
+    The decoder's weights are the word embeddings.
 
     Source: reference run_pretraining.py, get_masked_lm_output.
     """
@@ -50,36 +54,45 @@ class MaskedLMHead(layers.Layer):
         self.layer_norm = layer_norm("layer_norm", self.dtype_policy)
 
     def build(self, input_shape=None):
-        """Makes the weights; their shapes follow from the config."""
         self.dense.build((None, None, self.config.hidden_size))
         self.layer_norm.build((None, None, self.config.embedding_size))
         self.output_bias = self.add_weight(
             name="output_bias",
             shape=(self.config.vocab_size,),
             initializer="zeros",
-            autocast=False,  # stays float32, as the logits do
+            autocast=False,  # stays float32, like the logits
         )
         self.built = True
 
     def call(self, x, word_table):
-        """float [B, P, H], the embedding layer -> float32 [B, P, V]."""
+        """Maps vectors and the word embedding layer to logits.
+
+        Args:
+            x: float [B, P, H].
+            word_table: the `ReversibleEmbedding` of the words.
+
+        Returns:
+            float32 [B, P, V].
+        """
         x = self.layer_norm(self.dense(x))  # [B, P, E]
         logits = word_table(x, reverse=True)  # [B, P, V]
         return ops.cast(logits, "float32") + self.output_bias
 
 
 class Fill(NamedTuple):
-    """What may stand at a [MASK]."""
+    """A prediction for one [MASK] of a text."""
 
     piece: str
-    """as in the vocabulary: the word mark shows where a word begins"""
+    """the predicted piece, as written in the vocabulary: it begins with the
+    word mark if it begins a word"""
     probability: float
+    """probability of the piece, from 0 to 1"""
     text: str
-    """the whole text with this piece (and [MASK] where others are)"""
+    """the text with this [MASK] replaced; others are kept"""
 
 
 def filled(text: str, number: int, piece: str, probability: float) -> Fill:
-    """A text with a piece at one of its masks, counted from 0."""
+    """Replaces one [MASK] of a text, counted from 0, by a piece."""
     parts = text.split(MASK)
     before = MASK.join(parts[: number + 1])
     after = MASK.join(parts[number + 1 :])
@@ -88,7 +101,7 @@ def filled(text: str, number: int, piece: str, probability: float) -> Fill:
 
 
 class _MaskedModel(HeadedModel):
-    """Abstract: predicts the pieces that "[MASK]" hides in a text."""
+    """Abstract: predicts the pieces at the "[MASK]"s of a text."""
 
     takes_packed = True
 
@@ -99,14 +112,22 @@ class _MaskedModel(HeadedModel):
         )
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the weights; their shapes follow from the config."""
         self.masked_lm.build()
         self.built = True
 
     def masked_logits(
         self, sequence_output: Any, inputs: Mapping[str, Any]
     ) -> Any:
-        """[B, S, H] -> [B, P, V] at `masked_positions`, where given."""
+        """Masked-LM logits at `masked_positions`, or at all positions.
+
+        Args:
+            sequence_output: float [B, S, H].
+            inputs: the model's inputs; `masked_positions`, int [B, P], is
+                optional.
+
+        Returns:
+            float32 [B, P, V], or [B, S, V] without `masked_positions`.
+        """
         x = sequence_output
         positions = inputs.get("masked_positions")
         if positions is not None:
@@ -114,7 +135,7 @@ class _MaskedModel(HeadedModel):
         return self.masked_lm(x, word_table=self.backbone.embeddings.word)
 
     def preprocess(self, texts: Any) -> dict:
-        """As `AlbertModel.preprocess`; "[MASK]" in a text is the mask."""
+        """As `AlbertModel.preprocess`; "[MASK]" becomes the mask token."""
         tokenizer = self.vocabulary()
         texts = named_texts(texts)
         texts, pairs = texts["text"], texts.get("pair")
@@ -134,7 +155,7 @@ class _MaskedModel(HeadedModel):
 
     @property
     def preprocessor(self) -> Any:
-        """There is none: in a graph "[MASK]" would be read as a word."""
+        """Raises AlbertError: in a graph "[MASK]" would be read as a word."""
         raise AlbertError(
             f"{type(self).__name__} has no preprocessor for datasets, in which "
             '"[MASK]" would be a word. Make ids with model.preprocess(texts), '
@@ -144,19 +165,19 @@ class _MaskedModel(HeadedModel):
     def fill_mask(
         self, texts: list[str], top_k: int = FILL_MASK_CHOICES
     ) -> list[list[list[Fill]]]:
-        """What may stand where the texts have "[MASK]".
+        """Predicts the pieces at the "[MASK]"s of texts.
 
         Args:
             texts: B texts (not pairs), each with at least one "[MASK]".
-            top_k: most probable pieces for each.
+            top_k: number of predictions for each "[MASK]".
 
         Returns:
-            For each text, for each of its masks, `top_k` `Fill`s, the most
-            probable first.
+            A list for each text, of a list for each of its masks, of `top_k`
+            `Fill`s, the most probable first.
 
         Raises:
-            AlbertError: a text without "[MASK]", or one so long that a mask
-                is cut off; a bare text.
+            AlbertError: a text has no "[MASK]", or is so long that one is cut
+                off; or `texts` is a single text.
         """
         check_positive("top_k", top_k)
         texts = as_texts(texts)
@@ -189,7 +210,7 @@ class _MaskedModel(HeadedModel):
     ) -> list[Fill]:
         probabilities = np.exp(logits - logits.max())  # [V]
         probabilities /= probabilities.sum()
-        # The model may know more ids than the vocabulary has pieces.
+        # The vocabulary may have fewer pieces than the model's vocab_size.
         named = probabilities[: self.tokenizer.vocab_size]
         fills = []
         for index in np.argsort(-named)[:top_k]:
@@ -200,21 +221,23 @@ class _MaskedModel(HeadedModel):
 
 @keras.saving.register_keras_serializable("keras_albert")
 class AlbertForPretraining(_MaskedModel):
-    """Masked-LM and a task on the pair of sentences (Paper 3.1, Table 5).
+    """Masked-LM and sentence order prediction (Paper 3.1, Table 5).
 
     Args:
         backbone: the encoder; its word embeddings are the decoder's weights.
-        sentence_task: "sop", sentence order; "nsp", next sentence; None.
+        sentence_task: "sop" for sentence order prediction, "nsp" for next
+            sentence prediction, None for masked-LM alone.
 
     Call arguments:
-        inputs: those of AlbertBackbone, where "[MASK]" in a text is the mask;
-            and `masked_positions`, int [B, P], the positions to predict;
-            every position when absent.
+        inputs: see AlbertBackbone; "[MASK]" in a text becomes the mask token.
+            Also `masked_positions`, int [B, P], the positions to predict;
+            all positions when absent.
 
     Returns:
         dict of float32 logits: `mlm` [B, P, V] and `sop` or `nsp` [B, 2], or
-        [B, K, 2] with `cls_positions`. In both, class 1 is the pair that was
-        tampered with: swapped, or with a second text from elsewhere.
+        [B, K, 2] with `cls_positions`. Class 1 means, for `sop`, that the two
+        texts were swapped, and for `nsp`, that the second text is from
+        another document.
     """
 
     needs_pooler = True
@@ -235,11 +258,10 @@ class AlbertForPretraining(_MaskedModel):
 
     @property
     def reads_pooler(self) -> bool:
-        """Whether a sentence task stands on it."""
+        """Whether the model has a sentence task, which reads the pooler."""
         return self.sentence_task is not None
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the weights; their shapes follow from the config."""
         super().build()
         if self.sentence_pair is not None:
             self.sentence_pair.build((None, self.config.hidden_size))
@@ -247,7 +269,6 @@ class AlbertForPretraining(_MaskedModel):
     def call(
         self, inputs: Mapping[str, Any], training: bool | None = None
     ) -> dict[str, Any]:
-        """See the class."""
         outputs = self.backbone(inputs, training=training)
         sequence_output = outputs["sequence_output"]
         logits = {"mlm": self.masked_logits(sequence_output, inputs)}
@@ -258,7 +279,6 @@ class AlbertForPretraining(_MaskedModel):
         return logits
 
     def get_config(self) -> dict[str, Any]:
-        """Serializable arguments of the constructor."""
         return {**super().get_config(), "sentence_task": self.sentence_task}
 
 
@@ -270,9 +290,9 @@ class AlbertForMaskedLM(_MaskedModel):
         backbone: the encoder; its word embeddings are the decoder's weights.
 
     Call arguments:
-        inputs: those of AlbertBackbone, where "[MASK]" in a text is the mask;
-            and `masked_positions`, int [B, P], the positions to predict;
-            every position when absent.
+        inputs: see AlbertBackbone; "[MASK]" in a text becomes the mask token.
+            Also `masked_positions`, int [B, P], the positions to predict;
+            all positions when absent.
 
     Returns:
         float32 logits [B, P, V].
@@ -285,20 +305,19 @@ class AlbertForMaskedLM(_MaskedModel):
     def call(
         self, inputs: Mapping[str, Any], training: bool | None = None
     ) -> Any:
-        """See the class."""
         outputs = self.backbone(inputs, training=training)
         return self.masked_logits(outputs["sequence_output"], inputs)
 
 
 def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a text, without [CLS] and [SEP]; "[MASK]" is the mask."""
+    """The ids of a text, without [CLS] and [SEP]; "[MASK]" gives MASK_ID."""
     first, *others = text.split(MASK)
     ids = tokenizer.encode(first)
     blank = tokenizer.piece_to_id(WORD_MARK)
     for part in others:
         following = tokenizer.encode(part)
-        # "[MASK]." : the word mark that SentencePiece puts before "." would
-        # say that a blank stands there.
+        # SentencePiece puts a word mark before each text, as if a blank came
+        # first. In "[MASK]." there is no blank before ".": remove the mark.
         if not part[:1].isspace() and following[:1] == [blank]:
             following = following[1:]
         ids += [MASK_ID, *following]

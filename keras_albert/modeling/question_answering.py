@@ -1,4 +1,4 @@
-"""Where a context answers a question: SQuAD 1.1 and 2.0.
+"""Question answering heads: the span of an answer (SQuAD 1.1 and 2.0).
 
 Letters: B batch, S sequence length, H hidden size, K beam.
 """
@@ -10,29 +10,30 @@ import keras
 from keras import ops
 
 from keras_albert.errors import AlbertError, check_positive
-from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.backbone import AlbertBackbone, HeadedModel
 from keras_albert.modeling.config import CLASSIFIER_DROPOUT
-from keras_albert.modeling.embeddings import layer_norm
-from keras_albert.modeling.headed import HeadedModel
 from keras_albert.modeling.inputs import as_texts, check_equally_many, names_of
 from keras_albert.modeling.labels import Classes
+from keras_albert.modeling.layers import layer_norm
 from keras_albert.text.special_tokens import SEP_ID
 
-QA_BEAM = 5  # starts, and ends of each (reference run_squad_v2.py)
+# Number of answer starts, and of ends per start (reference run_squad_v2.py).
+QA_BEAM = 5
 
 
-IMPOSSIBLE = -1e30  # logit of a position that holds no answer
+IMPOSSIBLE = -1e30  # logit of a position that cannot be in an answer
 
 
 class _QuestionModel(HeadedModel):
-    """Abstract: reads a question and a context that may hold the answer."""
+    """Abstract: reads a question, and a context that may hold its answer."""
 
     def preprocess(self, texts: Any) -> dict:
-        """Texts -> the arrays that the model is called with.
+        """Tokenizes texts into the arrays that the model is called with.
 
         Args:
-            texts: dict of `question` and `context`, B texts each. What is too
-                long is cut off the end of the longer of the two.
+            texts: dict of `question` and `context`, B texts each. If both
+                together exceed `max_position_embeddings` tokens, the longer
+                one is cut at its end.
 
         Returns:
             `token_ids`, `segment_ids`, `padding_mask`, int32 [B, S]; segment
@@ -45,7 +46,7 @@ class _QuestionModel(HeadedModel):
         return self.tokenized(questions, contexts)
 
     def named_texts(self, texts: Any) -> dict:
-        """The parts of examples by name; AlbertError if they do not fit."""
+        """The dict itself; raises AlbertError if it has other keys."""
         if not isinstance(texts, dict) or texts.keys() != {
             "question",
             "context",
@@ -57,13 +58,16 @@ class _QuestionModel(HeadedModel):
         return texts
 
     def classes(self, shape: Any) -> dict[str | None, Classes]:
-        """The positions at which an answer may start and end."""
+        """Labels are the positions at which an answer starts and ends."""
         positions = Classes(shape[-1], "the tokens of a row")
         return {"start": positions, "end": positions}
 
 
 def _answerable(inputs):
-    """bool [B, S]: the context, without its [SEP]; and [CLS]."""
+    """Mask of the positions that an answer may have: bool [B, S].
+
+    These are the context without its [SEP], and [CLS] for no answer.
+    """
     token_ids = inputs["token_ids"]
     segment_ids = inputs.get("segment_ids")
     if segment_ids is None:
@@ -79,25 +83,25 @@ def _answerable(inputs):
 
 
 def _best(logits, count: int):
-    """The log-probabilities and positions of the best, the best first."""
+    """Log-probabilities and positions of the `count` best, the best first."""
     log_probs, index = ops.top_k(ops.log_softmax(logits), count)
     return log_probs, ops.cast(index, "int32")  # int64 on torch
 
 
 @keras.saving.register_keras_serializable("keras_albert")
 class AlbertForQuestionAnswering(_QuestionModel):
-    """Where an answer starts and ends (SQuAD 1.1).
+    """Predicts where an answer starts and ends (SQuAD 1.1).
 
     Args:
         backbone: the encoder; its pooler is not used.
 
     Call arguments:
-        inputs: those of AlbertBackbone; segment 1 is the context. Or a dict
-            of texts, see `preprocess`.
+        inputs: see AlbertBackbone; segment 1 is the context. Or a dict of
+            texts, see `preprocess`.
 
     Returns:
-        dict of float32 logits [B, S]: `start` and `end`, of every position,
-        as the reference: nothing is masked.
+        dict of float32 logits [B, S]: `start` and `end`. As in the reference,
+        positions outside the context are not masked.
 
     Source: reference squad_utils.py, create_v1_model.
     """
@@ -108,14 +112,12 @@ class AlbertForQuestionAnswering(_QuestionModel):
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the weights; their shapes follow from the config."""
         self.span.build((None, None, self.config.hidden_size))
         self.built = True
 
     def call(
         self, inputs: Mapping[str, Any], training: bool | None = None
     ) -> dict[str, Any]:
-        """See the class."""
         x = self.backbone(inputs, training=training)["sequence_output"]
         start, end = ops.unstack(self.span(x), axis=-1)
         return {"start": start, "end": end}
@@ -123,30 +125,31 @@ class AlbertForQuestionAnswering(_QuestionModel):
 
 @keras.saving.register_keras_serializable("keras_albert")
 class AlbertForQuestionAnsweringV2(_QuestionModel):
-    """Where an answer starts and ends, and whether there is one (SQuAD 2.0).
+    """Predicts whether there is an answer, and where it is (SQuAD 2.0).
 
-    The end is predicted from a given start: the true one in training, each of
-    the K best ones afterwards.
+    The end is predicted given a start: the true start in training, each of
+    the K best starts in inference.
 
     Args:
         backbone: the encoder; its pooler is not used.
-        beam: K, starts that are followed, and ends for each.
-        dropout: of the answer class.
+        beam: K, number of starts, and of ends for each start.
+        dropout: dropout rate before the answer classifier.
 
     Call arguments:
-        inputs: those of AlbertBackbone; segment 1 is the context. In training
-            also `start_positions`, int [B], the true start.
+        inputs: see AlbertBackbone; segment 1 is the context. In training also
+            `start_positions`, int [B], the true starts.
 
     Returns:
         With `start_positions`, a dict of float32 logits: `start` [B, S],
-        `end` [B, S], `answer_class` [B, 1] (above 0: no answer). The loss of
-        the reference is half the cross-entropy of each of the three.
-        Without, the beam: `start_top_log_probs` and `start_top_index` [B, K],
-        `end_top_log_probs` and `end_top_index` [B, K, K] (the ends of each
-        start), and `answer_class` [B, 1]. Rows need K tokens or more.
+        `end` [B, S], `answer_class` [B, 1] (above 0 means no answer). The
+        loss of the reference is half the cross-entropy of each of the three.
+        Without `start_positions`, a dict of the beam: `start_top_log_probs`
+        and `start_top_index` [B, K], `end_top_log_probs` and `end_top_index`
+        [B, K, K] (K ends for each start), and `answer_class` [B, 1]. Rows
+        need at least K tokens.
 
     Raises:
-        AlbertError: training without `start_positions`.
+        AlbertError: `start_positions` is missing in training.
 
     Source: reference squad_utils.py L1428-1575.
     """
@@ -172,7 +175,6 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the weights; their shapes follow from the config."""
         size = self.config.hidden_size
         self.start.build((None, None, size))
         self.end_dense.build((None, None, 2 * size))
@@ -185,7 +187,6 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
     def call(
         self, inputs: Mapping[str, Any], training: bool | None = None
     ) -> dict[str, Any]:
-        """See the class."""
         x = self.backbone(inputs, training=training)["sequence_output"]
         answerable = _answerable(inputs)
         start = self._masked(self.start(x), answerable)  # [B, S]
@@ -218,11 +219,11 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
         }
 
     def _masked(self, logits, answerable):
-        """[..., S, 1] -> float32 [..., S], IMPOSSIBLE where no answer is."""
+        """Logits [..., S, 1] -> float32 [..., S], IMPOSSIBLE where masked."""
         return ops.where(answerable, ops.squeeze(logits, -1), IMPOSSIBLE)
 
     def _end(self, x, starts, answerable):
-        """Of K starts, int [B, K], the logits of the ends, [B, K, S]."""
+        """The end logits [B, K, S] for each of K starts, int [B, K]."""
         start_vectors = ops.take_along_axis(
             x, ops.expand_dims(starts, 2), axis=1
         )  # [B, K, H]
@@ -240,10 +241,14 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
         return self._masked(self.end(hidden), ops.expand_dims(answerable, 1))
 
     def _answer_class(self, x, start, training):
-        """float32 [B, 1]: of the expected start's vector beside [CLS]."""
+        """The no-answer logit, float32 [B, 1].
+
+        It is computed from the vector of [CLS] and the mean of all vectors,
+        weighted by the probability that the answer starts there.
+        """
         probs = ops.expand_dims(ops.softmax(start), 2)  # [B, S, 1], float32
-        # A sum, not a product of matrices: its gradient would be one over an
-        # inner dimension of 1, see `attention_half`.
+        # A sum and not a matrix product, whose gradient would have an inner
+        # dimension of 1; see `attention_half`.
         start_vector = ops.sum(probs * ops.cast(x, "float32"), axis=1)  # [B, H]
         start_vector = ops.cast(start_vector, x.dtype)
         both = ops.concatenate([start_vector, x[:, 0]], axis=-1)  # [B, 2 H]
@@ -251,7 +256,6 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
         return self.answer(hidden)
 
     def get_config(self) -> dict[str, Any]:
-        """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
             "beam": self.beam,

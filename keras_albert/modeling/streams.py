@@ -1,7 +1,7 @@
-"""Batches of texts on their way into `fit`: each becomes a batch of ids.
+"""Converts streams of batches of texts, given to `fit`, to batches of ids.
 
-Batches come from a tf.data dataset, whose graph tokenizes them; from a torch
-DataLoader, in whose processes they are tokenized; or from a generator.
+A stream is a tf.data dataset, whose graph then tokenizes; a torch DataLoader,
+whose worker processes then tokenize; or a generator.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from keras_albert.private_apis import without_iterator
 
 
 def is_stream(data) -> bool:
-    """Whether this gives batches one after another, labels included."""
+    """Whether `data` is a stream of batches, with labels or without."""
     return (
         is_dataset(data)
         or _is_loader(data)
@@ -31,7 +31,7 @@ def is_stream(data) -> bool:
 
 
 def is_dataset(data) -> bool:
-    """Whether this is a tf.data dataset: no, where TensorFlow is not loaded."""
+    """Whether `data` is a tf.data dataset; does not import TensorFlow."""
     tensorflow = sys.modules.get("tensorflow")
     return tensorflow is not None and isinstance(data, tensorflow.data.Dataset)
 
@@ -42,7 +42,7 @@ def _is_loader(data) -> bool:
 
 
 def batches_of_ids(data, model):
-    """The stream with ids in place of texts, and with checked labels."""
+    """The stream with ids instead of texts, and with checked labels."""
     if is_dataset(data):
         return _dataset_of_ids(data, model)
     on_tensorflow = keras.backend.backend() == "tensorflow"
@@ -53,7 +53,7 @@ def batches_of_ids(data, model):
     return _as_dataset(None, batches) if on_tensorflow else batches
 
 
-# tf.data.
+# tf.data datasets.
 
 
 def _dataset_of_ids(dataset, model):
@@ -102,16 +102,16 @@ def _with_checked_labels(model, x, y, *weights):
     return x, graph_labels(y, model.classes(shape), model.loss), *weights
 
 
-# Batches that Python makes.
+# Generators and DataLoaders.
 
 
 def batch_of_ids(model, batch) -> tuple:
-    """(x,), (x, y) or (x, y, sample_weight) with ids, of a batch of texts.
+    """Converts a batch of texts to (x,), (x, y) or (x, y, sample_weight).
 
     Args:
         model: an AlbertModel.
-        batch: the same with texts, or x alone; also as lists, which is what a
-            DataLoader gives.
+        batch: x alone, or such a tuple or (from a DataLoader) list, with
+            texts or ids for x.
     """
     is_parts = isinstance(batch, list | tuple) and not _is_text_list(batch)
     x, *rest = batch if is_parts else (batch,)
@@ -130,7 +130,7 @@ def _is_text_list(values) -> bool:
 
 
 def _as_named_texts(x):
-    """Texts as `preprocess` takes them: a DataLoader gives tuples for lists."""
+    """Converts the tuples of a DataLoader to the lists of `preprocess`."""
     if isinstance(x, list | tuple):
         is_pair = len(x) == 2 and all(map(_is_text_list, x))
         return tuple(map(list, x)) if is_pair else list(x)
@@ -138,7 +138,7 @@ def _as_named_texts(x):
 
 
 def _loader_of_ids(loader, model):
-    """A DataLoader whose `collate_fn` tokenizes, so that its workers do."""
+    """A copy of a DataLoader that tokenizes in its worker processes."""
     import torch
 
     default = torch.utils.data.default_collate
@@ -155,7 +155,8 @@ def _collated(model, collate: Callable, is_default: bool, samples) -> tuple:
     batch = collate(samples)
     x = batch[0] if isinstance(batch, list | tuple) and batch else batch
     if is_default and isinstance(x, dict) and "choices" in x:
-        # Lists of C choices have become C lists of one choice of each sample.
+        # torch's default_collate has transposed the choices, from B lists of C
+        # texts to C lists of B texts. This transposes them back.
         x["choices"] = [list(row) for row in zip(*x["choices"], strict=True)]
     return keras.tree.map_structure(
         lambda value: torch.as_tensor(value), batch_of_ids(model, batch)
@@ -166,7 +167,7 @@ def _numpy(batch):
     return keras.tree.map_structure(
         lambda value: (
             value.numpy(force=True)
-            if hasattr(value, "detach")  # PyTorch, whatever the backend
+            if hasattr(value, "detach")  # a PyTorch tensor
             else np.asarray(value)
         ),
         batch,
@@ -174,10 +175,10 @@ def _numpy(batch):
 
 
 def _as_dataset(loader, batches: Iterator[tuple]):
-    """A tf.data dataset of batches of any size and length.
+    """Makes a tf.data dataset of batches whose shapes may differ.
 
-    Keras makes one, too, but takes a length that its first two batches share
-    for that of all.
+    Keras would also convert a generator, but if the first two batches have
+    the same length, it expects that length of all batches.
 
     Args:
         loader: a DataLoader, whose batches come again in each epoch; None
@@ -209,17 +210,20 @@ def _as_dataset(loader, batches: Iterator[tuple]):
 
 @contextlib.contextmanager
 def plain_errors(model) -> Iterator[None]:
-    """An AlbertError raised inside of a pipeline, without TensorFlow's pages.
+    """Extracts an AlbertError from the long error that a pipeline raises.
 
-    tf.data and the workers of a DataLoader put it into an error of their own.
-    The model keeps its weights, which Keras on JAX holds apart during a loop.
+    tf.data and the worker processes of a DataLoader wrap an AlbertError in
+    errors of their own. On JAX, Keras holds the weights outside the model
+    during `fit`; they are written back to the model before the error is
+    raised.
     """
     try:
         yield
     except BaseException as error:
         if hasattr(model, "jax_state_sync"):
             model.jax_state_sync()
-        # In a line of a traceback; or quoted in a list, by an Assert operation.
+        # The message is a line of a traceback (Python), or a quoted string in
+        # a list (an Assert operation).
         found = re.findall(r"AlbertError: (.+?)(?=['\"]\]|\n|$)", str(error))
         if not found:
             raise

@@ -1,4 +1,4 @@
-"""A vector for a text.
+"""AlbertForTextEmbedding: one vector for each text.
 
 Letters: B batch, N texts, S sequence length, H hidden size.
 """
@@ -11,8 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_albert.errors import check_choice
-from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.headed import HeadedModel
+from keras_albert.modeling.backbone import AlbertBackbone, HeadedModel
 from keras_albert.text.special_tokens import PAD_ID
 
 POOLINGS = ("mean", "cls")
@@ -20,19 +19,21 @@ POOLINGS = ("mean", "cls")
 
 @keras.saving.register_keras_serializable("keras_albert")
 class AlbertForTextEmbedding(HeadedModel):
-    """A vector for a text.
+    """Computes one vector for each text.
 
-    A pretrained encoder alone gives poor ones: fine-tune it on pairs first.
+    A pretrained encoder gives poor vectors until it is fine-tuned, for
+    instance on pairs of sentences.
 
     Args:
         backbone: the encoder; its pooler is not used.
-        pooling: "mean" of the vectors of all tokens, or "cls", the first one.
+        pooling: "mean" averages the vectors of all tokens; "cls" takes the
+            vector of [CLS].
 
     Call arguments:
-        inputs: those of AlbertBackbone.
+        inputs: see AlbertBackbone.
 
     Returns:
-        float32 [B, H].
+        float32 [B, H], not normalized.
     """
 
     def __init__(
@@ -44,13 +45,11 @@ class AlbertForTextEmbedding(HeadedModel):
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
-        """There are no weights beside the encoder's."""
         self.built = True
 
     def call(
         self, inputs: Mapping[str, Any], training: bool | None = None
     ) -> Any:
-        """See the class."""
         x = self.backbone(inputs, training=training)["sequence_output"]
         x = ops.cast(x, "float32")
         if self.pooling == "cls":
@@ -67,12 +66,12 @@ class AlbertForTextEmbedding(HeadedModel):
         batch_size: int = 32,
         normalize: bool = True,
     ) -> np.ndarray:
-        """The vectors of texts.
+        """Computes the vectors of texts.
 
         Args:
             texts: N texts.
-            batch_size: texts at a time.
-            normalize: to length 1.
+            batch_size: number of texts per batch.
+            normalize: whether to scale the vectors to length 1.
 
         Returns:
             float32 [N, H].
@@ -83,9 +82,8 @@ class AlbertForTextEmbedding(HeadedModel):
         return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
     def similarity(self, a: list[str], b: list[str]) -> np.ndarray:
-        """Cosine of the angle between texts, float32 [len(a), len(b)]."""
+        """Cosine similarities of texts, float32 [len(a), len(b)]."""
         return self.encode(a) @ self.encode(b).T
 
     def get_config(self) -> dict[str, Any]:
-        """Serializable arguments of the constructor."""
         return {**super().get_config(), "pooling": self.pooling}

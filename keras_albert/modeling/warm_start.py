@@ -1,4 +1,4 @@
-"""Depth warm start: a deeper model begins with a shallower one's weights."""
+"""Depth warm start: initializes a deeper model from a shallower one."""
 
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
@@ -14,24 +14,28 @@ from keras_albert.modeling.encoder import SHARED_HALVES, SharedEncoder
 def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
     """Sets the weights of `model` from a model with fewer layers or groups.
 
-    Layer l of L begins as layer l * L0 // L of the source's L0, and what the
-    layers of a group share, as the first of them. So where the source shares
-    its only block, every layer begins with it, as the paper trained 3, 6, 12,
-    24 and 48 layers one from another, and as the reference fills its groups
-    from group 0. Sharing modes may differ; with as many layers and a source
-    that shares more, the outputs are those of the source.
+    Layer l of L gets the weights of layer l * L0 // L of the source's L0
+    layers. Weights that a group of layers shares are set from its first
+    layer. If the source shares one block among all layers, every layer
+    therefore starts as that block: the paper trained models of 3, 6, 12, 24
+    and 48 layers from one another in this way, and the reference fills its
+    groups from group 0. The sharing modes may differ. If the numbers of
+    layers are equal and the source shares more, both models have the same
+    outputs.
 
     Args:
-        model: changed in place; a backbone or a headed model.
-        source: with the same sizes but those numbers.
+        model: a backbone or headed model, changed in place.
+        source: a model that may differ only in the numbers of layers, groups
+            and inner blocks, the sharing, and the head.
 
     Returns:
-        Names of the heads' and the pooler's weights that the source lacks:
-        they keep the start that they have.
+        Names of the weights of the head and pooler that the source lacks;
+        they are not changed.
 
     Raises:
-        AlbertError: lists every weight that does not fit, or one of the models
-            is quantized or has adapters; the model is then unchanged.
+        AlbertError: a weight has another shape (the message lists all of
+            them), or a model is quantized or has LoRA adapters. The model is
+            then unchanged.
 
     Source: Paper Table 11; reference modeling.py, `init_from_group0`.
     """
@@ -75,7 +79,7 @@ def _backbone(model: AlbertModel) -> AlbertBackbone:
 
 
 def _encoder_pairs(ours: SharedEncoder, theirs: SharedEncoder) -> list[tuple]:
-    """(weight, the one it starts from or None), each weight once."""
+    """Pairs of (weight, weight of the source or None), each weight once."""
     layers, their_layers = (
         each.config.num_hidden_layers for each in (ours, theirs)
     )
@@ -92,7 +96,7 @@ def _encoder_pairs(ours: SharedEncoder, theirs: SharedEncoder) -> list[tuple]:
             for name, part in our_parts.items():
                 start = their_parts.get(name)
                 if start is None and name not in SHARED_HALVES["all"]:
-                    continue  # a relaxed difference of its own: starts at zero
+                    continue  # a low-rank difference; it starts at zero
                 for weight, other in zip(
                     part.weights, start.weights, strict=True
                 ):
@@ -107,7 +111,7 @@ def _encoder_pairs(ours: SharedEncoder, theirs: SharedEncoder) -> list[tuple]:
 
 
 def _parts(encoder: SharedEncoder, layer: int, inner: int) -> dict:
-    """The parts of a layer's block, shared and own."""
+    """The parts of a layer's block: the shared ones and its own."""
     parts = {}
     for row in (
         encoder.shared[encoder.config.group_of(layer)],

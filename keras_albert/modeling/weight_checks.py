@@ -1,8 +1,8 @@
-"""Sizes in a settings file, held against the weights before anything is built.
+"""Compares the sizes in a config file with its weights file.
 
-A damaged or forged file may ask for a model of any size, and building one is
-where the memory goes. So the parameters that the sizes mean are counted first,
-and compared with what the weights' file can hold.
+A damaged or forged config may describe a model of any size, and building it
+could exhaust the memory. The number of parameters is therefore computed first
+and compared with the size of the weights file.
 """
 
 import json
@@ -16,20 +16,20 @@ import numpy as np
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.config import AlbertConfig
 
-# Small mismatches are left to the loaders, which name each weight that does
-# not fit: so a model may be this many times as large as its file, and models
-# up to this many parameters (80 MB) are built in any case.
+# Small mismatches are left to the loaders, whose messages name each wrong
+# weight. A model may therefore be this many times larger than its file, and a
+# model of up to this many parameters (80 MB) is always built.
 _TOLERATED_FACTOR = 8
 _TOLERATED_PARAMETERS = 20_000_000
 
 KERAS_CONFIG_FILE = "config.json"
 KERAS_WEIGHTS_FILE = "model.weights.h5"
-# What every serialized AlbertConfig has.
+# Keys by which a serialized AlbertConfig is recognized.
 _ENCODER_KEYS = frozenset(("vocab_size", "embedding_size", "hidden_size"))
 
 
 def parameter_count(config: AlbertConfig) -> int:
-    """Parameters of the encoder without its pooler, which may be absent."""
+    """Number of parameters of the backbone, without the optional pooler."""
     hidden, inner = config.hidden_size, config.intermediate_size
     rows = (
         config.vocab_size
@@ -54,18 +54,15 @@ def parameter_count(config: AlbertConfig) -> int:
 def check_plausible(
     config: AlbertConfig, stored: int, source: str, outputs: object = 0
 ) -> None:
-    """Refuses a model that is far larger than the file of its weights.
+    """Raises AlbertError if a model is far larger than its weights file.
 
     Args:
         config: the sizes, from a file.
-        stored: the most parameters that the weights' files can hold: their
-            number, or the bytes of the files.
-        source: where the sizes are from, for the message.
-        outputs: of the model's head, as the file has it; not an integer:
-            refused elsewhere.
-
-    Raises:
-        AlbertError: the model would be far larger.
+        stored: an upper bound of the parameters in the weights files: their
+            number if it is known, else the size of the files in bytes.
+        source: the name of the config file, for the message.
+        outputs: the number of outputs of the head, as read from the file. A
+            value that is not an integer is ignored; other checks refuse it.
     """
     count = parameter_count(config)
     if type(outputs) is int:
@@ -96,10 +93,9 @@ def check_plausible(
 
 
 def check_finite(model: keras.Model) -> None:
-    """Refuses a model with a weight that is not a number, or infinite.
+    """Raises AlbertError if a weight has infinite or NaN values.
 
-    Raises:
-        AlbertError: names the first such weight.
+    The message names the first such weight.
     """
     for weight in model.weights:
         value = keras.ops.convert_to_numpy(weight)
@@ -115,12 +111,13 @@ def check_finite(model: keras.Model) -> None:
 
 
 def check_keras_archive(path: Path, archive: ZipFile) -> None:
-    """`check_plausible` for every encoder in the config of a .keras file.
+    """Calls `check_plausible` for every encoder config in a .keras file.
 
     Raises:
         AlbertError: an encoder is far larger than the weights, or its config
-            is refused by AlbertConfig.
-        KeyError, ValueError: the archive has no such files, or no JSON.
+            is not a valid AlbertConfig.
+        KeyError, ValueError: the archive lacks a file, or the config is not
+            JSON.
     """
     content = json.loads(archive.read(KERAS_CONFIG_FILE))
     stored = archive.getinfo(KERAS_WEIGHTS_FILE).file_size
@@ -150,7 +147,7 @@ def _check_rank(lora: object, stored: int, path: Path) -> None:
 
 
 def objects_with(content: object, keys: frozenset | set) -> Iterator[Mapping]:
-    """Every object of a JSON value that has all of these keys."""
+    """All objects at any depth of a JSON value that have all of the keys."""
     if isinstance(content, dict):
         if keys <= content.keys():
             yield content

@@ -1,4 +1,4 @@
-"""Settings of the pretraining examples and of the command `pretrain`."""
+"""Settings of pretraining examples, and of the command `pretrain`."""
 
 import dataclasses
 from pathlib import Path
@@ -35,7 +35,7 @@ LENGTH_TARGETS = ("document", "example")
 SINGLE_SENTENCES = ("skip_order", "random_document")
 
 
-LONGEST_SEQUENCE = 2**16  # tokens; masking numbers words with 16 bits
+LONGEST_SEQUENCE = 2**16  # tokens; masking.py stores word numbers in 16 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,36 +43,40 @@ class ExampleConfig:
     """How pretraining examples are cut from documents and masked."""
 
     sequence_length: int = 512
-    """tokens in an example, [CLS] and [SEP] included (Paper 4.1)"""
+    """most tokens in an example, with [CLS] and [SEP]s (Paper 4.1)"""
     max_predictions: int = 20
     """most masked tokens in an example (reference run_pretraining.py)"""
     masked_lm_prob: float = 0.15
-    """share of tokens to predict, before the limit above"""
+    """share of the tokens to predict, up to `max_predictions`"""
     ngram: int = 3
-    """longest masked n-gram, in words; p(n) is proportional to 1/n (Paper
-    4.1)"""
+    """longest masked n-gram, in words; the probability of n is proportional to
+    1/n (Paper 4.1)"""
     short_seq_prob: float = 0.1
-    """share of documents cut to a random shorter length (Paper 4.1)"""
+    """share of documents that are cut into examples of a random shorter length
+    (Paper 4.1)"""
     sentence_task: Literal[SENTENCE_TASKS] = SENTENCE_TASKS[0]
-    """sop: are the segments swapped (Paper 3.1); nsp: is the second one from
-    another document (BERT); none: whole sentences of a document as a single
-    segment (RoBERTa, DOC-SENTENCES)"""
+    """sop: predict whether the segments are swapped (Paper 3.1); nsp: predict
+    whether the second segment is from another document (BERT); none: no
+    prediction, and each example is a single segment of whole sentences
+    (RoBERTa, DOC-SENTENCES)"""
     target_per: Literal[LENGTH_TARGETS] = LENGTH_TARGETS[0]
-    """what a shorter length is drawn for: a document (reference), or each
-    example"""
+    """whether a shorter length is drawn once for each document (as in the
+    reference) or for each example"""
     single_sentence: Literal[SINGLE_SENTENCES] = SINGLE_SENTENCES[0]
-    """an example of a single sentence has no order: leave it out of the
-    sentence task, or pair it with a random document and label it 1 as the
-    reference does, which teaches topic"""
+    """what to do with an example of a single sentence, which has no order.
+    skip_order: leave it out of the sentence task; random_document: pair it with
+    a random document and label it 1, as the reference does, which makes the
+    model learn topics"""
     cross_sep: bool = False
-    """let words and n-grams reach over [SEP], as in the reference"""
+    """let words and n-grams cross [SEP], as in the reference"""
     pack: bool = False
-    """let short examples share a row of `sequence_length` tokens, without
-    seeing one another, instead of padding it; a batch then counts rows"""
+    """pack several short examples into a row of `sequence_length` tokens
+    instead of padding each; attention does not cross examples. `batch_size`
+    then counts rows"""
     max_examples: int = 16
-    """most examples in a shared row. Sixteen fill 0.99 of rows of 512 tokens
-    with paragraphs (97 tokens on average), eight 0.90; each one more takes a
-    place in every batch"""
+    """most examples in a packed row. For paragraphs (97 tokens on average) in
+    rows of 512 tokens, 16 fill 99 % of the positions and 8 fill 90 %. A larger
+    number makes every batch a little larger"""
 
     def __post_init__(self):
         for name in (
@@ -92,7 +96,8 @@ class ExampleConfig:
         check_choice("target_per", self.target_per, LENGTH_TARGETS)
         check_choice("single_sentence", self.single_sentence, SINGLE_SENTENCES)
         check_flag("cross_sep", self.cross_sep)
-        # The default may stand with short sequences: what is unused is masked.
+        # The default is always allowed, even if it exceeds a short sequence:
+        # `num_predictions` reduces it.
         if self.max_predictions > max(
             self.sequence_length, ExampleConfig.max_predictions
         ):
@@ -110,18 +115,21 @@ class ExampleConfig:
 
     @property
     def num_predictions(self) -> int:
-        """Most predictions in an example: no more than a full one asks for,
-        since unused ones cost as much."""
+        """Most predictions in an example.
+
+        This is the budget of an example of full length, if it is less than
+        `max_predictions`: unused predictions would cost as much as used ones.
+        """
         budget = max(1, round(self.sequence_length * self.masked_lm_prob))
         return min(self.max_predictions, budget)
 
     @property
     def row_predictions(self) -> int:
-        """Predictions that a batch has room for in each row: as many as
-        its examples can ask for.
+        """Most predictions in a row: the sum over its examples, at most.
 
-        An example of n tokens asks for max(1, round(n p)), which is at most
-        n p + 1/2, or, of its three tokens or more, n p + 1 - 3 p.
+        An example of n tokens has max(1, round(n p)) predictions, where p is
+        `masked_lm_prob`. Rounding adds at most 1/2 to n p. The minimum of one
+        adds at most 1 - 3 p, since an example has 3 tokens or more.
         """
         if not self.pack:
             return self.num_predictions
@@ -132,7 +140,7 @@ class ExampleConfig:
 
     @property
     def row_examples(self) -> int:
-        """Examples that a batch has room for in each row."""
+        """Most examples in a row."""
         return self.max_examples if self.pack else 1
 
     @property
@@ -153,75 +161,81 @@ class ExampleConfig:
 class PretrainRun:
     """Pretrain: masked-LM with n-gram masking and sentence-order prediction.
 
-    The same command again goes on where an interrupted run stopped. `--file
-    run.toml` reads options from a TOML file or a run.json, `--set
-    optimizer.learning_rate=0.002` changes one; the options below win over both.
+    The same command resumes an interrupted run. `--file run.toml` reads options
+    from a TOML file or a run.json, and `--set optimizer.learning_rate=0.002`
+    changes one of them; the options below override both.
     """
 
     data: Path
     """folder of token shards, written by `prepare`"""
     output: Path
-    """folder for the model; made if absent, must hold no other run than an
-    interrupted one of the same settings, which then goes on"""
+    """folder for the model; created if absent. If it holds an interrupted run
+    with the same settings, that run is resumed; any other run is an error"""
     config: Path | None = None
-    """albert_config.json of the model; without it, --variant counts"""
+    """albert_config.json of the model; if not given, --variant is used"""
     variant: Literal[tuple(VARIANTS)] = "base_v2"
     """a released size, with the vocabulary of the shards"""
     validation: Path | None = None
-    """folder of held-out token shards: the model of the lowest loss on them
-    is kept; without it nothing is held out, and the last one is kept"""
+    """folder of held-out token shards. The model with the lowest loss on them
+    is kept. If not given, the last model is kept"""
     batch_size: int = 4096
-    """examples in a step (Paper 4.1); rows of them with --examples.pack"""
+    """number of examples in a step (Paper 4.1), or of rows with
+    --examples.pack"""
     accumulate: int = 1
-    """equal parts that a batch is computed in, one after another: less memory.
-    The gradients of the parts are averaged"""
+    """number of equal parts of a batch that are computed one after another, to
+    save memory; their gradients are averaged"""
     steps: int = 125_000
-    """optimizer steps (Paper 4.1)"""
+    """number of optimizer steps (Paper 4.1)"""
     warmup_steps: int = 3_125
     """steps of linear warm-up (reference run_pretraining.py)"""
     short_steps: int = 0
-    """first steps, whose examples have `short_length` tokens; nine tenths of
-    all in BERT (Devlin et al. 2018, appendix A.2), none in ALBERT"""
+    """number of first steps, whose examples have `short_length` tokens; nine
+    tenths of all steps in BERT (Devlin et al. 2018, appendix A.2), none in
+    ALBERT"""
     short_length: int = 128
-    """tokens in an example of those steps"""
+    """most tokens in an example of the first `short_steps` steps"""
     validate_every: int = 1_000
-    """steps between two validations, log lines and saved models"""
+    """steps between validations, log lines and saved models"""
     validation_steps: int | None = None
-    """batches in a validation; all of the held-out shards when not given"""
+    """batches in a validation; if not given, all of the held-out shards"""
     checkpoint_every: int | None = None
-    """steps between two checkpoints, from which an interrupted run goes on; as
-    --validate-every when not given"""
+    """steps between checkpoints, from which an interrupted run resumes; if not
+    given, --validate-every"""
     keep_checkpoints: int = 2
-    """newest checkpoints to keep, besides that of the best held-out loss"""
+    """number of newest checkpoints to keep, besides the one with the lowest
+    held-out loss"""
     tensorboard: bool = False
-    """write the log for TensorBoard, too, into OUTPUT/tensorboard"""
+    """also write the log for TensorBoard, into OUTPUT/tensorboard"""
     seed: int = 0
-    """of initial weights, examples and dropout"""
+    """seed of initial weights, examples and dropout"""
     warm_start: str | None = None
     """model to start from, with fewer layers or groups (Paper Table 11);
-    anything that `convert --input` takes"""
+    anything that `convert --input` accepts"""
     precision: Literal[PRECISIONS] = PRECISIONS[0]
-    """what the model computes in; weights, logits and losses stay float32"""
+    """dtype policy of the model; weights, logits and losses stay float32"""
     loop: Literal[LOOPS] = LOOPS[0]
-    """scan compiles one layer and loops over it (TPU); unrolled elsewhere"""
+    """scan compiles one layer and loops over it, which is best on TPUs;
+    unrolled is best elsewhere"""
     remat: bool = False
-    """compute activations again for the gradient: less memory, more time"""
+    """recompute activations in the backward pass: less memory, more time"""
     distribution: Literal[DISTRIBUTIONS] = DeviceConfig.distribution
-    """which devices compute a part of each batch. auto: all GPUs or TPUs that
-    this process sees, or was told of. data: JAX's devices, PyTorch's processes.
-    model: JAX's, which also divide the weights. mirrored, multiworker, tpu:
-    TensorFlow's strategies"""
+    """how each batch is divided among devices. auto: among all GPUs or TPUs
+    that this process sees, and all configured processes. data: among JAX's
+    devices or PyTorch's processes. model: among JAX's devices, together with
+    the weights. mirrored, multiworker, tpu: TensorFlow's strategies of these
+    names"""
     model_parallel: int = DeviceConfig.model_parallel
-    """devices that the weights are divided among, with `model`"""
+    """number of devices among which the weights are divided, with
+    --distribution model"""
     steps_per_execution: int = DeviceConfig.steps_per_execution
-    """steps in a call of the compiled program, with TensorFlow's strategies: a
-    TPU then waits less for its host"""
+    """steps in each call of the compiled program, with TensorFlow's strategies;
+    with more steps a TPU waits less for its host"""
     processes: ProcessConfig = DeviceConfig.processes
     examples: ExampleConfig = ExampleConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
 
     def __post_init__(self):
-        self.devices  # noqa: B018  checks the options of the devices
+        self.devices  # noqa: B018  its constructor checks the options
         for name in (
             "batch_size",
             "accumulate",
@@ -263,7 +277,7 @@ class PretrainRun:
 
     @property
     def devices(self) -> DeviceConfig:
-        """The devices of the run."""
+        """The device settings of the run."""
         return DeviceConfig(
             self.distribution,
             self.model_parallel,
@@ -272,7 +286,7 @@ class PretrainRun:
         )
 
     def examples_of(self, step: int) -> ExampleConfig:
-        """The examples of a step, counted from 1."""
+        """The settings of the examples of a step, counted from 1."""
         if step > self.short_steps:
             return self.examples
         return dataclasses.replace(

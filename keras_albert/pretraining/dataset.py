@@ -1,15 +1,16 @@
-"""Token shards to masked pretraining examples, cut and masked on the fly.
+"""tf.data datasets of pretraining examples, cut and masked on the fly.
 
-Every example is a pure function of (seed, epoch, index), so masks are fresh in
-each epoch, and any step can be made at once, on any host:
+Every example is a pure function of (seed, epoch, index). Each epoch therefore
+has new masks, and any host can compute any step without the steps before it:
 
-    plan.py      documents -> chunks, shuffled; chunk -> where A and B are
-    corpus.py    where they are -> their tokens, from the memory maps
-    packing.py   which chunks share a row, where asked
-    masking.py   tokens -> (x, y, sample_weight), a batch at a time
-    this file    which rows are in which batch; tf.data around all
+    segments.py             cuts documents into chunks and shuffles them;
+                            splits a chunk into segments A and B
+    packing.py              packs short examples into rows
+    corpus/token_index.py   reads the tokens of segments from memory maps
+    masking.py              turns tokens into (x, y, sample_weight) batches
+    this file               assigns rows to batches, in a tf.data pipeline
 
-A row holds one example, or several where `ExampleConfig.pack` is set.
+A row holds one example, or several if `ExampleConfig.pack` is set.
 
 Shapes: B rows in a batch of this host, M examples in them, S sequence length,
 W = S - 2.
@@ -45,23 +46,24 @@ if TYPE_CHECKING:
 
 
 class ExampleStream:
-    """The endless sequence of rows of a seed; any of them at any time.
+    """The endless sequence of rows of a seed, with access to any of them.
 
-    Epochs follow one another without a gap: the last batch of one holds the
-    first rows of the next. All are counted as long as epoch 0, so that no
-    earlier epoch must be planned to know where one begins. Lengths differ a
-    little, with the documents that draw a short target: a longer epoch leaves
-    out the last of its shuffled rows, a shorter one begins again (with other
-    masks, where examples do not share rows).
+    Epochs follow one another without a gap: the last batch of an epoch also
+    holds the first rows of the next one. Every epoch is treated as if it had
+    the length of epoch 0, so that the start of an epoch is known without
+    planning the earlier ones. The true lengths differ a little, since random
+    documents have short targets. A longer epoch therefore omits the last of
+    its shuffled rows; a shorter one repeats its first rows (with other masks,
+    unless examples are packed).
 
     Args:
         shards: the documents.
         examples: how to cut and mask them.
-        seed: 0 or more.
+        seed: seed of all random choices, 0 or more.
 
     Raises:
-        AlbertError: a negative seed, or a sentence task that takes more than
-            one document.
+        AlbertError: the seed is negative, or the sentence task pairs texts of
+            two documents and the shards hold only one.
     """
 
     def __init__(self, shards: ShardSet, examples: ExampleConfig, seed: int):
@@ -76,7 +78,7 @@ class ExampleStream:
                 "documents, but the shards hold a single one. Separate "
                 'documents with a blank line, or set sentence_task="none".'
             )
-        # Two, as a batch may end one epoch and begin another.
+        # Two plans are cached, as a batch may belong to two epochs.
         self._plan = functools.lru_cache(maxsize=2)(
             functools.partial(plan_epoch, self.corpus, examples, seed)
         )
@@ -84,11 +86,11 @@ class ExampleStream:
 
     @property
     def packing(self) -> Packing | None:
-        """Which examples share a row in epoch 0; None where none do."""
+        """The packing of epoch 0; None if examples are not packed."""
         return self._plan(0).packing
 
     def check_pairs(self) -> None:
-        """AlbertError if no example has a pair for the sentence task."""
+        """Raises AlbertError if no example has two segments for the task."""
         examples = self.examples
         if (
             examples.sentence_task != "none"
@@ -105,14 +107,15 @@ class ExampleStream:
             )
 
     def rows(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The examples of the rows with these numbers, not yet masked.
+        """Reads the examples of rows, before masking.
 
         Args:
-            numbers: int64 [B], growing.
+            numbers: int64 [B], ascending numbers of the rows.
 
         Returns:
-            int32 text [M, W], lengths [M, 2], labels [M], and uint64 keys [M],
-            see `masking.Rows`; int32 [B], examples in each row.
+            int32 text [M, W], int32 lengths [M, 2], int32 labels [M] and uint64
+            keys [M], see `masking.Rows`; int32 [B], number of examples in each
+            row.
         """
         epochs, rows = np.divmod(numbers, self.rows_per_epoch)
         parts = [
@@ -146,26 +149,30 @@ def pretraining_dataset(
     host_index: int = 0,
     host_count: int = 1,
 ) -> "tf.data.Dataset":
-    """tf.data.Dataset of training batches (x, y, sample_weight).
+    """Makes a tf.data.Dataset of training batches (x, y, sample_weight).
 
-    Step s depends on nothing but the arguments, `seed` and s, so a run that
-    starts at `start_step` sees what the uninterrupted one would have seen; it
-    starts at once. Which examples a step has, and their masks, depend on
-    neither `host_count` nor `host_index`. Shapes and dtypes are those of
-    `masking.build_batch`, all static.
+    The batch of a step depends only on the arguments and the number of the
+    step. A run that resumes at `start_step` therefore gets the batches that an
+    uninterrupted run would have got, and need not compute the earlier ones.
+    The examples of a step, and their masks, depend on neither `host_count` nor
+    `host_index`. `masking.build_batch` documents shapes and dtypes; all shapes
+    are static.
 
     Args:
+        shards: the documents.
+        examples: how to cut and mask them.
         batch_size: rows in a step, over all hosts.
-        seed: 0 or more.
-        start_step: the first step, 0 or more.
-        steps: how many steps follow it; without end when None. Epochs of the
-            documents follow one another, see `ExampleStream`.
-        host_index, host_count: this host gives rows `host_index * B` and on of
-            each step, B = batch_size / host_count.
+        seed: seed of all random choices, 0 or more.
+        start_step: number of the first step, 0 or more.
+        steps: number of steps of the dataset; None for an endless one. Epochs
+            follow one another, see `ExampleStream`.
+        host_index: number of this host, from 0. It gets B rows of each step,
+            from row `host_index * B` on, with B = batch_size / host_count.
+        host_count: number of hosts.
 
     Raises:
-        AlbertError: a number out of range, no example with a pair for the
-            sentence task, or no TensorFlow.
+        AlbertError: a number is out of range, no example has two segments for
+            the sentence task, or TensorFlow is not installed.
     """
     rows = host_rows(batch_size, host_index, host_count)
     if steps is not None:
@@ -190,14 +197,14 @@ def validation_dataset(
     host_index: int = 0,
     host_count: int = 1,
 ) -> "tf.data.Dataset":
-    """tf.data.Dataset of held-out batches: epoch 0 of a seed, each once.
+    """Makes a tf.data.Dataset of held-out batches: epoch 0 of a seed, once.
 
-    The order is that of the plan: a random one, the same every time, so that
-    the first batches are a fair sample. The last batch is filled up with rows
-    of weight 0. Arguments are those of `pretraining_dataset`.
+    The order of the rows is random but the same each time, so that the first
+    batches are a fair sample. The last batch is filled up with rows of weight
+    0. See `pretraining_dataset` for the arguments.
 
     Raises:
-        AlbertError: a number out of range, or no TensorFlow.
+        AlbertError: a number is out of range, or TensorFlow is not installed.
     """
     rows = host_rows(batch_size, host_index, host_count)
     stream = ExampleStream(shards, examples, seed)
@@ -222,18 +229,26 @@ def phased_dataset(
     host_index: int = 0,
     host_count: int = 1,
 ) -> "tf.data.Dataset":
-    """tf.data.Dataset of training batches in phases, one after another.
+    """Makes a tf.data.Dataset of training batches in consecutive phases.
 
-    Such as nine tenths of the steps with short sequences and the rest with
-    long ones (Devlin et al. 2018, appendix A.2). Steps count through all
-    phases; each phase is the `pretraining_dataset` of its own config, from its
-    step 0. Where lengths differ, S is None in `element_spec`, and the model is
-    traced or compiled once a phase.
+    An example is nine tenths of the steps with short sequences and the rest
+    with long ones (Devlin et al. 2018, appendix A.2). Each phase is the
+    `pretraining_dataset` of its own config, from its step 0 on. If the
+    sequence lengths differ, S is None in `element_spec`, and the model is
+    traced or compiled once for each phase.
 
     Args:
-        phases: (examples, steps) of each.
+        shards: the documents.
+        phases: (config of the examples, number of steps) of each phase.
+        batch_size: see `pretraining_dataset`, as for the arguments below.
+        seed: seed of all random choices, 0 or more.
+        start_step: number of the first step, counted through all phases.
+        host_index: number of this host, from 0.
+        host_count: number of hosts.
 
-    Other arguments, and what is raised, are those of `pretraining_dataset`.
+    Raises:
+        AlbertError: as `pretraining_dataset`; or `pack` differs between phases,
+            or `start_step` is after the last phase.
     """
     _check_start(start_step)
     if len({examples.pack for examples, _ in phases}) > 1:
@@ -281,15 +296,17 @@ def _examples_dataset(
     count: int | None,
     end: int | None = None,
 ):
-    """Reads rows in NumPy, and masks them in parallel, in order.
+    """A dataset that reads rows with NumPy and masks batches in parallel.
 
     Args:
-        numbers: gives the numbers of the rows of each batch, int64 [B].
+        stream: the rows.
+        numbers: function that returns an iterator over the numbers of the rows
+            of each batch, int64 [B].
         batch_size: B.
-        count: batches; None: without end.
-        end: rows from this number on only fill up: the last one before it,
-            with weight 0. A copy and not zeros, as a model need not survive a
-            row without a token.
+        count: number of batches; None for an endless dataset.
+        end: if given, rows from this number on only fill up the last batch.
+            They are copies of the last row, with weight 0. (Rows of zeros would
+            have no token, and attention over no token may give NaN.)
     """
     tf = import_tensorflow()
     from keras_albert.pretraining.masking import Rows, build_batch

@@ -1,20 +1,22 @@
-"""Masked examples from the tokens of their segments, in TensorFlow graphs.
+"""N-gram masking of pretraining examples, as a TensorFlow graph.
 
-    find_words     where words begin
-    draw_visits    a random order of words, and an n for each
-    choose_ngrams  n-grams within the budget, first come first served
-    replace        80 % [MASK], 10 % any token, 10 % as it was
-    lay_out        where in a row examples are, where several share it
+    find_words     finds where words begin
+    draw_visits    draws a random order of the words, and a number for each n
+    choose_ngrams  takes n-grams in that order until the budget is used up
+    replace        replaces tokens: 80 % [MASK], 10 % random, 10 % unchanged
+    lay_out        positions of packed examples in their row
     pack           [CLS] A [SEP] B [SEP]
-    gather_used    what is predicted in a row, where several share it
+    gather_used    the predictions of packed examples, by row
+
+The algorithm is that of the reference's create_masked_lm_predictions, which
+loops over examples and words in Python. Here all examples of a batch are
+processed together, by operations on arrays; the random order is a sort.
 
 Shapes: B examples in a batch, S sequence length, W = S - 2 tokens of text (A,
-then B, without special tokens, so that those are never masked), P most
-predictions, N longest n-gram, V vocabulary. Nothing loops over examples. Where
-these share rows, there are B examples in R rows, each of which has room for K
-examples and Q predictions; B is another number in every batch.
-
-The algorithm is that of the reference's create_masked_lm_predictions.
+then B, without special tokens, so that these are never masked), P the most
+predictions of an example, N the longest n-gram, V vocabulary. If examples are
+packed, a batch has R rows of up to K examples and Q predictions, and B differs
+between batches.
 """
 
 from typing import NamedTuple
@@ -27,53 +29,75 @@ from keras_albert.pretraining.counter_rng import fold
 from keras_albert.pretraining.segments import REPLACE, VISIT
 from keras_albert.text.special_tokens import CLS_ID, MASK_ID, SEP_ID
 
-MASK_SHARE, KEEP_SHARE = 0.8, 0.1  # of predicted tokens; the rest is random
+# Shares of the predicted tokens that become [MASK], or stay as they are; the
+# others become random tokens.
+MASK_SHARE, KEEP_SHARE = 0.8, 0.1
 
-# Bits of a visit, from the lowest: its word, its n. 27 are left for its order.
+# A visit is one int64 for each word of a text:
+#
+#     bit  63     62 ... 36           35 ... 16            15 ... 0
+#          sign   random order (27)   random number (20)   word (16)
+#
+# Sorting these integers gives the words in random order, because the random
+# bits are the highest. After the sort, each integer still tells which word it
+# belongs to and the random number from which the n of its n-gram is drawn, so
+# that one sort suffices and nothing must be gathered in its order. The word in
+# the lowest bits also makes all visits different: the order cannot depend on
+# the sorting algorithm. The sign bit is 0; -1 marks padding and is sorted last.
 _WORD_BITS, _NGRAM_BITS = 16, 20
-# For each prediction. Of 2048 rows with 20 none needed more than 20 visits.
+# How many visits to try first, for each prediction of the budget. With a budget
+# of 20, none of 2048 rows needed more than 20 visits.
 FIRST_VISITS = 1.5
-_HALF_BITS = 32  # of a replacement: of its kind, and of its token
+# The random bits of a replacement are split into two halves: the upper one
+# draws its kind ([MASK], random, unchanged), the lower one the random token.
+_HALF_BITS = 32
 
 
 class Rows(NamedTuple):
-    """Examples before masking."""
+    """A batch of examples before masking."""
 
     text: tf.Tensor
     """int32 [B, W]: tokens of A, then of B, then zeros"""
     lengths: tf.Tensor
-    """int32 [B, 2]: tokens of A and of B"""
+    """int32 [B, 2]: numbers of tokens of A and of B"""
     labels: tf.Tensor
-    """int32 [B]: 1 where the pair was tampered with"""
+    """int32 [B]: label of the sentence task; 1 if A and B were swapped (SOP),
+    or B was replaced (NSP)"""
     weights: tf.Tensor
-    """float32 [B]: 0 for rows that only fill up a batch"""
+    """float32 [B]: 1; 0 for rows that only fill up the last batch"""
     keys: tf.Tensor
-    """uint64 [B]: `example_keys`"""
+    """uint64 [B]: random keys, see `example_keys`"""
     counts: tf.Tensor | None = None
-    """int32 [R]: examples in each row, 1 to K; None: each has its own"""
+    """int32 [R]: number of examples in each packed row, 1 to K; None if
+    examples are not packed"""
 
 
-@tf.autograph.experimental.do_not_convert  # nothing to convert; quick to trace
+# Without AutoGraph, which this function does not need, tracing is faster.
+@tf.autograph.experimental.do_not_convert
 def build_batch(
     rows: Rows, word_starts: np.ndarray, examples: ExampleConfig
 ) -> tuple[dict, dict, dict]:
-    """Masks and packs a batch.
+    """Masks a batch of examples and builds the inputs of the model.
 
     Args:
+        rows: the examples.
         word_starts: bool [V], `Tokenizer.word_starts`.
+        examples: how to mask them.
 
     Returns:
         x: int32 `token_ids`, `segment_ids`, `padding_mask` [B, S] and
             `masked_positions` [B, P]
-        y: int32 `mlm` [B, P]; of a sentence task its name, [B]
-        sample_weight: float32 `mlm` [B, P]; of a sentence task its name, [B],
-            0 where there is no B
+        y: int32 `mlm` [B, P], and under the name of the sentence task, if
+            there is one, [B]
+        sample_weight: float32, with the keys and shapes of y; the weight of
+            the sentence task is 0 for an example without B
 
         Unused predictions have position, label and weight 0.
 
-        Where examples share rows, R and Q stand for B and P; the sentence task
-        is [R, K]; and x has also `example_ids` (1 to K, 0 padding) and
-        `position_ids` (in the example) [R, S], and `cls_positions` [R, K].
+        If examples are packed, the shapes have R and Q instead of B and P, and
+        [R, K] for the sentence task. x then also has int32 `example_ids` (1
+        to K, 0 for padding) and `position_ids` (position in the example)
+        [R, S], and `cls_positions` [R, K].
     """
     length_a, length = rows.lengths[:, 0], tf.reduce_sum(rows.lengths, axis=1)
     has_b = rows.lengths[:, 1] > 0
@@ -93,6 +117,8 @@ def build_batch(
     positions, used = list_positions(starts, ends)  # [B, P]
     labels = tf.gather(rows.text, positions, batch_dims=1) * used
     masked = replace(rows, positions, labels, used, len(word_starts))
+    # From positions in the text to positions in the row: [CLS] comes before
+    # A, and a [SEP] between A and B.
     after_a = tf.cast(positions >= length_a[:, None], tf.int32)
     positions = (positions + 1 + after_a) * used
     weights = tf.cast(used, tf.float32) * rows.weights[:, None]
@@ -126,9 +152,14 @@ def build_batch(
 
 
 def budgets(num_tokens: tf.Tensor, examples: ExampleConfig) -> tf.Tensor:
-    """int32 [B] tokens, special ones included -> how many to predict.
+    """How many tokens of each example to predict: int32 [B].
 
-    Rounded as Python does, half to even, in float64.
+    The result is rounded as in Python (half to even, float64), for the same
+    numbers as the reference.
+
+    Args:
+        num_tokens: int32 [B], tokens of the examples, with special tokens.
+        examples: the share of tokens, and the limit.
     """
     share = tf.cast(num_tokens, tf.float64) * examples.masked_lm_prob
     budget = tf.maximum(tf.cast(tf.round(share), tf.int32), 1)
@@ -142,15 +173,17 @@ def find_words(
     word_starts: np.ndarray,
     examples: ExampleConfig,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where words begin.
+    """Finds the positions at which words begin.
 
-    A begins with a word even where truncation left the rest of one, and so
-    does B, unless n-grams may cross [SEP].
+    The first token of A counts as the beginning of a word, even if truncation
+    has cut off the real beginning. So does the first token of B, unless
+    n-grams may cross [SEP].
 
     Returns:
-        edges: int32 [B, W + N]: where each word begins; after the last word W
-            or more.
-        num_words: int32 [B].
+        edges: int32 [B, W + N]: the position of each word's first token, and
+            W after the last word. The N extra columns allow `draw_ngrams` to
+            look N words ahead of any word.
+        num_words: int32 [B], number of words.
     """
     width = text.shape[1]
     columns = tf.range(width)[None]  # [1, W]
@@ -167,14 +200,16 @@ def find_words(
 
 
 def draw_visits(keys: tf.Tensor, num_words: tf.Tensor, width: int) -> tf.Tensor:
-    """What puts the words of each row in random order, largest first.
+    """Draws a visit for each word; see the comment on `_WORD_BITS`.
 
     Returns:
-        int64 [B, W]: from high to low bits a place in the order, a number to
-        draw n with, and the number of the word; -1 from `num_words` on.
+        int64 [B, W]: the visit of each word, -1 from `num_words` on. Words are
+        to be visited in the order of descending integers.
     """
     words = np.arange(width)
     random = fold(_use(keys, VISIT)[:, None], words, tf.bitwise)  # [B, W]
+    # 47 random bits are kept, so that the sign bit and the bits of the word
+    # are free.
     random = tf.bitwise.right_shift(random, np.uint64(1 + _WORD_BITS))
     visits = tf.cast(random, tf.int64) * 2**_WORD_BITS + words
     return tf.where(words < num_words[:, None], visits, -1)
@@ -189,21 +224,26 @@ def choose_ngrams(
     budget: tf.Tensor,
     examples: ExampleConfig,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Whole-word n-grams to mask (Paper 4.1).
+    """Chooses the whole-word n-grams to mask (Paper 4.1).
 
-    Words are visited in random order. At each an n up to N is drawn with p(n)
-    proportional to 1/n, and what the segment has of these words is taken. If
-    it exceeds what is left of the budget, it is shortened word by word; if it
-    meets a token taken before, or does not fit at all, it is skipped.
+    Words are visited in random order. At each word an n up to N is drawn with
+    p(n) proportional to 1/n, and the n-gram that begins there is taken, up to
+    the end of its segment. An n-gram that exceeds the rest of the budget is
+    shortened word by word. It is skipped if not even one word fits, or if it
+    overlaps an n-gram that was taken before.
 
     Args:
-        visits: `draw_visits`.
-        num_words, edges: `find_words`.
-        length_a, length: int32 [B], tokens of A, and of A and B.
-        budget: int32 [B], tokens.
+        visits: int64 [B, W], see `draw_visits`.
+        num_words: int32 [B], see `find_words`.
+        edges: int32 [B, W + N], see `find_words`.
+        length_a: int32 [B], tokens of A.
+        length: int32 [B], tokens of A and B.
+        budget: int32 [B], most tokens to mask.
+        examples: N and P.
 
     Returns:
-        int32 [B, P], [B, P]: where each n-gram begins and ends. Unused: W, 0.
+        int32 [B, P], [B, P]: the begin and end of each n-gram. Unused entries
+        are W and 0.
     """
     width = visits.shape[1]
     zeros = tf.zeros_like(budget)
@@ -214,7 +254,8 @@ def choose_ngrams(
         ngrams = draw_ngrams(some, edges, length_a, length, examples)
         return take_ngrams(*ngrams, words, *state)
 
-    # Hardly any example needs more visits: few are sorted, and rarely all.
+    # Most examples use up their budget in few visits. Therefore only the first
+    # ones are sorted (top_k); all are sorted only if some example needs more.
     first = min(int(FIRST_VISITS * examples.num_predictions), width)
     left, *_ = state = visit(tf.math.top_k(visits, first)[0], num_words, state)
     rest = num_words - first
@@ -235,18 +276,23 @@ def draw_ngrams(
     length: tf.Tensor,
     examples: ExampleConfig,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The n-grams of R visits.
+    """Draws the n-grams of R visits.
 
     Args:
-        visits: int64 [B, R].
+        visits: int64 [B, R], in the order of the visits.
+        edges: int32 [B, W + N], see `find_words`.
+        length_a: int32 [B], tokens of A.
+        length: int32 [B], tokens of A and B.
+        examples: N, and whether n-grams may cross [SEP].
 
     Returns:
-        int32 [R, B]: where they begin; int32 [R, N, B]: where the first 1 to n
-        of their words end, and 0 for more than the n that is drawn.
+        int32 [R, B]: where each n-gram begins; int32 [R, N, B]: where its
+        first 1, 2, ... N words end, but 0 for more words than the drawn n.
     """
     sizes = tf.range(1, examples.ngram + 1)[:, None]  # [N, 1]
     thresholds = ngram_thresholds(examples.ngram)[:, None]  # [N - 1, 1]
     visits = tf.transpose(visits)
+    # Takes the fields out of each visit, see the comment on `_WORD_BITS`.
     real = tf.maximum(visits, 0)
     word = tf.cast(real % 2**_WORD_BITS, tf.int32)
     random = real // 2**_WORD_BITS % 2**_NGRAM_BITS
@@ -272,20 +318,23 @@ def take_ngrams(
     taken_starts: tf.Tensor,
     taken_ends: tf.Tensor,
 ) -> tuple[tf.Tensor, ...]:
-    """Takes n-grams within the budget, those of earlier visits first.
+    """Takes n-grams within the budget, in the order of the visits.
 
-    All rows make their visit r together, until none has a budget and a word
-    left.
+    Visits depend on one another, so that this is a loop over r. In each
+    iteration all examples make their visit r, until none has both budget and
+    words left.
 
     Args:
-        starts, ends: int32 [R, B], [R, N, B], `draw_ngrams`.
-        num_words: int32 [B], how many of the R visits a row can make.
-        left: int32 [B], tokens that may still be taken.
-        count: int32 [B], n-grams taken before.
-        taken_starts, taken_ends: int32 [P, B], and where they are.
+        starts: int32 [R, B], see `draw_ngrams`.
+        ends: int32 [R, N, B], see `draw_ngrams`.
+        num_words: int32 [B], how many of the R visits an example has.
+        left: int32 [B], the rest of the budget, in tokens.
+        count: int32 [B], number of n-grams taken before.
+        taken_starts: int32 [P, B], where these begin.
+        taken_ends: int32 [P, B], where these end.
 
     Returns:
-        The last four, after the visits.
+        The new values of the last four arguments.
     """
     slots = tf.range(taken_starts.shape[0])[:, None]  # [P, 1]
 
@@ -296,8 +345,8 @@ def take_ngrams(
         start, candidates = starts[visit], ends[visit]  # [B], [N, B]
         fits = candidates <= start + left
         end = tf.reduce_max(tf.where(fits, candidates, 0), axis=0)
-        meets = (taken_starts < end) & (taken_ends > start)  # [P, B]
-        take = (end > start) & ~tf.reduce_any(meets, axis=0)
+        overlaps = (taken_starts < end) & (taken_ends > start)  # [P, B]
+        take = (end > start) & ~tf.reduce_any(overlaps, axis=0)
         here = take & (slots == count)
         return (
             visit + 1,
@@ -317,9 +366,14 @@ def take_ngrams(
 
 
 def ngram_thresholds(ngram: int) -> np.ndarray:
-    """int64 [N - 1]: n is 1 + how many of them its number reaches.
+    """The cumulative distribution of n, scaled to random numbers of 20 bits.
 
-    (1 + 1/2 + ... + 1/n) / (1 + 1/2 + ... + 1/N), in parts of 2**20.
+    With p(n) proportional to 1/n, the probability of at most n is
+    (1 + 1/2 + ... + 1/n) / (1 + 1/2 + ... + 1/N). The n of a random number
+    below 2**20 is 1 plus how many thresholds it reaches.
+
+    Returns:
+        int64 [N - 1], for n from 1 to N - 1.
     """
     harmonic = np.cumsum(1 / np.arange(1, ngram + 1))
     parts = harmonic[:-1] / harmonic[-1] * 2**_NGRAM_BITS
@@ -329,18 +383,24 @@ def ngram_thresholds(ngram: int) -> np.ndarray:
 def list_positions(
     starts: tf.Tensor, ends: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Intervals that do not meet -> the positions in them, growing.
+    """Lists the positions in disjoint intervals, in ascending order.
+
+    Args:
+        starts: int32 [B, P], begins of the intervals.
+        ends: int32 [B, P], their ends, which are excluded.
 
     Returns:
-        int32 [B, P] positions, 0 where unused; int32 [B, P], 1 where used.
+        int32 [B, P] positions, 0 if unused; int32 [B, P], 1 if used.
 
-    Intervals 7:9 and 3:4 give 3, 7, 8.
+    Example: the intervals 7:9 and 3:4 give 3, 7, 8.
     """
     order = tf.argsort(starts, axis=1)
     starts = tf.gather(starts, order, batch_dims=1)
     ends = tf.gather(ends, order, batch_dims=1)
     sizes = tf.maximum(ends - starts, 0)
-    before_end = tf.cumsum(sizes, axis=1)  # positions up to each interval
+    # Slot i of the result belongs to the first interval up to whose end there
+    # are more than i positions.
+    before_end = tf.cumsum(sizes, axis=1)
     slots = tf.broadcast_to(tf.range(starts.shape[1]), tf.shape(starts))
     used = tf.cast(slots < before_end[:, -1:], tf.int32)
     interval = tf.searchsorted(before_end, slots, side="right")
@@ -356,11 +416,21 @@ def replace(
     used: tf.Tensor,
     vocab_size: int,
 ) -> tf.Tensor:
-    """int32 [B, W]: the text with its predicted tokens replaced."""
+    """Replaces the predicted tokens of the text: int32 [B, W].
+
+    Args:
+        rows: the examples.
+        positions: int32 [B, P], positions of the predicted tokens.
+        labels: int32 [B, P], these tokens.
+        used: int32 [B, P], 1 if used.
+        vocab_size: V.
+    """
     slots = np.arange(positions.shape[1])
     random = fold(
         _use(rows.keys, REPLACE)[:, None], slots, tf.bitwise
     )  # [B, P]
+    # The upper half as a number in [0, 1), and the lower half scaled to 0 to
+    # V - 1: (random * V) >> 32 needs no division.
     kind = tf.bitwise.right_shift(random, np.uint64(_HALF_BITS))
     kind = tf.cast(kind, tf.float64) * 2.0**-_HALF_BITS
     token = tf.bitwise.bitwise_and(random, np.uint64(2**_HALF_BITS - 1))
@@ -375,7 +445,8 @@ def replace(
         ),
     )
     row = _numbers(positions[:, 0])[:, None] + tf.zeros_like(positions)
-    # Added, as unused predictions all point at position 0.
+    # The differences are added, since all unused predictions point at position
+    # 0: theirs are 0, whereas an assignment would overwrite the first token.
     return tf.tensor_scatter_nd_add(
         rows.text, tf.stack([row, positions], axis=-1), (new - labels) * used
     )
@@ -384,22 +455,27 @@ def replace(
 def lay_out(
     num_tokens: tf.Tensor, counts: tf.Tensor, sequence_length: int
 ) -> tuple[tf.Tensor, ...]:
-    """Puts the examples of each row one behind the other.
+    """Lays out the examples of each packed row one after another.
 
     Args:
         num_tokens: int32 [B], tokens of the examples, row by row.
-        counts: int32 [R], examples in each row.
+        counts: int32 [R], number of examples in each row.
+        sequence_length: S.
 
     Returns:
-        int32 [B]: where in its row each example begins; and of each place in a
-        row, int32 [R, S], the number of its example in the row, from 1, and in
-        the batch, from 0, and its place in the example. Places behind the last
-        example go on with that.
+        offsets: int32 [B], the position in its row at which an example begins.
+        numbers: int32 [R, S], the number in the row, from 1, of the example at
+            each position.
+        example: int32 [R, S], the number in the batch, from 0, of that
+            example.
+        places: int32 [R, S], the position in that example.
 
-    Examples of 3 and 4 tokens in a row of 8: begin at 0, 3; 1 1 1 2 2 2 2 2;
-    0 0 0 1 1 1 1 1; 0 1 2 0 1 2 3 4.
+        Padding after the last example counts as part of it.
+
+    Example: for 3 and 4 tokens in a row of 8, offsets are 0, 3; numbers are
+    1 1 1 2 2 2 2 2; example is 0 0 0 1 1 1 1 1; places are 0 1 2 0 1 2 3 4.
     """
-    first = tf.cumsum(counts, exclusive=True)  # example of each row
+    first = tf.cumsum(counts, exclusive=True)  # first example of each row
     before = tf.cumsum(num_tokens, exclusive=True)
     offsets = before - tf.repeat(tf.gather(before, first), counts)
     row = tf.repeat(_numbers(counts), counts)
@@ -420,23 +496,25 @@ def pack(
     example: tf.Tensor,
     places: tf.Tensor,
 ) -> dict[str, tf.Tensor]:
-    """`[CLS] A [SEP] B [SEP]`, or `[CLS] A [SEP]` where there is no B.
+    """Builds rows of `[CLS] A [SEP] B [SEP]`, or `[CLS] A [SEP]` without B.
 
     Args:
         text: int32 [B, W]: A, then B.
         length_a: int32 [B], tokens of A.
-        num_tokens: int32 [B], tokens of the example, special ones included.
-        example: int32 [R, S], or of one size where it is the same: the example
-            at each place of the result.
-        places: int32, the same: the place in that example.
+        num_tokens: int32 [B], tokens of the example, with special tokens.
+        example: int32, broadcast to [R, S]: the example at each position of
+            the result.
+        places: int32, broadcast to [R, S]: the position in that example.
 
     Returns:
-        int32 [R, S] `token_ids`, `segment_ids` (0 up to the first [SEP]),
-        `padding_mask`; 0 behind an example.
+        int32 [R, S] `token_ids`, `segment_ids` (0 up to the first [SEP], then
+        1) and `padding_mask`; all are 0 after the end of an example.
 
-    With 2 = [CLS] and 3 = [SEP], A = [7, 8] and B = [9]: [2, 7, 8, 3, 9, 3]
-    and [0, 0, 0, 0, 1, 1].
+    Example: with [CLS] = 2, [SEP] = 3, A = [7, 8] and B = [9], token ids are
+    [2, 7, 8, 3, 9, 3] and segment ids [0, 0, 0, 0, 1, 1].
     """
+    # Computed backwards: each position of the result looks up its token. The
+    # special tokens are written over the tokens found at their positions.
     sep = tf.gather(length_a, example) + 1
     last = tf.gather(num_tokens, example) - 1
     is_b = places > sep
@@ -460,16 +538,16 @@ def gather_used(
     counts: tf.Tensor,
     room: int,
 ) -> list[tf.Tensor]:
-    """The predictions of examples that share rows, without unused ones.
+    """Collects the used predictions of packed examples by row.
 
     Args:
-        predictions: several [B, P].
-        used: int32 [B, P], 1 where used.
-        counts: int32 [R], examples in each row.
+        predictions: tensors [B, P], such as positions and labels.
+        used: int32 [B, P], 1 if used.
+        counts: int32 [R], number of examples in each row.
         room: Q.
 
     Returns:
-        The same, [R, Q]; behind the used ones 0.
+        The same tensors as [R, Q], padded with 0.
     """
     asked = tf.RaggedTensor.from_row_lengths(
         tf.reduce_sum(used, axis=1), counts, validate=False
@@ -483,13 +561,13 @@ def gather_used(
 
 
 def _side_by_side(values: tf.Tensor, sizes: tf.Tensor, width: int) -> tf.Tensor:
-    """Values of the rows one after another, `sizes` [R] of each: [R, width]."""
+    """Splits `values` into rows of `sizes` [R] and pads them: [R, width]."""
     rows = tf.RaggedTensor.from_row_lengths(values, sizes, validate=False)
     return rows.to_tensor(shape=(sizes.shape[0], width))
 
 
 def _numbers(like: tf.Tensor) -> tf.Tensor:
-    """int32: 0, 1, ... as many as `like` [B] has; B may be unknown."""
+    """int32 [B]: 0, 1, ..., B - 1 for a tensor [B], whose B may be unknown."""
     return tf.cumsum(tf.ones_like(like)) - 1
 
 

@@ -1,13 +1,13 @@
-"""Which examples share a row of `sequence_length` tokens.
+"""Packs short examples into shared rows of `sequence_length` tokens.
 
-Lengths are packed, not examples (Krell et al. 2021, arXiv:2107.02027): all
-examples of a length are the same, so the histogram of the lengths is divided
-into kinds of rows, such as "300 rows of 200, 40 and 16 tokens". That takes as
-long for a thousand examples as for a billion; then each row takes examples of
-its lengths, in their shuffled order.
+The algorithm packs the histogram of the lengths, not the examples (Krell et
+al. 2021, arXiv:2107.02027). Examples of equal length are interchangeable, so
+the histogram is divided into kinds of rows, such as "300 rows of 200, 40 and
+16 tokens". This takes no longer for a billion examples than for a thousand.
+Then each row gets examples of its lengths, in their shuffled order.
 
-Shapes: N examples in an epoch, R rows in an epoch, S tokens in a row, K most
-examples in a row.
+Shapes: N examples in an epoch, R rows in an epoch, S tokens in a row, K the
+most examples in a row.
 """
 
 import bisect
@@ -23,19 +23,19 @@ class Packing:
     """The rows of an epoch."""
 
     members: np.ndarray
-    """uint32 (or int64) [N]: the examples of row 0, those of row 1, ..."""
+    """uint32 (or int64) [N]: the examples of row 0, then of row 1, ..."""
     edges: np.ndarray
     """int64 [R + 1]: row r holds members[edges[r] : edges[r + 1]]"""
     fill: float
-    """share of all rows' tokens that is not padding"""
+    """share of the positions of all rows that are not padding, 0 to 1"""
 
     @property
     def examples_per_row(self) -> float:
-        """On average."""
+        """Mean number of examples in a row."""
         return len(self.members) / (len(self.edges) - 1)
 
     def examples_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The examples of some rows, int64, and how many each row has."""
+        """The examples of rows, int64, and how many examples each row has."""
         counts = self.edges[rows + 1] - self.edges[rows]
         places = _runs(self.edges[rows], counts)
         return self.members[places].astype("int64"), counts
@@ -44,19 +44,20 @@ class Packing:
 def pack_examples(
     lengths: np.ndarray, row_length: int, most: int, key: np.uint64
 ) -> Packing:
-    """Rows of examples, shuffled.
+    """Packs examples into rows and shuffles the rows.
 
     Args:
         lengths: int [N], tokens of each example, 1 to S.
         row_length: S.
         most: K.
-        key: what the order of the rows hangs from.
+        key: random key for the order of the rows.
     """
     number_type = "uint32" if len(lengths) < 2**32 else "int64"
-    # Sixteen bits are sorted by counting.
+    # NumPy has a fast radix sort for 16-bit integers.
     by_length = np.argsort((lengths - 1).astype("uint16"), kind="stable")
     counts = np.bincount(lengths, minlength=row_length + 1)
-    unused = np.cumsum(counts) - counts  # of each length, in `by_length`
+    # Index in `by_length` of the first unused example of each length.
+    unused = np.cumsum(counts) - counts
     blocks, sizes = [], []
     for rows, kind in kinds_of_rows(counts, row_length, most):
         block = np.empty((rows, len(kind)), number_type)
@@ -80,25 +81,28 @@ def pack_examples(
 def kinds_of_rows(
     counts: np.ndarray, row_length: int, most: int
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Best fit, the longest first, for all examples of a length at once.
+    """Divides a histogram of lengths into kinds of rows.
 
-    Each example goes where it leaves the least room, or begins a row.
+    This is the best-fit-decreasing heuristic of bin packing, for all examples
+    of a length at once: each example, the longest first, goes into the row in
+    which it leaves the least free space, or else into a new row.
 
     Args:
-        counts: int [S + 1], examples of each length.
+        counts: int [S + 1], number of examples of each length.
         row_length: S.
         most: K.
 
     Returns:
-        (rows, lengths of their examples) of each kind.
+        For each kind the number of rows, and the lengths of their examples.
 
-    Two examples of 6 tokens, three of 4 and one of 2, in rows of 10: two rows
-    of 6 and 4, one of 4 and 2.
+    Example: two examples of 6 tokens, three of 4 and one of 2, in rows of 10,
+    give two rows of 6 and 4 tokens, and one of 4 and 2.
     """
-    kinds, begun = [], {}  # room -> what can take more
-    rooms = []  # of `begun`, growing
+    kinds, begun = [], {}  # `begun`: free space -> rows that are not full
+    rooms = []  # the keys of `begun`, ascending
 
     def keep(rows, kind, room):
+        """Files equal rows under their free space, or as full."""
         if rows and len(kind) < most and room:
             if room not in begun:
                 bisect.insort(rooms, room)
@@ -117,6 +121,8 @@ def kinds_of_rows(
                 rows, kind = begun[room].pop()
                 if not begun[room]:
                     del begun[room], rooms[place]
+            # Each of `filled` rows takes as many examples as fit; the other
+            # rows of this kind stay as they are.
             copies = min(room // length, most - len(kind), left)
             filled = min(rows, left // copies)
             left -= filled * copies
@@ -127,6 +133,6 @@ def kinds_of_rows(
 
 
 def _runs(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """starts[0], starts[0] + 1, ... (sizes[0] of them), starts[1], ..."""
+    """Concatenates the ranges starts[i] : starts[i] + sizes[i]."""
     skipped = starts - (np.cumsum(sizes) - sizes)
     return np.arange(sizes.sum()) + np.repeat(skipped, sizes)

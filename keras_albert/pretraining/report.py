@@ -1,19 +1,24 @@
-"""What a pretraining run reached, for a report and a reader."""
+"""The report of a pretraining run: losses and accuracies, as data and text."""
 
 import math
 
 import numpy as np
 
-# As a reader of the report knows them.
+# Names of the sentence tasks in the text of a report.
 SENTENCE_TASK_NAMES = {"sop": "sentence-order", "nsp": "next-sentence"}
 
 
 def held_out_report(measured: dict, batches) -> dict:
-    """Accuracies on held-out examples beside the best constant guess.
+    """Losses and accuracies on held-out examples, with a constant baseline.
+
+    The baseline is the accuracy of always predicting the most frequent label.
 
     Args:
-        measured: accuracies and cross-entropies as `evaluate` names them.
-        batches: the (x, y, sample_weight) that were evaluated.
+        measured: the result of `evaluate`: accuracies and cross-entropies.
+        batches: the evaluated tf.data.Dataset of (x, y, sample_weight).
+
+    Returns:
+        For each task its loss, accuracy, baseline and number of labels.
     """
     labels: dict[str, list[np.ndarray]] = {}
     for _, y, weight in batches.as_numpy_iterator():
@@ -32,7 +37,12 @@ def held_out_report(measured: dict, batches) -> dict:
 
 
 def report_lines(report: dict, examples: str = "held-out ") -> list[str]:
-    """The report for a reader, with what is known of the examples."""
+    """The lines of a report's text.
+
+    Args:
+        report: the content of the run's report.
+        examples: words that come before the names of the scores.
+    """
     if "held_out" not in report:
         return [
             f"training loss {report['training_loss']:.3f}; nothing was held "
@@ -58,8 +68,9 @@ def report_lines(report: dict, examples: str = "held-out ") -> list[str]:
                 f"frequent answer: {guessing:.3f}, 95 % of such guessers "
                 f"within +-{chance:.3f}; {count:,} pairs)"
             )
-    steps = report.get("steps")  # of a run; `evaluate` has none
-    kept = report.get("kept_step", steps)  # runs of old kept the last one
+    steps = report.get("steps")  # absent in reports of `evaluate`
+    # Reports of older versions, which kept the last model, lack `kept_step`.
+    kept = report.get("kept_step", steps)
     if kept != steps:
         lines.append(
             f"all of it at step {kept:,} of "

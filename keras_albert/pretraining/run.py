@@ -11,6 +11,7 @@ from keras_albert.distribution.devices import Devices
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import VARIANTS, AlbertConfig
+from keras_albert.modeling.pretraining import AlbertForPretraining
 from keras_albert.modeling.warm_start import warm_start
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.pretraining.dataset import (
@@ -30,6 +31,7 @@ from keras_albert.storage import checksum
 from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.loop import (
     Timetable,
+    Training,
     evaluate_until,
     fit_into_folder,
 )
@@ -37,27 +39,26 @@ from keras_albert.training.model_folder import PRETRAINING, ModelFolder
 from keras_albert.training.optimizer import make_optimizer
 from keras_albert.training.run_folder import (
     MADE_OF,
-    check_made_of,
-    claim_folder,
-    finished_report,
-    holds_run,
+    RunFolder,
     same_settings,
     write_report,
 )
-from keras_albert.training.run_log import HELD_OUT, check_tensorboard
+from keras_albert.training.run_log import HELD_OUT, Row, check_tensorboard
 from keras_albert.training.schedules import WarmupPolynomialDecay
 from keras_albert.training.speed import Work, matrix_product_peak
 
-MANY_GIGABYTES = 8  # of activations: worth a word before a run
-
-
-FAR_BATCH = 2  # times the paper's, or a part of it: worth a word, too
+MANY_GIGABYTES = 8  # of activations; more are mentioned before a run
+# Factor between the batch of a run and the paper's, above which the learning
+# rate of the square-root rule is mentioned.
+FAR_BATCH = 2
 
 
 def pretrain(run: PretrainRun) -> dict:
-    """Runs it, or goes on with it; returns and keeps the report.
+    """Pretrains a model, or continues an interrupted run of these settings.
 
-    Of several processes the first one returns it.
+    Returns:
+        The report, which is also kept in the output folder; an empty dict in
+        all but the first of several processes.
 
     Raises:
         AlbertError: input that does not fit, before anything is written; or a
@@ -66,136 +67,129 @@ def pretrain(run: PretrainRun) -> dict:
     leave_gpu_to_backend()
     with opened(run.devices, run.accumulate) as devices:
         devices.check_equal(same_settings(run))
-        return _pretrain(run, devices)
+        folder = RunFolder(run, devices)
+        sources = [path for path in (run.data, run.validation) if path]
+        report = folder.finished(sources, lambda: _checksums(run))
+        if report:
+            print(f"{run.output} holds this run, and it is finished:")
+            print("\n".join(report_lines(report)))
+            return report
+        inputs = devices.each(lambda: _Inputs.of(run, devices))
+        devices.check_equal(
+            {
+                "the config": dataclasses.asdict(inputs.config),
+                **_checksums(run),
+            }
+        )
+        return _train(run, inputs, folder, devices)
 
 
-def _finished(run: PretrainRun) -> dict | None:
-    """The report of the same run, if it is done."""
-    report = finished_report(run.output)
-    if report:
-        folders = [path for path in (run.data, run.validation) if path]
-        check_made_of(run.output, report, folders, lambda: _checksums(run))
-    return report
+@dataclasses.dataclass(frozen=True)
+class _Inputs:
+    """What a run reads, opened and checked before anything is written."""
 
+    shards: ShardSet
+    held_out: ShardSet | None
+    config: AlbertConfig
+    source: AlbertModel | None
+    """the model that the weights start from"""
+    packing: Packing | None
 
-def _opened_data(run: PretrainRun, devices: Devices) -> tuple:
-    """Shards, held-out shards, config, warm start; packing. All checked."""
-    if run.tensorboard:
-        check_tensorboard()
-    devices.check_batch(run.batch_size, run.accumulate)
-    shards = ShardSet.open(run.data)
-    validation = run.validation and ShardSet.open(run.validation)
-    for each in (shards, validation):
-        if each:
-            each.verify()
-    config = (
-        AlbertConfig.from_json(run.config)
-        if run.config
-        else VARIANTS[run.variant].replace(vocab_size=shards.vocab_size)
-    )
-    with devices.alone():
-        source = run.warm_start and load(run.warm_start, dtype="float32")
-    _check_fit(run, config, shards, validation, source)
-    devices.check(config)
-    # Before anything is written or measured; of each phase.
-    for examples in dict.fromkeys((run.examples_of(1), run.examples)):
-        stream = ExampleStream(shards, examples, run.seed)
-        stream.check_pairs()
-    return shards, validation, config, source, stream.packing
+    @classmethod
+    def of(cls, run: PretrainRun, devices: Devices) -> "_Inputs":
+        """Reads the inputs; raises AlbertError where they do not fit."""
+        if run.tensorboard:
+            check_tensorboard()
+        devices.check_batch(run.batch_size, run.accumulate)
+        shards = ShardSet.open(run.data)
+        held_out = run.validation and ShardSet.open(run.validation)
+        for each in (shards, held_out):
+            if each:
+                each.verify()
+        config = (
+            AlbertConfig.from_json(run.config)
+            if run.config
+            else VARIANTS[run.variant].replace(vocab_size=shards.vocab_size)
+        )
+        with devices.alone():
+            source = run.warm_start and load(run.warm_start, dtype="float32")
+        _check_fit(run, config, shards, held_out, source)
+        devices.check(config)
+        # The examples of both phases, where the first one has shorter rows.
+        for examples in dict.fromkeys((run.examples_of(1), run.examples)):
+            stream = ExampleStream(shards, examples, run.seed)
+            stream.check_pairs()
+        return cls(shards, held_out, config, source, stream.packing)
 
-
-def _pretrain(run: PretrainRun, devices: Devices) -> dict:
-    goes_on = devices.first(lambda: holds_run(run.output, run))
-    report = devices.first(lambda: _finished(run))
-    if report:
-        print(f"{run.output} holds this run, and it is finished:")
-        for line in report_lines(report):
-            print(line)
-        return report
-    shards, validation, config, source, packing = devices.each(
-        lambda: _opened_data(run, devices)
-    )
-    devices.check_equal(
-        {
-            "the config": dataclasses.asdict(config),
-            **_checksums(run),
-        }
-    )
-    tokenizer = shards.tokenizer()
-    parts = run.accumulate
-    mine = {"host_index": devices.index, "host_count": devices.count}
-
-    def batches_from(step: int):
+    def batches_from(self, step: int, run: PretrainRun, devices: Devices):
+        """The training batches from a step on, with this process's rows."""
         phases = [(run.examples, run.steps - run.short_steps)]
         if run.short_steps:
             phases = [(run.examples_of(1), run.short_steps), *phases]
+        parts = run.accumulate
         return phased_dataset(
-            shards,
+            self.shards,
             [(examples, steps * parts) for examples, steps in phases],
             batch_size=run.batch_size // parts,
             seed=run.seed,
             start_step=step * parts,
-            **mine,
+            host_index=devices.index,
+            host_count=devices.count,
         )
 
-    held_out = validation and validation_dataset(
-        validation, run.examples, batch_size=run.batch_size // parts, **mine
-    )
-    counted = run.validation_steps and run.validation_steps * parts
-    if held_out is not None and counted is not None:
-        held_out = held_out.take(counted)
+    def held_out_batches(self, run: PretrainRun, **hosts: int):
+        """The held-out batches; of one process where `hosts` names it."""
+        if self.held_out is None:
+            return None
+        parts = run.accumulate
+        batches = validation_dataset(
+            self.held_out,
+            run.examples,
+            batch_size=run.batch_size // parts,
+            **hosts,
+        )
+        if run.validation_steps is None:
+            return batches
+        return batches.take(run.validation_steps * parts)
+
+
+def _train(
+    run: PretrainRun, inputs: _Inputs, folder: RunFolder, devices: Devices
+) -> dict:
     keras.utils.set_random_seed(run.seed)
-    with devices.scope():
-        model = pretraining_model(
-            config, run.examples, run.loop, run.remat, run.precision
-        )
-        if source and (fresh := warm_start(model, source)):
-            print(f"{run.warm_start} has no weights for {', '.join(fresh)}")
-        compile_for_pretraining(
-            model,
-            make_optimizer(
-                run.optimizer,
-                WarmupPolynomialDecay(
-                    run.optimizer.learning_rate, run.steps, run.warmup_steps
-                ),
-                1 if devices.accumulates else parts,
-            ),
-        )
-    output = run.output
-    if not goes_on:
-        devices.first(lambda: str(claim_folder(output, run)))
+    model = _compiled_model(run, inputs, devices)
+    folder.claim()
     peak = matrix_product_peak(keras.DTypePolicy(run.precision).compute_dtype)
+    peak *= devices.replicas * run.model_parallel
 
     def work_of(step: int, steps: int = run.steps_per_execution) -> Work:
         examples = run.examples_of(step)
         rows = steps * run.batch_size
         return Work(
             tokens=rows * examples.sequence_length,
-            flops=rows * flops_per_example(config, examples),
-            peak=peak * devices.replicas * run.model_parallel,
+            flops=rows * flops_per_example(inputs.config, examples),
+            peak=peak,
         )
 
-    _describe(
-        run, config, model, shards, work_of(run.steps, 1), packing, devices
+    _describe(run, inputs, model.count_params(), work_of(run.steps, 1), devices)
+    task = {"task": PRETRAINING, "examples": dataclasses.asdict(run.examples)}
+    held_out = inputs.held_out_batches(
+        run, host_index=devices.index, host_count=devices.count
     )
-    task = {
-        "task": PRETRAINING,
-        "examples": dataclasses.asdict(run.examples),
-    }
-    reached = fit_into_folder(
-        ModelFolder(model, tokenizer, task),
-        output,
-        batches_from,
+    training = Training(
+        ModelFolder(model, inputs.shards.tokenizer(), task),
+        run.output,
+        lambda step: inputs.batches_from(step, run, devices),
         Timetable(
             steps=run.steps,
             validate_every=run.validate_every,
             checkpoint_every=run.checkpoint_every or run.validate_every,
             keep_checkpoints=run.keep_checkpoints,
-            accumulate=parts,
+            accumulate=run.accumulate,
         ),
         origin={
             "backend": keras.backend.backend(),
-            "config": dataclasses.asdict(config),
+            "config": dataclasses.asdict(inputs.config),
             **_checksums(run),
         },
         validate=held_out
@@ -204,35 +198,13 @@ def _pretrain(run: PretrainRun, devices: Devices) -> dict:
         tensorboard=run.tensorboard,
         devices=devices,
     )
+    kept = fit_into_folder(training)
     if not devices.is_first:
         return {}
-    report = {
-        MADE_OF: _checksums(run),
-        "steps": run.steps,
-        "kept_step": reached["step"],
-        "rows_seen" if packing else "examples_seen": run.steps * run.batch_size,
-        "parameters": model.count_params(),
-        "training_loss": reached["loss"],
-        "tokens_per_second": reached["tokens_per_second"],
-        "model_flops_utilization": reached["model_flops_utilization"],
-        "ema_momentum": run.optimizer.ema_momentum,
-    }
-    if held_out is not None:
-        report["held_out"] = held_out_report(
-            {
-                name.removeprefix(HELD_OUT): value
-                for name, value in reached.items()
-                if name.startswith(HELD_OUT)
-            },
-            # All rows of it, whoever evaluated them.
-            validation_dataset(
-                validation, run.examples, batch_size=run.batch_size // parts
-            ).take(-1 if counted is None else counted),
-        )
-    write_report(output, report)
-    for line in report_lines(report):
-        print(line)
-    print(f"-> {output}")
+    report = _report_of(run, inputs, model.count_params(), kept)
+    write_report(run.output, report)
+    print("\n".join(report_lines(report)))
+    print(f"-> {run.output}")
     if run.optimizer.ema_momentum is not None:
         print(
             "the saved weights are moving averages, momentum "
@@ -241,8 +213,58 @@ def _pretrain(run: PretrainRun, devices: Devices) -> dict:
     return report
 
 
+def _compiled_model(
+    run: PretrainRun, inputs: _Inputs, devices: Devices
+) -> AlbertForPretraining:
+    """The model of a run with its first weights, ready for `fit`."""
+    rate = WarmupPolynomialDecay(
+        run.optimizer.learning_rate, run.steps, run.warmup_steps
+    )
+    # Some devices average the gradients of the parts of a batch themselves.
+    parts = 1 if devices.accumulates else run.accumulate
+    with devices.scope():
+        model = pretraining_model(
+            inputs.config, run.examples, run.loop, run.remat, run.precision
+        )
+        fresh = inputs.source and warm_start(model, inputs.source)
+        if fresh:
+            print(f"{run.warm_start} has no weights for {', '.join(fresh)}")
+        compile_for_pretraining(
+            model, make_optimizer(run.optimizer, rate, parts)
+        )
+    return model
+
+
+def _report_of(
+    run: PretrainRun, inputs: _Inputs, parameters: int, kept: Row
+) -> dict:
+    report = {
+        MADE_OF: _checksums(run),
+        "steps": run.steps,
+        "kept_step": kept["step"],
+        "rows_seen" if inputs.packing else "examples_seen": run.steps
+        * run.batch_size,
+        "parameters": parameters,
+        "training_loss": kept["loss"],
+        "tokens_per_second": kept["tokens_per_second"],
+        "model_flops_utilization": kept["model_flops_utilization"],
+        "ema_momentum": run.optimizer.ema_momentum,
+    }
+    if inputs.held_out is not None:
+        measured = {
+            name.removeprefix(HELD_OUT): value
+            for name, value in kept.items()
+            if name.startswith(HELD_OUT)
+        }
+        # The rows of all processes, whichever of them evaluated a row.
+        report["held_out"] = held_out_report(
+            measured, inputs.held_out_batches(run)
+        )
+    return report
+
+
 def _checksums(run: PretrainRun) -> dict[str, str | None]:
-    """Of the manifests, which have those of the shards."""
+    """SHA-256 of the manifests, which hold the checksums of the shards."""
     return {
         "data": checksum(run.data / MANIFEST_FILE),
         "validation": run.validation
@@ -308,9 +330,16 @@ def learning_rate_advice(
     )
 
 
-def _describe(run, config, model, shards, work, packing, devices) -> None:
+def _describe(
+    run: PretrainRun,
+    inputs: _Inputs,
+    parameters: int,
+    work: Work,
+    devices: Devices,
+) -> None:
+    config, shards, packing = inputs.config, inputs.shards, inputs.packing
     print(
-        f"{model.count_params():,} parameters, {config.num_hidden_layers} "
+        f"{parameters:,} parameters, {config.num_hidden_layers} "
         f"layers of {config.hidden_size}; {shards.num_tokens:,} tokens in "
         f"{shards.num_documents:,} documents; {run.steps:,} steps of "
         f"{run.batch_size} x {run.examples.sequence_length} tokens"

@@ -1,14 +1,14 @@
-"""Which tokens are in which example of an epoch.
+"""Cuts documents into pretraining examples: segments A and B of each.
 
-    plan_epoch      documents -> chunks of sentences, and their order; which
-                    of them share a row
-    example_spans   chunk -> segments A and B, ordered and truncated
+    plan_epoch      documents -> chunks of sentences, in random order, and
+                    which of them are packed into a row
+    example_spans   chunk -> segments A and B, swapped or replaced, truncated
 
-A plan holds 12 bytes an example, where they share rows at most 24. All else is
-a function of (seed, epoch, index) that is computed when the example is needed,
-many at a time.
+A plan holds 12 bytes per example, with packing at most 24. All other properties
+of an example are functions of (seed, epoch, index). They are computed for many
+examples at a time, when these are needed.
 
-Shapes: N examples in an epoch, R examples looked at together.
+Shapes: N examples in an epoch, R examples computed together.
 """
 
 import dataclasses
@@ -29,42 +29,50 @@ from keras_albert.pretraining.counter_rng import (
 from keras_albert.pretraining.packing import Packing, pack_examples
 from keras_albert.text.tokenizer import truncated_lengths
 
-SHORTEST_TARGET = 2  # tokens; create_instances_from_document
+SHORTEST_TARGET = 2  # tokens; reference create_instances_from_document
 
-FEW_DOCUMENTS = 64  # a round over them takes as long as over one
-MEASURED = 2**16  # examples at a time, whose lengths a plan asks for
+# Up to this many documents, a vectorized pass takes as long as for one.
+FEW_DOCUMENTS = 64
+MEASURED = 2**16  # number of examples whose lengths are computed at a time
 
-# What a random number is for: the second step of every path from the seed.
+# Purposes of random numbers, which are part of their path (see counter_rng).
+# First after the seed: planning an epoch, or making an example.
 PLANS, EXAMPLES = range(2)
-# ... in a plan,
+# The purposes in a plan.
 ORDER, IS_SHORT, SHORT_TARGET, ROWS = range(4)
-# ... and in an example. The last two are masking's.
+# The purposes in an example; masking.py uses the last two.
 SPLIT, TAMPER, OTHER, OTHER_SPLIT, CUT_A, CUT_B, VISIT, REPLACE = range(8)
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The chunks of an epoch."""
+    """The chunks of an epoch and their order."""
 
     edges: np.ndarray
-    """int64 [N + 1]: chunk c is the sentences edges[c] : edges[c + 1] of the
-    corpus; no chunk reaches over the end of a document"""
+    """int64 [N + 1]: chunk c consists of the sentences edges[c] : edges[c + 1]
+    of the corpus; no chunk crosses the end of a document"""
     order: np.ndarray
     """uint32 (or int64) [N]: example i is chunk order[i]"""
     packing: Packing | None = None
-    """which examples share a row; None: each has its own"""
+    """which examples share a row; None if each has its own row"""
 
     @property
     def num_rows(self) -> int:
-        """Rows in the epoch."""
+        """Number of rows in the epoch."""
         edges = self.edges if self.packing is None else self.packing.edges
         return len(edges) - 1
 
     def examples_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The examples of some rows, and how many each row has.
+        """The examples of rows, and how many examples each row has.
 
-        From row `num_rows` on they start again: unpacked as examples N and
-        on, which have other masks.
+        From row `num_rows` on the rows repeat. Without packing they are then
+        the examples from N on: the same texts with other masks.
+
+        Args:
+            rows: int64 [B], numbers of rows.
+
+        Returns:
+            int64 [M], numbers of the examples; int64 [B], examples per row.
         """
         if self.packing is None:
             return rows, np.ones_like(rows)
@@ -73,21 +81,23 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Spans:
-    """Where the tokens of R examples are."""
+    """The positions of the segments of R examples in the corpus."""
 
     starts: np.ndarray
-    """int64 [R, 2]: first tokens of A and B in the corpus"""
+    """int64 [R, 2]: index in the corpus of the first token of A and of B"""
     lengths: np.ndarray
-    """int64 [R, 2]: tokens of A and B; 0 for no B"""
+    """int64 [R, 2]: numbers of tokens of A and B; 0 if there is no B"""
     labels: np.ndarray
-    """int32 [R]: 1 where the pair was tampered with"""
+    """int32 [R]: 1 if A and B were swapped (SOP) or B was replaced (NSP)"""
 
 
 def example_keys(seed: int, epochs, indices) -> np.ndarray:
-    """uint64: what all chance in an example hangs from.
+    """uint64 [R]: random keys, from which all random choices are derived.
 
     Args:
-        epochs, indices: int [R], or one of them a number.
+        seed: the seed of the examples.
+        epochs: int [R], or one number: the epochs of the examples.
+        indices: int [R], or one number: their indices in the epoch.
     """
     root = fold(np.uint64(seed), EXAMPLES)
     return fold(fold(root, epochs), indices)
@@ -96,12 +106,13 @@ def example_keys(seed: int, epochs, indices) -> np.ndarray:
 def plan_epoch(
     corpus: Corpus, examples: ExampleConfig, seed: int, epoch: int
 ) -> Plan:
-    """The examples of an epoch, shuffled over all documents.
+    """Plans the examples of an epoch, shuffled over all documents.
 
-    A chunk gathers sentences until they have as many tokens as its target, or
-    the document ends. The target is what an example has room for, or with
-    `short_seq_prob` a uniform shorter one, drawn once for each document (or
-    each chunk: `target_per`).
+    A chunk consists of consecutive sentences with as many tokens as its
+    target, or fewer at the end of a document. The target is the number of
+    tokens that fit into an example or, with probability `short_seq_prob`, a
+    smaller random number. It is drawn once for each document, or for each
+    chunk if `target_per` is "example".
     """
     key = fold(fold(np.uint64(seed), PLANS), epoch)
     parts = []
@@ -139,7 +150,7 @@ def _targets(
     documents: np.ndarray,
     sentences: np.ndarray,
 ) -> np.ndarray:
-    """Tokens that chunks are to have; see `cut_documents`."""
+    """Target numbers of tokens for chunks; see `cut_documents`."""
     drawn_for = (
         documents + first_document
         if examples.target_per == "document"
@@ -156,7 +167,7 @@ def _targets(
 
 
 def _room(examples: ExampleConfig) -> int:
-    """Tokens that an example has room for beside [CLS] and its [SEP]."""
+    """Number of tokens that fit into an example, without [CLS] and [SEP]s."""
     return examples.sequence_length - (
         2 if examples.sentence_task == "none" else 3
     )
@@ -170,18 +181,19 @@ def cut_documents(
     """Cuts each document of a shard into chunks.
 
     Args:
-        shard: D documents.
-        target: (documents, their sentences at which chunks begin) -> tokens
-            that these chunks are to have.
-        overshoot: a chunk ends with the sentence that reaches its target;
-            else before the one that exceeds it, which may leave it a single
-            sentence that is longer.
+        shard: a shard of D documents.
+        target: function from numbers of documents, and the sentences at which
+            their chunks begin, to the target numbers of tokens.
+        overshoot: whether a chunk ends with the sentence that reaches its
+            target. If not, it ends before the sentence that exceeds it; a
+            single sentence may be longer than the target.
 
     Returns:
-        int64 [N], growing: the first sentence of each chunk.
+        int64 [N], ascending: the first sentence of each chunk.
 
-    Sentences of 3, 4, 2 and 6 tokens and a target of 6: chunks begin at 0 and
-    2 with overshoot (7 and 8 tokens), at 0, 1 and 3 without (3, 6 and 6).
+    Example: sentences have 3, 4, 2 and 6 tokens, and the target is 6. With
+    overshoot the chunks begin at 0 and 2 (7 and 8 tokens), without at 0, 1 and
+    3 (3, 6 and 6 tokens).
     """
     document_ends = np.asarray(shard.documents[1:])
     document = np.arange(len(document_ends))
@@ -189,21 +201,23 @@ def cut_documents(
     rounds = [np.zeros(0, "int64")]
 
     def end_of(document, first):
-        """Where chunks end that begin at these sentences."""
+        """The ends of the chunks that begin at these sentences."""
         goal = shard.sentences[first] + target(document, first)
         if overshoot:
             return np.searchsorted(shard.sentences, goal)
         end = np.searchsorted(shard.sentences, goal, side="right") - 1
         return np.maximum(end, first + 1)
 
-    # One chunk of every unfinished document at a time, while they are many.
+    # Each pass cuts the next chunk of every unfinished document. This is fast
+    # as long as there are many documents.
     while len(document) > FEW_DOCUMENTS:
         rounds.append(first)
         end = end_of(document, first)
         unfinished = end < document_ends[document]
         document, first = document[unfinished], end[unfinished]
-    # A long one by itself: where chunks would end that begin at any of its
-    # sentences; then from end to end.
+    # The few longest documents are cut one by one: first the end of the chunk
+    # that would begin at each sentence is computed, for all sentences at once,
+    # and then the chunks are followed from end to end.
     for each, begin in zip(document.tolist(), first.tolist(), strict=True):
         sentences = np.arange(begin, document_ends[each])
         ends = end_of(np.full_like(sentences, each), sentences).tolist()
@@ -222,14 +236,18 @@ def example_spans(
     indices: np.ndarray,
     keys: np.ndarray,
 ) -> Spans:
-    """The segments of some examples of an epoch.
+    """Computes the segments of R examples of an epoch.
 
-    The first 1 to n - 1 of a chunk's n sentences, with equal chance, are one
-    segment, the others the second. In half of the pairs, sentence order swaps
-    them, and next sentence replaces the second, see `_other_documents`.
+    A chunk of n sentences is split at a random position: the first 1 to n - 1
+    sentences are segment A, the others segment B. In half of the pairs, the
+    task "sop" swaps the segments, and "nsp" replaces B by text of another
+    document, see `_other_documents`.
 
     Args:
-        indices: int64 [R], 0 or more; from N on they start again.
+        corpus: the documents.
+        plan: the plan of the epoch.
+        examples: the sentence task and the sequence length.
+        indices: int64 [R], 0 or more; from N on the chunks repeat.
         keys: uint64 [R], `example_keys` of the examples.
     """
     chunks = plan.order[indices % len(plan.order)].astype("int64")
@@ -241,12 +259,13 @@ def example_spans(
 def example_lengths(
     corpus: Corpus, plan: Plan, examples: ExampleConfig, seed: int, epoch: int
 ) -> np.ndarray:
-    """int32 [N]: tokens of each example, special ones included."""
+    """int32 [N]: number of tokens of each example, with special tokens."""
     count = len(plan.order)
     example_of = np.empty_like(plan.order)
     example_of[plan.order] = np.arange(count)
     result = np.empty(count, "int32")
-    # Chunk by chunk, as neighbours lie in the same shard.
+    # In the order of the chunks and not of the examples, since neighbouring
+    # chunks are in the same shard.
     for start in range(0, count, MEASURED):
         chunks = np.arange(start, min(start + MEASURED, count))
         mine = example_of[chunks]
@@ -264,7 +283,7 @@ def _segments(
     chunks: np.ndarray,
     keys: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`Spans` of R chunks, not yet truncated."""
+    """The fields of `Spans` for R chunks, before truncation."""
     first, end = plan.edges[chunks], plan.edges[chunks + 1]
     split = _split(first, end, fold(keys, SPLIT))
     if examples.sentence_task == "none":
@@ -291,7 +310,7 @@ def _segments(
 
 
 def _split(first, end, random) -> np.ndarray:
-    """Where the second segment begins; at the end of a single sentence."""
+    """The sentence at which B begins; the end if there is only one sentence."""
     return first + 1 + below(random, np.maximum(end - first - 1, 1))
 
 
@@ -302,19 +321,21 @@ def _other_documents(
     lengths: np.ndarray,
     keys: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sentences from where the second segment of another chunk begins.
+    """Draws text from other documents that replaces segment B.
 
-    The chunk is drawn uniformly from those of other documents. Sentences
-    follow until they have as many tokens as what they replace, or their
-    document ends: pairs of both labels are about as long.
+    A chunk is drawn uniformly from those of all other documents. The text
+    begins with the second segment of that chunk. It ends when it has as many
+    tokens as the segment that it replaces, or with its document, so that pairs
+    of both labels have similar lengths.
 
     Args:
-        first: int64 [R], sentences of the documents to avoid.
+        first: int64 [R], first sentences of the examples, whose documents are
+            excluded.
         lengths: int64 [R], tokens of the segments to replace.
-        keys: uint64 [R].
+        keys: uint64 [R], `example_keys` of the examples.
 
     Returns:
-        int64 [R], [R]: first sentences and ends.
+        int64 [R], [R]: first sentences of the texts, and ends.
     """
     # The chunks of each example's own document.
     own, own_end = np.searchsorted(plan.edges, corpus.documents_of(first))
@@ -336,22 +357,25 @@ def truncate(
     sequence_length: int,
     keys: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cuts what does not fit, as the reference's truncate_seq_pair.
+    """Truncates segments to the sequence length, as the reference does.
 
-    Token by token from the longer segment (from B when they are equally
-    long), at its front or its back with equal chance. In closed form: what
-    stays is known from the lengths, and what of the rest was taken from the
-    front is a number of coin flips.
+    The reference (truncate_seq_pair) removes one token at a time from the
+    longer segment (from B if both are equally long), from its front or its
+    back with probability 1/2. The numbers of tokens that remain only depend on
+    the lengths; how many were removed from the front is a number of coin
+    flips. Both are computed here without a loop over tokens.
 
     Args:
-        starts, lengths: int64 [R, 2] of A and B.
-        sequence_length: tokens, [CLS] and [SEP] included.
-        keys: uint64 [R].
+        starts: int64 [R, 2], first tokens of A and B.
+        lengths: int64 [R, 2], tokens of A and B.
+        sequence_length: most tokens, with [CLS] and [SEP]s.
+        keys: uint64 [R], `example_keys` of the examples.
 
     Returns:
-        The same, of what stays.
+        `starts` and `lengths` after truncation.
 
-    7 and 4 tokens in a sequence of 8, which has room for 5: 3 and 2 stay.
+    Example: of 7 and 4 tokens, 3 and 2 remain for a sequence of 8 tokens, which
+    fits 5 besides [CLS] and two [SEP]s.
     """
     kept = kept_lengths(lengths, sequence_length)
     coins = fold(keys[:, None], [CUT_A, CUT_B])
@@ -360,12 +384,12 @@ def truncate(
 
 
 def kept_lengths(lengths: np.ndarray, sequence_length: int) -> np.ndarray:
-    """int64 [R, 2]: how much of A and B stays, see `truncate`."""
+    """int64 [R, 2]: tokens of A and B that remain; see `truncate`."""
     a, b = lengths.T
     room = sequence_length - num_special(lengths)
     return np.stack(truncated_lengths(a, b, room), axis=1)
 
 
 def num_special(lengths: np.ndarray) -> np.ndarray:
-    """int64 [R]: [CLS] and one [SEP], or two where there is a B."""
+    """int64 [R]: number of special tokens; 2, or 3 for an example with B."""
     return 2 + (lengths[:, 1] > 0)

@@ -35,7 +35,7 @@ def normalizing_model(tokenizer: Tokenizer) -> bytes:
     composed; and a number before a comma in the middle of a word keeps no word
     mark.
     """
-    # Late: it is generated for some versions of protobuf, which orbax brings.
+    # Imported late: protobuf refuses code generated for newer versions.
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model_bytes)

@@ -5,7 +5,7 @@ import glob
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, optional_import
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -106,17 +106,12 @@ def open_parquet(path: str | Path, opener: Callable | None = None) -> Iterator:
     Raises:
         AlbertError: pyarrow is missing, or the file is damaged.
     """
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise AlbertError(
-            "reading Parquet files needs the library pyarrow: "
-            "pip install 'keras-albert[parquet]'"
-        ) from None
+    parquet = optional_import("pyarrow.parquet", "parquet", "reading Parquet")
+    arrow = optional_import("pyarrow", "parquet", "reading Parquet")
     try:
         with opener(path) if opener else open(path, "rb") as file:
-            yield pyarrow.parquet.ParquetFile(file, buffer_size=PARQUET_BUFFER)
-    except (OSError, pyarrow.ArrowException) as error:
+            yield parquet.ParquetFile(file, buffer_size=PARQUET_BUFFER)
+    except (OSError, arrow.ArrowException) as error:
         raise AlbertError(
             f"{path}: damaged, or not a Parquet file ({error}). Copy it again, "
             "or leave it out."

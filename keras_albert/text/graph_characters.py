@@ -15,7 +15,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
+
+from keras_albert.errors import optional_import
+
+tf = optional_import("tensorflow", "export", "tokenizing inside a graph")
 
 SPACE = ord(" ")
 

@@ -23,7 +23,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, optional_import
+from keras_albert.text.graph_characters import (
+    Characters,
+    boundaries,
+    code_points,
+    is_member,
+    ragged,
+    rows_of,
+)
 from keras_albert.text.normalization import normalize
 from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID
 from keras_albert.text.tokenizer import (
@@ -32,24 +40,10 @@ from keras_albert.text.tokenizer import (
     check_max_length,
 )
 
-try:
-    import tensorflow as tf
-    import tensorflow_text
-except ImportError as error:
-    raise AlbertError(
-        "tensorflow and tensorflow-text are needed to tokenize inside a graph "
-        f"({error}). "
-        "Run: pip install 'keras-albert[export]' (Linux, macOS; there is no "
-        "tensorflow-text for Windows)"
-    ) from None
-
-from keras_albert.text.graph_characters import (
-    Characters,
-    boundaries,
-    code_points,
-    is_member,
-    ragged,
-    rows_of,
+tf = optional_import("tensorflow", "export", "tokenizing inside a graph")
+# There is no tensorflow-text for Windows.
+tensorflow_text = optional_import(
+    "tensorflow_text", "export", "tokenizing inside a graph"
 )
 
 SIGMA, FINAL_SIGMA, SMALL_SIGMA = 0x3A3, 0x3C2, 0x3C3

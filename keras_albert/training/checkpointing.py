@@ -1,23 +1,20 @@
 """Full-state checkpoints: everything that the next step depends on.
 
 OUTPUT/checkpoints/step-00001200/
-    state/          weights, optimizer, dropout seeds, running means: Orbax, or
-                    of a run of several processes on JAX a file of NumPy
-    manifest.json   the step, what the run was made from, and size and SHA-256
-                    of every file in state/
+    state/arrays.npz  weights, optimizer, dropout seeds and running means
+    manifest.json     the step, what the run was made from, and size and SHA-256
+                      of every file in state/
 
-A folder of that name is complete: it is written under another name and renamed.
-What befell it later (a truncated file, a bad sector) its manifest tells.
+A checkpoint is written under another name and renamed when it is complete, so
+that a folder with a name like the above was whole at that time. The checksums
+of its manifest reveal damage that happened later.
 """
 
-import contextlib
 import dataclasses
 import os
 import re
 import shutil
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import keras
@@ -29,7 +26,7 @@ from keras_albert.distribution.backend import (
     set_random_states,
     to_numpy,
 )
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, optional_import
 from keras_albert.storage import (
     DiskFull,
     check_room,
@@ -41,7 +38,7 @@ from keras_albert.storage import (
 )
 
 STATE_FOLDER = "state"
-ARRAYS_FILE = "arrays.npz"  # in the place of Orbax's files
+ARRAYS_FILE = "arrays.npz"
 MANIFEST_FILE = "manifest.json"
 PREFIX = "step-"
 COMPLETE = re.compile(rf"{PREFIX}\d{{8,}}")
@@ -62,6 +59,10 @@ class Checkpoint:
     """training means, where the step ends an interval of the log"""
     origin: dict
     """what the run was made from: to go on with anything else is refused"""
+
+
+class DamagedCheckpoint(AlbertError):
+    """A file of a checkpoint is missing, or not as it was written."""
 
 
 class Checkpoints:
@@ -95,8 +96,7 @@ class Checkpoints:
         """
         unfinished = None
         try:
-            # Asked before, because Orbax prints pages of tracebacks from its
-            # threads when it finds out by itself.
+            # Before anything is written: a full disk then leaves no rest.
             check_room(self.folder, _size_of(state))
             self.folder.mkdir(exist_ok=True)
             unfinished = unfinished_folder(self.folder / "checkpoint")
@@ -112,7 +112,7 @@ class Checkpoints:
             final = self._path(step)
             shutil.rmtree(final, ignore_errors=True)  # a damaged one
             os.replace(unfinished, final)
-        except Exception as error:  # Orbax has many for a full disk
+        except Exception as error:
             if unfinished:
                 shutil.rmtree(unfinished, ignore_errors=True)
             reason = str(error).strip().split("\n")[0][:200]
@@ -139,7 +139,7 @@ class Checkpoints:
         for step in reversed(steps):
             try:
                 found = self._read(step)
-            except AlbertError as error:
+            except DamagedCheckpoint as error:
                 print(
                     f"warning: {error} The checkpoint before it is used.",
                     file=sys.stderr,
@@ -190,7 +190,10 @@ class Checkpoints:
 
     def _read(self, step: int) -> Checkpoint:
         path = self._path(step)
-        content = read_json(path / MANIFEST_FILE)
+        try:
+            content = read_json(path / MANIFEST_FILE)
+        except AlbertError as error:
+            raise DamagedCheckpoint(str(error)) from None
         try:
             expected = content["files"]
             found = _digests(path)
@@ -200,11 +203,13 @@ class Checkpoints:
                 if expected.get(name) != found.get(name)
             ]
             if damaged:
-                raise AlbertError(f"{path}: {damaged[0]} is damaged.")
+                raise DamagedCheckpoint(f"{path}: {damaged[0]} is damaged.")
             state = _load_state(path)
             return Checkpoint(step, state, content["logs"], content["origin"])
         except (KeyError, TypeError, AttributeError):
-            raise AlbertError(f"{path / MANIFEST_FILE}: damaged.") from None
+            raise DamagedCheckpoint(
+                f"{path / MANIFEST_FILE}: damaged."
+            ) from None
 
     def _check_origin(self, found: Checkpoint) -> None:
         differing = [
@@ -241,7 +246,7 @@ def state_of(model: keras.Model) -> State:
         # Copies: on PyTorch the arrays would change with the variables.
         group: {str(i): np.array(a, ndmin=1) for i, a in enumerate(arrays)}
         for group, arrays in groups.items()
-        if arrays  # Orbax keeps no empty group
+        if arrays
     }
 
 
@@ -307,60 +312,35 @@ def _digests(folder: Path) -> dict[str, list]:
 
 
 def _save_state(folder: Path, state: State) -> None:
-    if one_process():
-        _orbax().save((folder / STATE_FOLDER).resolve(), state)
-        return
-    # Orbax would wait for all of JAX's processes, of which one writes.
     (folder / STATE_FOLDER).mkdir()
-    _save_arrays(folder / STATE_FOLDER / ARRAYS_FILE, state)
-
-
-def _save_arrays(path: Path, state: State) -> None:
     arrays = {
-        f"{group}.{i}": array
+        f"{group}.{position}": array
         for group, of_group in state.items()
-        for i, array in of_group.items()
+        for position, array in of_group.items()
     }
-    np.savez(path, **arrays)
+    np.savez(folder / STATE_FOLDER / ARRAYS_FILE, **arrays)
 
 
 def _load_state(folder: Path) -> State:
-    arrays_file = folder / STATE_FOLDER / ARRAYS_FILE
-    if not arrays_file.is_file() and one_process():
-        return _orbax().load((folder / STATE_FOLDER).resolve())
+    path = folder / STATE_FOLDER / ARRAYS_FILE
+    if not path.is_file():
+        return _load_orbax_state(folder)
     state: State = {}
-    with contextlib.ExitStack() as stack:
-        if not arrays_file.is_file():
-            # Orbax would wait here, too: a process of its own reads.
-            scratch = stack.enter_context(tempfile.TemporaryDirectory())
-            arrays_file = Path(scratch) / ARRAYS_FILE
-            done = subprocess.run(
-                [sys.executable, "-m", __name__, str(folder), scratch],
-                capture_output=True,
-                text=True,
-                env={**os.environ, "KERAS_BACKEND": "tensorflow"},
-            )
-            if done.returncode:
-                raise AlbertError(
-                    f"{folder}: the checkpoint of a run of one process cannot "
-                    f"be read ({done.stderr.strip()[-200:]}). Go on in one "
-                    "process."
-                )
-        arrays = stack.enter_context(np.load(arrays_file))
+    with np.load(path) as arrays:
         for name in arrays.files:
-            group, _, i = name.partition(".")
-            state.setdefault(group, {})[i] = arrays[name]
+            group, _, position = name.partition(".")
+            state.setdefault(group, {})[position] = arrays[name]
     return state
 
 
-def _orbax():
-    # It takes seconds, and what only evaluates does without.
-    from orbax.checkpoint import v1
-
-    return v1
-
-
-if __name__ == "__main__":  # see `_load_state`
-    _save_arrays(
-        Path(sys.argv[2]) / ARRAYS_FILE, _load_state(Path(sys.argv[1]))
+def _load_orbax_state(folder: Path) -> State:
+    """Reads a checkpoint of version 0.1.0.dev, which Orbax wrote."""
+    if not one_process():  # Orbax would wait for the other processes for ever
+        raise AlbertError(
+            f"{folder}: the checkpoint was written by Orbax, in a run of one "
+            "process. Go on in one process."
+        )
+    orbax = optional_import(
+        "orbax.checkpoint", "orbax", f"the checkpoint {folder}"
     )
+    return orbax.v1.load((folder / STATE_FOLDER).resolve())

@@ -1,10 +1,11 @@
-"""`model.fit` into a folder: what every training run has in common.
+"""`model.fit` into a folder, which pretraining and fine-tuning share.
 
-A run is steps, in intervals: at the end of each the model is validated and
-kept, and log.csv gets a row. A checkpoint is written at each end, and between
-them as often as asked, so that an interrupted run goes on as if nothing had
-been. At the end of an interval it comes first: a run that is killed while it
-validates does that again, and the missing row tells.
+A run has intervals of several steps. At the end of an interval a checkpoint is
+written, the model is validated, it is saved if it is the best so far, and
+log.csv gets a row. Further checkpoints are written between, so that an
+interrupted run continues exactly as if it had not been interrupted. The
+checkpoint comes before the validation: a run that is killed while it validates
+finds a checkpoint without a row in the log, and validates again.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -41,10 +43,8 @@ from keras_albert.training.progress import ProgressBar, shown_values
 from keras_albert.training.run_log import HELD_OUT, Row, RunLog, TensorBoard
 from keras_albert.training.speed import SpeedMeter, Work
 
-LOCK_FILE = ".lock"  # of the process that is at work on a run
-
-
-# What Keras says of a head that does not read the pooler.
+LOCK_FILE = ".lock"  # held by the process that runs the training
+# Keras warns so of a head that does not read the pooler.
 _UNUSED_POOLER = (
     r"Gradients do not exist for variables "
     r"\['[^']*/pooler/kernel', '[^']*/pooler/bias'\]"
@@ -53,10 +53,10 @@ _UNUSED_POOLER = (
 
 @dataclasses.dataclass(frozen=True)
 class Timetable:
-    """When a run does what, in steps."""
+    """When a run validates and saves; all numbers are optimizer steps."""
 
     steps: int
-    """of the optimizer, in all"""
+    """length of the run"""
     validate_every: int
     checkpoint_every: int
     keep_checkpoints: int
@@ -72,54 +72,77 @@ class Timetable:
         return step % self.checkpoint_every == 0 or self.ends_interval(step)
 
 
-def fit_into_folder(
-    content: ModelFolder,
-    folder: Path,
-    batches_from: Callable,
-    timetable: Timetable,
-    *,
-    origin: dict,
-    validate: Callable[[Callable[[], bool]], Row] | None = None,
-    best: str = "loss",
-    patience: int | None = None,
-    work_of: Callable[[int], Work] | None = None,
-    tensorboard: bool = False,
-    devices: Devices | None = None,
-) -> Row:
-    """Trains a compiled model, or goes on where the folder's run stopped.
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What `fit_into_folder` trains, how it is measured, and what is kept."""
 
-    SIGTERM and SIGINT end it after the step, with a checkpoint. A folder in
-    which nothing could be kept is removed, so that the same command can be
-    given again.
+    content: ModelFolder
+    """the compiled model, and what is saved beside it"""
+    folder: Path
+    """the output folder of the run; several processes must all see it"""
+    batches_from: Callable[[int], Any]
+    """step -> a tf.data.Dataset of the batches from this step to the end, with
+    the rows that this process computes"""
+    timetable: Timetable
+    origin: dict
+    """what the run is made from, see `Checkpoint`"""
+    validate: Callable[[Callable[[], bool]], Row] | None = None
+    """measures held-out examples: values by name, perhaps with a `loss`. Its
+    argument says whether the run is to stop; then it may return early, with
+    anything. None: nothing is held out"""
+    best: str = "loss"
+    """the value of `validate` by which the best model is chosen: the lowest
+    `loss`, or the highest of any other value; of equal ones the model with
+    the lowest loss. Without `validate` the newest model is kept"""
+    patience: int | None = None
+    """intervals without a better model after which the run ends"""
+    work_of: Callable[[int], Work] | None = None
+    """see `SpeedMeter`"""
+    tensorboard: bool = False
+    """whether the log is also written for TensorBoard"""
+    devices: Devices = dataclasses.field(default_factory=OneDevice)
+    """the devices; of several processes the first one writes all files"""
 
-    Args:
-        content: the model, and what is saved with it.
-        folder: of the run.
-        batches_from: step -> the dataset of batches from there to the end, of
-            the rows that this process has of them.
-        timetable: when to do what.
-        origin: what the run is made from, see `Checkpoint`.
-        validate: what held-out examples give, by name: perhaps `loss`. It
-            may return early, with anything, when its argument says that the
-            run is to stop.
-        best: the value of `validate` that tells which model is kept: the one
-            of the lowest `loss`, or of the highest of any other (of equals
-            that of the lowest `loss`). Without `validate` it is the newest.
-        patience: intervals without a better model that end the run.
-        work_of: see `SpeedMeter`.
-        tensorboard: write that log, too.
-        devices: one device when not given. Of several processes the first
-            writes, and all must be able to read `folder`.
+    def kept(self, rows: list[Row]) -> Row | None:
+        """The row of the log whose model is kept; None without any row."""
+        if not rows or self.validate is None:
+            return rows[-1] if rows else None
+
+        def rank(row: Row) -> tuple[float, float]:
+            lowest = -row.get(HELD_OUT + "loss", 0.0)
+            if self.best == "loss":
+                return lowest, lowest
+            return row[HELD_OUT + self.best], lowest
+
+        return max(rows, key=rank)  # of equal rows the first
+
+    def is_finished(self, log: RunLog) -> bool:
+        """Whether all steps are done, or `patience` has run out."""
+        if log.has(self.timetable.steps):
+            return True
+        if not self.patience or not log.rows:
+            return False
+        best = log.rows.index(self.kept(log.rows))
+        return len(log.rows) - 1 - best >= self.patience
+
+
+def fit_into_folder(training: Training) -> Row:
+    """Trains a model, or continues the run that its folder holds.
+
+    SIGTERM and SIGINT end the run after the current step, with a checkpoint. A
+    folder in which nothing could be kept is removed, so that the same command
+    can be given again.
 
     Returns:
-        The row of the log of the model that is kept.
+        The row of the log that belongs to the model that is kept.
 
     Raises:
         AlbertError: the loss is not finite, or what the folder holds cannot
             be used.
         KeyboardInterrupt, SystemExit: after SIGINT, SIGTERM and a message.
     """
-    devices = devices or OneDevice()
+    folder, devices = training.folder, training.devices
+    timetable = training.timetable
     with (
         contextlib.ExitStack() as stack,
         ProgressBar(timetable.steps) as progress,
@@ -134,104 +157,98 @@ def fit_into_folder(
             return log.rows
 
         log.rows = devices.first(begin)
-        checkpoints = Checkpoints(
-            folder / CHECKPOINTS_FOLDER, timetable.keep_checkpoints, origin
-        )
-        keeper = IntervalKeeper(
-            content,
-            folder,
-            timetable,
-            checkpoints,
-            log,
-            progress,
-            SpeedMeter(work_of),
-            stop,
-            validate,
-            best,
-            patience,
-            devices,
-        )
-        keeper.restore(batches_from)
-        if tensorboard and devices.is_first:
-            keeper.tensorboard = TensorBoard(folder, log.rows)
+        steps = TrainingSteps(training, log, progress, stop)
+        steps.resume()
+        if training.tensorboard and devices.is_first:
+            steps.tensorboard = TensorBoard(folder, log.rows)
         if not can_draw():
             progress.line(
                 "no curves are drawn: pip install 'keras-albert[plots]'"
             )
         try:
-            keeper.run(batches_from)
-        except AlbertError as error:
+            steps.run()
+        except (AlbertError, KeyboardInterrupt) as error:
             if not devices.is_first:
                 raise
-            rest = _rest(folder, checkpoints, keeper.kept())
-            raise type(error)(f"{error} {rest}") from None
-        except KeyboardInterrupt:  # the second: it does not wait for the step
-            if devices.is_first:
-                rest = _rest(folder, checkpoints, keeper.kept())
-                print(f"\ninterrupted. {rest}", file=sys.stderr)
+            rest = _rest(folder, steps.checkpoints, training.kept(log.rows))
+            if isinstance(error, AlbertError):
+                raise type(error)(f"{error} {rest}") from None
+            # The second signal, which does not wait for the end of the step.
+            print(f"\ninterrupted. {rest}", file=sys.stderr)
             raise
-        if stop.signal and not keeper.is_finished():
+        if stop.signal and not training.is_finished(log):
             print(
-                f"\nstopped at step {keeper.step:,} of {timetable.steps:,}; "
+                f"\nstopped at step {steps.step:,} of {timetable.steps:,}; "
                 "the same command goes on from there",
                 file=sys.stderr,
             )
             if stop.signal == signal.SIGTERM:
                 raise SystemExit(0)
             raise KeyboardInterrupt
-        return keeper.kept()
+        return training.kept(log.rows)
 
 
 class Diverged(AlbertError):
     """The loss or a weight is not finite."""
 
+    @classmethod
+    def at(cls, step: int, reason: str) -> "Diverged":
+        """The error of a step, counted from 1."""
+        return cls(
+            f"The training diverged at step {step}: {reason}. Lower the "
+            "learning rate or lengthen the warm-up."
+        )
 
-class IntervalKeeper(keras.callbacks.Callback):
-    """Checks each step; keeps checkpoints, the model and the log.
 
-    Args: see `fit_into_folder`.
+class TrainingSteps(keras.callbacks.Callback):
+    """The callback of `fit`: it counts steps, saves checkpoints and validates.
+
+    Args:
+        training: what is trained.
+        log: the log of the run, as far as it got.
+        progress: shows the steps to the user.
+        stop: knows whether a signal has asked the run to stop.
     """
 
     def __init__(
         self,
-        content: ModelFolder,
-        folder: Path,
-        timetable: Timetable,
-        checkpoints: Checkpoints,
+        training: Training,
         log: RunLog,
         progress: ProgressBar,
-        meter: SpeedMeter,
         stop: "StopRequest",
-        validate: Callable[[Callable[[], bool]], Row] | None,
-        best: str,
-        patience: int | None,
-        devices: Devices,
     ):
         super().__init__()
-        self.set_model(content.model)
-        self.devices = devices
-        self.content = content
-        self.folder = folder
-        self.timetable = timetable
-        self.checkpoints = checkpoints
+        self.set_model(training.content.model)
+        self.training = training
+        self.timetable = training.timetable
+        self.devices = training.devices
         self.log = log
         self.progress = progress
-        self.meter = meter
         self.stop = stop
-        self.validate = validate
-        self.best = best
-        self.patience = patience
+        self.checkpoints = Checkpoints(
+            training.folder / CHECKPOINTS_FOLDER,
+            training.timetable.keep_checkpoints,
+            training.origin,
+        )
+        self.meter = SpeedMeter(training.work_of)
         self.tensorboard = None
         self.step = 0
-        self._stopping = False  # which all processes know
-        self._parts = 0  # batches of the step that is being accumulated
-        self._state = None  # of the checkpoint, until the first step
-        self._unfinished = None  # training means of an interval without a row
+        # Whether a process was asked to stop: all of them know at once.
+        self._stopping = False
+        # Batches of the step that is being accumulated.
+        self._parts = 0
+        # State of the checkpoint that `fit` continues from, while parts of it
+        # are still to be restored; None once the first step has begun.
+        self._restoring = None
+        # Training means of an interval that has ended but has no row in the
+        # log yet; None during an interval.
+        self._ended_interval = None
 
-    def restore(self, batches_from: Callable) -> None:
-        """Goes back to the newest checkpoint, if there is one."""
-        found = self._newest()
-        # Now: TensorFlow traces a step twice whose optimizer is made in it.
+    def resume(self) -> None:
+        """Restores the newest checkpoint, if there is one."""
+        found = self._newest_checkpoint()
+        # TensorFlow would trace a step twice if it made the optimizer's
+        # variables in the first one.
         with self.devices.scope():
             self.model.optimizer.build(self.model.trainable_variables)
         self.devices.prepare(self.model)
@@ -239,29 +256,23 @@ class IntervalKeeper(keras.callbacks.Callback):
         self.log.keep_until(self.step)
         if not found:
             return
-        parts = self.step * self.timetable.accumulate
-        if parts % self.devices.batches_a_call:
-            steps = self.devices.batches_a_call // self.timetable.accumulate
-            raise AlbertError(
-                f"the run goes on from step {self.step}: "
-                "`steps_per_execution` must divide that. Received: "
-                f"steps_per_execution={steps}. Take --steps-per-execution "
-                f"{math.gcd(self.step, steps)}."
-            )
+        self._check_steps_per_execution()
         restore_model(self.model, found.state)
-        self._state = found.state
+        self._restoring = found.state
         if not self.timetable.ends_interval(self.step):
-            # Makes the metrics, which `fit` would make and clear later.
-            self.devices.evaluate(self.model, batches_from(self.step).take(1))
+            # This makes the metrics' variables, which `fit` would make and
+            # reset only after they were to be restored.
+            batch = self.training.batches_from(self.step).take(1)
+            self.devices.evaluate(self.model, batch)
         elif not self.log.has(self.step):
-            self._unfinished = found.logs
+            self._ended_interval = found.logs
         self.progress.begin_at(self.step)
         self.progress.line(
             f"going on from step {self.step:,} of {self.timetable.steps:,}"
         )
 
-    def _newest(self) -> Checkpoint | None:
-        """That of the first process, which all of them read."""
+    def _newest_checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint of the first process, read by all of them."""
         found = None
 
         def newest() -> int | None:
@@ -274,11 +285,36 @@ class IntervalKeeper(keras.callbacks.Callback):
             return None
         return self.devices.each(lambda: found or self.checkpoints.read(step))
 
+    def _check_steps_per_execution(self) -> None:
+        """Raises AlbertError unless whole executions led to this step."""
+        batches = self.step * self.timetable.accumulate
+        if batches % self.devices.batches_a_call:
+            steps = self.devices.batches_a_call // self.timetable.accumulate
+            raise AlbertError(
+                f"the run goes on from step {self.step}: "
+                "`steps_per_execution` must divide that. Received: "
+                f"steps_per_execution={steps}. Take --steps-per-execution "
+                f"{math.gcd(self.step, steps)}."
+            )
+
+    def run(self) -> None:
+        """Trains until the last step, or until the run is asked to stop."""
+        if self._ended_interval is None:
+            self._ask()
+        else:
+            self.finish_interval()  # asks, too, where it validates
+        if self.training.is_finished(self.log) or self._stopping:
+            return
+        batches = self.training.batches_from(self.step)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", _UNUSED_POOLER, UserWarning)
+            self.devices.fit(self.model, batches, [self])
+
     def _ask(self, is_lost: bool = False) -> bool:
-        """Asks all processes; each stops if one was told to.
+        """Asks all processes whether to stop: one that was asked stops all.
 
         Returns:
-            whether the training is lost in one of them.
+            whether the training is lost in any of them.
         """
         lost, self._stopping = self.devices.any(
             is_lost, self.stop.signal is not None
@@ -287,34 +323,26 @@ class IntervalKeeper(keras.callbacks.Callback):
             self.stop.signal = signal.SIGTERM
         return lost
 
-    def run(self, batches_from: Callable) -> None:
-        """Does what is left of the run, or as much as it is let."""
-        if self._unfinished is None:
-            self._ask()
-        else:
-            self.finish_interval()  # which asks where it validates
-        if self.is_finished() or self._stopping:
-            return
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", _UNUSED_POOLER, UserWarning)
-            self.devices.fit(self.model, batches_from(self.step), [self])
+    # What a checkpoint holds is restored in three parts, because `fit` resets
+    # the metrics when an epoch begins, and draws random numbers until the
+    # first batch comes. The weights are restored before `fit`.
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Restores what `fit` has just cleared."""
-        if self._state and not self.timetable.ends_interval(self.step):
-            restore_metrics(self.model, self._state)
+        """Restores the running metrics, which `fit` has just reset."""
+        if self._restoring and not self.timetable.ends_interval(self.step):
+            restore_metrics(self.model, self._restoring)
             self.devices.keep_metrics(self.model)
         self.meter.start()
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Restores what `fit` has drawn from until the first batch came."""
-        if self._state:
-            restore_random(self._state)
+        """Restores the random generators before the first batch."""
+        if self._restoring:
+            restore_random(self._restoring)
             self.devices.vary_random(self.step)
-            self._state = None
+            self._restoring = None
 
     def on_train_batch_end(self, batch, logs=None):
-        """A part of a step, or the whole, has been computed."""
+        """Counts the batches; at the end of a step checks and saves."""
         self._parts += self.devices.batches_a_call
         if self._parts < self.timetable.accumulate:
             return
@@ -322,9 +350,10 @@ class IntervalKeeper(keras.callbacks.Callback):
         self._parts = 0
         self.meter.step(self.step)
         self.progress.update(self.step, {**logs, **self.meter.reading()})
-        # The means of the interval: not finite from the first step that is not.
+        # `logs` are means over the interval, so that they stay infinite or NaN
+        # from the first step on that was.
         if self._ask(is_lost=not math.isfinite(logs["loss"])):
-            self._diverged(self.step, f"the loss is {logs['loss']}")
+            raise Diverged.at(self.step, f"the loss is {logs['loss']}")
         if self.timetable.saves(self.step) or self._stopping:
             self._save(logs)
             self.meter.start()
@@ -338,88 +367,71 @@ class IntervalKeeper(keras.callbacks.Callback):
             for group in ("trainable", "non_trainable")
             for array in state.get(group, {}).values()
         ):
-            self._diverged(self.step, "a weight is not finite")
+            raise Diverged.at(self.step, "a weight is not finite")
         ends = self.timetable.ends_interval(self.step)
         kept_logs = dict(logs) if ends else None
         self.devices.first(
             lambda: self.checkpoints.save(self.step, state, kept_logs)
         )
         if ends:
-            self._unfinished = dict(logs)
+            self._ended_interval = dict(logs)
             self.finish_interval()
             model.reset_metrics()
             restore_random(state)  # a run that goes on has not drawn either
-        kept = self.validate and self.kept()
         if self.devices.is_first:
-            self.checkpoints.prune(kept["step"] if kept else None)
-        if self._stopping or self.is_finished():
+            has_best = self.training.validate and self.log.rows
+            best = self.training.kept(self.log.rows) if has_best else None
+            self.checkpoints.prune(best["step"] if best else None)
+        if self._stopping or self.training.is_finished(self.log):
             model.stop_training = True
 
-    def is_finished(self) -> bool:
-        """Whether all steps are done, or no better model has come for long."""
-        rows = self.log.rows
-        if self.log.has(self.timetable.steps):
-            return True
-        if not self.patience or not rows:
-            return False
-        return len(rows) - 1 - rows.index(self.kept()) >= self.patience
-
-    def kept(self) -> Row | None:
-        """The row of the model that is kept; None before there is any."""
-        return self._best_of(self.log.rows)
-
-    def _best_of(self, rows: list[Row]) -> Row | None:
-        if not rows or self.validate is None:
-            return rows[-1] if rows else None
-
-        def rank(row: Row) -> tuple[float, float]:
-            lowest = -row.get(HELD_OUT + "loss", 0.0)
-            if self.best == "loss":
-                return lowest, lowest
-            return row[HELD_OUT + self.best], lowest
-
-        return max(rows, key=rank)  # of equals the first
-
-    def _diverged(self, step: int, reason: str) -> None:
-        raise Diverged(
-            f"The training diverged at step {step}: {reason}. Lower the "
-            "learning rate or lengthen the warm-up."
-        )
-
     def finish_interval(self) -> None:
-        """Validates, keeps the model and logs, if an interval has ended."""
-        if self._unfinished is None:
-            return
+        """Validates, keeps the model if it is the best, and logs a row.
+
+        Where the run is asked to stop meanwhile, nothing is logged: validation
+        is done again when the run goes on.
+        """
         model = self.model
         row = {
             "step": self.step,
             "learning_rate": plain(model.optimizer).last_learning_rate,
-            **self._unfinished,
+            **self._ended_interval,
         }
         with averaged_weights(model):
-            if self.validate is not None:
-                # Several processes validate to the end, as they wait for one
-                # another in it.
-                measured = self.validate(
-                    lambda: self.devices.count == 1 and bool(self.stop.signal)
-                )
-                self._ask()
+            if self.training.validate is not None:
+                measured = self._validate()
                 if self._stopping:
-                    return  # when the run goes on, all of it is done
-                if not math.isfinite(measured.get("loss", 0.0)):
-                    reason = f"the held-out loss is {measured['loss']}"
-                    self._diverged(self.step, reason)
+                    return
                 row |= {HELD_OUT + name: measured[name] for name in measured}
-            if self._best_of([*self.log.rows, row]) is row:
-                self.devices.first(lambda: self.content.save(self.folder))
+            if self.training.kept([*self.log.rows, row]) is row:
+                self.devices.first(
+                    lambda: self.training.content.save(self.training.folder)
+                )
         row |= self.meter.reading()
         self.meter.reset()
-        self._unfinished = None
+        self._ended_interval = None
+        self._log(row)
+
+    def _validate(self) -> Row:
+        """What held-out examples give; anything if the run is to stop."""
+        # Several processes validate to the end, since each waits for the
+        # others there.
+        measured = self.training.validate(
+            lambda: self.devices.count == 1 and bool(self.stop.signal)
+        )
+        self._ask()
+        if not self._stopping and not math.isfinite(measured.get("loss", 0.0)):
+            raise Diverged.at(
+                self.step, f"the held-out loss is {measured['loss']}"
+            )
+        return measured
+
+    def _log(self, row: Row) -> None:
         self.log.append(row)
         if self.tensorboard:
             self.tensorboard.write(row)
         if can_draw() and self.devices.is_first:
-            draw_curves(self.log.rows, self.folder)
+            draw_curves(self.log.rows, self.training.folder)
         self.progress.line(
             f"step {self.step:,}/{self.timetable.steps:,}: {shown_values(row)}"
         )
@@ -431,7 +443,7 @@ def evaluate_until(
     stopped: Callable[[], bool],
     devices: Devices | None = None,
 ) -> Row:
-    """`model.evaluate`, which may be stopped; see `fit_into_folder`."""
+    """Runs `model.evaluate` until `stopped()`; see `Training.validate`."""
     devices = devices or OneDevice()
     return devices.evaluate(model, batches, [_StopEvaluation(stopped)])
 
@@ -454,10 +466,10 @@ def _lock(folder: Path):
 
 
 class StopRequest:
-    """SIGTERM and SIGINT are remembered until the step has ended.
+    """Remembers SIGTERM and SIGINT until the training step has ended.
 
-    A second one does not wait. Elsewhere than in the main thread, where Python
-    allows no handlers, nothing changes.
+    A second signal interrupts at once. Outside of the main thread, where Python
+    allows no signal handlers, nothing changes.
     """
 
     def __init__(self):
@@ -483,19 +495,20 @@ class StopRequest:
 
 
 def plain(optimizer: keras.optimizers.Optimizer) -> Lamb:
-    """Without loss scaling, which puts an optimizer inside another."""
+    """The optimizer itself, where loss scaling has wrapped it in another."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 @contextlib.contextmanager
 def averaged_weights(model: keras.Model):
-    """The model has its moving averages for weights, where there are any."""
+    """Gives the model its moving averages as weights, if it has any."""
     averages = plain(model.optimizer).averages
     if not averages:
         yield
         return
     variables = model.trainable_variables
-    # Copies: on JAX two variables must not share what one of them gives away.
+    # Copies, because a training step on JAX donates the buffers of variables:
+    # two variables must not share one.
     weights = [np.array(to_numpy(each)) for each in variables]
     means = [np.array(to_numpy(each)) for each in averages]
     for variable, mean in zip(variables, means, strict=True):
@@ -508,7 +521,7 @@ def averaged_weights(model: keras.Model):
 
 
 def _rest(folder: Path, checkpoints: Checkpoints, kept: Row | None) -> str:
-    """What an ended run leaves; removes the folder if that is nothing."""
+    """Says what an ended run leaves; removes the folder if that is nothing."""
     steps = checkpoints.steps()
     if not steps:
         remove_folder(folder)

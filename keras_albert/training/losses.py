@@ -41,7 +41,6 @@ class WeightedCrossEntropy(keras.losses.Loss):
     def __call__(
         self, y_true: Any, y_pred: Any, sample_weight: Any = None
     ) -> Any:
-        """See the class."""
         # `keras.losses.Loss.__call__` divides by a count of examples: replaced.
         logits = ops.cast(y_pred, "float32")
         _check_shape("y_true", y_true, logits.shape[:-1])
@@ -57,7 +56,6 @@ class WeightedCrossEntropy(keras.losses.Loss):
         return ops.sum(weight * losses) / normalizer
 
     def get_config(self) -> dict[str, Any]:
-        """Serializable arguments of the constructor."""
         return {"name": self.name, "epsilon": self.epsilon}
 
 

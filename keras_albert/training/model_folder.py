@@ -18,10 +18,7 @@ from keras_albert.errors import AlbertError
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.classification import default_labels
 from keras_albert.modeling.config import CONFIG_FILE, AlbertConfig
-from keras_albert.modeling.keras_file import (
-    read_own,
-    rebuilt,
-)
+from keras_albert.modeling.keras_file import read_own, rebuilt
 from keras_albert.storage import RUN_FILE, read_json, replacing, write_json
 from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
 from keras_albert.training.run_folder import SEED_FOLDER, finished_report

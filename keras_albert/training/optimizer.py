@@ -209,7 +209,6 @@ class Lamb(OptimizerHooks):
         return list(zip(super().clip(grads), variables, strict=True))
 
     def get_config(self) -> dict[str, Any]:
-        """Serializable arguments of the constructor."""
         return {
             **super().get_config(),
             "beta_1": self.beta_1,

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from keras_albert.distribution.devices import Devices
 from keras_albert.errors import AlbertError
 from keras_albert.storage import (
     RUN_FILE,
@@ -22,7 +23,48 @@ from keras_albert.storage import (
 REPORT_FILE = "report.json"
 
 
-# Folders of runs that can go on.
+class RunFolder:
+    """The output folder of a training run: claimed, continued, finished.
+
+    run.json keeps the settings of the run from its beginning, report.json what
+    it reached at its end. Of several processes the first one reads and writes
+    these files, and all of them get the same answers.
+
+    Args:
+        run: settings, a dataclass with a field `output`.
+        devices: the processes of the run.
+
+    Raises:
+        AlbertError: the folder holds something else; see `holds_run`.
+    """
+
+    def __init__(self, run, devices: Devices):
+        self.path: Path = run.output
+        self._run = run
+        self._devices = devices
+        self.goes_on = devices.first(lambda: holds_run(self.path, run))
+
+    def finished(
+        self,
+        sources: Sequence[Path],
+        checksums: Callable[[], dict[str, str | None]],
+    ) -> dict | None:
+        """The report of the run, if it is finished; see `check_made_of`."""
+
+        def read() -> dict | None:
+            report = finished_report(self.path)
+            if report:
+                check_made_of(self.path, report, sources, checksums)
+            return report
+
+        return self._devices.first(read)
+
+    def claim(self) -> None:
+        """Makes the folder, unless it holds this run already."""
+        if not self.goes_on:
+            self._devices.first(lambda: str(claim_folder(self.path, self._run)))
+
+
 def claim_folder(path: str | Path, run) -> Path:
     """Makes the folder of a long run and keeps its settings in `run.json`.
 

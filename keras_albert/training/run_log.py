@@ -1,12 +1,11 @@
 """The log of a run: log.csv, its curves as a picture, and TensorBoard's."""
 
 import csv
-import importlib.util
 import shutil
 from pathlib import Path
 
 from keras_albert.data.input_pipeline import import_tensorflow
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, optional_import
 from keras_albert.storage import replacing
 
 LOG_FILE = "log.csv"
@@ -81,12 +80,8 @@ def _numbers(row: dict[str, str]) -> Row:
 
 
 def check_tensorboard() -> None:
-    """AlbertError unless the package is installed."""
-    if importlib.util.find_spec("tensorboard") is None:
-        raise AlbertError(
-            "--tensorboard needs a package that is not installed: "
-            "pip install 'keras-albert[tensorboard]'"
-        )
+    """Raises AlbertError unless the package is installed."""
+    optional_import("tensorboard", "tensorboard", "--tensorboard")
 
 
 class TensorBoard:

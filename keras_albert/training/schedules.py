@@ -52,7 +52,6 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         return ops.where(step < self.warmup_steps, warming, decayed)
 
     def get_config(self) -> dict[str, Any]:
-        """Serializable arguments of the constructor."""
         return {
             "learning_rate": self.learning_rate,
             "steps": self.steps,

@@ -55,9 +55,9 @@ def make_model(folder: Path) -> None:
     (folder / "corpus.txt").write_text(f"{WORDS}.\n" * 40)
     program = f"""
 import keras_albert as ka
-from keras_albert.config import VocabRun
-from keras_albert.text.vocabulary import train_vocabulary
-from keras_albert.training.folders import ModelFolder
+from keras_albert.corpus.config import VocabRun
+from keras_albert.corpus.vocabulary import train_vocabulary
+from keras_albert.training.model_folder import ModelFolder
 train_vocabulary(VocabRun(input=("corpus.txt",), output="vocab", vocab_size=36))
 tokenizer = ka.Tokenizer("vocab")
 config = ka.AlbertConfig(

@@ -17,7 +17,7 @@ from workload import FORWARD, LEARNING_RATE, OPTIMIZER, Facts, Workload
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.config import LAYER_NORM_EPSILON, AlbertConfig
-from keras_albert.modeling.embeddings import initializer
+from keras_albert.modeling.layers import initializer
 from keras_albert.modeling.pretraining import AlbertForPretraining
 from keras_albert.training.losses import (
     MASKED_LM_LOSS_EPSILON,

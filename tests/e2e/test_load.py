@@ -29,6 +29,7 @@ def folder(tiny_vocab, tmp_path_factory):
     return folder
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("runtime", "requests"), [("c", 10_000), ("tensorflow", 1_000)]
 )

@@ -28,7 +28,7 @@ pytestmark = [
         "restores is tested on each in test_fitting.py",
     ),
 ]
-KILLS, STEPS = 20, 33
+STEPS = 33
 CONFIG = AlbertConfig(
     vocab_size=160,
     embedding_size=8,
@@ -47,7 +47,6 @@ SERVER = """
 import json, os, sys
 import tensorflow as tf
 import matplotlib.figure
-from orbax.checkpoint import v1
 from keras_albert.cli import main
 import keras_albert.pretraining.run
 
@@ -166,17 +165,21 @@ def assert_same_end(output, other):
         np.testing.assert_array_equal(a, b)
 
 
-def test_killed_twenty_times(processes, uninterrupted):
+@pytest.mark.parametrize(
+    "kills", [4, pytest.param(20, marks=pytest.mark.proof)]
+)
+def test_killed_again_and_again(processes, uninterrupted, kills):
     """kill -9 while it starts, trains, saves or validates; then SIGTERM.
 
-    A life ends after a random time, or before it comes too far for twenty.
+    Each process is killed after a random time, or before it has done so many
+    steps that none would be left for the next.
     """
-    output = processes.folder / "killed"
+    output = processes.folder / f"killed-{kills}"
     rng = random.Random(3)
-    for life in range(KILLS):
+    for life in range(kills):
         begun, after = newest_step(output), rng.choice([0, 1, 1, 2])
         delay = rng.uniform(0, 2 if after == 0 else 0.5)
-        far = STEPS * (life + 1) // (KILLS + 1)
+        far = STEPS * (life + 1) // (kills + 1)
         since = None
 
         def kill(pid, begun=begun, after=after, delay=delay, far=far):

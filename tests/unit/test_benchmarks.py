@@ -44,6 +44,7 @@ def bench(*options, **environment):
     )
 
 
+@pytest.mark.proof
 def test_a_line_for_each_pair_of_sides(tmp_path):
     installed = importlib.util.find_spec("keras_hub")
     peers = ["keras_hub" if installed else "ours"]
@@ -84,6 +85,7 @@ def test_a_line_for_each_pair_of_sides(tmp_path):
         assert f"{line['ours_ms']:.1f}" in done.stdout
 
 
+@pytest.mark.proof
 def test_no_gpu():
     done = bench("--backends", BACKEND, "--peers", "ours", "--device", "gpu")
     assert done.returncode == 1
@@ -107,6 +109,7 @@ def test_a_peer_that_is_not_there_is_named(tmp_path):
     assert "pip install keras-hub" in done.stdout
 
 
+@pytest.mark.proof
 @pytest.mark.any_backend
 @pytest.mark.parametrize("mode", ["forward", "train"])
 def test_other_work_is_refused(benchmarks, mode):
@@ -206,6 +209,7 @@ def test_options_are_explained():
     assert "2 or more, received '1'" in done.stderr
 
 
+@pytest.mark.proof
 @pytest.mark.any_backend
 def test_examples_beside_the_reference(tmp_path, tiny_lines, tiny_vocab):
     (tmp_path / "text.txt").write_text("\n".join(tiny_lines[:20]))
@@ -277,6 +281,7 @@ def bench_finetune(*options):
     )
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(
     BACKEND == "jax",
     reason="JAX compiles for minutes what TensorFlow and PyTorch run, too",
@@ -409,6 +414,7 @@ def test_a_line_of_fine_tuning(benchmarks):
     assert ours["first_seconds"] == 9 and peer["first_seconds"] == 7
 
 
+@pytest.mark.proof
 @pytest.mark.any_backend
 def test_exports_beside_the_peers(tmp_path, tiny_vocab):
     """ONNX beside torch; the other sides take minutes to be made."""

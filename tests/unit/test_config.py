@@ -2,9 +2,11 @@ import json
 
 import pytest
 
-from keras_albert import config
 from keras_albert.errors import AlbertError
+from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.modeling.config import VARIANTS, AlbertConfig
+from keras_albert.pretraining.config import ExampleConfig, PretrainRun
+from keras_albert.training.config import OptimizerConfig
 
 pytestmark = pytest.mark.any_backend
 
@@ -117,7 +119,7 @@ def test_all_unknown_and_missing_fields_at_once(tmp_path):
 )
 def test_room_for_predictions(settings, room):
     """0.15 x 128 = 19.2; 0.15 x 64 = 9.6; never less than one."""
-    assert config.ExampleConfig(**settings).num_predictions == room
+    assert ExampleConfig(**settings).num_predictions == room
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "\xff", "9" * 5000])
@@ -139,38 +141,38 @@ def run_arguments(run_class, **changes):
 @pytest.mark.parametrize(
     ("run_class", "changes", "message"),
     [
-        (config.PretrainRun, {"steps": 0}, "steps=0"),
-        (config.PretrainRun, {"warmup_steps": 200_000}, "steps=125000"),
-        (config.PretrainRun, {"batch_size": -1}, "batch_size=-1"),
-        (config.PretrainRun, {"validation_steps": 0}, "validation_steps=0"),
-        (config.FinetuneRun, {"epochs": 0}, "epochs=0"),
-        (config.FinetuneRun, {"learning_rate": 0}, "learning_rate=0"),
-        (config.FinetuneRun, {"dropout": 1.0}, "dropout=1.0"),
-        (config.FinetuneRun, {"warmup_share": 1.5}, "warmup_share=1.5"),
-        (config.ExampleConfig, {"sequence_length": 5}, "at least 8"),
-        (config.ExampleConfig, {"masked_lm_prob": 0.0}, "above 0"),
-        (config.PretrainRun, {"seed": -1}, "seed=-1"),
-        (config.PretrainRun, {"steps": 2**31}, "2147483648"),
-        (config.ExampleConfig, {"max_predictions": 513}, "=513"),
-        (config.ExampleConfig, {"sequence_length": 70_000}, "at most 65536"),
-        (config.ExampleConfig, {"sentence_task": "order"}, "'none'.*'order'"),
-        (config.ExampleConfig, {"target_per": "chunk"}, "'example'.*'chunk'"),
-        (config.ExampleConfig, {"single_sentence": ""}, "'skip_order'"),
-        (config.ExampleConfig, {"cross_sep": 1}, "cross_sep=1"),
-        (config.PretrainRun, {"accumulate": 3}, "batch_size=4096, accumul"),
-        (config.PretrainRun, {"checkpoint_every": 0}, "checkpoint_every=0"),
-        (config.PretrainRun, {"keep_checkpoints": 0}, "keep_checkpoints=0"),
-        (config.PretrainRun, {"short_steps": 125_000}, "short_steps=125000"),
+        (PretrainRun, {"steps": 0}, "steps=0"),
+        (PretrainRun, {"warmup_steps": 200_000}, "steps=125000"),
+        (PretrainRun, {"batch_size": -1}, "batch_size=-1"),
+        (PretrainRun, {"validation_steps": 0}, "validation_steps=0"),
+        (FinetuneRun, {"epochs": 0}, "epochs=0"),
+        (FinetuneRun, {"learning_rate": 0}, "learning_rate=0"),
+        (FinetuneRun, {"dropout": 1.0}, "dropout=1.0"),
+        (FinetuneRun, {"warmup_share": 1.5}, "warmup_share=1.5"),
+        (ExampleConfig, {"sequence_length": 5}, "at least 8"),
+        (ExampleConfig, {"masked_lm_prob": 0.0}, "above 0"),
+        (PretrainRun, {"seed": -1}, "seed=-1"),
+        (PretrainRun, {"steps": 2**31}, "2147483648"),
+        (ExampleConfig, {"max_predictions": 513}, "=513"),
+        (ExampleConfig, {"sequence_length": 70_000}, "at most 65536"),
+        (ExampleConfig, {"sentence_task": "order"}, "'none'.*'order'"),
+        (ExampleConfig, {"target_per": "chunk"}, "'example'.*'chunk'"),
+        (ExampleConfig, {"single_sentence": ""}, "'skip_order'"),
+        (ExampleConfig, {"cross_sep": 1}, "cross_sep=1"),
+        (PretrainRun, {"accumulate": 3}, "batch_size=4096, accumul"),
+        (PretrainRun, {"checkpoint_every": 0}, "checkpoint_every=0"),
+        (PretrainRun, {"keep_checkpoints": 0}, "keep_checkpoints=0"),
+        (PretrainRun, {"short_steps": 125_000}, "short_steps=125000"),
         (
-            config.PretrainRun,
+            PretrainRun,
             {"short_steps": 9, "short_length": 512},
             "short_length=512",
         ),
-        (config.PretrainRun, {"short_steps": 9, "short_length": 3}, "least 8"),
-        (config.OptimizerConfig, {"ema_momentum": 1.0}, "ema_momentum=1.0"),
-        (config.OptimizerConfig, {"weight_decay": -1}, "0 or more"),
-        (config.OptimizerConfig, {"optimizer": "sgd"}, "'sgd'"),
-        (config.OptimizerConfig, {"learning_rate": float("nan")}, "=nan"),
+        (PretrainRun, {"short_steps": 9, "short_length": 3}, "least 8"),
+        (OptimizerConfig, {"ema_momentum": 1.0}, "ema_momentum=1.0"),
+        (OptimizerConfig, {"weight_decay": -1}, "0 or more"),
+        (OptimizerConfig, {"optimizer": "sgd"}, "'sgd'"),
+        (OptimizerConfig, {"learning_rate": float("nan")}, "=nan"),
     ],
 )
 def test_bad_run(run_class, changes, message):

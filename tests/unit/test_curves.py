@@ -1,6 +1,8 @@
 """The log of a run, its picture, its numbers of speed."""
 
 import csv
+import importlib.util
+import sys
 
 import numpy as np
 import pytest
@@ -9,10 +11,10 @@ from keras_albert.errors import AlbertError
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.pretraining.flops import flops_per_example
-from keras_albert.training import run_log as curves
+from keras_albert.training import plots
 from keras_albert.training.plots import draw_curves
 from keras_albert.training.progress import shown_values
-from keras_albert.training.run_log import RunLog, TensorBoard
+from keras_albert.training.run_log import RunLog, TensorBoard, check_tensorboard
 from keras_albert.training.speed import SpeedMeter, Work, matrix_product_peak
 
 pytestmark = pytest.mark.any_backend
@@ -92,10 +94,11 @@ def test_tensorboard_has_the_rows_once(tmp_path):
 
 
 def test_missing_packages(monkeypatch):
-    monkeypatch.setattr(curves.importlib.util, "find_spec", lambda name: None)
-    assert not curves.can_draw()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert not plots.can_draw()
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(AlbertError, match=r"keras-albert\[tensorboard\]"):
-        curves.check_tensorboard()
+        check_tensorboard()
 
 
 TINY = AlbertConfig(

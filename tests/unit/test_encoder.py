@@ -17,11 +17,12 @@ from small import (
 )
 
 import keras_albert.modeling.backbone
-import keras_albert.modeling.block
-import keras_albert.modeling.embeddings
+import keras_albert.modeling.encoder
+import keras_albert.modeling.layers
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.config import VARIANTS
+from keras_albert.modeling.encoder import draw_seeds
 from keras_albert.private_apis import DrawnSeed
 
 # Paper Table 4 and its neighbours, ALBERT-base: encoder with pooler, derived
@@ -47,7 +48,7 @@ ARCHITECTURES = {
 @pytest.mark.any_backend
 @pytest.mark.parametrize("embedding_size", PARAMETERS)
 def test_parameters_of_the_paper(embedding_size, monkeypatch):
-    for module in ("block", "embeddings", "backbone"):  # zeros cost nothing
+    for module in ("layers", "relaxed", "backbone"):  # zeros cost nothing
         monkeypatch.setattr(
             getattr(keras_albert.modeling, module),
             "initializer",
@@ -139,6 +140,7 @@ def test_forms_have_the_same_outputs_and_gradients(architecture, dropout):
             np.testing.assert_allclose(a, b, atol=5e-6 if dropout else 1e-6)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("loop", "remat"), FORMS)
 def test_forms_under_fit(loop, remat):
     """Compiled, with unknown batch and length on TensorFlow."""
@@ -158,7 +160,7 @@ def test_a_shared_half_is_read_once_a_call(sharing, reads, loop, monkeypatch):
     backbone = AlbertBackbone(CONFIG.replace(sharing=sharing), loop=loop)
     count = 0
     for half in ("AttentionHalf", "FeedForwardHalf"):
-        kind = getattr(keras_albert.modeling.block, half)
+        kind = getattr(keras_albert.modeling.layers, half)
 
         def counted(self, real=kind.tensors):
             nonlocal count
@@ -172,8 +174,11 @@ def test_a_shared_half_is_read_once_a_call(sharing, reads, loop, monkeypatch):
 
 def test_every_dropout_has_its_own_mask():
     config = CONFIG.replace(hidden_dropout_prob=0.5, inner_group_num=2)
-    encoder = AlbertBackbone(config).encoder
-    draws = [numpy(encoder._draw_seeds()).reshape(-1, 2) for _ in range(2)]
+    generator = AlbertBackbone(config).encoder.seed_generator
+    draws = [
+        numpy(draw_seeds(config, generator, 5, 2)).reshape(-1, 2)
+        for _ in range(2)
+    ]
     assert draws[0].shape == (5 * 2 * 3, 2)
     # torch takes the sum of the two numbers.
     sums = np.concatenate(draws).astype("int64").sum(-1) & 0xFFFFFFFF
@@ -201,8 +206,8 @@ def test_every_dropout_takes_its_own_seed(monkeypatch):
 
 
 def test_no_seed_is_drawn_without_dropout():
-    encoder = AlbertBackbone(CONFIG).encoder
-    assert encoder._draw_seeds() is None
+    generator = AlbertBackbone(CONFIG).encoder.seed_generator
+    assert draw_seeds(CONFIG, generator, 5) is None
 
 
 @pytest.mark.parametrize("loop", ["unrolled", "scan"])
@@ -260,7 +265,7 @@ def test_pooled_only_computes_one_position(monkeypatch):
         return x
 
     monkeypatch.setattr(
-        keras_albert.modeling.block, "feed_forward_half", feed_forward_half
+        keras_albert.modeling.encoder, "feed_forward_half", feed_forward_half
     )
     config = CONFIG.replace(inner_group_num=2)
     AlbertBackbone(config)(inputs(), pooled_only=True)
@@ -314,7 +319,7 @@ def test_attention_by_hand():
     expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True))
     config = CONFIG.replace(hidden_size=2, num_attention_heads=1)
     for fused in (True, False):
-        output, found = keras_albert.modeling.block.attention_half(
+        output, found = keras_albert.modeling.layers.attention_half(
             config, weights, ops.array(x), ops.array(bias), fused=fused
         )
         np.testing.assert_allclose(numpy(output)[0], expected, atol=1e-5)

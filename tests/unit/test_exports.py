@@ -45,6 +45,11 @@ CASES = [
 ]
 if keras.backend.backend() != "tensorflow":  # in a worker: one of each
     CASES = [(name, all[-1]) for name, all in EXPORT_WEIGHTS.items()]
+USUAL = [("saved_model", "float32"), ("litert", "int8"), ("onnx", "int8")]
+CASES = [
+    case if case in USUAL else pytest.param(*case, marks=pytest.mark.proof)
+    for case in CASES
+]
 # Of KINDS those that differ in their outputs, but for the classes of CASES.
 CHECKED = ["regression", "multilabel", "question and choice", "tokens"]
 CHECKED += ["answer", "answer or none"]
@@ -117,6 +122,7 @@ def test_every_format(folder, tmp_path, capsys, kind, weights):
     assert "8 x 32 tokens" in said and "128 tokens" not in said
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="in a worker: see above"
 )

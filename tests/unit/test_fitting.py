@@ -15,7 +15,6 @@ import pytest
 import tensorflow as tf
 from small import BATCH, CONFIG, LENGTH, PREDICTIONS, numpy, signalled
 
-from keras_albert.distribution.devices import OneDevice
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.config import AlbertConfig
@@ -25,15 +24,16 @@ from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.training import loop as fitting
 from keras_albert.training.checkpointing import Checkpoints
 from keras_albert.training.loop import (
-    IntervalKeeper,
     Timetable,
+    Training,
+    TrainingSteps,
     fit_into_folder,
 )
 from keras_albert.training.model_folder import ModelFolder
 from keras_albert.training.optimizer import Lamb
 from keras_albert.training.run_log import RunLog
 from keras_albert.training.schedules import WarmupPolynomialDecay
-from keras_albert.training.speed import SpeedMeter, Work
+from keras_albert.training.speed import Work
 
 STEPS = 50
 # Kept after 7, 14, 20, 21, 28, 35, 40, ...; validated after 20, 40 and 50.
@@ -94,12 +94,12 @@ def fit(folder, timetable=TIMETABLE, *, arrays=TRAINING, model=None, **options):
         whole = tf.data.Dataset.from_tensor_slices(arrays)
         return whole.skip(step * timetable.accumulate)
 
-    return fit_into_folder(
+    training = Training(
         content,
         folder,
         batches_from,
         timetable,
-        origin=ORIGIN,
+        ORIGIN,
         validate=lambda stopped: fitting.evaluate_until(
             content.model,
             tf.data.Dataset.from_tensor_slices(HELD_OUT),
@@ -107,6 +107,7 @@ def fit(folder, timetable=TIMETABLE, *, arrays=TRAINING, model=None, **options):
         ),
         **options,
     )
+    return fit_into_folder(training)
 
 
 def checkpoints(folder):
@@ -180,6 +181,7 @@ def test_stopped_twice_is_as_if_nothing_had_been(
     same_end(tmp_path, uninterrupted)
 
 
+@pytest.mark.proof
 def test_parts_averages_and_loss_scaling_go_on(tmp_path):
     """All that an optimizer may have, at once, from where a run was killed.
 
@@ -384,27 +386,28 @@ def test_which_model_is_kept(tmp_path, best, values, kept):
     optimizer = SimpleNamespace(last_learning_rate=0.1, averages=[])
     content = SimpleNamespace(
         model=SimpleNamespace(optimizer=optimizer),
-        save=lambda folder: saved.append(keeper.step),
+        save=lambda folder: saved.append(steps.step),
     )
-    for steps in ((10, 20), (30, 40)):
-        keeper = IntervalKeeper(
-            content,
-            tmp_path,
-            Timetable(40, 10, 10, 2),
-            checkpoints(tmp_path),
+    training = Training(
+        content,
+        tmp_path,
+        None,
+        Timetable(40, 10, 10, 2),
+        ORIGIN,
+        best and (lambda _: {"loss": next(losses), best: next(validated)}),
+        best or "loss",
+    )
+    for ends in ((10, 20), (30, 40)):
+        steps = TrainingSteps(
+            training,
             RunLog(tmp_path),
             SimpleNamespace(line=print),
-            SpeedMeter(None),
             fitting.StopRequest(),
-            best and (lambda _: {"loss": next(losses), best: next(validated)}),
-            best or "loss",
-            None,
-            OneDevice(),
         )
-        for step in steps:
-            keeper.step, keeper._unfinished = step, {"loss": 7.0}
-            keeper.finish_interval()
-    assert saved[-1] == keeper.kept()["step"] == kept
+        for step in ends:
+            steps.step, steps._ended_interval = step, {"loss": 7.0}
+            steps.finish_interval()
+    assert saved[-1] == training.kept(steps.log.rows)["step"] == kept
     expected = {20: [10, 20], 40: [10, 20, 40]}[kept]
     assert saved == (expected if best else [10, 20, 30, 40])
 

@@ -1,6 +1,7 @@
 """Imports go one way, and the package is light to import."""
 
 import ast
+import importlib.util
 import os
 import subprocess
 import sys
@@ -104,6 +105,28 @@ def test_no_backend_at_import(path):
     for module, at_top in imported(ast.parse(path.read_text())):
         if module.split(".")[0] in BACKENDS:
             assert not at_top, module
+
+
+@pytest.mark.any_backend
+def test_closures():
+    """Pretraining loads no task and no table; a model loads little."""
+    path = PACKAGE.parent / "tools" / "figures.py"
+    spec = importlib.util.spec_from_file_location("figures", path)
+    figures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(figures)
+    files = set(map(figures.name_of, figures.closure("pretraining.run")))
+    assert "pretraining/masking.py" not in files, "TensorFlow comes late"
+    parts = {file.split("/")[0] for file in files}
+    assert not parts & {"tasks", "finetuning", "exports", "aot"}
+    assert "data/tables.py" not in files
+    files = set(map(figures.name_of, figures.closure("modeling.pretraining")))
+    assert {file.split("/")[0] for file in files} == {
+        "errors.py",
+        "modeling",
+        "private_apis.py",
+        "storage.py",
+        "text",
+    }
 
 
 def python(code, **environment):

@@ -138,9 +138,15 @@ def test_functional_model_around_a_backbone(tmp_path):
     "imports",
     [
         "import keras_albert, keras",
-        "import keras, keras_albert",
-        "import importlib.util as u, keras_albert; u.find_spec('keras')",
-        "import keras_albert; keras_albert.load_pretrained",
+        pytest.param("import keras, keras_albert", marks=pytest.mark.proof),
+        pytest.param(
+            "import importlib.util as u, keras_albert; u.find_spec('keras')",
+            marks=pytest.mark.proof,
+        ),
+        pytest.param(
+            "import keras_albert; keras_albert.load_pretrained",
+            marks=pytest.mark.proof,
+        ),
     ],
 )
 def test_import_order(sources, imports):

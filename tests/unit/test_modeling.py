@@ -201,7 +201,14 @@ def test_pretraining_fits(pretraining_batch):
     assert losses[-1] < 0.7 * losses[0]
 
 
-@pytest.mark.parametrize("kind", ["backbone", "pretraining", "classifier"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "classifier",
+        pytest.param("backbone", marks=pytest.mark.proof),
+        pytest.param("pretraining", marks=pytest.mark.proof),
+    ],
+)
 def test_saved_file_on_another_backend(kind, inputs, tmp_path):
     """The same weights and outputs, read by a process of another backend."""
     backbone = AlbertBackbone(CONFIG)

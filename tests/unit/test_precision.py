@@ -94,8 +94,15 @@ def losses(precision, loop):
     return np.array(history.history["loss"]), model.optimizer
 
 
-@pytest.mark.parametrize("loop", ["unrolled", "scan"])
-@pytest.mark.parametrize("precision", HALF)
+@pytest.mark.parametrize(
+    ("precision", "loop"),
+    [
+        ("mixed_bfloat16", "scan"),
+        pytest.param("mixed_bfloat16", "unrolled", marks=pytest.mark.proof),
+        pytest.param("mixed_float16", "scan", marks=pytest.mark.proof),
+        pytest.param("mixed_float16", "unrolled", marks=pytest.mark.proof),
+    ],
+)
 def test_loss_curve_is_that_of_float32(precision, loop):
     expected, _ = losses("float32", "unrolled")
     found, optimizer = losses(precision, loop)

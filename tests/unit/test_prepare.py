@@ -438,7 +438,7 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import time
 from keras_albert.cli import main
-from keras_albert.data import prepare
+from keras_albert.corpus import prepare
 
 made = prepare.write_shard
 

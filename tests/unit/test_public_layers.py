@@ -154,6 +154,7 @@ def test_trained_saved_and_read(make, tmp_path):
         )
 
 
+@pytest.mark.proof
 def test_functional_file_on_another_backend(tmp_path):
     model = randomize(functional())
     model.save(tmp_path / "model.keras")

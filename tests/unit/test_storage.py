@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from keras_albert import config, storage
+from keras_albert import storage
+from keras_albert.distribution.config import ProcessConfig
 from keras_albert.errors import AlbertError
-from keras_albert.storage import new_folder, written_whole
+from keras_albert.finetuning.config import EvaluateRun
+from keras_albert.pretraining.config import ExampleConfig, PretrainRun
+from keras_albert.storage import new_folder, read_json, written_whole
+from keras_albert.training.config import OptimizerConfig
+from keras_albert.training.run_folder import claim_folder, holds_run
 
 pytestmark = pytest.mark.any_backend
 
@@ -75,10 +80,10 @@ def test_json_keeps_every_letter(tmp_path):
     path = tmp_path / "a.json"
     storage.write_json(path, {"é": [1, None]})
     assert "é" in path.read_text(encoding="utf-8")
-    assert config.read_json(path) == {"é": [1, None]}
+    assert read_json(path) == {"é": [1, None]}
     with pytest.raises(ValueError, match="JSON"):
         storage.write_json(path, {"a": float("nan")})
-    assert config.read_json(path) == {"é": [1, None]}
+    assert read_json(path) == {"é": [1, None]}
 
 
 def test_one_process_at_a_time(tmp_path):
@@ -94,26 +99,26 @@ def test_one_process_at_a_time(tmp_path):
 
 
 def test_two_runs_cannot_share_a_folder(tmp_path):
-    run = config.EvaluateRun(model=tmp_path, data=tmp_path)
-    folder = storage.claim_folder(tmp_path / "run", run)
+    run = EvaluateRun(model=tmp_path, data=tmp_path)
+    folder = claim_folder(tmp_path / "run", run)
     assert json.loads((folder / "run.json").read_text())["batch_size"] == 32
     with pytest.raises(AlbertError, match="not empty"):
-        storage.claim_folder(tmp_path / "run", run)
+        claim_folder(tmp_path / "run", run)
 
 
 def test_which_run_a_folder_holds(tmp_path):
     """Only the same one may go on; what changes no weight is free."""
     folder = tmp_path / "run"
-    run = config.PretrainRun(data=Path("shards"), output=folder)
-    assert not storage.holds_run(folder, run)
+    run = PretrainRun(data=Path("shards"), output=folder)
+    assert not holds_run(folder, run)
     folder.mkdir()
-    assert not storage.holds_run(folder, run), "an empty folder is free"
+    assert not holds_run(folder, run), "an empty folder is free"
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(AlbertError, match="not empty"):
-        storage.holds_run(folder, run)
+        holds_run(folder, run)
     (folder / "notes.txt").unlink()
-    storage.claim_folder(folder, run)
-    assert storage.holds_run(folder, run)
+    claim_folder(folder, run)
+    assert holds_run(folder, run)
     free = {
         "output": Path("elsewhere"),
         "checkpoint_every": 5,
@@ -122,24 +127,24 @@ def test_which_run_a_folder_holds(tmp_path):
         "distribution": "model",
         "model_parallel": 2,
         "steps_per_execution": 1,
-        "processes": config.ProcessConfig(wait=5),
+        "processes": ProcessConfig(wait=5),
     }
-    assert storage.holds_run(folder, dataclasses.replace(run, **free))
+    assert holds_run(folder, dataclasses.replace(run, **free))
     for field in dataclasses.fields(run):
         other = {
             "data": Path("others"),
-            "optimizer": config.OptimizerConfig(beta_1=0.5),
-            "examples": config.ExampleConfig(ngram=2),
+            "optimizer": OptimizerConfig(beta_1=0.5),
+            "examples": ExampleConfig(ngram=2),
         }.get(field.name, free.get(field.name, 7))
         # The constructor's checks have nothing to do with this.
         changed = dataclasses.replace(run)
         object.__setattr__(changed, field.name, other)
         if field.name not in free:
             with pytest.raises(AlbertError, match=rf"{field.name}.* there, "):
-                storage.holds_run(folder, changed)
+                holds_run(folder, changed)
     more = dataclasses.replace(run, steps=200_000)
     with pytest.raises(AlbertError, match="steps=125000 there, 200000 here"):
-        storage.holds_run(folder, more)
+        holds_run(folder, more)
 
 
 def test_flat():
@@ -184,15 +189,15 @@ def test_new_folder(tmp_path):
 
 def test_a_run_from_before_an_option_existed(tmp_path):
     """It has the option's default."""
-    run = config.PretrainRun(data=Path("shards"), output=tmp_path / "run")
-    folder = storage.claim_folder(run.output, run)
-    settings = config.read_json(folder / "run.json")
+    run = PretrainRun(data=Path("shards"), output=tmp_path / "run")
+    folder = claim_folder(run.output, run)
+    settings = read_json(folder / "run.json")
     del settings["short_steps"], settings["examples"]["pack"]
     storage.write_json(folder / "run.json", settings)
-    assert storage.holds_run(folder, run)
-    packed = dataclasses.replace(run, examples=config.ExampleConfig(pack=True))
+    assert holds_run(folder, run)
+    packed = dataclasses.replace(run, examples=ExampleConfig(pack=True))
     with pytest.raises(AlbertError, match="pack=False there, True here"):
-        storage.holds_run(folder, packed)
+        holds_run(folder, packed)
 
 
 def test_a_folder_behind_a_link_is_emptied(tmp_path):
@@ -241,9 +246,9 @@ def test_a_folder_without_room(tmp_path, no_room):
 
 
 def test_a_run_without_room_leaves_its_folder_free(tmp_path, no_room):
-    run = config.EvaluateRun(model=tmp_path / ("a" * 2_000), data=tmp_path)
+    run = EvaluateRun(model=tmp_path / ("a" * 2_000), data=tmp_path)
     with pytest.raises(storage.DiskFull, match=r"run\.json: cannot be written"):
-        storage.claim_folder(tmp_path / "run", run)
+        claim_folder(tmp_path / "run", run)
     assert not any(tmp_path.iterdir())
 
 

@@ -79,7 +79,7 @@ def test_same_input_same_bytes(corpus):
     # Another process: no state of this one may be part of the result.
     code = (
         "import sys; from pathlib import Path\n"
-        "from keras_albert.config import VocabRun\n"
+        "from keras_albert.corpus.config import VocabRun\n"
         "from keras_albert.corpus.vocabulary import train_vocabulary\n"
         "train_vocabulary(VocabRun(input=(Path(sys.argv[1]),),"
         " output=Path(sys.argv[2]), vocab_size=41))"

@@ -27,14 +27,13 @@ from keras_albert.errors import AlbertError
 from keras_albert.exports.onnx.graph_builder import Graph, Kernel
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel, check_not_quantized
-from keras_albert.modeling.block import Block
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
 )
 from keras_albert.modeling.config import LAYER_NORM_EPSILON
-from keras_albert.modeling.encoder_block import MASKED_SCORE
+from keras_albert.modeling.encoder import MASKED_SCORE, Block
 from keras_albert.modeling.question_answering import (
     IMPOSSIBLE,
     AlbertForQuestionAnswering,
@@ -503,7 +502,7 @@ _HEADS: dict[type, _Head] = {
     AlbertForQuestionAnswering: _Writer.spans,
     AlbertForQuestionAnsweringV2: _Writer.beam,
 }
-# As modeling/block.py, ACTIVATIONS.
+# As modeling/layers.py, ACTIVATIONS.
 _ACTIVATIONS = {
     "gelu": _Writer.gelu,
     "gelu_new": _Writer.gelu,

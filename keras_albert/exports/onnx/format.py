@@ -6,7 +6,7 @@ spiece.model beside it. Any batch size and length.
 
 from pathlib import Path
 
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.predictor import Predictor
 
 ONNX_FILE = "model.onnx"
@@ -25,13 +25,7 @@ def write_onnx(predictor: Predictor, path: Path, weights: str) -> None:
     Raises:
         AlbertError: a package is missing; the model is quantized.
     """
-    try:
-        import onnx
-    except ImportError as error:
-        raise AlbertError(
-            f"onnx is needed to export ONNX ({error}). Run: pip install "
-            "'keras-albert[onnx]'"
-        ) from None
+    onnx = optional_import("onnx", "onnx", "exporting as ONNX")
     from keras_albert.exports.onnx.encoder import onnx_model
 
     graph = onnx_model(
@@ -42,13 +36,7 @@ def write_onnx(predictor: Predictor, path: Path, weights: str) -> None:
 
 def run_onnx(path: Path, threads: int):
     """Token ids [B, S] -> outputs by name, see `load_exported`."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise AlbertError(
-            f"onnxruntime is needed to run {path} ({error}). Run: pip install "
-            "'keras-albert[onnx]'"
-        ) from None
+    onnxruntime = optional_import("onnxruntime", "onnx", f"running {path}")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     try:

@@ -1,0 +1,434 @@
+"""The layers of the encoder: factorized embedding, attention, feed-forward.
+
+A transformer block has an attention half and a feed-forward half. Each half
+ends with its own residual connection and LayerNorm (post-LN), so that the
+layers of a model can share one half without the other.
+
+The Keras layers of the halves only hold weights; the computation is in
+functions of tensors. There are two reasons. Weights that many layers share
+are read (concatenated, and cast to the compute dtype) only once per call of
+the model. And a loop over layers or a rematerialization needs a pure function.
+
+Letters: B batch, S sequence length, E embedding size, H hidden size, A heads,
+D = H / A, F feed-forward width.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers, ops
+
+from keras_albert.modeling.config import LAYER_NORM_EPSILON, AlbertConfig
+from keras_albert.modeling.configured import ConfiguredLayer
+from keras_albert.modeling.inputs import check_inputs
+from keras_albert.private_apis import DrawnSeed
+
+
+def initializer(config: AlbertConfig) -> keras.initializers.Initializer:
+    """A new truncated normal initializer, as every kernel uses."""
+    return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+
+
+def layer_norm(name: str, dtype=None) -> layers.LayerNormalization:
+    """LayerNorm over the last axis with ALBERT's epsilon."""
+    return layers.LayerNormalization(
+        epsilon=LAYER_NORM_EPSILON, dtype=dtype, name=name
+    )
+
+
+_CHECKED = (np.ndarray, keras.KerasTensor)
+
+
+def _integers(ids):
+    """Casts float tensors to int32; returns other ids unchanged.
+
+    `keras.Input` has the dtype float32 by default, and Keras builds a
+    subclassed model that it loads with float32 tensors. Float arrays, on the
+    other hand, are a user's mistake: they stay as they are, and
+    `check_inputs` refuses them.
+    """
+    is_tensor = ops.is_tensor(ids) or isinstance(ids, keras.KerasTensor)
+    if is_tensor and keras.backend.is_float_dtype(
+        keras.backend.standardize_dtype(ids.dtype)
+    ):
+        return ops.cast(ids, "int32")
+    return ids
+
+
+@keras.saving.register_keras_serializable("keras_albert")
+class FactorizedEmbedding(ConfiguredLayer):
+    """Word + segment + position, LayerNorm, dropout, projection E -> H.
+
+    The projection is absent when E == H (reference modeling.py L970-1014),
+    unless the config says `project_equal_sizes`.
+
+    Args:
+        config: the architecture; the layers' sizes come from it.
+
+    Call arguments:
+        token_ids: int [B, S].
+        segment_ids: int [B, S], 0 for the first text and 1 for the second;
+            zeros when absent.
+        position_ids: int [B, S]; 0 to S - 1 when absent.
+        training: whether to apply dropout.
+
+    Returns:
+        float [B, S, H].
+
+    Raises:
+        AlbertError: a NumPy array or symbolic input has another shape than
+            [B, S], or more than `max_position_embeddings` tokens; or a NumPy
+            array is not integer or has an id out of range.
+
+    Source: Paper 3.1.
+    """
+
+    def __init__(self, config: AlbertConfig, **kwargs: Any):
+        super().__init__(config, **kwargs)
+
+        def table(kind, size, name, **kwargs):
+            return kind(
+                size,
+                config.embedding_size,
+                embeddings_initializer=initializer(config),
+                dtype=self.dtype_policy,
+                name=name,
+                **kwargs,
+            )
+
+        # Reversible, since the masked-LM decoder uses the same table.
+        self.word = table(
+            layers.ReversibleEmbedding,
+            config.vocab_size,
+            "word_embeddings",
+            reverse_dtype="float32",
+        )
+        self.segment = table(
+            layers.Embedding, config.type_vocab_size, "token_type_embeddings"
+        )
+        self.position = table(
+            layers.Embedding,
+            config.max_position_embeddings,
+            "position_embeddings",
+        )
+        self.layer_norm = layer_norm("layer_norm", self.dtype_policy)
+        self.dropout = layers.Dropout(
+            config.hidden_dropout_prob, dtype=self.dtype_policy
+        )
+        self.projection = None
+        if config.has_projection:
+            self.projection = layers.Dense(
+                config.hidden_size,
+                kernel_initializer=initializer(config),
+                dtype=self.dtype_policy,
+                name="projection",
+            )
+
+    def __call__(
+        self,
+        token_ids: Any,
+        segment_ids: Any = None,
+        position_ids: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Checks the ids, then calls the layer."""
+        # Checked here, not in `call`: Keras adds many lines to errors of
+        # `call`.
+        given = {
+            "token_ids": token_ids,
+            "segment_ids": segment_ids,
+            "position_ids": position_ids,
+        }
+        given = {
+            name: _integers(ids)
+            for name, ids in given.items()
+            if ids is not None
+        }
+        # Other tensors are not checked: while a backend traces a graph, an
+        # unknown size may be a placeholder.
+        if all(isinstance(ids, _CHECKED) for ids in given.values()):
+            check_inputs(self.config, given, takes_packed=True)
+        return super().__call__(**given, **kwargs)
+
+    def build(self, input_shape: Any = None) -> None:
+        for table in (self.word, self.segment, self.position):
+            table.build((None, None))
+        vectors = (None, None, self.config.embedding_size)
+        self.layer_norm.build(vectors)
+        if self.projection is not None:
+            self.projection.build(vectors)
+        self.built = True
+
+    def call(
+        self,
+        token_ids: Any,
+        segment_ids: Any = None,
+        position_ids: Any = None,
+        training: bool | None = None,
+    ) -> Any:
+        if segment_ids is None:
+            segment_ids = ops.zeros_like(token_ids)
+        if position_ids is None:
+            # A cumulative sum gives 0, 1, 2 ... A slice of the table would be
+            # simpler, but slices of unknown length break several exporters.
+            ones = ops.ones_like(token_ids, "int32")
+            position_ids = ops.cumsum(ones, axis=1) - 1
+        x = self.word(token_ids)
+        x = x + self.segment(segment_ids)
+        x = x + self.position(position_ids)
+        x = self.dropout(self.layer_norm(x), training=training)  # [B, S, E]
+        return x if self.projection is None else self.projection(x)
+
+    def compute_output_shape(
+        self, token_ids_shape: Any
+    ) -> tuple[int | None, ...]:
+        return (*token_ids_shape, self.config.hidden_size)
+
+
+# The reference's gelu is the tanh form under both names (modeling.py L299).
+ACTIVATIONS = {
+    "gelu": lambda x: ops.gelu(x, approximate=True),
+    "gelu_new": lambda x: ops.gelu(x, approximate=True),
+    "gelu_erf": lambda x: ops.gelu(x, approximate=False),
+    "relu": ops.relu,
+}
+
+
+# A block has three dropouts. Their seeds are in this order: attention
+# probabilities, attention output, feed-forward output.
+DROPOUTS = 3
+
+
+def attention_half(
+    config: AlbertConfig,
+    weights,
+    x,
+    attention_bias,
+    seeds=None,
+    fused=True,
+    first_only=False,
+):
+    """Multi-head self-attention, output projection, residual, LayerNorm.
+
+    Args:
+        config: the architecture.
+        weights: the result of `AttentionHalf.tensors`, with relaxed sharing
+            joined with that of `AttentionDelta.tensors`.
+        x: float [B, S, H].
+        attention_bias: float [B, 1, 1, S] or [B, 1, S, S], added to the
+            attention scores.
+        seeds: int [DROPOUTS, 2]; None for no dropout.
+        fused: use the backend's fused attention kernel if possible.
+        first_only: return only the first position (T = 1), not all (T = S).
+
+    Returns:
+        float [B, T, H], and the attention probabilities [B, A, S, S]. The
+        fused kernel does not return probabilities: they are then None.
+    """
+    query, key, value = (
+        _split_heads(each, config.num_attention_heads)  # [B, S, A, D]
+        for each in _query_key_value(weights, x)
+    )
+    rate = config.attention_probs_dropout_prob
+    # JAX's kernel does not support float16 on CPUs.
+    half = keras.backend.standardize_dtype(query.dtype) == "float16"
+    if fused and not half and (seeds is None or not rate):
+        probs = None
+        # Flash attention is off: Keras's flash kernel on torch does not accept
+        # a bias, and the one of JAX on TPUs silently ignores it.
+        context = ops.dot_product_attention(
+            query, key, value, bias=attention_bias, flash_attention=False
+        )
+    else:
+        probs = _attention_probs(query, key, attention_bias)  # [B, A, S, S]
+        dropped = dropout(probs, rate, _seed(seeds, 0))
+        context = ops.einsum("bats,bsad->btad", dropped, value)
+    context = ops.reshape(context, ops.shape(x))  # [B, S, H]
+    if first_only:
+        # Attention is computed for all positions although only one is used.
+        # With a single query, the gradient would contain a matrix product with
+        # an inner dimension of 1, and oneDNN 3.7 (TensorFlow 2.20 and 2.21)
+        # corrupts memory if two such products have the same shape and
+        # different layouts. tests/e2e/test_onednn.py reproduces this.
+        x, context = x[:, :1], context[:, :1]  # [B, 1, H]
+    output = linear(weights["output"], context)
+    output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 1))
+    return normalize(weights["layer_norm"], x + output), probs
+
+
+def feed_forward_half(config: AlbertConfig, weights, x, seeds=None):
+    """Feed-forward network (H -> F -> H), residual, LayerNorm: [B, S, H]."""
+    inner = linear(weights["intermediate"], x)  # [B, S, F]
+    output = linear(weights["output"], ACTIVATIONS[config.hidden_act](inner))
+    output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 2))
+    return normalize(weights["layer_norm"], x + output)
+
+
+def linear(weights, x):
+    """x W + b, plus the layer's own low-rank term with relaxed sharing."""
+    if callable(weights):  # a quantized Keras layer, which computes in int8
+        return weights(x)
+    y = ops.matmul(x, weights["kernel"]) + weights["bias"]
+    return y + _low_rank(weights["delta"], x) if "delta" in weights else y
+
+
+def normalize(weights, x):
+    """LayerNorm over the last axis, computed in float32."""
+    return ops.layer_normalization(
+        x, weights["gamma"], weights["beta"], -1, LAYER_NORM_EPSILON
+    )
+
+
+def dropout(x, rate: float, seed=None):
+    """Keras's dropout with a seed that was drawn before; None for no dropout.
+
+    The seed is an argument because of rematerialization: a seed drawn inside
+    the function would be drawn anew when the backward pass recomputes the
+    activations, and the gradient would belong to a different dropout mask.
+    """
+    if seed is None or not rate:
+        return x
+    return keras.random.dropout(x, rate, seed=DrawnSeed(seed))
+
+
+def _seed(seeds, index):
+    return None if seeds is None else seeds[index]
+
+
+def _low_rank(delta, x):
+    """(x A) B for n kernels at once; A is [H, n R] and B is [n, R, O]."""
+    x = ops.matmul(x, delta["a"])
+    n, rank, _ = delta["b"].shape
+    # One product for each kernel. A single batched product would, with rank
+    # 1, have the inner dimension of 1 that `attention_half` avoids.
+    return ops.concatenate(
+        [
+            ops.matmul(x[..., i * rank : (i + 1) * rank], delta["b"][i])
+            for i in range(n)
+        ],
+        axis=-1,
+    )
+
+
+def _query_key_value(weights, x):
+    """The queries, keys and values of all positions, each [B, S, H]."""
+    if "qkv" not in weights:
+        return [linear(weights[name], x) for name in ("query", "key", "value")]
+    return ops.split(linear(weights["qkv"], x), 3, axis=-1)
+
+
+def _split_heads(x, heads: int):
+    batch, length, hidden = ops.shape(x)
+    return ops.reshape(x, (batch, length, heads, hidden // heads))
+
+
+def _attention_probs(query, key, attention_bias):
+    # The query is scaled, not the scores: those could overflow float16.
+    query = query * query.shape[-1] ** -0.5
+    scores = ops.cast(ops.einsum("btad,bsad->bats", query, key), "float32")
+    probs = ops.softmax(scores + ops.cast(attention_bias, "float32"))
+    return ops.cast(probs, query.dtype)
+
+
+class Half(layers.Layer):
+    """Abstract: a layer whose method `tensors` returns its weights."""
+
+    def __init__(self, config: AlbertConfig, **kwargs):
+        super().__init__(**kwargs)
+        self.config = config
+
+    def _dense(self, units: int, name: str) -> layers.Dense:
+        return layers.Dense(
+            units,
+            kernel_initializer=initializer(self.config),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _read(self, dense: layers.Dense):
+        """A dict of kernel and bias; or the layer itself if it is quantized."""
+        if dense.quantization_mode is not None:
+            return dense
+        return {
+            "kernel": ops.cast(dense.kernel, self.compute_dtype),
+            "bias": ops.cast(dense.bias, self.compute_dtype),
+        }
+
+    def _read_norm(self, norm: layers.LayerNormalization):
+        # LayerNorm keeps its own precision. The cast to the same dtype turns
+        # the variables into tensors.
+        return {
+            "gamma": ops.cast(norm.gamma, norm.gamma.dtype),
+            "beta": ops.cast(norm.beta, norm.beta.dtype),
+        }
+
+
+class AttentionHalf(Half):
+    """Weights of self-attention, its output projection and LayerNorm."""
+
+    def __init__(self, config: AlbertConfig, **kwargs):
+        super().__init__(config, **kwargs)
+        # Query, key and value are separate variables, because LAMB computes a
+        # trust ratio for each variable.
+        self.query = self._dense(config.hidden_size, "query")
+        self.key = self._dense(config.hidden_size, "key")
+        self.value = self._dense(config.hidden_size, "value")
+        self.output_dense = self._dense(config.hidden_size, "output")
+        self.layer_norm = layer_norm("layer_norm", self.dtype_policy)
+
+    def build(self, input_shape=None):
+        hidden = (None, None, self.config.hidden_size)
+        for layer in (self.query, self.key, self.value, self.output_dense):
+            layer.build(hidden)
+        self.layer_norm.build(hidden)
+        self.built = True
+
+    def tensors(self) -> dict:
+        """Dict of `qkv` (three kernels concatenated), `output`, `layer_norm`.
+
+        A quantized model has `query`, `key` and `value` instead of `qkv`.
+        """
+        query, key, value = map(self._read, (self.query, self.key, self.value))
+        if any(map(callable, (query, key, value))):
+            projections = {"query": query, "key": key, "value": value}
+        else:
+            projections = {
+                "qkv": {
+                    name: ops.concatenate(
+                        [query[name], key[name], value[name]], axis=-1
+                    )
+                    for name in ("kernel", "bias")
+                }
+            }
+        return projections | {
+            "output": self._read(self.output_dense),
+            "layer_norm": self._read_norm(self.layer_norm),
+        }
+
+
+class FeedForwardHalf(Half):
+    """Weights of the feed-forward network and its LayerNorm."""
+
+    def __init__(self, config: AlbertConfig, **kwargs):
+        super().__init__(config, **kwargs)
+        self.intermediate = self._dense(
+            config.intermediate_size, "intermediate"
+        )
+        self.output_dense = self._dense(config.hidden_size, "output")
+        self.layer_norm = layer_norm("layer_norm", self.dtype_policy)
+
+    def build(self, input_shape=None):
+        hidden = (None, None, self.config.hidden_size)
+        self.intermediate.build(hidden)
+        self.output_dense.build((None, None, self.config.intermediate_size))
+        self.layer_norm.build(hidden)
+        self.built = True
+
+    def tensors(self) -> dict:
+        """Dict of `intermediate`, `output` and `layer_norm`."""
+        return {
+            "intermediate": self._read(self.intermediate),
+            "output": self._read(self.output_dense),
+            "layer_norm": self._read_norm(self.layer_norm),
+        }

@@ -1,0 +1,62 @@
+"""Files that an earlier version wrote are read as that version read them."""
+
+import csv
+import tarfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_albert as ka
+from keras_albert.cli import main
+
+FILES = Path(__file__).parents[1] / "data" / "before_the_rooms.tar.xz"
+# Numbers of another processor, whose kernels round otherwise.
+TOLERANCE = 1e-5
+PRETRAIN = (
+    ["pretrain", "--data=shards", "--validation=shards"]
+    + ["--validation-steps=1", "--config=config.json", "--steps=8"]
+    + ["--warmup-steps=2", "--batch-size=2", "--validate-every=4"]
+    + ["--optimizer.learning-rate=0.005", "--output=interrupted"]
+    + ["--examples.sequence-length=64"]
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    with tarfile.open(FILES) as archive:
+        archive.extractall(tmp_path, filter="data")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_model_folder(folder):
+    predictor = ka.Predictor.load(folder / "finetuned")
+    found = predictor.probabilities(["the fox sold tea.", "a hen in london"])
+    expected = np.load(folder / "probabilities.npy")
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow",
+    reason="a run goes on on the backend that it was begun on: TensorFlow",
+)
+def test_an_interrupted_run(folder, capsys):
+    """The run ended at step 7, with a checkpoint that Orbax wrote."""
+    main(PRETRAIN)
+    assert "going on from step 7 of 8" in "".join(capsys.readouterr())
+    logs = []
+    for path in ("whole_log.csv", "interrupted/log.csv"):
+        with open(folder / path, newline="") as file:
+            logs.append([*csv.DictReader(file)])
+    assert [row["step"] for row in logs[1]] == ["4", "8"]
+    for row, other in zip(*logs, strict=True):
+        for name in row.keys() - {
+            "tokens_per_second",
+            "model_flops_utilization",
+        }:
+            # Means over a few examples: a rounded logit may change none.
+            assert float(row[name]) == pytest.approx(
+                float(other[name]), rel=1e-3, abs=1e-4
+            ), name
