@@ -80,16 +80,7 @@ class Predictor:
                 f"expected a model. Received: {str(self.model)!r}. Read it "
                 "with Predictor.load."
             )
-        settled = settled_settings(
-            self.model,
-            self.task,
-            self.labels,
-            self.tokenizer,
-            self.lengths,
-            self.columns,
-            self.reading,
-        )
-        for name, value in settled.items():
+        for name, value in settled_settings(**vars(self)).items():
             object.__setattr__(self, name, value)
 
     @classmethod
