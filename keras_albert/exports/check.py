@@ -1,4 +1,4 @@
-"""An exported model beside the one it was made from: the same answers?"""
+"""Compares the answers of an exported model with those of its source."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -115,7 +115,7 @@ def check(run: CheckRun) -> dict:
 
 
 def _original(source: str, exported: Predictor) -> Predictor:
-    """The model; what its source does not say of it is as exported."""
+    """The source model; missing settings are those of the export."""
     loaded = load_with_task(source)
     if loaded.task["task"] in ALL_TASKS:
         return Predictor.of(loaded)
@@ -130,7 +130,7 @@ def _original(source: str, exported: Predictor) -> Predictor:
 
 
 def _differences(expected: Sequence, found: Sequence) -> tuple[float, float]:
-    """Of all numbers of all outputs that are no index; NaN where one is.
+    """How far the floating-point outputs differ; NaN if one of them is NaN.
 
     Returns:
         the largest, and the root of the mean square in standard deviations of
@@ -151,7 +151,7 @@ def _differences(expected: Sequence, found: Sequence) -> tuple[float, float]:
 
 
 def _compared(one, other) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Numbers of an example that should be the same, as float64."""
+    """Pairs of float64 arrays that should be equal, from one example."""
     ends = "end_top_log_probs"
     if isinstance(one, dict) and ends in one:
         # Starts of nearly one score may stand in another order, their ends
@@ -166,7 +166,7 @@ def _compared(one, other) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def _spread(outputs: Sequence) -> float:
-    """The standard deviation of the numbers."""
+    """The standard deviation of all floating-point outputs."""
     numbers = [
         a[a > NEGLIGIBLE] for one in outputs for a, _ in _compared(one, one)
     ]

@@ -1,4 +1,4 @@
-"""What a SavedModel answers to texts, beside what it answers to their ids.
+"""Compares what a SavedModel answers to texts and to their token ids.
 
 The ids are made in Python, by the model's own tokenizer: so this compares all
 that `token_ids` leaves out, the tokenizer in the graph and the way from the
@@ -30,7 +30,7 @@ Shares = dict[str, float]
 def compare_texts(
     exported: Predictor, table: Table, answers: Sequence[Mapping]
 ) -> Shares:
-    """How many rows each signature of texts answers alike.
+    """The share of rows that each signature answers to texts as to their ids.
 
     Args:
         exported: see `load_exported`.
@@ -66,7 +66,7 @@ def compare_texts(
 
 
 def text_lines(shares: Shares) -> list[str]:
-    """What the commands say of them."""
+    """The lines that the commands print about these shares."""
     return [
         f"as texts, {signature}: {share:.2%} of the rows are answered as "
         "their ids are"
@@ -75,7 +75,7 @@ def text_lines(shares: Shares) -> list[str]:
 
 
 def check_texts(shares: Shares, folder: Path) -> None:
-    """AlbertError where a signature answers too many rows in another way."""
+    """Raises AlbertError if a signature answers too many rows differently."""
     for signature, share in shares.items():
         if share < LEAST_SAME:
             raise AlbertError(
@@ -88,7 +88,7 @@ def check_texts(shares: Shares, folder: Path) -> None:
 
 
 def _given(exported: Predictor, table: Table) -> Iterator[Mapping | None]:
-    """The inputs of each row; None where a text cannot say what they are."""
+    """The inputs of each row; None if a served model cannot be given them."""
     names = exported.definition.inputs(exported.columns)
     for row in range(len(table)):
         given = {name: table.values[name][row] for name in names}
@@ -96,7 +96,7 @@ def _given(exported: Predictor, table: Table) -> Iterator[Mapping | None]:
 
 
 def _asked(model: Exported, signature: str, rows: Sequence) -> Iterator[dict]:
-    """The outputs for each row, by their names."""
+    """The outputs of a signature for each row, by their names."""
     for start in range(0, len(rows), ROWS_AT_ONCE):
         part = [given for given, _ in rows[start : start + ROWS_AT_ONCE]]
         inputs = {name: [given[name] for given in part] for name in part[0]}
@@ -106,7 +106,7 @@ def _asked(model: Exported, signature: str, rows: Sequence) -> Iterator[dict]:
 
 
 def _expected(answer: Mapping) -> Answer:
-    """Of the columns that `Predictor.decode` gives."""
+    """The prediction and its score, from the columns of `Predictor.decode`."""
     prediction, score = answer["prediction"], answer.get("score", 0)
     if is_numeric(prediction):
         return None, prediction

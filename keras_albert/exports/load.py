@@ -1,4 +1,4 @@
-"""Exported models, in place of the Keras model that they were made from."""
+"""Runs exported models (SavedModel, LiteRT, ONNX) behind `Predictor`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ Ask = Callable[[str, Mapping[str, list]], dict[str, list]]
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """What a Predictor needs of a model."""
+    """The part of a model that a Predictor needs."""
 
     run: Run
     signatures: frozenset[str] = frozenset()
@@ -47,12 +47,12 @@ class Exported:
 
 
 def predictions(answers: Sequence[Mapping]) -> list:
-    """Of what `Predictor.decode` gives."""
+    """The predictions among the columns of `Predictor.decode`."""
     return [row["prediction"] for row in answers]
 
 
 def share_of_equal(predictions: Sequence, others: Sequence) -> float:
-    """How many predictions are the same; numbers, to a hundredth."""
+    """The share of equal predictions; numbers are rounded to a hundredth."""
     return float(
         np.mean(
             [
@@ -64,7 +64,7 @@ def share_of_equal(predictions: Sequence, others: Sequence) -> float:
 
 
 def is_numeric(prediction) -> bool:
-    """Whether it is a number or a vector, and no label or list of labels."""
+    """Whether a prediction is a number or a vector, and not labels."""
     values = prediction if isinstance(prediction, list) else [prediction]
     return bool(values) and isinstance(values[0], float)
 
@@ -75,7 +75,7 @@ def files_of(folder: str | Path) -> list[Path]:
 
 
 def _aside(folder: Path) -> Path:
-    """Where the vocabulary and the settings are."""
+    """The folder with the vocabulary and the settings of an export."""
     in_saved_model = (folder / SAVED_MODEL_FILE).is_file()
     return folder / ASIDE if in_saved_model else folder
 
@@ -132,7 +132,7 @@ def load_exported(folder: str | Path, threads: int = 1) -> Predictor:
 
 
 def _by_rows(run: Run) -> Run:
-    """Choices, [B, C, S], are rows of their own to an artefact."""
+    """Makes rows of choices [B, C, S], as an exported model takes rows only."""
 
     def run_rows(token_ids: np.ndarray) -> Mapping[str, np.ndarray]:
         outputs = run(token_ids.reshape(-1, token_ids.shape[-1]))
@@ -175,7 +175,7 @@ def _load_saved_model(path: Path, threads: int) -> Exported:
 
 
 def _as_text(value):
-    """Bytes, also in lists, as text; what is no bytes as it is."""
+    """Decodes bytes, also in lists; other values stay as they are."""
     if isinstance(value, list):
         return [*map(_as_text, value)]
     return value.decode() if isinstance(value, bytes) else value

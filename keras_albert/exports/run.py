@@ -1,4 +1,4 @@
-"""Any model -> one artefact for a server or a device.
+"""Exports a model as one artefact for a server or a device.
 
 Graphs are always traced by Keras's TensorFlow backend, in a worker process
 when this one runs another backend, so that everything else can run the result.
@@ -128,7 +128,7 @@ def export(
 
 
 def _check_packages(format: str) -> None:
-    """AlbertError unless what a graph is traced with is installed."""
+    """Raises AlbertError unless the packages for a trace are installed."""
     if format == "onnx":  # written without a trace
         return
     for package in ("tensorflow", "tensorflow_text"):
@@ -176,7 +176,7 @@ def export_run(run: ExportRun) -> Path:
 
 
 def _export_in_worker(run: ExportRun, target: Path) -> None:
-    """The same command in a process of its own, on TensorFlow.
+    """Runs the same command in a process of its own, on TensorFlow.
 
     What it writes is published here: if this process is killed, it is not.
     """
@@ -223,7 +223,7 @@ def _raise_for_worker(status: int, stderr: str) -> NoReturn:
 
 
 def _target(run: ExportRun) -> Path:
-    """The folder to write: of a SavedModel, that of its version."""
+    """The folder to write; a SavedModel has one for each version."""
     check_not_a_file(run.output)
     target = run.output
     if run.format == "saved_model":
@@ -273,7 +273,7 @@ def _write(predictor: Predictor, run: ExportRun, folder: Path) -> None:
 def _write_saved_model(
     predictor: Predictor, weights: str, folder: Path
 ) -> Path:
-    """Returns the folder for what servers pass over."""
+    """Writes the model; returns the folder for files that servers ignore."""
     import tensorflow as tf
 
     from keras_albert.exports.saved_model.signatures import serving_module
@@ -287,7 +287,7 @@ def _write_saved_model(
 
 
 def _labelled(predictor: Predictor, run: ExportRun) -> Table:
-    """A table, or what is held out of a benchmark's folder."""
+    """Reads `run.data`: a table, or the dev split of a benchmark's folder."""
     path, skip_bad = run.data, run.skip_bad
     if path.is_dir() and predictor.task in BENCHMARKS:
         return read_split(
@@ -303,7 +303,7 @@ def _compare(
     run: ExportRun,
     folder: Path,
 ) -> None:
-    """AlbertError where it is worse by a point, or reads texts otherwise."""
+    """Raises AlbertError if the export is worse, or reads texts differently."""
     exported = load_exported(folder)
     task = predictor.definition
     scores, answers = [], []

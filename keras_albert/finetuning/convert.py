@@ -1,4 +1,4 @@
-"""A checkpoint from one format to another."""
+"""Converts a checkpoint from one format to another."""
 
 import dataclasses
 from pathlib import Path
@@ -36,7 +36,7 @@ def convert(run: ConvertRun) -> None:
 
 
 def _with_task(run: ConvertRun, loaded: ModelFolder) -> ModelFolder:
-    """The model with what its head is for, so that it predicts at once.
+    """Adds the task that the head is for, so that the model predicts at once.
 
     A model without a task of fine-tuning, or without a vocabulary, stays what
     it is.

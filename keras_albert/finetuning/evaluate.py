@@ -1,4 +1,4 @@
-"""Evaluation of a model folder, whatever it was trained for."""
+"""Evaluates a model folder, whatever it was trained for."""
 
 from keras_albert.corpus.shards import ShardSet
 from keras_albert.distribution.backend import leave_gpu_to_backend
@@ -25,7 +25,7 @@ from keras_albert.training.progress import progress_verbosity
 
 
 def evaluate(run: EvaluateRun) -> dict:
-    """Prints and returns what the model reaches on `run.data`.
+    """Prints and returns the scores of the model on `run.data`.
 
     Raises:
         AlbertError: the model or the data cannot be used, an unknown label.

@@ -142,7 +142,7 @@ def write_card(folder: Path, text: str) -> None:
 
 
 def _name(source: str | Path) -> str:
-    """The name alone: a card is published, folders are not."""
+    """The last part of a path: a card is published, folders are not."""
     text = str(source)
     return text if "://" in text else Path(text).resolve().name
 

@@ -77,7 +77,7 @@ def _predictor(run: PredictRun) -> Predictor:
 
 
 def _predictions(run: PredictRun) -> Iterator[bytes]:
-    """A line a row. The whole file is read and checked first."""
+    """Yields a line for each row, after the whole file was checked."""
     predictor = _predictor(run)
 
     def parts():
@@ -135,7 +135,7 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
 
 
 def _without_nan(value: object) -> object:
-    """Numbers that JSON has not, not finite, become null."""
+    """Replaces numbers that are not finite, which JSON lacks, by null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

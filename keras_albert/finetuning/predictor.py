@@ -80,16 +80,7 @@ class Predictor:
                 f"expected a model. Received: {str(self.model)!r}. Read it "
                 "with Predictor.load."
             )
-        settled = settled_settings(
-            self.model,
-            self.task,
-            self.labels,
-            self.tokenizer,
-            self.lengths,
-            self.columns,
-            self.reading,
-        )
-        for name, value in settled.items():
+        for name, value in settled_settings(**vars(self)).items():
             object.__setattr__(self, name, value)
 
     @classmethod
@@ -159,7 +150,7 @@ class Predictor:
         return settings
 
     def with_threshold(self, threshold: float) -> "Predictor":
-        """Another limit for "no answer", see `ReadingConfig`."""
+        """A copy with another limit for "no answer", see `ReadingConfig`."""
         reading = dataclasses.replace(self.reading, threshold=threshold)
         return dataclasses.replace(self, reading=reading)
 
@@ -184,7 +175,7 @@ class Predictor:
         labelled: bool,
         skip_bad: bool = False,
     ) -> Table:
-        """A file, or its columns, named as in the one it was trained on."""
+        """Reads a file or columns, named as in the training table."""
         return self.definition.read(
             path, self.columns, labelled, skip_bad, self.labels
         )
@@ -192,7 +183,7 @@ class Predictor:
     def parts(
         self, path: str | Path, skip_bad: bool, rows_at_once: int
     ) -> Iterator[Table]:
-        """A file without labels, see `read_parts`."""
+        """Reads a file in parts, without labels, see `read_parts`."""
         fields = self.definition.fields(self.columns, labelled=False)
         return self.definition.parts(path, fields, skip_bad, rows_at_once)
 
@@ -246,7 +237,7 @@ class Predictor:
         return _outputs(features, batches, batch_size, run, stopped)
 
     def warn_of_cut(self, cut: int, count: int) -> None:
-        """Says how many of the examples are longer than it reads."""
+        """Prints how many of the examples are longer than the model reads."""
         if cut:
             length, reading = self.sequence_length, self.reading
             what = self.definition.too_long(length, reading)
@@ -308,7 +299,7 @@ class Predictor:
         batch_size: int = PredictRun.batch_size,
         skip_bad: bool = False,
     ) -> dict[str, float]:
-        """How good the answers to labelled examples are.
+        """Measures how good the answers to labelled examples are.
 
         Args:
             data: a table (TSV, CSV, JSONL, Parquet, or SQuAD's JSON for

@@ -23,7 +23,7 @@ ON_TRAINING_ROWS = "on_training_rows"  # their scores, in the report
 def scores_report(
     task: str, outputs: Outputs, features: Features, names
 ) -> dict:
-    """Scores, the best constant answer's, and what is to be known of them."""
+    """The scores, those of the best constant answer, and remarks on them."""
     definition = ALL_TASKS[task]
     scores = definition.measure(outputs, features, names)
     return {
@@ -43,7 +43,7 @@ def class_report_of(outputs: Outputs, features: Features, names) -> ClassReport:
 
 
 def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
-    """Of several runs: each score's median and spread, and the best run.
+    """The median and the spread of each score over several runs.
 
     Args:
         reports: by seed.

@@ -1,1 +1,1 @@
-"""What a model is fine-tuned for: columns, labels, losses, answers, scores."""
+"""Tasks: their columns, labels, heads, losses, answers, scores and graphs."""

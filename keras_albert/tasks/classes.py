@@ -30,13 +30,13 @@ def share_of_most_frequent(target: np.ndarray) -> float:
 def collapse(
     expected: np.ndarray, predicted: np.ndarray, names: Sequence[str], what: str
 ) -> tuple[str, ...]:
-    """The remark on a model that predicts one class only, if it is such one.
+    """A remark if the model predicts the same class for everything.
 
     Args:
         expected: class indices [N].
         predicted: class indices [N].
         names: of the classes.
-        what: is classified: an example, a word, a question.
+        what: what is classified: an example, a word or a question.
     """
     if len(set(predicted.tolist())) > 1 or len(set(expected.tolist())) == 1:
         return ()

@@ -29,7 +29,7 @@ class _VectorServing(Serving):
 
 
 class Embedding(Task):
-    """A vector for each text: the mean of the encoder's, or as the head does.
+    """A vector for each text, from a head for vectors or from an encoder.
 
     Models are not fine-tuned for it; every model of this package fits.
     """

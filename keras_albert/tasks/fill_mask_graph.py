@@ -143,7 +143,7 @@ def _masked_ids(
 
 
 def _begins_with_space(texts: tf.Tensor) -> tf.Tensor:
-    """bool [P]: whether Python would say so of the first character."""
+    """Whether the first character is white space in Python, bool [P]."""
     texts = Characters.of(texts)
     is_space = tf.concat([texts.is_space(), [False]], axis=0)
     return (texts.lengths > 0) & tf.gather(is_space, texts.splits[:-1])

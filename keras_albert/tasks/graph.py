@@ -217,7 +217,7 @@ class ServingGraph:
 
 
 def _stored(variable: keras.Variable, weights: str) -> tf.Variable:
-    """The variable itself, or one of another type; integers stay."""
+    """The variable, or a copy of another type; integers are not copied."""
     if variable.dtype != "float32" or weights == "float32":
         return variable.value
     return tf.Variable(

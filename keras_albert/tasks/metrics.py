@@ -1,4 +1,4 @@
-"""What predictions are worth: GLUE's metrics, several labels, each class.
+"""Measures predictions: the metrics of GLUE, of several labels, by class.
 
 Shapes: N examples, C classes. Everything is between NumPy arrays on the host;
 scikit-learn and SciPy are imported where they are used, for their second.
@@ -31,7 +31,7 @@ class Scores:
 
 
 def collapsed(what: str) -> str:
-    """The remark on a model that says one thing of every example."""
+    """The remark on a model that predicts the same for every example."""
     return (
         f"every {what}: the training has collapsed, or has not begun to "
         "learn. Of few examples raise --epochs and --learning-rate; if the "
@@ -140,7 +140,7 @@ def entity_f1(
 
 
 def _entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
-    """(type, first word, word after the last) of each."""
+    """The entities of a text: (type, first word, word after the last one)."""
     entities, begin = set(), None
     for i, tag in enumerate([*tags, "O"]):
         goes_on = begin is not None and tag == f"I-{tags[begin][2:]}"
@@ -154,7 +154,7 @@ def _entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
 
 @dataclasses.dataclass(frozen=True)
 class ClassReport:
-    """How well each class is told from the others."""
+    """How well each class is distinguished from the others."""
 
     labels: tuple[str, ...]
     """C names"""
@@ -317,7 +317,7 @@ def draw_confusion(report: ClassReport, path: Path) -> None:
 
 
 def _pair(expected, predicted, axes: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Both as arrays, after a check."""
+    """Both arguments as arrays, after a check."""
     expected, predicted = np.asarray(expected), np.asarray(predicted)
     if (
         expected.shape != predicted.shape

@@ -35,5 +35,5 @@ FINETUNE_TASKS = OWN_TASKS + BENCHMARK_TASKS
 EMBEDDING, FILL_MASK = PRETRAINED_TASKS = ("embedding", "fill_mask")
 
 
-# Those whose contexts, of any length, are read in windows.
+# The tasks whose contexts, of any length, are read in windows.
 READING_TASKS = ("qa", "SQuAD-1.1", "SQuAD-2.0")

@@ -184,7 +184,7 @@ def read_split(
 def submissions(
     task: str, folder: Path, any_size: bool = False
 ) -> list[tuple[str, str, Table]]:
-    """What GLUE wants answered by a model of a task: (task, split, table).
+    """The test splits that a model of a task answers: (task, split, table).
 
     Of MNLI its two test splits and AX.
     """

@@ -43,7 +43,7 @@ a dict of several outputs"""
 
 
 class Task(abc.ABC):
-    """One task; its subclasses are final, their instances are configured.
+    """A task. Subclasses are final; constructor arguments configure them.
 
     The methods that concern learning need no override in a task that models
     are only used for (`is_learned` is False).
@@ -149,7 +149,7 @@ class Task(abc.ABC):
     def loss(
         self, names: Names
     ) -> keras.losses.Loss | dict[str, keras.losses.Loss]:
-        """The loss; or that of each output, whose sum is halved."""
+        """The loss; of several outputs one loss each, of which half counts."""
         raise NotImplementedError
 
     def scores(
@@ -227,7 +227,7 @@ class Task(abc.ABC):
         return model
 
     def too_long(self, length: int, reading: ReadingConfig | None) -> str:
-        """What examples are cut, in words."""
+        """Which examples are cut, in words."""
         return f"are longer than {length} tokens"
 
     def card(

@@ -141,7 +141,7 @@ def _check_reading(reading: object, longest: int) -> None:
 
 
 def _check_settings(name: str, settings: object, settings_class: type) -> None:
-    """AlbertError unless these are the fields of a settings class."""
+    """Raises AlbertError unless these are the fields of a settings class."""
     _check_keys(name, settings, settings_class)
     try:
         settings_class(**settings)
@@ -241,7 +241,7 @@ def stored_settings(content: dict) -> dict[str, Any]:
 
 
 def task_of(source: str | Path) -> str | None:
-    """What the model of a folder was trained for; None elsewhere."""
+    """The task that a folder's model was trained for; None if there is none."""
     path = Path(source) / TASK_FILE
     content = read_json(path) if path.is_file() else None
     return content.get("task") if isinstance(content, dict) else None

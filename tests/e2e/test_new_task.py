@@ -106,12 +106,15 @@ def test_a_task_in_a_few_lines(
             validation=table,
             output=tmp_path / "model",
             learning_rate=0.002,
+            classifier_dropout=0.0,
             batch_size=8,
-            epochs=3,
+            epochs=10,
         )
     )
-    assert report["accuracy"] == 1.0, report
-    assert "held-out accuracy 1.000 (80 examples)" in capsys.readouterr().out
+    accuracy = report["accuracy"]
+    assert accuracy > 0.9, report
+    line = f"held-out accuracy {accuracy:.3f} (80 examples)"
+    assert line in capsys.readouterr().out
     card = (tmp_path / "model" / "README.md").read_text()
     assert card.startswith("# ALBERT for animals")
     assert 'predict(["a text"])' in card
@@ -122,7 +125,7 @@ def test_a_task_in_a_few_lines(
     again = evaluate(
         config.EvaluateRun(model=str(tmp_path / "model"), data=table)
     )
-    assert again["accuracy"] == 1.0
+    assert again["accuracy"] == accuracy
     # Other tasks know nothing of it; a head alone is for the first that fits.
     assert Predictor(predictor.model).task == "multilabel"
     with pytest.raises(AlbertError, match=r"expected one of .*animals"):

@@ -98,6 +98,26 @@ def test_imports_go_one_way(path):
 
 
 @pytest.mark.any_backend
+def test_nobody_else_knows_a_task_by_its_kind():
+    """Other parts have tasks from the registry and ask them what they are."""
+    kinds = {
+        "classification",
+        "token_classification",
+        "multiple_choice",
+        "embedding",
+        "fill_mask",
+    }
+    for path in sources():
+        if part_of(path) == "tasks":
+            continue
+        for module, _ in imported(ast.parse(path.read_text())):
+            parts = module.split(".")
+            if parts[:2] == ["keras_albert", "tasks"]:
+                kind = parts[-1].removesuffix("_graph")
+                assert kind not in kinds, (path, module)
+
+
+@pytest.mark.any_backend
 @pytest.mark.parametrize("path", sources(), ids=str)
 def test_no_backend_at_import(path):
     if path in GRAPHS:

@@ -27,7 +27,7 @@ def serving_module(
     weights: str = "float32",
     only: Collection[str] | None = None,
 ) -> tuple[tf.Module, Signatures]:
-    """What `tf.saved_model.save` takes: a module and its signatures.
+    """The module and the signatures that `tf.saved_model.save` takes.
 
     Texts are strings [B], UTF-8 whose malformed parts are ignored; what is too
     long is cut off as in `Predictor`, but contexts and texts of words, which
@@ -76,7 +76,7 @@ def serving_module(
 
 
 def _traced(function: Callable) -> tf.types.experimental.ConcreteFunction:
-    """A signature: strings [B] by the names of its arguments, or what fits."""
+    """Traces a function; the names of its arguments say what they are."""
     types = {
         "token_ids": tf.TensorSpec([None, None], tf.int32),
         "choices": tf.TensorSpec([None, None], tf.string),

@@ -26,7 +26,7 @@ SHORT = 8  # tokens; the other requests are as long as a row can be
 
 
 def write_warm_up(predictor: Predictor, signatures: dict, folder: Path) -> None:
-    """Writes the file into `folder`, that named assets.extra.
+    """Writes the file into `folder`, which is named assets.extra.
 
     Args:
         predictor: of the model.
@@ -47,7 +47,7 @@ def write_warm_up(predictor: Predictor, signatures: dict, folder: Path) -> None:
 def _requests(
     predictor: Predictor, signatures: dict
 ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Of each signature small and large requests, short and long ones."""
+    """Requests for each signature: small and large, short and long ones."""
     longest = predictor.sequence_length
     if predictor.reading is not None:
         longest = predictor.reading.windows.sequence_length
@@ -123,7 +123,7 @@ def _message(*fields: tuple[int, bytes]) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first; all but the last have the eighth."""
+    """A number in bytes of seven bits, the lowest first, as protobuf has it."""
     groups = bytearray()
     while number > 127:
         groups.append(number & 127 | 128)

@@ -404,7 +404,7 @@ def _label(label: str, labels: tuple[str, ...] | None) -> str | float:
 def _check_size(
     path: Path, sizes: tuple[int, ...], complete: int, broken: int
 ) -> None:
-    """A broken line, left out on request, may be a row or a part of one."""
+    """Checks the number of rows; a broken line may be a part of a row."""
     if not any(complete <= size <= complete + broken for size in sizes):
         published = " or ".join(f"{size:,}" for size in sizes)
         raise AlbertError(

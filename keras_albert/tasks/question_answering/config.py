@@ -48,7 +48,7 @@ class AnswerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class WindowOptions:
-    """How contexts are cut into windows: what may be left open."""
+    """How contexts are cut into windows; options that may be left out."""
 
     stride: int | None = None
     """tokens of the context from one window to the next; 128 (reference

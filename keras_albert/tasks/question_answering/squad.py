@@ -42,7 +42,7 @@ SQUAD = {
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What annotators took from the context."""
+    """An answer: what annotators took from the context."""
 
     text: str
     start: int
@@ -247,7 +247,7 @@ def _occurrences(text: str, context: str) -> Iterator[int]:
 
 
 def _field(item: object, key: str, kind: type):
-    """item[key], of exactly this type; AlbertError without the place."""
+    """item[key]; AlbertError unless its type is exactly `kind`."""
     if not _is_dict(item):
         raise AlbertError(f"expected an object. Received: {item!r:.60}.")
     if key not in item:
@@ -392,7 +392,7 @@ def questions_of(table: Table) -> list[Question]:
 
 
 def _text(value: str | bytes) -> str:
-    """A str as it is, since places in it are counted."""
+    """A str stays as it is, since characters in it are counted."""
     return value if isinstance(value, str) else to_text(value)
 
 

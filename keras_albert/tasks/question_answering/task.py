@@ -328,12 +328,12 @@ def predictions_of(outputs: Outputs, features: Features) -> list[Prediction]:
 
 
 def against_of(predictions: Sequence[Prediction]) -> dict[str, float]:
-    """How much speaks for "no answer", by question; finite."""
+    """The finite no-answer score of each question, by its id."""
     return {p.id: min(p.no_answer, NO_CANDIDATE) for p in predictions}
 
 
 def limit_of(names: tuple[str, str] | None, asked: Asked) -> float:
-    """Where more than this speaks for "no answer", that is the answer."""
+    """The threshold above which the answer is "no answer"."""
     if names is None or asked.threshold is None:
         return math.inf  # it always answers
     return asked.threshold
@@ -358,7 +358,7 @@ def _decoded(prediction: Prediction, limit: float) -> dict[str, object]:
 def _scores(
     report: dict[str, float], answers: Iterable[str], asked: Asked
 ) -> Scores:
-    """The values of a report, and what is to be known of the answers."""
+    """The values of a report, with a remark if all answers are the same."""
     values = {k: v for k, v in report.items() if isinstance(v, float)}
     first, *others = set(answers)
     expected = {_texts(each.answers[:1]) for each in asked.questions}
@@ -372,7 +372,7 @@ def _texts(answers: tuple[Answer, ...]) -> tuple[str, ...]:
 
 
 def _above(threshold: float, against: np.ndarray) -> float:
-    """Halfway to the next score, or clear of all of them.
+    """A threshold halfway to the next higher score, or above all scores.
 
     So other roundings change no answer.
     """
@@ -390,7 +390,7 @@ def submitted(
     names: tuple[str, str] | None,
     ids: Sequence[str],
 ) -> tuple[dict, dict, dict]:
-    """What SQuAD's scorers take, each by the questions' ids in their file.
+    """The files that SQuAD's scorers take, by the ids of the questions.
 
     Returns:
         the answer; all candidates, under the reference's names; and how much

@@ -148,7 +148,7 @@ def window_spans(count: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def max_context(spans: Sequence[tuple[int, int]]) -> list[np.ndarray]:
-    """Of each window, which tokens have the most context in it, bool [C].
+    """Which tokens of each window have their most context there, bool [C].
 
     A token's context is the smaller number of tokens beside it in the window,
     plus a hundredth of the window's length; of equal windows the first one
