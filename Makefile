@@ -21,7 +21,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 unexport PYTHONPATH
 
 .PHONY: demo test proof-tests test-tpu test-tpu-tensorflow proof \
-        test-oldest bench lint format clean
+        test-oldest bench docs lint format clean
 
 # glibc keeps what a step frees, instead of asking for it again at the next.
 demo: export MALLOC_MMAP_THRESHOLD_ := 4294967296
@@ -122,6 +122,12 @@ bench: $(VENV)/installed-jax $(VENV)/installed-torch $(VENV)/installed-peers \
 	$(BIN)/python tests/benchmarks/bench_finetune.py $(BENCH_FINETUNE)
 	$(BIN)/python tests/benchmarks/bench_export.py $(BENCH_EXPORT)
 
+# The documentation as a site in site/, of which no page needs a network. Links
+# to what is not there, and names that have no docstring, are errors.
+docs: $(VENV)/installed-docs
+	$(BIN)/python docs/draw.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -132,7 +138,7 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .older .oldest .tpu-tensorflow demo build *.egg-info
+	rm -rf $(VENV) .older .oldest .tpu-tensorflow demo build site *.egg-info
 
 $(BIN)/python:
 	@python=$$(sh tools/find_python.sh $(PYTHON)) && set -x && \
@@ -160,6 +166,10 @@ $(VENV)/installed-torch: $(VENV)/installed-tensorflow
 
 $(VENV)/installed-dev: $(VENV)/installed-tensorflow
 	$(PIP) --editable ".[dev]"
+	@touch $@
+
+$(VENV)/installed-docs: constraints.txt pyproject.toml | $(BIN)/python
+	$(PIP) --editable ".[docs]"
 	@touch $@
 
 # keras-hub and tensorflow-serving-api ask for the large TensorFlow wheel too.

@@ -4,7 +4,8 @@
 
 Text: the Python reference and the standard library's docstrings, which every
 CPython carries (about 240,000 words). Machine: 2 CPU cores. Time: 4 to 6
-minutes after installation. What to expect is in README.md, "The demo".
+minutes after installation. What to expect is in
+docs/getting-started.md, "The demo".
 """
 
 import contextlib

@@ -18,6 +18,7 @@ import keras
 import numpy as np
 import pytest
 import sentencepiece
+from documentation import PAGES, blocks
 from scipy import stats
 from small import signalled
 
@@ -34,7 +35,6 @@ from keras_albert.finetuning.evaluate import evaluate
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.training.model_folder import ModelFolder
 
-README = Path(__file__).parents[2] / "README.md"
 CONFIG = AlbertConfig(
     vocab_size=160,
     embedding_size=32,
@@ -729,15 +729,37 @@ def test_saved_model_of_pairs(road, tmp_path):
         classifier.predict(texts)
 
 
-def test_python_of_the_readme(road, tmp_path):
-    """It runs as it stands, one block after the other."""
+RUN_PAGES = """
+import json, sys
+
+for page in json.load(open(sys.argv[1])):
+    names = {"__name__": "__main__"}  # a page is a program of its own
+    for place, code in page:
+        print("==", place, flush=True)
+        exec(compile(code, place, "exec"), names)
+"""
+
+
+def test_python_of_the_documentation(road, tmp_path):
+    """Every page's code runs as it stands, one block after the other."""
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "pretrained").symlink_to(road / "pre")
     (tmp_path / "demo" / "finetuned").symlink_to(road / "fine")
     (tmp_path / "served").symlink_to(road / "served")
     (tmp_path / "demo" / "shards-train").symlink_to(road / "shards-train")
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 7
-    code = "\n".join(blocks)
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    pages = [
+        [(block.place, block.code) for block in found if block.runs]
+        for found in (blocks(page, "python") for page in PAGES)
+    ]
+    assert len(pages[0]) == 2, "README.md comes first"
+    assert sum(map(len, pages)) == 11
+    assert sum(bool(page) for page in pages) == 7
+    (tmp_path / "pages.json").write_text(json.dumps([p for p in pages if p]))
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_PAGES, "pages.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert (tmp_path / "model.keras").is_file()

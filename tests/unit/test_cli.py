@@ -3,8 +3,6 @@
 import dataclasses
 import itertools
 import os
-import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +18,6 @@ from keras_albert.training.run_folder import claim_folder
 
 pytestmark = pytest.mark.any_backend
 
-README = Path(__file__).parents[2] / "README.md"
 TOML = """
 data = "shards"
 output = "pretrained"
@@ -42,24 +39,6 @@ def toml(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(TOML)
     return str(path)
-
-
-def test_commands_of_the_readme(tmp_path, monkeypatch):
-    """Every one has the options that it is shown with."""
-    text = README.read_text(encoding="utf-8")
-    (run,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "run.toml").write_text(run)
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
-    commands = [
-        shlex.split(line, comments=True)
-        for line in lines
-        if line.startswith("keras-albert")
-    ]
-    assert len(commands) > 25
-    for _, *arguments in commands:
-        _parse(arguments)
 
 
 def test_a_file_is_its_options(toml):

@@ -1,0 +1,58 @@
+"""The pages of the documentation, and the code that they show."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+# The line before a Python block that cannot run in a test.
+NOT_RUN = ("<!-- needs data -->", "<!-- needs network -->")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"\bkeras[-_]albert(?:\.cli)?[ \t]+([^\n]*)")
+
+
+class Block(NamedTuple):
+    """A block of code of a page."""
+
+    place: str
+    """page and line, as "docs/models.md:42" """
+    code: str
+    runs: bool
+    """whether a test runs it"""
+
+
+def blocks(page: Path, language: str) -> list[Block]:
+    """The blocks of a language, in their order."""
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for match in FENCE.finditer(text):
+        if match[1] != language:
+            continue
+        before = text[: match.start()]
+        line = before.count("\n") + 2
+        found.append(
+            Block(
+                f"{page.relative_to(ROOT)}:{line}",
+                match[2],
+                not before.rstrip("\n").endswith(NOT_RUN),
+            )
+        )
+    return found
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The arguments of every `keras-albert` command line of the page."""
+    found = []
+    for block in blocks(page, "sh"):
+        lines = block.code.replace("\\\n", " ").splitlines()
+        for line in lines:
+            if not line.startswith("#"):
+                found += [
+                    shlex.split(match[1], comments=True)
+                    for match in COMMAND.finditer(line)
+                ]
+    return found
