@@ -158,6 +158,8 @@ class Devices(abc.ABC):
         Args:
             function: its result must be serializable as JSON.
         """
+        # Process 0 must share its result even if `function` fails: the others
+        # wait for it in `share`, and would otherwise wait for ever.
         if self.count == 1:
             return function()
         status, failure = {}, None
@@ -179,6 +181,8 @@ class Devices(abc.ABC):
 
         If it raises AlbertError or OSError in one process, all raise.
         """
+        # All processes exchange their messages, so that either all go on or all
+        # stop. If only one stopped, the others would wait for it later.
         if self.count == 1:
             return function()
         result, message, failure = None, "", None

@@ -104,6 +104,9 @@ class Mesh(Devices):
                 model.non_trainable_variables,
             )
         )
+        # With the weights as NumPy arrays, and without a distribution, the
+        # program only uses a device of this process. The others need not run
+        # it at the same time, as they must with arrays of the whole mesh.
         with self.alone():
             outputs = _forward(model, weights, rest, x)
         return tree.map(np.asarray, outputs)
@@ -139,6 +142,8 @@ class Mesh(Devices):
     def share(self, text: str) -> list[str]:
         if self.count == 1:
             return [text]
+        # Keys cannot be overwritten, so each call has its own. All processes
+        # call `share` equally often and therefore use the same number.
         self._shared += 1
         key = f"share/{self._shared}"
         # The "=" is there because the store does not accept empty values.
@@ -253,7 +258,7 @@ def _join(config: DeviceConfig) -> bool:
     if processes.coordinator is not None:
         if processes.count == 1:
             return False
-        meet(processes)
+        meet(processes)  # before JAX, whose own rendezvous gives no reasons
         # Only used by CPUs, for which some versions of JAX have no default.
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         address = (processes.coordinator, processes.count, processes.index)

@@ -100,7 +100,9 @@ def _gather(
             connection, _ = server.accept()
             connection.settimeout(_ANSWER_SECONDS)
             index, count = map(int, connection.recv(_MAX_MESSAGE).split(b"/"))
-        except (OSError, ValueError):  # nobody came, or another program did
+        # Nobody came (timeout), or another program that does not speak this
+        # protocol, such as a port scanner: both are ignored until `end`.
+        except (OSError, ValueError):
             if time.monotonic() > end:
                 raise LostProcess(
                     f"of {processes.count} processes did not come to "
@@ -109,6 +111,8 @@ def _gather(
                     "with its own index."
                 ) from None
             continue
+        # A process that has disconnected since, because it was restarted, may
+        # connect again with the same index.
         came.append(connection)
         if count != processes.count:
             raise AlbertError(

@@ -112,8 +112,9 @@ class Strategy(Devices):
     def share(self, text: str) -> list[str]:
         if self.count == 1:
             return [text]
-        # A collective gathers arrays of one size: the sizes are exchanged
-        # first, and then the bytes, padded to the largest size.
+        # TensorFlow can only exchange tensors between workers, and a collective
+        # gathers tensors of one size: the sizes are exchanged first, and then
+        # the bytes, padded to the largest size.
         data = np.frombuffer(text.encode(), "uint8")
         sizes = self._gathered(np.array([len(data)]))
         # One element more, as an empty array cannot be gathered.
@@ -227,8 +228,10 @@ class Strategy(Devices):
                     training=True,
                 )
                 scaled = model.optimizer.scale_loss(loss)
-            # The loss of a replica is its share of the batch's loss, as it is
-            # divided by the weight of the whole batch.
+            # The loss of a replica is divided by the weight of the whole
+            # batch, so it is the replica's share: the gradients are summed, not
+            # averaged. The metric averages over replicas, so it gets the share
+            # times their number.
             model.metrics[0].update_state(
                 loss * self.replicas,
                 sample_weight=tf.shape(tree.flatten(x)[0])[0],
@@ -244,11 +247,15 @@ class Strategy(Devices):
                 if part is not None:
                     total.assign_add(tf.convert_to_tensor(part) / accumulate)
 
+        # The gradients of the parts are summed in each replica, and the
+        # optimizer sums over the replicas: one exchange for all parts.
         def finish_step():
             _apply(model, [tf.identity(total) for total in sums])
             for total in sums:
                 total.assign(tf.zeros_like(total))
 
+        # The loop is inside the tf.function, so that a TPU runs several steps
+        # without waiting for Python.
         @tf.function(reduce_retracing=True)
         def steps(iterator):
             for _ in tf.range(self._steps):

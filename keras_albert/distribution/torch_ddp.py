@@ -183,11 +183,12 @@ def sum_over_processes(x):
 def _train_step(model: keras.Model, replica, data) -> dict:
     """Keras's `train_step`, except that the forward pass calls the wrapper."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    y_pred = replica(x, training=True)
+    y_pred = replica(x, training=True)  # DDP prepares to average gradients
     model.zero_grad()
     loss = model.compute_loss(
         x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True
     )
+    # The first metric is the mean loss, weighted by the rows of the batch.
     rows = tree.flatten(x)[0].shape[0]
     model.metrics[0].update_state(loss.detach(), sample_weight=rows)
     model.optimizer.scale_loss(loss).backward()  # averages the gradients

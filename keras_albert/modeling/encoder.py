@@ -334,6 +334,8 @@ class SharedEncoder(VectorLayer):
 
     def _apply_layers(self, x, bias, training, return_scores, first_only):
         """The outputs of all layers, and on request their attention scores."""
+        # Seeds are drawn before the loop over layers: a seed generator has a
+        # state, which a pure function for a scan or remat must not change.
         config, seeds = self.config, None
         if training:  # int [L, I, DROPOUTS, 2]
             seeds = draw_seeds(
@@ -367,6 +369,8 @@ class SharedEncoder(VectorLayer):
             return self._unrolled(layer, x, shared, own, seeds)
         if self.remat and training:
             layer = _rematerialized(layer)
+        # With both, each step of the scan is rematerialized: only the outputs
+        # of the layers are stored.
         if self.loop == "scan":
             return self._scan(layer, x, shared, own, seeds), []
         return self._unrolled(layer, x, shared, own, seeds)
@@ -383,6 +387,11 @@ class SharedEncoder(VectorLayer):
         return outputs, scores
 
     def _scan(self, layer, x, shared, own, seeds):
+        """The outputs of all layers, with one scan for each group.
+
+        Groups have different weights, so a single scan over all layers would
+        have to stack the shared weights once for each layer.
+        """
         outputs = []
         for group, group_weights in enumerate(shared):
             indices = [
@@ -408,7 +417,7 @@ class SharedEncoder(VectorLayer):
 
             if each:
                 x, states = ops.scan(step, x, each)
-            else:
+            else:  # all layers of the group are the same: nothing to stack
                 x, states = ops.scan(
                     lambda x, _, step=step: step(x, {}), x, length=end - first
                 )

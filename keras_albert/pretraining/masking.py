@@ -343,10 +343,14 @@ def take_ngrams(
 
     def make(visit, left, count, taken_starts, taken_ends):
         start, candidates = starts[visit], ends[visit]  # [B], [N, B]
+        # `candidates` are the ends after 1, 2, ... n words: the largest one
+        # within the budget shortens the n-gram word by word.
         fits = candidates <= start + left
         end = tf.reduce_max(tf.where(fits, candidates, 0), axis=0)
         overlaps = (taken_starts < end) & (taken_ends > start)  # [P, B]
         take = (end > start) & ~tf.reduce_any(overlaps, axis=0)
+        # The loop has no arrays that can be appended to: the n-gram is written
+        # to slot number `count` of a fixed number of slots.
         here = take & (slots == count)
         return (
             visit + 1,
@@ -475,6 +479,8 @@ def lay_out(
     Example: for 3 and 4 tokens in a row of 8, offsets are 0, 3; numbers are
     1 1 1 2 2 2 2 2; example is 0 0 0 1 1 1 1 1; places are 0 1 2 0 1 2 3 4.
     """
+    # A 1 is scattered to the position at which each example begins; the
+    # cumulative sum along the row then numbers the examples.
     first = tf.cumsum(counts, exclusive=True)  # first example of each row
     before = tf.cumsum(num_tokens, exclusive=True)
     offsets = before - tf.repeat(tf.gather(before, first), counts)
@@ -515,6 +521,8 @@ def pack(
     """
     # Computed backwards: each position of the result looks up its token. The
     # special tokens are written over the tokens found at their positions.
+    # A position p of an example holds token p - 1 of its text, because of
+    # [CLS]; or p - 2 after the [SEP] between A and B.
     sep = tf.gather(length_a, example) + 1
     last = tf.gather(num_tokens, example) - 1
     is_b = places > sep

@@ -99,6 +99,7 @@ def example_keys(seed: int, epochs, indices) -> np.ndarray:
         epochs: int [R], or one number: the epochs of the examples.
         indices: int [R], or one number: their indices in the epoch.
     """
+    # The path of an example: seed, purpose, epoch, index. See counter_rng.py.
     root = fold(np.uint64(seed), EXAMPLES)
     return fold(fold(root, epochs), indices)
 
@@ -128,6 +129,8 @@ def plan_epoch(
         overshoot = examples.sentence_task != "none"
         parts.append(cut_documents(shard, target, overshoot) + first_sentence)
     edges = np.concatenate([*parts, corpus.first_sentences[-1:]])
+    # Sorting random numbers gives a random permutation that only depends on
+    # the key.
     count = len(edges) - 1
     order = np.argsort(fold(fold(key, ORDER), np.arange(count)))
     plan = Plan(edges, order.astype("uint32") if count < 2**32 else order)
@@ -304,6 +307,7 @@ def _segments(
     )
     begin_b, end_b = corpus.token_offsets(np.stack(others))
     starts[replace, 1], lengths[replace, 1] = begin_b, end_b - begin_b
+    # The segments are swapped by exchanging their positions; no token moves.
     starts[swap] = starts[swap, ::-1]
     lengths[swap] = lengths[swap, ::-1]
     return starts, lengths, (swap | replace).astype("int32")
@@ -340,6 +344,8 @@ def _other_documents(
     # The chunks of each example's own document.
     own, own_end = np.searchsorted(plan.edges, corpus.documents_of(first))
     others = len(plan.order) - (own_end - own)
+    # A random number among the chunks of other documents: numbers from the
+    # example's own document on are shifted past it.
     chunk = below(fold(keys, OTHER), others)
     chunk += np.where(chunk >= own, own_end - own, 0)
     begin, end = plan.edges[chunk], plan.edges[chunk + 1]
