@@ -10,6 +10,7 @@ import tomllib
 
 import pytest
 from documentation import DOCS, PAGES, README, ROOT, blocks, commands
+from test_layout import FLOORS
 
 import keras_albert
 from keras_albert.cli import _parse
@@ -61,6 +62,13 @@ def test_links(page):
         assert target.exists(), f"{page}: {link}"
         if anchor and target.suffix == ".md":
             assert anchor in anchors(target), f"{page}: {link}"
+
+
+def test_the_source_page_lists_the_parts_in_their_order():
+    text = (DOCS / "source.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    parts = re.findall(r"`(\w+)(?:/|\.py)`", " ".join(cells))
+    assert tuple(parts) == FLOORS
 
 
 def test_every_page_is_in_the_navigation():
