@@ -47,19 +47,15 @@ def main(arguments: list[str] | None = None) -> None:
         f"{backend}, float32, {work.batch_size} x {work.length} tokens, "
         f"medians of {options.pairs} pairs\n"
     )
-    found = {
-        name: in_process(ready, backend, sizes, workload)
-        for name, workload in sides.items()
-    }
+    found = in_process(ready, backend, sizes, sides)
     for mode in MODES:
         for name, workload in sides.items():
             found[name][f"{mode}_bytes"] = in_process(
                 ready, backend, memory, workload, mode
             )
-        summary = in_process(ready, backend, times, sides, mode, options.pairs)
-        found["ALBERT"][f"{mode}_ms"] = summary["ours_ms"]
-        found["BERT"][f"{mode}_ms"] = summary["peer_ms"]
-        found[f"{mode}_ratio"] = summary
+        found[mode] = in_process(
+            ready, backend, times, sides, mode, options.pairs
+        )
     print("\n".join(table(found)))
     if options.output:
         report = about | {"backend": backend, "measured": found}
@@ -101,15 +97,19 @@ def ready(backend: str) -> None:
     tiny.fit(keras.ops.ones((8, 4)), keras.ops.ones((8, 4)), verbose=0)
 
 
-def sizes(workload: Workload) -> dict:
-    """Parameters of the encoder with its pooler, and bytes of its file."""
+def sizes(sides: dict[str, Workload]) -> dict[str, dict]:
+    """Parameters of each encoder with its pooler, and bytes of its file."""
     from keras_albert.modeling.backbone import AlbertBackbone
 
-    model = AlbertBackbone(workload.config)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "model.keras")
-        model.save(file)
-        return {"parameters": model.count_params(), "file": file.stat().st_size}
+    found = {}
+    for name, workload in sides.items():
+        model = AlbertBackbone(workload.config)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "model.keras")
+            model.save(file)
+            size = file.stat().st_size
+        found[name] = {"parameters": model.count_params(), "file": size}
+    return found
 
 
 def memory(workload: Workload, mode: str) -> int | None:
@@ -174,9 +174,9 @@ def table(found: dict) -> list[str]:
             shown = (f"{number / 1e6:,.0f}" for number in used)
             rows.append((f"memory, {title}, MB", *shown, used[0] / used[1]))
     for mode, title in TITLES.items():
-        shown = (f"{side[f'{mode}_ms']:,.0f}" for side in (albert, bert))
-        ratio = found[f"{mode}_ratio"]["ratio"]
-        rows.append((f"time, {title}, ms", *shown, ratio))
+        summary = found[mode]
+        shown = (f"{summary[f'{side}_ms']:,.0f}" for side in ("ours", "peer"))
+        rows.append((f"time, {title}, ms", *shown, summary["ratio"]))
     lines = [
         "| | ALBERT-base | BERT-base | ALBERT / BERT |",
         "|---|---|---|---|",

@@ -515,3 +515,32 @@ def test_texts_and_ids_are_the_same_rows(export_sides, tiny_vocab):
     assert (rows.token_ids != 0).all() and len({*rows.texts}) == 3
     with pytest.raises(AlbertError, match="2 tokens a row"):
         export_sides.rows_of(tokenizer, 1, 2)
+
+
+def test_albert_and_bert_differ_in_the_two_ideas_alone(benchmarks):
+    from albert_and_bert import both, sizes, table
+    from workload import SIZES
+
+    sides = both(SIZES["tiny"])
+    found = sizes(sides)
+    vocab, narrow, hidden, inner = 97, 8, 32, 64
+    block = 4 * hidden * (hidden + 1) + 4 * hidden
+    block += 2 * hidden * inner + inner + hidden
+    rows = vocab + 32 + 2  # pieces, positions, segments
+    pooler = hidden * (hidden + 1)
+    assert found["BERT"]["parameters"] == (
+        (rows + 2) * hidden + 2 * block + pooler
+    )
+    assert found["ALBERT"]["parameters"] == (
+        (rows + 2) * narrow + (narrow + 1) * hidden + block + pooler
+    )
+    times = {"ours_ms": 6.0, "peer_ms": 8.0, "ratio": 0.74}
+    for side in found.values():
+        side |= {"forward_bytes": None, "train_bytes": 3_000_000}
+    lines = table(found | {"forward": times, "train": times})
+    assert lines[0].startswith("| | ALBERT-base | BERT-base |")
+    assert lines[-3:] == [
+        "| memory, training step, MB | 3 | 3 | 1.00 |",
+        "| time, forward, ms | 6 | 8 | 0.74 |",
+        "| time, training step, ms | 6 | 8 | 0.74 |",
+    ]

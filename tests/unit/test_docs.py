@@ -10,6 +10,7 @@ import tomllib
 
 import pytest
 from documentation import DOCS, PAGES, README, ROOT, blocks, commands
+from test_layout import FLOORS
 
 import keras_albert
 from keras_albert.cli import _parse
@@ -63,6 +64,13 @@ def test_links(page):
             assert anchor in anchors(target), f"{page}: {link}"
 
 
+def test_the_source_page_lists_the_parts_in_their_order():
+    text = (DOCS / "source.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    parts = re.findall(r"`(\w+)(?:/|\.py)`", " ".join(cells))
+    assert tuple(parts) == FLOORS
+
+
 def test_every_page_is_in_the_navigation():
     """And every page that the navigation names exists."""
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
@@ -74,8 +82,7 @@ def test_every_page_is_in_the_navigation():
 def test_every_public_name_is_in_the_reference():
     text = (DOCS / "api.md").read_text(encoding="utf-8")
     shown = re.findall(r"^::: keras_albert\.(\S+)$", text, re.MULTILINE)
-    expected = [f"{home}.{n}" for n, home in keras_albert._HOMES.items()]
-    assert sorted(shown) == sorted(expected)
+    assert sorted(shown) == keras_albert.__all__
 
 
 def test_pictures_are_up_to_date():
