@@ -60,7 +60,7 @@ def compile_step(run: CompileRun) -> Compiled:
         if run.config
         else VARIANTS[run.variant]
     )
-    check_examples(run, config)
+    check_examples(run.examples, config)
     check_shares(config, run.model_parallel)
     topology = topology_of(run.topology)
     options = dict(topology.options)
