@@ -83,6 +83,7 @@ class YesOrNo(Task):
         return [{"prediction": round(float(p), 6)} for p in odds]
 
 
+@pytest.mark.any_backend
 def test_a_task_in_a_few_lines(
     tmp_path, pretrained_folder, monkeypatch, capsys
 ):
