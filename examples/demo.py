@@ -25,17 +25,17 @@ MODEL = {  # a small ALBERT; what is not named is as in ALBERT-base
     "vocab_size": VOCAB_SIZE,
     "embedding_size": 128,
     "hidden_size": 128,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,  # more steps teach more than more layers
     "num_attention_heads": 4,
     "intermediate_size": 512,
     "max_position_embeddings": 128,
     "initializer_range": 0.04,  # grows as the hidden size shrinks
 }
 PRETRAIN = {  # many small steps: a small model learns most per minute so
-    "--steps": 800,
-    "--warmup-steps": 80,
+    "--steps": 1000,
+    "--warmup-steps": 100,
     "--batch-size": 32,
-    "--validate-every": 200,
+    "--validate-every": 250,
     "--optimizer.learning-rate": 0.004,
     "--examples.sequence-length": 64,
 }
