@@ -176,7 +176,7 @@ def is_look(call):
 
 
 def verbs(place):
-    """Of each call what it does, without looks."""
+    """The verbs of all calls that change something."""
     names = {"storage": 1, "queued-resources": 3, "tpu-vm": 3}
     found = []
     for call in calls(place):
@@ -201,29 +201,33 @@ SCOPES = "--scopes=https://www.googleapis.com/auth/cloud-platform"
 
 
 @pytest.mark.parametrize(
-    ("type_", "image"),
+    ("changes", "image"),
     [
-        ("v6e-16", "v2-alpha-tpuv6e"),
-        ("v5p-8", "v2-alpha-tpuv5"),
-        ("v5litepod-16", "v2-alpha-tpuv5-lite"),
-        ("v4-32", "tpu-ubuntu2204-base"),
-        ("v3-8", "tpu-ubuntu2204-base"),
+        ({"type": "v6e-16", "train": "()"}, "v2-alpha-tpuv6e"),
+        ({"type": "v5p-8"}, "v2-alpha-tpuv5"),
+        ({"type": "v5litepod-16"}, "v2-alpha-tpuv5-lite"),
+        ({"type": "v4-32"}, "tpu-ubuntu2204-base"),
+        ({"type": "v3-8"}, "tpu-ubuntu2204-base"),
+        (
+            {"type": "v3-8", "runtime": "tpu-vm-tf-2.18.0-pjrt"},
+            "tpu-vm-tf-2.18.0-pjrt",
+        ),
     ],
 )
-def test_create_asks_for_the_image_of_the_generation(place, type_, image):
-    settings(place, type=type_)
+def test_create_asks_for_the_image_of_the_generation(place, changes, image):
+    settings(place, **changes)
     run(place, "create")
     assert calls(place) == [
         tpu(
             *("queued-resources", "create", "--node-id=albert-base"),
             f"--runtime-version={image}",
-            f"--accelerator-type={type_}",
+            f"--accelerator-type={changes['type']}",
             *(SCOPES, "--spot"),
         )
     ]
 
 
-def test_create_a_tpu_vm_for_tensorflow(place):
+def test_create_and_delete_a_tpu_vm_for_tensorflow(place):
     settings(
         place,
         request="direct",
@@ -233,28 +237,19 @@ def test_create_a_tpu_vm_for_tensorflow(place):
         train="(--distribution=tpu)",
     )
     run(place, "create")
+    run(place, "delete")
     assert calls(place) == [
         tpu(
             *("tpu-vm", "create", "--version=tpu-vm-tf-2.19.1-pjrt"),
             *("--accelerator-type=v3-8", SCOPES),
-        )
+        ),
+        tpu("tpu-vm", "delete"),
     ]
 
 
-def test_an_image_of_the_users_own(place):
-    settings(place, runtime="tpu-vm-tf-2.18.0-pjrt")
-    run(place, "create")
-    assert "--runtime-version=tpu-vm-tf-2.18.0-pjrt" in calls(place)[0]
-
-
-@pytest.mark.parametrize(
-    ("request_", "kind", "options"),
-    [("queued", "queued-resources", ["--force"]), ("direct", "tpu-vm", [])],
-)
-def test_delete(place, request_, kind, options):
-    settings(place, request=request_)
+def test_delete(place):
     run(place, "delete")
-    assert calls(place) == [tpu(kind, "delete", *options)]
+    assert calls(place) == [tpu("queued-resources", "delete", "--force")]
 
 
 def test_run_installs_and_starts_on_every_host(place):
@@ -287,8 +282,13 @@ def test_nothing_is_started_where_the_installation_fails(place):
     assert verbs(place) == ["scp", "ssh"]
 
 
-def test_watch_shows_the_state_and_the_log(place):
-    (place / "states").write_text("ACTIVE running")
+def test_watch(place):
+    """It shows the state and the log; of a slice that is absent, no log."""
+    (place / "states").write_text("ABSENT\nACTIVE running")
+    found = run(place, "watch")
+    assert found.stdout == "slice: ABSENT; run: not started\n"
+    assert verbs(place) == []
+    (place / "calls").unlink()
     found = run(place, "watch")
     assert found.stdout == "slice: ACTIVE; run: running\n"
     assert calls(place) == [
@@ -301,18 +301,11 @@ def test_watch_shows_the_state_and_the_log(place):
     ]
 
 
-def test_watch_a_slice_that_is_not_there(place):
-    (place / "states").write_text("ABSENT")
-    found = run(place, "watch")
-    assert found.stdout == "slice: ABSENT; run: not started\n"
-    assert verbs(place) == []
-
-
 START = ["scp", "ssh", "cp", "ssh"]
 
 
 def babysit(place, *states, status=0, **environment):
-    """What it does where the slice has these states, one after another."""
+    """Runs babysit.sh; the slice has these states, one after another."""
     (place / "states").write_text("\n".join(states))
     return run(place, "babysit", status=status, **environment)
 
@@ -354,7 +347,7 @@ def test_babysit_goes_on_watching_a_run_that_runs(place):
 
 
 def test_babysit_starts_again_what_ended_without_a_word(place):
-    """As on a host that was rebooted; and gives up in the end."""
+    """A host was rebooted; in the end the script gives up."""
     settings(place, attempts="3")
     found = babysit(place, "ACTIVE running", status=1)
     assert verbs(place) == START * 3
@@ -363,7 +356,7 @@ def test_babysit_starts_again_what_ended_without_a_word(place):
 
 
 def test_babysit_believes_the_last_word(place):
-    """That was said between its two looks."""
+    """The run writes "finished" between the script's two looks."""
     word = 'write(local("gs://my-bucket/runs/albert-base/status"), "finished")'
     fake = FAKE_GCLOUD.replace("os.chdir", f"{word}\n    os.chdir")
     program(place / "bin" / "gcloud", fake)
@@ -380,39 +373,34 @@ def test_babysit_waits_for_a_host_that_does_not_answer(place):
     assert found.stderr.count("host 0 of albert-base does not answer") == 2
 
 
-def test_babysit_a_run_that_broke(place):
-    babysit(place, "ACTIVE stopped 1", "ACTIVE stopped 134", "ACTIVE finished")
-    assert verbs(place) == [*START, *START, "delete"]
-
-
-@pytest.mark.parametrize(
-    ("state", "done"), [("ABSENT", []), ("SUSPENDED", ["delete"])]
-)
-def test_babysit_a_run_that_was_finished_before(place, state, done):
+@pytest.mark.parametrize("state", ["ABSENT", "SUSPENDED"])
+def test_babysit_a_run_that_was_finished_before(place, state):
     status = place / "buckets/my-bucket/runs/albert-base/status"
     status.parent.mkdir(parents=True)
     status.write_text("finished")
     babysit(place, state)
-    assert verbs(place) == done
+    assert verbs(place) == ([] if state == "ABSENT" else ["delete"])
 
 
-def test_babysit_does_not_repeat_a_mistake(place):
-    found = babysit(place, "ACTIVE", "ACTIVE stopped 2", status=2)
-    assert verbs(place) == START
+def test_babysit_starts_a_run_that_broke_again(place):
+    """Unless its status 2 says that the command is wrong."""
+    states = "ACTIVE stopped 1", "ACTIVE stopped 134", "ACTIVE stopped 2"
+    found = babysit(place, *states, status=2)
+    assert verbs(place) == START * 2
     assert "the run was given a mistake" in found.stderr
 
 
 @pytest.mark.parametrize(
-    ("failing", "states", "tried"),
+    ("failing", "state", "tried"),
     [
-        (" create", ["ABSENT"], ["create"]),
-        (" install", ["ACTIVE"], ["scp", "ssh"]),
-        (" delete", ["FAILED"], ["delete"]),
+        (" create", "ABSENT", ["create"]),
+        (" install", "ACTIVE", ["scp", "ssh"]),
+        (" delete", "FAILED", ["delete"]),
     ],
 )
-def test_babysit_gives_up(place, failing, states, tried):
+def test_babysit_gives_up(place, failing, state, tried):
     settings(place, attempts="3")
-    found = babysit(place, *states, FAILING=failing, status=1)
+    found = babysit(place, state, FAILING=failing, status=1)
     assert verbs(place) == tried * 3
     assert "failure 3 of at most 3 ('attempts' in" in found.stderr
 
@@ -476,7 +464,7 @@ TRAIN = 'source "$0" && printf "%s\\n" "${train[@]}"'
 
 @pytest.mark.parametrize("example", ["example.env", "example-tf.env"])
 def test_examples(place, example):
-    """Both are taken as they are, by the scripts and by `pretrain`."""
+    """The scripts and `pretrain` accept both examples as they are."""
     settings = TPU / example
     dry = run(place, "babysit", settings, "--dry-run").stdout
     expected = {
@@ -504,28 +492,33 @@ def test_examples_differ_where_the_second_one_says_so():
     }
 
 
-@pytest.mark.parametrize("script", [*SCRIPTS, "worker"])
-def test_help(place, script):
-    found = run(place, script, "--help").stdout
-    assert f"usage: {script}.sh" in found
-    assert "--dry-run" in found
-    assert "set -euo" not in found
+def test_help(place):
+    for script in [*SCRIPTS, "worker"]:
+        found = run(place, script, "--help").stdout
+        assert f"usage: {script}.sh" in found
+        assert "--dry-run" in found
+        assert "set -euo" not in found
     assert calls(place) == []
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("script", "options", "message"),
     [
-        ([], "no settings file given"),
-        (["--verbose"], "unknown option --verbose"),
-        (["none.env"], "none.env: no such file"),
-        (["a", "b"], "one settings file expected"),
+        *((script, [], "no settings file given") for script in SCRIPTS),
+        ("create", ["--verbose"], "unknown option --verbose"),
+        ("create", ["none.env"], "none.env: no such file"),
+        ("create", ["a", "b"], "one settings file expected"),
+        ("worker", [], "expected install, start, train"),
+        ("worker", ["train"], "ROUTE must be jax or tf"),
+        ("worker", ["install", "torch"], "expected install jax or install tf"),
     ],
 )
-def test_wrong_options(place, script, options, message):
+def test_wrong_options(script, options, message):
     found = subprocess.run(
-        [TPU / f"{script}.sh", *options], capture_output=True, text=True
+        [TPU / f"{script}.sh", *options],
+        env=os.environ | {"ROUTE": "torch", "DATA": DATA, "OUTPUT": OUTPUT},
+        capture_output=True,
+        text=True,
     )
     assert found.returncode == 2
     assert found.stderr.startswith("error: ")
@@ -570,15 +563,6 @@ def test_wrong_settings(place, changes, message):
     assert found.stderr.startswith(f"error: {place}/my.env: ")
     assert message in found.stderr
     assert calls(place) == []
-
-
-@pytest.mark.parametrize(
-    "train", ["()", "(--distribution=auto)", "(--distribution model)"]
-)
-def test_jax_finds_the_slice_itself(place, train):
-    settings(place, train=train)
-    run(place, "create")
-    assert verbs(place) == ["create"]
 
 
 # worker.sh, with a `keras-albert` that trains for as long as it is told.
@@ -628,7 +612,7 @@ def host(place, monkeypatch):
 
 
 def bucket(host):
-    """Names of what the bucket holds of the run."""
+    """The names of the run's files in the bucket."""
     folder = host / "buckets/my-bucket/runs/albert-base"
     return {
         str(path.relative_to(folder))
@@ -663,7 +647,7 @@ def test_worker_trains_and_uploads_what_is_complete(host):
 
 
 def test_worker_goes_on_from_the_bucket(host):
-    """Of its checkpoints those that have a manifest."""
+    """It loads the checkpoints that have a manifest."""
     folder = host / "buckets/my-bucket/runs/albert-base"
     for name in ["run.json", "status", *checkpoint(10), *checkpoint(20)]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -680,24 +664,15 @@ def test_worker_goes_on_from_the_bucket(host):
     assert bucket(host) == TOP | {"report.json"} | checkpoint(20) | checkpoint(
         30
     )
-
-
-def test_worker_uploads_the_manifest_last_and_deletes_it_first(host):
-    folder = host / "buckets/my-bucket/runs/albert-base"
-    for name in checkpoint(10):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(name)
-    run(host, "worker", "train")
+    # A manifest is uploaded last, and deleted first.
     storage = [call[1:] for call in calls(host)]
     work = host / "home/keras_albert_work/run/checkpoints/step-00000030"
     there = f"{OUTPUT}/checkpoints/step-00000030"
     state = ["rsync", f"{work}/state", f"{there}/state", "--recursive"]
     assert storage.index(state) < storage.index(["rsync", str(work), there])
     old = f"{OUTPUT}/checkpoints/step-00000010"
-    assert [call for call in storage if call[0] == "rm"] == [
-        ["rm", f"{old}/manifest.json"],
-        ["rm", old, "--recursive"],
-    ]
+    removed = [["rm", f"{old}/manifest.json"], ["rm", old, "--recursive"]]
+    assert [call for call in storage if call in removed] == removed
 
 
 @pytest.mark.parametrize("failing", ["storage ls", "storage rsync", "cp -"])
@@ -732,7 +707,7 @@ def test_worker_says_that_it_stopped_whatever_ends_it(
 
 
 def test_worker_says_that_a_signal_ended_it(host):
-    """Before there is a training to pass it on to."""
+    """The signal arrives before the training has started."""
     worker = subprocess.Popen(
         [TPU / "worker.sh", "train"],
         env=os.environ | {"SLOW": "storage rsync"},
@@ -745,7 +720,7 @@ def test_worker_says_that_a_signal_ended_it(host):
 
 
 def test_worker_is_seen_until_all_of_it_has_ended(host):
-    """Also where it is killed and can pass nothing on."""
+    """The lock is held although the script was killed."""
 
     def activity():
         command = "flock --nonblock .keras_albert.lock echo idle || echo busy"
@@ -780,7 +755,7 @@ def test_other_hosts_upload_nothing(host):
 
 
 def test_worker_passes_sigterm_on(host):
-    """And uploads meanwhile, and refuses a second training beside it."""
+    """It also uploads meanwhile, and refuses a second training."""
     training = subprocess.Popen(
         [TPU / "worker.sh", "train"],
         env=os.environ | {"TRAINING": "wait", "PUSH_EVERY": "1"},
@@ -805,7 +780,7 @@ def test_worker_starts_detached(host):
 
 
 def test_worker_prepares_tensorflow(host):
-    """With what the libtpu of its environment says."""
+    """TensorFlow gets the library that the installed libtpu names."""
     libtpu = host / "libtpu.py"
     libtpu.write_text("def get_library_path(): return '/l/libtpu.so'")
     training = """import os
@@ -840,33 +815,12 @@ def test_worker_dry_run(host):
     assert not (host / "home/keras_albert_work").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "environment", "message"),
-    [
-        ([], {}, "expected install, start, train"),
-        (["train"], {"DATA": ""}, "DATA is not set"),
-        (["train"], {"ROUTE": "torch"}, "ROUTE must be jax or tf"),
-        (["install", "torch"], {}, "expected install jax or install tf"),
-    ],
-)
-def test_wrong_calls_of_worker(host, options, environment, message):
-    found = subprocess.run(
-        [TPU / "worker.sh", *options],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-    )
-    assert found.returncode == 2
-    assert found.stderr.startswith("error: ")
-    assert message in found.stderr
+def test_worker_without_data(host):
+    found = run(host, "worker", "train", DATA="", status=2)
+    assert found.stderr.startswith("error: DATA is not set")
 
 
 # The files as such.
-
-
-@pytest.mark.parametrize("script", [*SCRIPTS, "worker", "common"])
-def test_bash_reads_it(script):
-    subprocess.run(["bash", "-n", TPU / f"{script}.sh"], check=True)
 
 
 def test_shellcheck():
@@ -902,25 +856,15 @@ def test_jobset():
     body = "\n".join(li for li in text.splitlines() if li[:1] != "#")
     assert "${" not in body
     jobset = yaml.safe_load(body)
-    assert (jobset["apiVersion"], jobset["kind"]) == (
-        "jobset.x-k8s.io/v1alpha2",
-        "JobSet",
-    )
-    assert jobset["spec"]["failurePolicy"]["maxRestarts"] == 20
     (slice_,) = jobset["spec"]["replicatedJobs"]
     job = slice_["template"]["spec"]
-    assert slice_["replicas"] == 1
     assert (job["parallelism"], job["completions"]) == (4, 4)
-    assert job["backoffLimit"] == 0
     pod = job["template"]["spec"]
     assert pod["restartPolicy"] == "Never"  # podFailurePolicy asks for it
-    assert pod["nodeSelector"] == {
-        "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
-        "cloud.google.com/gke-tpu-topology": "4x4",
-    }
     (container,) = pod["containers"]
     assert container["command"] == ["bash", "tpu/worker.sh", "train"]
-    assert "--distribution=data" in container["args"]
+    folders = ["--data=data", "--output=output"]
+    _parse(["pretrain", *folders, *container["args"]])
     assert container["resources"]["limits"] == {"google.com/tpu": 4}
     environment = {each["name"]: each["value"] for each in container["env"]}
     assert environment["OUTPUT"] == OUTPUT
@@ -929,7 +873,7 @@ def test_jobset():
 
 
 def test_requirements_have_the_versions_of_the_tests():
-    """And the two routes never share an environment."""
+    """The two routes never share an environment."""
     constraints = (TPU.parent / "constraints.txt").read_text().splitlines()
     jax = (TPU / "requirements-jax.txt").read_text().splitlines()
     for line in jax:
