@@ -142,9 +142,8 @@ def __dir__() -> list[str]:
     return [*globals(), *__all__]
 
 
-# `keras.models.load_model` finds our classes by the names under which their
-# modules register them, and never imports a module itself. So these modules
-# are imported as soon as both Keras and this package are.
+# `keras.models.load_model` knows only classes whose modules are imported. These
+# modules are therefore imported as soon as both Keras and this package are.
 _REGISTERING = sorted(
     home
     for home in set(_HOMES.values())
@@ -183,9 +182,9 @@ class _AfterKeras:
                 load(module)
                 if cls in sys.meta_path:
                     sys.meta_path.remove(cls)
-                # A module of ours that is only half imported, as it is the
-                # one that asked for Keras, cannot be imported by another.
-                # `__getattr__` registers the classes after it.
+                # If one of our modules is importing Keras, it is only half
+                # imported and others cannot import it yet. `__getattr__` then
+                # registers the classes later.
                 if not any(n.startswith(_KERAS_FOLDERS) for n in sys.modules):
                     _register_classes()
 

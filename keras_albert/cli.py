@@ -47,7 +47,7 @@ class Command(NamedTuple):
     run_class: type
     """its options"""
     module: str
-    """the module below keras_albert that is imported when the command runs"""
+    """the module in keras_albert that is imported when the command runs"""
     function: str
     """the function of that module that takes an instance of `run_class`"""
 
@@ -65,23 +65,23 @@ COMMANDS = {
     "convert": Command(ConvertRun, "finetuning.convert", "convert"),
     "compile": Command(CompileRun, "aot.compile", "compile_for_slice"),
 }
-# These load no backend: text alone, and what works in another process.
+# These commands need no backend: they process text, or start other processes.
 WITHOUT_BACKEND = (VocabRun, PrepareRun, CompileRun)
 DESCRIPTION = (
     "Pretrain, fine-tune and serve ALBERT on the Keras backend that "
     "KERAS_BACKEND names (tensorflow, jax or torch). Every command also reads "
-    "its options from a TOML file or a run.json with --file, and single ones "
-    "with --set option=value; those on the command line win over --set, and it "
-    "over the file. --version says which one this is."
+    "options from a TOML file or a run.json with --file, and single ones with "
+    "--set option=value. Options on the command line override --set, which "
+    "overrides the file. --version prints the version."
 )
-# Where the reader of the output has gone, as `head` does: 128 + SIGPIPE, which
-# a shell reports of other programs.
+# Exit status when the reader of the output has closed the pipe, as `head` does:
+# 128 + SIGPIPE, which shells report for other programs.
 NO_READER_STATUS = 141
 WIDEST = 100  # columns of a help text: longer lines are hard to read
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs one command; exits with 2 on a user's mistake."""
+    """Runs one command; a mistake of the user exits with status 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments == ["--version"]:
         print(f"keras-albert {__version__}")
@@ -93,25 +93,25 @@ def main(arguments: list[str] | None = None) -> None:
         except SystemExit:  # after a help text
             sys.stdout.flush()
             raise
-        sys.stdout.flush()  # here, where it may fail
+        sys.stdout.flush()  # here, where an error is still handled
     except BrokenPipeError:
-        # What is still in the buffer would be written, and fail, at the end.
+        # The interpreter flushes the buffer at its end, which would fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = NO_READER_STATUS
-    except (AlbertError, OSError) as error:  # OSError: no room, no permission
+    except (AlbertError, OSError) as error:  # OSError: full disk, permission
         print(f"error: {error}", file=sys.stderr)
         lost = isinstance(error, LostProcess)
         status = LOST_PROCESS_STATUS if lost else 2
     except KeyboardInterrupt:
         status = 130
-    # Not above: what the traceback holds must not last until the interpreter
-    # ends, where threads of TensorFlow's collectives cannot be ended.
+    # Not in the handlers above: objects in the traceback must not live until
+    # the interpreter ends, when TensorFlow cannot end its collectives' threads.
     if status:
         sys.exit(status)
 
 
 def _run(arguments: list[str]) -> None:
-    if arguments[:1] == ["help"]:  # of a command: `help finetune`
+    if arguments[:1] == ["help"]:  # such as `help finetune`
         arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_overview(_width()))
@@ -126,13 +126,13 @@ def _run(arguments: list[str]) -> None:
 
 
 def _width() -> int:
-    """Columns of the terminal, as far as they help; 80 of a file or a pipe."""
+    """Columns of the terminal, at most WIDEST; 80 for a file or a pipe."""
     return min(shutil.get_terminal_size().columns, WIDEST)
 
 
 @contextlib.contextmanager
 def _columns(width: int) -> Iterator[None]:
-    """The width of the terminal, for a library that asks for it."""
+    """Sets the width that libraries take for that of the terminal."""
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = str(width)
     try:
@@ -165,13 +165,13 @@ def _load_backend() -> None:
     """Imports Keras and TensorFlow without TensorFlow's start-up chatter.
 
     Raises:
-        AlbertError: Keras cannot load the backend that it is told to.
+        AlbertError: Keras cannot load the backend.
     """
     name = os.environ.get("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with tempfile.TemporaryFile() as chatter, contextlib.ExitStack() as stack:
         if os.environ["TF_CPP_MIN_LOG_LEVEL"] != "0":
-            # It comes from C++, below sys.stderr.
+            # It comes from C++, which does not use sys.stderr.
             stderr = os.dup(2)
             os.dup2(chatter.fileno(), 2)
             stack.callback(os.close, stderr)
@@ -189,10 +189,10 @@ def _load_backend() -> None:
 
 
 def _with_names(arguments: list[str]) -> list[str]:
-    """`check served model data` as the options that it stands for.
+    """Names the positional arguments of `check served model data`.
 
-    Every other command has options alone. What has no name takes those of
-    --export, --model and --data that are not given, in this order.
+    They stand for those of --export, --model and --data that are not given, in
+    this order. No other command has positional arguments.
     """
     if arguments[:1] != ["check"]:
         return arguments
@@ -211,23 +211,23 @@ def _with_names(arguments: list[str]) -> list[str]:
     free = [n for n in ("--export", "--model", "--data") if n not in given]
     if len(bare) > len(free):
         raise AlbertError(
-            "`check` takes --export, --model and --data, or these three "
-            f"without their names. Received also: {bare[len(free)]!r}."
+            "`check` takes --export, --model and --data, or their three "
+            f"values in this order. Received also: {bare[len(free)]!r}."
         )
     pairs = zip(free, bare, strict=False)
     return ["check", *named, *(part for pair in pairs for part in pair)]
 
 
 def _with_settings(arguments: list[str]) -> list[str]:
-    """Options of `--file` and `--set` as ordinary ones, in front of them.
+    """Replaces `--file`, `--set` and `--recipe` by ordinary options.
 
     `pretrain --file run.toml --set seed=3 --steps 9` with `steps = 5` in the
-    file is `pretrain --steps=5 --seed=3 --steps 9`; the last one counts. So
-    do those of `finetune --recipe`, first of all.
+    file becomes `pretrain --steps=5 --seed=3 --steps 9`, of which the last
+    value counts. The options of `finetune --recipe` come first of all.
 
     Raises:
-        AlbertError: no such command, a file that cannot be read, or an option
-            that is none.
+        AlbertError: the command or an option does not exist, or a file cannot
+            be read.
     """
     command, *rest = arguments
     if command not in COMMANDS:
@@ -239,7 +239,7 @@ def _with_settings(arguments: list[str]) -> list[str]:
         )
     known = _option_types(COMMANDS[command].run_class)
     options, changes, ordinary = [], [], []
-    recipes = {}  # by where the option stands
+    recipes = {}  # by where the option was given
     rest = iter(rest)
     for argument in rest:
         name, equals, value = argument.partition("=")
@@ -277,7 +277,7 @@ def _with_settings(arguments: list[str]) -> list[str]:
 
 
 def _recipe_options(command: str, name: str, given: list[str]) -> list[str]:
-    """Options of a row of the paper's Table 14; "paper" is that of the task."""
+    """The options of a row of the paper's Table 14; "paper" means --task's."""
     if command != "finetune":
         raise AlbertError(
             f"`--recipe` is for `finetune`. Received: {command}. Leave it out."
@@ -289,12 +289,13 @@ def _recipe_options(command: str, name: str, given: list[str]) -> list[str]:
         name = "".join(words[places[-1] + 1 :][:1]) if places else ""
     if name not in RECIPES:
         raise AlbertError(
-            f"`--recipe` is paper, with one of these as --task, or one of "
-            f"them: {', '.join(RECIPES)}. Received: {name or 'no --task'}."
+            "`--recipe` must be `paper` (then --task is one of the following) "
+            f"or one of {', '.join(RECIPES)}. Received: "
+            f"{name or 'no --task'}."
         )
     settings = dataclasses.asdict(RECIPES[name])
-    del settings["start"]  # a model, see `finetune --model`
-    # Another length of the run keeps the share of the warm-up.
+    del settings["start"]  # a model, which `finetune --model` gives
+    # With another number of steps, warm-up keeps its share of them.
     options = {option.partition("=")[0] for option in given}
     if not options.isdisjoint({"--steps", "--epochs", "--warmup-share"}):
         steps, warmup_steps = settings["steps"], settings.pop("warmup_steps")
@@ -336,15 +337,15 @@ def _read_settings(path: Path) -> dict:
 
 
 def _check_option(argument: str, known: dict[str, type], command: str) -> None:
-    """AlbertError if this looks like an option, and the command has none such.
+    """Raises AlbertError for an option that the command does not have.
 
     Args:
-        argument: without a value behind "=".
-        known: the types of the options, by name.
-        command: the one that is called.
+        argument: an argument, without the value after "=".
+        known: the types of the command's options, by name.
+        command: the command.
     """
     if not argument.startswith("--"):
-        return  # a value
+        return  # the value of an option
     key = argument.removeprefix("--").replace("-", "_")
     section, dot, last = key.rpartition(".")
     switch = section + dot + last.removeprefix("no_")
@@ -375,14 +376,16 @@ def _close_to(key: str, known: Iterable[str]) -> str | None:
 
 
 def _option(key: str, value, known: dict[str, type], source: str) -> list[str]:
-    """A setting as the command line has it.
+    """The command-line arguments of a setting.
 
     Args:
-        source: where it stands, for messages.
+        key, value: the setting.
+        known: the types of the command's options, by name.
+        source: the file, or "--set", for messages.
     """
     if value is None:
-        # Of most options the same as not to give them. `finetune` has one
-        # with another default, and run.json says where it was none.
+        # For most options None is the default. `finetune --validation` has
+        # another default, and run.json contains null if it was none.
         return ["--validation=None"] if key == "validation" else []
     inside = [name for name in known if name.startswith(f"{key}.")]
     if inside:
@@ -397,7 +400,7 @@ def _option(key: str, value, known: dict[str, type], source: str) -> list[str]:
     name = key.replace("_", "-")
     may_be_absent = _without_none(known[key]) is not known[key]
     if may_be_absent and str(value).lower() == "none":
-        return [f"--{name}=None"]  # over what a file gives
+        return [f"--{name}=None"]  # overrides a value in a file
     _check_kind(key, value, known[key], source)
     if isinstance(value, list):
         return [f"--{name}", *map(str, value)]
@@ -410,7 +413,7 @@ def _option(key: str, value, known: dict[str, type], source: str) -> list[str]:
 
 
 def _check_kind(key: str, value, kind: type, source: str) -> None:
-    """AlbertError unless the value can be what the option wants."""
+    """Raises AlbertError for a value of another type than the option's."""
     kind, text = _without_none(kind), str(value)
     choices = typing.get_args(kind)
     if kind is bool:
@@ -426,7 +429,7 @@ def _check_kind(key: str, value, kind: type, source: str) -> None:
         except ValueError:
             fits = False
     else:  # text or a path
-        wanted = "a single value, and not left out"
+        wanted = "a single value"
         fits = not isinstance(value, list) and text.lower() != "none"
     if not fits:
         raise AlbertError(
@@ -435,7 +438,7 @@ def _check_kind(key: str, value, kind: type, source: str) -> None:
 
 
 def _without_none(kind: type) -> type:
-    """int of `int | None`."""
+    """The type without None: int for `int | None`."""
     if not isinstance(kind, types.UnionType):
         return kind
     (kind,) = set(typing.get_args(kind)) - {type(None)}
@@ -457,7 +460,7 @@ def _parse(arguments: list[str]):
         ):
             return tyro.cli(union, prog="keras-albert", args=arguments)
     except SystemExit as stop:
-        # A value that our own checks refuse: one line instead of tyro's box.
+        # Our own checks refused a value: one line instead of tyro's box.
         cause = stop.__context__
         while cause is not None:
             if isinstance(cause, AlbertError):
@@ -469,16 +472,16 @@ def _parse(arguments: list[str]):
 
 
 def _wrapped(text: str, width: int) -> str:
-    """A help text whose paragraphs are as wide as the terminal.
+    """Wraps the paragraphs of a help text to the width of the terminal.
 
-    The library that prints it keeps lines of a docstring as they are: longer
-    ones than the terminal's above the options, and ragged ones in their texts.
+    tyro keeps the line breaks of docstrings, so that its lines are too long or
+    ragged.
     """
     paragraphs: list[tuple[str, list[str]]] = []  # indent, lines
     for line in text.splitlines():
         words = line.strip()
         indent = " " * (len(line.rstrip()) - len(words))
-        # The names of options are indented a little, their texts by more.
+        # Names of options are indented by up to 4 columns, texts by more.
         is_text = words and (indent == "" or len(indent) > 4)
         if is_text and paragraphs and paragraphs[-1][0] == indent:
             paragraphs[-1][1].append(words)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_albert.data.bad_rows import BadRows
 from keras_albert.errors import AlbertError, is_number
 from keras_albert.text.files import (
     check_files,
@@ -180,7 +181,8 @@ def _table(
     skip_bad: bool,
     complete: Callable[[dict, dict], dict],
 ) -> Table:
-    examples, rows, lines, skipped = [], [], [], []
+    examples, rows, lines = [], [], []
+    bad, every = BadRows(skip_bad), BadRows(skip=False, remedy="")
     for line, row in records:
         try:
             if isinstance(row, AlbertError):
@@ -189,25 +191,17 @@ def _table(
                 name: _value(row, name, field) for name, field in fields.items()
             }
             examples.append(complete(row, found))
-        except AlbertError as error:
-            fault = f"{path}:{line}: {error}"
-            missing = isinstance(error, MissingColumn)
+        except MissingColumn as error:
             # Except in JSONL, a missing column is missing in every row.
-            if missing and path.suffix.lower() != ".jsonl":
-                raise MissingColumn(fault, error.field) from None
-            if not skip_bad:
-                fault += " Or leave such rows out with --skip-bad."
-                raise (
-                    MissingColumn(fault, error.field)
-                    if missing
-                    else AlbertError(fault)
-                ) from None
-            skipped.append(fault)
+            rows_differ = path.suffix.lower() == ".jsonl"
+            (bad if rows_differ else every).add(f"{path}:{line}", error)
+        except AlbertError as error:
+            bad.add(f"{path}:{line}", error)
         else:
             rows.append(row)
             lines.append(line)
     values = {name: [each[name] for each in examples] for name in fields}
-    return Table(path, values, rows, lines, skipped)
+    return Table(path, values, rows, lines, bad.messages)
 
 
 class MissingColumn(AlbertError):

@@ -19,8 +19,8 @@ from keras_albert.distribution.config import DeviceConfig
 from keras_albert.distribution.devices import Devices, OneDevice
 from keras_albert.errors import AlbertError, LostProcess
 
-# Values of `distribution` for each backend, in addition to auto and none.
-WAYS = {
+# Values of `distribution` that a backend supports, besides auto and none.
+SUPPORTED = {
     "tensorflow": ("mirrored", "multiworker", "tpu"),
     "jax": ("data", "model"),
     "torch": ("data",),
@@ -49,10 +49,10 @@ def opened(config: DeviceConfig, accumulate: int = 1) -> Iterator[Devices]:
     backend = keras.backend.backend()
     chosen = _chosen_distribution(backend, config)
     config = dataclasses.replace(config, distribution=chosen)
-    if config.steps_per_execution > 1 and chosen not in WAYS["tensorflow"]:
+    if config.steps_per_execution > 1 and chosen not in SUPPORTED["tensorflow"]:
         raise AlbertError(
             "`steps_per_execution` is for TensorFlow's strategies: "
-            f"{', '.join(WAYS['tensorflow'])}. Received: "
+            f"{', '.join(SUPPORTED['tensorflow'])}. Received: "
             f"steps_per_execution={config.steps_per_execution} with "
             f"distribution={chosen!r}. Leave it out."
         )
@@ -112,11 +112,11 @@ def _chosen_distribution(backend: str, config: DeviceConfig) -> str:
     if chosen in ("auto", "none"):
         several = chosen == "auto" and _several_devices(backend, config)
         return several or "none"
-    if chosen not in WAYS[backend]:
+    if chosen not in SUPPORTED[backend]:
         raise AlbertError(
-            f"`distribution` must be auto, none, {', '.join(WAYS[backend])} "
-            f"with {backend}. Received: {chosen!r}. Choose one of them, or "
-            "another KERAS_BACKEND."
+            "`distribution` must be auto, none, "
+            f"{', '.join(SUPPORTED[backend])} with {backend}. Received: "
+            f"{chosen!r}. Choose one of them, or another KERAS_BACKEND."
         )
     return chosen
 

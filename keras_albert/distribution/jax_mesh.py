@@ -17,7 +17,7 @@ from jax import tree
 
 from keras_albert.distribution.config import DeviceConfig
 from keras_albert.distribution.devices import Devices
-from keras_albert.distribution.rendezvous import meet
+from keras_albert.distribution.rendezvous import wait_for_processes
 from keras_albert.errors import AlbertError, LostProcess
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.private_apis import is_tpu_pod, jax_key_value_service
@@ -258,7 +258,9 @@ def _join(config: DeviceConfig) -> bool:
     if processes.coordinator is not None:
         if processes.count == 1:
             return False
-        meet(processes)  # before JAX, whose own rendezvous gives no reasons
+        wait_for_processes(
+            processes
+        )  # before JAX, whose own rendezvous gives no reasons
         # Only used by CPUs, for which some versions of JAX have no default.
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         address = (processes.coordinator, processes.count, processes.index)

@@ -26,7 +26,7 @@ _ANSWER_SECONDS = 5  # time limit of an exchange, which normally takes none
 _ALL_CAME, _LOST, _MISTAKE = "came", "lost", "mistake"
 
 
-def meet(processes: ProcessConfig) -> None:
+def wait_for_processes(processes: ProcessConfig) -> None:
     """Blocks until all processes have connected to the coordinator address.
 
     Args:

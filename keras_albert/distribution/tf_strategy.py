@@ -21,7 +21,7 @@ from keras import tree
 
 from keras_albert.distribution.config import DeviceConfig, ProcessConfig
 from keras_albert.distribution.devices import Devices, vary_seeds
-from keras_albert.distribution.rendezvous import meet
+from keras_albert.distribution.rendezvous import wait_for_processes
 from keras_albert.errors import AlbertError
 from keras_albert.private_apis import (
     build_for_batch,
@@ -376,7 +376,7 @@ def _mirrored(config: DeviceConfig):
 
 def _multiworker(config: DeviceConfig):
     processes = _processes_of_tf_config(config)
-    meet(processes)
+    wait_for_processes(processes)
     cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
     jobs = [job for job in ("chief", "worker") if cluster.get(job)]
     # The strategy would configure the same service, but with its own limit: a

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from keras_albert.distribution.config import DeviceConfig, ProcessConfig
 from keras_albert.distribution.devices import Devices, vary_seeds
-from keras_albert.distribution.rendezvous import meet
+from keras_albert.distribution.rendezvous import wait_for_processes
 from keras_albert.errors import AlbertError, LostProcess
 
 # Environment variables that torchrun sets in its processes.
@@ -33,7 +33,7 @@ class Ranks(Devices):
     """
 
     def __init__(self, config: DeviceConfig):
-        processes = told_processes(config.processes)
+        processes = launched_processes(config.processes)
         # Processes of torchrun connect to torchrun, which listens at the
         # address in the environment variables.
         meeting = "env://"
@@ -44,7 +44,7 @@ class Ranks(Devices):
             )
         if config.processes.coordinator is not None:
             meeting = f"tcp://{processes.coordinator}"
-            meet(processes)
+            wait_for_processes(processes)
         if torch.cuda.is_available():
             torch.cuda.set_device(_gpu_of(processes, torch.cuda.device_count()))
         try:
@@ -121,7 +121,7 @@ class Ranks(Devices):
         distributed.destroy_process_group()
 
 
-def told_processes(processes: ProcessConfig) -> ProcessConfig:
+def launched_processes(processes: ProcessConfig) -> ProcessConfig:
     """The settings of the processes, or else those of torchrun.
 
     Raises:

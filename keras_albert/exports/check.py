@@ -1,4 +1,4 @@
-"""Compares the answers of an exported model with those of its source."""
+"""The command `check`: compares an exported model with its source."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -29,28 +29,32 @@ from keras_albert.tasks.task_file import load_with_task
 from keras_albert.text.special_tokens import CLS_ID, SEP_ID
 from keras_albert.text.unknown import check_readable
 
-# How far outputs may be from the model's, by what the weights are stored in:
-# other kernels round float32 in other ways, float16 has 11 bits, bfloat16 8.
-# Of outputs whose standard deviation is above 1 as many times more.
+# Largest difference from the model's outputs, by the data type of the weights:
+# other kernels round float32 differently, float16 has 11 significant bits and
+# bfloat16 8. It is multiplied by the standard deviation of the outputs if that
+# is above 1.
 TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
-# int8 has no such bound. What is refused is another model, or a broken one: the
-# root of the mean square of differences, in standard deviations of the outputs,
-# was 0.14 and 0.24 in int8, and is about 1.4 where outputs are unrelated; and
-# predictions, of which int8 kept 99.9 % (tests/benchmarks/README.md, README).
+# int8 has no such bound, and only another or a broken model is refused. The
+# root mean square of the differences, in standard deviations of the outputs,
+# was 0.14 and 0.24 for int8, and is about 1.4 (the square root of 2) for
+# unrelated outputs. int8 kept 99.9 % of the predictions
+# (tests/benchmarks/README.md).
 LARGEST_ERROR, LEAST_SAME = 0.5, 0.9
-NEGLIGIBLE = -1e4  # and below: log-probabilities of what is masked
+NEGLIGIBLE = -1e4  # log-probabilities of masked positions are below it
 BATCH_SIZES, LENGTHS = (1, 8), (32, 128)
-MOST_CALLS, LEAST_CALLS, SECONDS = 100, 10, 10.0  # of a latency
-WARM_UP = 3  # calls before
+# Calls that are timed for a latency: at least LEAST_CALLS, then until SECONDS
+# have passed, and at most MOST_CALLS; WARM_UP calls come before.
+MOST_CALLS, LEAST_CALLS, SECONDS = 100, 10, 10.0
+WARM_UP = 3
 
 
 def check(run: CheckRun) -> dict:
     """Prints and returns differences, sizes and latencies.
 
     Raises:
-        AlbertError: an artefact or a table that cannot be used; outputs that
-            differ by more than TOLERANCES; or by more than LARGEST_ERROR
-            where fewer predictions than LEAST_SAME are the same.
+        AlbertError: the export or the table cannot be used; outputs differ by
+            more than TOLERANCES; or they differ by more than LARGEST_ERROR
+            and fewer predictions than LEAST_SAME are equal.
     """
     leave_gpu_to_backend()
     exported = load_exported(run.export, run.threads)
@@ -62,9 +66,9 @@ def check(run: CheckRun) -> dict:
         )
     for table in predictor.parts(run.data, run.skip_bad, run.rows):
         print_skipped(table)
-        if len(table):  # the first one where rows can be read
+        if len(table):  # the first part with a row that can be read
             break
-    table = table.first(run.rows)  # of SQuAD's JSON a part is the whole
+    table = table.first(run.rows)  # the part is a whole file of SQuAD's JSON
     features = predictor.features(table)
     found = predictor.unreadable(features, table)
     check_readable(*found, run.data, run.any_text)
@@ -96,7 +100,7 @@ def check(run: CheckRun) -> dict:
     print("\n".join(_lines(report)))
     limit = TOLERANCES.get(report["weights"], np.inf)
     limit *= max(1.0, _spread(outputs[0]))
-    if not largest <= limit:  # perhaps NaN
+    if not largest <= limit:  # also true if `largest` is NaN
         raise AlbertError(
             f"{run.export}: an output differs from the model's by "
             f"{largest:.2g}, more than {limit:g}. Check that {run.model} is "
@@ -115,7 +119,7 @@ def check(run: CheckRun) -> dict:
 
 
 def _original(source: str, exported: Predictor) -> Predictor:
-    """The source model; missing settings are those of the export."""
+    """The source model, with settings of the export where it has none."""
     loaded = load_with_task(source)
     if loaded.task["task"] in ALL_TASKS:
         return Predictor.of(loaded)
@@ -130,13 +134,13 @@ def _original(source: str, exported: Predictor) -> Predictor:
 
 
 def _differences(expected: Sequence, found: Sequence) -> tuple[float, float]:
-    """How far the floating-point outputs differ; NaN if one of them is NaN.
+    """How much the floating-point outputs differ; NaN if one of them is NaN.
 
     Returns:
-        the largest, and the root of the mean square in standard deviations of
-        what is expected.
+        The largest difference, and the root mean square of all differences in
+        standard deviations of the expected outputs.
     """
-    # What is impossible has any number far below.
+    # Masked positions may have any value below NEGLIGIBLE.
     differences = np.concatenate(
         [
             (np.maximum(a, NEGLIGIBLE) - np.maximum(b, NEGLIGIBLE))[
@@ -154,8 +158,8 @@ def _compared(one, other) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Pairs of float64 arrays that should be equal, from one example."""
     ends = "end_top_log_probs"
     if isinstance(one, dict) and ends in one:
-        # Starts of nearly one score may stand in another order, their ends
-        # with them.
+        # Starts of almost equal scores may come in another order; compare the
+        # ends of equal starts only.
         same = one["start_top_index"] == other["start_top_index"]
         one, other = ({**each, ends: each[ends][same]} for each in (one, other))
     for a, b in zip(
@@ -176,7 +180,7 @@ def _spread(outputs: Sequence) -> float:
 def _latency(run: Run, batch: int, length: int, choices: int | None) -> dict:
     """Milliseconds of a call for rows without padding."""
     shape = (batch, choices, length) if choices else (batch, length)
-    token_ids = np.full(shape, SEP_ID + 2, "int32")  # the first piece of text
+    token_ids = np.full(shape, SEP_ID + 2, "int32")  # any piece of text
     token_ids[..., 0], token_ids[..., -1] = CLS_ID, SEP_ID
     for _ in range(WARM_UP):
         run(token_ids)

@@ -1,8 +1,8 @@
-"""Compares what a SavedModel answers to texts and to their token ids.
+"""Compares a SavedModel's answers to texts with its answers to token ids.
 
-The ids are made in Python, by the model's own tokenizer: so this compares all
-that `token_ids` leaves out, the tokenizer in the graph and the way from the
-outputs to an answer, whatever the weights are stored in.
+The ids come from the Python tokenizer. The comparison therefore covers what the
+signature `token_ids` does not contain: the tokenizer in the graph, and the
+decoding of outputs to answers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,30 +16,30 @@ from keras_albert.exports.load import Exported, is_numeric
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.tasks.serving import Answer
 
-SIGNATURES = ("serving_default", "pair")  # of the same inputs
+SIGNATURES = ("serving_default", "pair")
 ROWS_AT_ONCE = 32
-TOLERANCE = 1e-4  # of scores: both are computed with the same weights
-# Of the rows: a text may have two segmentations of equal probability, of which
-# another version of SentencePiece takes the other.
+TOLERANCE = 1e-4  # of scores, which are computed with the same weights
+# Smallest share of equal answers. A text may have two segmentations of equal
+# probability, and versions of SentencePiece may choose different ones.
 LEAST_SAME = 0.99
 
 Shares = dict[str, float]
-"""by the name of a signature, of the rows that it answers alike"""
+"""the share of rows with equal answers, by the name of the signature"""
 
 
 def compare_texts(
     exported: Predictor, table: Table, answers: Sequence[Mapping]
 ) -> Shares:
-    """The share of rows that each signature answers to texts as to their ids.
+    """The share of rows with equal answers to texts and to ids.
 
     Args:
         exported: see `load_exported`.
         table: the texts.
-        answers: what `exported.decode` gives for their ids; of more rows, those
-            of the first ones.
+        answers: the result of `exported.decode` for their ids; further rows
+            are ignored.
 
     Returns:
-        nothing of a format that takes ids alone.
+        The share for each signature; empty for formats that only take ids.
     """
     serving = exported.definition.serving
     rows = [
@@ -68,8 +68,8 @@ def compare_texts(
 def text_lines(shares: Shares) -> list[str]:
     """The lines that the commands print about these shares."""
     return [
-        f"as texts, {signature}: {share:.2%} of the rows are answered as "
-        "their ids are"
+        f"{signature}: {share:.2%} of the texts get the same answer as their "
+        "token ids"
         for signature, share in shares.items()
     ]
 
@@ -79,11 +79,11 @@ def check_texts(shares: Shares, folder: Path) -> None:
     for signature, share in shares.items():
         if share < LEAST_SAME:
             raise AlbertError(
-                f"{folder}: as texts {signature} answers {share:.2%} of the "
-                f"rows as their ids, less than {LEAST_SAME:.0%}: its graph "
-                "reads texts in another way than the model. Export it again "
-                "with the packages of constraints.txt, or tokenize outside and "
-                "ask `token_ids`."
+                f"{folder}: {signature} gives {share:.2%} of the texts the "
+                "same answer as their token ids, less than "
+                f"{LEAST_SAME:.0%}: the graph tokenizes differently from "
+                "Python. Export the model again with the packages of "
+                "constraints.txt, or tokenize outside and use `token_ids`."
             )
 
 

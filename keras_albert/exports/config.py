@@ -22,7 +22,9 @@ EXPORT_WEIGHTS = {
 }
 
 
-LARGEST_FALL = 0.01  # of an export's score below the model's: a point
+# An export is refused if its score is lower than the model's by more than this
+# share of the highest possible score: one point of 100.
+LARGEST_FALL = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,28 +33,28 @@ class ExportRun(ModelUse):
 
     model: str
     """folder written by `finetune`, `pretrain` or `Predictor.save`, or
-    anything else that `convert --input` takes; one that was only pretrained
-    gives vectors and fills [MASK] in"""
+    anything else that `convert --input` takes; the export of a model that was
+    only pretrained gives vectors and fills in [MASK]"""
     output: Path
-    """folder of a SavedModel's versions; or of a LiteRT or ONNX model: made if
-    absent, must hold nothing"""
+    """for a SavedModel the folder of its versions; for LiteRT and ONNX an empty
+    or new folder"""
     format: Literal["saved_model", "litert", "onnx"] = "saved_model"
-    """saved_model: strings in, answers out, for TensorFlow Serving; litert and
-    onnx: token ids in, with the vocabulary beside the model"""
+    """saved_model: from strings to answers, for TensorFlow Serving; litert and
+    onnx: from token ids, with the vocabulary in a file beside the model"""
     weights: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
-    """how they are stored; saved_model: all but int8, litert: all but
-    bfloat16, onnx: float32 and int8"""
+    """data type in which weights are stored; saved_model: all but int8, litert:
+    all but bfloat16, onnx: float32 and int8"""
     version: int | None = None
-    """of a saved_model: the folder OUTPUT/VERSION; the next one when not
-    given"""
+    """version of a SavedModel, written to OUTPUT/VERSION; by default the next
+    number"""
     data: Path | None = None
     """labelled table, SQuAD's JSON or a benchmark's folder (its dev split) on
     which the export is compared with the model; needed for int8"""
     skip_bad: bool = FinetuneRun.skip_bad
     """leave out rows of `data` that cannot be read, and say how many"""
     force: bool = False
-    """export although its score on `data` falls by more than a point, or
-    texts are answered in another way than their ids, or without `data`"""
+    """export even if the score on `data` falls by more than a point, if texts
+    get other answers than their token ids, or (for int8) without `data`"""
 
     def __post_init__(self):
         check_choice("format", self.format, tuple(EXPORT_WEIGHTS))
@@ -73,8 +75,8 @@ class ExportRun(ModelUse):
         check_flag("force", self.force)
         if self.weights == "int8" and self.data is None and not self.force:
             raise AlbertError(
-                "int8 may cost accuracy: name labelled examples as --data, on "
-                "which it is compared with the model (or give --force)."
+                "int8 may cost accuracy. Give labelled examples as --data, on "
+                "which the export is compared with the model, or --force."
             )
 
 
@@ -83,20 +85,20 @@ class CheckRun:
     """Compare an exported model with the one it was made from."""
 
     export: Path
-    """what `export` wrote; of a SavedModel's versions the newest is taken, or
-    the one whose folder this is"""
+    """folder that `export` wrote; for a SavedModel the folder of its versions,
+    of which the newest is checked, or that of one version"""
     model: str
-    """what was exported, see `export --model`"""
+    """the model that was exported, see `export --model`"""
     data: Path
     """a table as for `predict`; labels are not needed"""
     rows: int = 200
-    """how many of it are compared, the first ones"""
+    """number of rows to compare, from the first one on"""
     threads: int = 1
-    """of LiteRT and ONNX Runtime"""
+    """threads of LiteRT and ONNX Runtime"""
     skip_bad: bool = FinetuneRun.skip_bad
     """leave out rows that cannot be read, and say how many"""
     any_text: bool = PrepareRun.any_text
-    """go on though the vocabulary cannot read half of the text or more"""
+    """continue even if the vocabulary cannot read half of the text or more"""
 
     def __post_init__(self):
         check_flag("skip_bad", self.skip_bad)

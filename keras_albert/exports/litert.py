@@ -1,7 +1,7 @@
-"""A fine-tuned model as one LiteRT (TensorFlow Lite) file for devices.
+"""Writes and runs a model as one LiteRT (TensorFlow Lite) file for devices.
 
-Token ids in, the task's outputs out; texts are tokenized outside, with the
-spiece.model beside it. Any batch size and length.
+The file takes token ids of any batch size and length. The device tokenizes
+texts itself, with the spiece.model that is exported beside the file.
 """
 
 import tempfile
@@ -15,23 +15,24 @@ LITERT_FILE = "model.tflite"
 
 
 def write_litert(predictor: Predictor, path: Path, weights: str) -> None:
-    """Converts its model as a function of `token_ids`.
+    """Converts a model to a function from `token_ids` to its outputs.
 
     Args:
-        predictor: of a model on Keras's TensorFlow backend.
+        predictor: a predictor on Keras's TensorFlow backend.
         path: the file to write.
-        weights: "float32"; "float16", half the size, computing in float32; or
-            "int8": matrices and the embedding table are stored in 8 bits with
-            a scale for each channel, activations are quantized as they come
-            ("dynamic range quantization").
+        weights: "float32"; "float16", which halves the size and computes in
+            float32; or "int8": matrices and the embedding table are stored in
+            8 bits with a scale for each channel, and activations are quantized
+            when the model runs ("dynamic range quantization").
 
     Raises:
-        AlbertError: the model is quantized by Keras, or only fills masks.
+        AlbertError: the model is quantized by Keras, or its task is to fill
+            masks.
     """
     if predictor.definition.serving.needs_pieces:
         raise AlbertError(
-            "masked words are served as a saved_model alone: a LiteRT file "
-            "has no pieces. Export that, or vectors with task='embedding' "
+            "only a saved_model can fill masks: a LiteRT file has no names of "
+            "pieces. Export a saved_model, or vectors with task='embedding' "
             "(--task embedding)."
         )
     import tensorflow as tf
@@ -42,7 +43,7 @@ def write_litert(predictor: Predictor, path: Path, weights: str) -> None:
     module, signatures = serving_module(predictor, only={"token_ids"})
     function = signatures["token_ids"]
     with tempfile.TemporaryDirectory() as folder:
-        # Only a SavedModel's signature keeps the names of its outputs.
+        # Only a conversion from a SavedModel keeps the names of the outputs.
         tf.saved_model.save(module, folder, {"serving_default": function})
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)
         if weights != "float32":
@@ -53,7 +54,7 @@ def write_litert(predictor: Predictor, path: Path, weights: str) -> None:
 
 
 def run_litert(path: Path, threads: int):
-    """Token ids [B, S] -> outputs by name, see `load_exported`."""
+    """A function from token ids [B, S] to the outputs, see `load.Run`."""
     library = optional_import(
         "ai_edge_litert.interpreter", "litert", f"running {path}"
     )

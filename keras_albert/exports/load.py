@@ -17,28 +17,29 @@ from keras_albert.training.model_folder import TASK_FILE, ModelFolder
 
 SAVED_MODEL_FILE = "saved_model.pb"
 EXPORT_FILE = "export.json"
-ASIDE = "assets.extra"  # what servers pass over, in a SavedModel's folder
-# The output of a model that has one.
+ASIDE = "assets.extra"  # folder in a SavedModel that servers ignore
+# Names of the output of models that have a single one.
 LOGITS, VECTOR = "logits", "embedding"
 
 Run = Callable[[np.ndarray], Mapping[str, np.ndarray]]
-"""token ids int32 [B, S], or [B, C, S] of choices, -> the outputs by name"""
+"""function from token ids, int32 [B, S] or (choices) [B, C, S], to the outputs
+by name"""
 Ask = Callable[[str, Mapping[str, list]], dict[str, list]]
-"""the name of a signature and, by the names of its inputs, texts [B] (choices
-[B, C]) -> by the names of its outputs, values of each row"""
+"""function from the name of a signature and its inputs by name, texts [B] or
+(choices) [B, C], to the values of each row, by the name of the output"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """The part of a model that a Predictor needs."""
+    """Takes the place of the model in a Predictor."""
 
     run: Run
     signatures: frozenset[str] = frozenset()
-    """the names of those that `ask` takes; none where texts are not taken"""
+    """names of the signatures that `ask` takes; none if it takes no texts"""
     ask: Ask | None = None
 
     def predict_on_batch(self, x: Mapping[str, np.ndarray]):
-        """The outputs for a batch; padding is found in the ids."""
+        """The outputs for a batch; the graph derives the mask from the ids."""
         outputs = self.run(x["token_ids"])
         (name, *others) = outputs
         if not others and name in (LOGITS, VECTOR):
@@ -81,18 +82,18 @@ def _aside(folder: Path) -> Path:
 
 
 def export_settings(folder: str | Path) -> dict:
-    """The format, how weights are stored, and how many there are."""
+    """The content of export.json: format, data type and number of weights."""
     return read_json(_aside(with_version(folder)) / EXPORT_FILE)
 
 
 def newest_version(folder: Path) -> int:
-    """The highest number of a folder in it, 0 if there is none."""
+    """The highest version in a SavedModel's folder; 0 if there is none."""
     names = [path.name for path in folder.glob("*")]
     return max([int(name) for name in names if name.isdecimal()], default=0)
 
 
 def with_version(folder: str | Path) -> Path:
-    """The newest version of a SavedModel's folder; any other as it is."""
+    """The newest version in a SavedModel's folder; other folders unchanged."""
     folder = Path(folder)
     newest = folder / str(newest_version(folder))
     return newest if (newest / SAVED_MODEL_FILE).is_file() else folder
@@ -102,12 +103,13 @@ def load_exported(folder: str | Path, threads: int = 1) -> Predictor:
     """The predictor of a folder that `keras-albert export` wrote.
 
     Args:
-        folder: of a LiteRT or an ONNX model, or a version of a SavedModel, or
-            of its versions: the newest is taken.
-        threads: of LiteRT and ONNX Runtime.
+        folder: folder of a LiteRT or ONNX model, of a version of a SavedModel,
+            or of all its versions, of which the newest is loaded.
+        threads: threads of LiteRT and ONNX Runtime.
 
     Raises:
-        AlbertError: no such folder, a damaged file, a missing package.
+        AlbertError: the folder does not exist, a file is damaged, or a package
+            is missing.
     """
     folder = with_version(folder)
     found = [name for name in _RUNNERS if (folder / name).is_file()]
@@ -115,7 +117,8 @@ def load_exported(folder: str | Path, threads: int = 1) -> Predictor:
     if not (aside / TASK_FILE).is_file() or len(found) != 1:
         raise AlbertError(
             f"{folder}: not an exported model ({TASK_FILE} with one of "
-            f"{', '.join(_RUNNERS)}). Give what `keras-albert export` wrote."
+            f"{', '.join(_RUNNERS)}). Give a folder that `keras-albert export` "
+            "wrote."
         )
     (name,) = found
     settings = read_json(aside / TASK_FILE)
@@ -123,8 +126,8 @@ def load_exported(folder: str | Path, threads: int = 1) -> Predictor:
         check_task(settings)
     except AlbertError as error:
         raise AlbertError(
-            f"{aside / TASK_FILE}: not what `export` writes: {error} Export "
-            "the model again."
+            f"{aside / TASK_FILE} has been changed: {error} Export the model "
+            "again."
         ) from None
     exported = _RUNNERS[name](folder / name, threads)
     exported = dataclasses.replace(exported, run=_by_rows(exported.run))
@@ -132,7 +135,7 @@ def load_exported(folder: str | Path, threads: int = 1) -> Predictor:
 
 
 def _by_rows(run: Run) -> Run:
-    """Makes rows of choices [B, C, S], as an exported model takes rows only."""
+    """Reshapes choices [B, C, S] to rows, the only input of exported models."""
 
     def run_rows(token_ids: np.ndarray) -> Mapping[str, np.ndarray]:
         outputs = run(token_ids.reshape(-1, token_ids.shape[-1]))
@@ -146,11 +149,11 @@ def _by_rows(run: Run) -> Run:
 
 def _load_saved_model(path: Path, threads: int) -> Exported:
     tf = optional_import("tensorflow", "export", f"running {path}")
-    # Its operations are in the graph. There is none for Windows.
+    # The graph uses its operations. It has no wheels for Windows.
     optional_import("tensorflow_text", "export", f"running {path}")
     try:
         loaded = tf.saved_model.load(str(path.parent))
-    except Exception as error:  # OpError, OSError, IndexError of a cut file
+    except Exception as error:  # such as IndexError for a truncated file
         reason = str(error).strip().splitlines()[0][:200]
         raise AlbertError(
             f"{path.parent}: damaged, or not a SavedModel ({reason}). Export "

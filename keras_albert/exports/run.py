@@ -1,8 +1,8 @@
-"""Exports a model as one artefact for a server or a device.
+"""Exports a model for a server or a device: `keras_albert.export`.
 
-Graphs are always traced by Keras's TensorFlow backend, in a worker process
-when this one runs another backend, so that everything else can run the result.
-An ONNX file is written without a trace, on any backend.
+SavedModels and LiteRT files are traced with Keras's TensorFlow backend. If this
+process runs another backend, a worker process traces them. An ONNX file is
+written without a trace, on any backend.
 """
 
 import contextlib
@@ -69,40 +69,41 @@ def export(
     force: bool = False,
     **settings: Any,
 ) -> Path:
-    """Exports any model for servers and devices, from any backend.
+    """Exports a model for servers and devices, from any backend.
 
-    A SavedModel takes strings and gives answers. Classifiers and models that
-    answer questions give what they were trained for; one that was only
-    pretrained gives vectors (`embed`) and, with a masked-LM head, the pieces
-    that "[MASK]" hides (`fill_mask`).
+    A SavedModel takes strings and returns predictions. A model that was only
+    pretrained returns vectors (`embed`) and, with a masked-LM head, the most
+    probable pieces for "[MASK]" (`fill_mask`).
 
     >>> keras_albert.export(model, "served", labels=["no", "yes"])  # served/1
 
     Args:
-        model: a model of this package, as `fit` leaves it, a Predictor, or
-            the source of one: anything that `keras_albert.load` takes.
-        output: folder of a SavedModel's versions; or of a LiteRT or ONNX
-            model: made if absent, must hold nothing.
+        model: a model of this package, for example after `fit`; a Predictor;
+            or a path or name that `keras_albert.load` takes.
+        output: for a SavedModel the folder of its versions; for LiteRT and
+            ONNX an empty or new folder.
         format: "saved_model"; or "litert" or "onnx", which take token ids.
-        weights: how they are stored. saved_model: float32, bfloat16, float16;
-            litert: float32, float16, int8; onnx: float32, int8.
-        version: of a saved_model; the next one when not given.
+        weights: data type in which weights are stored. saved_model: float32,
+            bfloat16, float16; litert: float32, float16, int8; onnx: float32,
+            int8.
+        version: version of a SavedModel; by default the next number.
         data: labelled table on which the export is compared with the model;
             needed for int8.
         skip_bad: leave out rows of `data` that cannot be read.
-        force: export although its score on `data` falls, or without `data`.
+        force: export even if the score on `data` falls, or without `data`.
         settings: `task`, `labels`, `tokenizer`, `lengths`, `columns` and
-            `reading`, see Predictor: what the model does not say itself.
+            `reading`, see Predictor, if the model does not have them.
 
     Returns:
-        the folder that was written, of a SavedModel that of the version.
+        The folder that was written; for a SavedModel that of the version.
 
     Raises:
-        AlbertError: something that does not fit the model, no vocabulary, an
-            output that is taken, a missing package; or a worse score.
+        AlbertError: an argument does not fit the model, there is no
+            vocabulary, the output exists, a package is missing, or the score
+            falls.
     """
     run = ExportRun(
-        # Read below, where a server's folder cannot be in the way.
+        # Set below, when the output has been checked.
         model="",
         output=Path(output),
         format=format,
@@ -120,7 +121,8 @@ def export(
         predictor = Predictor.load(model, **settings)
     else:
         predictor = Predictor(model, **settings)
-    # In float32, without adapters and optimizer, as any process reads it.
+    # Saved, a model is float32 and has neither adapters nor an optimizer, and
+    # a worker process can read it.
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "model")
         predictor.save(source)
@@ -140,12 +142,12 @@ def _check_packages(format: str) -> None:
 
 
 def export_run(run: ExportRun) -> Path:
-    """Writes the artefact, whole or not at all; returns its folder.
+    """Writes the export, and returns its folder.
 
     Raises:
-        AlbertError: no model at the source, the output exists, a package is
-            missing; or the score on `run.data` falls by more than
-            LARGEST_FALL.
+        AlbertError: there is no model at the source, the output exists, a
+            package is missing, or the score on `run.data` falls by more than
+            LARGEST_FALL. Nothing is written then.
     """
     _check_packages(run.format)
     target = _target(run)
@@ -154,7 +156,7 @@ def export_run(run: ExportRun) -> Path:
         try:
             _export_in_worker(run, target)
         except BaseException:
-            if is_new:  # the worker's files are gone, the folder is left
+            if is_new:  # the worker has removed its files, but not the folder
                 with contextlib.suppress(OSError):
                     run.output.rmdir()
             raise
@@ -162,7 +164,7 @@ def export_run(run: ExportRun) -> Path:
     leave_gpu_to_backend()
     predictor = Predictor.load(run.model, **run.given)
     features = None
-    if run.data is not None:  # before the work
+    if run.data is not None:  # read first: an error should not come late
         table = _labelled(predictor, run)
         print_skipped(table)
         features = predictor.features(table)
@@ -176,9 +178,10 @@ def export_run(run: ExportRun) -> Path:
 
 
 def _export_in_worker(run: ExportRun, target: Path) -> None:
-    """Runs the same command in a process of its own, on TensorFlow.
+    """Runs the same command in a worker process, on TensorFlow.
 
-    What it writes is published here: if this process is killed, it is not.
+    The worker writes to a temporary folder, which this process renames, so
+    that nothing is published if this process is killed.
     """
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -196,43 +199,43 @@ def _export_in_worker(run: ExportRun, target: Path) -> None:
             text=True,
         )
 
-        def told(text):  # where it ends up
+        def renamed(text):  # the output's path instead of the worker's
             return text.replace(str(made), str(target)).replace(
                 str(inner.output), str(run.output)
             )
 
         if worker.returncode:
-            sys.stdout.write(told(worker.stdout))
-            _raise_for_worker(worker.returncode, told(worker.stderr))
+            sys.stdout.write(renamed(worker.stdout))
+            _raise_for_worker(worker.returncode, renamed(worker.stderr))
         for path in made.iterdir():
             path.rename(unfinished / path.name)
         shutil.rmtree(inner.output)
-    sys.stdout.write(told(worker.stdout))
+    sys.stdout.write(renamed(worker.stdout))
 
 
 def _raise_for_worker(status: int, stderr: str) -> NoReturn:
-    _, said, message = f"\n{stderr}".rpartition("\nerror: ")
-    if status == 2 and said:  # for the user
+    _, is_error, message = f"\n{stderr}".rpartition("\nerror: ")
+    if status == 2 and is_error:  # a mistake of the user
         raise AlbertError(message.strip())
     if status < 0:
         raise AlbertError(
-            "the TensorFlow process that exports was ended by signal "
+            "the TensorFlow process that exports was killed by signal "
             f"{-status}. Free memory, or close other programs."
         )
     raise RuntimeError(f"The TensorFlow worker failed:\n{stderr}")
 
 
 def _target(run: ExportRun) -> Path:
-    """The folder to write; a SavedModel has one for each version."""
+    """The folder to write; for a SavedModel that of the version."""
     check_not_a_file(run.output)
     target = run.output
     if run.format == "saved_model":
         for name in (TASK_FILE, RUN_FILE, SAVED_MODEL_FILE):
             if (run.output / name).is_file():
                 raise AlbertError(
-                    f"{run.output}: expected the folder of a SavedModel's "
-                    "versions, which is made if absent, such as `served` for "
-                    f"`served/1`. Found: {name}. Choose another output."
+                    f"{run.output}: expected a new folder, or one of a "
+                    "SavedModel's versions, such as `served` for `served/1`. "
+                    f"Found: {name}. Choose another output."
                 )
         target /= str(run.version or newest_version(run.output) + 1)
     check_free(target)
@@ -244,7 +247,7 @@ def _write(predictor: Predictor, run: ExportRun, folder: Path) -> None:
     if run.format == "onnx":
         write_onnx(predictor, folder / ONNX_FILE, run.weights)
     else:
-        # Imported late: TensorFlow is no dependency of the other backends.
+        # Not imported above: ONNX files are written without TensorFlow.
         import tensorflow as tf
 
         try:
@@ -252,7 +255,7 @@ def _write(predictor: Predictor, run: ExportRun, folder: Path) -> None:
                 write_litert(predictor, folder / LITERT_FILE, run.weights)
             else:
                 aside = _write_saved_model(predictor, run.weights, folder)
-        except tf.errors.OpError as error:  # no OSError, even on a full disk
+        except tf.errors.OpError as error:  # also on a full disk
             raise AlbertError(
                 f"{folder.parent}: TensorFlow cannot write the export "
                 f"({error.message}). Make room, or choose another output."
@@ -303,7 +306,14 @@ def _compare(
     run: ExportRun,
     folder: Path,
 ) -> None:
-    """Raises AlbertError if the export is worse, or reads texts differently."""
+    """Raises AlbertError if an export scores lower or reads texts differently.
+
+    Args:
+        predictor: the model.
+        table, features: labelled examples.
+        run: the settings of the export.
+        folder: the export.
+    """
     exported = load_exported(folder)
     task = predictor.definition
     scores, answers = [], []
@@ -325,9 +335,9 @@ def _compare(
     point = LARGEST_FALL * task.highest
     if before - after > point and not run.force:
         raise AlbertError(
-            f"as {run.weights} the model's {task.best} falls by "
+            f"with {run.weights} weights, {task.best} falls by "
             f"{before - after:.4f}, from {before:.4f} to {after:.4f}; more "
-            f"than {point:g} is refused. Export it in more bits, or give "
+            f"than {point:g} is refused. Choose weights of more bits, or give "
             "--force."
         )
     if not run.force:

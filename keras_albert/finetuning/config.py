@@ -40,9 +40,9 @@ OWN_VALIDATION = Path("auto")  # a part of the training table
 class FinetuneRun:
     """Fine-tune a model on labelled texts with model.fit.
 
-    The same command again goes on where an interrupted run stopped. `--recipe
-    paper` takes the hyper-parameters of the paper's Table 14 for --task, or
-    `--recipe MRPC` those of MRPC; the options below win over it.
+    The same command continues an interrupted run. `--recipe paper` takes the
+    hyper-parameters of the paper's Table 14 for --task, and `--recipe MRPC`
+    those for MRPC; the options below override them.
     """
 
     model: str
@@ -56,82 +56,82 @@ class FinetuneRun:
     output: Path
     """folder for the model; made if absent, must hold no other run"""
     task: Literal[FINETUNE_TASKS] = FINETUNE_TASKS[0]
-    """what to learn of a text: one label (or of a pair of texts); a number;
-    any number of labels; a label for each word; the right one of several
-    choices; where it answers a question (qa); or a published task, with its
-    files, labels and scores"""
+    """what the model predicts for a text (or a pair of texts): one label; a
+    number; any number of labels; a label for each word; the right one of
+    several choices; the place of the answer to a question (qa). Or a published
+    task, with its files, labels and scores"""
     validation: Path | None = OWN_VALIDATION
-    """file to evaluate on after each epoch: the model of the best one is kept.
-    auto: a tenth of --train, which is then not learned from (of 50 rows or
-    more; the same rows for every seed). none: nothing. A published task has
-    its own"""
+    """file to evaluate on after each epoch; the best model is kept. auto: a
+    tenth of --train, which is then not trained on (if it has 50 rows or more;
+    the same rows for every seed). none: no evaluation. A published task has
+    its own file"""
     validate_every: int | None = None
-    """steps between two evaluations; an epoch when not given"""
+    """steps between two evaluations; by default those of an epoch"""
     patience: int | None = None
-    """evaluations without a better model after which to stop; all of them when
-    not given"""
+    """number of evaluations without a better model after which training stops;
+    by default it does not stop early"""
     checkpoint_every: int | None = None
-    """steps between two checkpoints, from which an interrupted run goes on; as
-    --validate-every when not given"""
+    """steps between two checkpoints, from which an interrupted run continues;
+    by default as --validate-every"""
     class_weights: bool = False
-    """weigh examples so that each label counts the same in all"""
+    """weight the examples so that all labels have the same total weight"""
     skip_bad: bool = False
     """leave out rows that cannot be read, and say how many"""
     any_size: bool = False
-    """take a published task's files though they have not as many rows as
-    published"""
+    """accept files of a published task that do not have the published number
+    of rows"""
     any_text: bool = PrepareRun.any_text
-    """go on though the vocabulary cannot read half of the text or more"""
+    """continue even if the vocabulary cannot read half of the text or more"""
     from_scratch: bool = False
     """keep the model's architecture and vocabulary, but start from random
     weights: the baseline that shows what pretraining gave"""
     sequence_length: int | None = None
-    """longest text, in tokens; the rest is cut off. As long as the model can
-    (512 in released models and in the reference) when not given. Of a context
-    nothing is cut off: it is read in windows of this many (384, if the model
-    can, when not given)"""
+    """most tokens of a text; the rest is cut off. By default as many as the
+    model can read (512 in released models and in the reference). A context
+    with a question is not cut: it is read in windows of this many tokens (by
+    default 384, or as many as the model can read)"""
     batch_size: int | None = None
-    """examples in a step; chosen when not given: 16 where --train has fewer
-    than 10,000 rows, else 32"""
+    """examples in a step; by default 16 if --train has fewer than 10,000 rows,
+    else 32"""
     epochs: int | None = None
-    """passes over the training file; chosen when not given: for fewer than
-    10,000 rows 10, or as many as make 1,000 steps (up to 50); 5 for fewer than
-    100,000 rows, else 3"""
+    """passes over the training file; by default, for fewer than 10,000 rows, 10
+    or as many as make 1,000 steps (up to 50); 5 for fewer than 100,000 rows,
+    else 3"""
     steps: int | None = None
     """optimizer steps, instead of --epochs"""
     learning_rate: float | None = None
-    """peak learning rate; chosen when not given: 3e-4 for models of a width up
-    to 256, 1e-4 below 768, else 2e-5"""
+    """peak learning rate; by default 3e-4 for a hidden size up to 256, 1e-4
+    below 768, else 2e-5"""
     warmup_share: float = 0.1
-    """share of the steps used for linear warm-up (Table 14: 0.06 in CoLA, 0.1
-    in MNLI, 0.25 in RTE)"""
+    """share of the steps used for linear warm-up (Table 14: 0.06 for CoLA, 0.1
+    for MNLI, 0.25 for RTE)"""
     warmup_steps: int | None = None
     """steps of linear warm-up, instead of --warmup-share"""
     classifier_dropout: float = CLASSIFIER_DROPOUT
     """dropout before the classifier (Paper Table 14)"""
     dropout: float | None = None
-    """hidden and attention dropout of the encoder (Table 14, "ALBERT DR");
-    as in the pretrained config when not given"""
+    """hidden and attention dropout of the encoder (Table 14, "ALBERT DR"); by
+    default as in the pretrained config"""
     seed: int = 0
-    """of the classifier's weights, the order of examples and dropout"""
+    """seed of the classifier's weights, the order of examples and dropout"""
     seeds: int = 1
-    """runs, one after another, with this many seeds from --seed on, each in a
-    folder of its own in OUTPUT; the report has their median, as the paper's
-    (of 5 runs, 4.1), and spread"""
+    """number of runs, one after another, with seeds from --seed on, each in a
+    folder of its own in OUTPUT; the report has their median (as the paper,
+    over 5 runs, section 4.1) and spread"""
     precision: Literal[PRECISIONS] = PRECISIONS[0]
-    """what the model computes in; weights, logits and losses stay float32"""
+    """precision of the computation; weights, logits and losses stay float32"""
     remat: bool = False
-    """compute activations again for the gradient: less memory, more time"""
+    """recompute activations for the gradient: less memory, more time"""
     distribution: Literal[DISTRIBUTIONS] = DeviceConfig.distribution
-    """which devices compute a part of each batch, see `pretrain`"""
+    """which devices share the computation of each batch, see `pretrain`"""
     model_parallel: int = DeviceConfig.model_parallel
-    """devices that the weights are divided among, with `model`"""
+    """number of devices that the weights are divided among, with `model`"""
     processes: ProcessConfig = DeviceConfig.processes
     columns: TableColumns = TableColumns()
     windows: WindowOptions = WindowOptions()
-    """of contexts"""
+    """how contexts are cut into windows"""
     answers: AnswerConfig = AnswerConfig()
-    """to questions"""
+    """how answers are found"""
 
     def __post_init__(self):
         self.devices  # noqa: B018  checks the options of the devices
@@ -184,7 +184,7 @@ class FinetuneRun:
                         f"Received: task={self.task!r}."
                     )
         if self.warmup_steps is not None and self.steps is None:
-            raise AlbertError("`warmup_steps` goes with `steps`. Give --steps.")
+            raise AlbertError("`warmup_steps` needs `steps`. Give --steps.")
         if self.warmup_steps is not None:
             check_warmup(self.warmup_steps, self.steps)
         if self.learning_rate is not None:
@@ -211,20 +211,20 @@ class EvaluateRun(ModelUse):
     """folder written by `finetune`, `pretrain` or `Predictor.save`, or
     anything else that `convert --input` takes: a ready classifier"""
     data: Path
-    """TSV, CSV, JSONL or Parquet file for a fine-tuned model (or SQuAD's JSON,
-    if it answers questions); the benchmark's folder if it was a published
-    task; folder of token shards for a pretrained one"""
+    """for a fine-tuned model a TSV, CSV, JSONL or Parquet file (or SQuAD's
+    JSON, if it answers questions), or the benchmark's folder if it was trained
+    on a published task; for a pretrained model a folder of token shards"""
     batch_size: int = 32
     """examples at a time"""
     skip_bad: bool = FinetuneRun.skip_bad
     """leave out rows that cannot be read, and say how many"""
     any_size: bool = FinetuneRun.any_size
-    """take a published task's files though they have not as many rows as
-    published"""
+    """accept files of a published task that do not have the published number
+    of rows"""
     split: Literal["dev", "test"] = "dev"
-    """of a published task; `test` has labels in RACE alone"""
+    """split of a published task; only RACE's `test` has labels"""
     any_text: bool = PrepareRun.any_text
-    """go on though the vocabulary cannot read half of the text or more"""
+    """continue even if the vocabulary cannot read half of the text or more"""
 
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)
@@ -237,35 +237,36 @@ class EvaluateRun(ModelUse):
 class PredictRun(ModelUse):
     """Predict for the rows of a table; writes JSONL in the same order.
 
-    Of a published task: the files that its benchmark takes.
+    For GLUE it writes the files to submit.
     """
 
     model: str
     """folder written by `finetune`, or anything else that `convert --input`
-    takes: a ready classifier; one that was only pretrained fills [MASK] in"""
+    takes: a ready classifier; a model that was only pretrained fills in
+    [MASK]"""
     data: Path
     """TSV, CSV, JSONL or Parquet file; or text, one example a line (.txt); or
-    SQuAD's JSON, of a model that answers questions; or the folder of GLUE, of
-    a model for one of its tasks"""
+    SQuAD's JSON, for a model that answers questions; or the folder of GLUE,
+    for a model of one of its tasks"""
     output: Path | None = None
-    """JSONL file to write, standard output when not given; for SQuAD's JSON
-    the file that the official scorer takes; for the folder of GLUE the folder
-    of the files to submit"""
+    """JSONL file to write, by default standard output; for SQuAD's JSON the
+    prediction file of the official scorer; for the folder of GLUE a folder
+    for the files to submit"""
     n_best_output: Path | None = None
     """file for the best answers to each question of SQuAD's JSON, with their
     probabilities (the reference's nbest_predictions.json)"""
     null_odds_output: Path | None = None
-    """file for how much speaks against an answer to each question of SQuAD's
-    JSON (the reference's null_odds.json)"""
+    """file for the no-answer odds of each question of SQuAD's JSON (the
+    reference's null_odds.json)"""
     batch_size: int = EvaluateRun.batch_size
     """examples at a time"""
     skip_bad: bool = FinetuneRun.skip_bad
     """leave out rows that cannot be read, and say how many"""
     any_size: bool = FinetuneRun.any_size
-    """take a published task's files though they have not as many rows as
-    published"""
+    """accept files of a published task that do not have the published number
+    of rows"""
     any_text: bool = PrepareRun.any_text
-    """go on though the vocabulary cannot read half of the text or more"""
+    """continue even if the vocabulary cannot read half of the text or more"""
 
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)
@@ -286,9 +287,9 @@ class ConvertRun(ModelUse):
     output: Path
     """folder for the result; made if absent, must hold nothing"""
     to: Literal["keras-albert", "huggingface", "kerashub"] = "keras-albert"
-    """format of the result; keras-albert is what `finetune` and `load` take"""
+    """format of the result; `finetune` and `load` read all three"""
     gelu: Literal["tanh", "erf"] = "tanh"
     """how "hidden_act": "gelu" of transformers is read: tanh, the original's
     only form, or erf, what transformers computes"""
     backbone: bool = False
-    """convert the encoder alone, for a format that does not have the head"""
+    """convert only the encoder, for a format that does not have the head"""

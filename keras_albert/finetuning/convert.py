@@ -16,11 +16,12 @@ from keras_albert.training.model_folder import ModelFolder
 
 
 def convert(run: ConvertRun) -> None:
-    """Reads any checkpoint and writes another; whole or not at all.
+    """Reads a checkpoint of any format and writes it in another.
 
     Raises:
-        AlbertError: the output is taken, the input cannot be read, the other
+        AlbertError: the output exists, the input cannot be read, the other
             format has no such model, or `task` or `labels` do not fit it.
+            Nothing is written then.
     """
     check_free(run.output)
     if run.backbone:
@@ -36,10 +37,10 @@ def convert(run: ConvertRun) -> None:
 
 
 def _with_task(run: ConvertRun, loaded: ModelFolder) -> ModelFolder:
-    """Adds the task that the head is for, so that the model predicts at once.
+    """Adds the task of the head, so that the result can predict.
 
-    A model without a task of fine-tuning, or without a vocabulary, stays what
-    it is.
+    A model without a head for a task, or without a vocabulary, is returned
+    unchanged.
     """
     is_given = any(value is not None for value in run.given.values())
     is_ready = (
@@ -51,7 +52,7 @@ def _with_task(run: ConvertRun, loaded: ModelFolder) -> ModelFolder:
     predictor = Predictor.of(loaded, **run.given)
     model, labels = predictor.model, run.labels or loaded.task.get("labels")
     if labels and hasattr(model, "labels"):
-        model.labels = tuple(labels)  # other formats write those
+        model.labels = tuple(labels)  # which other formats store
     return dataclasses.replace(loaded, model=model, task=predictor.settings())
 
 

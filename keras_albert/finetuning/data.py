@@ -1,4 +1,4 @@
-"""What a fine-tuning run reads: its tables, and how long their rows may be."""
+"""Reads the tables of a fine-tuning run and chooses the length of rows."""
 
 import dataclasses
 
@@ -20,18 +20,18 @@ from keras_albert.text.tokenizer import SHORTEST_PAIR, SHORTEST_SINGLE
 
 @dataclasses.dataclass(frozen=True)
 class Tables:
-    """What to learn from, and what to measure on."""
+    """The training table and the held-out table of a run."""
 
     train: Table
     held_out: Table | None
     names: tuple[str, ...] | None
-    """the labels, of both parts where one table was split"""
+    """the label names of both tables"""
     split: bool = False
     """whether `held_out` is a part of the training file"""
 
     @property
     def checksums(self) -> dict[str, str | None]:
-        """Of the values; the rows of a split are told by them, too."""
+        """Checksums of the values, to recognize the data of a run."""
         return {
             "train": self.train.checksum,
             "validation": self.held_out and self.held_out.checksum,
@@ -39,7 +39,7 @@ class Tables:
 
 
 def read_tables(run: FinetuneRun) -> Tables:
-    """Reads the tables of a run, and holds rows out if it is to do so.
+    """Reads the tables of a run, and holds rows out if none are given.
 
     Raises:
         AlbertError: a file, a column or a value is not what the task needs.
@@ -89,7 +89,7 @@ def read_tables(run: FinetuneRun) -> Tables:
 
 
 def held_out_line(run: FinetuneRun, tables: Tables) -> str | None:
-    """What a user must know of rows that are held out, or are not."""
+    """A note on the rows that are held out, or on why none are; or None."""
     if tables.split:
         held_out = len(tables.held_out)
         count = len(tables.train) + held_out
@@ -108,7 +108,7 @@ def held_out_line(run: FinetuneRun, tables: Tables) -> str | None:
 
 
 def _check_columns(run: FinetuneRun) -> None:
-    """AlbertError if a column is named that the task does not read."""
+    """Raises AlbertError for a named column that the task does not read."""
     task = ALL_TASKS[run.task]
     known = {*task.inputs(run.columns), task.target}
     for field in dataclasses.fields(run.columns):
@@ -122,9 +122,10 @@ def _check_columns(run: FinetuneRun) -> None:
 
 
 def balanced_weights(target: np.ndarray) -> np.ndarray:
-    """float32 [N]: each class counts the same in all, and 1 on average.
+    """Weights that give all classes the same total weight, float32 [N].
 
-    Three zeros and a one: 2/3 for each zero, 2 for the one.
+    They are 1 on average. Example: for three examples of class 0 and one of
+    class 1, they are 2/3 for each of class 0 and 2 for that of class 1.
     """
     counts = np.bincount(target)
     present = (counts > 0).sum()
@@ -132,7 +133,7 @@ def balanced_weights(target: np.ndarray) -> np.ndarray:
 
 
 def longest_row(run: FinetuneRun, config: AlbertConfig) -> int:
-    """Tokens of the longest row; AlbertError if the model cannot have it."""
+    """The most tokens of a row; AlbertError if the model cannot read them."""
     length = run.sequence_length or config.max_position_embeddings
     task = ALL_TASKS[run.task]
     if task.reads_contexts and run.sequence_length is None:
@@ -160,9 +161,9 @@ def longest_row(run: FinetuneRun, config: AlbertConfig) -> int:
 
 
 def reading_of(run: FinetuneRun, length: int, names) -> ReadingConfig | None:
-    """How contexts are read, where the task has any.
+    """How contexts are read; None for a task without contexts.
 
-    A model that knows of questions without an answer gets a threshold.
+    A model that was trained on questions without an answer has a threshold.
     """
     if not ALL_TASKS[run.task].reads_contexts:
         return None

@@ -1,4 +1,4 @@
-"""Evaluates a model folder, whatever it was trained for."""
+"""The command `evaluate`: scores a fine-tuned or a pretrained model."""
 
 from keras_albert.corpus.shards import ShardSet
 from keras_albert.distribution.backend import leave_gpu_to_backend
@@ -28,7 +28,8 @@ def evaluate(run: EvaluateRun) -> dict:
     """Prints and returns the scores of the model on `run.data`.
 
     Raises:
-        AlbertError: the model or the data cannot be used, an unknown label.
+        AlbertError: the model or the data cannot be used, or a label is
+            unknown.
     """
     leave_gpu_to_backend()
     loaded = load_with_task(run.model)
@@ -37,9 +38,8 @@ def evaluate(run: EvaluateRun) -> dict:
     if ALL_TASKS[run.task or head_task(loaded.model)].is_learned:
         return _evaluate_finetuned(Predictor.of(loaded, **run.given), run)
     raise AlbertError(
-        f"{run.model} holds converted weights, with no examples that they "
-        "were trained on. Run `keras-albert finetune`, or use `ka.load` and "
-        "`model.evaluate`."
+        f"{run.model} has no head that was fine-tuned for a task. Run "
+        "`keras-albert finetune`, or use `ka.load` and `model.evaluate`."
     )
 
 

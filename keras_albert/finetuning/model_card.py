@@ -1,7 +1,7 @@
-"""The model card of a fine-tuned model: what it is, for a reader.
+"""Writes the model card (README.md) of a fine-tuned model.
 
-Its parts are those of model cards (Mitchell et al. 2019): details, training
-data, evaluation, use and limits. Only what the run knows is said.
+Its sections follow Mitchell et al. 2019: details, training data, evaluation,
+use and limits. It states only what the run knows.
 """
 
 from pathlib import Path
@@ -14,9 +14,7 @@ from keras_albert.storage import replacing
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS
 
-CARD_FILE = "README.md"  # the model card
-
-
+CARD_FILE = "README.md"
 SHOWN_LABELS = 30
 
 
@@ -31,12 +29,12 @@ def card(
     """The card as Markdown.
 
     Args:
-        run: the run that has ended, with the settings that it has chosen.
-        report: of the run, with "best" where something was held out.
+        run: the finished run, with all settings that were chosen for it.
+        report: its report, with the key "best" if rows were held out.
         model: the trained model.
-        labels: names in the order of the logits.
+        labels: label names in the order of the logits, or None.
         length: most tokens of a row.
-        reading: how contexts are read, where the task has any.
+        reading: how contexts are read; None for a task without contexts.
     """
     start = "random weights" if run.from_scratch else f"`{_name(run.model)}`"
     size = model.config
@@ -79,10 +77,10 @@ def card(
         "## Limits",
         "",
         f"- {limit}",
-        "- What it was not shown it cannot know: other kinds of text, other "
-        "languages and other labels need examples of their own.",
-        "- Labels repeat what people decided when the examples were made, "
-        "their mistakes and prejudices included.",
+        "- It has only seen texts like its training examples. Other kinds of "
+        "text, other languages and other labels need examples of their own.",
+        "- It repeats the decisions of those who labelled the examples, with "
+        "their mistakes and prejudices.",
         "",
     ]
     return "\n".join(lines)
@@ -101,13 +99,13 @@ def _left_out(report: dict) -> list[str]:
 
 def _evaluation(run: FinetuneRun, report: dict) -> list[str]:
     if "best" not in report:
-        return ["Nothing was held out: how good it is has not been measured."]
+        return ["No rows were held out, so the model has not been evaluated."]
     own = run.validation in (None, OWN_VALIDATION)
     source = run.train if own else run.validation
     lines = [
         f"{report['count']:,} held-out examples of `{_name(source)}`. The step "
-        f"to keep {_tuned(report)} chosen on them, so new text may do a little "
-        "worse.",
+        f"to keep {_tuned(report)} chosen on them, so scores on new text may "
+        "be a little lower.",
         "",
         "| score | value |",
         "|---|---|",
@@ -142,7 +140,7 @@ def write_card(folder: Path, text: str) -> None:
 
 
 def _name(source: str | Path) -> str:
-    """The last part of a path: a card is published, folders are not."""
+    """The last part of a path, since a card may be published."""
     text = str(source)
     return text if "://" in text else Path(text).resolve().name
 

@@ -1,4 +1,4 @@
-"""Predictions for the rows of a file, in its order."""
+"""The command `predict`: predictions for the rows of a file, in order."""
 
 import json
 import math
@@ -18,14 +18,16 @@ from keras_albert.tasks.question_answering.task import submitted
 from keras_albert.tasks.registry import submissions, submit
 from keras_albert.text.unknown import PieceCount, check_readable
 
-ROWS_AT_ONCE = 10_000  # of the file: sorted by length, predicted, written
+# Rows are read, sorted by length, predicted and written in parts of this many,
+# so that memory does not grow with the file.
+ROWS_AT_ONCE = 10_000
 
 
 def predict(run: PredictRun) -> None:
-    """Writes one JSON object a row: the row with what is predicted.
+    """Writes each row as a JSON object, with the predicted columns added.
 
-    For the folder of GLUE, the files to submit; for SQuAD's JSON, those that
-    its scorer takes.
+    Given the folder of GLUE, it writes the files to submit; given SQuAD's JSON,
+    the files of the official scorer.
 
     Raises:
         AlbertError: the model or the data cannot be used, before anything is
@@ -57,7 +59,7 @@ def predict(run: PredictRun) -> None:
         return
     _check_has_folder(run.output)
     try:
-        file = run.output.open("xb")  # claimed before the work
+        file = run.output.open("xb")  # reserves the name before the work
     except FileExistsError:
         raise _exists(run.output) from None
     try:
@@ -107,7 +109,7 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
     if blank:
         print(
             f"{blank:,} blank lines: each is predicted as an empty text, so "
-            "that predictions stand on the lines of their texts",
+            "that line n of the predictions is for line n of the file",
             file=sys.stderr,
         )
     predictor.warn_of_cut(cut, count)
@@ -122,7 +124,7 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
         )
         found = predictor.decode(outputs, features)
         for row, columns in zip(table.rows, found, strict=True):
-            # Parquet has dates and numbers that JSON has not: as text.
+            # Parquet has types that JSON lacks, such as dates: as text.
             line = json.dumps(
                 _without_nan({**row, **columns}),
                 ensure_ascii=False,
@@ -135,7 +137,7 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
 
 
 def _without_nan(value: object) -> object:
-    """Replaces numbers that are not finite, which JSON lacks, by null."""
+    """Replaces numbers that are not finite, which JSON lacks, by None."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Texts in, answers out: a model with everything that its answers need."""
+"""Predictor: a model with its vocabulary, labels and task."""
 
 import dataclasses
 import functools
@@ -34,31 +34,32 @@ from keras_albert.training.model_folder import ModelFolder
 
 @dataclasses.dataclass(frozen=True)
 class Predictor:
-    """A model with what its answers need: texts in, answers out.
+    """Predicts for texts, with a model, its vocabulary, labels and task.
 
-    Of a model of this package, however it was made: `Predictor(model)` finds
-    the task by the head. `load` reads one from a folder or another library.
+    `Predictor(model)` accepts every model of this package and infers the task
+    from its head. `Predictor.load` reads a folder or a checkpoint of another
+    library.
 
     Args:
-        model: with any head; an encoder alone gives a vector for a text, a
-            masked-LM head the pieces that "[MASK]" hides.
-        task: what `finetune --task` takes, "embedding" or "fill_mask": needed
-            where several fit a head, for pairs of texts above all
-            (task="pairs").
-        labels: names of the classes in the order of the logits; the model's
-            own when not given, and "0", "1" and so on if it has none.
-        tokenizer: the vocabulary, where the model has none; the model then
-            has it, too.
-        lengths: static lengths that rows are padded to, in tokens, ascending;
-            what is longer than the last is cut off. Powers of two up to the
-            model's positions when not given.
-        columns: of the tables that are read.
-        reading: how contexts are read for answers; in windows of 384 tokens,
-            or as many as the model can have, when not given. None where there
-            are no questions.
+        model: a model with any head. A backbone gives a vector for each text,
+            and a masked-LM head the pieces at each "[MASK]".
+        task: a name that `finetune --task` takes, "embedding" or "fill_mask".
+            It is needed if several tasks fit the head, above all for pairs of
+            texts (task="pairs").
+        labels: names of the classes in the order of the logits. The default
+            is the model's own names, or "0", "1" and so on.
+        tokenizer: the vocabulary, if the model has none. It is then set in the
+            model.
+        lengths: lengths that rows are padded to, in tokens, ascending; longer
+            texts are cut off. The default is powers of two up to
+            `max_position_embeddings`.
+        columns: names of the columns in tables.
+        reading: how contexts are read; by default in windows of 384 tokens, or
+            as many as the model can read. None for a task without contexts.
 
     Raises:
-        AlbertError: something that does not fit the head, or no vocabulary.
+        AlbertError: an argument does not fit the head, or there is no
+            vocabulary.
     """
 
     model: AlbertModel
@@ -73,7 +74,7 @@ class Predictor:
         stands_in = hasattr(self.model, "predict_on_batch") and not isinstance(
             self.model, keras.Model
         )
-        if stands_in:  # an exported model, whose settings are all known
+        if stands_in:  # an exported model; its caller gives all settings
             return
         if isinstance(self.model, str | os.PathLike):
             raise AlbertError(
@@ -99,12 +100,9 @@ class Predictor:
         Args:
             source: the output folder of `finetune`, `save` or `convert`, a
                 `.keras` file, a folder of transformers, `hf://...`, and so on.
-            gelu: as for `keras_albert.load`, and so are dtype, loop and remat.
-            dtype: the policy that the model computes in.
-            loop: "unrolled" or "scan".
-            remat: matters for training alone.
-            settings: other arguments of Predictor, over what a folder of this
-                package says.
+            gelu, dtype, loop, remat: see `keras_albert.load`.
+            settings: arguments of Predictor, which override those that are
+                stored in a folder of this package.
 
         Raises:
             AlbertError: as `load`, and as Predictor itself.
@@ -119,19 +117,19 @@ class Predictor:
         """The predictor of a loaded folder; `settings` as in `load`."""
         given = {k: value for k, value in settings.items() if value is not None}
         stored = {"tokenizer": loaded.tokenizer}
-        # For another task other labels and lengths are right.
+        # The stored labels and lengths belong to the stored task.
         if given.get("task", loaded.task["task"]) == loaded.task["task"]:
             stored |= stored_settings(loaded.task)
         return cls(loaded.model, **stored | given)
 
     def save(self, folder: str | Path) -> None:
-        """Writes a model folder, whole or not at all.
+        """Writes a model folder; if that fails, nothing remains of it.
 
         `Predictor.load`, `keras_albert.load` and the commands `predict`,
         `evaluate`, `export` and `finetune` read it, on any backend.
 
         Args:
-            folder: made if absent, must hold nothing.
+            folder: an empty or new folder.
         """
         content = ModelFolder(self.model, self.tokenizer, self.settings())
         with written_whole(folder) as unfinished:
@@ -161,12 +159,12 @@ class Predictor:
 
     @property
     def sequence_length(self) -> int:
-        """Tokens of the longest text."""
+        """The most tokens of a row."""
         return self.lengths[-1]
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether its rows have two parts, of segments 0 and 1."""
+        """Whether rows have two parts, with segment ids 0 and 1."""
         return self.definition.reads_pairs(self.columns)
 
     def read(
@@ -188,7 +186,7 @@ class Predictor:
         return self.definition.parts(path, fields, skip_bad, rows_at_once)
 
     def features(self, table: Table) -> Features:
-        """The examples of a table, with their target if it has labels."""
+        """The examples of a table, with targets if it has labels."""
         return self.definition.examples(
             self.tokenizer,
             table,
@@ -215,12 +213,13 @@ class Predictor:
         """Logits of each example, in order.
 
         Args:
-            features: examples.
-            batch_size: of them at a time.
-            stopped: asked before each batch; the rest is then None.
-            title: of the progress bar.
-            compute: model, inputs -> its outputs; those of the task when not
-                given.
+            features: the examples.
+            batch_size: examples at a time.
+            stopped: called before each batch; if it returns True, the outputs
+                of the remaining examples are None.
+            title: title of the progress bar.
+            compute: function (model, inputs) -> outputs; by default that of
+                the task.
         """
         check_positive("batch_size", batch_size)
         batch_size = min(batch_size, len(features))
@@ -237,7 +236,7 @@ class Predictor:
         return _outputs(features, batches, batch_size, run, stopped)
 
     def warn_of_cut(self, cut: int, count: int) -> None:
-        """Prints how many of the examples are longer than the model reads."""
+        """Prints how many of the examples are cut off."""
         if cut:
             length, reading = self.sequence_length, self.reading
             what = self.definition.too_long(length, reading)
@@ -245,13 +244,13 @@ class Predictor:
 
     @property
     def added_columns(self) -> frozenset[str]:
-        """The names of what `decode` gives."""
+        """The names of the columns that `decode` returns."""
         return self.definition.adds
 
     def decode(
         self, outputs: Outputs, features: Features
     ) -> list[dict[str, object]]:
-        """The columns that predictions add, of each example."""
+        """The predicted columns of each example."""
         return self.definition.decode(outputs, features, self.labels)
 
     def predict(
@@ -266,18 +265,19 @@ class Predictor:
         """The prediction for each text, or pair of texts.
 
         Args:
-            texts: strings; where each word gets a label, lists of words or
-                strings with spaces between them.
-            pairs: second texts, of a model of pairs.
-            questions: of a model that chooses or answers.
-            choices: of a model that chooses.
+            texts: strings. If each word gets a label: lists of words, or
+                strings with spaces between the words.
+            pairs: the second texts, for pairs of texts.
+            questions: the questions, for multiple choice and question
+                answering.
+            choices: the choices of each text, for multiple choice.
             batch_size: examples at a time.
 
         Returns:
-            for each a label, a number, a list of labels, a label for each
-            word, the index of a choice, or the answer, "" where the text has
-            none. For embedding an array float32 [len(texts), H], the vectors;
-            for fill_mask what `model.fill_mask` returns.
+            A list with, for each text: a label, a number, a list of labels, a
+            label for each word, the index of a choice, or an answer ("" if the
+            text has none). For embedding: the vectors, float32
+            [len(texts), H]. For fill_mask: see `model.fill_mask`.
         """
         first, *_ = self.definition.inputs(self.columns)
         given = {
@@ -299,7 +299,7 @@ class Predictor:
         batch_size: int = PredictRun.batch_size,
         skip_bad: bool = False,
     ) -> dict[str, float]:
-        """Measures how good the answers to labelled examples are.
+        """Scores the predictions for labelled examples.
 
         Args:
             data: a table (TSV, CSV, JSONL, Parquet, or SQuAD's JSON for
@@ -326,10 +326,10 @@ class Predictor:
         pairs: list[str] | None = None,
         batch_size: int = PredictRun.batch_size,
     ) -> np.ndarray:
-        """float32 [len(texts), len(labels)], in the order of the texts."""
+        """The probability of each class, float32 [len(texts), len(labels)]."""
         if not self.definition.has_classes:
             raise AlbertError(
-                "probabilities are of a classification; this model was trained "
+                "only a classifier has probabilities; this model was trained "
                 f"for {self.task}. Call `predict`."
             )
         features = self._features_of({"text": texts, "pair": pairs})
@@ -346,7 +346,7 @@ class Predictor:
         expected = self.definition.inputs(self.columns)
         if values.keys() != expected.keys():
             raise AlbertError(
-                f"This model was trained on {_kind(expected)}; it was given "
+                f"this model takes {_kind(expected)}. Received: "
                 f"{_kind(values)}."
             )
         check_equally_many(**values)
@@ -370,7 +370,7 @@ def _outputs(
     run: Callable[[dict], Any],
     stopped: Callable[[], bool],
 ) -> Outputs:
-    """The outputs of all examples in their order, see `Predictor.outputs`."""
+    """See `Predictor.outputs`."""
     outputs = [None] * len(features)
     for chosen, length in batches:
         if stopped():
@@ -388,7 +388,7 @@ def _outputs(
 
 
 def _kind(names) -> str:
-    """What examples are, in words, by the names of their fields."""
+    """A description of the inputs, for messages."""
     others = sorted(set(names) - {"text", "context"})
     if others == ["pair"]:
         return "pairs of texts"

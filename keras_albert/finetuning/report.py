@@ -1,4 +1,4 @@
-"""What a fine-tuning run reached, for a report and a reader."""
+"""Reports of fine-tuning runs: the content of report.json, and its text."""
 
 import statistics
 
@@ -13,17 +13,17 @@ from keras_albert.tasks.task import Outputs
 CONFUSION_FILE = "confusion.png"
 
 
-SHOWN_SKIPPED = 3  # of the rows that were left out
+SHOWN_SKIPPED = 3  # skipped rows that are printed
 
 
-ON_TRAINING_ROWS = "on_training_rows"  # their scores, in the report
+# Key of the scores on training rows, for a run that held nothing out.
+ON_TRAINING_ROWS = "on_training_rows"
 
 
-# What a user reads.
 def scores_report(
     task: str, outputs: Outputs, features: Features, names
 ) -> dict:
-    """The scores, those of the best constant answer, and remarks on them."""
+    """The scores, the score of the best constant answer, and remarks."""
     definition = ALL_TASKS[task]
     scores = definition.measure(outputs, features, names)
     return {
@@ -37,7 +37,7 @@ def scores_report(
 
 
 def class_report_of(outputs: Outputs, features: Features, names) -> ClassReport:
-    """The report on each class, where examples have exactly one."""
+    """Scores of each class, for examples that have exactly one class."""
     predicted = np.stack(outputs).argmax(-1)
     return class_report(features.target, predicted, names)
 
@@ -46,8 +46,8 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
     """The median and the spread of each score over several runs.
 
     Args:
-        reports: by seed.
-        diverged: seeds whose loss was not finite; they have no scores.
+        reports: the report of each run, by its seed.
+        diverged: seeds of runs whose loss was not finite; they have no scores.
     """
     first = next(iter(reports.values()))
     best = first.get("best", "training_loss")
@@ -102,7 +102,7 @@ def _seeds_lines(report: dict) -> list[str]:
 
 
 def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
-    """A report for a reader, with what is known of the examples.
+    """The lines that a user reads, such as
 
     "held-out accuracy 0.750, matthews 0.500 (always the most frequent label:
     accuracy 0.600; 40 examples)"
@@ -132,7 +132,7 @@ def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
 
 
 def print_report(report: dict) -> None:
-    """The report of a run for a reader."""
+    """Prints the report of a run, or of several seeds."""
     if "seeds" in report:
         print("\n".join(_seeds_lines(report)))
     elif "best" in report:
@@ -150,7 +150,7 @@ def print_report(report: dict) -> None:
 
 
 def print_skipped(table: Table) -> None:
-    """How many rows were left out, and the first of them."""
+    """Prints how many rows were left out, and the first of them."""
     if table.skipped:
         print(f"{table.path}: {len(table.skipped):,} bad rows are left out:")
         for fault in table.skipped[:SHOWN_SKIPPED]:

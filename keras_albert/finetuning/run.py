@@ -1,4 +1,4 @@
-"""Fine-tuning: a pretrained encoder and a table -> a model for a task."""
+"""The command `finetune`: trains a pretrained encoder on a table."""
 
 import collections
 import dataclasses
@@ -67,10 +67,11 @@ from keras_albert.training.run_folder import (
 from keras_albert.training.run_log import Row
 from keras_albert.training.schedules import WarmupPolynomialDecay
 
-SHOWN_LABELS = 8  # of the most frequent, before a run
+SHOWN_LABELS = 8  # most frequent labels that are printed before a run
 
 
-# Where nothing is held out, a collapse shows on this many training rows.
+# If nothing is held out, this many training rows are scored at the end, which
+# reveals a model that always gives the same answer.
 MEASURED_ROWS = 1_000
 
 
@@ -78,8 +79,8 @@ def finetune(run: FinetuneRun) -> dict:
     """Fine-tunes a model, or continues an interrupted run of these settings.
 
     Returns:
-        The report, which is also kept in the output folder; an empty dict in
-        all but the first of several processes.
+        The report, which is also in the output folder; an empty dict in all
+        but the first of several processes.
 
     Raises:
         AlbertError: input that does not fit, before anything is written; or a
@@ -116,19 +117,19 @@ def _run(
 
 @dataclasses.dataclass(frozen=True)
 class _Prepared:
-    """What every seed of a run starts from."""
+    """Data, encoder and settings that all seeds of a run share."""
 
     tables: Tables
     chosen: dict[str, int | float]
-    """the settings that the run leaves open, and what is chosen for them"""
+    """values of the settings that the user did not give"""
     pretrained: AlbertBackbone
     tokenizer: Tokenizer
     length: int
-    """of the longest row"""
+    """most tokens of a row"""
     reading: ReadingConfig | None
     examples: Features
     measured_on: Features
-    """the rows that are held out; without any, some of the training rows"""
+    """the held-out rows; if there are none, some of the training rows"""
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -137,13 +138,13 @@ class _Prepared:
 
     @functools.cached_property
     def lengths(self) -> tuple[int, ...]:
-        """Static lengths of rows; the last one is that of the longest."""
+        """The lengths that rows are padded to, ascending."""
         chosen = choose_lengths(self.examples.lengths, self.length)
         return tuple(np.union1d(chosen, self.length).tolist())
 
 
 def _prepared_by_all(run: FinetuneRun, devices: Devices) -> _Prepared:
-    """AlbertError if the processes have other data."""
+    """Prepares in all processes; AlbertError if their data differ."""
     prepared = devices.each(lambda: _prepare(run, devices))
     devices.check_equal(prepared.tables.checksums)
     return prepared
@@ -233,7 +234,7 @@ def _finetune_once(
     run: FinetuneRun, prepared: _Prepared, folder: RunFolder, devices: Devices
 ) -> dict:
     # The folder keeps the settings that were given, so that the same command
-    # continues the run; from here on `run` has those that were chosen, too.
+    # continues the run; from here on `run` also has the chosen ones.
     run = dataclasses.replace(run, **prepared.chosen)
     steps_per_epoch = math.ceil(len(prepared.examples) / run.batch_size)
     steps = run.steps or steps_per_epoch * run.epochs
@@ -295,7 +296,7 @@ def _finetune_once(
 def _compiled_model(
     run: FinetuneRun, prepared: _Prepared, steps: int, devices: Devices
 ) -> keras.Model:
-    """The model of a run with its first weights, ready for `fit`."""
+    """A compiled model with its initial weights."""
     warmup_steps = run.warmup_steps
     if warmup_steps is None:
         warmup_steps = int(run.warmup_share * steps)
@@ -313,7 +314,7 @@ def _validation(
     predictor: Predictor,
     devices: Devices,
 ) -> Callable[[Callable[[], bool]], Row] | None:
-    """Measures the held-out rows, see `Training.validate`."""
+    """A function that scores the held-out rows, see `Training.validate`."""
     if prepared.tables.held_out is None:
         return None
     task, rows = ALL_TASKS[run.task], prepared.measured_on
@@ -337,7 +338,7 @@ def _validation(
 def _report_of(
     run: FinetuneRun, prepared: _Prepared, kept: Row, epoch: float
 ) -> dict:
-    """What a run has done, before anything is measured."""
+    """The part of the report that is known without scores."""
     tables = prepared.tables
     report = {
         "task": run.task,
@@ -368,7 +369,7 @@ def _measured(
     predictor: Predictor,
     devices: Devices,
 ) -> dict:
-    """How good the model in the folder is; its threshold is then set there."""
+    """Scores the model in the folder, and sets its threshold there."""
     task, names = ALL_TASKS[run.task], prepared.names
     examples, output = prepared.measured_on, run.output
     with devices.alone():
@@ -394,13 +395,13 @@ def _measured(
 
 
 def _sample(table: Table) -> Table:
-    """Some rows from all over a table."""
+    """Up to MEASURED_ROWS rows, spread evenly over a table."""
     count = min(len(table), MEASURED_ROWS)
     return table.take(np.linspace(0, len(table) - 1, count).astype(int))
 
 
 def _remove_checkpoints(run: FinetuneRun) -> None:
-    """Of a finished run: nothing goes on from them."""
+    """Removes the checkpoints of a finished run, which nothing will read."""
     shutil.rmtree(run.output / CHECKPOINTS_FOLDER, ignore_errors=True)
 
 
@@ -410,9 +411,10 @@ def compile_for(
     optimizer: keras.optimizers.Optimizer | str,
     names: tuple[str, ...] | None,
 ) -> None:
-    """The task's loss; rows and tokens that do not count weigh 0.
+    """Compiles a model with the loss of a task.
 
-    Of several losses each counts half, as in the reference's squad_utils.py.
+    If a task has two losses, their mean is minimized, as in the reference's
+    squad_utils.py.
     """
     loss = ALL_TASKS[task].loss(names)
     halves = dict.fromkeys(loss, 0.5) if isinstance(loss, dict) else None
@@ -441,13 +443,13 @@ def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
     if start and not run.from_scratch and task_of(run.model) != start:
         print(
             f"note: the paper starts {run.task} from a model that was "
-            f"fine-tuned on {start}: give its folder as --model."
+            f"fine-tuned on {start}. To do so, give its folder as --model."
         )
     dropped = None if run.from_scratch else head_of(run.model)
     if dropped:
         print(
-            f"note: {run.model} has a head already ({dropped}): it is dropped, "
-            f"and a fresh one is trained for {run.task}."
+            f"note: {run.model} already has a head ({dropped}): it is dropped, "
+            f"and a new one is trained for {run.task}."
         )
     known = ""
     if task.has_classes:

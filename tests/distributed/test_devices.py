@@ -56,7 +56,7 @@ LOSSES, WEIGHTS = 2e-6, 1e-5  # largest differences: relative, absolute
 # Processes, devices of each, options; those of one device, too.
 FOR_ALL = ("--accumulate", "--examples")
 UNREAD_POOLER = "--examples.sentence-task=none"
-WAYS = {
+SETTINGS = {
     "tensorflow": {
         "4 replicas, 3 steps a call": (
             1,
@@ -166,14 +166,14 @@ def run_alone(folder, options=()):
 
 
 @pytest.mark.parametrize(
-    "way",
+    "name",
     [
-        way if i == 0 else pytest.param(way, marks=pytest.mark.proof)
-        for i, way in enumerate(WAYS)
+        name if i == 0 else pytest.param(name, marks=pytest.mark.proof)
+        for i, name in enumerate(SETTINGS)
     ],
 )
-def test_a_run_is_the_same_on_one_device(way, folder, tmp_path):
-    count, devices, options = WAYS[way]
+def test_a_run_is_the_same_on_one_device(name, folder, tmp_path):
+    count, devices, options = SETTINGS[name]
     one = run_alone(folder, [o for o in options if o.startswith(FOR_ALL)])
     several = tmp_path / "several"
     run = Run(
@@ -296,8 +296,8 @@ def test_goes_on_with_other_devices(folder, tmp_path):
         main(pretraining(folder, output, "--distribution=none"))
     assert Checkpoints(output / "checkpoints", 2, {}).steps() == [3]
     count = 1 if BACKEND == "tensorflow" else 2
-    way = {"tensorflow": ["--distribution=mirrored"]}.get(BACKEND, [])
-    command = pretraining(folder, output, *way)
+    options = {"tensorflow": ["--distribution=mirrored"]}.get(BACKEND, [])
+    command = pretraining(folder, output, *options)
     run = Run(BACKEND, command, tmp_path, count, 3 - count)
     finished(run)
     assert "going on from step 3 of 6" in run.text(0)
@@ -343,8 +343,10 @@ def test_fine_tuning_is_the_same_on_one_device(finetuning, tmp_path):
             timeout=LIMIT,
         )
     else:
-        way = ["--distribution=mirrored"] if BACKEND == "tensorflow" else []
-        run = Run(BACKEND, [*finetuning("devices"), *way], tmp_path, devices=2)
+        options = ["--distribution=mirrored"] if BACKEND == "tensorflow" else []
+        run = Run(
+            BACKEND, [*finetuning("devices"), *options], tmp_path, devices=2
+        )
         assert run.ends() == [0], run.text()
         outputs.append(tmp_path / "devices")
         devices = 2 if BACKEND == "jax" else 1

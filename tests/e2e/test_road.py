@@ -725,7 +725,7 @@ def test_saved_model_of_pairs(road, tmp_path):
     classifier = Predictor.load(tmp_path / "fine")
     expected = classifier.probabilities(texts, pairs)
     np.testing.assert_allclose(answers["p"], expected, atol=1e-5)
-    with pytest.raises(AlbertError, match="trained on pairs"):
+    with pytest.raises(AlbertError, match="takes pairs"):
         classifier.predict(texts)
 
 

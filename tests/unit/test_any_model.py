@@ -416,7 +416,7 @@ def test_finetune_says_that_a_head_is_dropped(tmp_path, tokenizer, capsys):
         + ["--output", str(tmp_path / "out"), "--steps", "1"]
     )
     said = capsys.readouterr().out
-    assert f"has a head already ({name}): it is dropped, and a fresh" in said
+    assert f"already has a head ({name}): it is dropped, and a new" in said
 
 
 @pytest.mark.any_backend

@@ -553,7 +553,7 @@ FILES = [
     row("batch_size=0", lambda h: h.served.probabilities(["a"], batch_size=0)),
     row("str or UTF-8 bytes.*None", lambda h: h.served.predict([None])),
     row(
-        "trained on single texts; it was given pairs",
+        "takes single texts. Received: pairs",
         lambda h: h.served.predict(["a"], ["b"]),
     ),
 ]

@@ -104,7 +104,7 @@ def test_every_format(folder, tmp_path, capsys, kind, weights):
         *["--format", kind, "--weights", weights, "--data", rows, "--force"],
     )
     said = capsys.readouterr().out
-    texts = "as texts, serving_default: 100.00% of the rows"
+    texts = "serving_default: 100.00% of the texts"
     assert (texts in said) == (kind == "saved_model")
     (same,) = re.findall(r"; ([\d.]+)% of 24 predictions are the same", said)
     assert float(same) == 100 or (weights == "int8" and float(same) > 90)
@@ -117,7 +117,7 @@ def test_every_format(folder, tmp_path, capsys, kind, weights):
     main(["check", str(made), str(folder / "model"), rows])
     said = capsys.readouterr().out
     assert f"{kind}, {weights}, " in said
-    texts = "as texts, serving_default: 100.00% of the rows"
+    texts = "serving_default: 100.00% of the texts"
     assert (texts in said) == (kind == "saved_model")
     assert "8 x 32 tokens" in said and "128 tokens" not in said
 
@@ -454,7 +454,7 @@ def test_starts_in_another_order():
             "a warning\nerror: a line\nand more\n",
             "^a line\nand more$",
         ),
-        (-9, "", "ended by signal 9"),
+        (-9, "", "killed by signal 9"),
     ],
 )
 def test_what_the_worker_says(tmp_path, monkeypatch, code, stderr, message):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from keras_albert.data.bad_rows import BadRows
 from keras_albert.errors import AlbertError
 from keras_albert.tasks.question_answering.squad import (
     Answer,
@@ -122,10 +123,10 @@ def test_bad_ones_can_be_left_out(tmp_path):
     article["paragraphs"].insert(0, {"qas": []})
     content["data"].append({"title": "empty"})
     path.write_text(json.dumps(content))
-    messages = []
-    questions = read_squad(path, reject=messages.append)
+    bad = BadRows(skip=True)
+    questions = read_squad(path, bad=bad)
     assert [question.id for question in questions] == ["1", "3"]
-    places = [message.removeprefix(f"{path}: ") for message in messages]
+    places = [message.removeprefix(f"{path}: ") for message in bad.messages]
     for found, expected in zip(
         places,
         [
@@ -140,7 +141,7 @@ def test_bad_ones_can_be_left_out(tmp_path):
         assert found.startswith(expected)
     path.write_text(json.dumps({"data": content["data"][1:]}))
     with pytest.raises(AlbertError, match="no questions"):
-        read_squad(path, reject=messages.append)
+        read_squad(path, bad=BadRows(skip=True))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_files_of_another_kind(tmp_path, content, message):
     path = tmp_path / "a.json"
     path.write_bytes(content)
     with pytest.raises(AlbertError, match=message) as error:
-        read_squad(path, reject=[].append)
+        read_squad(path, bad=BadRows(skip=True))
     assert str(path) in str(error.value)
 
 

@@ -1,8 +1,8 @@
-"""A model as one graph: strings in, answers out.
+"""The graph of a SavedModel, from strings to answers.
 
-`tasks.graph` has what all tasks share, and each task its own functions.
-
-Import this module only to export or to test: it imports TensorFlow.
+`tasks.graph` has the functions that all tasks share; further ones belong to
+each task. Import this module only to export or to test, since it imports
+TensorFlow.
 """
 
 import functools
@@ -29,26 +29,27 @@ def serving_module(
 ) -> tuple[tf.Module, Signatures]:
     """The module and the signatures that `tf.saved_model.save` takes.
 
-    Texts are strings [B], UTF-8 whose malformed parts are ignored; what is too
-    long is cut off as in `Predictor`, but contexts and texts of words, which
-    are read to their end. Every model has `token_ids`, `embed` and `tokenize`,
-    see `tasks.graph.ServingGraph`; `serving_default` and others are those of
-    its task, see `tasks.serving.Serving`.
+    Texts are strings [B] in UTF-8; malformed bytes are ignored. Long texts are
+    cut off as by `Predictor`, except contexts and lists of words, which are
+    read to their end. Every model has the signatures `token_ids`, `embed` and
+    `tokenize`, see `tasks.graph.ServingGraph`; its task adds
+    `serving_default` and others, see `tasks.serving.Serving`.
 
-    A graph refuses inputs of another rank, unequal numbers of rows, in
-    `token_ids` rows of no or too many tokens and ids that are no piece, and in
-    `inputs` what is no tf.Example with a text; its error names the input.
-    LiteRT and ONNX have no assertions: converters drop these.
+    The graph has assertions that name the wrong input: another rank, unequal
+    numbers of rows, in `token_ids` rows of no or too many tokens and ids out
+    of range, and in `inputs` bytes that are not a tf.Example with a text. The
+    converters to LiteRT and ONNX drop assertions.
 
     Args:
-        predictor: its model is on Keras's TensorFlow backend.
-        weights: how they are stored: "float32", or "bfloat16" or "float16",
-            cast when the model is called. It computes in float32 always.
-        only: names of signatures; all of them when not given.
+        predictor: a predictor on Keras's TensorFlow backend.
+        weights: data type in which weights are stored: "float32", or
+            "bfloat16" or "float16", which are cast when the model is called.
+            The model always computes in float32.
+        only: names of the signatures to make; by default all.
 
     Raises:
-        AlbertError: another kind of weights; 16 bits of a model that is
-            quantized, whose scales they might not hold.
+        AlbertError: another data type; or 16 bits for a quantized model, whose
+            scales might not fit.
     """
     check_choice("weights", weights, WEIGHTS)
     if weights != "float32":
@@ -63,7 +64,7 @@ def serving_module(
         **task.serving.signatures(graph),
     }
     module = tf.Module(name="albert_serving")
-    # The module sees values of variables and no Keras object: else every
+    # The module holds values of variables and no Keras object: otherwise every
     # weight would be stored twice.
     module.tokenizer = graph.tokenizer
     module.weights = graph.weights
@@ -76,7 +77,7 @@ def serving_module(
 
 
 def _traced(function: Callable) -> tf.types.experimental.ConcreteFunction:
-    """Traces a function; the names of its arguments say what they are."""
+    """Traces a function; the names of its arguments determine their types."""
     types = {
         "token_ids": tf.TensorSpec([None, None], tf.int32),
         "choices": tf.TensorSpec([None, None], tf.string),
@@ -89,7 +90,7 @@ def _traced(function: Callable) -> tf.types.experimental.ConcreteFunction:
 
     @functools.wraps(function)
     def checked(*inputs):
-        # A server feeds what it gets, of any rank.
+        # Servers pass tensors of any rank on to the graph.
         pairs = zip(inputs, specs, strict=True)
         return function(*(tf.ensure_shape(x, spec.shape) for x, spec in pairs))
 

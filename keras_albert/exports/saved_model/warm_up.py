@@ -1,14 +1,13 @@
-"""Requests that a server replays before it serves a version.
+"""Writes warm-up requests, which a server replays before it serves a version.
 
-The first request of each signature pays for what TensorFlow does once.
-TensorFlow Serving sends those of `assets.extra/tf_serving_warmup_requests`, a
-TFRecord file of PredictionLog messages, before a version becomes available. A
-version is refused if a single one of them fails, or if there are more than
-1,000.
+The first request of each signature is slow, since TensorFlow then initializes
+it. TensorFlow Serving therefore replays the requests in
+`assets.extra/tf_serving_warmup_requests`, a TFRecord file of PredictionLog
+messages, before a version becomes available. It refuses a version if one of
+them fails, or if there are more than 1,000.
 
-All are PredictRequests. A server takes a ClassificationRequest of `classify`
-too, unless --enable_signature_method_name_check is on: `tf.saved_model.save`
-declares every signature to be for prediction.
+All are PredictRequests, also for the signature `classify`:
+`tf.saved_model.save` declares every signature to be for prediction.
 """
 
 from collections.abc import Iterator
@@ -20,18 +19,18 @@ from keras_albert.finetuning.predictor import Predictor
 from keras_albert.tasks.serving import Serving
 
 WARM_UP_FILE = "tf_serving_warmup_requests"
-# A server that batches must take as many rows at once: its max_batch_size.
+# A server that batches requests needs a max_batch_size of the larger one.
 BATCH_SIZES = (1, 8)
-SHORT = 8  # tokens; the other requests are as long as a row can be
+SHORT = 8  # tokens of short requests; long ones have as many as possible
 
 
 def write_warm_up(predictor: Predictor, signatures: dict, folder: Path) -> None:
     """Writes the file into `folder`, which is named assets.extra.
 
     Args:
-        predictor: of the model.
+        predictor: the exported predictor.
         signatures: its concrete functions by name; see `serving_module`.
-        folder: exists.
+        folder: an existing folder.
     """
     import tensorflow as tf
 
@@ -86,19 +85,19 @@ def _example(text: bytes) -> bytes:
     return tf.train.Example(features=features).SerializeToString()
 
 
-# The messages around a tensor are in the package tensorflow-serving-api, which
-# wants a TensorFlow of its own version: too much for four of them, which hold
-# nothing but other messages and names.
+# The package tensorflow-serving-api has these messages, but requires a certain
+# version of TensorFlow. Since only four simple ones are needed, they are
+# serialized here.
 
 
 def _prediction_log(signature: str, tensors: dict[str, bytes]) -> bytes:
     """A serialized PredictionLog, see tensorflow_serving/apis/*.proto.
 
-    The model's name is left out: it is chosen where the model is served, and
-    looked up for requests from outside only.
+    It does not contain the model's name, which the server's configuration
+    defines.
 
     Args:
-        signature: its name.
+        signature: name of the signature.
         tensors: serialized TensorProtos by the names of the inputs.
     """
     model_spec = _message((3, signature.encode()))  # signature_name
@@ -111,10 +110,10 @@ def _prediction_log(signature: str, tensors: dict[str, bytes]) -> bytes:
 
 
 def _message(*fields: tuple[int, bytes]) -> bytes:
-    """A serialized message of strings and messages.
+    """A serialized message whose fields are strings or messages.
 
-    Of each field its number, below 16, with the wire type 2 of what has a
-    length; the length; the content.
+    Each field consists of a byte with its number (below 16) and the wire type
+    2 (length-delimited), its length, and its content.
     """
     return b"".join(
         bytes([number << 3 | 2]) + _varint(len(content)) + content
@@ -123,7 +122,7 @@ def _message(*fields: tuple[int, bytes]) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """A number in bytes of seven bits, the lowest first, as protobuf has it."""
+    """Protobuf's varint: groups of seven bits, the lowest first."""
     groups = bytearray()
     while number > 127:
         groups.append(number & 127 | 128)

@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from keras_albert.data.bad_rows import SKIP_REMEDY, BadRows
 from keras_albert.data.config import TableColumns
 from keras_albert.data.tables import Table, named, tab_records
 from keras_albert.errors import AlbertError, check_choice
@@ -22,6 +23,8 @@ from keras_albert.storage import replacing
 from keras_albert.text.files import check_files, decode_line
 
 HIGHEST_SIMILARITY = 5.0  # of STS-B, whose lowest is 0
+# A benchmark wants a prediction for each row of a split without labels.
+_NEEDED_REMEDY = "Get the file again: each of its rows needs a prediction."
 
 _SENTENCE = TableColumns(text="sentence")
 _SENTENCES = TableColumns(text="sentence1", pair="sentence2")
@@ -223,7 +226,10 @@ def read_glue(
     path = _file(folder, file)
     labelled = file.submission is None
     header = file.header or _header(path, settings, labelled)
-    examples, skipped, broken = [], [], 0
+    examples, broken = [], 0
+    bad = BadRows(
+        skip_bad and labelled, SKIP_REMEDY if labelled else _NEEDED_REMEDY
+    )
     records = tab_records(path)
     if not file.header:
         next(records)
@@ -234,9 +240,9 @@ def read_glue(
                 raise record
             examples.append((line, *_example(record, settings, labelled)))
         except AlbertError as error:
-            skipped.append(_fault(f"{path}:{line}", error, labelled, skip_bad))
+            bad.add(f"{path}:{line}", error)
     if not any_size:
-        complete = len(examples) + len(skipped) - broken
+        complete = len(examples) + len(bad.messages) - broken
         _check_size(path, file.sizes, complete, broken)
     if not examples:
         raise AlbertError(f"{path}: no rows. Expected one or more examples.")
@@ -246,7 +252,7 @@ def read_glue(
         values["pair"] = pairs
     if labelled:
         values["label"] = labels
-    return Table(path, values, rows, lines, skipped)
+    return Table(path, values, rows, lines, bad.messages)
 
 
 def write_submission(
@@ -364,21 +370,6 @@ def _example(
         label,
         {name: record[name] for name in kept if name in record},
     )
-
-
-def _fault(
-    place: str, error: AlbertError, labelled: bool, skip_bad: bool
-) -> str:
-    """What is wrong with a row; raised, unless the row may be left out."""
-    fault = f"{place}: {error}"
-    if labelled and skip_bad:
-        return fault
-    remedy = (
-        "Correct the row, or leave such rows out with --skip-bad."
-        if labelled
-        else "Get the file again: each of its rows needs a prediction."
-    )
-    raise AlbertError(f"{fault} {remedy}")
 
 
 def _label(label: str, labels: tuple[str, ...] | None) -> str | float:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from keras_albert.data.bad_rows import BadRows
 from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError, check_choice
 from keras_albert.text.files import check_files, decode_line
@@ -57,23 +58,24 @@ def read_race(
             an answer from A to D, an empty text; unless they are left out.
     """
     check_choice("split", split, SPLITS)
-    examples, groups, skipped = [], [], []
+    examples, groups, bad = [], [], BadRows(skip_bad)
     for level in LEVELS:
         for path in _files(Path(folder) / split / level):
             for place, question in _questions(path):
                 if isinstance(question, AlbertError):
-                    skipped.append(_fault(place, question, skip_bad))
+                    bad.add(place, question)
                 else:
                     examples.append(question)
                     groups.append(level)
     path = Path(folder) / split
     if not examples:
-        bad = f" but {len(skipped)} bad ones: {skipped[0]}" if skipped else "."
-        raise AlbertError(f"{path}: no questions{bad}")
+        count = len(bad.messages)
+        but = f" but {count} bad ones: {bad.messages[0]}" if count else "."
+        raise AlbertError(f"{path}: no questions{but}")
     ids, lines, *columns = map(list, zip(*examples, strict=True))
     values = dict(zip(_FIELDS, columns, strict=True))
     rows = [{"id": each} for each in ids]
-    return Table(path, values, rows, lines, skipped, groups)
+    return Table(path, values, rows, lines, bad.messages, groups)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -175,13 +177,3 @@ def _check_text(name: str, text) -> None:
         raise AlbertError(f"the {name} must be a text. Received: {text!r:.60}.")
     if not text.strip():
         raise AlbertError(f"the {name} is empty.")
-
-
-def _fault(place: str, error: AlbertError, skip_bad: bool) -> str:
-    """What is wrong with a question; raised, unless it may be left out."""
-    fault = f"{place}: {error}"
-    if not skip_bad:
-        raise AlbertError(
-            f"{fault} Correct it, or leave such questions out with --skip-bad."
-        )
-    return fault

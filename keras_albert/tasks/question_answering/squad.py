@@ -17,10 +17,10 @@ Source: Rajpurkar et al. 2016 (arXiv:1606.05250) and 2018 (arXiv:1806.03822).
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from keras_albert.data.bad_rows import BadRows
 from keras_albert.data.tables import Field, Table, read_parts
 from keras_albert.errors import AlbertError, check_choice
 from keras_albert.text.files import check_files, decode_line
@@ -62,15 +62,10 @@ class Question:
     """whether the context has no answer (2.0)"""
 
 
-def fail(message: str) -> NoReturn:
-    """Refuses bad input: the default `reject` of the functions below."""
-    raise AlbertError(message)
-
-
 def read_squad(
     path: str | Path,
     need_answers: bool = True,
-    reject: Callable[[str], None] = fail,
+    bad: BadRows | None = None,
 ) -> list[Question]:
     """The questions of a SQuAD file, in its order.
 
@@ -78,19 +73,19 @@ def read_squad(
         path: the JSON file, UTF-8.
         need_answers: False reads a file to predict on: answers may be missing
             and are not looked at.
-        reject: called with the message of each bad question or paragraph,
-            which is then left out. The default raises it; `list.append`
-            collects them.
+        bad: receives the errors of bad questions and paragraphs; by default
+            the first one is raised.
 
     Raises:
         AlbertError: no such file, not UTF-8, not JSON, not in this format, or
-            without a question. Unless `reject` is given also: a missing key,
-            an id that is empty or there twice, an empty question or context,
+            without a question. Unless `bad` skips them also: a missing key, an
+            id that is empty or there twice, an empty question or context,
             no answer, an answer that is not in the context.
     """
     (path,) = check_files([path])
+    bad = bad or BadRows(skip=False, remedy="")
     questions: dict[str, Question] = {}
-    for place, item, context in _items(path, reject):
+    for place, item, context in _items(path, bad):
         try:
             question = _question(item, context, need_answers)
             if question.id in questions:
@@ -99,7 +94,7 @@ def read_squad(
                     "apart by it: give each question its own."
                 )
         except AlbertError as error:
-            reject(f"{path}: {place}: {error}")
+            bad.add(f"{path}: {place}", error)
         else:
             questions[question.id] = question
     if not questions:
@@ -109,25 +104,24 @@ def read_squad(
     return list(questions.values())
 
 
-def _items(
-    path: Path, reject: Callable[[str], None]
-) -> Iterator[tuple[str, dict, str]]:
+def _items(path: Path, bad: BadRows) -> Iterator[tuple[str, dict, str]]:
     """The place in the file, the JSON object and the context of questions."""
     articles = _read(path)
     for a, article in enumerate(articles):
         paragraphs = article.get("paragraphs") if _is_dict(article) else None
         if not isinstance(paragraphs, list):
-            reject(
-                f"{path}: data[{a}]: expected an object with a list "
-                "`paragraphs`. Is this a SQuAD file?"
+            error = AlbertError(
+                "expected an object with a list `paragraphs`. Is this a SQuAD "
+                "file?"
             )
+            bad.add(f"{path}: data[{a}]", error)
             continue
         for p, paragraph in enumerate(paragraphs):
             place = f"data[{a}].paragraphs[{p}]"
             try:
                 context, items = _paragraph(paragraph)
             except AlbertError as error:
-                reject(f"{path}: {place}: {error}")
+                bad.add(f"{path}: {place}", error)
                 continue
             for q, item in enumerate(items):
                 name = item.get("id") if _is_dict(item) else None
@@ -336,10 +330,8 @@ def read_question_parts(
 
 
 def _squad_table(path: str | Path, need_answers: bool, skip_bad: bool) -> Table:
-    skipped = []
-    questions = read_squad(
-        path, need_answers, skipped.append if skip_bad else _refuse
-    )
+    bad = BadRows(skip_bad)
+    questions = read_squad(path, need_answers, bad)
     values = {
         "context": [question.context for question in questions],
         "question": [question.text for question in questions],
@@ -351,11 +343,7 @@ def _squad_table(path: str | Path, need_answers: bool, skip_bad: bool) -> Table:
         ]
     rows = [{"id": question.id} for question in questions]
     numbers = list(range(1, len(questions) + 1))
-    return Table(Path(path), values, rows, numbers, skipped)
-
-
-def _refuse(message: str) -> NoReturn:
-    raise AlbertError(f"{message} Or leave such ones out with --skip-bad.")
+    return Table(Path(path), values, rows, numbers, bad.messages)
 
 
 def _with_places(row: dict, values: dict) -> dict:

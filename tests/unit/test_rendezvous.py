@@ -7,7 +7,7 @@ import time
 import pytest
 
 from keras_albert.distribution.config import ProcessConfig
-from keras_albert.distribution.rendezvous import meet
+from keras_albert.distribution.rendezvous import wait_for_processes
 from keras_albert.errors import AlbertError, LostProcess
 
 pytestmark = pytest.mark.any_backend
@@ -30,7 +30,7 @@ def at_once(*calls):
 
 
 def process(place, index, count=4, wait=20):
-    return lambda: meet(ProcessConfig(place, count, index, wait))
+    return lambda: wait_for_processes(ProcessConfig(place, count, index, wait))
 
 
 def test_all_come(place):
