@@ -37,6 +37,7 @@ from keras_albert.finetuning.config import (
     PredictRun,
 )
 from keras_albert.pretraining.config import PretrainRun
+from keras_albert.pretraining.sizes import SizesRun
 from keras_albert.storage import flat, read_json
 from keras_albert.tasks.benchmarks.recipes import RECIPES
 
@@ -64,6 +65,7 @@ COMMANDS = {
     "check": Command(CheckRun, "exports.check", "check"),
     "convert": Command(ConvertRun, "finetuning.convert", "convert"),
     "compile": Command(CompileRun, "aot.compile", "compile_for_slice"),
+    "sizes": Command(SizesRun, "pretraining.sizes", "print_sizes"),
 }
 # These commands need no backend: they process text, or start other processes.
 WITHOUT_BACKEND = (VocabRun, PrepareRun, CompileRun)

@@ -1,7 +1,9 @@
-"""Counts the floating-point operations of a pretraining step."""
+"""Counts the floating-point operations of a model, from its config alone."""
 
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.pretraining.config import ExampleConfig
+
+FLOPS_PER_PRODUCT = 2  # a multiplication and an addition
 
 
 def flops_per_example(config: AlbertConfig, examples: ExampleConfig) -> int:
@@ -12,21 +14,27 @@ def flops_per_example(config: AlbertConfig, examples: ExampleConfig) -> int:
     predictions of the row, whether they are used or padding.
     """
     sequence, predictions = examples.sequence_length, examples.row_predictions
+    hidden, embedding = config.hidden_size, config.embedding_size
+    masked_lm = predictions * embedding * (hidden + config.vocab_size)
+    sentence_order = examples.row_examples * (hidden * hidden + 2 * hidden)
+    products = sequence * encoder_products(config, sequence)
+    products += masked_lm + sentence_order
+    # The backward pass needs twice as many operations as the forward pass.
+    return 3 * FLOPS_PER_PRODUCT * products
+
+
+def encoder_products(config: AlbertConfig, sequence_length: int) -> int:
+    """Multiply-adds for a token, from its embedding to the last layer."""
     hidden, inner = config.hidden_size, config.intermediate_size
-    embedding, rank = config.embedding_size, config.relaxed_rank
+    rank = config.relaxed_rank
     attention_kernels = 4 * hidden * hidden
     if rank and config.sharing in ("all", "attention"):
         attention_kernels += 4 * rank * 2 * hidden
     ffn_kernels = 2 * hidden * inner
     if rank and config.sharing in ("all", "ffn"):
         ffn_kernels += 2 * rank * (hidden + inner)
-    scores_and_sum = 2 * sequence * hidden  # attention of one token to all
-    block = sequence * (attention_kernels + ffn_kernels + scores_and_sum)
+    scores_and_sum = 2 * sequence_length * hidden  # attention to all tokens
+    block = attention_kernels + ffn_kernels + scores_and_sum
     blocks = config.num_hidden_layers * config.inner_group_num
-    projection = sequence * embedding * hidden if config.has_projection else 0
-    masked_lm = predictions * embedding * (hidden + config.vocab_size)
-    sentence_order = examples.row_examples * (hidden * hidden + 2 * hidden)
-    products = projection + blocks * block + masked_lm + sentence_order
-    # A multiplication and an addition for each product; the backward pass
-    # needs twice as many operations as the forward pass.
-    return 3 * 2 * products
+    projection = config.embedding_size * hidden if config.has_projection else 0
+    return projection + blocks * block

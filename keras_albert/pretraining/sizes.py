@@ -1,0 +1,278 @@
+"""Counts what an architecture costs, from its config alone.
+
+Letters are the paper's: E embedding size, H hidden size, I feed-forward size,
+V vocabulary, A heads, S sequence length.
+"""
+
+import dataclasses
+import difflib
+import os
+import statistics
+import time
+from pathlib import Path
+
+from keras_albert.errors import (
+    AlbertError,
+    UnknownName,
+    check_flag,
+    check_positive,
+)
+from keras_albert.modeling.config import CONFIG_FILE, VARIANTS, AlbertConfig
+from keras_albert.pretraining.flops import FLOPS_PER_PRODUCT, encoder_products
+
+# BERT (Devlin et al. 2019) in terms of ALBERT's config: nothing is shared, and
+# the embedding is as wide as the encoder. Vocabulary of the English models.
+BERT_SIZES = {"bert-base": (768, 12, 12), "bert-large": (1024, 24, 16)}  # H L A
+BERT_VOCABULARY = 30522
+
+BYTES = {"float32": 4, "float16": 2, "int8": 1}
+PREDICTED_SHARE = 0.15  # of the tokens, in the measured training step
+CALLS = 5  # of which the median is the measured time
+
+
+@dataclasses.dataclass(frozen=True)
+class SizesRun:
+    """Print parameters, bytes, operations and memory of architectures.
+
+    The counts follow from the config; no model is built, unless its time is
+    measured.
+    """
+
+    config: tuple[str, ...] = ()
+    """names of released sizes (albert-base, bert-large and so on), config files
+    or folders of models; by default all released sizes"""
+    batch_size: int = 8
+    """rows of the batch, for activations and times"""
+    sequence_length: int = 128
+    """tokens of a row"""
+    measure: bool = False
+    """also measure a forward pass and a training step on this machine, in
+    milliseconds"""
+
+    def __post_init__(self):
+        check_positive("batch_size", self.batch_size)
+        check_positive("sequence_length", self.sequence_length)
+        check_flag("measure", self.measure)
+
+
+def print_sizes(run: SizesRun) -> list[dict]:
+    """Prints a Markdown table; returns its rows, by the titles of columns.
+
+    Raises:
+        AlbertError: a name is unknown, a file is no config, or rows are longer
+            than `max_position_embeddings`.
+    """
+    known = known_configs()
+    configs = {name: _config(name) for name in run.config} or known
+    for name, config in configs.items():
+        if run.sequence_length > config.max_position_embeddings:
+            raise AlbertError(
+                f"{name} reads at most {config.max_position_embeddings} "
+                f"tokens. Received: sequence_length={run.sequence_length}."
+            )
+    rows = [_row(name, config, run) for name, config in configs.items()]
+    titles = list(rows[0])
+    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}", flush=True)
+    for row in rows:
+        print(f"| {' | '.join(map(_shown, row.values()))} |")
+    return rows
+
+
+def _config(name: str) -> AlbertConfig:
+    known = known_configs()
+    if name in known:
+        return known[name]
+    path = Path(name)
+    if path.is_dir():
+        path = path / CONFIG_FILE
+    if path.exists() or os.sep in name:
+        return AlbertConfig.from_json(path)
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    raise UnknownName(
+        f"`config` must be one of {', '.join(known)}, a config file or a "
+        f"folder with {CONFIG_FILE}. Received: {name!r}.{hint}"
+    )
+
+
+def _row(name: str, config: AlbertConfig, run: SizesRun) -> dict:
+    count = count_parameters(config)
+    products = encoder_products(config, run.sequence_length)
+    batch = run.batch_size, run.sequence_length
+    row = {
+        "architecture": name,
+        "parameters": count.model,
+        "embedding": count.embedding,
+        "encoder": count.encoder,
+        "pretraining heads": count.heads,
+        **{f"{k}, MB": n * count.model / 1e6 for k, n in BYTES.items()},
+        "GFLOP a token": FLOPS_PER_PRODUCT * products / 1e9,
+        "activations, MB": activation_bytes(config, *batch) / 1e6,
+    }
+    if run.measure:
+        row |= _measured(config, *batch)
+    return row
+
+
+def _shown(value: str | int | float) -> str:
+    if isinstance(value, float):
+        return f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
+    return value if isinstance(value, str) else f"{value:,}"
+
+
+def bert_config(name: str) -> AlbertConfig:
+    """BERT-base or BERT-large; raises KeyError for another name."""
+    hidden, layers, heads = BERT_SIZES[name]
+    return AlbertConfig(
+        vocab_size=BERT_VOCABULARY,
+        embedding_size=hidden,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * hidden,
+        sharing="none",
+        hidden_act="gelu_erf",
+        hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.1,
+    )
+
+
+def known_configs() -> dict[str, AlbertConfig]:
+    """The released sizes of ALBERT (version 2) and BERT, by name."""
+    albert = {
+        f"albert-{name.removesuffix('_v2')}": config
+        for name, config in VARIANTS.items()
+        if name.endswith("_v2")
+    }
+    return albert | {name: bert_config(name) for name in BERT_SIZES}
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameters:
+    """Number of parameters of each part of a pretraining model."""
+
+    embedding: int
+    """tables of words, positions and segments, LayerNorm, projection to H"""
+    encoder: int
+    """all different blocks, and the pooler"""
+    heads: int
+    """masked LM and sentence order, which fine-tuning replaces"""
+
+    @property
+    def model(self) -> int:
+        """Parameters of the embedding and the encoder."""
+        return self.embedding + self.encoder
+
+
+def count_parameters(config: AlbertConfig) -> Parameters:
+    """Counts the parameters of `AlbertForPretraining`."""
+    width, hidden = config.embedding_size, config.hidden_size
+    rows = (
+        config.vocab_size
+        + config.max_position_embeddings
+        + config.type_vocab_size
+    )
+    embedding = rows * width + _norm(width)
+    if config.has_projection:
+        embedding += _dense(width, hidden)
+    pooler = _dense(hidden, hidden)
+    masked_lm = _dense(hidden, width) + _norm(width) + config.vocab_size
+    sentence_order = _dense(hidden, 2)
+    return Parameters(
+        embedding, _blocks(config) + pooler, masked_lm + sentence_order
+    )
+
+
+def _blocks(config: AlbertConfig) -> int:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    rank = config.relaxed_rank
+    layers = config.num_hidden_layers * config.inner_group_num
+    groups = config.num_hidden_groups * config.inner_group_num
+    halves = {  # parameters, and those of each layer's low-rank differences
+        "attention": (
+            4 * _dense(hidden, hidden) + _norm(hidden),
+            4 * rank * (hidden + hidden),
+        ),
+        "ffn": (
+            _dense(hidden, inner) + _dense(inner, hidden) + _norm(hidden),
+            2 * rank * (hidden + inner),
+        ),
+    }
+    return sum(
+        groups * half + layers * difference
+        if config.sharing in ("all", name)
+        else layers * half
+        for name, (half, difference) in halves.items()
+    )
+
+
+def _dense(inputs: int, outputs: int) -> int:
+    """A kernel and a bias."""
+    return (inputs + 1) * outputs
+
+
+def _norm(size: int) -> int:
+    """Scale and offset of a LayerNorm."""
+    return 2 * size
+
+
+def activation_bytes(
+    config: AlbertConfig, batch_size: int, sequence_length: int
+) -> int:
+    """Bytes that a training step keeps between forward and backward pass.
+
+    They are the float32 inputs of all matrix products, LayerNorms, the softmax
+    and the activation function, without `remat`, dropout masks and heads. A
+    library may keep a little more or recompute some. They do not depend on
+    sharing: a shared block is applied as often as blocks of its own.
+    """
+    hidden, inner = config.hidden_size, config.intermediate_size
+    block = (
+        7 * hidden  # block input, query, key, value, context, two residual sums
+        + config.num_attention_heads * sequence_length  # probabilities
+        + hidden  # input of the feed-forward network
+        + 2 * inner  # input and output of the activation function
+    )
+    blocks = config.num_hidden_layers * config.inner_group_num
+    token = 2 * config.embedding_size + blocks * block
+    return BYTES["float32"] * batch_size * sequence_length * token
+
+
+def _measured(
+    config: AlbertConfig, batch_size: int, sequence_length: int
+) -> dict[str, float]:
+    """Median times of a forward pass and of a training step with Adam."""
+    import numpy as np
+
+    from keras_albert.modeling.backbone import AlbertBackbone
+    from keras_albert.modeling.pretraining import AlbertForPretraining
+    from keras_albert.pretraining.model import compile_for_pretraining
+
+    rng = np.random.default_rng(0)
+    shape = batch_size, sequence_length
+    chosen = batch_size, max(1, round(PREDICTED_SHARE * sequence_length))
+    x = {"token_ids": rng.integers(5, config.vocab_size, shape, "int32")}
+    masked = rng.integers(0, sequence_length, chosen, "int32")
+    y = {
+        "mlm": rng.integers(5, config.vocab_size, chosen, "int32"),
+        "sop": rng.integers(0, 2, batch_size, "int32"),
+    }
+    backbone = AlbertBackbone(config)
+    model = AlbertForPretraining(backbone)
+    compile_for_pretraining(model, "adam")
+    batch = {**x, "masked_positions": masked}
+    return {
+        "forward, ms": _milliseconds(lambda: backbone.predict_on_batch(x)),
+        "training step, ms": _milliseconds(
+            lambda: model.train_on_batch(batch, y)
+        ),
+    }
+
+
+def _milliseconds(call) -> float:
+    times = []
+    for _ in range(CALLS + 2):  # the first two compile and allocate
+        started = time.perf_counter()
+        call()
+        times.append(1000 * (time.perf_counter() - started))
+    return statistics.median(times[2:])

@@ -1,0 +1,107 @@
+"""Sizes counted from a config, against models and published numbers."""
+
+import pytest
+
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.pretraining import AlbertForPretraining
+from keras_albert.pretraining.sizes import (
+    SizesRun,
+    activation_bytes,
+    count_parameters,
+    known_configs,
+    print_sizes,
+)
+
+pytestmark = pytest.mark.any_backend
+
+SMALL = AlbertConfig(
+    vocab_size=97,
+    embedding_size=8,
+    hidden_size=32,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=32,
+)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"sharing": "none"},
+        {"sharing": "attention", "num_hidden_groups": 2, "inner_group_num": 3},
+        {"sharing": "ffn", "relaxed_rank": 3},
+        {"relaxed_rank": 2, "num_hidden_groups": 2, "inner_group_num": 2},
+        {"embedding_size": 32},
+        {"embedding_size": 32, "project_equal_sizes": True},
+    ],
+    ids=str,
+)
+def test_counts_are_those_of_the_model(changes):
+    config = SMALL.replace(**changes)
+    model = AlbertForPretraining(AlbertBackbone(config))
+    count = count_parameters(config)
+    assert count.model == model.backbone.count_params()
+    assert count.model + count.heads == model.count_params()
+
+
+def test_published_numbers():
+    """Encoders with pooler; BERT's as in the transformers library."""
+    found = {
+        name: count_parameters(config).model
+        for name, config in known_configs().items()
+    }
+    assert found == {
+        "albert-base": 11_683_584,
+        "albert-large": 17_683_968,
+        "albert-xlarge": 58_724_864,
+        "albert-xxlarge": 222_595_584,
+        "bert-base": 109_482_240,
+        "bert-large": 335_141_888,
+    }
+
+
+def test_activations_by_hand():
+    # 8 vectors of 32 and 2 of 64 in each of 4 blocks, 4 heads of 16 keys; 2
+    # vectors of 8 in the embedding. Sharing changes nothing.
+    token = 2 * 8 + 4 * (8 * 32 + 4 * 16 + 2 * 64)
+    assert activation_bytes(SMALL, 3, 16) == 4 * 3 * 16 * token
+    unshared = SMALL.replace(sharing="none")
+    assert activation_bytes(unshared, 3, 16) == 4 * 3 * 16 * token
+
+
+def test_fewer_parameters_are_not_fewer_operations(capsys):
+    """BERT of the same depth and width, with E = H = 768."""
+    rows = print_sizes(SizesRun(config=("albert-base", "bert-base")))
+    albert, bert = rows
+    assert albert["parameters"] < 0.11 * bert["parameters"]
+    assert 1 < albert["GFLOP a token"] / bert["GFLOP a token"] < 1.01
+    shown = capsys.readouterr().out
+    assert "| bert-base | 109,482,240 |" in shown
+
+
+def test_a_model_is_measured(tmp_path):
+    SMALL.to_json(tmp_path / "albert_config.json")
+    (row,) = print_sizes(
+        SizesRun((str(tmp_path),), 2, sequence_length=16, measure=True)
+    )
+    assert row["parameters"] == count_parameters(SMALL).model
+    assert row["training step, ms"] > 0 and row["forward, ms"] > 0
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        ({"config": ("albert-bse",)}, "albert-bse.*mean albert-base"),
+        ({"config": ("no/such.json",)}, "no/such.json"),
+        ({"sequence_length": 513}, "at most 512 tokens.*513"),
+        ({"batch_size": 0}, "batch_size=0"),
+    ],
+    ids=str,
+)
+def test_refused(run, message):
+    with pytest.raises(AlbertError, match=message):
+        print_sizes(SizesRun(**run))
