@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from keras_albert.errors import AlbertError
 
@@ -197,6 +198,93 @@ def _making(folder: Path) -> Iterator[None]:
             f"{folder}: the output folder cannot be made ({error.strerror}). "
             "Mend that, or choose another output."
         ) from None
+
+
+class WorkFolder:
+    """The folder of a run that may be interrupted and given again.
+
+    A run claims the folder, unless it has begun there before, and locks it
+    while it works. At its end it publishes the result with a report. By this
+    report the same command finds out later that the run is finished.
+
+    Args:
+        output: the folder of the result.
+        work: the folder to work in, which `publish` renames to `output`; by
+            default `output` itself.
+        report: path in `work` of the file that only a finished run has.
+        settings: path in `work` of the file that a run writes first.
+        lock: path in `work` of the lock file.
+    """
+
+    def __init__(
+        self,
+        output: Path,
+        report: str,
+        work: Path | None = None,
+        settings: str = RUN_FILE,
+        lock: str = ".lock",
+    ):
+        self.output = output
+        self.work = output if work is None else work
+        self._report = report
+        self._settings = self.work / settings
+        self._lock = self.work / lock
+
+    def begun_with(self) -> Any:
+        """The settings that the run was begun with; None without a run."""
+        if not self._settings.is_file():
+            return None
+        return read_json(self._settings)
+
+    def finished(self) -> Any:
+        """The report of the run; None if it is not finished."""
+        path = self.output / self._report
+        return read_json(path) if path.is_file() else None
+
+    def claim(self, settings: dict) -> None:
+        """Makes the folder, and keeps the settings of the run in it.
+
+        Raises:
+            AlbertError: the output is a file or not empty, or cannot be
+                made; or another run has claimed it at the same time.
+        """
+        check_free(self.output)
+        with _making(self.work):
+            self._settings.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with (
+                room_at(self._settings),
+                open(self._settings, "x", encoding="utf-8") as file,
+            ):
+                file.write(json.dumps(settings, indent=2) + "\n")
+        except DiskFull:
+            remove_folder(self.work)
+            raise
+        except FileExistsError:
+            raise AlbertError(
+                f"{self.output}: another run has just taken this output "
+                "folder. Choose another output."
+            ) from None
+
+    def locked(self, doing: str) -> contextlib.AbstractContextManager[None]:
+        """Context manager that keeps other processes out of the folder.
+
+        Args:
+            doing: what this run does, for the message to the others.
+        """
+        return locked(
+            self._lock,
+            f"{self.output}: another process is {doing}. Wait for it, or "
+            "choose another output.",
+        )
+
+    def publish(self, report: dict) -> None:
+        """Marks the run as finished and moves its folder to the output."""
+        write_json(self.work / self._report, report)
+        if self.work != self.output:
+            if self.output.is_dir():
+                self.output.rmdir()  # empty; Windows cannot rename onto it
+            self.work.rename(self.output)
 
 
 @contextlib.contextmanager

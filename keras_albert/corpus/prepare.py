@@ -1,9 +1,10 @@
 """Makes token shards on one machine, in several processes.
 
-Until all shards are finished they are in `OUTPUT.unfinished`, together with
-notes by which the same command can resume after a kill at any moment:
+Until all shards are finished they are in `OUTPUT.unfinished`, a
+`storage.WorkFolder`. Notes in it let the same command resume after a kill:
 
     shard-00000.tokens.npy ...    the finished shards
+    run.json                      written at the end: the command and its files
     prepare/command.json          the command: settings, vocabulary, inputs
     prepare/unit-00000.json       the unit that a finished shard was made from
     prepare/work-.../             a shard that is being made
@@ -59,9 +60,9 @@ from keras_albert.corpus.write_shards import (
 from keras_albert.errors import AlbertError
 from keras_albert.storage import (
     RUN_FILE,
+    WorkFolder,
     check_free,
     checksum,
-    locked,
     read_json,
     write_json,
 )
@@ -69,7 +70,6 @@ from keras_albert.text.files import find_files
 from keras_albert.text.unknown import PieceCount
 
 NOTES = "prepare"
-COMMAND_FILE = "command.json"
 SECONDS_BETWEEN_LOOKS = 0.2  # between updates of the progress bar
 
 
@@ -112,22 +112,27 @@ def prepare(run: PrepareRun) -> Manifest | None:
             f"{run.output}: the output must not be a mount point. Name a "
             "folder in it."
         )
-    made_of = {**command, "files": _as_json(files)}
-    if (output / RUN_FILE).is_file() and read_json(
-        output / RUN_FILE
-    ) == made_of:
+    made_of = {**command, "files": [dataclasses.asdict(file) for file in files]}
+    folder = WorkFolder(
+        output,
+        report=RUN_FILE,
+        work=output.with_name(f"{output.name}.unfinished"),
+        settings=f"{NOTES}/command.json",
+        lock=f"{NOTES}/lock",
+    )
+    if folder.finished() == made_of:
         print(f"{output} holds these shards, and they are finished.")
         return Manifest.read(output)
     units = plan(files, run.shard_bytes, run.column)
     try:
-        with _claimed(output, command) as folder, _sigterm_as_ctrl_c():
-            recipe.tokenizer().save(folder)
-            job = _Job(dataclasses.replace(run, vocab=folder), folder)
+        with _claimed(folder, command) as work, _sigterm_as_ctrl_c():
+            recipe.tokenizer().save(work)
+            job = _Job(dataclasses.replace(run, vocab=work), work)
             reports = _make_all(job, units, run.workers or _cores())
             manifest = manifest_of(recipe, reports)
-            write_json(folder / RUN_FILE, made_of)
-            manifest.write(folder)
-            _publish(folder, output)
+            manifest.write(work)
+            folder.publish(made_of)
+            shutil.rmtree(output / NOTES, ignore_errors=True)
     except OSError as error:
         raise AlbertError(
             f"{run.output}: the shards cannot be written ({error}). Make room, "
@@ -151,10 +156,6 @@ def _describe(run: PrepareRun, recipe: Recipe, inputs: list[str]) -> dict:
     }
 
 
-def _as_json(files: list[InputFile]) -> list[dict]:
-    return [dataclasses.asdict(file) for file in files]
-
-
 def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # Linux: usable by this process
         return len(os.sched_getaffinity(0))
@@ -165,51 +166,44 @@ def _cores() -> int:
 
 
 @contextlib.contextmanager
-def _claimed(output: Path, command: dict) -> Iterator[Path]:
-    """Creates `OUTPUT.unfinished` and locks it for this process.
+def _claimed(folder: WorkFolder, command: dict) -> Iterator[Path]:
+    """Locks `OUTPUT.unfinished` for this process, and creates it if needed.
 
-    Raises:
-        AlbertError: another process or another command uses it.
+    Raises AlbertError if another process or another command uses it.
     """
-    check_free(output)
-    folder = output.with_name(f"{output.name}.unfinished")
-    _check_ours(folder)
-    notes = folder / NOTES
+    check_free(folder.output)
+    work = folder.work
+    if folder.begun_with() is None and work.exists():
+        _check_only_notes(work)
+    notes = work / NOTES
     notes.mkdir(parents=True, exist_ok=True)
-    with locked(
-        notes / "lock",
-        f"{output}: another process is preparing these shards. Wait for it, "
-        "or choose another output.",
-    ):
-        check_free(output)  # by now the other process may have finished
-        _check_command(folder, command)
-        for work in notes.glob("work-*"):
-            shutil.rmtree(work, ignore_errors=True)
+    with folder.locked("preparing these shards"):
+        check_free(folder.output)  # the other process may have finished
+        before = folder.begun_with()
+        if before is None:
+            folder.claim(command)
+        else:
+            _check_same(work, before, command)
+        for unfinished in notes.glob("work-*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
         try:
-            yield folder
+            yield work
         except BaseException:
-            _keep_or_remove(folder)
+            _keep_or_remove(work)
             raise
 
 
-def _check_ours(folder: Path) -> None:
-    if not folder.exists() or (folder / NOTES / COMMAND_FILE).exists():
-        return
-    if not folder.is_dir() or {path.name for path in folder.iterdir()} - {
-        NOTES
-    }:
+def _check_only_notes(folder: Path) -> None:
+    if not folder.is_dir() or any(
+        path.name != NOTES for path in folder.iterdir()
+    ):
         raise AlbertError(
             f"{folder}: the shards are to be made here, but this is something "
             "else. Move it away, or choose another output."
         )
 
 
-def _check_command(folder: Path, command: dict) -> None:
-    path = folder / NOTES / COMMAND_FILE
-    if not path.exists():
-        write_json(path, command)
-        return
-    before = read_json(path)
+def _check_same(folder: Path, before: dict, command: dict) -> None:
     for name, now in command.items():
         then = before.get(name, now)
         if now != then:
@@ -238,50 +232,27 @@ def _keep_or_remove(folder: Path) -> None:
     )
 
 
-def _publish(folder: Path, output: Path) -> None:
-    if output.is_dir():
-        output.rmdir()  # it is empty; Windows cannot rename onto a folder
-    folder.rename(output)
-    shutil.rmtree(output / NOTES, ignore_errors=True)
-
-
 def _interrupt(*_) -> None:
     raise KeyboardInterrupt
 
 
 def _sigterm_as_ctrl_c():
     """Makes SIGTERM end the run as Ctrl-C (SIGINT) does."""
-    return _handlers({signal.SIGTERM: _interrupt})
-
-
-def _signals_ignored():
-    """Ignores both signals while processes start.
-
-    A process that is interrupted during its start would print a traceback.
-    """
-    return _handlers(
-        {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}
-    )
+    return _handled(_interrupt, signal.SIGTERM)
 
 
 @contextlib.contextmanager
-def _handlers(handlers: dict) -> Iterator[None]:
-    """Sets signal handlers; does nothing outside the main thread.
-
-    Python only allows the main thread to set them.
-    """
+def _handled(handler, *numbers: signal.Signals) -> Iterator[None]:
+    """Sets signal handlers, which Python only allows the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {
-        number: signal.signal(number, handler)
-        for number, handler in handlers.items()
-    }
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 # Makes the units, in this process or in several.
@@ -445,7 +416,8 @@ def _in_processes(
         (job, counters),
     ) as pool:
         try:
-            with _signals_ignored():
+            # A process that is interrupted while it starts prints a traceback.
+            with _handled(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM):
                 pending = {
                     pool.submit(_work, i, unit): i
                     for i, unit in missing.items()

@@ -6,8 +6,7 @@ I inner blocks of a layer, K examples in a row.
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import keras
 from keras import layers, ops
@@ -19,13 +18,13 @@ from keras_albert.errors import (
     check_positive_number,
     check_probability,
 )
-from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.base import AlbertModel, check_config, feeding
 from keras_albert.modeling.config import AlbertConfig
-from keras_albert.modeling.configured import check_config
 from keras_albert.modeling.encoder import SharedEncoder
 from keras_albert.modeling.layers import FactorizedEmbedding, initializer
-from keras_albert.text.special_tokens import PAD_ID
-from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
+
+if TYPE_CHECKING:
+    from keras_albert.text.tokenizer import Tokenizer
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, section 7.1
 
@@ -82,7 +81,7 @@ class AlbertBackbone(AlbertModel):
         pooler: bool = True,
         loop: str = "unrolled",
         remat: bool = False,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: "Tokenizer | None" = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -110,23 +109,14 @@ class AlbertBackbone(AlbertModel):
         self.build()
 
     @property
-    def tokenizer(self) -> Tokenizer | None:
+    def tokenizer(self) -> "Tokenizer | None":
         """The vocabulary that turns texts into ids, or None."""
         return self._tokenizer
 
     @tokenizer.setter
-    def tokenizer(self, tokenizer: Tokenizer | None):
-        if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
-            raise AlbertError(
-                f"`tokenizer` must be a Tokenizer: Tokenizer({VOCAB_FILE!r}). "
-                f"Received: {type(tokenizer).__name__}."
-            )
-        if tokenizer and tokenizer.vocab_size > self.config.vocab_size:
-            raise AlbertError(
-                f"the vocabulary has {tokenizer.vocab_size} pieces, the model "
-                f"knows vocab_size={self.config.vocab_size}. Use the "
-                "vocabulary that the model was trained with."
-            )
+    def tokenizer(self, tokenizer: "Tokenizer | None"):
+        if tokenizer is not None:
+            feeding().check_tokenizer(tokenizer, self.config.vocab_size)
         self._tokenizer = tokenizer
 
     def build(self, input_shape: Any = None) -> None:
@@ -153,9 +143,6 @@ class AlbertBackbone(AlbertModel):
         segment_ids = inputs.get("segment_ids")
         if segment_ids is None:
             segment_ids = ops.zeros_like(token_ids)
-        padding_mask = inputs.get("padding_mask")
-        if padding_mask is None:
-            padding_mask = ops.not_equal(token_ids, PAD_ID)
         x = self.embeddings(
             token_ids,
             segment_ids,
@@ -164,7 +151,7 @@ class AlbertBackbone(AlbertModel):
         )
         sequence_output, hidden_states, *scores = self.encoder(
             x,
-            padding_mask,
+            padding_mask_of(inputs),
             inputs.get("example_ids"),
             training=training,
             return_hidden_states=True,
@@ -262,8 +249,16 @@ class AlbertBackbone(AlbertModel):
 
     def load_assets(self, dir_path: str) -> None:
         """Reads the vocabulary of the `.keras` file; called by Keras."""
-        if (Path(dir_path) / VOCAB_FILE).is_file():
-            self.tokenizer = Tokenizer(dir_path)
+        saved = feeding().saved_tokenizer(dir_path)
+        if saved is not None:
+            self.tokenizer = saved
+
+
+def padding_mask_of(inputs: Mapping[str, Any]) -> Any:
+    """The padding mask of a model's inputs, [B, S]: 1 token, 0 padding."""
+    mask = inputs.get("padding_mask")
+    # Padding has the id 0 (`PAD_ID`), as in Keras's own `mask_zero`.
+    return ops.not_equal(inputs["token_ids"], 0) if mask is None else mask
 
 
 def vectors_at(x, positions):

@@ -1,38 +1,45 @@
-"""The base class of all models: input checks, text inputs, int8, adapters."""
+"""The base classes of all models and layers of this package.
 
+They check arguments before Keras does, and add what Keras omits from saved
+configs: the AlbertConfig, and which weights are int8 or frozen. A model also
+accepts texts, label names and batches of them; `feeding.py` turns these into
+the arrays that the forward pass reads.
+"""
+
+import dataclasses
+import difflib
+import inspect
 import warnings
-from typing import Any, Self
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Self
 
 import keras
+from keras import layers
 
 from keras_albert.errors import AlbertError, check_choice
 from keras_albert.modeling.config import AlbertConfig
-from keras_albert.modeling.configured import (
-    check_argument_names,
-    leaves,
-    own_path,
-    quantize_paths,
-    quantized_paths,
+from keras_albert.private_apis import KeepsJaxState, sublayers
+
+if TYPE_CHECKING:
+    from keras_albert.modeling.labels import Classes
+    from keras_albert.modeling.preprocessing import Preprocessor
+    from keras_albert.text.tokenizer import Tokenizer
+
+# The arguments of every Keras layer: name, dtype, trainable and others.
+_KERAS_ARGUMENTS = frozenset(
+    inspect.signature(layers.Layer.__init__).parameters
 )
-from keras_albert.modeling.inputs import (
-    ROW,
-    as_array,
-    as_texts,
-    check_data,
-    check_inputs,
-    holds_text,
-    named_texts,
-    round_length,
-)
-from keras_albert.modeling.labels import Classes, checked_labels
-from keras_albert.modeling.preprocessing import Preprocessor, preprocessor_of
-from keras_albert.modeling.streams import (
-    batches_of_ids,
-    is_stream,
-    plain_errors,
-)
-from keras_albert.private_apis import KeepsJaxState
-from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
+
+
+def feeding() -> ModuleType:
+    """The module that checks inputs and turns texts into ids.
+
+    It is imported when the first inputs arrive. Models are built, and their
+    weights loaded and converted, without the tokenizer and what reads texts.
+    """
+    from keras_albert.modeling import feeding
+
+    return feeding
 
 
 class AlbertModel(KeepsJaxState, keras.Model):
@@ -48,41 +55,27 @@ class AlbertModel(KeepsJaxState, keras.Model):
     """
 
     config: AlbertConfig
-    axes = ROW  # names of the axes of `token_ids`
+    axes = ("batch", "sequence")  # names of the axes of `token_ids`
     takes_packed = False  # whether a row may hold several examples
 
     def __new__(cls, *args, **kwargs):
         """Raises TypeError for an argument that the class does not have."""
-        check_argument_names(cls, kwargs)
+        _check_argument_names(cls, kwargs)
         return super().__new__(cls, *args, **kwargs)
 
     def __repr__(self) -> str:
         """The class, sizes, vocabulary and labels of the model in one line."""
         if not (self.built and hasattr(self, "config")):
             return super().__repr__()
-        config = self.config
-        parts = {
-            "name": self.name,
-            "layers": config.num_hidden_layers,
-            "hidden_size": config.hidden_size,
-            "parameters": f"{self.count_params():,}",
-            "vocabulary": f"{config.vocab_size:,} pieces"
-            + ", ids only" * (self.tokenizer is None),
-        }
-        for name in ("labels", "num_labels"):
-            if getattr(self, name, None):
-                parts["labels"] = getattr(self, name)
-                break
-        shown = ", ".join(f"{name}={value}" for name, value in parts.items())
-        return f"<{type(self).__name__} {shown}>"
+        return f"<{type(self).__name__} {_summary(self)}>"
 
     @property
-    def tokenizer(self) -> Tokenizer | None:
+    def tokenizer(self) -> "Tokenizer | None":
         """The vocabulary that turns texts into ids, or None."""
         return self.backbone.tokenizer
 
     @tokenizer.setter
-    def tokenizer(self, tokenizer: Tokenizer | None):
+    def tokenizer(self, tokenizer: "Tokenizer | None"):
         self.backbone.tokenizer = tokenizer
 
     def preprocess(self, texts: Any) -> dict:
@@ -102,97 +95,38 @@ class AlbertModel(KeepsJaxState, keras.Model):
                 single string.
         """
         texts = self.named_texts(texts)
-        return self.tokenized(texts["text"], texts.get("pair"))
+        return feeding().tokenized(self, texts["text"], texts.get("pair"))
 
     def named_texts(self, texts: Any) -> dict:
-        """The texts of examples in a dict, by the names of their parts.
-
-        Raises:
-            AlbertError: a dict with other keys than this model's.
-        """
-        return named_texts(texts)
+        """The texts by the names of their parts; refuses other names."""
+        return feeding().named_texts(texts)
 
     @property
-    def preprocessor(self) -> Preprocessor:
+    def preprocessor(self) -> "Preprocessor":
         """`preprocess` for tf.data: `dataset.map(model.preprocessor)`.
 
         Raises:
             AlbertError: the model has no vocabulary, or tensorflow-text is
                 not installed.
         """
-        longest = self.config.max_position_embeddings
-        return preprocessor_of(self.vocabulary(), longest)
+        return feeding().preprocessor(self)
 
     def __dir__(self):
         # When Keras saves a model, it reads every attribute and saves the
         # layers that it finds. Reading `preprocessor` would create a layer.
         return [name for name in super().__dir__() if name != "preprocessor"]
 
-    def classes(self, shape: Any) -> dict[str | None, Classes]:
+    def classes(self, shape: Any) -> "dict[str | None, Classes]":
         """The valid labels of each output, by its name.
 
         The key is None if the model has a single output; outputs whose labels
-        are not classes are left out.
-
-        Args:
-            shape: the shape of `token_ids`.
+        are not classes are left out. `shape` is the shape of `token_ids`.
         """
         return {}
 
-    def checked_labels(self, y: Any, x: Any) -> Any:
-        """Converts label names to numbers and checks the range of labels.
-
-        Args:
-            y: labels, as `fit` takes them.
-            x: the ids of the same examples.
-
-        Raises:
-            AlbertError: a label is out of range, or its name is unknown.
-        """
-        shape = x["token_ids"].shape if isinstance(x, dict) else ()
-        return checked_labels(
-            y, self.classes(shape), getattr(self, "loss", None)
-        )
-
-    def tokenized(self, texts: Any, pairs: Any = None) -> dict:
-        """Tokenizes texts, or pairs of texts, and pads them to one length."""
-        texts = as_texts(texts)
-        longest = self.config.max_position_embeddings
-        arrays = self.vocabulary()(
-            texts,
-            None if pairs is None else as_texts(pairs, "pairs"),
-            longest,
-        )
-        return round_length(arrays, longest)
-
-    def vocabulary(self) -> Tokenizer:
-        """The tokenizer; raises AlbertError if the model has none."""
-        if self.tokenizer is None:
-            raise AlbertError(
-                "Texts need a vocabulary and this model has none. Set it: "
-                f"model.tokenizer = Tokenizer({VOCAB_FILE!r}); or pass ids."
-            )
-        return self.tokenizer
-
-    def _arrays(self, x):
-        """Converts texts to ids and checks ids."""
-        if holds_text(x):
-            x = self.preprocess(x)
-        check_data(self.config, x, self.axes, self.takes_packed)
-        return x
-
-    def _fed(self, x, y=None) -> tuple:
-        """x and y for Keras: texts become ids, label names become numbers."""
-        if is_stream(x):
-            return batches_of_ids(x, self), y
-        x = self._arrays(x)
-        return x, y if y is None else self.checked_labels(y, x)
-
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Checks the inputs, then calls the model."""
-        if holds_text(inputs):
-            inputs = self.preprocess(inputs)
-        check_inputs(self.config, inputs, self.axes, self.takes_packed)
+        inputs = feeding().called_with(self, inputs)
         return super().__call__(inputs, *args, **kwargs)
 
     def fit(
@@ -218,50 +152,41 @@ class AlbertModel(KeepsJaxState, keras.Model):
             AlbertError: an id or label is out of range, or texts or labels
                 have a form that the model does not accept.
         """
-        with plain_errors(self):
-            if isinstance(validation_data, list | tuple):
-                held_out, *rest = validation_data
-                held_out, labels = self._fed(held_out, *rest[:1])
-                weights = map(as_array, rest[1:])
-                rest = [labels] * bool(rest)
-                validation_data = (held_out, *rest, *weights)
-            elif validation_data is not None:
-                validation_data, _ = self._fed(validation_data)
-            x, y = self._fed(x, y)
-            return super().fit(
-                x, y, *args, validation_data=validation_data, **_weighed(kwargs)
-            )
+        with feeding().plain_errors(self):
+            held_out = feeding().held_out(self, validation_data)
+            x, y, kwargs = feeding().fed(self, x, y, kwargs)
+            return super().fit(x, y, *args, validation_data=held_out, **kwargs)
 
     def train_on_batch(
         self, x: Any, y: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         """`keras.Model.train_on_batch` for ids or texts, checked first."""
-        x, y = self._fed(x, y)
-        return super().train_on_batch(x, y, *args, **_weighed(kwargs))
+        x, y, kwargs = feeding().fed(self, x, y, kwargs)
+        return super().train_on_batch(x, y, *args, **kwargs)
 
     def test_on_batch(
         self, x: Any, y: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         """`keras.Model.test_on_batch` for ids or texts, checked first."""
-        x, y = self._fed(x, y)
-        return super().test_on_batch(x, y, *args, **_weighed(kwargs))
+        x, y, kwargs = feeding().fed(self, x, y, kwargs)
+        return super().test_on_batch(x, y, *args, **kwargs)
 
     def predict_on_batch(self, x: Any) -> Any:
         """`keras.Model.predict_on_batch` for ids or texts, checked first."""
-        return super().predict_on_batch(self._arrays(x))
+        return super().predict_on_batch(feeding().arrays(self, x))
 
     def evaluate(
         self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         """`keras.Model.evaluate` for the inputs of `fit`, checked first."""
-        with plain_errors(self):
-            x, y = self._fed(x, y)
-            return super().evaluate(x, y, *args, **_weighed(kwargs))
+        with feeding().plain_errors(self):
+            x, y, kwargs = feeding().fed(self, x, y, kwargs)
+            return super().evaluate(x, y, *args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """`keras.Model.predict` for the inputs of `fit`, checked first."""
-        with plain_errors(self):
-            x, _ = self._fed(x)
+        with feeding().plain_errors(self):
+            x, _, _ = feeding().fed(self, x)
             return super().predict(x, *args, **kwargs)
 
     def export(
@@ -288,9 +213,6 @@ class AlbertModel(KeepsJaxState, keras.Model):
             filepath, *args, input_signature=input_signature, **kwargs
         )
 
-    # Keras's own config records neither which weights are int8 nor which are
-    # frozen: `get_config` below adds both, and `from_config` restores them.
-
     def quantize(self, mode: str = "int8", **kwargs: Any) -> None:
         """`keras.Model.quantize`: makes all projections and tables int8.
 
@@ -312,6 +234,9 @@ class AlbertModel(KeepsJaxState, keras.Model):
             warnings.filterwarnings("ignore", message=".*quantize.*implement")
             super().quantize(mode, **kwargs)
 
+    # Keras's own config records neither which weights are int8 nor which are
+    # frozen.
+
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
@@ -325,22 +250,83 @@ class AlbertModel(KeepsJaxState, keras.Model):
         quantized = config.pop("quantized", [])
         frozen = config.pop("frozen", [])
         model = cls(**config)
-        quantize_paths(model, quantized)
+        _quantize_paths(model, quantized)
         for weight in model.weights:
             if own_path(weight) in frozen:
                 weight.trainable = False
         return model
 
-    def leaves(self) -> dict[str, keras.layers.Layer]:
+    def leaves(self) -> dict[str, layers.Layer]:
         """The projections and embedding tables, by path within the model."""
-        return leaves(self)
+        return _leaves(self)
 
 
-def _weighed(kwargs: dict) -> dict:
-    """Keyword arguments of Keras, with `sample_weight` as an array."""
-    if "sample_weight" in kwargs:
-        return kwargs | {"sample_weight": as_array(kwargs["sample_weight"])}
-    return kwargs
+class ConfiguredLayer(layers.Layer):
+    """Abstract: a public layer whose sizes come from an AlbertConfig.
+
+    The AlbertConfig is saved with the layer, together with the paths of the
+    projections and embedding tables that are quantized to int8.
+    """
+
+    def __new__(cls, *args, **kwargs):
+        """Raises TypeError for an argument that the class does not have."""
+        _check_argument_names(cls, kwargs)
+        return super().__new__(cls, *args, **kwargs)
+
+    def __init__(self, config: AlbertConfig, **kwargs: Any):
+        super().__init__(**kwargs)
+        check_config(config)
+        self.config = config
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "config": dataclasses.asdict(self.config),
+            "quantized": quantized_paths(self),
+        }
+
+    @classmethod
+    def from_config(cls, config: Any) -> Self:
+        config = {**config, "config": AlbertConfig.from_dict(config["config"])}
+        quantized = config.pop("quantized", [])
+        layer = cls(**config)
+        if quantized:
+            layer.build()
+            _quantize_paths(layer, quantized)
+        return layer
+
+
+class VectorLayer(ConfiguredLayer):
+    """Abstract: a public layer that takes float [B, S, H] and padding masks."""
+
+    def __init__(self, config: AlbertConfig, **kwargs: Any):
+        super().__init__(config, **kwargs)
+        self.supports_masking = True  # passes the mask of its input on
+
+    def __call__(
+        self,
+        x: Any,
+        padding_mask: Any = None,
+        example_ids: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Checks shapes and dtypes, then calls the layer."""
+        # Checked here, not in `call`: Keras adds many lines to errors of
+        # `call`.
+        feeding().check_vectors(self.config, x, padding_mask, example_ids)
+        return super().__call__(x, padding_mask, example_ids, **kwargs)
+
+    def compute_output_shape(self, x_shape: Any) -> tuple[int | None, ...]:
+        return tuple(x_shape)
+
+
+def check_config(config) -> None:
+    """Raises AlbertError unless `config` is an AlbertConfig."""
+    if not isinstance(config, AlbertConfig):
+        raise AlbertError(
+            "`config` must be an AlbertConfig; AlbertConfig.from_json "
+            f"reads a file. Received: {type(config).__name__}."
+        )
 
 
 def check_model(model) -> None:
@@ -374,3 +360,83 @@ def check_plain(model: AlbertModel) -> None:
             "`enable_lora`, or merge an adapted model: "
             "`keras-albert convert`."
         )
+
+
+def own_path(part) -> str:
+    """The path of a layer or weight without the name of the model.
+
+    It is therefore the same in all models of an architecture. Files and the
+    name tables of `checkpoints` use it.
+    """
+    return part.path.split("/", 1)[1]
+
+
+def quantized_paths(layer: layers.Layer) -> list[str]:
+    """The paths of the projections and embedding tables that are int8."""
+    if not layer.built:  # then the paths are not known yet
+        return []
+    return [
+        path
+        for path, part in _leaves(layer).items()
+        if part.quantization_mode is not None
+    ]
+
+
+def _quantize_paths(layer: layers.Layer, paths: list[str]) -> None:
+    for path, part in _leaves(layer).items():
+        if path in paths and part.quantization_mode is None:
+            part.quantize("int8")
+
+
+def _leaves(layer: layers.Layer) -> dict[str, layers.Layer]:
+    return {
+        own_path(part): part
+        for part in sublayers(layer)
+        if isinstance(part, layers.Dense | layers.Embedding)
+    }
+
+
+def _check_argument_names(cls: type, names) -> None:
+    """Raises TypeError if `cls` lacks an argument; suggests a similar name.
+
+    Without this check, a misspelt argument gives a confusing error: Python
+    first reports that the intended argument is missing, or Keras refuses the
+    misspelt one without a suggestion. Classes outside this package are not
+    checked.
+    """
+    if not cls.__module__.startswith("keras_albert."):
+        return
+    known = {
+        name: None
+        for ancestor in cls.__mro__
+        if ancestor.__module__.startswith("keras_albert.")
+        for name in inspect.signature(ancestor.__init__).parameters
+        if name not in ("self", "args", "kwargs")
+    }
+    for name in names:
+        if name in known or name in _KERAS_ARGUMENTS:
+            continue
+        close = difflib.get_close_matches(name, known, n=1)
+        remedy = (
+            f"Did you mean `{close[0]}`?"
+            if close
+            else f"It takes {', '.join(f'`{each}`' for each in known)}."
+        )
+        raise TypeError(f"{cls.__name__}() has no argument `{name}`. {remedy}")
+
+
+def _summary(model: AlbertModel) -> str:
+    config = model.config
+    parts = {
+        "name": model.name,
+        "layers": config.num_hidden_layers,
+        "hidden_size": config.hidden_size,
+        "parameters": f"{model.count_params():,}",
+        "vocabulary": f"{config.vocab_size:,} pieces"
+        + ", ids only" * (model.tokenizer is None),
+    }
+    for name in ("labels", "num_labels"):
+        if getattr(model, name, None):
+            parts["labels"] = getattr(model, name)
+            break
+    return ", ".join(f"{name}={value}" for name, value in parts.items())

@@ -20,6 +20,7 @@ from keras_albert.modeling.inputs import (
     check_equally_many,
     names_of,
     round_length,
+    vocabulary_of,
 )
 from keras_albert.modeling.labels import Classes
 from keras_albert.text.model_inputs import Row, choice_rows, word_rows
@@ -174,7 +175,7 @@ class AlbertForTokenClassification(HeadedModel):
             AlbertError: the numbers of words and labels differ, a label is
                 out of range, or a text is not a list of words.
         """
-        tokenizer = self.vocabulary()
+        tokenizer = vocabulary_of(self)
         longest = self.config.max_position_embeddings
         # A plain string must be refused here. Python would accept it as a
         # sequence of characters.
@@ -304,7 +305,7 @@ class AlbertForMultipleChoice(HeadedModel):
                 "each context needs the same number of choices. Received: "
                 f"{sorted(counts)}."
             )
-        tokenizer = self.vocabulary()
+        tokenizer = vocabulary_of(self)
         longest = self.config.max_position_embeddings
         rows = choice_rows(tokenizer, contexts, questions, choices, longest)
         arrays = round_length(_padded(tokenizer, rows), longest)

@@ -21,30 +21,17 @@ from keras_albert.errors import (
     check_probability,
     is_number,
 )
-from keras_albert.storage import read_json
 
 # The most blocks that a model may apply. The deepest published ALBERT has 48.
 # The limit catches damaged config files: blocks that share their weights do
 # not need a larger weights file, so its size bounds nothing.
 MOST_BLOCKS = 10_000
-
-
 CONFIG_FILE = "albert_config.json"
-
-
 FILL_MASK_CHOICES = 5  # pieces shown for a [MASK]
-
-
 # Rows are padded to a multiple of this, so that few shapes are compiled.
 LENGTH_STEP = 32
-
-
 LAYER_NORM_EPSILON = 1e-12  # tf.contrib.layers.layer_norm, float32
-
-
 CLASSIFIER_DROPOUT = 0.1  # Paper Table 14, every task
-
-
 # Keys of released albert_config.json files that change nothing in the model.
 _IGNORED_KEYS = (
     "down_scale_factor",
@@ -54,24 +41,12 @@ _IGNORED_KEYS = (
     "layers_to_keep",
     "ln_type",
 )
-
-
 LOOPS = ("unrolled", "scan")  # see `SharedEncoder`
-
-
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
-
-
 SHARING = ("all", "attention", "ffn", "none")
-
-
 # Sentence order prediction, next sentence prediction, or neither.
 SENTENCE_TASKS = ("sop", "nsp", "none")
-
-
 ACTIVATION_NAMES = ("gelu", "gelu_new", "gelu_erf", "relu")
-
-
 # Fields that a config file must have. A file that lacks a size is more likely
 # damaged than meant to use the default, which is that of ALBERT-base.
 _SIZES = (
@@ -232,6 +207,9 @@ class AlbertConfig:
             AlbertError: the file is missing, not JSON, has a field that does
                 not exist, or a value out of range; the message names it.
         """
+        # Imported late: a model without files needs no storage.
+        from keras_albert.storage import read_json
+
         path = Path(path)
         content = read_json(path)
         try:

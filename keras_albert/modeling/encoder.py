@@ -10,8 +10,8 @@ import keras
 from keras import layers, ops, tree
 
 from keras_albert.errors import check_choice, check_flag
+from keras_albert.modeling.base import VectorLayer
 from keras_albert.modeling.config import LOOPS, AlbertConfig
-from keras_albert.modeling.configured import VectorLayer
 from keras_albert.modeling.layers import (
     DROPOUTS,
     AttentionHalf,
@@ -19,14 +19,8 @@ from keras_albert.modeling.layers import (
     attention_half,
     feed_forward_half,
 )
-from keras_albert.modeling.relaxed import AttentionDelta, FeedForwardDelta
 
-PARTS = {
-    "attention": AttentionHalf,
-    "feed_forward": FeedForwardHalf,
-    "attention_delta": AttentionDelta,
-    "feed_forward_delta": FeedForwardDelta,
-}
+HALVES = {"attention": AttentionHalf, "feed_forward": FeedForwardHalf}
 # Added to the scores of padded keys (reference modeling.py L818-828).
 MASKED_SCORE = -10000.0
 # Which halves the layers of a group share (Paper Table 4).
@@ -48,8 +42,14 @@ class Block(layers.Layer):
 
     def __init__(self, config: AlbertConfig, parts: tuple[str, ...], **kwargs):
         super().__init__(**kwargs)
+        kinds = HALVES
+        if config.relaxed_rank:
+            # Imported late: only models with relaxed sharing need it.
+            from keras_albert.modeling.relaxed import DELTAS
+
+            kinds = HALVES | DELTAS
         self.parts = {
-            name: PARTS[name](config, dtype=self.dtype_policy, name=name)
+            name: kinds[name](config, dtype=self.dtype_policy, name=name)
             for name in parts
         }
 
@@ -59,7 +59,7 @@ class Block(layers.Layer):
         self.built = True
 
     def tensors(self) -> dict:
-        """The weights of each part, by its name in `PARTS`."""
+        """The weights of each part, by its name."""
         return {name: part.tensors() for name, part in self.parts.items()}
 
 
@@ -192,16 +192,9 @@ def attention_bias(padding_mask, example_ids, dtype):
     """The bias of attention scores: 0 for visible keys, else MASKED_SCORE.
 
     MASKED_SCORE is low enough that the softmax is exactly 0 in every float
-    dtype.
+    dtype. Tokens with equal `example_ids`, if given, attend to one another.
 
-    Args:
-        padding_mask: int or bool [B, S], 1 for a token, 0 for padding.
-        example_ids: int [B, S]; tokens with equal numbers attend to one
-            another. None if all tokens of a row do.
-        dtype: the float dtype of the result.
-
-    Returns:
-        float [B, 1, 1, S]; with `example_ids` [B, 1, S (query), S (key)].
+    Returns float [B, 1, 1, S]; with `example_ids` [B, 1, S (query), S (key)].
     """
     seen = ops.expand_dims(ops.cast(padding_mask, dtype), (1, 2))
     if example_ids is not None:
@@ -214,11 +207,11 @@ def attention_bias(padding_mask, example_ids, dtype):
 
 
 def draw_seeds(config: AlbertConfig, generator, *blocks: int):
-    """Draws all dropout seeds of a call: int [*blocks, DROPOUTS, 2].
+    """Draws all dropout seeds of a call: int [*blocks, DROPOUTS, 2], or None.
 
-    Returns None if both dropout rates are 0. The seeds are random numbers,
-    not consecutive ones: on torch, Keras seeds a generator with the sum of
-    the two integers, so that consecutive seeds would repeat in the next step.
+    None if both dropout rates are 0. The seeds are random numbers, not
+    consecutive ones: on torch, Keras seeds a generator with the sum of the two
+    integers, so that consecutive seeds would repeat in the next step.
     """
     if not (config.hidden_dropout_prob or config.attention_probs_dropout_prob):
         return None
@@ -243,13 +236,7 @@ class SharedEncoder(VectorLayer):
             one layer and about a third more time.
 
     Call arguments:
-        x: float [B, S, H].
-        padding_mask: int or bool [B, S], 1 for a token, 0 for padding, which
-            no token attends to. If it is absent, the Keras mask of `x` is
-            used (as of `keras.layers.Embedding(mask_zero=True)`), if any.
-        example_ids: int [B, S], for rows that hold several examples: tokens
-            attend only to tokens with the same number.
-        training: whether to apply dropout.
+        x, padding_mask, example_ids, training: as for `EncoderBlock`.
         return_hidden_states: also return every layer's output.
         return_attention_scores: also return the attention probabilities.
         first_only: return only the first position of the last layer. Unlike a
@@ -453,11 +440,7 @@ class SharedEncoder(VectorLayer):
         )
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "loop": self.loop,
-            "remat": self.remat,
-        }
+        return {**super().get_config(), "loop": self.loop, "remat": self.remat}
 
 
 def _asked_for(states, scores, return_hidden_states, return_scores):

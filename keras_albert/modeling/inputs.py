@@ -1,4 +1,4 @@
-"""Checks of a model's inputs, and conversions of texts and labels to lists.
+"""Checks a model's inputs, and tokenizes texts of any container.
 
 Letters: B batch, C choices, S sequence length, P predicted positions,
 K examples in a row.
@@ -8,14 +8,16 @@ import keras
 import numpy as np
 
 from keras_albert.errors import LARGEST_COUNT, AlbertError
+from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import LENGTH_STEP, AlbertConfig
 from keras_albert.text.normalization import to_text
 from keras_albert.text.special_tokens import PAD_ID
+from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
 
 TOKEN_INPUTS = ("token_ids", "segment_ids", "padding_mask")  # same shape
 POSITION_INPUTS = ("masked_positions", "start_positions")
 PACKED_INPUTS = ("example_ids", "position_ids", "cls_positions")
-ROW = ("batch", "sequence")
+ROW = AlbertModel.axes
 
 
 def holds_text(inputs) -> bool:
@@ -59,10 +61,7 @@ def is_column(inputs) -> bool:
 
 
 def as_list(values):
-    """Converts arrays, string tensors and columns to lists.
-
-    Other values are returned unchanged.
-    """
+    """Converts arrays, string tensors and columns to lists."""
     if _is_string_tensor(values):
         values = values.numpy()
     if hasattr(values, "tolist"):  # NumPy and pandas
@@ -73,10 +72,7 @@ def as_list(values):
 
 
 def as_array(values):
-    """Converts a list or column of numbers to an array.
-
-    Other values are returned unchanged.
-    """
+    """Converts a list or column of numbers to an array."""
     if isinstance(values, list | tuple) or is_column(values):
         return np.asarray(as_list(values))
     return values
@@ -85,8 +81,7 @@ def as_array(values):
 def as_texts(inputs, name: str = "texts") -> list[str]:
     """Converts a list, array, column or tensor to a list of texts.
 
-    Raises:
-        AlbertError: `inputs` is a single text, empty, or not texts.
+    Raises AlbertError for a single text, no text, or other values.
     """
     inputs = as_list(inputs)
     if not isinstance(inputs, list | tuple):
@@ -108,11 +103,8 @@ def as_texts(inputs, name: str = "texts") -> list[str]:
 def named_texts(texts) -> dict:
     """Puts texts into a dict of `text` and, for pairs of texts, `pair`.
 
-    Args:
-        texts: texts, a tuple (first texts, second texts), or such a dict.
-
-    Raises:
-        AlbertError: a dict has other keys.
+    Takes texts, a tuple (first texts, second texts), or such a dict; raises
+    AlbertError for a dict with other keys.
     """
     if isinstance(texts, tuple) and len(texts) == 2:
         return dict(zip(("text", "pair"), texts, strict=True))
@@ -140,6 +132,25 @@ def _is_string_tensor(inputs) -> bool:
     )
 
 
+def vocabulary_of(model: AlbertModel) -> Tokenizer:
+    """The tokenizer of a model; raises AlbertError if it has none."""
+    if model.tokenizer is None:
+        raise AlbertError(
+            "Texts need a vocabulary and this model has none. Set it: "
+            f"model.tokenizer = Tokenizer({VOCAB_FILE!r}); or pass ids."
+        )
+    return model.tokenizer
+
+
+def tokenized(model: AlbertModel, texts, pairs=None) -> dict:
+    """Tokenizes texts, or pairs of texts, and pads them to one length."""
+    texts = as_texts(texts)
+    longest = model.config.max_position_embeddings
+    tokenizer = vocabulary_of(model)
+    pairs = None if pairs is None else as_texts(pairs, "pairs")
+    return round_length(tokenizer(texts, pairs, longest), longest)
+
+
 def round_length(
     arrays: dict[str, np.ndarray], longest: int
 ) -> dict[str, np.ndarray]:
@@ -162,8 +173,7 @@ def check_data(
 ) -> None:
     """Calls `check_inputs` on the argument of `fit` or `predict`.
 
-    Datasets and generators are not checked here: each of their batches is
-    checked when the model is called.
+    Batches of datasets and generators are checked when the model is called.
     """
     is_plain = inputs is None or isinstance(inputs, dict | list | tuple)
     if is_plain or hasattr(inputs, "shape"):
@@ -183,9 +193,6 @@ def check_inputs(
         inputs: the argument of a model's call.
         axes: names of the axes of `token_ids`; the last one is the sequence.
         takes_packed: whether a row may hold several examples.
-
-    Raises:
-        AlbertError: says what is wrong.
     """
     if not isinstance(inputs, dict) or "token_ids" not in inputs:
         received = (
@@ -241,14 +248,8 @@ def check_vectors(
 ) -> None:
     """Checks the dtypes and shapes of the inputs of an encoder layer.
 
-    Args:
-        config: the architecture.
-        x: float [B, S, H].
-        padding_mask: [B, S] or None; a NumPy array must be integer or bool.
-        example_ids: [B, S] or None; a NumPy array must be integer.
-
-    Raises:
-        AlbertError: says which input is wrong.
+    `x` must be float [B, S, H]. `padding_mask` and `example_ids` may be None or
+    [B, S]; NumPy arrays must be integers, or bools for the mask.
     """
     shape = tuple(getattr(x, "shape", ()))
     if len(shape) != 3 or shape[-1] not in (None, config.hidden_size):

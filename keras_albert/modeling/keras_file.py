@@ -10,9 +10,8 @@ from keras import ops
 
 from keras_albert.errors import AlbertError, check_choice, check_flag
 from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
-from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.base import AlbertModel, quantized_paths
 from keras_albert.modeling.config import LOOPS, PRECISIONS
-from keras_albert.modeling.configured import quantized_paths
 from keras_albert.modeling.weight_checks import (
     check_finite,
     check_keras_archive,
@@ -136,18 +135,11 @@ def _policy_name(dtype) -> str:
 
 
 def in_form(model: AlbertModel, form: dict) -> AlbertModel:
-    """A copy of the model with another dtype, loop or remat, if they differ.
+    """The model, or a copy of it with another dtype, loop or remat.
 
-    If `form` has no dtype, the model gets the global policy of Keras, unless
-    that is the default (float32) or the model is quantized: then the model
-    keeps the policy in its file.
-
-    Args:
-        model: the model as it was loaded.
-        form: the result of `checked_form`.
-
-    Returns:
-        The copy; or the model itself if nothing differs.
+    `form` is the result of `checked_form`. If it has no dtype, the model gets
+    the global policy of Keras, unless that is the default (float32) or the
+    model is quantized: then the model keeps the policy in its file.
     """
     encoder = encoder_of(model).encoder
     now = {
@@ -171,12 +163,8 @@ def rebuilt(
 ) -> AlbertModel:
     """A copy with another dtype, loop or remat, and without vocabulary.
 
-    Args:
-        model: the model to copy. A quantized model, or one with LoRA
-            adapters, gives such a copy.
-        read: function from a variable to its value as a NumPy array.
-        form: values of AlbertBackbone's arguments `dtype` (also used for the
-            head), `loop` and `remat`.
+    A quantized model, or one with LoRA adapters, gives such a copy. `read` is a
+    function from a variable to its value as a NumPy array.
     """
     config = model.get_config()
     backbone = config

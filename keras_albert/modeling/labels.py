@@ -26,6 +26,12 @@ class Classes(NamedTuple):
     """names of the labels in order; None if they have none"""
 
 
+def labels_of(model, y, x):
+    """Labels `y` of the examples `x`, as numbers that are in range."""
+    shape = x["token_ids"].shape if isinstance(x, dict) else ()
+    return checked_labels(y, model.classes(shape), getattr(model, "loss", None))
+
+
 def checked_labels(y, classes: dict, losses):
     """Converts label names to numbers and checks the range of labels.
 
@@ -37,11 +43,7 @@ def checked_labels(y, classes: dict, losses):
         losses: the losses that the model was compiled with. The range is only
             checked for sparse categorical cross-entropy.
 
-    Returns:
-        `y` with NumPy arrays instead of lists, columns and names.
-
-    Raises:
-        AlbertError: a label is out of range, or its name is unknown.
+    Returns `y` with NumPy arrays instead of lists, columns and names.
     """
     if isinstance(y, dict):
         return {
@@ -108,9 +110,7 @@ def _index(label, classes: Classes | None) -> int:
 def check_named(label, classes: Classes | None) -> None:
     """Raises AlbertError for text labels if the output has no label names.
 
-    Args:
-        label: one of the labels, for the message.
-        classes: the valid labels; None if the labels are not classes.
+    `classes` is None if the labels of the output are not classes.
     """
     if classes is None:
         raise AlbertError(
@@ -210,12 +210,8 @@ def _graph_checked(y, classes: Classes | None, loss):
 def _asserted(value, right, shown, message: list):
     """`value`, with a graph operation that fails unless all `right` are true.
 
-    Args:
-        value: tensor to return.
-        right: bool tensor.
-        shown: string tensor of the shape of `right`, for the message.
-        message: parts of the message; the first wrong one of `shown` is
-            inserted before the last part.
+    The first wrong one of the strings `shown` is inserted before the last part
+    of the message.
     """
     import tensorflow as tf
 

@@ -19,9 +19,8 @@ import keras
 import numpy as np
 from keras import layers, ops
 
+from keras_albert.modeling.base import ConfiguredLayer, feeding
 from keras_albert.modeling.config import LAYER_NORM_EPSILON, AlbertConfig
-from keras_albert.modeling.configured import ConfiguredLayer
-from keras_albert.modeling.inputs import check_inputs
 from keras_albert.private_apis import DrawnSeed
 
 
@@ -148,7 +147,7 @@ class FactorizedEmbedding(ConfiguredLayer):
         # Other tensors are not checked: while a backend traces a graph, an
         # unknown size may be a placeholder.
         if all(isinstance(ids, _CHECKED) for ids in given.values()):
-            check_inputs(self.config, given, takes_packed=True)
+            feeding().check_inputs(self.config, given, takes_packed=True)
         return super().__call__(**given, **kwargs)
 
     def build(self, input_shape: Any = None) -> None:
@@ -193,8 +192,6 @@ ACTIVATIONS = {
     "gelu_erf": lambda x: ops.gelu(x, approximate=False),
     "relu": ops.relu,
 }
-
-
 # A block has three dropouts. Their seeds are in this order: attention
 # probabilities, attention output, feed-forward output.
 DROPOUTS = 3
@@ -216,15 +213,13 @@ def attention_half(
         weights: the result of `AttentionHalf.tensors`, with relaxed sharing
             joined with that of `AttentionDelta.tensors`.
         x: float [B, S, H].
-        attention_bias: float [B, 1, 1, S] or [B, 1, S, S], added to the
-            attention scores.
+        attention_bias: float [B, 1, 1, S] or [B, 1, S, S], added to scores.
         seeds: int [DROPOUTS, 2]; None for no dropout.
         fused: use the backend's fused attention kernel if possible.
         first_only: return only the first position (T = 1), not all (T = S).
 
-    Returns:
-        float [B, T, H], and the attention probabilities [B, A, S, S]. The
-        fused kernel does not return probabilities: they are then None.
+    Returns float [B, T, H]; and the attention probabilities [B, A, S, S], or
+    None from the fused kernel.
     """
     query, key, value = (
         _split_heads(each, config.num_attention_heads)  # [B, S, A, D]

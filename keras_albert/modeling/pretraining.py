@@ -5,30 +5,24 @@ H hidden size, V vocabulary, K examples in a row.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
 from keras import layers, ops
 
-from keras_albert.errors import AlbertError, check_choice, check_positive
+from keras_albert.errors import AlbertError, check_choice
 from keras_albert.modeling.backbone import (
     AlbertBackbone,
     HeadedModel,
     vectors_at,
 )
+from keras_albert.modeling.base import feeding
 from keras_albert.modeling.config import FILL_MASK_CHOICES, SENTENCE_TASKS
-from keras_albert.modeling.inputs import (
-    as_texts,
-    check_equally_many,
-    named_texts,
-    round_length,
-)
 from keras_albert.modeling.layers import ACTIVATIONS, initializer, layer_norm
-from keras_albert.text.special_tokens import MASK_ID, SPECIAL_PIECES
-from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
-MASK = SPECIAL_PIECES[MASK_ID]
+if TYPE_CHECKING:
+    from keras_albert.modeling.masked_texts import Fill
+
 # The values of `sentence_task`. Settings write "none", the model has None.
 HEADS = (*(task for task in SENTENCE_TASKS if task != "none"), None)
 
@@ -65,39 +59,13 @@ class MaskedLMHead(layers.Layer):
         self.built = True
 
     def call(self, x, word_table):
-        """Maps vectors and the word embedding layer to logits.
+        """Maps vectors [B, P, H] to float32 logits [B, P, V].
 
-        Args:
-            x: float [B, P, H].
-            word_table: the `ReversibleEmbedding` of the words.
-
-        Returns:
-            float32 [B, P, V].
+        `word_table` is the `ReversibleEmbedding` of the words.
         """
         x = self.layer_norm(self.dense(x))  # [B, P, E]
         logits = word_table(x, reverse=True)  # [B, P, V]
         return ops.cast(logits, "float32") + self.output_bias
-
-
-class Fill(NamedTuple):
-    """A prediction for one [MASK] of a text."""
-
-    piece: str
-    """the predicted piece, as written in the vocabulary: it begins with the
-    word mark if it begins a word"""
-    probability: float
-    """probability of the piece, from 0 to 1"""
-    text: str
-    """the text with this [MASK] replaced; others are kept"""
-
-
-def filled(text: str, number: int, piece: str, probability: float) -> Fill:
-    """Replaces one [MASK] of a text, counted from 0, by a piece."""
-    parts = text.split(MASK)
-    before = MASK.join(parts[: number + 1])
-    after = MASK.join(parts[number + 1 :])
-    word = piece.replace(WORD_MARK, " ").lstrip()
-    return Fill(piece, probability, before + word + after)
 
 
 class _MaskedModel(HeadedModel):
@@ -136,22 +104,7 @@ class _MaskedModel(HeadedModel):
 
     def preprocess(self, texts: Any) -> dict:
         """As `AlbertModel.preprocess`; "[MASK]" becomes the mask token."""
-        tokenizer = self.vocabulary()
-        texts = named_texts(texts)
-        texts, pairs = texts["text"], texts.get("pair")
-        texts = as_texts(texts)
-        rows_a = [masked_ids(tokenizer, text) for text in texts]
-        rows_b = [None] * len(rows_a)
-        if pairs is not None:
-            pairs = as_texts(pairs, "pairs")
-            check_equally_many(texts=texts, pairs=pairs)
-            rows_b = [masked_ids(tokenizer, text) for text in pairs]
-        longest = self.config.max_position_embeddings
-        rows = [
-            tokenizer.pack(a, b, longest)
-            for a, b in zip(rows_a, rows_b, strict=True)
-        ]
-        return round_length(tokenizer.pad(rows), longest)
+        return feeding().masked_rows(self, texts)
 
     @property
     def preprocessor(self) -> Any:
@@ -164,7 +117,7 @@ class _MaskedModel(HeadedModel):
 
     def fill_mask(
         self, texts: list[str], top_k: int = FILL_MASK_CHOICES
-    ) -> list[list[list[Fill]]]:
+    ) -> "list[list[list[Fill]]]":
         """Predicts the pieces at the "[MASK]"s of texts.
 
         Args:
@@ -179,44 +132,7 @@ class _MaskedModel(HeadedModel):
             AlbertError: a text has no "[MASK]", or is so long that one is cut
                 off; or `texts` is a single text.
         """
-        check_positive("top_k", top_k)
-        texts = as_texts(texts)
-        x = self.preprocess(texts)
-        masks = [np.flatnonzero(row == MASK_ID) for row in x["token_ids"]]
-        for text, found in zip(texts, masks, strict=True):
-            written = text.count(MASK)
-            if len(found) != written or not written:
-                raise AlbertError(
-                    f'each text needs "{MASK}" within the first '
-                    f"{self.config.max_position_embeddings} tokens. "
-                    f"Received: {text!r:.80} ({written} masks, {len(found)} "
-                    "of them in reach). Write one, or shorten the text."
-                )
-        positions = np.zeros((len(texts), max(map(len, masks))), "int32")
-        for row, found in enumerate(masks):
-            positions[row, : len(found)] = found
-        outputs = self.predict({**x, "masked_positions": positions}, verbose=0)
-        logits = outputs["mlm"] if isinstance(outputs, dict) else outputs
-        return [
-            [
-                self._fills(text, number, logits[row, number], top_k)
-                for number in range(len(masks[row]))
-            ]
-            for row, text in enumerate(texts)
-        ]
-
-    def _fills(
-        self, text: str, number: int, logits: np.ndarray, top_k: int
-    ) -> list[Fill]:
-        probabilities = np.exp(logits - logits.max())  # [V]
-        probabilities /= probabilities.sum()
-        # The vocabulary may have fewer pieces than the model's vocab_size.
-        named = probabilities[: self.tokenizer.vocab_size]
-        fills = []
-        for index in np.argsort(-named)[:top_k]:
-            piece = self.tokenizer.id_to_piece(index)
-            fills.append(filled(text, number, piece, float(named[index])))
-        return fills
+        return feeding().fill_masks(self, texts, top_k)
 
 
 @keras.saving.register_keras_serializable("keras_albert")
@@ -309,16 +225,10 @@ class AlbertForMaskedLM(_MaskedModel):
         return self.masked_logits(outputs["sequence_output"], inputs)
 
 
-def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a text, without [CLS] and [SEP]; "[MASK]" gives MASK_ID."""
-    first, *others = text.split(MASK)
-    ids = tokenizer.encode(first)
-    blank = tokenizer.piece_to_id(WORD_MARK)
-    for part in others:
-        following = tokenizer.encode(part)
-        # SentencePiece puts a word mark before each text, as if a blank came
-        # first. In "[MASK]." there is no blank before ".": remove the mark.
-        if not part[:1].isspace() and following[:1] == [blank]:
-            following = following[1:]
-        ids += [MASK_ID, *following]
-    return ids
+def __getattr__(name: str):
+    # For imports of names that are in masked_texts.py now.
+    if name in ("MASK", "filled", "masked_ids"):
+        from keras_albert.modeling import masked_texts
+
+        return getattr(masked_texts, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,15 +12,18 @@ from keras import ops
 from keras_albert.errors import AlbertError, check_positive
 from keras_albert.modeling.backbone import AlbertBackbone, HeadedModel
 from keras_albert.modeling.config import CLASSIFIER_DROPOUT
-from keras_albert.modeling.inputs import as_texts, check_equally_many, names_of
+from keras_albert.modeling.inputs import (
+    as_texts,
+    check_equally_many,
+    names_of,
+    tokenized,
+)
 from keras_albert.modeling.labels import Classes
 from keras_albert.modeling.layers import layer_norm
 from keras_albert.text.special_tokens import SEP_ID
 
 # Number of answer starts, and of ends per start (reference run_squad_v2.py).
 QA_BEAM = 5
-
-
 IMPOSSIBLE = -1e30  # logit of a position that cannot be in an answer
 
 
@@ -43,7 +46,7 @@ class _QuestionModel(HeadedModel):
         questions = as_texts(texts["question"], "question")
         contexts = as_texts(texts["context"], "context")
         check_equally_many(question=questions, context=contexts)
-        return self.tokenized(questions, contexts)
+        return tokenized(self, questions, contexts)
 
     def named_texts(self, texts: Any) -> dict:
         """The dict itself; raises AlbertError if it has other keys."""

@@ -94,3 +94,9 @@ def _side_by_side(parts: list[LowRank], dtype):
         "a": ops.concatenate([ops.cast(p.a, dtype) for p in parts], axis=-1),
         "b": ops.stack([ops.cast(p.b, dtype) for p in parts]),
     }
+
+
+DELTAS = {
+    "attention_delta": AttentionDelta,
+    "feed_forward_delta": FeedForwardDelta,
+}

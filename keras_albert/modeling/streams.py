@@ -17,7 +17,7 @@ import numpy as np
 
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.inputs import as_array, holds_text
-from keras_albert.modeling.labels import graph_labels, is_sparse
+from keras_albert.modeling.labels import graph_labels, is_sparse, labels_of
 from keras_albert.private_apis import without_iterator
 
 
@@ -108,10 +108,8 @@ def _with_checked_labels(model, x, y, *weights):
 def batch_of_ids(model, batch) -> tuple:
     """Converts a batch of texts to (x,), (x, y) or (x, y, sample_weight).
 
-    Args:
-        model: an AlbertModel.
-        batch: x alone, or such a tuple or (from a DataLoader) list, with
-            texts or ids for x.
+    The batch is x alone, or such a tuple or (from a DataLoader) list, with
+    texts or ids for x.
     """
     is_parts = isinstance(batch, list | tuple) and not _is_text_list(batch)
     x, *rest = batch if is_parts else (batch,)
@@ -120,7 +118,7 @@ def batch_of_ids(model, batch) -> tuple:
     if holds_text(x):
         x = model.preprocess(_as_named_texts(x))
     if rest:
-        rest[0] = model.checked_labels(rest[0], x)
+        rest[0] = labels_of(model, rest[0], x)
         rest[1:] = map(as_array, rest[1:])
     return x, *rest
 
@@ -177,17 +175,10 @@ def _numpy(batch):
 def _as_dataset(loader, batches: Iterator[tuple]):
     """Makes a tf.data dataset of batches whose shapes may differ.
 
-    Keras would also convert a generator, but if the first two batches have
-    the same length, it expects that length of all batches.
-
-    Args:
-        loader: a DataLoader, over which the dataset iterates in each epoch;
-            None for a generator, over which it can only iterate once.
-        batches: iterator over the batches; the first one is read to find out
-            their structure.
-
-    Raises:
-        AlbertError: there is no batch.
+    Keras would also convert a generator, but if the first two batches have the
+    same length, it expects that length of all batches. The first batch is read
+    to find out the structure. A dataset iterates over a `loader` in each epoch;
+    over a generator, for which it is None, only once.
     """
     import tensorflow as tf
 

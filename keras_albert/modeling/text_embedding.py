@@ -11,8 +11,11 @@ import numpy as np
 from keras import ops
 
 from keras_albert.errors import check_choice
-from keras_albert.modeling.backbone import AlbertBackbone, HeadedModel
-from keras_albert.text.special_tokens import PAD_ID
+from keras_albert.modeling.backbone import (
+    AlbertBackbone,
+    HeadedModel,
+    padding_mask_of,
+)
 
 POOLINGS = ("mean", "cls")
 
@@ -54,10 +57,8 @@ class AlbertForTextEmbedding(HeadedModel):
         x = ops.cast(x, "float32")
         if self.pooling == "cls":
             return x[:, 0]
-        mask = inputs.get("padding_mask")
-        if mask is None:
-            mask = ops.not_equal(inputs["token_ids"], PAD_ID)
-        mask = ops.expand_dims(ops.cast(mask, "float32"), -1)  # [B, S, 1]
+        mask = ops.cast(padding_mask_of(inputs), "float32")
+        mask = ops.expand_dims(mask, -1)  # [B, S, 1]
         return ops.sum(x * mask, axis=1) / ops.maximum(ops.sum(mask, axis=1), 1)
 
     def encode(

@@ -93,10 +93,7 @@ def check_plausible(
 
 
 def check_finite(model: keras.Model) -> None:
-    """Raises AlbertError if a weight has infinite or NaN values.
-
-    The message names the first such weight.
-    """
+    """Raises AlbertError that names the first weight with infinity or NaN."""
     for weight in model.weights:
         value = keras.ops.convert_to_numpy(weight)
         if not np.issubdtype(value.dtype, np.integer):
@@ -113,11 +110,8 @@ def check_finite(model: keras.Model) -> None:
 def check_keras_archive(path: Path, archive: ZipFile) -> None:
     """Calls `check_plausible` for every encoder config in a .keras file.
 
-    Raises:
-        AlbertError: an encoder is far larger than the weights, or its config
-            is not a valid AlbertConfig.
-        KeyError, ValueError: the archive lacks a file, or the config is not
-            JSON.
+    Raises KeyError or ValueError if the archive lacks a file, or the config is
+    not JSON.
     """
     content = json.loads(archive.read(KERAS_CONFIG_FILE))
     stored = archive.getinfo(KERAS_WEIGHTS_FILE).file_size

@@ -26,7 +26,7 @@ import numpy as np
 from keras_albert.distribution.backend import to_numpy
 from keras_albert.distribution.devices import Devices, OneDevice
 from keras_albert.errors import AlbertError
-from keras_albert.storage import locked, remove_folder
+from keras_albert.storage import remove_folder
 from keras_albert.training.checkpointing import (
     Checkpoint,
     Checkpoints,
@@ -40,10 +40,10 @@ from keras_albert.training.model_folder import ModelFolder
 from keras_albert.training.optimizer import Lamb
 from keras_albert.training.plots import can_draw, draw_curves
 from keras_albert.training.progress import ProgressBar, shown_values
+from keras_albert.training.run_folder import folder_at
 from keras_albert.training.run_log import HELD_OUT, Row, RunLog, TensorBoard
 from keras_albert.training.speed import SpeedMeter, Work
 
-LOCK_FILE = ".lock"  # held by the process that runs the training
 # Keras warns so of a head that does not read the pooler.
 _UNUSED_POOLER = (
     r"Gradients do not exist for variables "
@@ -152,7 +152,8 @@ def fit_into_folder(training: Training) -> Row:
 
         def begin() -> list[Row]:
             nonlocal log
-            stack.enter_context(_lock(folder))
+            run_folder = folder_at(folder)
+            stack.enter_context(run_folder.locked("at work on this run"))
             log = RunLog(folder)
             return log.rows
 
@@ -455,14 +456,6 @@ class _StopEvaluation(keras.callbacks.Callback):
 
     def on_test_batch_end(self, batch, logs=None):
         self.model.stop_evaluating = self.stopped()
-
-
-def _lock(folder: Path):
-    return locked(
-        folder / LOCK_FILE,
-        f"{folder}: another process is at work on this run. Wait for it, "
-        "or choose another output.",
-    )
 
 
 class StopRequest:

@@ -1,94 +1,22 @@
-"""The output folder of a run: claimed, resumed, reported."""
+"""The output folder of a training run: claimed, continued, finished.
+
+run.json has the settings of the run from its beginning, report.json its
+results from its end. See `storage.WorkFolder`, which `prepare` uses as well.
+"""
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from keras_albert.distribution.devices import Devices
 from keras_albert.errors import AlbertError
-from keras_albert.storage import (
-    RUN_FILE,
-    DiskFull,
-    check_free,
-    flat,
-    new_folder,
-    read_json,
-    remove_folder,
-    room_at,
-    settings_of,
-    write_json,
-)
+from keras_albert.storage import WorkFolder, check_free, flat, settings_of
 
 REPORT_FILE = "report.json"
+MADE_OF = "made_of"  # key of a report: the checksums of the data of the run
+SEED_FOLDER = "seed-{}"  # a folder for each of several seeds
 
-
-class RunFolder:
-    """The output folder of a training run: claimed, continued, finished.
-
-    run.json keeps the settings of the run from its beginning, report.json what
-    it reached at its end. Of several processes the first one reads and writes
-    these files, and all of them get the same answers.
-
-    Args:
-        run: settings, a dataclass with a field `output`.
-        devices: the processes of the run.
-
-    Raises:
-        AlbertError: the folder holds something else; see `holds_run`.
-    """
-
-    def __init__(self, run, devices: Devices):
-        self.path: Path = run.output
-        self._run = run
-        self._devices = devices
-        self.goes_on = devices.first(lambda: holds_run(self.path, run))
-
-    def finished(
-        self,
-        sources: Sequence[Path],
-        checksums: Callable[[], dict[str, str | None]],
-    ) -> dict | None:
-        """The report of the run, if it is finished; see `check_made_of`."""
-
-        def read() -> dict | None:
-            report = finished_report(self.path)
-            if report:
-                check_made_of(self.path, report, sources, checksums)
-            return report
-
-        return self._devices.first(read)
-
-    def claim(self) -> None:
-        """Makes the folder, unless it holds this run already."""
-        if not self.goes_on:
-            self._devices.first(lambda: str(claim_folder(self.path, self._run)))
-
-
-def claim_folder(path: str | Path, run) -> Path:
-    """Makes the folder of a long run and keeps its settings in `run.json`.
-
-    Of two runs that start at once with one folder, one gets an AlbertError.
-    """
-    path = new_folder(path)
-    try:
-        with (
-            room_at(path / RUN_FILE),
-            open(path / RUN_FILE, "x", encoding="utf-8") as file,
-        ):
-            file.write(json.dumps(settings_of(run), indent=2) + "\n")
-    except DiskFull:
-        remove_folder(path)
-        raise
-    except FileExistsError:
-        raise AlbertError(
-            f"{path}: another run has just taken this output folder. Choose "
-            "another output."
-        ) from None
-    return path
-
-
-# What may differ where an interrupted run goes on.
+# Settings that an interrupted run may change when it is continued.
 _FREE_SETTINGS = {
     "output",
     "checkpoint_every",
@@ -104,9 +32,8 @@ _FREE_SETTINGS = {
     "processes.index",
     "processes.wait",
 }
-
-
-# What each process of a run may have for itself: places, and which it is.
+# Settings that may differ between the processes of a run: paths, and the
+# number of the process.
 _OWN_SETTINGS = {
     "output",
     "data",
@@ -118,24 +45,75 @@ _OWN_SETTINGS = {
 }
 
 
+class RunFolder:
+    """The output folder of a training run in one or several processes.
+
+    The first process reads and writes its files, and all of them get the same
+    answers.
+
+    Args:
+        run: the settings, a dataclass with a field `output`.
+        devices: the processes of the run.
+
+    Raises:
+        AlbertError: the folder holds something else; see `holds_run`.
+    """
+
+    def __init__(self, run, devices: Devices):
+        self._run = run
+        self._devices = devices
+        self._goes_on = devices.first(lambda: holds_run(run.output, run))
+
+    def finished(
+        self,
+        sources: Sequence[Path],
+        checksums: Callable[[], dict[str, str | None]],
+    ) -> dict | None:
+        """The report of the run, if it is finished; see `check_made_of`."""
+
+        def read() -> dict | None:
+            report = finished_report(self._run.output)
+            if report:
+                check_made_of(self._run.output, report, sources, checksums)
+            return report
+
+        return self._devices.first(read)
+
+    def claim(self) -> None:
+        """Makes the folder, unless it holds this run already."""
+        if not self._goes_on:
+            run = self._run
+            self._devices.first(lambda: str(claim_folder(run.output, run)))
+
+
+def folder_at(path: str | Path) -> WorkFolder:
+    """The folder of a training run."""
+    return WorkFolder(Path(path), REPORT_FILE)
+
+
+def claim_folder(path: str | Path, run) -> Path:
+    """Makes the folder of a run and keeps the settings in it."""
+    folder = folder_at(path)
+    folder.claim(settings_of(run))
+    return folder.output
+
+
 def holds_run(path: str | Path, run) -> bool:
     """Whether an output folder holds this run, begun before.
 
     Raises:
         AlbertError: it holds something else: a file, another folder, or a run
-            of other settings, which are named.
+            with other settings, which the message names.
     """
-    run_file = Path(path) / RUN_FILE
-    if not run_file.is_file():
+    found = folder_at(path).begun_with()
+    if found is None:
         check_free(path)
         return False
-    found = read_json(run_file)
-    expected = settings_of(run)
     if not isinstance(found, dict):
-        raise AlbertError(f"{run_file}: not the settings of a run.")
-    # Written before an option existed, a run has its default.
+        raise AlbertError(f"{path}/run.json: not the settings of a run.")
+    # A run from before an option existed has the default of the option.
     found = flat(_defaults(type(run))) | flat(found)
-    expected = flat(expected)
+    expected = flat(settings_of(run))
     differing = [
         f"{name}={found.get(name)!r} there, {expected.get(name)!r} here"
         for name in sorted(found.keys() | expected.keys())
@@ -151,23 +129,12 @@ def holds_run(path: str | Path, run) -> bool:
 
 
 def _defaults(run_class) -> dict:
-    """The settings that need not be given."""
     defaults = {
         field.name: field.default
         for field in dataclasses.fields(run_class)
         if field.default is not dataclasses.MISSING
     }
-    return json.loads(
-        json.dumps(
-            {
-                name: dataclasses.asdict(value)
-                if dataclasses.is_dataclass(value)
-                else value
-                for name, value in defaults.items()
-            },
-            default=str,
-        )
-    )
+    return settings_of(dataclasses.make_dataclass("_", defaults)(**defaults))
 
 
 def same_settings(run) -> dict:
@@ -179,15 +146,14 @@ def same_settings(run) -> dict:
     }
 
 
-MADE_OF = "made_of"  # checksums of its data, in a run's report
-
-
-SEED_FOLDER = "seed-{}"  # of each of several runs
-
-
 def write_report(folder: Path, report: dict) -> None:
-    """Keeps what a run reached."""
-    write_json(folder / REPORT_FILE, report)
+    """Writes the report of a run, which is then finished."""
+    folder_at(folder).publish(report)
+
+
+def finished_report(folder: Path) -> dict | None:
+    """The report of a run; None if the run is not finished."""
+    return folder_at(folder).finished()
 
 
 def check_made_of(
@@ -196,13 +162,15 @@ def check_made_of(
     sources: Sequence[Path],
     checksums: Callable[[], dict[str, str | None]],
 ) -> None:
-    """AlbertError if a finished run was made of other data than there are.
+    """Raises AlbertError if the data have changed since a run was finished.
+
+    Nothing is checked if data are missing, which the run may have outlived.
 
     Args:
-        folder: of the run, which may have outlived its data.
-        report: of the run, with their checksums; older ones have none.
-        sources: where they are.
-        checksums: what they are now.
+        folder: the folder of the run.
+        report: its report, with the checksums; older reports have none.
+        sources: the paths of the data.
+        checksums: computes the checksums of the data.
     """
     if MADE_OF not in report or not all(path.exists() for path in sources):
         return
@@ -212,9 +180,3 @@ def check_made_of(
             f"other data than {' and '.join(map(str, sources))} now have. "
             "Choose another output."
         )
-
-
-def finished_report(folder: Path) -> dict | None:
-    """What `write_report` kept; None where the run has not ended."""
-    path = folder / REPORT_FILE
-    return read_json(path) if path.is_file() else None

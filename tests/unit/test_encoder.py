@@ -50,8 +50,7 @@ ARCHITECTURES = {
 def test_parameters_of_the_paper(embedding_size, monkeypatch):
     for module in ("layers", "relaxed", "backbone"):  # zeros cost nothing
         monkeypatch.setattr(
-            getattr(keras_albert.modeling, module),
-            "initializer",
+            f"keras_albert.modeling.{module}.initializer",
             lambda config: keras.initializers.Zeros(),
         )
     for sharing, expected in zip(

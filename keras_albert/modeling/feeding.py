@@ -1,0 +1,110 @@
+"""What users give to a model, turned into what the model computes with.
+
+Texts become ids, label names become numbers, and both are checked. Models
+import this module when their first inputs arrive, see `base.feeding`; it is
+the only way from the forward pass to the tokenizer.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.inputs import (
+    as_array,
+    check_data,
+    check_inputs,
+    check_vectors,
+    holds_text,
+    named_texts,
+    tokenized,
+    vocabulary_of,
+)
+from keras_albert.modeling.labels import labels_of
+from keras_albert.modeling.masked_texts import fill_masks, masked_rows
+from keras_albert.modeling.preprocessing import Preprocessor, preprocessor_of
+from keras_albert.modeling.streams import (
+    batches_of_ids,
+    is_stream,
+    plain_errors,
+)
+from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
+
+# Models also use these from here, so that there is one module to import late.
+__all__ = (
+    "check_inputs",
+    "check_vectors",
+    "fill_masks",
+    "masked_rows",
+    "named_texts",
+    "plain_errors",
+    "tokenized",
+)
+
+
+def called_with(model: AlbertModel, inputs: Any) -> Any:
+    """The inputs of a call of the model: checked, and ids instead of texts."""
+    if holds_text(inputs):
+        inputs = model.preprocess(inputs)
+    check_inputs(model.config, inputs, model.axes, model.takes_packed)
+    return inputs
+
+
+def fed(
+    model: AlbertModel, x: Any, y: Any = None, kwargs: dict | None = None
+) -> tuple:
+    """x, y and keyword arguments of `fit` in a form that Keras accepts."""
+    kwargs = dict(kwargs or {})
+    if "sample_weight" in kwargs:
+        kwargs["sample_weight"] = as_array(kwargs["sample_weight"])
+    if is_stream(x):
+        return batches_of_ids(x, model), y, kwargs
+    x = arrays(model, x)
+    if y is not None:
+        y = labels_of(model, y, x)
+    return x, y, kwargs
+
+
+def held_out(model: AlbertModel, data: Any) -> Any:
+    """`validation_data` of `fit` in a form that Keras accepts."""
+    if data is None:
+        return None
+    if not isinstance(data, list | tuple):
+        return fed(model, data)[0]
+    x, *rest = data
+    x, labels, _ = fed(model, x, *rest[:1])
+    return x, *[labels] * bool(rest), *map(as_array, rest[1:])
+
+
+def arrays(model: AlbertModel, x: Any) -> Any:
+    """The ids of texts; ids themselves are checked."""
+    if holds_text(x):
+        x = model.preprocess(x)
+    check_data(model.config, x, model.axes, model.takes_packed)
+    return x
+
+
+def preprocessor(model: AlbertModel) -> Preprocessor:
+    """The layer that tokenizes texts of a tf.data pipeline for the model."""
+    longest = model.config.max_position_embeddings
+    return preprocessor_of(vocabulary_of(model), longest)
+
+
+def check_tokenizer(tokenizer: Any, vocab_size: int) -> None:
+    """Raises AlbertError unless a model has embeddings for a vocabulary."""
+    if not isinstance(tokenizer, Tokenizer):
+        raise AlbertError(
+            f"`tokenizer` must be a Tokenizer: Tokenizer({VOCAB_FILE!r}). "
+            f"Received: {type(tokenizer).__name__}."
+        )
+    if tokenizer.vocab_size > vocab_size:
+        raise AlbertError(
+            f"the vocabulary has {tokenizer.vocab_size} pieces, the model "
+            f"knows vocab_size={vocab_size}. Use the vocabulary that the "
+            "model was trained with."
+        )
+
+
+def saved_tokenizer(folder: str) -> Tokenizer | None:
+    """The tokenizer that was saved in a folder, if there is one."""
+    return Tokenizer(folder) if Path(folder, VOCAB_FILE).is_file() else None
