@@ -37,6 +37,12 @@ def test_demo(tmp_path, monkeypatch, capfd):
     assert right / len(answers) == pytest.approx(report["accuracy"])
     assert f"{right} of {len(answers)} right" in out
     assert out.count("    -> ") == demo.SHOWN_PASSAGES
+    half = {"accuracy": 0.5, "count": 100}
+    more = {"accuracy": 0.8, "count": 100}
+    assert "by +0.300 (standard error 0.064): pretraining helped" in (
+        demo.verdict(more, half)
+    )
+    assert "does not show" in demo.verdict(half, half)
     assert f"chapter of a passage {report['accuracy']:17.3f}" in out
     assert f"{tmp_path / 'demo' / 'pretrained' / 'curves.png'}: " in out
     # The next command can be typed as it stands.
