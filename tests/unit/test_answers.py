@@ -56,12 +56,18 @@ def texts(prediction):
     return [candidate.text for candidate in prediction.candidates]
 
 
+def read_logits(start, end, **options):
+    """The prediction from one window of the whole context."""
+    (prediction,) = decode_logits(
+        [ask()], [window()], [start], [end], AnswerConfig(**options)
+    )
+    return prediction
+
+
 def test_candidates_and_their_probabilities():
     # Starts: "the" 3, "saw" 2; ends: "fox" 1, "saw" 0.
     start, end = row(p3=3, p5=2), row(p4=1, p5=0)
-    (prediction,) = decode_logits(
-        [ask()], [window()], [start], [end], AnswerConfig(n_best=2)
-    )
+    prediction = read_logits(start, end, n_best=2)
     assert prediction.id == "q"
     # "saw fox" would end before it starts.
     total = math.exp(0) + math.exp(-1)
@@ -70,9 +76,7 @@ def test_candidates_and_their_probabilities():
     assert second == Candidate(
         "the fox saw", 0, 11, math.exp(-1) / total, 3.0, 0.0
     )
-    (more,) = decode_logits(
-        [ask()], [window()], [start], [end], AnswerConfig(n_best=3)
-    )
+    more = read_logits(start, end, n_best=3)
     assert texts(more)[:3] == ["the fox", "the fox saw", "saw"]
     assert more.candidates[2].start == 8
     assert CONTEXT[8:11] == "saw"
@@ -82,22 +86,10 @@ def test_candidates_and_their_probabilities():
 def test_only_the_context_answers():
     # [CLS], the question, both [SEP] and the padding are all more likely.
     outside = {f"p{p}": 9 for p in (0, 1, 2, 8, 9, 10, 11)}
-    (prediction,) = decode_logits(
-        [ask()],
-        [window()],
-        [row(p4=1, **outside)],
-        [row(p4=1, **outside)],
-        AnswerConfig(n_best=8),
-    )
-    assert texts(prediction) == ["fox"]
+    scores = row(p4=1, **outside)
+    assert texts(read_logits(scores, scores, n_best=8)) == ["fox"]
     # Positions outside take part before they are dropped, as published.
-    (prediction,) = decode_logits(
-        [ask()],
-        [window()],
-        [row(p4=1, **outside)],
-        [row(p4=1, **outside)],
-        AnswerConfig(n_best=7),
-    )
+    prediction = read_logits(scores, scores, n_best=7)
     assert prediction.candidates == ()
     assert prediction.text() == ""
     assert prediction.no_answer == math.inf
@@ -106,22 +98,14 @@ def test_only_the_context_answers():
 def test_answer_length():
     start, end = row(p3=2), row(p7=2, p6=1)
     for length, expected in ((5, CONTEXT), (4, "the fox saw the")):
-        (prediction,) = decode_logits(
-            [ask()],
-            [window()],
-            [start],
-            [end],
-            AnswerConfig(n_best=2, answer_length=length),
-        )
-        assert prediction.text() == expected
+        found = read_logits(start, end, n_best=2, answer_length=length)
+        assert found.text() == expected
 
 
 def test_each_text_once():
     # "fox" twice in the context: the more likely place is kept.
     start, end = row(p4=1, p7=2), row(p4=1, p7=2)
-    (prediction,) = decode_logits(
-        [ask()], [window()], [start], [end], AnswerConfig(n_best=2)
-    )
+    prediction = read_logits(start, end, n_best=2)
     assert texts(prediction) == ["fox", "fox saw the fox"]
     assert prediction.candidates[0].start == 16
     assert prediction.candidates[1].start == 4
@@ -129,9 +113,7 @@ def test_each_text_once():
 
 def test_equal_scores_keep_their_order():
     flat = np.zeros(12, "float32")
-    (prediction,) = decode_logits(
-        [ask()], [window()], [flat], [flat], AnswerConfig(n_best=5)
-    )
+    prediction = read_logits(flat, flat, n_best=5)
     # Of equal logits the first five positions: three of them outside.
     assert texts(prediction) == ["the", "the fox", "fox"]
 
@@ -223,28 +205,22 @@ def test_beam_outside_of_the_context():
     assert (prediction.text(), prediction.no_answer) == ("", math.inf)
 
 
-def test_context_without_tokens():
-    empty = window(0, 0)
+def test_questions_that_nothing_was_read_of():
     flat = np.zeros(12, "float32")
-    (prediction,) = decode_logits([ask()], [empty], [flat], [flat], FULL)
-    assert prediction.candidates == ()
+    (empty,) = decode_logits([ask()], [window(0, 0)], [flat], [flat], FULL)
+    (without_window,) = decode_logits([ask()], [], [], [], FULL)
+    for prediction in (empty, without_window):
+        assert (prediction.text(), prediction.no_answer) == ("", math.inf)
 
 
-def test_question_without_windows():
-    (prediction,) = decode_logits([ask()], [], [], [], FULL)
-    assert (prediction.text(), prediction.no_answer) == ("", math.inf)
-
-
-def test_rows_of_a_filled_up_batch():
+def test_mistakes():
+    """Rows of padding that were not taken off; settings."""
     flat = np.zeros((2, 12), "float32")
     with pytest.raises(AlbertError, match=r"`start` .* 2 rows, 1 windows"):
         decode_logits([ask()], [window()], flat, flat, FULL)
     outputs = beam(answer_class=[[0.0], [0.0]])
     with pytest.raises(AlbertError, match=r"`answer_class` .* 2 rows, 1 win"):
         decode_beam([ask()], [window()], outputs, FULL)
-
-
-def test_bad_settings():
     with pytest.raises(AlbertError, match="`n_best` must be a positive"):
         AnswerConfig(n_best=0)
     with pytest.raises(AlbertError, match="`answer_length` must be a pos"):
