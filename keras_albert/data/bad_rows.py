@@ -20,15 +20,11 @@ class BadRows:
         """messages on the rows that were left out, with file and place"""
 
     def add(self, place: str, error: AlbertError) -> None:
-        """Records a bad row.
+        """Records a bad row, or raises its error, with place and remedy.
 
         Args:
             place: the file and the place in it, such as "train.tsv:3".
             error: what is wrong with the row.
-
-        Raises:
-            AlbertError: `error`, with place and remedy, unless bad rows are
-                left out.
         """
         if self.skip:
             self.messages.append(f"{place}: {error}")

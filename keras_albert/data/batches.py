@@ -10,7 +10,7 @@ of a row without padding.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Iterator, Sized
 
 import numpy as np
 
@@ -177,13 +177,12 @@ def choose_lengths(
 
     Args:
         lengths: int [N], tokens of each example, from 1 to `longest`.
-        longest: the largest length allowed, even if it is not a multiple of
+        longest: the largest length allowed; it may not be a multiple of
             LENGTH_STEP.
         most: most lengths.
 
     Returns:
-        int64, ascending multiples of LENGTH_STEP, or `longest`. The last one
-        fits the longest example.
+        int64, ascending. The last one fits the longest example.
     """
     rounded = np.minimum(-(-lengths // LENGTH_STEP) * LENGTH_STEP, longest)
     sizes, counts = np.unique(rounded, return_counts=True)
@@ -219,18 +218,9 @@ def epoch_plan(
 ) -> Plan:
     """Divides the examples of an epoch into random batches of similar length.
 
-    All batches are full, except the last one of the epoch. Examples that do not
-    fill a batch of their own length share batches with longer ones.
-
-    Args:
-        lengths: int [N], tokens of each example.
-        static: the result of `choose_lengths`.
-        batch_size: B.
-        seed: seed of the order.
-        epoch: number of the epoch, from 0; each has another order.
-
-    Returns:
-        ceil(N / B) batches, with each example once.
+    All ceil(N / B) batches are full, except the last one. Examples that do not
+    fill a batch of their own length share batches with longer ones. `static`
+    is the result of `choose_lengths`.
     """
     rng = np.random.default_rng((seed, _SHUFFLE, epoch))
     order = rng.permutation(len(lengths))
@@ -253,10 +243,7 @@ def epoch_plan(
 def sorted_plan(
     lengths: np.ndarray, static: np.ndarray, batch_size: int
 ) -> Plan:
-    """Divides the examples into batches, the shortest first.
-
-    See `epoch_plan` for the arguments.
-    """
+    """Divides the examples into batches, the shortest first."""
     order = np.argsort(lengths, kind="stable")
     return [
         (chosen, _length_of(chosen, lengths, static))
@@ -297,9 +284,6 @@ def training_dataset(
         start_step: number of batches to skip, which are not computed.
         host_index: number of this host; see `host_rows` for its rows.
         host_count: number of hosts.
-
-    Raises:
-        AlbertError: a number is out of range, or TensorFlow is not installed.
     """
     check_positive("batch_size", batch_size)
     check_positive("epochs", epochs)
@@ -321,20 +305,9 @@ def training_dataset(
                         lambda value: value[mine], batch
                     )
 
-    count = epochs * steps - start_step
-    return _dataset(features, batches, len(mine), count)
-
-
-def _dataset(
-    features: Features,
-    batches: Callable[[], Iterator[tuple]],
-    batch_size: int,
-    count: int,
-):
-    """A dataset of training batches, whose length S is not static."""
-    tf = import_tensorflow()
+    # A batch whose rows are as long as any; its length S is not static.
     longest = int(features.lengths.max())
-    example = features.training_batch(np.zeros(1, "int64"), batch_size, longest)
+    example = features.training_batch(np.zeros(1, "int64"), len(mine), longest)
 
     def spec(name: str, value):
         per_token = value.ndim > 1 and (
@@ -347,4 +320,5 @@ def _dataset(
         tf.nest.map_structure(lambda value, name=name: spec(name, value), part)
         for name, part in zip(("x", "y", "weight"), example, strict=True)
     )
+    count = epochs * steps - start_step
     return without_tuning(batch_dataset(batches, signature, count))

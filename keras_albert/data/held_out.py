@@ -24,9 +24,8 @@ def hold_out(
 
     A tenth of the rows of each label is held out, so that both parts have the
     same distribution of labels. Rows with the same first input are kept in the
-    same part, such as questions on one context, pairs with the same first
-    text, or a text that occurs twice: otherwise a model could be measured on
-    texts that it has memorized.
+    same part, such as questions on one context: otherwise a model could be
+    measured on texts that it has memorized.
 
     Args:
         table: a table with labels.
@@ -62,20 +61,20 @@ def hold_out(
 def held_out_rows(keys: Sequence[str], labels: Sequence[Hashable]) -> list[int]:
     """The indices of the rows to hold out, ascending.
 
-    Groups of rows are considered in the order of the SHA-256 of their keys,
-    which is unrelated to their order in the file. A group is held out if it
-    does not exceed the quota of any label.
-
-    Args:
-        keys: the key of each row; rows with the same key form a group.
-        labels: the label of each row.
+    Rows with the same key form a group. Groups are considered in the order of
+    the SHA-256 of their keys, which is unrelated to their order in the file. A
+    group is held out if it does not exceed the quota of any label.
     """
     rows_of = collections.defaultdict(list)
     for row, key in enumerate(keys):
         rows_of[key].append(row)
     room = _quota(labels)
     chosen = []
-    for key in sorted(rows_of, key=_digest):
+    digests = {
+        key: hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+        for key in rows_of
+    }
+    for key in sorted(rows_of, key=digests.get):
         counts = collections.Counter(labels[row] for row in rows_of[key])
         if all(room[label] >= count for label, count in counts.items()):
             room -= counts
@@ -92,7 +91,3 @@ def _quota(labels: Sequence[Hashable]) -> collections.Counter:
             if count >= FEWEST_OF_A_LABEL
         }
     )
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

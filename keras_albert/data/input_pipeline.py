@@ -14,8 +14,7 @@ def batch_dataset(
     """Makes a tf.data.Dataset of NumPy batches, with two batches prefetched.
 
     Args:
-        batches: function that returns an iterator over batches; called at the
-            start of every pass over the dataset.
+        batches: called at the start of every pass; returns its batches.
         signature: a structure of tf.TensorSpec, like one batch.
         count: number of batches in a pass; None for an endless dataset.
     """
@@ -47,14 +46,8 @@ def host_rows(batch_size: int, host_index: int, host_count: int) -> np.ndarray:
 
     Example: of a batch of 6, host 1 of 2 makes rows 3, 4 and 5.
 
-    Args:
-        batch_size: rows of a batch over all hosts.
-        host_index: number of the host, from 0.
-        host_count: number of hosts.
-
-    Raises:
-        AlbertError: `batch_size` is not a multiple of `host_count`, or there
-            is no such host.
+    Raises AlbertError if `batch_size` is not a multiple of `host_count`, or
+    there is no such host.
     """
     check_positive("batch_size", batch_size)
     check_positive("host_count", host_count)
@@ -74,9 +67,5 @@ def host_rows(batch_size: int, host_index: int, host_count: int) -> np.ndarray:
 
 
 def import_tensorflow() -> ModuleType:
-    """Imports TensorFlow, which is an optional dependency.
-
-    Raises:
-        AlbertError: TensorFlow is not installed.
-    """
+    """Imports TensorFlow, which is an optional dependency."""
     return optional_import("tensorflow", "tensorflow", "the tf.data pipeline")

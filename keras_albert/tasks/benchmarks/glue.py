@@ -17,7 +17,8 @@ from pathlib import Path
 
 from keras_albert.data.bad_rows import SKIP_REMEDY, BadRows
 from keras_albert.data.config import TableColumns
-from keras_albert.data.tables import Table, named, tab_records
+from keras_albert.data.table_files import named, tab_records
+from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError, check_choice
 from keras_albert.storage import replacing
 from keras_albert.text.files import check_files, decode_line

@@ -1,0 +1,234 @@
+"""Reads the rows of TSV, CSV, JSONL, Parquet and text files.
+
+The readers yield an AlbertError instead of a row that cannot be read.
+"""
+
+import collections
+import csv
+import json
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from keras_albert.errors import AlbertError
+from keras_albert.text.files import open_parquet, read_lines_or_faults
+
+ROWS_AT_ONCE = 1_000  # rows of a Parquet file read at a time
+
+_CHECK_HEADER = "check that the first line of the file names the columns."
+_TABS = f"Remove tabs inside a text, and {_CHECK_HEADER}"
+_QUOTE = "Put a text with {} in double quotes, and " + _CHECK_HEADER
+# Possible delimiters of a .csv file, the usual one first. Where the comma is
+# the decimal separator, as in much of Europe, spreadsheets write semicolons.
+_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+
+# The line of the file on which a row ends, and its fields.
+Record = tuple[int, list[str] | AlbertError]
+# The same line, and the fields by the names of their columns.
+NumberedRow = tuple[int, dict[str, object] | AlbertError]
+
+
+def _read_tsv(path: Path, columns: Collection[str]) -> Iterator[NumberedRow]:
+    return _with_header(path, tab_records(path), _TABS)
+
+
+def tab_records(path: Path) -> Iterator[Record]:
+    """Yields the numbers and fields of tab-separated lines.
+
+    Blank lines are skipped, and quotes have no special meaning.
+    """
+    for number, line in read_lines_or_faults(path):
+        if isinstance(line, AlbertError):
+            yield number, line
+        elif line.strip(" "):  # a line of tabs is a row of empty fields
+            yield number, line.split("\t")
+
+
+def _read_csv(path: Path, columns: Collection[str]) -> Iterator[NumberedRow]:
+    csv.field_size_limit(sys.maxsize)  # texts may be long
+    delimiter = _delimiter_of(path, columns)
+    remedy = _QUOTE.format(_DELIMITERS[delimiter])
+    return _with_header(path, _csv_records(path, delimiter), remedy)
+
+
+def _delimiter_of(path: Path, columns: Collection[str]) -> str:
+    """The delimiter of a .csv file.
+
+    It is the one with which the header has most of the wanted columns. If
+    several are equal, it is the one that gives most columns, which a message
+    can then list; or else the comma.
+    """
+    _, line = next(read_lines_or_faults(path), (0, ""))
+    if isinstance(line, AlbertError):
+        return ","
+
+    def rank(delimiter: str) -> tuple[int, int]:
+        header = next(csv.reader([line], delimiter=delimiter), [])
+        names = [name.strip() for name in header]
+        return len(set(columns).intersection(names)), len(names)
+
+    return max(_DELIMITERS, key=rank)
+
+
+def _csv_records(path: Path, delimiter: str) -> Iterator[Record]:
+    """Yields the fields of each record, and the number of its last line.
+
+    A stray quote opens a quoted text that swallows the next rows. Such a record
+    is recognized by its number of fields. It is reported as an error at its
+    first line, and the lines after that are read again as records of their own.
+    """
+    fresh, again = read_lines_or_faults(path), collections.deque()
+    taken = []  # numbers and lines of the record that is being read
+
+    def lines():
+        while numbered := again.popleft() if again else next(fresh, None):
+            taken.append(numbered)
+            _, line = numbered
+            # The error of a line that is not UTF-8 replaces its record below.
+            yield "\n" if isinstance(line, AlbertError) else f"{line}\n"
+
+    def fresh_reader():
+        return csv.reader(lines(), delimiter=delimiter, strict=True)
+
+    reader, width = fresh_reader(), None
+    while True:
+        taken.clear()
+        reason = None
+        try:
+            record = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            record, reason = [], str(error)
+        width = width or len(record)
+        if len(taken) > 1 and len(record) != width:
+            reason = reason or f"{len(record)} fields in {len(taken)} lines"
+        if reason:
+            first, _ = taken[0]
+            again.extendleft(reversed(taken[1:]))
+            reader = fresh_reader()
+            error = AlbertError(
+                f"malformed CSV ({reason}). Check the quotes of the row that "
+                "begins here; a quote within a text is doubled."
+            )
+            yield first, error
+            continue
+        last, _ = taken[-1]
+        for _, line in taken:
+            if isinstance(line, AlbertError):
+                record = line
+        if record:
+            yield last, record
+
+
+def _with_header(
+    path: Path,
+    records: Iterable[Record],
+    remedy: str,
+) -> Iterator[NumberedRow]:
+    records = iter(records)
+    _, header = next(records, (0, []))
+    if isinstance(header, AlbertError):
+        raise AlbertError(f"{path}:1: {header}")
+    header = [name.strip() for name in header]
+    if len(header) == 1 and (found := re.search(r"[;,\t|]", header[0])):
+        is_tsv = path.suffix.lower() == ".tsv"
+        separator = "tabs" if is_tsv else "commas, semicolons or tabs"
+        raise AlbertError(
+            f"{path}: expected columns separated by {separator}, as the "
+            f"extension says. Received a header with {found[0]!r}: "
+            f"{header[0]:.60}. Rename or convert the file."
+        )
+    if len(set(header)) < len(header):
+        raise AlbertError(
+            f"{path}: the header names a column twice: {', '.join(header)}. "
+            "Rename one."
+        )
+    yield from named(records, header, remedy)
+
+
+def named(
+    records: Iterable[Record],
+    header: Sequence[str],
+    remedy: str,
+) -> Iterator[NumberedRow]:
+    """Converts records to rows, which are dicts by the names of the header."""
+    for number, record in records:
+        if isinstance(record, AlbertError):
+            yield number, record
+        elif len(record) == len(header):
+            yield number, dict(zip(header, record, strict=True))
+        else:
+            error = AlbertError(
+                f"expected {len(header)} fields ({', '.join(header)}). "
+                f"Received: {len(record)}. {remedy}".rstrip()
+            )
+            yield number, error
+
+
+def _read_jsonl(path: Path, columns: Collection[str]) -> Iterator[NumberedRow]:
+    for number, line in read_lines_or_faults(path):
+        if isinstance(line, AlbertError):
+            yield number, line
+        elif line.strip():
+            yield number, _json_object(line)
+
+
+def _json_object(line: str) -> dict[str, object] | AlbertError:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return AlbertError(f"not JSON ({error}). Expected one object a line.")
+    if isinstance(row, dict):
+        return row
+    return AlbertError(
+        'expected an object such as {"text": "..."}. '
+        f"Received: {line.strip():.60}."
+    )
+
+
+def _read_parquet(
+    path: Path, columns: Collection[str]
+) -> Iterator[NumberedRow]:
+    with open_parquet(path) as file:
+        number = 0
+        for batch in file.iter_batches(ROWS_AT_ONCE):
+            for row in _parquet_rows(batch):
+                number += 1
+                yield number, row
+
+
+def _parquet_rows(batch) -> Iterator[dict[str, object] | AlbertError]:
+    try:
+        yield from batch.to_pylist()
+    except UnicodeDecodeError:
+        # It was raised before the first row: convert the rows one by one.
+        for i in range(batch.num_rows):
+            try:
+                yield from batch.slice(i, 1).to_pylist()
+            except UnicodeDecodeError as error:
+                yield AlbertError(f"not UTF-8 ({error}). Convert the file.")
+
+
+def _read_txt(path: Path, columns: Collection[str]) -> Iterator[NumberedRow]:
+    (column,) = columns
+    # Blank lines are held back, to skip them at the end of the file.
+    blanks = []
+    for number, line in read_lines_or_faults(path):
+        if not isinstance(line, AlbertError) and not line.strip():
+            blanks.append((number, {column: ""}))
+            continue
+        yield from blanks
+        blanks.clear()
+        bad = isinstance(line, AlbertError)
+        yield number, line if bad else {column: line}
+
+
+READERS = {
+    ".tsv": _read_tsv,
+    ".csv": _read_csv,
+    ".jsonl": _read_jsonl,
+    ".parquet": _read_parquet,
+    ".txt": _read_txt,
+}
