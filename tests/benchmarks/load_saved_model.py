@@ -228,7 +228,7 @@ def _wrong(
         good = {"token_ids": _ids(rng)}
     elif names == ["inputs"]:
         bad = np.array([b"no tf.Example"], object)
-        yield Request(signature, {"inputs": bad}, "Could not parse example")
+        yield Request(signature, {"inputs": bad}, "must be serialized tf.Ex")
         good = {"inputs": np.array([b""], object)}
     else:
         good = _texts(rng, names)
