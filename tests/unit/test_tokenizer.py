@@ -11,8 +11,8 @@ import pytest
 import sentencepiece
 
 from keras_albert.errors import AlbertError
-from keras_albert.text import tokenizer as tokenizer_module
 from keras_albert.text.normalization import normalize, to_text
+from keras_albert.text.pieces import word_starts
 from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend
@@ -96,9 +96,8 @@ def test_normalize_with_accents():
     ],
 )
 def test_words_of_any_script(piece, published, any_script):
-    starts, module = tokenizer_module._starts_word, tokenizer_module
-    assert starts(piece, module._is_english) == published
-    assert starts(piece, module._is_letter) == any_script
+    assert word_starts([piece], keep_accents=False) == [published]
+    assert word_starts([piece], keep_accents=True) == [any_script]
 
 
 @pytest.mark.parametrize(
