@@ -36,13 +36,8 @@ LARGEST_COUNT = 2**31 - 1  # backends count in int32
 def optional_import(module: str, extra: str, purpose: str) -> types.ModuleType:
     """Imports a module that only an extra of this package installs.
 
-    Args:
-        module: full name of the module.
-        extra: the extra of keras-albert that installs it.
-        purpose: what the module is needed for; begins the message.
-
-    Raises:
-        AlbertError: the module cannot be imported; says what to install.
+    If it cannot be imported, the AlbertError begins with the `purpose` and says
+    which extra of keras-albert to install.
     """
     try:
         return importlib.import_module(module)

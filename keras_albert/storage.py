@@ -37,14 +37,8 @@ def room_at(path: str | Path) -> Iterator[None]:
     """Context manager that converts errors of a full disk to DiskFull.
 
     The error of the system does not name the file if the disk becomes full
-    while it is written. Libraries (HDF5, safetensors, TensorFlow) raise errors
-    of their own.
-
-    Args:
-        path: the file or folder that is being written, for the message.
-
-    Raises:
-        DiskFull: no space is left, or a quota or size limit is reached.
+    while `path` is written. Libraries (HDF5, safetensors, TensorFlow) raise
+    errors of their own.
     """
     try:
         yield
@@ -74,8 +68,7 @@ def _no_room(error: Exception) -> str | None:
 def check_room(path: str | Path, size: int) -> None:
     """Raises DiskFull unless `size` bytes are free on the disk of `path`.
 
-    This check is for files of HDF5, which ends the whole process if the disk is
-    full when it closes a file.
+    HDF5 ends the whole process if the disk is full when it closes a file.
     """
     path = Path(path)
     there = next(each for each in path.absolute().parents if each.is_dir())
@@ -89,12 +82,8 @@ def check_room(path: str | Path, size: int) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Context manager that replaces a file atomically.
 
-    Yields:
-        a temporary path to write to. It is renamed to `path` at the end, or
-        removed if there is an error.
-
-    Raises:
-        DiskFull: the disk is full.
+    Yields a temporary path to write to. It is renamed to `path` at the end, or
+    removed if there is an error. Raises DiskFull if the disk is full.
     """
     unfinished = path.with_name(f"unfinished-{path.name}")
     try:
@@ -132,12 +121,9 @@ def checksum(path: Path) -> str:
 
 @contextlib.contextmanager
 def locked(path: Path, refusal: str) -> Iterator[None]:
-    """Context manager that holds a lock file.
+    """Context manager that holds a lock file, or raises AlbertError(`refusal`).
 
     The system releases the lock when the process ends, even if it is killed.
-
-    Raises:
-        AlbertError: another process holds the lock; `refusal` is the message.
     """
     import filelock  # imported late, since it would slow `keras-albert --help`
 
@@ -178,8 +164,7 @@ def check_free(path: str | Path) -> None:
 def new_folder(path: str | Path) -> Path:
     """Creates an output folder, or returns it if it exists and is empty.
 
-    Raises:
-        AlbertError: it is a file or not empty, or cannot be created.
+    Raises AlbertError if it is a file or not empty, or cannot be created.
     """
     check_free(path)
     path = Path(path)
@@ -244,9 +229,8 @@ class WorkFolder:
     def claim(self, settings: dict) -> None:
         """Makes the folder, and keeps the settings of the run in it.
 
-        Raises:
-            AlbertError: the output is a file or not empty, or cannot be
-                made; or another run has claimed it at the same time.
+        Raises AlbertError if the output is a file or not empty, or cannot be
+        made; or another run has claimed it at the same time.
         """
         check_free(self.output)
         with _making(self.work):
@@ -291,12 +275,9 @@ class WorkFolder:
 def written_whole(folder: str | Path) -> Iterator[Path]:
     """Context manager that writes a folder atomically.
 
-    Yields:
-        a temporary folder to write to. It is renamed to `folder` at the end, or
-        removed if there is an error.
-
-    Raises:
-        AlbertError: `folder` is a file or not empty, or the disk is full.
+    Yields a temporary folder to write to. It is renamed to `folder` at the end,
+    or removed if there is an error. Raises AlbertError if `folder` is a file or
+    not empty, or the disk is full.
     """
     check_free(folder)
     folder = Path(folder).resolve()
@@ -372,11 +353,7 @@ def flat(settings: dict) -> dict:
 
 
 def read_json(path: str | Path):
-    """Reads a JSON file.
-
-    Raises:
-        AlbertError: the file is missing, or not JSON; the message names it.
-    """
+    """Reads a JSON file; raises AlbertError if it is missing or not JSON."""
     path = Path(path)
     if not path.is_file():
         raise AlbertError(f"{path}: no such file.")

@@ -28,12 +28,8 @@ def prepare_with_beam(run: PrepareRun) -> None:
     """Runs the pipeline with the options `run.beam`, and waits for its end.
 
     The shards are written directly to the output. `manifest.json` is written
-    last; without it the folder is not accepted as a folder of shards.
-
-    Raises:
-        AlbertError: apache-beam is not installed, an input or the vocabulary
-            is missing or unreadable, or the output is not empty. The runner
-            raises errors of workers as errors of its own.
+    last; without it the folder is not accepted as a folder of shards. The
+    runner raises errors of workers as errors of its own.
     """
     beam = _import_beam()
     recipe = Recipe.of(run)

@@ -91,16 +91,8 @@ def parts_of(
     """Cuts a file into parts of at most `largest` bytes.
 
     Each document belongs to exactly one part. A gzip file, and a row group of
-    a Parquet file, are not cut.
-
-    Args:
-        file: the file.
-        largest: most bytes of a part.
-        column: column of Parquet files that holds the text.
-        opener: function that opens a path for reading bytes.
-
-    Raises:
-        AlbertError: a Parquet file is damaged or lacks the column.
+    a Parquet file, are not cut. Raises AlbertError if a Parquet file is
+    damaged or lacks the `column`.
     """
     if file.path.endswith(PARQUET_SUFFIX):
         with _parquet_file(file.path, column, opener) as parquet:
@@ -125,9 +117,8 @@ def read_part(
 
     White space around lines is removed, and empty documents are skipped.
 
-    Raises:
-        AlbertError: the file is damaged, a line is not UTF-8, or a row has no
-            text. The message has the file and the line or row.
+    Raises AlbertError if the file is damaged, a line is not UTF-8, or a row has
+    no text. The message has the file and the line or row.
     """
     path = part.file.path
     if path.endswith(PARQUET_SUFFIX):
@@ -153,11 +144,9 @@ def read_files(patterns: Iterable[str | Path], column: str) -> Iterator[str]:
 
 
 def split_sentences(lines: Iterable[str], language: str) -> Iterator[str]:
-    """Splits lines of paragraphs into lines of one sentence.
+    """Splits lines of paragraphs into lines of one sentence; "" is kept.
 
-    Args:
-        lines: see `read_part`; "" is kept.
-        language: the result of `splitting_language`.
+    `language` is the result of `splitting_language`.
     """
     segment = _import("sentencex").segment
     for line in lines:
@@ -169,11 +158,7 @@ def split_sentences(lines: Iterable[str], language: str) -> Iterator[str]:
 
 
 def sentence_splitter() -> str:
-    """Name and version of the library that splits sentences.
-
-    Raises:
-        AlbertError: it is not installed.
-    """
+    """Name and version of the library that splits sentences."""
     _import("sentencex")
     return f"sentencex {importlib.metadata.version('sentencex')}"
 
@@ -183,9 +168,6 @@ def splitting_language(code: str) -> str:
 
     sentencex silently treats unknown codes, and misspelt ones, as English.
     Codes are therefore checked with the registry of language tags.
-
-    Raises:
-        AlbertError: there is no such language, or a library is not installed.
     """
     _import("sentencex")
     language = _language_of(code)
@@ -282,14 +264,7 @@ def _parsed_lines(
     may_begin: Callable[[bytes], bool],
     parse: Callable[[str], object],
 ) -> Iterator:
-    """Parses the lines of a part; adds file and line to an AlbertError.
-
-    Args:
-        part: the part.
-        opener: function that opens a path for reading bytes.
-        may_begin: see `_lines_of`.
-        parse: function from a decoded line to the value to yield.
-    """
+    """Parses the lines of a part; adds file and line to an AlbertError."""
     path = part.file.path
     with _reading(path, opener) as file:
         for offset, line in _lines_of(part, file, may_begin):
@@ -310,11 +285,6 @@ def _lines_of(
     The part really extends from the first line at or after its start for which
     `may_begin` is true, to the first such line at or after its end. Two
     neighbouring parts therefore never overlap and leave no line out.
-
-    Args:
-        part: the part.
-        file: the open file.
-        may_begin: function that says whether a part may begin with a line.
     """
     packed = part.file.path.endswith(GZIP_SUFFIX)
     end = float("inf") if packed else part.end

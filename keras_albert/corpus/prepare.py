@@ -79,23 +79,16 @@ def prepare(run: PrepareRun) -> Manifest | None:
     The output folder is created at the end, with all shards. If the run is
     interrupted, finished shards are kept in `OUTPUT.unfinished`, and the same
     run resumes from them; without a finished shard nothing is kept. A finished
-    run is not repeated.
+    run is not repeated. With `run.beam` an Apache Beam pipeline does the work,
+    and None is returned instead of the manifest.
 
     A script that uses more than one worker must call this function below
     `if __name__ == "__main__":`, as always with multiprocessing.
 
-    Args:
-        run: the settings. With `run.beam` an Apache Beam pipeline does the
-            work.
-
-    Returns:
-        The manifest of the shards; None with `run.beam`.
-
-    Raises:
-        AlbertError: an input or the vocabulary is missing, is unreadable or
-            changes while it is read; there is no text, or too much of it is
-            unknown to the vocabulary; or the output is in use, belongs to
-            another command or cannot be written.
+    Raises AlbertError if an input or the vocabulary is missing, is unreadable
+    or changes while it is read; there is no text, or too much of it is unknown
+    to the vocabulary; or the output is in use, belongs to another command or
+    cannot be written.
     """
     if run.beam is not None:
         # Imported late: it needs the apache-beam extra.

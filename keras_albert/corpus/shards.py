@@ -73,9 +73,8 @@ class Manifest:
     def read(cls, folder: Path) -> "Manifest":
         """Reads `manifest.json`.
 
-        Raises:
-            AlbertError: it is missing, damaged, of another format version, or
-                not a manifest of token shards.
+        Raises AlbertError if it is missing, damaged, of another format version,
+        or not a manifest of token shards.
         """
         path = folder / MANIFEST_FILE
         if not path.is_file():
@@ -173,8 +172,7 @@ class ShardSet:
 
         Raises:
             AlbertError: the folder is missing, is not a folder of shards, has
-                another format version or is damaged. The message names the
-                file.
+                another format version or is damaged; names the file.
         """
         folder = Path(folder)
         if not folder.is_dir():

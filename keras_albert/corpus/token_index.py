@@ -12,14 +12,11 @@ from keras_albert.corpus.shards import ShardSet
 
 
 class Corpus:
-    """Look-ups in the memory maps of a `ShardSet`.
+    """Look-ups in the memory maps of K shards.
 
-    Attributes:
-        shards: tuple of K `Shard`.
-        first_documents: int64 [K + 1], the number of the first document of
-            each shard, and the number of all documents.
-        first_sentences: int64 [K + 1], the same for sentences.
-        first_tokens: int64 [K + 1], the same for tokens.
+    `first_documents`, int64 [K + 1], has the number of the first document of
+    each shard, and the number of all documents; `first_sentences` and
+    `first_tokens` are the same for sentences and tokens.
     """
 
     def __init__(self, shards: ShardSet):
@@ -38,14 +35,9 @@ class Corpus:
         return int(self.first_documents[-1])
 
     def token_offsets(self, sentences: np.ndarray) -> np.ndarray:
-        """The number of the first token of each sentence.
+        """The number of the first token of each sentence, int64 of any shape.
 
-        Args:
-            sentences: int64 of any shape. The number of all sentences is
-                allowed, and gives the number of all tokens.
-
-        Returns:
-            int64 of the same shape.
+        The number of all sentences is allowed: it gives that of all tokens.
         """
         offsets = np.empty_like(sentences)
         for shard, mine in _by_shard(self.first_sentences, sentences):
@@ -64,14 +56,10 @@ class Corpus:
         return found
 
     def documents_of(self, sentences: np.ndarray) -> np.ndarray:
-        """The bounds of the document that each sentence belongs to.
+        """The bounds of the documents that sentences, int64 [R], belong to.
 
-        Args:
-            sentences: int64 [R].
-
-        Returns:
-            int64 [2, R]: the first sentence of the document, and the sentence
-            after its last one.
+        Returns int64 [2, R]: the first sentence of the document, and the
+        sentence after its last one.
         """
         bounds = np.empty((2, len(sentences)), "int64")
         for shard, mine in _by_shard(self.first_sentences, sentences):
@@ -86,15 +74,11 @@ class Corpus:
     def read(
         self, starts: np.ndarray, lengths: np.ndarray, width: int
     ) -> np.ndarray:
-        """Reads two spans of tokens into each row, padded with zeros.
+        """Reads two spans of tokens into each row, int32 [R, W], padded with 0.
 
-        Args:
-            starts: int64 [R, 2], first tokens of the spans.
-            lengths: int64 [R, 2], numbers of tokens of the spans.
-            width: W, at least the largest sum of the two lengths of a row.
-
-        Returns:
-            int32 [R, W].
+        `starts` and `lengths` are int64 [R, 2]: first tokens of the spans, and
+        numbers of tokens. `width` is W, at least the largest sum of two
+        lengths.
         """
         # Both arrays are treated as flat: `place` is the index in the result,
         # and `source` the index in the shard, of every token that is copied.

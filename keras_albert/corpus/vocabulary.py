@@ -47,10 +47,9 @@ def train_vocabulary(run: VocabRun) -> Tokenizer:
     blank lines are skipped. The same input gives the same bytes. Nothing is
     written before the training has succeeded.
 
-    Raises:
-        AlbertError: an input is missing or not UTF-8, there is no text, the
-            output folder is not empty, or `vocab_size` is too large or too
-            small for the text.
+    Raises AlbertError if an input is missing or not UTF-8, there is no text,
+    the output folder is not empty, or `vocab_size` is too large or too small
+    for the text.
     """
     check_free(run.output)
     # All lines are read, so that bad UTF-8 is found before SentencePiece runs.

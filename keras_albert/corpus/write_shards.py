@@ -41,8 +41,6 @@ from keras_albert.text.unknown import (
 # A memory-mapped shard needs three open files, and a process may usually have
 # 1,024.
 MOST_SHARDS = 256
-
-
 CHARACTERS_AT_ONCE = 2**19  # tokenized in one call, enough to be fast
 
 
@@ -78,12 +76,7 @@ class Recipe:
 
     @classmethod
     def of(cls, run: PrepareRun) -> "Recipe":
-        """The tokenization settings of a run.
-
-        Raises:
-            AlbertError: the vocabulary is missing or damaged, or there is no
-                such language to split sentences.
-        """
+        """The tokenization settings of a run."""
         tokenizer = Tokenizer(run.vocab)
         return cls(
             tokenizer.model_bytes,
@@ -128,15 +121,6 @@ def plan(
 
     Large text files are cut, and small ones combined. Units are larger if there
     would be more than MOST_SHARDS of them, or if a file cannot be cut.
-
-    Args:
-        files: the files.
-        shard_bytes: approximate bytes of text of a unit.
-        column: column of Parquet files that holds the text.
-        opener: function that opens a path for reading bytes.
-
-    Raises:
-        AlbertError: a Parquet file is damaged or lacks the column.
     """
     # The whole files are first treated as parts, to get their sizes: for a
     # Parquet file that is the size of the column.
@@ -175,24 +159,15 @@ def write_shard(
     advance: Callable[[int, int], None],
     opener: Opener = open_file,
 ) -> UnitReport:
-    """Tokenizes a unit into the files of a shard, as a stream.
+    """Tokenizes a unit into the files of shard number `index`, as a stream.
 
     Sentences without tokens, and documents without sentences, are dropped.
+    `advance` is called repeatedly with the bytes of text and the number of
+    tokens since its last call.
 
-    Args:
-        unit: the unit.
-        index: number of the unit, used in the file names.
-        recipe: the settings.
-        folder: the folder for the files.
-        advance: function that is called repeatedly with the bytes of text and
-            the number of tokens since its last call.
-        opener: function that opens a path for reading bytes.
-
-    Raises:
-        AlbertError: the input is bad, see `read_part`; or the beginning of the
-            first unit is mostly unknown to the vocabulary, which is better
-            reported now than after hours.
-        OSError: the files cannot be written.
+    Raises AlbertError if the input is bad; or the beginning of the first unit
+    is mostly unknown to the vocabulary, which is better reported now than after
+    hours.
     """
     tokenizer, example = recipe.tokenizer(), ""
     paths = {part: folder / f"shard-{index:05}.{part}.npy" for part in PARTS}
@@ -227,9 +202,7 @@ def write_shard(
 def manifest_of(recipe: Recipe, reports: list[UnitReport]) -> Manifest:
     """Makes the manifest of all shards.
 
-    Raises:
-        AlbertError: there is no document, or too many pieces are unknown to
-            the vocabulary.
+    Raises AlbertError if there is no document, or too many pieces are unknown.
     """
     shards = tuple(report.shard for report in reports if report.shard)
     if not shards:
@@ -345,9 +318,7 @@ class _ShardWriter:
     def add(self, lines: list[str], ids: list[list[int]]) -> int:
         """Appends sentences and returns the number of their tokens.
 
-        Args:
-            lines: the sentences; "" ends a document.
-            ids: the token ids of each line.
+        `ids` has the token ids of each line; the line "" ends a document.
         """
         tokens = array.array(self._code)
         sentences, documents = array.array("q"), array.array("q")

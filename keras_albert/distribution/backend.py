@@ -31,14 +31,8 @@ SUPPORTED = {
 def opened(config: DeviceConfig, accumulate: int = 1) -> Iterator[Devices]:
     """Context manager that opens the devices of a run and closes them.
 
-    In the context, all processes but the first print only errors.
-
-    Args:
-        config: the settings of the devices.
-        accumulate: number of parts of a batch whose gradients are averaged.
-
-    Yields:
-        The `Devices`.
+    In the context, all processes but the first print only errors. `accumulate`
+    is the number of parts of a batch whose gradients are averaged.
 
     Raises:
         AlbertError: the devices do not exist, or the backend does not support
@@ -163,15 +157,11 @@ def loss_normalizer(weight, epsilon: float):
     """The number by which a replica divides the sum of its losses.
 
     It is computed from the weight of the whole batch, not from that of the
-    replica's rows. The result of training then does not depend on which
-    replica gets which row. TensorFlow sums the gradients of the replicas;
-    PyTorch averages them, so that there the number is divided by the number of
+    replica's rows. The result of training then does not depend on which replica
+    gets which row. TensorFlow sums the gradients of the replicas; PyTorch
+    averages them, so that there the number is divided by the number of
     processes. A single device, and a JAX program on all devices, see the whole
-    batch at once.
-
-    Args:
-        weight: sum of the sample weights of the replica's rows.
-        epsilon: added to the weight of the whole batch, against division by 0.
+    batch at once. `epsilon` avoids a division by 0.
     """
     backend = keras.backend.backend()
     if backend == "tensorflow":

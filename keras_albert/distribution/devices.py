@@ -51,11 +51,7 @@ class Devices(abc.ABC):
         return contextlib.nullcontext()
 
     def check(self, config) -> None:  # noqa: B027
-        """Raises AlbertError if the devices cannot divide a model's weights.
-
-        Args:
-            config: the AlbertConfig of the model.
-        """
+        """Raises AlbertError if the devices cannot divide a model's weights."""
 
     def prepare(self, model: keras.Model) -> None:  # noqa: B027
         """Adapts a compiled model to the devices.
@@ -66,11 +62,7 @@ class Devices(abc.ABC):
     def fit(self, model: keras.Model, batches, callbacks) -> None:
         """Trains for one epoch with `model.fit`.
 
-        Args:
-            model: a compiled model.
-            batches: a tf.data.Dataset. Its batches hold only the rows of this
-                process.
-            callbacks: a list of Keras callbacks.
+        The batches of the tf.data.Dataset hold only the rows of this process.
         """
         model.fit(
             batches,
@@ -82,8 +74,7 @@ class Devices(abc.ABC):
     def evaluate(self, model: keras.Model, batches, callbacks=()) -> dict:
         """Evaluates a model over all processes; arguments as in `fit`.
 
-        Returns:
-            The loss and the metrics, by name.
+        Returns the loss and the metrics, by name.
         """
         return model.evaluate(
             batches,
@@ -100,22 +91,14 @@ class Devices(abc.ABC):
         return model.predict_on_batch(x)
 
     def logs(self, model: keras.Model, logs: dict) -> dict:
-        """The running means of training over all processes.
-
-        Args:
-            model: the model in training.
-            logs: the running means of this process.
-        """
+        """The running means of training over all processes."""
         return logs
 
     def vary_random(self, step: int) -> None:  # noqa: B027
         """Makes the random generators of the backend differ by process.
 
-        A checkpoint restores the generators of process 0 in every process;
-        call this method afterwards.
-
-        Args:
-            step: the step from which training continues.
+        A checkpoint of some `step` restores the generators of process 0 in
+        every process; call this method afterwards.
         """
 
     def keep_metrics(self, model: keras.Model) -> None:  # noqa: B027
@@ -153,10 +136,8 @@ class Devices(abc.ABC):
     def first(self, function: Callable[[], object]):
         """Calls `function` in process 0 and returns its result in every one.
 
-        If it raises an error, the other processes raise AlbertError.
-
-        Args:
-            function: its result must be serializable as JSON.
+        The result must be serializable as JSON. If the function raises an
+        error, the other processes raise AlbertError.
         """
         # Process 0 must share its result even if `function` fails: the others
         # wait for it in `share`, and would otherwise wait for ever.
@@ -199,11 +180,7 @@ class Devices(abc.ABC):
         return result
 
     def check_equal(self, facts: dict[str, object]) -> None:
-        """Raises AlbertError if the processes have different facts.
-
-        Args:
-            facts: values that can be serialized as JSON, by name.
-        """
+        """Raises AlbertError if the processes have different facts, as JSON."""
         all_facts = [json.loads(t) for t in self.share(json.dumps(facts))]
         for index, other in enumerate(all_facts):
             for name, value in all_facts[0].items():
@@ -218,9 +195,8 @@ class Devices(abc.ABC):
     def check_batch(self, batch_size: int, accumulate: int = 1) -> None:
         """Raises AlbertError unless all parts of a batch have equal sizes.
 
-        Args:
-            batch_size: rows of a batch over all processes.
-            accumulate: number of parts computed one after another.
+        `batch_size` counts the rows over all processes, and `accumulate` the
+        parts that are computed one after another.
         """
         parts = self.replicas * accumulate
         if batch_size % parts:
@@ -248,14 +224,10 @@ def vary_seeds(model: keras.Model, replica: Callable[[], object]) -> None:
     """Gives each replica different dropout masks.
 
     The states of seed generators are variables and have equal values in all
-    replicas, which would therefore all draw the same masks. Here a multiple
-    of the replica's number is added to each seed after it is drawn, so that
-    the states stay equal.
-
-    Args:
-        model: a model whose seeds are drawn inside replicas.
-        replica: function that returns the number of the current replica, an
-            integer or a tensor. The seeds of replica 0 do not change.
+    replicas, which would therefore all draw the same masks. Here a multiple of
+    the number of the replica, which `replica()` returns as an integer or a
+    tensor, is added to each seed after it is drawn, so that the states stay
+    equal. The seeds of replica 0 do not change.
     """
     for generator in seed_generators(model):
         generator.next = functools.partial(

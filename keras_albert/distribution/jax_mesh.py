@@ -174,14 +174,11 @@ class Mesh(Devices):
 def distribution_over(
     devices: np.ndarray,
 ) -> keras.distribution.DataParallel | keras.distribution.ModelParallel:
-    """The Keras distribution over an array of devices.
+    """The Keras distribution over an array of JAX devices.
 
-    Args:
-        devices: JAX devices. [D] gives data parallelism; [D, M] also divides
-            the weights among the M devices of each row.
-
-    Each process feeds only its own rows of a batch: Keras does not shard the
-    dataset.
+    [D] gives data parallelism; [D, M] also divides the weights among the M
+    devices of each row. Each process feeds only its own rows of a batch: Keras
+    does not shard the dataset.
     """
     axes = [BATCH_AXIS, MODEL_AXIS][: devices.ndim]
     mesh = keras.distribution.DeviceMesh(devices.shape, axes, devices)

@@ -29,9 +29,6 @@ _ALL_CAME, _LOST, _MISTAKE = "came", "lost", "mistake"
 def wait_for_processes(processes: ProcessConfig) -> None:
     """Blocks until all processes have connected to the coordinator address.
 
-    Args:
-        processes: with `coordinator`, `count` and `index` set.
-
     Raises:
         LostProcess: a process has not connected after `wait` seconds.
         AlbertError: process 0 cannot listen at the address; or the processes

@@ -26,11 +26,7 @@ _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Ranks(Devices):
-    """Data parallelism over processes with DistributedDataParallel.
-
-    Args:
-        config: `distribution` is data.
-    """
+    """Data parallelism over processes with DistributedDataParallel."""
 
     def __init__(self, config: DeviceConfig):
         processes = launched_processes(config.processes)
@@ -122,11 +118,7 @@ class Ranks(Devices):
 
 
 def launched_processes(processes: ProcessConfig) -> ProcessConfig:
-    """The settings of the processes, or else those of torchrun.
-
-    Raises:
-        AlbertError: neither configures the processes.
-    """
+    """The settings of the processes, or else those of torchrun."""
     if processes.coordinator is not None:
         return processes
     if not started_by_torchrun():
@@ -142,11 +134,7 @@ def launched_processes(processes: ProcessConfig) -> ProcessConfig:
 
 
 def _gpu_of(processes: ProcessConfig, gpus: int) -> int:
-    """The index of the GPU, on its machine, that a process uses.
-
-    Raises:
-        AlbertError: torchrun started more processes than there are GPUs.
-    """
+    """The index of the GPU, on its machine, that a process uses."""
     local = os.environ.get("LOCAL_RANK")
     if local is None:
         # Not torchrun: there is one process for each machine, or one for each

@@ -199,12 +199,12 @@ class AlbertBackbone(AlbertModel):
         check_positive("rank", rank)
         if alpha is not None:
             check_positive_number("alpha", alpha)
-        inside = {
-            path: layer
+        inside = [
+            layer
             for path, layer in self.leaves().items()
             if path.startswith("encoder/")
-        }
-        known = {layer.name for layer in inside.values()}
+        ]
+        known = {layer.name for layer in inside}
         is_list = isinstance(targets, list | tuple)
         if not is_list or not targets or not known.issuperset(targets):
             raise AlbertError(
@@ -218,7 +218,7 @@ class AlbertBackbone(AlbertModel):
             )
         for weight in self.weights:
             weight.trainable = False
-        for layer in inside.values():
+        for layer in inside:
             if layer.name in targets:
                 layer.enable_lora(rank, lora_alpha=alpha)
         self._lora = {"rank": rank, "alpha": alpha, "targets": list(targets)}
@@ -292,6 +292,15 @@ class HeadedModel(AlbertModel):
         super().__init__(**kwargs)
         self.backbone = backbone
         self.config = backbone.config
+
+    @property
+    def tokenizer(self) -> "Tokenizer | None":
+        """The vocabulary of the backbone."""
+        return self.backbone.tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: "Tokenizer | None"):
+        self.backbone.tokenizer = tokenizer
 
     @property
     def reads_pooler(self) -> bool:

@@ -55,28 +55,18 @@ class AlbertModel(KeepsJaxState, keras.Model):
     """
 
     config: AlbertConfig
+    tokenizer: "Tokenizer | None"  # the vocabulary that turns texts into ids
     axes = ("batch", "sequence")  # names of the axes of `token_ids`
     takes_packed = False  # whether a row may hold several examples
 
     def __new__(cls, *args, **kwargs):
-        """Raises TypeError for an argument that the class does not have."""
         _check_argument_names(cls, kwargs)
         return super().__new__(cls, *args, **kwargs)
 
     def __repr__(self) -> str:
-        """The class, sizes, vocabulary and labels of the model in one line."""
         if not (self.built and hasattr(self, "config")):
             return super().__repr__()
         return f"<{type(self).__name__} {_summary(self)}>"
-
-    @property
-    def tokenizer(self) -> "Tokenizer | None":
-        """The vocabulary that turns texts into ids, or None."""
-        return self.backbone.tokenizer
-
-    @tokenizer.setter
-    def tokenizer(self, tokenizer: "Tokenizer | None"):
-        self.backbone.tokenizer = tokenizer
 
     def preprocess(self, texts: Any) -> dict:
         """Tokenizes texts into the arrays that the model is called with.
@@ -117,15 +107,13 @@ class AlbertModel(KeepsJaxState, keras.Model):
         return [name for name in super().__dir__() if name != "preprocessor"]
 
     def classes(self, shape: Any) -> "dict[str | None, Classes]":
-        """The valid labels of each output, by its name.
+        """The valid labels of the outputs whose labels are classes, by output.
 
-        The key is None if the model has a single output; outputs whose labels
-        are not classes are left out. `shape` is the shape of `token_ids`.
+        The key is None for a single output; `shape` is that of `token_ids`.
         """
         return {}
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Checks the inputs, then calls the model."""
         inputs = feeding().called_with(self, inputs)
         return super().__call__(inputs, *args, **kwargs)
 
@@ -198,10 +186,9 @@ class AlbertModel(KeepsJaxState, keras.Model):
     ) -> Any:
         """`keras.Model.export`: a graph that takes ids, without tokenizer.
 
-        Raises:
-            AlbertError: `input_signature` is missing. Keras cannot tell which
-                optional inputs the graph should have. `keras_albert.export`
-                writes models with their vocabulary and labels.
+        `keras_albert.export` writes models with their vocabulary and labels.
+        Raises AlbertError without `input_signature`: Keras cannot tell which
+        optional inputs the graph should have.
         """
         if input_signature is None:
             raise AlbertError(
@@ -234,12 +221,9 @@ class AlbertModel(KeepsJaxState, keras.Model):
             warnings.filterwarnings("ignore", message=".*quantize.*implement")
             super().quantize(mode, **kwargs)
 
-    # Keras's own config records neither which weights are int8 nor which are
-    # frozen.
-
     def get_config(self) -> dict[str, Any]:
         return {
-            **super().get_config(),
+            **super().get_config(),  # has neither int8 nor frozen weights
             "quantized": quantized_paths(self),
             "frozen": [own_path(v) for v in self.weights if not v.trainable],
         }
@@ -269,7 +253,6 @@ class ConfiguredLayer(layers.Layer):
     """
 
     def __new__(cls, *args, **kwargs):
-        """Raises TypeError for an argument that the class does not have."""
         _check_argument_names(cls, kwargs)
         return super().__new__(cls, *args, **kwargs)
 

@@ -18,8 +18,8 @@ from keras_albert.errors import (
     check_choice,
     check_flag,
     check_positive,
+    check_positive_number,
     check_probability,
-    is_number,
 )
 
 # The most blocks that a model may apply. The deepest published ALBERT has 48.
@@ -135,11 +135,7 @@ class AlbertConfig:
             )
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             check_probability(name, getattr(self, name))
-        if not is_number(self.initializer_range) or self.initializer_range <= 0:
-            raise AlbertError(
-                "`initializer_range` must be a positive number. "
-                f"Received: initializer_range={self.initializer_range!r}."
-            )
+        check_positive_number("initializer_range", self.initializer_range)
         if self.hidden_size % self.num_attention_heads:
             raise AlbertError(
                 "`hidden_size` must be a multiple of `num_attention_heads`. "

@@ -353,63 +353,14 @@ class SharedEncoder(VectorLayer):
         own = [[each.tensors() for each in row] for row in self.own]
         quantized = any(map(callable, tree.flatten((shared, own))))
         if quantized or return_scores:  # only the unrolled loop supports both
-            return self._unrolled(layer, x, shared, own, seeds)
+            return _unrolled(config, layer, x, shared, own, seeds)
         if self.remat and training:
             layer = _rematerialized(layer)
         # With both, each step of the scan is rematerialized: only the outputs
         # of the layers are stored.
         if self.loop == "scan":
-            return self._scan(layer, x, shared, own, seeds), []
-        return self._unrolled(layer, x, shared, own, seeds)
-
-    def _unrolled(self, layer, x, shared, own, seeds):
-        outputs, scores = [], []
-        for index in range(self.config.num_hidden_layers):
-            weights = _together(shared[self.config.group_of(index)], own[index])
-            seed = None if seeds is None else seeds[index]
-            is_last = index + 1 == self.config.num_hidden_layers
-            x, layer_scores = layer(x, weights, seed, is_last)
-            outputs.append(x)
-            scores += layer_scores
-        return outputs, scores
-
-    def _scan(self, layer, x, shared, own, seeds):
-        """The outputs of all layers, with one scan for each group.
-
-        Groups have different weights, so a single scan over all layers would
-        have to stack the shared weights once for each layer.
-        """
-        outputs = []
-        for group, group_weights in enumerate(shared):
-            indices = [
-                index
-                for index in range(self.config.num_hidden_layers)
-                if self.config.group_of(index) == group
-            ]
-            first, end = indices[0], indices[-1] + 1
-            # The inputs of the scan, stacked over the layers of the group:
-            # the weights that a layer does not share, and its dropout seeds.
-            each = {}
-            if own[first]:
-                each["own"] = tree.map_structure(
-                    lambda *tensors: ops.stack(tensors), *own[first:end]
-                )
-            if seeds is not None:
-                each["seeds"] = seeds[first:end]
-
-            def step(x, each, group_weights=group_weights):
-                weights = _together(group_weights, each.get("own", []))
-                x, _ = layer(x, weights, each.get("seeds"))
-                return x, x
-
-            if each:
-                x, states = ops.scan(step, x, each)
-            else:  # all layers of the group are the same: nothing to stack
-                x, states = ops.scan(
-                    lambda x, _, step=step: step(x, {}), x, length=end - first
-                )
-            outputs += ops.unstack(states, end - first)
-        return outputs
+            return _scan(config, layer, x, shared, own, seeds), []
+        return _unrolled(config, layer, x, shared, own, seeds)
 
     def compute_output_spec(
         self,
@@ -441,6 +392,57 @@ class SharedEncoder(VectorLayer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "loop": self.loop, "remat": self.remat}
+
+
+def _unrolled(config, layer, x, shared, own, seeds):
+    outputs, scores = [], []
+    for index in range(config.num_hidden_layers):
+        weights = _together(shared[config.group_of(index)], own[index])
+        seed = None if seeds is None else seeds[index]
+        is_last = index + 1 == config.num_hidden_layers
+        x, layer_scores = layer(x, weights, seed, is_last)
+        outputs.append(x)
+        scores += layer_scores
+    return outputs, scores
+
+
+def _scan(config, layer, x, shared, own, seeds):
+    """The outputs of all layers, with one scan for each group.
+
+    Groups have different weights, so a single scan over all layers would
+    have to stack the shared weights once for each layer.
+    """
+    outputs = []
+    for group, group_weights in enumerate(shared):
+        indices = [
+            index
+            for index in range(config.num_hidden_layers)
+            if config.group_of(index) == group
+        ]
+        first, end = indices[0], indices[-1] + 1
+        # The inputs of the scan, stacked over the layers of the group:
+        # the weights that a layer does not share, and its dropout seeds.
+        each = {}
+        if own[first]:
+            each["own"] = tree.map_structure(
+                lambda *tensors: ops.stack(tensors), *own[first:end]
+            )
+        if seeds is not None:
+            each["seeds"] = seeds[first:end]
+
+        def step(x, each, group_weights=group_weights):
+            weights = _together(group_weights, each.get("own", []))
+            x, _ = layer(x, weights, each.get("seeds"))
+            return x, x
+
+        if each:
+            x, states = ops.scan(step, x, each)
+        else:  # all layers of the group are the same: nothing to stack
+            x, states = ops.scan(
+                lambda x, _, step=step: step(x, {}), x, length=end - first
+            )
+        outputs += ops.unstack(states, end - first)
+    return outputs
 
 
 def _asked_for(states, scores, return_hidden_states, return_scores):

@@ -36,14 +36,11 @@ def checked_labels(y, classes: dict, losses):
     """Converts label names to numbers and checks the range of labels.
 
     Args:
-        y: an array, list, column or tensor of labels; or a dict of them, by
-            the names of the outputs.
+        y: an array, list, column or tensor of labels; or a dict of them.
         classes: `Classes` by the name of the output; the key is None if the
             model has one output.
         losses: the losses that the model was compiled with. The range is only
             checked for sparse categorical cross-entropy.
-
-    Returns `y` with NumPy arrays instead of lists, columns and names.
     """
     if isinstance(y, dict):
         return {

@@ -86,15 +86,9 @@ class _MaskedModel(HeadedModel):
     def masked_logits(
         self, sequence_output: Any, inputs: Mapping[str, Any]
     ) -> Any:
-        """Masked-LM logits at `masked_positions`, or at all positions.
+        """Masked-LM logits, float32 [B, P, V], at `masked_positions` [B, P].
 
-        Args:
-            sequence_output: float [B, S, H].
-            inputs: the model's inputs; `masked_positions`, int [B, P], is
-                optional.
-
-        Returns:
-            float32 [B, P, V], or [B, S, V] without `masked_positions`.
+        Without `masked_positions` all positions are predicted: [B, S, V].
         """
         x = sequence_output
         positions = inputs.get("masked_positions")

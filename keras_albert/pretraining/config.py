@@ -30,11 +30,7 @@ from keras_albert.training.config import (
 )
 
 LENGTH_TARGETS = ("document", "example")
-
-
 SINGLE_SENTENCES = ("skip_order", "random_document")
-
-
 LONGEST_SEQUENCE = 2**16  # tokens; masking.py stores word numbers in 16 bits
 
 

@@ -23,16 +23,11 @@ _WORD_BITS = 64
 
 
 def fold(keys, counters, bits=np):
-    """Computes 64 random bits for each pair of key and counter.
+    """Computes 64 random bits for each pair of key and counter: uint64.
 
-    Args:
-        keys: uint64 array or tensor of any shape.
-        counters: array of integers, 0 or more, broadcast against `keys`.
-        bits: the module that has `bitwise_xor` and `right_shift`: `numpy`, or
-            `tf.bitwise` for tensors.
-
-    Returns:
-        uint64 array or tensor of the broadcast shape.
+    `keys` are uint64, and `counters` integers from 0, which are broadcast.
+    `bits` is the module that has `bitwise_xor` and `right_shift`: `numpy` for
+    arrays, `tf.bitwise` for tensors.
     """
     # The arithmetic is modulo 2**64, so overflow is intended.
     with np.errstate(over="ignore"):
@@ -64,14 +59,9 @@ def below(random: np.ndarray, limits: np.ndarray) -> np.ndarray:
 
 
 def count_heads(keys: np.ndarray, flips: np.ndarray) -> np.ndarray:
-    """Counts the heads of R fair coins, each flipped several times.
+    """Counts the heads of R fair coins, flipped `flips` times each: int64 [R].
 
-    Args:
-        keys: uint64 [R], a random key for each coin.
-        flips: int [R], the number of flips of each coin, 0 or more.
-
-    Returns:
-        int64 [R], binomially distributed with probability 1/2.
+    `keys` has a random key for each coin, uint64 [R].
     """
     # A coin with n flips uses n bits of ceil(n / 64) random words. The words
     # of all coins are in one array: `coin` is the coin of each word, and `word`

@@ -52,18 +52,12 @@ class ExampleStream:
     holds the first rows of the next one. Every epoch is treated as if it had
     the length of epoch 0, so that the start of an epoch is known without
     planning the earlier ones. The true lengths differ a little, since random
-    documents have short targets. A longer epoch therefore omits the last of
-    its shuffled rows; a shorter one repeats its first rows (with other masks,
+    documents have short targets. A longer epoch therefore omits the last of its
+    shuffled rows; a shorter one repeats its first rows (with other masks,
     unless examples are packed).
 
-    Args:
-        shards: the documents.
-        examples: how to cut and mask them.
-        seed: seed of all random choices, 0 or more.
-
-    Raises:
-        AlbertError: the seed is negative, or the sentence task pairs texts of
-            two documents and the shards hold only one.
+    Raises AlbertError if the seed is negative, or the sentence task pairs texts
+    of two documents and the shards hold only one.
     """
 
     def __init__(self, shards: ShardSet, examples: ExampleConfig, seed: int):
@@ -107,15 +101,10 @@ class ExampleStream:
             )
 
     def rows(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Reads the examples of rows, before masking.
+        """Reads the examples of rows, int64 [B] ascending, before masking.
 
-        Args:
-            numbers: int64 [B], ascending numbers of the rows.
-
-        Returns:
-            int32 text [M, W], int32 lengths [M, 2], int32 labels [M] and uint64
-            keys [M], see `masking.Rows`; int32 [B], number of examples in each
-            row.
+        Returns int32 text [M, W], int32 lengths [M, 2], int32 labels [M] and
+        uint64 keys [M], see `masking.Rows`; and int32 [B], examples per row.
         """
         epochs, rows = np.divmod(numbers, self.rows_per_epoch)
         parts = [
@@ -298,15 +287,11 @@ def _examples_dataset(
 ):
     """A dataset that reads rows with NumPy and masks batches in parallel.
 
-    Args:
-        stream: the rows.
-        numbers: function that returns an iterator over the numbers of the rows
-            of each batch, int64 [B].
-        batch_size: B.
-        count: number of batches; None for an endless dataset.
-        end: if given, rows from this number on only fill up the last batch.
-            They are copies of the last row, with weight 0. (Rows of zeros would
-            have no token, and attention over no token may give NaN.)
+    `numbers` returns an iterator over the numbers of the rows of each batch,
+    int64 [B], and `count` is the number of batches, None for an endless
+    dataset. Rows from number `end` on only fill up the last batch. They are
+    copies of the last row, with weight 0. (Rows of zeros would have no token,
+    and attention over no token may give NaN.)
     """
     tf = import_tensorflow()
     from keras_albert.pretraining.masking import Rows, build_batch

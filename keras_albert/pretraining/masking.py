@@ -17,6 +17,15 @@ then B, without special tokens, so that these are never masked), P the most
 predictions of an example, N the longest n-gram, V vocabulary. If examples are
 packed, a batch has R rows of up to K examples and Q predictions, and B differs
 between batches.
+
+Arguments of several functions, all int32 if not stated otherwise:
+
+    length_a [B], length [B]    tokens of A, and of A and B together
+    num_tokens [B]              tokens of an example, with special tokens
+    num_words [B]               words of an example
+    edges [B, W + N]            where words begin, see `find_words`
+    visits int64 [B, W]         random order of the words, see `draw_visits`
+    counts [R]                  examples in each packed row
 """
 
 from typing import NamedTuple
@@ -79,10 +88,7 @@ def build_batch(
 ) -> tuple[dict, dict, dict]:
     """Masks a batch of examples and builds the inputs of the model.
 
-    Args:
-        rows: the examples.
-        word_starts: bool [V], `Tokenizer.word_starts`.
-        examples: how to mask them.
+    `word_starts` is that of the tokenizer.
 
     Returns:
         x: int32 `token_ids`, `segment_ids`, `padding_mask` [B, S] and
@@ -99,38 +105,23 @@ def build_batch(
         to K, 0 for padding) and `position_ids` (position in the example)
         [R, S], and `cls_positions` [R, K].
     """
-    length_a, length = rows.lengths[:, 0], tf.reduce_sum(rows.lengths, axis=1)
+    length_a = rows.lengths[:, 0]
     has_b = rows.lengths[:, 1] > 0
-    num_tokens = length + 2 + tf.cast(has_b, tf.int32)
-    edges, num_words = find_words(
-        rows.text, length_a, length, word_starts, examples
+    num_tokens = (
+        tf.reduce_sum(rows.lengths, axis=1) + 2 + tf.cast(has_b, tf.int32)
     )
-    starts, ends = choose_ngrams(
-        draw_visits(rows.keys, num_words, rows.text.shape[1]),
-        num_words,
-        edges,
-        length_a,
-        length,
-        budgets(num_tokens, examples),
-        examples,
+    masked, positions, labels, used = mask(
+        rows, num_tokens, word_starts, examples
     )
-    positions, used = list_positions(starts, ends)  # [B, P]
-    labels = tf.gather(rows.text, positions, batch_dims=1) * used
-    masked = replace(rows, positions, labels, used, len(word_starts))
-    # From positions in the text to positions in the row: [CLS] comes before
-    # A, and a [SEP] between A and B.
-    after_a = tf.cast(positions >= length_a[:, None], tf.int32)
-    positions = (positions + 1 + after_a) * used
     weights = tf.cast(used, tf.float32) * rows.weights[:, None]
     order = rows.labels, tf.cast(has_b, tf.float32) * rows.weights
-    sequence_length = examples.sequence_length
     if rows.counts is None:
-        example = _numbers(length)[:, None]  # [B, 1]
-        places = tf.range(sequence_length)[None]  # [1, S]
+        example = _numbers(length_a)[:, None]  # [B, 1]
+        places = tf.range(examples.sequence_length)[None]  # [1, S]
         x = pack(masked, length_a, num_tokens, example, places)
     else:
         offsets, numbers, example, places = lay_out(
-            num_tokens, rows.counts, sequence_length
+            num_tokens, rows.counts, examples.sequence_length
         )
         x = pack(masked, length_a, num_tokens, example, places)
         x["example_ids"] = numbers * x["padding_mask"]
@@ -151,15 +142,44 @@ def build_batch(
     return x, y, weight
 
 
+def mask(
+    rows: Rows,
+    num_tokens: tf.Tensor,
+    word_starts: np.ndarray,
+    examples: ExampleConfig,
+) -> tuple[tf.Tensor, ...]:
+    """Chooses and replaces the tokens to predict.
+
+    Returns int32 [B, W], the masked text; and int32 [B, P]: positions of the
+    predictions in `[CLS] A [SEP] B [SEP]`, their labels, and 1 if used.
+    """
+    length_a, length = rows.lengths[:, 0], tf.reduce_sum(rows.lengths, axis=1)
+    edges, num_words = find_words(
+        rows.text, length_a, length, word_starts, examples
+    )
+    starts, ends = choose_ngrams(
+        draw_visits(rows.keys, num_words, rows.text.shape[1]),
+        num_words,
+        edges,
+        length_a,
+        length,
+        budgets(num_tokens, examples),
+        examples,
+    )
+    positions, used = list_positions(starts, ends)  # [B, P]
+    labels = tf.gather(rows.text, positions, batch_dims=1) * used
+    masked = replace(rows, positions, labels, used, len(word_starts))
+    # From positions in the text to positions in the row: [CLS] comes before
+    # A, and a [SEP] between A and B.
+    after_a = tf.cast(positions >= length_a[:, None], tf.int32)
+    return masked, (positions + 1 + after_a) * used, labels, used
+
+
 def budgets(num_tokens: tf.Tensor, examples: ExampleConfig) -> tf.Tensor:
     """How many tokens of each example to predict: int32 [B].
 
     The result is rounded as in Python (half to even, float64), for the same
     numbers as the reference.
-
-    Args:
-        num_tokens: int32 [B], tokens of the examples, with special tokens.
-        examples: the share of tokens, and the limit.
     """
     share = tf.cast(num_tokens, tf.float64) * examples.masked_lm_prob
     budget = tf.maximum(tf.cast(tf.round(share), tf.int32), 1)
@@ -179,11 +199,9 @@ def find_words(
     has cut off the real beginning. So does the first token of B, unless
     n-grams may cross [SEP].
 
-    Returns:
-        edges: int32 [B, W + N]: the position of each word's first token, and
-            W after the last word. The N extra columns allow `draw_ngrams` to
-            look N words ahead of any word.
-        num_words: int32 [B], number of words.
+    Returns `edges`, the position of each word's first token and W after the
+    last word, and `num_words`. N extra columns of `edges` allow `draw_ngrams`
+    to look N words ahead of any word.
     """
     width = text.shape[1]
     columns = tf.range(width)[None]  # [1, W]
@@ -202,9 +220,8 @@ def find_words(
 def draw_visits(keys: tf.Tensor, num_words: tf.Tensor, width: int) -> tf.Tensor:
     """Draws a visit for each word; see the comment on `_WORD_BITS`.
 
-    Returns:
-        int64 [B, W]: the visit of each word, -1 from `num_words` on. Words are
-        to be visited in the order of descending integers.
+    Visits are -1 from `num_words` on. Words are to be visited in the order of
+    descending integers.
     """
     words = np.arange(width)
     random = fold(_use(keys, VISIT)[:, None], words, tf.bitwise)  # [B, W]
@@ -230,20 +247,11 @@ def choose_ngrams(
     p(n) proportional to 1/n, and the n-gram that begins there is taken, up to
     the end of its segment. An n-gram that exceeds the rest of the budget is
     shortened word by word. It is skipped if not even one word fits, or if it
-    overlaps an n-gram that was taken before.
+    overlaps an n-gram that was taken before. `budget`, int32 [B], is the most
+    tokens to mask.
 
-    Args:
-        visits: int64 [B, W], see `draw_visits`.
-        num_words: int32 [B], see `find_words`.
-        edges: int32 [B, W + N], see `find_words`.
-        length_a: int32 [B], tokens of A.
-        length: int32 [B], tokens of A and B.
-        budget: int32 [B], most tokens to mask.
-        examples: N and P.
-
-    Returns:
-        int32 [B, P], [B, P]: the begin and end of each n-gram. Unused entries
-        are W and 0.
+    Returns int32 [B, P], [B, P]: the begin and end of each n-gram. Unused
+    entries are W and 0.
     """
     width = visits.shape[1]
     zeros = tf.zeros_like(budget)
@@ -276,18 +284,10 @@ def draw_ngrams(
     length: tf.Tensor,
     examples: ExampleConfig,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draws the n-grams of R visits.
+    """Draws the n-grams of R visits, int64 [B, R], in their order.
 
-    Args:
-        visits: int64 [B, R], in the order of the visits.
-        edges: int32 [B, W + N], see `find_words`.
-        length_a: int32 [B], tokens of A.
-        length: int32 [B], tokens of A and B.
-        examples: N, and whether n-grams may cross [SEP].
-
-    Returns:
-        int32 [R, B]: where each n-gram begins; int32 [R, N, B]: where its
-        first 1, 2, ... N words end, but 0 for more words than the drawn n.
+    Returns int32 [R, B]: where each n-gram begins; int32 [R, N, B]: where its
+    first 1, 2, ... N words end, but 0 for more words than the drawn n.
     """
     sizes = tf.range(1, examples.ngram + 1)[:, None]  # [N, 1]
     thresholds = ngram_thresholds(examples.ngram)[:, None]  # [N - 1, 1]
@@ -325,16 +325,13 @@ def take_ngrams(
     words left.
 
     Args:
-        starts: int32 [R, B], see `draw_ngrams`.
-        ends: int32 [R, N, B], see `draw_ngrams`.
+        starts, ends: see `draw_ngrams`.
         num_words: int32 [B], how many of the R visits an example has.
         left: int32 [B], the rest of the budget, in tokens.
         count: int32 [B], number of n-grams taken before.
-        taken_starts: int32 [P, B], where these begin.
-        taken_ends: int32 [P, B], where these end.
+        taken_starts, taken_ends: int32 [P, B], where these begin and end.
 
-    Returns:
-        The new values of the last four arguments.
+    Returns the new values of the last four arguments.
     """
     slots = tf.range(taken_starts.shape[0])[:, None]  # [P, 1]
 
@@ -370,14 +367,11 @@ def take_ngrams(
 
 
 def ngram_thresholds(ngram: int) -> np.ndarray:
-    """The cumulative distribution of n, scaled to random numbers of 20 bits.
+    """The cumulative distribution of n, scaled to 20 bits: int64 [N - 1].
 
     With p(n) proportional to 1/n, the probability of at most n is
     (1 + 1/2 + ... + 1/n) / (1 + 1/2 + ... + 1/N). The n of a random number
     below 2**20 is 1 plus how many thresholds it reaches.
-
-    Returns:
-        int64 [N - 1], for n from 1 to N - 1.
     """
     harmonic = np.cumsum(1 / np.arange(1, ngram + 1))
     parts = harmonic[:-1] / harmonic[-1] * 2**_NGRAM_BITS
@@ -387,14 +381,9 @@ def ngram_thresholds(ngram: int) -> np.ndarray:
 def list_positions(
     starts: tf.Tensor, ends: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Lists the positions in disjoint intervals, in ascending order.
+    """Lists the positions in disjoint intervals, int32 [B, P], ascending.
 
-    Args:
-        starts: int32 [B, P], begins of the intervals.
-        ends: int32 [B, P], their ends, which are excluded.
-
-    Returns:
-        int32 [B, P] positions, 0 if unused; int32 [B, P], 1 if used.
+    Returns int32 [B, P] positions, 0 if unused; int32 [B, P], 1 if used.
 
     Example: the intervals 7:9 and 3:4 give 3, 7, 8.
     """
@@ -422,17 +411,12 @@ def replace(
 ) -> tf.Tensor:
     """Replaces the predicted tokens of the text: int32 [B, W].
 
-    Args:
-        rows: the examples.
-        positions: int32 [B, P], positions of the predicted tokens.
-        labels: int32 [B, P], these tokens.
-        used: int32 [B, P], 1 if used.
-        vocab_size: V.
+    The tokens are `labels`, at `positions` of the text, both int32 [B, P];
+    `used` is 0 for entries without a prediction.
     """
     slots = np.arange(positions.shape[1])
-    random = fold(
-        _use(rows.keys, REPLACE)[:, None], slots, tf.bitwise
-    )  # [B, P]
+    keys = _use(rows.keys, REPLACE)[:, None]
+    random = fold(keys, slots, tf.bitwise)  # [B, P]
     # The upper half as a number in [0, 1), and the lower half scaled to 0 to
     # V - 1: (random * V) >> 32 needs no division.
     kind = tf.bitwise.right_shift(random, np.uint64(_HALF_BITS))
@@ -461,23 +445,15 @@ def lay_out(
 ) -> tuple[tf.Tensor, ...]:
     """Lays out the examples of each packed row one after another.
 
-    Args:
-        num_tokens: int32 [B], tokens of the examples, row by row.
-        counts: int32 [R], number of examples in each row.
-        sequence_length: S.
-
     Returns:
         offsets: int32 [B], the position in its row at which an example begins.
         numbers: int32 [R, S], the number in the row, from 1, of the example at
-            each position.
-        example: int32 [R, S], the number in the batch, from 0, of that
-            example.
+            each position; padding counts as part of the last one.
+        example: int32 [R, S], the number of that example in the batch.
         places: int32 [R, S], the position in that example.
 
-        Padding after the last example counts as part of it.
-
-    Example: for 3 and 4 tokens in a row of 8, offsets are 0, 3; numbers are
-    1 1 1 2 2 2 2 2; example is 0 0 0 1 1 1 1 1; places are 0 1 2 0 1 2 3 4.
+    Example: for 3 and 4 tokens in a row of 8, offsets are 0, 3; numbers are 1 1
+    1 2 2 2 2 2; example is 0 0 0 1 1 1 1 1; places are 0 1 2 0 1 2 3 4.
     """
     # A 1 is scattered to the position at which each example begins; the
     # cumulative sum along the row then numbers the examples.
@@ -504,17 +480,11 @@ def pack(
 ) -> dict[str, tf.Tensor]:
     """Builds rows of `[CLS] A [SEP] B [SEP]`, or `[CLS] A [SEP]` without B.
 
-    Args:
-        text: int32 [B, W]: A, then B.
-        length_a: int32 [B], tokens of A.
-        num_tokens: int32 [B], tokens of the example, with special tokens.
-        example: int32, broadcast to [R, S]: the example at each position of
-            the result.
-        places: int32, broadcast to [R, S]: the position in that example.
+    `example` and `places`, int32, broadcast to [R, S], are the example at each
+    position of the result, and the position in that example.
 
-    Returns:
-        int32 [R, S] `token_ids`, `segment_ids` (0 up to the first [SEP], then
-        1) and `padding_mask`; all are 0 after the end of an example.
+    Returns int32 [R, S] `token_ids`, `segment_ids` (0 up to the first [SEP],
+    then 1) and `padding_mask`; all are 0 after the end of an example.
 
     Example: with [CLS] = 2, [SEP] = 3, A = [7, 8] and B = [9], token ids are
     [2, 7, 8, 3, 9, 3] and segment ids [0, 0, 0, 0, 1, 1].
@@ -548,14 +518,8 @@ def gather_used(
 ) -> list[tf.Tensor]:
     """Collects the used predictions of packed examples by row.
 
-    Args:
-        predictions: tensors [B, P], such as positions and labels.
-        used: int32 [B, P], 1 if used.
-        counts: int32 [R], number of examples in each row.
-        room: Q.
-
-    Returns:
-        The same tensors as [R, Q], padded with 0.
+    Tensors [B, P], such as positions and labels, become [R, Q], padded with 0;
+    `room` is Q.
     """
     asked = tf.RaggedTensor.from_row_lengths(
         tf.reduce_sum(used, axis=1), counts, validate=False

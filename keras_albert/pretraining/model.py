@@ -19,17 +19,8 @@ def pretraining_model(
 ) -> AlbertForPretraining:
     """The model that learns from such examples, with fresh weights.
 
-    Args:
-        config: sizes of the encoder.
-        examples: settings of the examples; they say which sentence task the
-            model has.
-        loop: see `AlbertBackbone`, as `remat`.
-        remat: whether activations are computed again for the gradient.
-        precision: the Keras policy that the model computes in.
-
-    Raises:
-        AlbertError: the examples have two segments or more tokens than the
-            model takes.
+    Raises AlbertError if the examples have two segments or more tokens than
+    the model takes.
     """
     check_examples(examples, config)
     task = examples.sentence_task

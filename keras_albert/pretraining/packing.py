@@ -46,11 +46,8 @@ def pack_examples(
 ) -> Packing:
     """Packs examples into rows and shuffles the rows.
 
-    Args:
-        lengths: int [N], tokens of each example, 1 to S.
-        row_length: S.
-        most: K.
-        key: random key for the order of the rows.
+    `lengths` are the tokens of each example, int [N], 1 to S; `row_length` is
+    S, `most` is K, and `key` decides the order of the rows.
     """
     number_type = "uint32" if len(lengths) < 2**32 else "int64"
     # NumPy has a fast radix sort for 16-bit integers.
@@ -81,20 +78,13 @@ def pack_examples(
 def kinds_of_rows(
     counts: np.ndarray, row_length: int, most: int
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Divides a histogram of lengths into kinds of rows.
+    """Divides a histogram of lengths, int [S + 1], into kinds of rows.
 
     This is the best-fit-decreasing heuristic of bin packing, for all examples
     of a length at once: each example, the longest first, goes into the row in
     which it leaves the least free space, or else into a new row.
 
-    Args:
-        counts: int [S + 1], number of examples of each length.
-        row_length: S.
-        most: K.
-
-    Returns:
-        For each kind the number of rows, and the lengths of their examples.
-
+    Returns the number of rows of each kind, and the lengths of their examples.
     Example: two examples of 6 tokens, three of 4 and one of 2, in rows of 10,
     give two rows of 6 and 4 tokens, and one of 4 and 2.
     """

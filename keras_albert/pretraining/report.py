@@ -9,16 +9,10 @@ SENTENCE_TASK_NAMES = {"sop": "sentence-order", "nsp": "next-sentence"}
 
 
 def held_out_report(measured: dict, batches) -> dict:
-    """Losses and accuracies on held-out examples, with a constant baseline.
+    """Losses and accuracies on held-out examples, for each task.
 
     The baseline is the accuracy of always predicting the most frequent label.
-
-    Args:
-        measured: the result of `evaluate`: accuracies and cross-entropies.
-        batches: the evaluated tf.data.Dataset of (x, y, sample_weight).
-
-    Returns:
-        For each task its loss, accuracy, baseline and number of labels.
+    `measured` is the result of `evaluate` on `batches`.
     """
     labels: dict[str, list[np.ndarray]] = {}
     for _, y, weight in batches.as_numpy_iterator():
@@ -37,12 +31,7 @@ def held_out_report(measured: dict, batches) -> dict:
 
 
 def report_lines(report: dict, examples: str = "held-out ") -> list[str]:
-    """The lines of a report's text.
-
-    Args:
-        report: the content of the run's report.
-        examples: words that come before the names of the scores.
-    """
+    """The lines of a report's text; `examples` begins the names of scores."""
     if "held_out" not in report:
         return [
             f"training loss {report['training_loss']:.3f}; nothing was held "

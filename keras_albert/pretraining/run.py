@@ -56,13 +56,11 @@ FAR_BATCH = 2
 def pretrain(run: PretrainRun) -> dict:
     """Pretrains a model, or continues an interrupted run of these settings.
 
-    Returns:
-        The report, which is also kept in the output folder; an empty dict in
-        all but the first of several processes.
+    Returns the report, which is also kept in the output folder; an empty dict
+    in all but the first of several processes.
 
-    Raises:
-        AlbertError: input that does not fit, before anything is written; or a
-            loss that is not finite, the last good model being kept.
+    Raises AlbertError if the input does not fit, before anything is written; or
+    if the loss is not finite. The last good model is then kept.
     """
     leave_gpu_to_backend()
     with opened(run.devices, run.accumulate) as devices:
@@ -312,9 +310,8 @@ def learning_rate_advice(
     """The rate of the square-root rule, if the batch is far from the paper's.
 
     Models much smaller than base learn with far higher ones: no advice.
-
-    You et al. 2020 (arXiv:1904.00962), section 4: with LAMB, keep the ratio
-    of the rate to the square root of the batch.
+    Source: with LAMB, the ratio of the rate to the square root of the batch
+    is kept (You et al. 2020, arXiv:1904.00962, section 4).
     """
     is_small = config.hidden_size < VARIANTS["base_v2"].hidden_size
     examples = run.batch_size * (packing.examples_per_row if packing else 1)

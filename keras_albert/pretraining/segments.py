@@ -63,16 +63,10 @@ class Plan:
         return len(edges) - 1
 
     def examples_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The examples of rows, and how many examples each row has.
+        """The examples of rows, int64 [M]; and int64 [B], how many a row has.
 
         From row `num_rows` on the rows repeat. Without packing they are then
         the examples from N on: the same texts with other masks.
-
-        Args:
-            rows: int64 [B], numbers of rows.
-
-        Returns:
-            int64 [M], numbers of the examples; int64 [B], examples per row.
         """
         if self.packing is None:
             return rows, np.ones_like(rows)
@@ -94,10 +88,7 @@ class Spans:
 def example_keys(seed: int, epochs, indices) -> np.ndarray:
     """uint64 [R]: random keys, from which all random choices are derived.
 
-    Args:
-        seed: the seed of the examples.
-        epochs: int [R], or one number: the epochs of the examples.
-        indices: int [R], or one number: their indices in the epoch.
+    `epochs` and `indices` are int [R], or one number each.
     """
     # The path of an example: seed, purpose, epoch, index. See counter_rng.py.
     root = fold(np.uint64(seed), EXAMPLES)
@@ -188,11 +179,9 @@ def cut_documents(
         target: function from numbers of documents, and the sentences at which
             their chunks begin, to the target numbers of tokens.
         overshoot: whether a chunk ends with the sentence that reaches its
-            target. If not, it ends before the sentence that exceeds it; a
-            single sentence may be longer than the target.
+            target, or before it. A single sentence may exceed the target.
 
-    Returns:
-        int64 [N], ascending: the first sentence of each chunk.
+    Returns int64 [N], ascending: the first sentence of each chunk.
 
     Example: sentences have 3, 4, 2 and 6 tokens, and the target is 6. With
     overshoot the chunks begin at 0 and 2 (7 and 8 tokens), without at 0, 1 and
@@ -244,14 +233,7 @@ def example_spans(
     A chunk of n sentences is split at a random position: the first 1 to n - 1
     sentences are segment A, the others segment B. In half of the pairs, the
     task "sop" swaps the segments, and "nsp" replaces B by text of another
-    document, see `_other_documents`.
-
-    Args:
-        corpus: the documents.
-        plan: the plan of the epoch.
-        examples: the sentence task and the sequence length.
-        indices: int64 [R], 0 or more; from N on the chunks repeat.
-        keys: uint64 [R], `example_keys` of the examples.
+    document, see `_other_documents`. From N on, the indices repeat the chunks.
     """
     chunks = plan.order[indices % len(plan.order)].astype("int64")
     starts, lengths, labels = _segments(corpus, plan, examples, chunks, keys)
@@ -325,21 +307,16 @@ def _other_documents(
     lengths: np.ndarray,
     keys: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws text from other documents that replaces segment B.
+    """Draws text from other documents that replaces segments B.
 
     A chunk is drawn uniformly from those of all other documents. The text
     begins with the second segment of that chunk. It ends when it has as many
     tokens as the segment that it replaces, or with its document, so that pairs
     of both labels have similar lengths.
 
-    Args:
-        first: int64 [R], first sentences of the examples, whose documents are
-            excluded.
-        lengths: int64 [R], tokens of the segments to replace.
-        keys: uint64 [R], `example_keys` of the examples.
-
-    Returns:
-        int64 [R], [R]: first sentences of the texts, and ends.
+    The arguments, [R] each, are the first sentences of the examples, the
+    tokens of their segments B, and their keys. Returns the first sentences of
+    the texts and the sentences after them, int64 [R] each.
     """
     # The chunks of each example's own document.
     own, own_end = np.searchsorted(plan.edges, corpus.documents_of(first))
@@ -371,17 +348,9 @@ def truncate(
     the lengths; how many were removed from the front is a number of coin
     flips. Both are computed here without a loop over tokens.
 
-    Args:
-        starts: int64 [R, 2], first tokens of A and B.
-        lengths: int64 [R, 2], tokens of A and B.
-        sequence_length: most tokens, with [CLS] and [SEP]s.
-        keys: uint64 [R], `example_keys` of the examples.
-
-    Returns:
-        `starts` and `lengths` after truncation.
-
-    Example: of 7 and 4 tokens, 3 and 2 remain for a sequence of 8 tokens, which
-    fits 5 besides [CLS] and two [SEP]s.
+    Returns new `starts` and `lengths`, int64 [R, 2]. Example: of 7 and 4
+    tokens, 3 and 2 remain for a sequence of 8 tokens, which fits 5 besides
+    [CLS] and two [SEP]s.
     """
     kept = kept_lengths(lengths, sequence_length)
     coins = fold(keys[:, None], [CUT_A, CUT_B])

@@ -76,8 +76,8 @@ class Aligner:
     def resplit_lengths(self) -> dict[int, list[int]]:
         """Lengths, in characters, of the parts of each piece that is resplit.
 
-        The keys are those of `Tokenizer.resplits`. A word mark that was added
-        by resplitting does not count.
+        The keys are those of `Tokenizer.resplits`. Word marks added by
+        resplitting do not count.
         """
         return {
             i: [
@@ -122,13 +122,9 @@ class Aligner:
     ) -> tuple[np.ndarray, np.ndarray]:
         """The span in the raw text of each character of the pieces.
 
-        Args:
-            text: the raw text.
-            normal: its normalized form.
-            sources: index in `text` of each character of `normal`.
-
-        Returns:
-            starts and ends, int32 [characters of the concatenated pieces].
+        `sources` has the index in `text` of each character of `normal`, its
+        normalized form. Returns starts and ends, int32 [characters of the
+        concatenated pieces].
         """
         # SentencePiece normalizes again, with its own character map. For each
         # character that it writes, `offsets` has the character of `normal` it
@@ -159,12 +155,10 @@ class Aligner:
 
 
 def _after_marks(text: str) -> np.ndarray:
-    """From each position on the first without a combining mark.
+    """From each position on the first without a mark: int32 [len(text) + 1].
 
-    Marks are dropped from pieces, but belong to the letter before them.
-
-    Returns:
-        int32 [len(text) + 1], positions in the text.
+    Combining marks are dropped from pieces, but belong to the letter before
+    them.
     """
     positions = np.arange(len(text) + 1, dtype="int32")
     if not text.isascii():
@@ -179,10 +173,8 @@ def normalize_with_sources(
 ) -> tuple[str, list[int]]:
     """Normalizes a text; also returns where each character comes from.
 
-    Returns:
-        the result of `normalize`; and for each of its characters the index in
-        `text`. For a run of white space, which becomes a single space, that is
-        the index of its first character.
+    The second result is, for each character of the first, its index in `text`;
+    for a space, the first of the run of white space that it stands for.
 
     >>> normalize_with_sources("Á  ½", lower_case=True)
     ('a 1⁄2', [0, 1, 3, 3, 3])

@@ -17,11 +17,7 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
     """Finds the files that match any of the patterns, without duplicates.
 
     `*`, `?` and `[...]` match within a name, `**` matches folders of any depth.
-    The matches of each pattern are sorted. A path that exists is not treated
-    as a pattern.
-
-    Raises:
-        AlbertError: no file matches a pattern, or one cannot be opened.
+    The matches of each pattern are sorted. A path that exists is not a pattern.
     """
     patterns = [patterns] if isinstance(patterns, str | Path) else patterns
     found = {}
@@ -48,14 +44,10 @@ def _matches(pattern: str) -> list[str]:
 
 
 def check_files(paths: Iterable[str | Path]) -> list[Path]:
-    """Checks that each path is a file that can be opened.
+    """Checks that each path is a file that can be opened; returns a list.
 
-    Returns:
-        the paths, as a list.
-
-    Raises:
-        AlbertError: there is no path, or one is a folder, is missing or cannot
-            be read.
+    Raises AlbertError if there is no path, or one is a folder, is missing or
+    cannot be read.
     """
     paths = [paths] if isinstance(paths, str | Path) else paths
     paths = [Path(path) for path in paths]
@@ -81,10 +73,8 @@ def check_files(paths: Iterable[str | Path]) -> list[Path]:
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Streams the numbers (from 1) and texts of the lines of a file.
 
-    Line ends ("\\n" or "\\r\\n") and a byte order mark are removed.
-
-    Raises:
-        AlbertError: a line is not UTF-8. The message has the file and line.
+    Line ends ("\\n" or "\\r\\n") and a byte order mark are removed. An error
+    names the file and the line.
     """
     for number, line in read_lines_or_faults(path):
         if isinstance(line, AlbertError):
@@ -108,13 +98,8 @@ def read_lines_or_faults(
 def open_parquet(path: str | Path, opener: Callable | None = None) -> Iterator:
     """Context manager that opens a pyarrow.parquet.ParquetFile.
 
-    Args:
-        path: the file.
-        opener: function from the path to an open binary file; by default the
-            path is opened on this machine.
-
-    Raises:
-        AlbertError: pyarrow is not installed, or the file is damaged.
+    `opener` is a function from the path to an open binary file. Raises
+    AlbertError if pyarrow is not installed, or the file is damaged.
     """
     parquet = optional_import("pyarrow.parquet", "parquet", "reading Parquet")
     arrow = optional_import("pyarrow", "parquet", "reading Parquet")
@@ -131,13 +116,8 @@ def open_parquet(path: str | Path, opener: Callable | None = None) -> Iterator:
 def decode_line(line: bytes, is_first: bool) -> str:
     """Decodes a line and removes its end.
 
-    Args:
-        line: the bytes of the line.
-        is_first: whether it is the first line, which may have a byte order
-            mark.
-
-    Raises:
-        AlbertError: it is not UTF-8. The message does not name the file.
+    The first line of a file may have a byte order mark. Raises AlbertError,
+    which does not name the file, if the line is not UTF-8.
     """
     if is_first:
         line = line.removeprefix(BYTE_ORDER_MARK)

@@ -107,11 +107,10 @@ class GraphAligner(tf.Module):
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """The characters that SentencePiece reads after its own normalization.
 
-        Returns:
-            bool [W], whether each is a word mark; int32 [W], the position in
-            `normal` that it comes from; int32 [B + 1], row splits of the W
-            characters; and int32 [B], the position in `normal` at which the
-            last character of each text ends.
+        Returns bool [W], whether each is a word mark; int32 [W], the position
+        in `normal` that it comes from; int32 [B + 1], row splits of the W
+        characters; and int32 [B], the position in `normal` at which the last
+        character of each text ends.
         """
         ids, starts, ends = self._sentencepiece.tokenize_with_offsets(strings)
         splits = tf.cast(ids.row_splits, tf.int32)
@@ -161,17 +160,10 @@ class GraphAligner(tf.Module):
         sources: tf.Tensor,
         strings: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """`Aligner._character_spans` in a graph.
+        """`Aligner._character_spans` in a graph; int32 [W], [W] in `texts`.
 
-        Args:
-            texts: the raw texts.
-            normal: the normalized texts.
-            sources: int32, the position in `texts` of each character of
-                `normal`.
-            strings: `normal` as UTF-8 strings [B].
-
-        Returns:
-            starts and ends in `texts`, int32 [W] each.
+        `sources` has the position in `texts` of each character of `normal`, and
+        `strings` is `normal` as UTF-8 strings [B].
         """
         is_mark, first, splits, text_end = self._written(normal, strings)
         rows = rows_of(splits)
@@ -260,10 +252,8 @@ def _model_of_bytes(
 ) -> tuple[bytes, dict[int, tuple[int, ...]]]:
     """A SentencePiece model of single bytes with the same normalization.
 
-    User-defined pieces, which SentencePiece does not normalize, are kept.
-
-    Returns:
-        the model; and the bytes of the user-defined pieces, by their ids.
+    User-defined pieces, which SentencePiece does not normalize, are kept. Also
+    returns the bytes of these pieces, by their ids.
     """
     # Imported late, since this generated module does not work with every
     # version of protobuf.

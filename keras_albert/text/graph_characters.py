@@ -73,12 +73,8 @@ class Characters(NamedTuple):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Removes white space at both ends of spans, as `str.strip` does.
 
-        Args:
-            starts: int32 [M], the starts of the spans.
-            ends: int32 [M], their ends.
-
-        Returns:
-            the new starts and ends. If nothing is left, both are the old end.
+        Returns new starts and ends, int32 [M] each; if nothing is left, both
+        are the old end.
         """
         is_word = ~self.is_space()
         first = tf.minimum(next_true(is_word, starts), ends)
@@ -88,9 +84,8 @@ class Characters(NamedTuple):
     def words(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The words of the texts, as Python's `str.split` returns them.
 
-        Returns:
-            starts and ends of the words, int32 [M] each; and their row splits,
-            int32 [B + 1].
+        Returns starts and ends of the words, int32 [M] each; and their row
+        splits, int32 [B + 1].
         """
         is_word = ~self.is_space()
         first = is_word & ~_before(is_word, self.splits)
@@ -105,10 +100,9 @@ class Characters(NamedTuple):
     def collapsed(self) -> tuple["Characters", tf.Tensor]:
         """Collapses white space, as `" ".join(text.split())` does.
 
-        Returns:
-            the new texts; and the old position of each of their characters. For
-            a space that replaces a run of white space, that is the position of
-            the first character of the run.
+        Returns the new texts; and the old position of each of their characters.
+        For a space that replaces a run of white space, that is the position of
+        the first character of the run.
         """
         is_word = ~self.is_space()
         seen = count_before(is_word)
@@ -182,24 +176,14 @@ def count_before(condition: tf.Tensor) -> tf.Tensor:
 def next_true(condition: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
     """From each position on, the first one that is true; N if there is none.
 
-    Args:
-        condition: bool [N].
-        places: int32 [M], positions from 0 to N.
-
-    Returns:
-        int32 [M].
+    `condition` is bool [N], and `places` int32 [M], positions from 0 to N.
     """
     found = tf.concat([true_places(condition), [tf.size(condition)]], axis=0)
     return tf.gather(found, tf.gather(count_before(condition), places))
 
 
 def is_member(codes: tf.Tensor, ranges: np.ndarray) -> tf.Tensor:
-    """Which code points are in a set: bool, with the shape of `codes`.
-
-    Args:
-        codes: int32 code points.
-        ranges: the set, as `boundaries` returns it.
-    """
+    """Which int32 code points are in a set of `boundaries`: bool."""
     # The number of boundaries up to a code point is odd within a range.
     return tf.searchsorted(ranges, codes, side="right") % 2 == 1
 

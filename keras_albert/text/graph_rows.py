@@ -20,15 +20,8 @@ def pack_choices(
 ) -> dict[str, tf.Tensor]:
     """Makes a row for each choice of each context, as `choice_rows` does.
 
-    Args:
-        tokenizer: the tokenizer of the model.
-        contexts: strings [B].
-        questions: strings [B]; "" if there is no question.
-        choices: strings [B, C].
-        longest: most tokens of a row.
-
-    Returns:
-        `token_ids`, `segment_ids`, `padding_mask`, each int32 [B C, S].
+    Takes strings [B], [B] and [B, C]; a question may be "". Returns
+    `token_ids`, `segment_ids`, `padding_mask`, each int32 [B C, S].
     """
     room = longest - 3  # [CLS], two [SEP]
     batch, count = tf.unstack(tf.shape(choices))

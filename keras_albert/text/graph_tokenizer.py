@@ -86,9 +86,7 @@ class GraphTokenizer(tf.Module):
     ) -> tuple[Characters, tf.Tensor]:
         """Normalizes texts, as `alignment.normalize_with_sources` does.
 
-        Returns:
-            N characters; and int32 [N], for each the position in `texts` that
-            it comes from.
+        Also returns int32 [N]: the position in `texts` of each character.
         """
         codes, splits, sources = self._normal(*texts)
         return Characters(codes, splits), sources
@@ -120,12 +118,7 @@ class GraphTokenizer(tf.Module):
     def _pieces(
         self, normal: tf.Tensor, kind: tf.DType
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """SentencePiece's ids (tf.int32) or strings [N], and their row splits.
-
-        Args:
-            normal: normalized strings [B].
-            kind: tf.int32 for ids, tf.string for strings.
-        """
+        """Ids (tf.int32) or strings [N] of pieces, and their row splits."""
         # The copy shares the resource that holds the vocabulary.
         processor = copy.copy(self._sentencepiece)
         processor.out_type = kind
@@ -135,15 +128,11 @@ class GraphTokenizer(tf.Module):
     def aligned_pieces(
         self, normal: tf.Tensor, resplit_lengths: "Substitution"
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Tokenizes texts; also returns the length of each piece.
+        """Tokenizes normalized strings; also returns the length of each piece.
 
-        Args:
-            normal: normalized strings [B].
-            resplit_lengths: the result of `Aligner.resplit_lengths`.
-
-        Returns:
-            int32 ids [N]; int32 [N], the number of characters that
-            SentencePiece reads as each piece; and row splits, int32 [B + 1].
+        Returns int32 ids [N]; int32 [N], the number of characters that
+        SentencePiece reads as each piece; and row splits, int32 [B + 1].
+        `resplit_lengths` comes from `Aligner.resplit_lengths`.
         """
         ids, splits = self._pieces(normal, tf.int32)
         written, _ = self._pieces(normal, tf.string)
@@ -231,11 +220,7 @@ class Substitution:
     def __call__(
         self, values: tf.Tensor, row_splits: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Replaces int32 values [N] with row splits [B + 1].
-
-        Returns:
-            the new values and row splits.
-        """
+        """Replaces int32 values [N]; returns new values and row splits."""
         index, row_splits, _ = self.locate(values, row_splits)
         return self.new_values(index, values), row_splits
 
@@ -244,9 +229,8 @@ class Substitution:
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Computes where each new value comes from.
 
-        Returns:
-            int32 [M], indices for `new_values`; the new row splits; and int32
-            [M], the index of the old value that each new one replaces.
+        Returns int32 [M], indices for `new_values`; the new row splits; and
+        int32 [M], the index of the old value that each new one replaces.
         """
         places = tf.range(tf.size(values))
         if not len(self._keys):
@@ -271,14 +255,10 @@ class Substitution:
         )
 
     def new_values(self, index: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """The new values, int32 [M].
+        """The new values, int32 [M], by an index of `locate` and the old ones.
 
         The index may come from another `Substitution` with equally many
         replacements for the same keys.
-
-        Args:
-            index: int32 [M], see `locate`.
-            values: int32 [N], the old values.
         """
         return tf.gather(tf.concat([self._new, values], axis=0), index)
 

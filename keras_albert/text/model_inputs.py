@@ -31,17 +31,7 @@ def text_rows(
     pairs: Sequence[str] | None,
     longest: int,
 ) -> list[Row]:
-    """Makes a row of each text, or of each pair of texts.
-
-    Args:
-        tokenizer: the tokenizer of the model.
-        texts: N texts.
-        pairs: N second texts, or None.
-        longest: most tokens of a row.
-
-    Raises:
-        AlbertError: the numbers of texts and pairs differ.
-    """
+    """Makes a row of each text, or of each pair of texts."""
     check_texts(texts, pairs)
     rows = []
     for start in range(0, len(texts), LINES_AT_ONCE):
@@ -63,16 +53,8 @@ def word_rows(
     """Makes rows of a text that is split into words, as many as needed.
 
     A word is never divided between rows; it is only cut off if it is longer
-    than a row.
-
-    Args:
-        tokenizer: the tokenizer of the model.
-        words: the words of one text.
-        longest: most tokens of a row.
-
-    Returns:
-        a list of rows, each with the position of the first piece of each of
-        its words.
+    than a row. Returns rows of at most `longest` tokens, each with the position
+    of the first piece of each of its words.
     """
     room = longest - 2  # [CLS], [SEP]
     rows = [([], [])]
@@ -99,19 +81,10 @@ def choice_rows(
 ) -> list[Row]:
     """Makes a row of each choice: the context, then question and choice.
 
-    A choice replaces the blanks "_" in its question, or follows it if there is
-    no blank. A context that is too long is cut at its end; question and choice
-    are cut at their start, since the choices differ at the end.
-
-    Args:
-        tokenizer: the tokenizer of the model.
-        contexts: B texts.
-        questions: B texts; "" if there is no question.
-        choices: B lists of choices.
-        longest: most tokens of a row.
-
-    Returns:
-        the rows of all choices of the first context, then of the second, ...
+    A choice replaces the blanks "_" in its question (which may be ""), or
+    follows it if there is no blank. A context that is too long is cut at its
+    end; question and choice are cut at their start, since the choices differ at
+    the end. The rows of the first context come first.
 
     Source: reference race_utils.py, which reserves 128 of 512 tokens for
     question and choice. Here they may have half of the row, or more if the

@@ -21,8 +21,7 @@ def to_text(value: str | bytes) -> str:
     >>> to_text(b"caf\xc3\xa9 \xff")
     'café '
 
-    Raises:
-        AlbertError: the value is neither str nor bytes.
+    Raises AlbertError if the value is neither str nor bytes.
     """
     if isinstance(value, str):
         if value.isascii():
@@ -43,14 +42,8 @@ def normalize(
 
     A mark is a character whose canonical combining class is not 0. As in the
     published code, this is not the Unicode category Mn: some vowel signs are
-    kept.
-
-    Args:
-        text: the text.
-        lower_case: whether to lower-case it.
-        keep_accents: whether to skip the decomposition and keep marks.
-            SentencePiece then composes characters itself (NFKC, with changes of
-            its own).
+    kept. `keep_accents` skips the decomposition and keeps marks; SentencePiece
+    then composes characters itself (NFKC, with changes of its own).
 
     >>> normalize("  Ünïcode\\n in  ２０１０ ")
     'unicode in 2010'

@@ -11,36 +11,28 @@ import functools
 import hashlib
 import json
 import os
-import string
-import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-import sentencepiece
 
 from keras_albert.errors import AlbertError
-from keras_albert.storage import check_not_a_file, read_json, replacing
+from keras_albert.storage import check_not_a_file, replacing
 from keras_albert.text import normalization
-from keras_albert.text.special_tokens import (
-    CLS_ID,
-    MASK_ID,
-    PAD_ID,
-    SEP_ID,
-    SPECIAL_PIECES,
-    UNK_ID,
+from keras_albert.text.pieces import (
+    VOCAB_FILE as VOCAB_FILE,
+    VOCAB_SETTINGS_FILE,
+    WORD_MARK as WORD_MARK,
+    check_special_pieces,
+    digit_comma_resplits,
+    find_model,
+    load_model,
+    saved_settings,
+    word_starts,
 )
+from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID
 
 DEFAULT_MAX_LENGTH = 512  # tokens; number of positions of released models
-VOCAB_FILE = "spiece.model"
-
-
-VOCAB_SETTINGS_FILE = "spiece.json"  # Tokenizer.settings
-
-
-WORD_MARK = "▁"  # U+2581: SentencePiece's mark for a space before a piece
-
-
 # The shortest rows: the special tokens, and one token of each text.
 SHORTEST_SINGLE, SHORTEST_PAIR = 3, 5
 
@@ -75,8 +67,8 @@ class Tokenizer:
                 "`path` must be a path: of a SentencePiece .model file, or of "
                 f"the folder that holds it. Received: {path!r:.60}."
             )
-        file = _model_file(Path(path))
-        saved = _saved_settings(file.parent / VOCAB_SETTINGS_FILE)
+        file = find_model(Path(path))
+        saved = saved_settings(file.parent / VOCAB_SETTINGS_FILE)
         self._load(
             file.read_bytes(),
             saved["lower_case"] if lower_case is None else lower_case,
@@ -112,13 +104,13 @@ class Tokenizer:
                     f"Received: {name}={value!r}."
                 )
         self.model_bytes = model_bytes
-        self._processor = _processor(model_bytes, source)
+        self._processor = load_model(model_bytes, source)
         self.vocab_size: int = self._processor.vocab_size()
         self._pieces: list[str] = self._processor.id_to_piece(
             list(range(self.vocab_size))
         )
-        self._check_special_pieces(source)
-        self.resplits = self._digit_comma_resplits()
+        check_special_pieces(self._processor, self._pieces, source)
+        self.resplits = digit_comma_resplits(self._processor, self._pieces)
 
     def __repr__(self) -> str:
         """The size of the vocabulary and the settings."""
@@ -131,52 +123,6 @@ class Tokenizer:
         return {
             "lower_case": self.lower_case,
             "keep_accents": self.keep_accents,
-        }
-
-    def _check_special_pieces(self, source: str) -> None:
-        found = tuple(self._pieces[: len(SPECIAL_PIECES)])
-        # Control symbols are pieces that no text is ever tokenized to.
-        control = all(
-            self._processor.is_control(i)
-            for i in (PAD_ID, CLS_ID, SEP_ID, MASK_ID)
-            if i < self.vocab_size
-        )
-        if (
-            found != SPECIAL_PIECES
-            or not control
-            or not self._processor.is_unknown(UNK_ID)
-        ):
-            kind = "" if control else ", not all of them control symbols"
-            raise AlbertError(
-                f"{source}: not an ALBERT vocabulary. Expected the control "
-                f"symbols {' '.join(SPECIAL_PIECES)} as ids 0-4. Received: "
-                f"{' '.join(found)}{kind}. Train one with `keras-albert vocab`."
-            )
-
-    def _digit_comma_resplits(self) -> dict[int, tuple[int, ...]]:
-        """The ids that replace each piece that ends in digit and comma.
-
-        `encode_pieces` of the reference's tokenization.py encodes such a piece
-        ("▁2010,") again without its comma and word marks, then appends the
-        comma. The result only depends on the piece, so it is a table.
-
-        The second encoding puts a word mark in front ("1990," -> "▁1990" ",").
-        The reference intends to remove it if the piece had none, but compares a
-        str with the UTF-8 bytes of the mark. Under Python 3 these are never
-        equal, so the mark is kept. This code does what the reference does, not
-        what it intends.
-
-        The rule only applies to pieces of the vocabulary. A run of unknown
-        characters, which could end in a comma if the vocabulary had no ",",
-        remains one <unk>.
-        """
-        return {
-            i: (
-                *self._processor.encode(piece[:-1].replace(WORD_MARK, "")),
-                self._processor.piece_to_id(","),
-            )
-            for i, piece in enumerate(self._pieces)
-            if piece[-1:] == "," and piece[-2:-1].isdigit()
         }
 
     def _prepare(self, text: str | bytes, normalize: bool) -> str:
@@ -227,13 +173,9 @@ class Tokenizer:
         """Calls `encode` for each text, with several threads.
 
         Args:
-            texts: the texts.
+            texts: the texts; a single one raises AlbertError.
             normalize: see `tokenize`.
-            num_threads: number of threads of SentencePiece; -1 for as many as
-                there are cores.
-
-        Raises:
-            AlbertError: `texts` is a single text.
+            num_threads: number of threads; -1 for as many as there are cores.
         """
         check_batch("texts", texts)
         batch = [self._prepare(text, normalize) for text in texts]
@@ -243,8 +185,7 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; special pieces are omitted, <unk> becomes " ⁇ ".
 
-        Raises:
-            AlbertError: an id is not in [0, V).
+        Raises AlbertError if an id is not in [0, V).
         """
         return self._processor.decode([self._checked(i) for i in ids])
 
@@ -273,15 +214,10 @@ class Tokenizer:
     ) -> tuple[list[int], list[int]]:
         """Packs ids as `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
-        If a pair is too long, tokens are removed from the end of the longer
-        text until it fits, or of b if both are equally long. This is
-        `_truncate_seq_pair` of the reference's classifier_utils.py, which also
-        treats an empty b as no b.
-
-        Args:
-            a_ids: ids of the first text.
-            b_ids: ids of the second text, or None.
-            max_length: most tokens of the result.
+        If a pair exceeds `max_length` tokens, tokens are removed from the end
+        of the longer text until it fits, or of b if both are equally long.
+        This is `_truncate_seq_pair` of the reference's classifier_utils.py,
+        which also treats an empty b as no b.
 
         Returns:
             token_ids and segment_ids; segment 1 is b and the [SEP] after it.
@@ -350,10 +286,10 @@ class Tokenizer:
         rows: Sequence[tuple[list[int], list[int]]],
         length: int | None = None,
     ) -> dict[str, np.ndarray]:
-        """Pads rows to the arrays that `__call__` returns.
+        """Pads results of `pack` to the arrays that `__call__` returns.
 
         Args:
-            rows: B pairs of token_ids and segment_ids, see `pack`.
+            rows: B pairs of token_ids and segment_ids.
             length: S; if None, the length of the longest row.
 
         Raises:
@@ -384,19 +320,8 @@ class Tokenizer:
 
     @functools.cached_property
     def word_starts(self) -> np.ndarray:
-        r"""Whether each piece begins a word, bool [V], for n-gram masking.
-
-        As in `_is_start_piece_sp` of the reference's
-        create_pretraining_data.py, these are the pieces that begin with the
-        word mark or "<", that are one of the characters
-        !"#$%&()*+,-./:;?@[\]^_`{|}~, or that have a character that is neither
-        one of those nor an English letter. With `keep_accents`, letters and
-        marks of any script count as English letters do.
-        """
-        is_letter = _is_letter if self.keep_accents else _is_english
-        return np.array(
-            [_starts_word(piece, is_letter) for piece in self._pieces]
-        )
+        """Whether each piece begins a word, bool [V], for n-gram masking."""
+        return word_starts(self._pieces, self.keep_accents)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -416,10 +341,7 @@ class Tokenizer:
         return None
 
     def save(self, folder: str | Path) -> None:
-        """Writes `spiece.model` and `spiece.json` to a folder.
-
-        The folder is created if it does not exist.
-        """
+        """Writes `spiece.model` and `spiece.json`; creates the folder."""
         folder = Path(folder)
         check_not_a_file(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -427,10 +349,11 @@ class Tokenizer:
         # The settings are written first. If the process ends in between, there
         # must not be a vocabulary without settings, which would be read as a
         # released one.
-        for name, content in (
-            (VOCAB_SETTINGS_FILE, settings.encode()),
-            (VOCAB_FILE, self.model_bytes),
-        ):
+        contents = {
+            VOCAB_SETTINGS_FILE: settings.encode(),
+            VOCAB_FILE: self.model_bytes,
+        }
+        for name, content in contents.items():
             with replacing(folder / name) as unfinished:
                 unfinished.write_bytes(content)
 
@@ -439,14 +362,8 @@ def truncated_lengths(a, b, room):
     """The lengths of the texts of a pair after truncation to `room` tokens.
 
     Tokens are removed one at a time from the longer text, or from b if both are
-    equally long. This function computes the result without a loop.
-
-    Args:
-        a: length of the first text, an integer or an array.
-        b: length of the second text, an integer or an array.
-        room: most tokens of both together.
-
-    Example: 7 and 4 tokens become 3 and 2 for a `room` of 5.
+    equally long. The lengths may be arrays. Example: 7 and 4 tokens become 3
+    and 2 for a `room` of 5.
     """
     return (
         np.minimum(a, np.maximum((room + 1) // 2, room - b)),
@@ -488,83 +405,3 @@ def check_texts(texts, pairs) -> None:
             "`texts` and `pairs` must be equally many. Received: "
             f"{len(texts)} texts, {len(pairs)} pairs."
         )
-
-
-# The reference's list: ASCII punctuation without ' < = >.
-_PUNCTUATION = frozenset(string.punctuation) - frozenset("'<=>")
-
-
-def _is_english(character: str) -> bool:
-    return character.lower() in string.ascii_lowercase
-
-
-def _is_letter(character: str) -> bool:
-    return character.isalpha() or unicodedata.category(character)[0] == "M"
-
-
-def _starts_word(piece: str, is_letter: Callable[[str], bool]) -> bool:
-    return (
-        piece.startswith((WORD_MARK, "<"))
-        or piece in _PUNCTUATION
-        or not all(c in _PUNCTUATION or is_letter(c) for c in piece)
-    )
-
-
-def _model_file(path: Path) -> Path:
-    if path.is_file():
-        return path
-    if not path.is_dir():
-        raise AlbertError(
-            f"{path}: no such file or folder. Expected a SentencePiece .model "
-            "file, or the folder that holds it."
-        )
-    if (path / VOCAB_FILE).is_file():
-        return path / VOCAB_FILE
-    models = sorted(path.glob("*.model"))
-    if len(models) != 1:
-        names = ", ".join(file.name for file in models) or "none"
-        raise AlbertError(
-            f"{path}: expected {VOCAB_FILE}, or exactly one *.model file in "
-            f"the folder. Received: {names}. Name the file itself."
-        )
-    return models[0]
-
-
-def _saved_settings(file: Path) -> dict[str, bool]:
-    published = {"lower_case": True, "keep_accents": False}
-    if not file.exists():
-        return published
-    settings = read_json(file)
-    if (
-        not isinstance(settings, dict)
-        or "lower_case" not in settings
-        or not settings.keys() <= published.keys()
-        or not all(isinstance(value, bool) for value in settings.values())
-    ):
-        raise AlbertError(
-            f"{file}: expected {json.dumps(published)}, or others of true and "
-            f"false. Received: {json.dumps(settings)}."
-        )
-    return published | settings
-
-
-def _processor(
-    model_bytes: bytes, source: str
-) -> sentencepiece.SentencePieceProcessor:
-    if not isinstance(model_bytes, bytes):
-        raise AlbertError(
-            "a vocabulary must be the bytes of a .model file. "
-            f"Received: {type(model_bytes).__name__}."
-        )
-    if not model_bytes:
-        raise AlbertError(
-            f"{source}: the file is empty. Expected a SentencePiece model; "
-            "copy it again, or train one with `keras-albert vocab`."
-        )
-    try:
-        return sentencepiece.SentencePieceProcessor(model_proto=model_bytes)
-    except RuntimeError as error:
-        raise AlbertError(
-            f"{source}: not a SentencePiece model ({error}). Copy it again, or "
-            "train one with `keras-albert vocab`."
-        ) from None

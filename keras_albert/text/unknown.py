@@ -69,9 +69,8 @@ def count_rows(tokenizer: Tokenizer, rows: Sequence[Row]) -> PieceCount:
 def texts_of(values: Mapping[str, list], names: Iterable[str]) -> Iterator[str]:
     """The texts of columns of a table, one after another.
 
-    Args:
-        values: the columns by name; an item is a text or a list of texts.
-        names: the columns to read; missing ones are skipped.
+    An item of a column is a text or a list of texts; missing columns are
+    skipped.
     """
     for name in names:
         for value in values.get(name, []):
@@ -94,17 +93,10 @@ def judged(
     values: Mapping[str, list],
     names: Iterable[str],
 ) -> tuple[PieceCount, str]:
-    """Counts the pieces of a table and finds an example of unknown text.
+    """Counts the pieces of rows, made of the columns `names` of a table.
 
-    Args:
-        tokenizer: the tokenizer of the model.
-        rows: the table as rows of tokens.
-        values: the columns of the table.
-        names: the columns that hold texts.
-
-    Returns:
-        the count; and the result of `example_of`, or "" if the share of unknown
-        pieces is below WARN_AT.
+    Also returns an example of unknown text, see `example_of`; "" if the share
+    of unknown pieces is below WARN_AT.
     """
     count = count_rows(tokenizer, rows)
     if count.share < WARN_AT:
@@ -117,14 +109,9 @@ def check_readable(
 ) -> None:
     """Warns on stderr of unknown text, or refuses it.
 
-    Args:
-        count: the count of all pieces.
-        example: a text with unknown pieces, for the message.
-        place: the origin of the texts, for the message.
-        any_text: whether to only warn, for any share of unknown pieces.
-
-    Raises:
-        AlbertError: a share of REFUSE_AT or more of the pieces is unknown.
+    The message has the `place` that the texts are from, and an `example`.
+    Raises AlbertError if a share of REFUSE_AT or more of the pieces is unknown,
+    unless `any_text` is true.
     """
     if count.share < WARN_AT:
         return

@@ -5,9 +5,9 @@ OUTPUT/checkpoints/step-00001200/
     manifest.json     the step, what the run was made from, and size and SHA-256
                       of every file in state/
 
-A checkpoint is written under another name and renamed when it is complete, so
-that a folder with a name like the above was whole at that time. The checksums
-of its manifest reveal damage that happened later.
+A checkpoint is written under another name and renamed when it is complete.
+Every folder with a name like the above was therefore complete at that time. The
+checksums of its manifest reveal damage that happened later.
 """
 
 import dataclasses
@@ -69,8 +69,8 @@ class Checkpoints:
     """The checkpoints of a run, in a folder.
 
     Args:
-        folder: made when the first one is saved.
-        keep: how many of the newest stay.
+        folder: the folder, which is made with the first checkpoint.
+        keep: number of newest checkpoints that are kept.
         origin: see `Checkpoint`; JSON.
     """
 
@@ -89,11 +89,7 @@ class Checkpoints:
         )
 
     def save(self, step: int, state: State, logs: dict | None) -> None:
-        """Writes a checkpoint whole or not at all.
-
-        Raises:
-            AlbertError: it cannot be written; earlier ones stay.
-        """
+        """Writes a checkpoint atomically, or raises AlbertError."""
         unfinished = None
         try:
             # Before anything is written: a full disk then leaves no rest.
@@ -125,13 +121,11 @@ class Checkpoints:
             ) from error
 
     def newest(self) -> Checkpoint | None:
-        """The newest undamaged checkpoint; None where there never was one.
+        """The newest undamaged checkpoint; None if there is no checkpoint.
 
-        Damaged ones are renamed.
-
-        Raises:
-            AlbertError: all are damaged, or the run was made from other data,
-                another config or on another backend.
+        Damaged checkpoints are renamed. Raises AlbertError if all are damaged,
+        or the run was made from other data, another config or on another
+        backend.
         """
         for path in self.folder.glob("checkpoint.unfinished-*"):
             shutil.rmtree(path)  # of a killed process
@@ -158,11 +152,7 @@ class Checkpoints:
         return None
 
     def read(self, step: int) -> Checkpoint:
-        """One that another process has found.
-
-        Raises:
-            AlbertError: it is not here, or not usable.
-        """
+        """Reads a checkpoint that another process has found."""
         if not self._path(step).is_dir():
             raise AlbertError(
                 f"{self._path(step)}: no such checkpoint here, but process 0 "
@@ -174,13 +164,13 @@ class Checkpoints:
         return found
 
     def prune(self, best: int | None) -> None:
-        """Removes all but the newest, and that of step `best`."""
+        """Removes all checkpoints but the newest and that of step `best`."""
         for step in self.steps()[: -self.keep]:
             if step != best:
                 shutil.rmtree(self._path(step))
 
     def _put_aside(self, step: int) -> None:
-        """A damaged one must not count among the newest that are kept."""
+        """Renames a damaged checkpoint, so that it is not among the newest."""
         aside = self.folder / f"{DAMAGED}{self._path(step).name}"
         shutil.rmtree(aside, ignore_errors=True)
         os.replace(self._path(step), aside)
@@ -226,16 +216,16 @@ class Checkpoints:
 
 
 def _same(here, there) -> bool:
-    """Equal; settings but for those that did not exist then."""
+    """Whether two origins are equal; a newer setting may be missing there."""
     if isinstance(here, dict) and isinstance(there, dict):
         return there == {name: here.get(name) for name in there}
     return here == there
 
 
 def state_of(model: keras.Model) -> State:
-    """A copy of all that training changes, of a compiled model.
+    """A copy of all variables that training changes, of a compiled model.
 
-    Arrays by their position among the variables of a group; scalars as [1].
+    Arrays are named by their position in their group; scalars become [1].
     """
     groups = {
         group: [to_numpy(variable) for variable in variables]
@@ -250,18 +240,23 @@ def state_of(model: keras.Model) -> State:
     }
 
 
-def restore_model(model: keras.Model, state: State) -> None:
-    """Sets weights and the built optimizer to what `state_of` read.
+def has_finite_weights(state: State) -> bool:
+    """Whether no weight in a state is infinite or NaN."""
+    return all(
+        np.isfinite(array).all()
+        for group in ("trainable", "non_trainable")
+        for array in state.get(group, {}).values()
+    )
 
-    Raises:
-        AlbertError: the state is that of another model.
-    """
+
+def restore_model(model: keras.Model, state: State) -> None:
+    """Sets the weights and the built optimizer to a saved state."""
     for group in ("trainable", "non_trainable", "optimizer"):
         _restore_group(model, state, group)
 
 
 def restore_metrics(model: keras.Model, state: State) -> None:
-    """Sets the running means; the model has been called in `evaluate`."""
+    """Sets the running means of a model that has called `evaluate`."""
     _restore_group(model, state, "metrics")
 
 
@@ -295,14 +290,13 @@ def _groups(model: keras.Model) -> dict[str, list[keras.Variable]]:
 
 
 def _size_of(state: State) -> int:
-    """Bytes of all arrays."""
     return sum(
         array.nbytes for group in state.values() for array in group.values()
     )
 
 
 def _digests(folder: Path) -> dict[str, list]:
-    """Size and SHA-256 of every file below, but for the manifest."""
+    """Size and SHA-256 of every file in a folder, except the manifest."""
     digests = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path != folder / MANIFEST_FILE:

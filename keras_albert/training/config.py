@@ -5,6 +5,7 @@ from typing import Literal
 
 from keras_albert.errors import (
     AlbertError,
+    check_choice,
     check_positive_number,
     check_probability,
     is_number,
@@ -72,8 +73,4 @@ class OptimizerConfig:
                 "`weight_decay` must be 0 or more. "
                 f"Received: {self.weight_decay!r}."
             )
-        if self.optimizer not in ("lamb", "adamw"):
-            raise AlbertError(
-                '`optimizer` must be "lamb" or "adamw". '
-                f"Received: {self.optimizer!r}."
-            )
+        check_choice("optimizer", self.optimizer, ("lamb", "adamw"))

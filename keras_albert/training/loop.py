@@ -2,10 +2,11 @@
 
 A run has intervals of several steps. At the end of an interval a checkpoint is
 written, the model is validated, it is saved if it is the best so far, and
-log.csv gets a row. Further checkpoints are written between, so that an
-interrupted run continues exactly as if it had not been interrupted. The
-checkpoint comes before the validation: a run that is killed while it validates
-finds a checkpoint without a row in the log, and validates again.
+log.csv gets a row. More checkpoints may be written within an interval. An
+interrupted run continues from the newest one exactly as if it had not been
+interrupted. The checkpoint is written before the validation: a run that is
+killed while it validates finds a checkpoint without a row in the log, and
+validates again.
 """
 
 import contextlib
@@ -30,6 +31,7 @@ from keras_albert.storage import remove_folder
 from keras_albert.training.checkpointing import (
     Checkpoint,
     Checkpoints,
+    has_finite_weights,
     restore_metrics,
     restore_model,
     restore_random,
@@ -131,15 +133,13 @@ def fit_into_folder(training: Training) -> Row:
 
     SIGTERM and SIGINT end the run after the current step, with a checkpoint. A
     folder in which nothing could be kept is removed, so that the same command
-    can be given again.
-
-    Returns:
-        The row of the log that belongs to the model that is kept.
+    can be given again. Returns the row of the log that belongs to the model
+    that is kept.
 
     Raises:
-        AlbertError: the loss is not finite, or what the folder holds cannot
-            be used.
-        KeyboardInterrupt, SystemExit: after SIGINT, SIGTERM and a message.
+        AlbertError: the loss is not finite, or a file in the folder cannot be
+            used.
+        KeyboardInterrupt, SystemExit: after SIGINT or SIGTERM, with a message.
     """
     folder, devices = training.folder, training.devices
     timetable = training.timetable
@@ -204,11 +204,8 @@ class Diverged(AlbertError):
 class TrainingSteps(keras.callbacks.Callback):
     """The callback of `fit`: it counts steps, saves checkpoints and validates.
 
-    Args:
-        training: what is trained.
-        log: the log of the run, as far as it got.
-        progress: shows the steps to the user.
-        stop: knows whether a signal has asked the run to stop.
+    `log` has the log of the run so far; `stop` knows whether a signal has asked
+    the run to stop.
     """
 
     def __init__(
@@ -247,7 +244,7 @@ class TrainingSteps(keras.callbacks.Callback):
 
     def resume(self) -> None:
         """Restores the newest checkpoint, if there is one."""
-        found = self._newest_checkpoint()
+        found = _newest(self.checkpoints, self.devices)
         # TensorFlow would trace a step twice if it made the optimizer's
         # variables in the first one.
         with self.devices.scope():
@@ -257,7 +254,7 @@ class TrainingSteps(keras.callbacks.Callback):
         self.log.keep_until(self.step)
         if not found:
             return
-        self._check_steps_per_execution()
+        _check_steps_per_execution(self.step, self.timetable, self.devices)
         restore_model(self.model, found.state)
         self._restoring = found.state
         if not self.timetable.ends_interval(self.step):
@@ -271,32 +268,6 @@ class TrainingSteps(keras.callbacks.Callback):
         self.progress.line(
             f"going on from step {self.step:,} of {self.timetable.steps:,}"
         )
-
-    def _newest_checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint of the first process, read by all of them."""
-        found = None
-
-        def newest() -> int | None:
-            nonlocal found
-            found = self.checkpoints.newest()
-            return found and found.step
-
-        step = self.devices.first(newest)
-        if step is None:
-            return None
-        return self.devices.each(lambda: found or self.checkpoints.read(step))
-
-    def _check_steps_per_execution(self) -> None:
-        """Raises AlbertError unless whole executions led to this step."""
-        batches = self.step * self.timetable.accumulate
-        if batches % self.devices.batches_a_call:
-            steps = self.devices.batches_a_call // self.timetable.accumulate
-            raise AlbertError(
-                f"the run goes on from step {self.step}: "
-                "`steps_per_execution` must divide that. Received: "
-                f"steps_per_execution={steps}. Take --steps-per-execution "
-                f"{math.gcd(self.step, steps)}."
-            )
 
     def run(self) -> None:
         """Trains until the last step, or until the run is asked to stop."""
@@ -312,11 +283,7 @@ class TrainingSteps(keras.callbacks.Callback):
             self.devices.fit(self.model, batches, [self])
 
     def _ask(self, is_lost: bool = False) -> bool:
-        """Asks all processes whether to stop: one that was asked stops all.
-
-        Returns:
-            whether the training is lost in any of them.
-        """
+        """Whether training is lost in any process; stops all if one must."""
         lost, self._stopping = self.devices.any(
             is_lost, self.stop.signal is not None
         )
@@ -363,11 +330,7 @@ class TrainingSteps(keras.callbacks.Callback):
         model = self.model  # on JAX, this puts the weights into it
         logs = self.devices.logs(model, logs)
         state = state_of(model)
-        if not all(
-            np.isfinite(array).all()
-            for group in ("trainable", "non_trainable")
-            for array in state.get(group, {}).values()
-        ):
+        if not has_finite_weights(state):
             raise Diverged.at(self.step, "a weight is not finite")
         ends = self.timetable.ends_interval(self.step)
         kept_logs = dict(logs) if ends else None
@@ -389,8 +352,8 @@ class TrainingSteps(keras.callbacks.Callback):
     def finish_interval(self) -> None:
         """Validates, keeps the model if it is the best, and logs a row.
 
-        Where the run is asked to stop meanwhile, nothing is logged: validation
-        is done again when the run goes on.
+        If the run is asked to stop meanwhile, nothing is logged: the continued
+        run validates again.
         """
         model = self.model
         row = {
@@ -414,7 +377,7 @@ class TrainingSteps(keras.callbacks.Callback):
         self._log(row)
 
     def _validate(self) -> Row:
-        """What held-out examples give; anything if the run is to stop."""
+        """The values of held-out examples; incomplete if the run is to stop."""
         # Several processes validate to the end, since each waits for the
         # others there.
         measured = self.training.validate(
@@ -435,6 +398,34 @@ class TrainingSteps(keras.callbacks.Callback):
             draw_curves(self.log.rows, self.training.folder)
         self.progress.line(
             f"step {self.step:,}/{self.timetable.steps:,}: {shown_values(row)}"
+        )
+
+
+def _newest(checkpoints: Checkpoints, devices: Devices) -> Checkpoint | None:
+    """The newest checkpoint of the first process, read by all of them."""
+    found = None
+
+    def newest() -> int | None:
+        nonlocal found
+        found = checkpoints.newest()
+        return found and found.step
+
+    step = devices.first(newest)
+    if step is None:
+        return None
+    return devices.each(lambda: found or checkpoints.read(step))
+
+
+def _check_steps_per_execution(
+    step: int, timetable: Timetable, devices: Devices
+) -> None:
+    """Raises AlbertError unless whole executions led to this step."""
+    if step * timetable.accumulate % devices.batches_a_call:
+        steps = devices.batches_a_call // timetable.accumulate
+        raise AlbertError(
+            f"the run goes on from step {step}: `steps_per_execution` must "
+            f"divide that. Received: steps_per_execution={steps}. Take "
+            f"--steps-per-execution {math.gcd(step, steps)}."
         )
 
 
@@ -461,7 +452,7 @@ class _StopEvaluation(keras.callbacks.Callback):
 class StopRequest:
     """Remembers SIGTERM and SIGINT until the training step has ended.
 
-    A second signal interrupts at once. Outside of the main thread, where Python
+    A second signal interrupts at once. Outside the main thread, where Python
     allows no signal handlers, nothing changes.
     """
 
@@ -488,7 +479,7 @@ class StopRequest:
 
 
 def plain(optimizer: keras.optimizers.Optimizer) -> Lamb:
-    """The optimizer itself, where loss scaling has wrapped it in another."""
+    """The optimizer, without the one of loss scaling that may wrap it."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
@@ -514,7 +505,7 @@ def averaged_weights(model: keras.Model):
 
 
 def _rest(folder: Path, checkpoints: Checkpoints, kept: Row | None) -> str:
-    """Says what an ended run leaves; removes the folder if that is nothing."""
+    """Says what an ended run leaves; removes a folder without checkpoint."""
     steps = checkpoints.steps()
     if not steps:
         remove_folder(folder)

@@ -9,8 +9,6 @@ from keras_albert.distribution.backend import loss_normalizer
 from keras_albert.errors import AlbertError, check_positive_number
 
 MASKED_LM_LOSS_EPSILON = 1e-5  # reference run_pretraining.py, denominator
-
-
 # Avoids a division by 0 for a batch without weight, whose loss is 0. Added to
 # any other sum of weights it has no effect in float32.
 _NOT_ZERO = 1e-12
@@ -75,11 +73,8 @@ class WeightedCrossEntropy(keras.losses.Loss):
 class WeightedMean(keras.losses.Loss):
     """sum(weight * loss) / sum(weight), over the rows of all replicas.
 
-    Keras's reduction "mean_with_sample_weight" only sums over the rows of one
-    replica. The loss of a batch whose weights are all 0 is 0.
-
-    Args:
-        loss: a Keras loss with the reduction "none".
+    `loss` has the reduction "none": Keras's "mean_with_sample_weight" only sums
+    over the rows of one replica. The loss of a batch without weight is 0.
     """
 
     def __init__(self, loss: keras.losses.Loss):

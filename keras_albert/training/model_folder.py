@@ -1,11 +1,11 @@
 """The folder of a model: everything needed to use it, and nothing else.
 
 model.keras         weights and architecture, for every backend
-albert_config.json  the encoder's architecture, as the original writes it
+albert_config.json  the encoder's architecture, in the reference's format
 spiece.model        the vocabulary (and spiece.json: lower-casing)
-task.json           what the model was trained for; see tasks/task_file.py
-report.json         what the run reached, and log.csv its course
-README.md           the model card, of a fine-tuned model
+task.json           the task of the model; see tasks/task_file.py
+report.json         the results of the run, and log.csv their course
+README.md           the model card of a fine-tuned model
 """
 
 import contextlib
@@ -39,10 +39,10 @@ class ModelFolder:
     task: dict
 
     def save(self, folder: Path) -> None:
-        """Writes each file whole or not at all; `folder` exists.
+        """Writes each file atomically; `folder` exists.
 
-        Only the model changes when it is saved again. task.json, which makes
-        it a model folder, comes last.
+        Only the model changes when it is saved again. task.json, which makes a
+        folder that of a model, is written last.
         """
         bare = _bare_copy(self.model, self.task.get("labels"))
         with replacing(folder / MODEL_FILE) as unfinished:
@@ -55,14 +55,14 @@ class ModelFolder:
 
     @classmethod
     def load(cls, folder: str | Path) -> "ModelFolder":
-        """Reads what `save` wrote.
+        """Reads the files that `save` wrote.
 
-        task.json is read, but not held against the model; that is
-        `tasks.task_file.load_with_task`.
+        task.json is read, but not compared with the model:
+        `tasks.task_file.load_with_task` does that.
 
-        Raises:
-            AlbertError: not such a folder, a damaged file, or weights,
-                vocabulary and albert_config.json of different models.
+        Raises AlbertError if the folder is not one of a model, a file is
+        damaged, or weights, vocabulary and albert_config.json belong to
+        different models.
         """
         folder = Path(folder)
         if not (folder / TASK_FILE).is_file():
@@ -122,10 +122,9 @@ def _point_to_best_seed(folder: Path) -> None:
 
 
 def _bare_copy(model: AlbertModel, labels: Sequence[str] | None) -> AlbertModel:
-    """Never compiled: the optimizer's state would triple the file.
+    """A copy in float32 without optimizer, whose state would triple the file.
 
-    Computing in float32, whatever it was trained in: it is to be served
-    anywhere. The head gets `labels`, if these are names and not numbers.
+    The head gets `labels`, if they are names and not numbers.
     """
     bare = rebuilt(model, to_numpy, dtype="float32")
     if labels and hasattr(bare, "labels"):
@@ -135,11 +134,7 @@ def _bare_copy(model: AlbertModel, labels: Sequence[str] | None) -> AlbertModel:
 
 
 def check_same_config(found: AlbertConfig, model: AlbertModel) -> None:
-    """Refuses a config file that describes another model than the one there.
-
-    Raises:
-        AlbertError: names the fields that differ.
-    """
+    """Raises AlbertError that names the fields in which configs differ."""
     different = [
         f"{field.name}={getattr(found, field.name)} instead of "
         f"{getattr(model.config, field.name)}"

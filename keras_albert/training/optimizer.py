@@ -242,11 +242,7 @@ def make_optimizer(
 ) -> Lamb:
     """Makes the optimizer of a training run.
 
-    Args:
-        config: all settings except the schedule.
-        learning_rate: a float or a schedule.
-        accumulate: number of parts of a batch whose gradients are averaged for
-            an update.
+    With `accumulate`, gradients of so many parts of a batch are averaged.
     """
     averaging = {}
     if config.ema_momentum is not None:

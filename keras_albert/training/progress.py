@@ -25,9 +25,6 @@ class ProgressBar:
     """Shows step, losses, tokens per second and the time left on a terminal.
 
     If stdout is not a terminal, it prints a line per minute instead.
-
-    Args:
-        steps: number of steps of the whole run.
     """
 
     def __init__(self, steps: int):
@@ -52,10 +49,7 @@ class ProgressBar:
         self._progress.stop()
 
     def begin_at(self, step: int) -> None:
-        """Starts at a step of a resumed run.
-
-        The time left is then estimated from the steps after it.
-        """
+        """Starts at a step of a resumed run; the time left counts from it."""
         self._progress.reset(self._task, completed=step)
 
     def update(self, step: int, values: Row) -> None:

@@ -46,17 +46,10 @@ _OWN_SETTINGS = {
 
 
 class RunFolder:
-    """The output folder of a training run in one or several processes.
+    """The output folder of a run, a dataclass with a field `output`.
 
-    The first process reads and writes its files, and all of them get the same
-    answers.
-
-    Args:
-        run: the settings, a dataclass with a field `output`.
-        devices: the processes of the run.
-
-    Raises:
-        AlbertError: the folder holds something else; see `holds_run`.
+    The first process reads and writes its files, and all processes get the same
+    answers. Raises AlbertError if the folder holds something else.
     """
 
     def __init__(self, run, devices: Devices):
@@ -101,9 +94,8 @@ def claim_folder(path: str | Path, run) -> Path:
 def holds_run(path: str | Path, run) -> bool:
     """Whether an output folder holds this run, begun before.
 
-    Raises:
-        AlbertError: it holds something else: a file, another folder, or a run
-            with other settings, which the message names.
+    Raises AlbertError if it holds something else: a file, another folder, or a
+    run with other settings, which the message names.
     """
     found = folder_at(path).begun_with()
     if found is None:
@@ -164,13 +156,8 @@ def check_made_of(
 ) -> None:
     """Raises AlbertError if the data have changed since a run was finished.
 
-    Nothing is checked if data are missing, which the run may have outlived.
-
-    Args:
-        folder: the folder of the run.
-        report: its report, with the checksums; older reports have none.
-        sources: the paths of the data.
-        checksums: computes the checksums of the data.
+    Nothing is checked if data are missing, which the run may have outlived, or
+    if the report is so old that it has no checksums.
     """
     if MADE_OF not in report or not all(path.exists() for path in sources):
         return

@@ -9,29 +9,17 @@ from keras_albert.errors import AlbertError, optional_import
 from keras_albert.storage import replacing
 
 LOG_FILE = "log.csv"
-
-
 CURVES_FILE = "curves.png"
-
-
 TENSORBOARD_FOLDER = "tensorboard"
-
-
 HELD_OUT = "val_"  # prefix of values measured on held-out examples
-
-
 Row = dict[str, float | None]
 
 
 class RunLog:
     """The rows of log.csv: one for each interval, with its last step.
 
-    Args:
-        folder: the folder of the run. Rows of an existing log.csv are read.
-            If None, no file is read or written.
-
-    Raises:
-        AlbertError: log.csv has a line that is not a row of numbers.
+    Rows of an existing log.csv in the folder are read; without a folder (None),
+    nothing is read or written.
     """
 
     def __init__(self, folder: Path | None):
@@ -91,11 +79,8 @@ class TensorBoard:
     """Writes the log to OUTPUT/tensorboard in TensorBoard's format.
 
     `keras.callbacks.TensorBoard` is not used, because it counts epochs instead
-    of steps, and a resumed run would write steps twice.
-
-    Args:
-        folder: the folder of the run.
-        rows: the rows that were logged before; they are written again.
+    of steps, and a resumed run would write steps twice. Here `rows`, which were
+    logged before, are written again.
     """
 
     def __init__(self, folder: Path, rows: list[Row]):

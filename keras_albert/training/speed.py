@@ -18,26 +18,17 @@ from collections.abc import Callable
 from keras import ops
 
 FIRST_SIZE, LARGEST_SIZE = 256, 16384  # rows of the measured matrices
-
-
 # Seconds of a matrix product from which the time of its launch is negligible.
 LONG_ENOUGH = 0.05
-
-
 REPEATS = 2
 
 
 def matrix_product_peak(dtype: str) -> float:
     """Measures the peak of this device with large matrix products.
 
-    The size is doubled until a product takes LONG_ENOUGH, which takes about
-    half a second in total.
-
-    Args:
-        dtype: the dtype of the matrices.
-
-    Returns:
-        floating-point operations per second.
+    The size of the matrices is doubled until a product takes LONG_ENOUGH, which
+    takes about half a second in total. Returns floating-point operations per
+    second.
     """
     size = FIRST_SIZE
     while True:
@@ -73,10 +64,8 @@ class Work:
 class SpeedMeter:
     """Measures tokens per second and utilization of the training steps.
 
-    Args:
-        work_of: function from the number of a step, from 1, to its `Work`. None
-            if steps differ in size; then nothing is measured.
-        clock: function that returns the time in seconds.
+    `work_of` maps the number of a step, from 1, to its `Work`; it is None if
+    steps differ in size, and then nothing is measured.
     """
 
     def __init__(
