@@ -29,6 +29,7 @@ FLOORS = (
     "finetuning",
     "aot",
     "exports",
+    "sweep",
     "cli",
 )
 # These are TensorFlow graphs, or of one backend: imported inside the functions
