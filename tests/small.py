@@ -26,6 +26,11 @@ CONFIG = AlbertConfig(
     initializer_range=0.3,
 )
 BATCH, LENGTH, PREDICTIONS = 3, 17, 7
+# How to compile for a few steps: tracing and XLA take longer than these.
+QUICK = {
+    "run_eagerly": keras.backend.backend() == "tensorflow",
+    "jit_compile": keras.backend.backend() == "jax",
+}
 # As wide as the vocabulary that the tests train, so that it takes texts.
 TEXT_CONFIG = CONFIG.replace(
     vocab_size=163, num_hidden_layers=1, max_position_embeddings=61

@@ -10,6 +10,9 @@ import pytest
 
 import keras_albert as ka
 from keras_albert.cli import main
+from keras_albert.storage import read_json
+from keras_albert.training.checkpointing import Checkpoints
+from keras_albert.training.config import CHECKPOINTS_FOLDER
 
 FILES = Path(__file__).parents[1] / "data" / "before_the_rooms.tar.xz"
 # Numbers of another processor, whose kernels round otherwise.
@@ -38,6 +41,23 @@ def test_a_model_folder(folder):
     np.testing.assert_allclose(found, expected, atol=TOLERANCE)
 
 
+@pytest.mark.any_backend
+def test_a_checkpoint(folder):
+    """Orbax wrote it at step 7: near the weights of the model of step 4."""
+    path = folder / "interrupted" / CHECKPOINTS_FOLDER
+    origin = read_json(path / "step-00000007" / "manifest.json")["origin"]
+    found = Checkpoints(path, 1, origin).newest()
+    model = ka.load_model(folder / "interrupted" / "model.keras")
+    assert found.step == 7
+    assert len(found.state["trainable"]) == len(model.trainable_variables)
+    for i, variable in enumerate(model.trainable_variables):
+        weight = found.state["trainable"][str(i)]
+        np.testing.assert_allclose(
+            weight, keras.ops.convert_to_numpy(variable), atol=0.04
+        )
+
+
+@pytest.mark.proof
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow",
     reason="a run goes on on the backend that it was begun on: TensorFlow",
