@@ -141,7 +141,7 @@ def test_a_run_that_fails_ends_nothing_else(folder, trained):
 
 def test_the_first_run_refuses_the_options(folder):
     """A real command, without its table."""
-    with pytest.raises(AlbertError, match="the first run: train.tsv: no such"):
+    with pytest.raises(AlbertError, match=r"the first run: train\.tsv"):
         search(folder)
 
 
