@@ -39,6 +39,7 @@ from keras_albert.finetuning.config import (
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.pretraining.sizes import SizesRun
 from keras_albert.storage import flat, read_json
+from keras_albert.sweep.config import SweepRun
 from keras_albert.tasks.benchmarks.recipes import RECIPES
 
 
@@ -63,6 +64,7 @@ COMMANDS = {
     "predict": Command(PredictRun, "finetuning.predict", "predict"),
     "export": Command(ExportRun, "exports.run", "export_run"),
     "check": Command(CheckRun, "exports.check", "check"),
+    "sweep": Command(SweepRun, "sweep.run", "sweep"),
     "convert": Command(ConvertRun, "finetuning.convert", "convert"),
     "compile": Command(CompileRun, "aot.compile", "compile_for_slice"),
     "sizes": Command(SizesRun, "pretraining.sizes", "print_sizes"),
@@ -245,7 +247,8 @@ def _with_settings(arguments: list[str]) -> list[str]:
     rest = iter(rest)
     for argument in rest:
         name, equals, value = argument.partition("=")
-        if name not in ("--file", "--set", "--recipe"):
+        is_own = name.removeprefix("--") in known  # `sweep` has a --file
+        if name not in ("--file", "--set", "--recipe") or is_own:
             _check_option(name, known, command)
             ordinary.append(argument)
             continue

@@ -30,6 +30,7 @@ FLOORS = (
     "finetuning",
     "aot",
     "exports",
+    "sweep",
     "cli",
 )
 # These are TensorFlow graphs, or of one backend: imported inside the functions

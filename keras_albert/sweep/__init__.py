@@ -1,0 +1,1 @@
+"""Searches for the best options of pretraining and fine-tuning."""

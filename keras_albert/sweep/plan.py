@@ -1,0 +1,152 @@
+"""Reads the file of a search: a command, its options, the values to try."""
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from keras_albert.errors import AlbertError, is_number
+from keras_albert.finetuning.config import FinetuneRun
+from keras_albert.pretraining.config import PretrainRun
+from keras_albert.storage import flat
+
+COMMANDS = {"finetune": FinetuneRun, "pretrain": PretrainRun}
+MOST_COMBINATIONS = 1000
+_TABLES = ("command", "options", "search")
+
+Value = str | int | float | bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a search tries."""
+
+    command: str
+    """"finetune" or "pretrain\""""
+    options: dict[str, object]
+    """options that all runs share, by their dotted names"""
+    search: dict[str, list[Value]]
+    """the values to try, by the name of the option"""
+
+    @property
+    def combinations(self) -> int:
+        """The number of combinations of values."""
+        count = 1
+        for values in self.search.values():
+            count *= len(values)
+        return count
+
+
+def read_plan(path: Path) -> Plan:
+    """Reads the TOML file of a search.
+
+    Raises:
+        AlbertError: it is not such a file, an option does not exist or is
+            there twice, an option has no values, or there are too many
+            combinations.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except ValueError as error:
+        raise AlbertError(f"{path}: not a TOML file ({error}).") from None
+    if unknown := sorted(content.keys() - set(_TABLES)):
+        raise AlbertError(
+            f"{path}: expected {', '.join(_TABLES)}. Received also: "
+            f"{', '.join(unknown)}."
+        )
+    command = content.get("command")
+    if command not in COMMANDS:
+        raise AlbertError(
+            f"{path}: `command` must be one of {', '.join(COMMANDS)}. "
+            f"Received: {command!r}."
+        )
+    options = flat(content.get("options", {}))
+    search = {
+        name: _values(path, name, value)
+        for name, value in _flat_search(content.get("search", {})).items()
+    }
+    if not search:
+        raise AlbertError(
+            f"{path}: `search` is empty. Give an option with its values, such "
+            "as learning_rate = [1e-4, 3e-4]."
+        )
+    known = option_names(COMMANDS[command])
+    for name in (*options, *search):
+        _check_name(path, command, name, known)
+    if twice := sorted(options.keys() & search.keys()):
+        raise AlbertError(
+            f"{path}: `{twice[0]}` is in `options` and in `search`. Remove it "
+            "from one of them."
+        )
+    plan = Plan(command, options, search)
+    if plan.combinations > MOST_COMBINATIONS:
+        raise AlbertError(
+            f"{path}: {plan.combinations:,} combinations, more than "
+            f"{MOST_COMBINATIONS:,}. Search fewer options or values."
+        )
+    return plan
+
+
+def option_names(run_class: type, prefix: str = "") -> set[str]:
+    """The dotted names of the options of a command."""
+    names = set()
+    for field in dataclasses.fields(run_class):
+        if dataclasses.is_dataclass(field.type):
+            names |= option_names(field.type, f"{prefix}{field.name}.")
+        else:
+            names.add(prefix + field.name)
+    return names
+
+
+def _flat_search(search: Mapping, prefix: str = "") -> dict[str, object]:
+    """The tables and lists of values by the dotted names of options."""
+    found = {}
+    for name, value in search.items():
+        if isinstance(value, dict) and "low" not in value:
+            found |= _flat_search(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def _values(path: Path, name: str, value: object) -> list[Value]:
+    if isinstance(value, dict):
+        return _range(path, name, value)
+    if not isinstance(value, list) or not value:
+        raise AlbertError(
+            f"{path}: `search.{name}` must be a list of one or more values, or "
+            f"{{low, high, points}}. Received: {value!r:.60}."
+        )
+    return value
+
+
+def _range(path: Path, name: str, value: dict) -> list[float]:
+    """Values from low to high at equal ratios."""
+    low, high, points = (value.get(k) for k in ("low", "high", "points"))
+    numbers = is_number(low) and is_number(high)
+    if (
+        value.keys() != {"low", "high", "points"}
+        or not numbers
+        or type(points) is not int
+        or not 0 < low < high
+        or points < 2
+    ):
+        raise AlbertError(
+            f"{path}: `search.{name}` must have low, high (0 < low < high) and "
+            f"points (2 or more). Received: {value}."
+        )
+    ratio = (high / low) ** (1 / (points - 1))
+    return [float(f"{low * ratio**i:.3g}") for i in range(points)]
+
+
+def _check_name(path: Path, command: str, name: str, known: set[str]) -> None:
+    if name == "output":
+        raise AlbertError(
+            f"{path}: each run has an output of its own. Remove `output`, and "
+            "give --output to `sweep`."
+        )
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f" Did you mean `{close[0]}`?" if close else ""
+        raise AlbertError(f"{path}: `{command}` has no option `{name}`.{hint}")

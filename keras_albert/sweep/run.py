@@ -1,0 +1,296 @@
+"""The command `sweep`: a run for each combination of values.
+
+Optuna keeps the trials in a journal file and decides which runs to stop. A run
+is a process of its own, so that one that fails or diverges ends nothing else.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from keras_albert.errors import AlbertError, optional_import
+from keras_albert.finetuning.config import FinetuneRun
+from keras_albert.storage import WorkFolder, read_json, replacing, write_json
+from keras_albert.sweep.config import SweepRun
+from keras_albert.sweep.plan import Plan, read_plan
+from keras_albert.tasks.registry import ALL_TASKS
+from keras_albert.training.run_folder import REPORT_FILE
+from keras_albert.training.run_log import HELD_OUT, LOG_FILE, RunLog
+
+JOURNAL_FILE = "trials.journal"
+TABLE_FILE, RESULTS_FILE, PLOT_FILE = "table.md", "results.json", "plot.png"
+SETTINGS_FILE = "settings.json"  # of a run, in the format of `--file`
+OUTPUT_FILE = "output.txt"  # what a run prints
+POLL_SECONDS = 0.5
+STUDY = "sweep"
+REDUCTION = 2  # successive halving keeps the better half
+
+
+def sweep(run: SweepRun) -> list[dict]:
+    """Runs or continues a search; prints and returns its results.
+
+    Returns:
+        The results, the best first: the values, the score (None if the run
+        failed), how the run ended, its minutes and its folder.
+
+    Raises:
+        AlbertError: the file is wrong, the folder belongs to another search,
+            Optuna is not installed, or the first run refuses its options.
+    """
+    optuna = optional_import("optuna", "sweep", "`sweep`")
+    plan = read_plan(run.file)
+    folder = WorkFolder(run.output, RESULTS_FILE)
+    identity = dataclasses.asdict(plan) | {"method": run.method}
+    begun = folder.begun_with()
+    if begun is None:
+        folder.claim(identity)
+    elif begun != identity:
+        changed = [k for k in identity if begun.get(k) != identity[k]]
+        raise AlbertError(
+            f"{run.output} holds a search with another "
+            f"{' and '.join(changed) or 'content'}. Choose another output, or "
+            "give the file that began it."
+        )
+    with folder.locked("searching there"):
+        study = _study(optuna, run, plan)
+        _search(optuna, study, run, plan)
+        results = _results(study, plan, run.output)
+        write_json(run.output / RESULTS_FILE, {"runs": results})
+        _write_table(results, plan, run.output / TABLE_FILE)
+        _draw(optuna, study, run.output / PLOT_FILE)
+    print((run.output / TABLE_FILE).read_text())
+    print(f"-> {run.output}")
+    return results
+
+
+def _study(optuna, run: SweepRun, plan: Plan):
+    """The study in the journal, with a queue of the combinations to run."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    journal = optuna.storages.journal.JournalFileBackend(
+        str(run.output / JOURNAL_FILE)
+    )
+    halving = optuna.pruners.SuccessiveHalvingPruner(
+        min_resource=1, reduction_factor=REDUCTION
+    )
+    study = optuna.create_study(
+        study_name=STUDY,
+        storage=optuna.storages.JournalStorage(journal),
+        load_if_exists=True,
+        direction="maximize",
+        pruner=halving
+        if run.method == "halving"
+        else optuna.pruners.NopPruner(),
+    )
+    trials = study.get_trials(deepcopy=False)
+    if not trials:
+        for values in itertools.product(*plan.search.values()):
+            study.enqueue_trial(dict(zip(plan.search, values, strict=True)))
+    for trial in trials:  # those that were interrupted
+        if trial.state == optuna.trial.TrialState.RUNNING:
+            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+            study.enqueue_trial(trial.params)
+    return study
+
+
+def _search(optuna, study, run: SweepRun, plan: Plan) -> None:
+    states = optuna.trial.TrialState
+    name = _score_name(run, plan)
+    end = None
+    if run.max_minutes is not None:
+        end = time.monotonic() + 60 * run.max_minutes
+    while len(_ended(study)) < plan.combinations:
+        trial = study.ask()
+        values = {
+            name: trial.suggest_categorical(name, choices)
+            for name, choices in plan.search.items()
+        }
+        started = time.monotonic()
+        output = run.output / _name(values)
+        trial.set_user_attr("output", output.name)
+        shown = ", ".join(f"{k} {v}" for k, v in values.items())
+        print(f"{output.name}: {shown}", flush=True)
+        process = _started(plan, values, output)
+        ended = _watch(process, trial, output, name, end)
+        if ended == "out of time":
+            print("out of time: give the same command again to continue")
+            return
+        if ended == "failed":
+            said = _last_line(output)
+            if not _ended(study) and said.startswith("error: "):
+                raise AlbertError(f"the first run: {said[7:]}")
+        trial.set_user_attr("minutes", (time.monotonic() - started) / 60)
+        trial.set_user_attr("ended", ended)
+        if ended == "failed":
+            print(f"{output.name} failed: {said}", flush=True)
+            study.tell(trial, state=states.FAIL)
+        elif ended == "stopped early":
+            study.tell(trial, state=states.PRUNED)
+            print(f"{output.name}: stopped early", flush=True)
+        else:
+            score = _score(output, name)
+            study.tell(trial, score)
+            print(f"{output.name}: {name} {score:.4g}", flush=True)
+
+
+def _ended(study) -> dict[str, object]:
+    """The last trial of each combination that has come to an end."""
+    return {
+        trial.user_attrs["output"]: trial
+        for trial in study.get_trials(deepcopy=False)
+        if "ended" in trial.user_attrs and trial.state.is_finished()
+    }
+
+
+def _name(values: dict) -> str:
+    """The folder of a run, the same for the same values."""
+    content = json.dumps(values, sort_keys=True)
+    return f"run-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
+
+
+def _started(plan: Plan, values: dict, output: Path) -> subprocess.Popen:
+    settings = output.with_name(f"{output.name}.{SETTINGS_FILE}")
+    write_json(settings, {**plan.options, **values, "output": str(output)})
+    printed = output.with_name(f"{output.name}.{OUTPUT_FILE}")
+    with open(printed, "ab") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "keras_albert.cli", plan.command]
+            + ["--file", str(settings)],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def _watch(process, trial, output: Path, name: str, end) -> str:
+    """Waits for a run, and ends it early if it is hopeless or time is up.
+
+    Args:
+        process: the process of the run.
+        trial: its trial; its study's pruner decides what is hopeless.
+        output: the folder of the run.
+        name: the name of the score.
+        end: a time of `time.monotonic`, or None.
+    """
+    reported = 0
+    try:
+        while process.poll() is None:
+            time.sleep(POLL_SECONDS)
+            if end is not None and time.monotonic() > end:
+                return "out of time"
+            for number, value in _evaluations(output, name, reported):
+                reported = number
+                trial.report(value, number)
+                if trial.should_prune():
+                    return "stopped early"
+    finally:
+        if process.poll() is None:
+            process.terminate()  # it writes a checkpoint
+            process.wait()
+    return "failed" if process.returncode else "finished"
+
+
+def _evaluations(
+    output: Path, name: str, after: int
+) -> Iterator[tuple[int, float]]:
+    """The numbers and scores of the evaluations after a number, from the log.
+
+    Evaluations are numbered from 1.
+    """
+    if not (output / LOG_FILE).is_file():
+        return
+    scores = [row.get(HELD_OUT + name) for row in RunLog(output).rows]
+    found = [value for value in scores if value is not None]
+    yield from list(enumerate(found, start=1))[after:]
+
+
+def _score_name(run: SweepRun, plan: Plan) -> str:
+    """The number to maximize: a key of the report, and of the log."""
+    if run.score or plan.command == "pretrain":
+        return run.score or "mlm_accuracy"
+    return ALL_TASKS[plan.options.get("task", FinetuneRun.task)].best
+
+
+def _score(output: Path, name: str) -> float:
+    """The score in the report of a finished run."""
+    report = read_json(output / REPORT_FILE)
+    values = report.get("held_out", report)
+    if name not in values:
+        numbers = [k for k, v in values.items() if isinstance(v, float)]
+        raise AlbertError(
+            f"{output / REPORT_FILE} has no score `{name}`. It has "
+            f"{', '.join(numbers)}: choose one with --score."
+        )
+    return values[name]
+
+
+def _last_line(output: Path) -> str:
+    printed = output.with_name(f"{output.name}.{OUTPUT_FILE}")
+    lines = printed.read_text(errors="replace").strip().splitlines()
+    errors = [line for line in lines if line.startswith("error: ")]
+    return (errors or lines or ["no output"])[-1]
+
+
+def _results(study, plan: Plan, folder: Path) -> list[dict]:
+    """One dict for each run that has ended, the best first."""
+    results = []
+    for name, trial in _ended(study).items():
+        values = trial.intermediate_values
+        score = trial.value
+        if score is None and values:
+            score = values[max(values)]
+        results.append(
+            {
+                **trial.params,
+                "score": score,
+                "ended": trial.user_attrs["ended"],
+                "minutes": trial.user_attrs["minutes"],
+                "folder": name,
+            }
+        )
+    worst = float("-inf")
+    return sorted(
+        results,
+        key=lambda row: worst if row["score"] is None else row["score"],
+        reverse=True,
+    )
+
+
+def _write_table(results: list[dict], plan: Plan, path: Path) -> None:
+    titles = [*plan.search, "score", "ended", "minutes", "folder"]
+    lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
+    lines += [
+        f"| {' | '.join(_number(row[title]) for title in titles)} |"
+        for row in results
+    ]
+    left = plan.combinations - len(results)
+    if left:
+        lines += ["", f"{left} of {plan.combinations} runs have not ended."]
+    with replacing(path) as unfinished:
+        unfinished.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _number(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _draw(optuna, study, path: Path) -> None:
+    """Draws the score against each option, if matplotlib is installed."""
+    complete = optuna.trial.TrialState.COMPLETE
+    if not any(t.state == complete for t in study.get_trials(deepcopy=False)):
+        return
+    try:
+        import matplotlib
+    except ImportError:
+        return
+    matplotlib.use("Agg")
+    axes = optuna.visualization.matplotlib.plot_slice(study)
+    figure = (axes.flat[0] if hasattr(axes, "flat") else axes).figure
+    with replacing(path) as unfinished:
+        figure.savefig(unfinished, format="png")

@@ -1,0 +1,231 @@
+"""Searches over options: what is run, kept, stopped, continued and refused.
+
+The runs are small programs in place of training; one test trains.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from keras_albert.errors import AlbertError
+from keras_albert.sweep.config import SweepRun
+from keras_albert.sweep.plan import read_plan
+
+pytestmark = pytest.mark.any_backend
+
+optuna = pytest.importorskip("optuna", reason="optuna is missing")
+
+PLAN = """
+command = "finetune"
+[options]
+model = "pretrained"
+train = "train.tsv"
+[search]
+learning_rate = [1e-4, 2e-4, 4e-4]
+batch_size = [16, 32]
+"""
+# Writes a log of four evaluations and a report. The score grows with the
+# learning rate, and is 0.1 better with the small batch.
+PROGRAM = """
+import json, pathlib, sys, time
+run = json.loads(pathlib.Path(sys.argv[1]).read_text())
+output = pathlib.Path(run["output"])
+output.mkdir(exist_ok=True)
+with open(output.parent / "order.txt", "a") as file:
+    print(output.name, file=file)
+score = 1000 * run["learning_rate"] + 0.1 * (run["batch_size"] == 16)
+if run["learning_rate"] == BAD:
+    sys.exit("error: the loss is not finite")
+lines = ["step,loss,val_accuracy"]
+for step in range(1, 5):
+    lines.append(f"{step},1.0,{score * step / 4}")
+    (output / "log.csv").write_text("\\n".join(lines) + "\\n")
+    time.sleep(PAUSE)
+report = {"best": "accuracy", "accuracy": score}
+(output / "report.json").write_text(json.dumps(report))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "sweep.toml").write_text(PLAN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Replaces training by the program; returns a function to change it."""
+    from keras_albert.sweep import run as module
+
+    settings = {"BAD": "None", "PAUSE": "0"}
+
+    def started(plan, values, output):
+        path = output.with_name(f"{output.name}.settings.json")
+        content = {**plan.options, **values, "output": str(output)}
+        path.write_text(json.dumps(content))
+        program = PROGRAM
+        for name, value in settings.items():
+            program = program.replace(name, value)
+        with open(output.with_name(f"{output.name}.output.txt"), "ab") as file:
+            return subprocess.Popen(
+                [sys.executable, "-c", program, path],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+
+    monkeypatch.setattr(module, "_started", started)
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.02)
+    return settings.update
+
+
+def search(folder, **options):
+    from keras_albert.sweep.run import sweep
+
+    return sweep(SweepRun(folder / "sweep.toml", folder / "out", **options))
+
+
+def order(folder):
+    return (folder / "out" / "order.txt").read_text().split()
+
+
+def test_a_grid_is_tried_once(folder, trained, capsys):
+    results = search(folder)
+    assert len(results) == 6 and len({*order(folder)}) == 6
+    best = results[0]
+    assert (best["learning_rate"], best["batch_size"]) == (4e-4, 16)
+    assert [row["score"] for row in results] == pytest.approx(
+        [0.5, 0.4, 0.3, 0.2, 0.2, 0.1]
+    )
+    table = (folder / "out" / "table.md").read_text().splitlines()
+    assert table[0] == (
+        "| learning_rate | batch_size | score | ended | minutes | folder |"
+    )
+    assert table[2].startswith("| 0.0004 | 16 | 0.5 | finished | ")
+    assert (folder / "out" / "plot.png").read_bytes()[:4] == b"\x89PNG"
+    again = search(folder)  # nothing is left to run
+    assert again == results and len(order(folder)) == 6
+
+
+def test_a_search_continues(folder, trained):
+    trained({"PAUSE": "9"})
+    assert search(folder, max_minutes=0.01) == []
+    (first,) = order(folder)
+    trained({"PAUSE": "0"})
+    assert len(search(folder)) == 6
+    # The interrupted run continues in its own folder; the others run once.
+    assert order(folder).count(first) == 2 and len(order(folder)) == 7
+
+
+def test_hopeless_runs_are_stopped(folder, trained):
+    trained({"PAUSE": "0.2"})
+    results = search(folder, method="halving")
+    ended = [row["ended"] for row in results]
+    assert ended[0] == "finished" and results[0]["score"] == pytest.approx(0.5)
+    assert "stopped early" in ended and len(results) == 6
+
+
+def test_a_run_that_fails_ends_nothing_else(folder, trained):
+    search_file = folder / "sweep.toml"
+    search_file.write_text(PLAN.replace("[16, 32]", "[16]"))
+    trained({"BAD": "0.0002"})
+    results = search(folder)
+    assert [row["ended"] for row in results] == ["finished"] * 2 + ["failed"]
+    assert results[-1]["score"] is None
+    assert "| 0.0002 | 16 | - | failed |" in (
+        (folder / "out" / "table.md").read_text()
+    )
+
+
+def test_the_first_run_refuses_the_options(folder):
+    """A real command, without its table."""
+    with pytest.raises(AlbertError, match=r"the first run: train\.tsv"):
+        search(folder)
+
+
+def test_another_search_in_the_folder(folder, trained):
+    search(folder)
+    (folder / "sweep.toml").write_text(PLAN.replace("4e-4", "5e-4"))
+    with pytest.raises(AlbertError, match="a search with another search"):
+        search(folder)
+    assert len(order(folder)) == 6
+
+
+def test_values_at_equal_ratios(folder):
+    plan = PLAN.replace(
+        "[1e-4, 2e-4, 4e-4]", "{ low = 1e-5, high = 1e-3, points = 3 }"
+    )
+    (folder / "sweep.toml").write_text(plan)
+    found = read_plan(folder / "sweep.toml")
+    assert found.search["learning_rate"] == [1e-5, 1e-4, 1e-3]
+    assert found.combinations == 6
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"finetune"', '"fintune"', "finetune, pretrain.*'fintune'"),
+        ("batch_size =", "batch_sise =", "no option `batch_sise`.*batch_size"),
+        ('model = "p', 'output = "p', "output of its own"),
+        ("[16, 32]", "[]", "batch_size.*one or more values"),
+        ("[16, 32]", "16", "batch_size.*one or more values"),
+        ("[16, 32]", "{ low = 2 }", "low, high .* and points"),
+        ("[1e-4, 2e-4, 4e-4]", "{ low = 0, high = 1, points = 2 }", "0 < low"),
+        ('train = "train.tsv"', "batch_size = 8", "in `options` and"),
+        ("[search]", "[serach]", "Received also: serach"),
+        ('command = "finetune"', "command =", "not a TOML file"),
+        ("[16, 32]", str([*range(1, 400)]), "1,197 combinations"),
+        (PLAN[PLAN.index("learning_rate") :], "", "`search` is empty"),
+    ],
+)
+def test_a_wrong_file(folder, old, new, message):
+    assert old in PLAN
+    (folder / "sweep.toml").write_text(PLAN.replace(old, new))
+    with pytest.raises(AlbertError, match=message):
+        search(folder)
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_minutes": 0}, "max_minutes=0"),
+        ({"max_minutes": "soon"}, "soon"),
+    ],
+)
+def test_wrong_options(folder, options, message):
+    with pytest.raises(AlbertError, match=message):
+        SweepRun(folder / "sweep.toml", folder / "out", **options)
+
+
+def test_a_score_that_is_not_reported(folder, trained):
+    with pytest.raises(AlbertError, match=r"no score `f1`. It has accuracy"):
+        search(folder, score="f1")
+
+
+def test_the_command_line(folder, trained, capsys):
+    from keras_albert import cli
+
+    cli.main(["sweep", "--file", "sweep.toml", "--output", "out"])
+    assert "| 0.0004 | 16 | 0.5 | finished |" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        cli.main(["sweep", "--file", "none.toml", "--output", "new"])
+    assert "none.toml: no such file" in capsys.readouterr().err
+
+
+@pytest.mark.proof
+def test_training(folder, pretrained_folder):
+    rows = [f"a {a} fox\t{a}" for a in ("red", "old") for _ in range(8)]
+    (folder / "train.tsv").write_text("\n".join(["text\tlabel", *rows]))
+    plan = PLAN.replace('"pretrained"', f'"{pretrained_folder}"')
+    plan = plan.replace("[1e-4, 2e-4, 4e-4]", "[1e-3, 1e-2]")
+    plan = plan.replace("[16, 32]", "[8]")
+    plan = plan.replace(
+        "[search]", 'steps = 2\nvalidation = "train.tsv"\n[search]'
+    )
+    (folder / "sweep.toml").write_text(plan)
+    results = search(folder)
+    assert [row["ended"] for row in results] == ["finished"] * 2
+    assert all(0 <= row["score"] <= 1 for row in results)
