@@ -68,17 +68,15 @@ def test_options_win_over_set_and_set_over_the_file(toml, options):
     assert str(run.config) == "a=b.json"
 
 
-@pytest.mark.parametrize("none", ["none", "None", "NONE"])
-def test_what_a_file_gives_is_taken_back(tmp_path, none):
+def test_what_a_file_gives_is_taken_back(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(
         'data = "shards"\noutput = "out"\nvalidation_steps = 3\n'
         'validation = "held-out"\nwarm_start = "model"\n'
         "[optimizer]\nema_momentum = 0.9\n"
     )
-    names = ["validation_steps", "validation", "warm_start"]
-    names += ["optimizer.ema_momentum"]
-    options = [f"--set={name}={none}" for name in names]
+    options = ["--set=validation_steps=none", "--set=validation=None"]
+    options += ["--set=warm_start=NONE", "--set=optimizer.ema_momentum=none"]
     run = _parse(["pretrain", "--file", str(path), *options])
     given = PretrainRun(data=run.data, output=run.output)
     assert run == given, "as if only these two had been given"
@@ -106,7 +104,21 @@ def test_lists(tmp_path):
 def test_run_json_of_a_run_is_a_file(toml, tmp_path):
     run = _parse(["pretrain", "--file", toml, "--output", str(tmp_path / "o")])
     folder = claim_folder(run.output, run)
-    assert _parse(["pretrain", "--file", str(folder / "run.json")]) == run
+    path = folder / "run.json"
+    assert _parse(["pretrain", "--file", str(path)]) == run
+    path.write_text("[1]")
+    with pytest.raises(AlbertError, match="expected options"):
+        _parse(["pretrain", "--file", str(path)])
+
+
+def refusal(arguments, capsys):
+    """The one line that wrong arguments end with, besides status 2."""
+    with pytest.raises(SystemExit) as stop:
+        command(arguments)
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("error: ") and "\n" not in error, error
+    return error
 
 
 @pytest.mark.parametrize(
@@ -117,7 +129,6 @@ def test_run_json_of_a_run_is_a_file(toml, tmp_path):
         ("[optimiser]\nbeta_1 = 0.5", [], "Did you mean `optimizer.beta_1`?"),
         ("", ["--set", "optimizer.lr=1"], "no option `optimizer.lr`. See"),
         ("", ["--set", "optimizer.beta1=1"], "mean `optimizer.beta_1`?"),
-        ("zzz = 3", [], "no option `zzz`. See --help"),
         ("steps = ", [], "not a TOML file"),
         ("remat = 1", [], "`remat` must be true or false. Received: 1"),
         ("steps = 0", [], "steps=0"),
@@ -127,62 +138,35 @@ def test_run_json_of_a_run_is_a_file(toml, tmp_path):
         ("checkpoint_every = 'x'", [], "`checkpoint_every` must be an integer"),
         ("optimizer = 3", [], "`optimizer` is a section. Give one of its"),
         ("[optimizer]\noptimizer = 'sgd'", [], "one of lamb, adamw. Received"),
-        (
-            "",
-            ["--set", "optimizer.beta_1=x"],
-            "must be a number. Rec",
-        ),
+        ("", ["--set", "optimizer.beta_1=x"], "must be a number. Rec"),
         ("steps = [5, 6]", [], "`steps` must be an integer. Received: [5, 6]"),
         ("remat = [true]", [], "`remat` must be true or false. Received: [Tr"),
         ("loop = ['scan']", [], "`loop` must be one of unrolled, scan. Rece"),
-        ("config = ['a']", [], "`config` must be a single value, and not l"),
+        ("config = ['a']", [], "`config` must be a single value. Rec"),
         ("", ["--set", "steps=none"], "`steps` must be an integer. Received: "),
-        ("", ["--set", "remat=none"], "`remat` must be true or false. Recei"),
         ("", ["--set", "loop=None"], "one of unrolled, scan. Received: 'None'"),
-        ("", ["--set", "data=none"], "`data` must be a single value, and not"),
+        ("", ["--set", "data=none"], "`data` must be a single value. Rec"),
         ("", ["--set", "step=3"], "--set: there is no option `step`."),
         ("", ["--set", "steps"], "`--set` takes option=value"),
-        ("", ["--set"], "`--set` takes option=value"),
         ("", ["--file=absent.toml"], "absent.toml: no such file. `--file`"),
-        ("", ["--file"], "no such file. `--file` takes a TOML file"),
         ("", ["--file=absent.json"], "absent.json: no such file"),
     ],
 )
-def test_mistakes(tmp_path, capsys, content, options, message):
-    """One line, and status 2."""
+def test_mistakes_in_files(tmp_path, capsys, content, options, message):
     path = tmp_path / "run.toml"
     path.write_text(content)
-    with pytest.raises(SystemExit) as stop:
-        command(
-            ["pretrain", "--data=a", "--output=b", f"--file={path}", *options]
-        )
-    assert stop.value.code == 2
-    error = capsys.readouterr().err.strip()
-    assert error.startswith("error: ") and "\n" not in error, error
-    assert message in error
-
-
-def test_version(capsys):
-    command(["--version"])
-    assert capsys.readouterr().out.split() == ["keras-albert", "0.1.0"]
-
-
-def test_json_that_is_no_run(tmp_path):
-    path = tmp_path / "run.json"
-    path.write_text("[1]")
-    with pytest.raises(AlbertError, match="expected options"):
-        _parse(["pretrain", "--file", str(path)])
+    given = ["pretrain", "--data=a", "--output=b", f"--file={path}", *options]
+    assert message in refusal(given, capsys)
 
 
 FINETUNE = ("finetune", "--model", "m", "--train", "t", "--output", "o")
 
 
-@pytest.mark.parametrize("task", ["--task=CoLA", "--task CoLA"])
-def test_a_recipe_is_of_its_task(task):
-    run = _parse([*FINETUNE, "--recipe", "paper", *task.split(" ")])
+def test_a_recipe_is_of_its_task():
+    run = _parse([*FINETUNE, "--recipe", "paper", "--task", "CoLA"])
     assert (run.task, run.learning_rate, run.batch_size) == ("CoLA", 1e-5, 16)
     assert (run.steps, run.warmup_steps, run.dropout) == (5_336, 320, 0.0)
-    assert run.sequence_length == 512
+    assert run == _parse([*FINETUNE, "--recipe=paper", "--task=CoLA"])
 
 
 def test_a_recipe_in_a_file(tmp_path):
@@ -217,21 +201,6 @@ def test_options_win_over_a_recipe(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([*FINETUNE, "--recipe", "paper"], "Received: no --task"),
-        ([*FINETUNE, "--recipe"], "Received: no --task"),
-        ([*FINETUNE, "--recipe=paper", "--task=tokens"], "Received: tokens"),
-        (["pretrain", "--recipe=paper"], "for `finetune`. Received: pretrain"),
-    ],
-)
-def test_recipes_that_are_none(capsys, arguments, message):
-    with pytest.raises(SystemExit):
-        command(arguments)
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("arguments", "validation"),
     [
         ([], OWN_VALIDATION),
@@ -253,33 +222,24 @@ def test_what_to_validate_on(arguments, validation, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["fintune", "--help"],
-            "no command `fintune`. Did you mean `finetune`",
-        ),
-        (
-            ["zzz"],
-            "no command `zzz`. The commands are vocab, prepare, pretrain",
-        ),
-        (["--file", "run.toml"], "no command `--file`. The commands are"),
-        (
-            [*FINETUNE, "--epoch=3"],
-            "no option `--epoch`. Did you mean `--epochs`",
-        ),
-        ([*FINETUNE, "--recipes=CoLA"], "Did you mean `--recipe`?"),
-        ([*FINETUNE, "--qqq"], "See `keras-albert finetune --help`."),
-        ([*FINETUNE, "--columns.txt", "a"], "Did you mean `--columns.text`?"),
-        ([*FINETUNE, "--no-epochs"], "`finetune` has no option `--no-epochs`"),
-        (["pretrain", "--optimizer.beta1=1"], "mean `--optimizer.beta-1`?"),
+        ("fintune --help", "no command `fintune`. Did you mean `finetune`"),
+        ("zzz", "no command `zzz`. The commands are vocab, prepare, pretrain"),
+        ("--file run.toml", "no command `--file`. The commands are"),
+        ("pretrain --optimizer.beta1=1", "mean `--optimizer.beta-1`?"),
+        ("pretrain --recipe=paper", "for `finetune`. Received: pretrain"),
+        ("FINETUNE --epoch=3", "no option `--epoch`. Did you mean `--epochs`"),
+        ("FINETUNE --recipes=CoLA", "Did you mean `--recipe`?"),
+        ("FINETUNE --qqq", "See `keras-albert finetune --help`."),
+        ("FINETUNE --columns.txt a", "Did you mean `--columns.text`?"),
+        ("FINETUNE --no-epochs", "`finetune` has no option `--no-epochs`"),
+        ("FINETUNE --recipe paper", "Received: no --task"),
+        ("FINETUNE --recipe", "Received: no --task"),
+        ("FINETUNE --recipe=paper --task=tokens", "Received: tokens"),
     ],
 )
 def test_what_was_meant(capsys, arguments, message):
-    with pytest.raises(SystemExit) as stop:
-        command(arguments)
-    assert stop.value.code == 2
-    error = capsys.readouterr().err.strip()
-    assert error.startswith("error: ") and "\n" not in error, error
-    assert message in error
+    arguments = arguments.replace("FINETUNE", " ".join(FINETUNE)).split(" ")
+    assert message in refusal(arguments, capsys)
 
 
 def test_options_in_every_spelling():
@@ -287,34 +247,35 @@ def test_options_in_every_spelling():
     assert run.skip_bad and not run.remat and run.columns.text == "a"
 
 
-@pytest.mark.parametrize("arguments", [[], ["help"], ["--help"], ["-h"]])
-def test_the_commands_are_listed(capsys, arguments):
-    command(arguments)
-    lines = capsys.readouterr().out.splitlines()
-    listed = [line.split()[0] for line in lines if line.startswith("  ")]
-    assert [name for name in listed if name in COMMANDS] == list(COMMANDS)
-    assert max(map(len, lines)) <= 80
+def test_the_commands_are_listed(capsys):
+    for arguments in ([], ["help"], ["--help"], ["-h"]):
+        command(arguments)
+        lines = capsys.readouterr().out.splitlines()
+        listed = [line.split()[0] for line in lines if line.startswith("  ")]
+        assert [name for name in listed if name in COMMANDS] == list(COMMANDS)
+        assert max(map(len, lines)) <= 80
 
 
-@pytest.mark.parametrize("columns", [60, 80, 300])
+def help_lines(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        command(arguments)
+    assert not stop.value.code
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("columns", [60, 300])
 def test_help_is_as_wide_as_the_terminal(capsys, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
-    for arguments in (["finetune", "--help"], ["help", "compile"]):
-        with pytest.raises(SystemExit) as stop:
-            command(arguments)
-        assert not stop.value.code
-        lines = capsys.readouterr().out.splitlines()
-        width = min(columns, 100)
-        assert width - 15 < max(map(len, lines)) <= width
+    lines = help_lines(["help", "compile"], capsys)
+    width = min(columns, 100)
+    assert width - 15 < max(map(len, lines)) <= width
     assert os.environ["COLUMNS"] == str(columns)
 
 
 def test_paragraphs_of_a_help_text_are_whole(capsys, monkeypatch):
     """A line ends where the next word has no room."""
     monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit):
-        command(["finetune", "--help"])
-    lines = capsys.readouterr().out.splitlines()
+    lines = help_lines(["finetune", "--help"], capsys)
     begin = lines.index("  --model STR") + 1
     text = lines[begin : lines.index("  --train PATH")]
     assert " ".join(map(str.strip, text)).endswith(
@@ -324,12 +285,11 @@ def test_paragraphs_of_a_help_text_are_whole(capsys, monkeypatch):
         assert len(line) + 1 + len(after.split()[0]) > 80
 
 
-@pytest.mark.parametrize("arguments", [[], ["finetune", "--help"]])
-def test_a_reader_that_has_gone(arguments):
+def test_a_reader_that_has_gone():
     """As `head` goes: neither a message nor a traceback."""
     read, write = os.pipe()
     os.close(read)
-    program = [sys.executable, "-m", "keras_albert.cli", *arguments]
+    program = [sys.executable, "-m", "keras_albert.cli", "finetune", "--help"]
     done = subprocess.run(program, stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     assert (done.returncode, done.stderr) == (NO_READER_STATUS, b"")

@@ -43,6 +43,8 @@ from keras_albert.tasks.token_classification import TOKENS
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.model_folder import ModelFolder
 
+pytestmark = pytest.mark.any_backend
+
 TASK = {
     "task": "classification",
     "labels": ["no", "yes"],
@@ -90,49 +92,37 @@ BAD = [
     # Labels.
     ({**TASK, "labels": None}, "`labels` must be the names.*null"),
     ({**TASK, "labels": "no"}, "`labels` must be a list of names"),
-    ({**TASK, "labels": []}, "`labels` must be a list of names"),
     ({**TASK, "labels": ["no", 1]}, "`labels` must be a list of names"),
     ({**TASK, "labels": ["no", "no"]}, "different names.*'no' more than once"),
-    (
-        {**TASK, "labels": ["yes", "no"]},
-        r"those of the model, \['no', 'yes'\]",
-    ),
-    ({**TASK, "labels": ["no", "maybe"]}, "those of the model.*maybe"),
+    ({**TASK, "labels": ["yes", "no"]}, "those of the model, .'no', 'yes'"),
     ({**TASK, "labels": ["a", "b", "c"]}, "must have 2 names.*Received 3"),
     ({**TASK, "task": "regression"}, "`labels` must be null"),
     ({**READING, "labels": ["a", "b"]}, "must be .*no answer.* or null"),
     ({**READING, "task": "SQuAD-2.0"}, "`labels` must be the names"),
     # Lengths.
     ({**TASK, "lengths": []}, "`lengths` must be a list of ascending"),
-    ({**TASK, "lengths": 16}, "`lengths` must be a list of ascending"),
     ({**TASK, "lengths": [32, 16]}, "`lengths` must be.*32, 16"),
     ({**TASK, "lengths": [16, 16]}, "`lengths` must be"),
     ({**TASK, "lengths": [16.0]}, "`lengths` must be"),
     ({**TASK, "lengths": [True]}, "`lengths` must be"),
-    ({**TASK, "lengths": ["16"]}, "`lengths` must be"),
     ({**TASK, "lengths": [2]}, "`lengths` must be.*3 or more"),
     ({**TASK, "lengths": [16, 41]}, "exceed the model's 40 positions"),
     # Columns.
     ({**TASK, "columns": ["text"]}, "`columns` must be an object"),
     ({**TASK, "columns": {"texts": "a"}}, "`columns` has an unknown .*`texts`"),
     ({**TASK, "columns": {"text": None}}, "`columns.text` must be the name"),
-    ({**TASK, "columns": {"pair": 3}}, "`columns.pair` must be the name"),
     # How contexts are read.
     ({**TASK, "task": "qa", "labels": None}, "`reading` is missing"),
     ({**READING, "reading": {}}, "`reading` has no setting `windows`"),
     (reading(windows={"sequence_length": 0}), "`reading.windows`: .*positive"),
-    (reading(windows={"sequence_length": "9"}), "`reading.windows`"),
     (reading(answers={"best": 3}), "`reading.answers` has an unknown"),
     (reading(threshold="high"), "`reading.threshold` must be a number"),
     ({**READING, "lengths": [16]}, "must not exceed the longest of.*16"),
     # Pretraining.
     ({"task": "pretraining", "examples": 3}, "`examples` must be an object"),
+    ({**PRETRAINING, "examples": {"x": 3}}, "`examples` has an unknown"),
     (
-        {"task": "pretraining", "examples": {"x": 3}},
-        "`examples` has an unknown",
-    ),
-    (
-        {"task": "pretraining", "examples": {"masked_lm_prob": "x"}},
+        {**PRETRAINING, "examples": {"masked_lm_prob": "x"}},
         "`examples`: `masked_lm_prob`",
     ),
     # The model predicts something else.
@@ -141,20 +131,17 @@ BAD = [
 ]
 
 
-@pytest.mark.any_backend
-@pytest.mark.parametrize(("task", "head"), GOOD)
-def test_what_commands_write_is_taken(task, head):
-    check_task(task, head)
+def test_what_commands_write_is_taken():
+    for task, head in GOOD:
+        check_task(task, head)
 
 
-@pytest.mark.any_backend
 @pytest.mark.parametrize(("task", "message"), BAD)
 def test_what_commands_do_not_write_is_refused(task, message):
     with pytest.raises(AlbertError, match=message):
         check_task(task, HEAD)
 
 
-@pytest.mark.any_backend
 def test_answers_that_the_model_cannot_leave_out():
     with pytest.raises(AlbertError, match="must be null: the model pre"):
         check_task({**READING, "labels": ANSWERS}, Head(ANSWER, 40))
@@ -169,7 +156,6 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.any_backend
 @given(
     st.sampled_from([TASK, READING, PRETRAINING]),
     st.lists(st.sampled_from([*READING, "examples"]), max_size=2),
@@ -253,16 +239,25 @@ def test_a_config_of_another_model(copy):
         ka.load(copy)
 
 
-def forged(path, change):
-    """The .keras file with its config.json changed."""
+def rewrite(path, change):
+    """Changes the files of an archive, a dict of their contents by names."""
     with zipfile.ZipFile(path) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
-    content = json.loads(files["config.json"])
-    change(content["config"])
-    files["config.json"] = json.dumps(content).encode()
+    change(files)
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in files.items():
             archive.writestr(name, data)
+
+
+def forge(path, change):
+    """Changes the config of a .keras file."""
+
+    def changed(files):
+        content = json.loads(files["config.json"])
+        change(content["config"])
+        files["config.json"] = json.dumps(content).encode()
+
+    rewrite(path, changed)
 
 
 HUGE = 10**9
@@ -276,7 +271,6 @@ HUGE = 10**9
         {"hidden_size": 13 * 10**6},
         {"intermediate_size": HUGE},
         {"max_position_embeddings": HUGE},
-        {"type_vocab_size": HUGE},
         {"relaxed_rank": HUGE},
         {
             "num_hidden_layers": 9999,
@@ -288,7 +282,7 @@ HUGE = 10**9
 )
 def test_huge_sizes_of_an_encoder(copy, sizes):
     """No model is built: that would take the memory of the machine."""
-    forged(
+    forge(
         copy / "model.keras",
         lambda config: config["backbone"]["config"]["config"].update(sizes),
     )
@@ -297,7 +291,7 @@ def test_huge_sizes_of_an_encoder(copy, sizes):
 
 
 def test_huge_heads_and_adapters(copy):
-    forged(copy / "model.keras", lambda config: config.update(num_labels=HUGE))
+    forge(copy / "model.keras", lambda config: config.update(num_labels=HUGE))
     with pytest.raises(AlbertError, match=r"do not belong.*1000000000 out"):
         load_model(copy / "model.keras")
     lora = {"rank": HUGE, "alpha": HUGE, "targets": ["query"]}
@@ -306,7 +300,7 @@ def test_huge_heads_and_adapters(copy):
         config.update(num_labels=2)
         config["backbone"]["config"].update(lora=lora)
 
-    forged(copy / "model.keras", adapt)
+    forge(copy / "model.keras", adapt)
     with pytest.raises(AlbertError, match="adapters of rank 1000000000"):
         load_model(copy / "model.keras")
 
@@ -314,12 +308,7 @@ def test_huge_heads_and_adapters(copy):
 @pytest.mark.parametrize("name", ["config.json", "model.weights.h5"])
 def test_archives_without_a_part(copy, name):
     path = copy / "model.keras"
-    with zipfile.ZipFile(path) as archive:
-        files = {each: archive.read(each) for each in archive.namelist()}
-    with zipfile.ZipFile(path, "w") as archive:
-        for each, data in files.items():
-            if each != name:
-                archive.writestr(each, data)
+    rewrite(path, lambda files: files.pop(name))
     with pytest.raises(AlbertError, match="damaged, or not a model"):
         load_model(path)
 
@@ -343,16 +332,14 @@ def test_huge_sizes_of_transformers(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
         {"sharing": "attention"},
         {"sharing": "none", "inner_group_num": 2},
-        {"num_hidden_groups": 5},
-        {"embedding_size": 26},
+        {"num_hidden_groups": 2},
         {"embedding_size": 26, "project_equal_sizes": True},
     ],
     ids=str,
 )
 def test_parameters_are_counted(changes):
-    config = CONFIG.replace(**changes)
+    config = CONFIG.replace(num_hidden_layers=2, **changes)
     model = AlbertBackbone(config, pooler=False)
     assert parameter_count(config) == model.count_params()
