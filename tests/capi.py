@@ -88,7 +88,7 @@ _FUNCTIONS = {
 
 
 def _library(site_packages: Path) -> SimpleNamespace:
-    """The functions, without "TF_"."""
+    """Loads the libraries; the functions' names are without "TF_"."""
     libraries = [
         ctypes.CDLL(str(site_packages / name), ctypes.RTLD_GLOBAL)
         for name in LIBRARIES
@@ -115,7 +115,7 @@ class Tensor(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """By the names that callers use."""
+    """The tensors of a signature, by the names that callers use."""
 
     inputs: dict[str, Tensor]
     outputs: dict[str, Tensor]
@@ -151,7 +151,7 @@ class SavedModel:
 
     @property
     def version(self) -> str:
-        """Of TensorFlow, such as "2.20.0"."""
+        """The version of TensorFlow, such as "2.20.0"."""
         return self._c.Version().decode()
 
     def run(
@@ -210,7 +210,7 @@ class SavedModel:
         return signature
 
     def _checked(self, function, *arguments):
-        """Its result; RequestError with TensorFlow's message."""
+        """Calls a function; raises RequestError with TensorFlow's message."""
         status = self._c.NewStatus()
         try:
             result = function(*arguments, status)
@@ -254,7 +254,7 @@ class SavedModel:
         return tensor
 
     def _array(self, tensor: int) -> np.ndarray:
-        """A copy."""
+        """Copies a tensor into an array."""
         shape = [self._c.Dim(tensor, i) for i in range(self._c.NumDims(tensor))]
         kind = np.dtype(TYPES[self._c.TensorType(tensor)])
         count = int(np.prod(shape))

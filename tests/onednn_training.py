@@ -1,18 +1,26 @@
 """Trains and calls every model on TensorFlow once, for test_onednn.py.
 
+    python onednn_training.py [--graphs]
+
+Op by op, but for the model that is trained without dropout; with --graphs, all
+of them in graphs. After a line "one query" it trains an attention of one query.
+
 The number of tokens equals the size of a head: gradients of different operands
 then have the same shape, as in tests/onednn_collision.py.
 """
 
+import sys
+
 import keras
 import numpy as np
+import tensorflow as tf
 
 import keras_albert as ka
 
 BATCH, LENGTH, VOCAB = 3, 16, 50
 
 
-def main() -> None:
+def main(graphs: bool) -> None:
     random = np.random.default_rng(0)
     ids = random.integers(5, VOCAB, (BATCH, LENGTH)).astype("int32")
     label = random.integers(0, 2, BATCH).astype("int32")
@@ -58,13 +66,14 @@ def main() -> None:
         ),
         (ka.AlbertForMaskedLM, x | places, masked, classes),
     ):
-        run(head(ka.AlbertBackbone(config(0.1, 1))), inputs, target, loss)
+        model = head(ka.AlbertBackbone(config(0.1, 1)))
+        run(model, inputs, target, loss, graphs)
     # Without dropout another code computes attention.
     model = ka.AlbertForSequenceClassification
     run(model(ka.AlbertBackbone(config(0.0, 0)), 2), x, label, classes)
     adapted = ka.AlbertBackbone(config(0.0, 0), dtype="mixed_bfloat16")
     adapted.enable_lora(rank=1)
-    run(model(adapted, 2), x, label, classes)
+    run(model(adapted, 2), x, label, classes, graphs)
 
 
 def config(dropout: float, rank: int) -> ka.AlbertConfig:
@@ -82,15 +91,25 @@ def config(dropout: float, rank: int) -> ka.AlbertConfig:
     )
 
 
-def run(model, x, y, loss) -> None:
+def run(model, x, y, loss, in_graph=True) -> None:
     """A step, and predictions for the batch and for one example."""
-    model.compile("sgd", loss, jit_compile=False)
+    model.compile("sgd", loss, run_eagerly=not in_graph, jit_compile=False)
     model.train_on_batch(x, y)
     x = {name: value for name, value in x.items() if name != "start_positions"}
     model.predict_on_batch(x)
     model.predict_on_batch({name: value[:1] for name, value in x.items()})
 
 
+def attend_with_one_query() -> None:
+    """What this package avoids: test_onednn.py must find it."""
+    query = tf.Variable(tf.ones([2, 1, 4, 8]))
+    keys = tf.Variable(tf.ones([2, 8, 4, 8]))
+    with tf.GradientTape() as tape:
+        scores = tf.einsum("btad,bsad->bats", query, keys)
+    tape.gradient(scores, [query, keys])
+
+
 if __name__ == "__main__":
-    main()
-    print("END")
+    main("--graphs" in sys.argv)
+    print("one query", flush=True)
+    attend_with_one_query()

@@ -78,7 +78,7 @@ def random_predictor(tokenizer, kind, reading=READING):
 
 
 def inputs_of(kind, texts):
-    """Of `serving_default`: each text, and the one after it."""
+    """Inputs of `serving_default`: each text, and the one after it."""
     others = texts[1:] + texts[:1]
     if "answer" in kind:
         return {"question": others, "context": texts}
@@ -94,7 +94,7 @@ def inputs_of(kind, texts):
 
 
 def texts_of(inputs):
-    """Bytes as the texts that the package makes of them."""
+    """Replaces bytes by the texts that the package makes of them."""
     return {
         name: [
             [*map(to_text, x)] if isinstance(x, list) else to_text(x)
@@ -194,7 +194,7 @@ def _word_answers(predictor, texts):
 
 
 def embeddings_of(predictor: Predictor, texts: Sequence) -> list[Row]:
-    """What `embed` gives."""
+    """What the signature `embed` gives."""
     packed = predictor.tokenizer(
         [*map(to_text, texts)], max_length=predictor.sequence_length
     )

@@ -1,6 +1,7 @@
 """The notebooks of examples/notebooks run, with hardly any work."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,34 +17,48 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples").rglob("*.ipynb"))
 SECONDS = 600  # for a cell, on a machine with other work
 
 
-def test_there_are_notebooks():
+def test_stored_without_outputs():
     assert len(NOTEBOOKS) == 3
+    for path in NOTEBOOKS:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        nbformat.validate(content)
+        for cell in content["cells"]:
+            assert not cell.get("outputs"), path
+            assert not cell.get("execution_count"), path
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_stored_without_outputs(path):
-    content = json.loads(path.read_text(encoding="utf-8"))
-    nbformat.validate(content)
-    for cell in content["cells"]:
-        assert not cell.get("outputs") and not cell.get("execution_count")
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        path
-        if path.stem == "fine_tune_and_serve"
-        else pytest.param(path, marks=pytest.mark.proof)
-        for path in NOTEBOOKS
-    ],
-    ids=lambda path: path.stem,
-)
-def test_runs(path, tmp_path, pretrained_folder, monkeypatch):
-    if "served" in path.read_text(encoding="utf-8"):
-        pytest.importorskip("tensorflow_text")
+@pytest.fixture
+def small(tmp_path, pretrained_folder, monkeypatch):
+    """Settings with which the notebooks do hardly any work."""
     monkeypatch.setenv("KERAS_ALBERT_SMALL", "1")
     monkeypatch.setenv("KERAS_ALBERT_WORK", str(tmp_path / "work"))
     monkeypatch.setenv("KERAS_ALBERT_ENCODER", str(pretrained_folder))
+
+
+@pytest.mark.usefixtures("small", "eagerly")
+def test_the_code_of_one_runs(monkeypatch):
+    """In this process, which has imported the libraries already."""
+    pytest.importorskip("tensorflow_text")
+    plt = pytest.importorskip("matplotlib.pyplot")
+    plt.switch_backend("agg")
+    (path,) = (p for p in NOTEBOOKS if p.stem == "fine_tune_and_serve")
+    monkeypatch.chdir(path.parent)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    names = {}
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "code":
+            exec(cell.source, names)
+    assert plt.get_fignums(), "a notebook shows a plot"
+    plt.close("all")
+    assert not (path.parent / "work").exists()
+
+
+@pytest.mark.proof
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_runs(path, monkeypatch):
+    if "served" in path.read_text(encoding="utf-8"):
+        pytest.importorskip("tensorflow_text")
     monkeypatch.setenv(
         "MPLBACKEND", "module://matplotlib_inline.backend_inline"
     )

@@ -10,12 +10,12 @@ from keras_albert import Predictor
 from keras_albert.cli import main
 from keras_albert.tasks.benchmarks.glue import GLUE
 
-pytestmark = pytest.mark.any_backend
+pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("eagerly")]
 
 
 @pytest.fixture(scope="module")
 def glue(tmp_path_factory):
-    """A few rows of every file of some tasks."""
+    """Writes a few rows of every file of some tasks."""
     folder = tmp_path_factory.mktemp("glue")
     for task in ("MNLI", "AX", "STS-B", "CoLA", "RTE"):
         for split in GLUE[task].splits:
@@ -34,7 +34,7 @@ def finetune(model, task, folder, output, *options):
 
 @pytest.fixture(scope="module")
 def mnli(tmp_path_factory, pretrained_folder, glue):
-    """Two runs of three steps."""
+    """The output of two runs of three steps."""
     output = tmp_path_factory.mktemp("runs") / "mnli"
     options = ("--seeds=2", "--any-size", "--seed=5")
     finetune(pretrained_folder, "MNLI", glue, output, *options)
@@ -230,7 +230,7 @@ def test_the_best_of_several_is_named(mnli, glue, capsys):
 
 
 def test_what_a_prediction_would_replace(mnli, tmp_path, capsys):
-    """It is in the second row, and nothing is written."""
+    """The column is in the second row; no prediction is printed."""
     row = {"text": "a", "pair": "b"}
     table = tmp_path / "table.jsonl"
     rows = [row, row | {"score": 3}]
