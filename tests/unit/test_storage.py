@@ -1,8 +1,8 @@
 """Files and folders that are whole or not there."""
 
+import contextlib
 import dataclasses
 import errno
-import json
 import os
 import resource
 from pathlib import Path
@@ -67,15 +67,6 @@ def test_a_folder_is_there_whole_or_not_at_all(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"a", "c"}
 
 
-def test_checksum(tmp_path):
-    """FIPS 180-2, appendix B.1."""
-    path = tmp_path / "abc"
-    path.write_bytes(b"abc")
-    assert storage.checksum(path) == (
-        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    )
-
-
 def test_json_keeps_every_letter(tmp_path):
     path = tmp_path / "a.json"
     storage.write_json(path, {"é": [1, None]})
@@ -98,14 +89,6 @@ def test_one_process_at_a_time(tmp_path):
         pass
 
 
-def test_two_runs_cannot_share_a_folder(tmp_path):
-    run = EvaluateRun(model=tmp_path, data=tmp_path)
-    folder = claim_folder(tmp_path / "run", run)
-    assert json.loads((folder / "run.json").read_text())["batch_size"] == 32
-    with pytest.raises(AlbertError, match="not empty"):
-        claim_folder(tmp_path / "run", run)
-
-
 def test_which_run_a_folder_holds(tmp_path):
     """Only the same one may go on; what changes no weight is free."""
     folder = tmp_path / "run"
@@ -119,6 +102,8 @@ def test_which_run_a_folder_holds(tmp_path):
     (folder / "notes.txt").unlink()
     claim_folder(folder, run)
     assert holds_run(folder, run)
+    with pytest.raises(AlbertError, match="not empty"):
+        claim_folder(folder, run)
     free = {
         "output": Path("elsewhere"),
         "checkpoint_every": 5,
@@ -145,11 +130,6 @@ def test_which_run_a_folder_holds(tmp_path):
     more = dataclasses.replace(run, steps=200_000)
     with pytest.raises(AlbertError, match="steps=125000 there, 200000 here"):
         holds_run(folder, more)
-
-
-def test_flat():
-    nested = {"a": {"b": 1, "c": {"d": None}}, "e": [2], "f": {}}
-    assert storage.flat(nested) == {"a.b": 1, "a.c.d": None, "e": [2]}
 
 
 def test_folders_that_cannot_be_made(tmp_path, monkeypatch):
@@ -211,44 +191,41 @@ def test_a_folder_behind_a_link_is_emptied(tmp_path):
     assert not folder.exists()
 
 
-@pytest.fixture
-def no_room():
-    """A limit on the size of files: writing fails as on a full disk."""
+@contextlib.contextmanager
+def refused_for_want_of_room(message):
+    """A limit on the size of files: writing fails as on a full disk.
+
+    It ends with the block, before pytest writes to a file of its own.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        with pytest.raises(storage.DiskFull, match=message):
+            yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_file_without_room(tmp_path, no_room):
-    """The message names the file, and nothing is left of it."""
-    path = tmp_path / "a.json"
+def test_without_room_nothing_is_left(tmp_path):
+    """The message names the file by the name that it would have had."""
+    path, output = tmp_path / "a.json", tmp_path / "out"
+    large = {"a": "b" * 2_000}
     message = rf"{path}: cannot be written \(File too large\)\. Make room"
-    with pytest.raises(storage.DiskFull, match=message):
-        storage.write_json(path, {"a": "b" * 2_000})
-    assert not any(tmp_path.iterdir())
-
-
-def test_a_folder_without_room(tmp_path, no_room):
-    """A file in it is called by the name that it would have had."""
-    output = tmp_path / "out"
+    with refused_for_want_of_room(message):
+        storage.write_json(path, large)
     with (
-        pytest.raises(storage.DiskFull, match=rf"{output}/a\.json: cannot"),
+        refused_for_want_of_room(rf"{output}/a\.json: cannot"),
         written_whole(output) as folder,
     ):
-        storage.write_json(folder / "a.json", {"a": "b" * 2_000})
+        storage.write_json(folder / "a.json", large)
     with (
-        pytest.raises(storage.DiskFull, match=rf"{output}: cannot be"),
+        refused_for_want_of_room(rf"{output}: cannot be"),
         written_whole(output) as folder,
     ):
         (folder / "b").write_bytes(bytes(2_000))
-    assert not any(tmp_path.iterdir())
-
-
-def test_a_run_without_room_leaves_its_folder_free(tmp_path, no_room):
     run = EvaluateRun(model=tmp_path / ("a" * 2_000), data=tmp_path)
-    with pytest.raises(storage.DiskFull, match=r"run\.json: cannot be written"):
-        claim_folder(tmp_path / "run", run)
+    with refused_for_want_of_room(r"run\.json: cannot be written"):
+        claim_folder(output, run)
     assert not any(tmp_path.iterdir())
 
 
