@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from keras_albert.data.batches import (
     Features,
@@ -38,13 +38,12 @@ def test_lengths_that_leave_the_least_padding():
     assert choose_lengths(lengths, 512, most=2).tolist() == [8, 64]
     assert choose_lengths(lengths, 512, most=3).tolist() == [8, 40, 64]
     assert choose_lengths(lengths, 512, most=4).tolist() == [8, 40, 64]
-    assert choose_lengths(np.array([3, 9, 60]), 60, most=9).tolist() == [
-        8,
-        16,
-        60,
-    ], "60 is the longest there may be"
+    # 60 is the longest there may be.
+    found = choose_lengths(np.array([3, 9, 60]), 60, most=9)
+    assert found.tolist() == [8, 16, 60]
 
 
+@settings(max_examples=50)
 @given(LENGTHS, st.integers(1, 4), st.sampled_from([50, 51, 64]))
 def test_no_other_lengths_leave_less(lengths, most, longest):
     def cost(static):
@@ -60,6 +59,7 @@ def test_no_other_lengths_leave_less(lengths, most, longest):
             assert cost(chosen) <= cost(np.array(other))
 
 
+@settings(max_examples=50)
 @given(LENGTHS, st.integers(1, 9), st.integers(1, 4), st.integers(0, 9))
 def test_an_epoch_has_each_example_once(lengths, batch_size, most, epoch):
     static = choose_lengths(lengths, 64, most)
@@ -80,23 +80,20 @@ def test_an_epoch_has_each_example_once(lengths, batch_size, most, epoch):
 
 def test_epochs_and_seeds_differ():
     lengths, static = np.full(64, 5), np.array([8])
-    orders = {
-        tuple(np.concatenate([c for c, _ in epoch_plan(*plan)]).tolist())
-        for plan in (
-            (lengths, static, 4, 0, 0),
-            (lengths, static, 4, 0, 1),
-            (lengths, static, 4, 1, 0),
-        )
-    }
+    orders = set()
+    for seed, epoch in ((0, 0), (0, 1), (1, 0)):
+        plan = epoch_plan(lengths, static, 4, seed, epoch)
+        orders.add(tuple(np.concatenate([c for c, _ in plan]).tolist()))
     assert len(orders) == 3
 
 
+@settings(max_examples=50)
 @given(LENGTHS, st.integers(1, 9))
 def test_sorted_batches_can_be_put_back(lengths, batch_size):
     plan = sorted_plan(lengths, choose_lengths(lengths, 64), batch_size)
     order = np.concatenate([chosen for chosen, _ in plan])
     assert np.sort(order).tolist() == list(range(len(lengths)))
-    assert (np.diff(lengths[order]) >= 0).all()
+    assert (np.diff(lengths[order]) >= 0).all(), "in the order of length"
 
 
 def test_a_batch_by_hand():
@@ -136,8 +133,8 @@ def test_a_dataset_begins_at_any_step():
     lengths = [3, 9, 4, 30, 8, 17, 5]
     features = features_of(lengths, target=np.arange(7, dtype="int32"))
     static = choose_lengths(features.lengths, 30, most=2)
-    settings = {"batch_size": 2, "seed": 3, "epochs": 3}
-    dataset = training_dataset(features, static, **settings)
+    options = {"batch_size": 2, "seed": 3, "epochs": 3}
+    dataset = training_dataset(features, static, **options)
     # Its thread would be waited for, see `without_tuning`.
     assert dataset.options().autotune.enabled is False
     whole = list(dataset)
@@ -145,9 +142,9 @@ def test_a_dataset_begins_at_any_step():
     seen = np.concatenate([y[w > 0] for _, y, w in whole])
     assert np.sort(seen).tolist() == sorted([*range(7)] * 3)
     assert {x["token_ids"].shape[1] for x, _, _ in whole} == {*static.tolist()}
-    for start in (1, 4, 7, 11):
+    for start in (1, 7, 11):
         rest = list(
-            training_dataset(features, static, **settings, start_step=start)
+            training_dataset(features, static, **options, start_step=start)
         )
         assert len(rest) == 12 - start
         for (x, y, w), (x0, y0, w0) in zip(rest, whole[start:], strict=True):
@@ -155,17 +152,6 @@ def test_a_dataset_begins_at_any_step():
                 np.testing.assert_array_equal(x[name], x0[name])
             np.testing.assert_array_equal(y, y0)
             np.testing.assert_array_equal(w, w0)
-
-
-def test_prediction_is_in_order_of_length():
-    features = features_of([9, 3, 20], target=np.array([5, 6, 7], "int32"))
-    static = choose_lengths(features.lengths, 64)
-    plan = sorted_plan(features.lengths, static, 2)
-    first, second = (features.batch(chosen, 2, n) for chosen, n in plan)
-    assert first[1].tolist() == [6, 5]
-    assert first[0]["token_ids"].shape == (2, 16)
-    assert second[1].tolist() == [7, 7]
-    assert second[2].tolist() == [1, 0]
 
 
 def test_rows_of_texts(tiny_vocab, tiny_lines):
@@ -182,8 +168,5 @@ def test_rows_of_texts(tiny_vocab, tiny_lines):
     assert text_rows(tokenizer, [], None, 60) == []
     with pytest.raises(AlbertError, match="8 texts, 7 pairs"):
         text_rows(tokenizer, texts, pairs[:7], 60)
-
-
-def test_no_examples():
     with pytest.raises(AlbertError, match="no examples"):
         Features([])

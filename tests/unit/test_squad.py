@@ -23,12 +23,14 @@ def qa(**changes):
     return {key: value for key, value in item.items() if value is not None}
 
 
-def write(folder, *items, context=CONTEXT):
-    content = {
-        "version": "1.1",
-        "data": [{"title": "x", "paragraphs": [{"context": context}]}],
-    }
-    content["data"][0]["paragraphs"][0]["qas"] = list(items)
+def answer(text, start):
+    return qa(answers=[{"text": text, "answer_start": start}])
+
+
+def write(folder, *items):
+    paragraphs = [{"context": CONTEXT, "qas": items}]
+    data = [{"title": "x", "paragraphs": paragraphs}]
+    content = {"version": "1.1", "data": data}
     path = folder / "squad.json"
     path.write_text(json.dumps(content), encoding="utf-8")
     return path
@@ -42,6 +44,7 @@ def test_questions_of_both_versions(tmp_path):
         qa(id="2", is_impossible=False),
         qa(id="3", answers=[], is_impossible=True, plausible_answers=[fox]),
     )
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     oak = Answer("old oak", 10)
     assert read_squad(path) == [
         Question("1", "Where?", CONTEXT, (oak, Answer("fox", 23)), False),
@@ -58,12 +61,6 @@ def test_to_predict_on(tmp_path):
         read_squad(path)
 
 
-def test_byte_order_mark(tmp_path):
-    path = write(tmp_path, qa())
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert len(read_squad(path)) == 1
-
-
 @pytest.mark.parametrize(
     ("item", "message"),
     [
@@ -78,12 +75,13 @@ def test_byte_order_mark(tmp_path):
         (qa(is_impossible=1), "`is_impossible` must be of type true or false"),
         (qa(answers=["oak"]), "expected an object. Received: 'oak'"),
         (qa(answers=[{"text": "oak"}]), "no key `answer_start`"),
-        (
-            qa(answers=[{"text": "oak", "answer_start": True}]),
-            "`answer_start` must be of type integer. Received: True",
-        ),
+        (qa(answers=[OAK | {"answer_start": True}]), "integer. Received: True"),
         (qa(answers=[{"text": " ", "answer_start": 5}]), "an answer is empty"),
         ([1], "expected an object"),
+        (answer("old", 27), "Found there: ' Th'. The nearest place is 32: cor"),
+        (answer("old", -30), "Found there: 'Ünd'. The nearest place is 10: co"),
+        (answer("old", 99), "of 40 characters. Found there: ''. The nearest p"),
+        (answer("Old", 10), "Found there: 'old'. It is nowhere in the context"),
     ],
 )
 def test_bad_questions(tmp_path, item, message):
@@ -91,28 +89,6 @@ def test_bad_questions(tmp_path, item, message):
     with pytest.raises(AlbertError, match=message) as error:
         read_squad(path)
     assert str(path) in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "start", "message"),
-    [
-        ("old", 27, "Found there: ' Th'. The nearest place is 32: correct"),
-        ("old", -30, "Found there: 'Ünd'. The nearest place is 10: correct"),
-        ("old", 99, "of 40 characters. Found there: ''. The nearest place is"),
-        ("Old", 10, "Found there: 'old'. It is nowhere in the context"),
-    ],
-)
-def test_answer_that_is_not_in_the_context(tmp_path, text, start, message):
-    path = write(tmp_path, qa(answers=[{"text": text, "answer_start": start}]))
-    with pytest.raises(AlbertError, match="question 1: the answer") as error:
-        read_squad(path)
-    assert message in str(error.value)
-
-
-def test_repeated_id(tmp_path):
-    path = write(tmp_path, qa(), qa(question="Who?"))
-    with pytest.raises(AlbertError, match="question 1: the id '1' is there tw"):
-        read_squad(path)
 
 
 def test_bad_ones_can_be_left_out(tmp_path):
@@ -126,19 +102,15 @@ def test_bad_ones_can_be_left_out(tmp_path):
     bad = BadRows(skip=True)
     questions = read_squad(path, bad=bad)
     assert [question.id for question in questions] == ["1", "3"]
-    places = [message.removeprefix(f"{path}: ") for message in bad.messages]
-    for found, expected in zip(
-        places,
-        [
-            "data[0].paragraphs[0]: no key `context`",
-            "data[0].paragraphs[1]: the context is empty",
-            "question 1: the id '1' is there twice",
-            "question 2: `question` is empty",
-            "data[1]: expected an object with a list `paragraphs`",
-        ],
-        strict=True,
-    ):
-        assert found.startswith(expected)
+    expected = [
+        "data[0].paragraphs[0]: no key `context`",
+        "data[0].paragraphs[1]: the context is empty",
+        "question 1: the id '1' is there twice",
+        "question 2: `question` is empty",
+        "data[1]: expected an object with a list `paragraphs`",
+    ]
+    for message, start in zip(bad.messages, expected, strict=True):
+        assert message.startswith(f"{path}: {start}")
     path.write_text(json.dumps({"data": content["data"][1:]}))
     with pytest.raises(AlbertError, match="no questions"):
         read_squad(path, bad=BadRows(skip=True))
@@ -156,16 +128,13 @@ def test_bad_ones_can_be_left_out(tmp_path):
         (b'{"data": []}', "no questions"),
         ('{"data": "é"}'.encode("latin1"), "not UTF-8 text"),
         ('{"data": []}'.encode("utf-16"), "UTF-16 text. Convert"),
+        (None, "no such file"),
     ],
 )
 def test_files_of_another_kind(tmp_path, content, message):
     path = tmp_path / "a.json"
-    path.write_bytes(content)
+    if content is not None:
+        path.write_bytes(content)
     with pytest.raises(AlbertError, match=message) as error:
         read_squad(path, bad=BadRows(skip=True))
     assert str(path) in str(error.value)
-
-
-def test_no_file(tmp_path):
-    with pytest.raises(AlbertError, match="no such file"):
-        read_squad(tmp_path / "a.json")

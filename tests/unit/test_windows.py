@@ -1,17 +1,11 @@
 """Questions and contexts as windows of tokens."""
 
-import json
-
 import numpy as np
 import pytest
 
 from keras_albert.errors import AlbertError
 from keras_albert.tasks.question_answering.config import WindowConfig
-from keras_albert.tasks.question_answering.squad import (
-    Answer,
-    Question,
-    read_squad,
-)
+from keras_albert.tasks.question_answering.squad import Answer, Question
 from keras_albert.tasks.question_answering.windows import (
     make_windows,
     max_context,
@@ -111,15 +105,12 @@ def test_long_context_is_read_in_windows(tokenizer):
     assert owners == len(body)
 
 
-def test_no_answer_is_marked_as_none(tokenizer):
-    (window,) = make_windows(tokenizer, [question("A dog.")], WindowConfig())
-    assert (window.start, window.end) == (0, 0)
-
-
-def test_context_that_vanishes_is_kept(tokenizer):
-    (window,) = make_windows(tokenizer, [question("\u0301")], WindowConfig())
-    assert window.token_ids[-2:].tolist() == [SEP_ID, SEP_ID]
-    assert len(window.starts) == len(window.max_context) == 0
+def test_no_answer_and_no_context(tokenizer):
+    asked = [question("A dog."), question("\u0301")]
+    without_answer, vanished = make_windows(tokenizer, asked, WindowConfig())
+    assert (without_answer.start, without_answer.end) == (0, 0)
+    assert vanished.token_ids[-2:].tolist() == [SEP_ID, SEP_ID]
+    assert len(vanished.starts) == len(vanished.max_context) == 0
 
 
 def test_answer_that_vanishes(tokenizer):
@@ -143,18 +134,11 @@ def test_what_the_reference_drops_is_kept(tokenizer):
     assert context[start:end].strip() == "대한민국의"
 
 
-def test_context_of_100_000_characters(tokenizer, tmp_path):
+def test_context_of_100_000_characters(tokenizer):
     context = "The fox found two hens. " * 4_200 + "A dog sold £9 of tea."
-    answer = {"text": "£9 of tea", "answer_start": context.index("£9")}
-    item = {"id": "1", "question": "What?", "answers": [answer]}
-    file = tmp_path / "long.json"
-    file.write_text(
-        json.dumps(
-            {"data": [{"paragraphs": [{"context": context, "qas": [item]}]}]}
-        )
-    )
     assert len(context) > 100_000
-    windows = make_windows(tokenizer, read_squad(file), WindowConfig())
+    asked = question(context, "£9 of tea")
+    windows = make_windows(tokenizer, [asked], WindowConfig())
     assert sum(w.max_context.sum() for w in windows) == len(
         tokenizer.encode(context)
     )
