@@ -9,11 +9,11 @@ import unicodedata
 import numpy as np
 import pytest
 from published import passage, race_files
+from small import TEXT_CONFIG
 
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForMultipleChoice
-from keras_albert.modeling.config import AlbertConfig
 from keras_albert.tasks.benchmarks import race
 from keras_albert.tasks.benchmarks.race import read_race
 from keras_albert.text.normalization import normalize
@@ -58,14 +58,6 @@ def test_all_passages_in_one_file(tmp_path):
     assert together.values == separate.values
 
 
-def test_answers_are_needed(tmp_path):
-    unanswered = passage("a", 2)
-    del unanswered["answers"]
-    race_files(tmp_path, middle=[unanswered], high=[passage("b", 1)])
-    with pytest.raises(AlbertError, match=r"0\.txt:1: .*Missing: answers"):
-        read_race(tmp_path, "dev")
-
-
 def test_blanks_of_other_widths():
     """All that NFKD makes "_": the reference looks for it after NFKD."""
     blanks = {
@@ -77,8 +69,14 @@ def test_blanks_of_other_widths():
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("content", "message"),
     [
+        (b"{", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[]", "expected a JSON object. Received: \\[\\]"),
+        (b"{}", "Missing: article, questions, options, answers"),
+        (b'{"article": "caf\xe9"}', "not UTF-8"),
+        (b"\xff\xfe{", "UTF-16"),
         ({"article": " \n"}, "the article is empty"),
         ({"article": ["x"]}, "the article must be a text"),
         ({"questions": "which?"}, "questions, options, answers must be lists"),
@@ -86,36 +84,18 @@ def test_blanks_of_other_widths():
         ({"answers": ["A"] * 3}, "2 questions, 2 options, 3 answers"),
     ],
 )
-def test_bad_passages(tmp_path, changes, message):
-    race_files(tmp_path, middle=[passage("a")], high=[passage("b", **changes)])
-    place = r"high.0\.txt:1: .*"
+def test_bad_passages(tmp_path, content, message):
+    if isinstance(content, dict):
+        content = passage("b", **content)
+    race_files(tmp_path, middle=[passage("a"), content], high=[passage("c", 1)])
+    place = r"middle.1\.txt:1: .*"
     with pytest.raises(AlbertError, match=place + message) as error:
         read_race(tmp_path, "dev")
     assert "--skip-bad" in str(error.value)
     found = read_race(tmp_path, "dev", skip_bad=True)
-    assert ids(found) == ["a.txt-1", "a.txt-2"]
-    assert len(found.skipped) == 1
-    assert "--skip-bad" not in found.skipped[0]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"{", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
-        (b"[]", "expected a JSON object. Received: \\[\\]"),
-        (b"{}", "Missing: article, questions, options, answers"),
-        (b"\xff\xfe{", "UTF-16"),
-        (b'{"article": "caf\xe9"}', "not UTF-8"),
-    ],
-)
-def test_files_that_are_no_passage(tmp_path, content, message):
-    race_files(tmp_path, middle=[passage("a"), content], high=[passage("b")])
-    with pytest.raises(AlbertError, match=rf"middle.1\.txt:1: .*{message}"):
-        read_race(tmp_path, "dev")
-    found = read_race(tmp_path, "dev", skip_bad=True)
-    assert len(found) == 4
-    assert len(found.skipped) == 1
+    assert ids(found) == ["a.txt-1", "a.txt-2", "c.txt-1"]
+    (fault,) = found.skipped
+    assert "--skip-bad" not in fault
 
 
 @pytest.mark.parametrize(
@@ -126,7 +106,6 @@ def test_files_that_are_no_passage(tmp_path, content, message):
         ({"options": [list("wxyz"), "wxyz"]}, "a list of 4 options"),
         ({"options": [list("wxyz"), list("wx z")]}, "the option C is empty"),
         ({"options": [list("wxyz"), [*"wxy", 5]]}, "the option D must be a"),
-        ({"answers": ["A", "E"]}, "one of A, B, C, D. Received: 'E'"),
         ({"answers": ["A", "AB"]}, "one of A, B, C, D. Received: 'AB'"),
         ({"answers": ["A", 1]}, "one of A, B, C, D. Received: 1"),
     ],
@@ -182,14 +161,8 @@ def reference_rows(tokenizer, found, length, longest_ending):
 
 
 def model_rows(tokenizer, found, length):
-    config = AlbertConfig(
-        vocab_size=tokenizer.vocab_size,
-        embedding_size=1,
-        hidden_size=2,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=2,
-        max_position_embeddings=length,
+    config = TEXT_CONFIG.replace(
+        vocab_size=tokenizer.vocab_size, max_position_embeddings=length
     )
     backbone = AlbertBackbone(config, tokenizer=tokenizer)
     names = {"context": "text", "question": "question", "choices": "choices"}
