@@ -55,14 +55,18 @@ class PrepareRun:
     input: tuple[str, ...]
     """text files, or quoted patterns of them such as 'corpus/**/*.txt'. Plain
     text (UTF-8) has a sentence or paragraph per line and a blank line between
-    documents; .jsonl and .parquet files have a document per row. Text and
-    JSONL may be compressed (.gz)"""
+    documents; .jsonl and .parquet files have a document per row. Text and JSONL
+    may be compressed (.gz)"""
     vocab: Path
     """spiece.model, or the folder that holds it"""
     output: str
     """folder for the shards; created if absent, must hold no other run"""
     column: str = VocabRun.column
     """column of JSONL and Parquet files that holds the text"""
+    blank_lines: int = 1
+    """number of blank lines in a row that end a document of a text file; fewer
+    are passed over. 2 suits text in which a blank line also stands around
+    headings or between paragraphs"""
     split_sentences: str | None = None
     """split paragraphs into sentences by the rules of this language, for
     example en, whose rules are also used for languages without rules. If not
@@ -84,4 +88,5 @@ class PrepareRun:
         if self.workers is not None:
             check_positive("workers", self.workers)
         check_positive("shard_bytes", self.shard_bytes)
+        check_positive("blank_lines", self.blank_lines)
         check_flag("any_text", self.any_text)

@@ -111,11 +111,12 @@ def parts_of(
 
 
 def read_part(
-    part: Part, column: str, opener: Opener = open_file
+    part: Part, column: str, opener: Opener = open_file, blank_lines: int = 1
 ) -> Iterator[str]:
     """Yields the lines of the documents of a part, and "" after each document.
 
-    White space around lines is removed, and empty documents are skipped.
+    White space around lines is removed, and empty documents are skipped. In a
+    text file `blank_lines` in a row end a document, and fewer are passed over.
 
     Raises AlbertError if the file is damaged, a line is not UTF-8, or a row has
     no text. The message has the file and the line or row.
@@ -126,7 +127,7 @@ def read_part(
     elif _is_jsonl(path):
         lines = _jsonl_lines(part, column, opener)
     else:
-        lines = _text_lines(part, opener)
+        lines = _text_lines(part, opener, blank_lines)
     inside = False
     for line in itertools.chain(lines, [""]):
         line = line.strip()
@@ -205,8 +206,15 @@ def _is_jsonl(path: str) -> bool:
     return path.lower().removesuffix(GZIP_SUFFIX).endswith(JSONL_SUFFIXES)
 
 
-def _text_lines(part: Part, opener: Opener) -> Iterator[str]:
-    return _parsed_lines(part, opener, lambda line: not line.strip(), str)
+def _text_lines(part: Part, opener: Opener, blank_lines: int) -> Iterator[str]:
+    lines = _parsed_lines(
+        part, opener, lambda line: not line.strip(), str, blank_lines
+    )
+    blank = 0
+    for line in lines:
+        blank = 0 if line.strip() else blank + 1
+        if blank in (0, blank_lines):
+            yield line
 
 
 def _jsonl_lines(part: Part, column: str, opener: Opener) -> Iterator[str]:
@@ -263,11 +271,12 @@ def _parsed_lines(
     opener: Opener,
     may_begin: Callable[[bytes], bool],
     parse: Callable[[str], object],
+    in_a_row: int = 1,
 ) -> Iterator:
     """Parses the lines of a part; adds file and line to an AlbertError."""
     path = part.file.path
     with _reading(path, opener) as file:
-        for offset, line in _lines_of(part, file, may_begin):
+        for offset, line in _lines_of(part, file, may_begin, in_a_row):
             try:
                 parsed = parse(decode_line(line, is_first=offset == 0))
             except AlbertError as error:
@@ -277,17 +286,42 @@ def _parsed_lines(
 
 
 def _lines_of(
-    part: Part, file: BinaryIO, may_begin: Callable[[bytes], bool]
+    part: Part,
+    file: BinaryIO,
+    may_begin: Callable[[bytes], bool],
+    in_a_row: int,
 ) -> Iterator[tuple[int, bytes]]:
     """Yields the byte offset and the bytes of each line of a part.
 
     The nominal edges of a part may be in the middle of a line or a document.
-    The part really extends from the first line at or after its start for which
-    `may_begin` is true, to the first such line at or after its end. Two
-    neighbouring parts therefore never overlap and leave no line out.
+    The part really extends from the first line at or after its start at which
+    it may begin, to the first such line at or after its end. Two neighbouring
+    parts therefore never overlap and leave no line out. A part may begin at a
+    line if `may_begin` is true for it and the lines after it, `in_a_row` in
+    all. (Lines before it would not do: a part does not read those before its
+    start, so that two parts might see different numbers of them.)
     """
     packed = part.file.path.endswith(GZIP_SUFFIX)
     end = float("inf") if packed else part.end
+    inside = not part.start
+    copies = itertools.tee(_lines_from(part, file, end), in_a_row)
+    lines, *later = (itertools.islice(c, i, None) for i, c in enumerate(copies))
+    for (offset, line), *after in itertools.zip_longest(
+        lines, *later, fillvalue=(0, b"")
+    ):
+        begins = may_begin(line) and all(may_begin(each) for _, each in after)
+        # The part ends here; or no line at which it may begin was found.
+        if offset >= end and (begins or not inside):
+            return
+        inside = inside or begins
+        if inside:
+            yield offset, line
+
+
+def _lines_from(
+    part: Part, file: BinaryIO, end: float
+) -> Iterator[tuple[int, bytes]]:
+    """Yields the lines that begin at or after the start of a part."""
     offset = 0
     if part.start:
         file.seek(part.start - 1)
@@ -297,20 +331,13 @@ def _lines_of(
             offset += len(rest)
             if rest.endswith(b"\n") or offset >= end:
                 break
-    inside = not part.start
     while line := file.readline(LONGEST_LINE + 1):
         if len(line) > LONGEST_LINE:
             raise AlbertError(
                 f"{part.file.path}: a line of more than {LONGEST_LINE} bytes. "
                 "Expected text with a sentence or paragraph a line."
             )
-        begins = may_begin(line)
-        # The part ends here; or no line at which it may begin was found.
-        if offset >= end and (begins or not inside):
-            return
-        inside = inside or begins
-        if inside:
-            yield offset, line
+        yield offset, line
         offset += len(line)
 
 

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -47,6 +48,7 @@ from keras_albert.corpus.shards import (
     PARTS,
     Manifest,
     ShardEntry,
+    ShardSet,
 )
 from keras_albert.corpus.write_shards import (
     Recipe,
@@ -71,6 +73,7 @@ from keras_albert.text.unknown import PieceCount
 
 NOTES = "prepare"
 SECONDS_BETWEEN_LOOKS = 0.2  # between updates of the progress bar
+MANY_SINGLE_LINES = 0.2  # share of documents from which on we say what to do
 
 
 def prepare(run: PrepareRun) -> Manifest | None:
@@ -126,6 +129,7 @@ def prepare(run: PrepareRun) -> Manifest | None:
             manifest.write(work)
             folder.publish(made_of)
             shutil.rmtree(output / NOTES, ignore_errors=True)
+        _tell_of_single_lines(ShardSet.open(output))
     except OSError as error:
         raise AlbertError(
             f"{run.output}: the shards cannot be written ({error}). Make room, "
@@ -142,11 +146,30 @@ def _describe(run: PrepareRun, recipe: Recipe, inputs: list[str]) -> dict:
         "lower_case": recipe.lower_case,
         "keep_accents": recipe.keep_accents,
         "column": recipe.column,
+        "blank_lines": recipe.blank_lines,
         "split_sentences": recipe.language,
         "splitter": sentence_splitter() if recipe.language else None,
         "shard_bytes": run.shard_bytes,
         "input": inputs,
     }
+
+
+def _tell_of_single_lines(shards: ShardSet) -> None:
+    """Prints how many documents have no order of sentences to learn."""
+    sizes = np.concatenate([np.diff(each.documents) for each in shards.shards])
+    single = (sizes == 1).mean()
+    advice = ""
+    if single >= MANY_SINGLE_LINES:
+        advice = (
+            ". If blank lines also stand inside your documents, prepare with "
+            "--blank-lines 2; if a line is a paragraph, with "
+            "--split-sentences en"
+        )
+    print(
+        f"{single:.1%} of the documents are a single line, and so no example "
+        f"of sentence order{advice}",
+        file=sys.stderr,
+    )
 
 
 def _cores() -> int:

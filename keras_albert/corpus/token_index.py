@@ -71,6 +71,17 @@ class Corpus:
             bounds[:, mine] = documents[[after - 1, after]] + first
         return bounds
 
+    def document_numbers(self, sentences: np.ndarray) -> np.ndarray:
+        """The number of the document of each sentence, int64 [R]."""
+        numbers = np.empty_like(sentences)
+        for shard, mine in _by_shard(self.first_sentences, sentences):
+            local = sentences[mine] - self.first_sentences[shard]
+            after = np.searchsorted(
+                self.shards[shard].documents, local, side="right"
+            )
+            numbers[mine] = after - 1 + self.first_documents[shard]
+        return numbers
+
     def read(
         self, starts: np.ndarray, lengths: np.ndarray, width: int
     ) -> np.ndarray:

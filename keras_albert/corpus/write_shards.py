@@ -73,6 +73,8 @@ class Recipe:
     lines are not split"""
     any_text: bool = False
     """whether text is accepted that is unknown to the vocabulary"""
+    blank_lines: int = PrepareRun.blank_lines
+    """number of blank lines in a row that end a document of a text file"""
 
     @classmethod
     def of(cls, run: PrepareRun) -> "Recipe":
@@ -87,6 +89,7 @@ class Recipe:
             if run.split_sentences is None
             else splitting_language(run.split_sentences),
             run.any_text,
+            run.blank_lines,
         )
 
     def tokenizer(self) -> Tokenizer:
@@ -231,7 +234,8 @@ def total_read(reports: Iterable[UnitReport]) -> PieceCount:
 
 def _lines(unit: Unit, recipe: Recipe, opener: Opener) -> Iterator[str]:
     lines = itertools.chain.from_iterable(
-        read_part(part, recipe.column, opener) for part in unit.parts
+        read_part(part, recipe.column, opener, recipe.blank_lines)
+        for part in unit.parts
     )
     if recipe.language is None:
         return lines

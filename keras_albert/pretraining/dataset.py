@@ -45,6 +45,13 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
+# What to do if examples are single sentences.
+MORE_PAIRS = (
+    "Prepare the text with a sentence a line (--split-sentences en), or, if "
+    "blank lines also stand inside documents, with --blank-lines 2"
+)
+
+
 class ExampleStream:
     """The endless sequence of rows of a seed, with access to any of them.
 
@@ -83,21 +90,26 @@ class ExampleStream:
         """The packing of epoch 0; None if examples are not packed."""
         return self._plan(0).packing
 
+    @property
+    def share_of_pairs(self) -> float:
+        """Share of the examples of epoch 0 that count for the sentence task.
+
+        An example of a single sentence has no order, and is no pair.
+        """
+        if self.examples.pairs_single_sentences:
+            return 1.0
+        return float((np.diff(self._plan(0).edges) > 1).mean())
+
     def check_pairs(self) -> None:
-        """Raises AlbertError if no example has two segments for the task."""
+        """Raises AlbertError if no example counts for the sentence task."""
         examples = self.examples
-        if (
-            examples.sentence_task != "none"
-            and not examples.pairs_single_sentences
-            and (np.diff(self._plan(0).edges) < 2).all()
-        ):
+        if examples.sentence_task != "none" and not self.share_of_pairs:
             raise AlbertError(
                 f"sentence_task={examples.sentence_task!r} needs examples of "
                 "two sentences, but every one has a single sentence: "
                 "documents have one line, or lines are longer than "
-                f"sequence_length={examples.sequence_length}. Prepare the "
-                "text with a sentence a line, or set "
-                'sentence_task="none".'
+                f"sequence_length={examples.sequence_length}. {MORE_PAIRS}, or "
+                'set sentence_task="none".'
             )
 
     def rows(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:

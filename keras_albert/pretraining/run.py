@@ -15,6 +15,7 @@ from keras_albert.modeling.pretraining import AlbertForPretraining
 from keras_albert.modeling.warm_start import warm_start
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.pretraining.dataset import (
+    MORE_PAIRS,
     ExampleStream,
     phased_dataset,
     validation_dataset,
@@ -47,6 +48,7 @@ from keras_albert.training.run_log import HELD_OUT, Row, check_tensorboard
 from keras_albert.training.schedules import WarmupPolynomialDecay
 from keras_albert.training.speed import Work, matrix_product_peak
 
+FEW_PAIRS = 0.5  # share of examples below which a run says what to do
 MANY_GIGABYTES = 8  # of activations; more are mentioned before a run
 # Factor between the batch of a run and the paper's, above which the learning
 # rate of the square-root rule is mentioned.
@@ -92,6 +94,9 @@ class _Inputs:
     source: AlbertModel | None
     """the model that the weights start from"""
     packing: Packing | None
+    share_of_pairs: float | None
+    """share of the examples that count for the sentence task; None if there is
+    no such task"""
 
     @classmethod
     def of(cls, run: PretrainRun, devices: Devices) -> "_Inputs":
@@ -117,7 +122,9 @@ class _Inputs:
         for examples in dict.fromkeys((run.examples_of(1), run.examples)):
             stream = ExampleStream(shards, examples, run.seed)
             stream.check_pairs()
-        return cls(shards, held_out, config, source, stream.packing)
+        has_task = run.examples.sentence_task != "none"
+        pairs = stream.share_of_pairs if has_task else None
+        return cls(shards, held_out, config, source, stream.packing, pairs)
 
     def batches_from(self, step: int, run: PretrainRun, devices: Devices):
         """The training batches from a step on, with this process's rows."""
@@ -358,6 +365,14 @@ def _describe(
         print(
             f"rows of {packing.examples_per_row:.2f} examples on average; "
             f"{packing.fill:.1%} of their tokens are not padding",
+            flush=True,
+        )
+    if inputs.share_of_pairs is not None:
+        advice = f". {MORE_PAIRS}" if inputs.share_of_pairs < FEW_PAIRS else ""
+        print(
+            f"{inputs.share_of_pairs:.1%} of the examples count for the "
+            f"sentence task {run.examples.sentence_task}, the others are a "
+            f"single sentence{advice}",
             flush=True,
         )
     advice = learning_rate_advice(run, config, packing)

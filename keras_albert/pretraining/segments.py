@@ -12,7 +12,6 @@ Shapes: N examples in an epoch, R examples computed together.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -53,6 +52,8 @@ class Plan:
     of the corpus; no chunk crosses the end of a document"""
     order: np.ndarray
     """uint32 (or int64) [N]: example i is chunk order[i]"""
+    key: np.uint64
+    """the random key of the plan"""
     packing: Packing | None = None
     """which examples share a row; None if each has its own row"""
 
@@ -109,22 +110,17 @@ def plan_epoch(
     key = fold(fold(np.uint64(seed), PLANS), epoch)
     parts = []
     for number, shard in enumerate(corpus.shards):
-        first_sentence = corpus.first_sentences[number]
-        target = functools.partial(
-            _targets,
-            examples,
-            key,
-            corpus.first_documents[number],
-            first_sentence,
-        )
+        target = _targets_in_shard(corpus, number, examples, key)
         overshoot = examples.sentence_task != "none"
-        parts.append(cut_documents(shard, target, overshoot) + first_sentence)
+        firsts = cut_documents(shard, target, overshoot)
+        parts.append(firsts + corpus.first_sentences[number])
     edges = np.concatenate([*parts, corpus.first_sentences[-1:]])
     # Sorting random numbers gives a random permutation that only depends on
     # the key.
     count = len(edges) - 1
     order = np.argsort(fold(fold(key, ORDER), np.arange(count)))
-    plan = Plan(edges, order.astype("uint32") if count < 2**32 else order)
+    order = order.astype("uint32") if count < 2**32 else order
+    plan = Plan(edges, order, key)
     if not examples.pack:
         return plan
     packing = pack_examples(
@@ -136,20 +132,30 @@ def plan_epoch(
     return dataclasses.replace(plan, packing=packing)
 
 
+def _targets_in_shard(
+    corpus: Corpus, number: int, examples: ExampleConfig, key: np.uint64
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """`_targets` as a function of the numbers within a shard."""
+    document = corpus.first_documents[number]
+    sentence = corpus.first_sentences[number]
+    return lambda documents, sentences: _targets(
+        examples, key, documents + document, sentences + sentence
+    )
+
+
 def _targets(
     examples: ExampleConfig,
     key: np.uint64,
-    first_document: int,
-    first_sentence: int,
     documents: np.ndarray,
     sentences: np.ndarray,
 ) -> np.ndarray:
-    """Target numbers of tokens for chunks; see `cut_documents`."""
-    drawn_for = (
-        documents + first_document
-        if examples.target_per == "document"
-        else sentences + first_sentence
-    )
+    """Target numbers of tokens of chunks, int64 [R].
+
+    `documents` and `sentences` are the numbers in the corpus of the chunks'
+    documents and first sentences; `key` is that of the plan.
+    """
+    by_document = examples.target_per == "document"
+    drawn_for = documents if by_document else sentences
     room = _room(examples)
     short = uniform(fold(fold(key, IS_SHORT), drawn_for))
     target = fold(fold(key, SHORT_TARGET), drawn_for)
@@ -284,8 +290,16 @@ def _segments(
     )
     starts = np.stack([begin_a, begin_b], axis=1)
     lengths = np.stack([begin_b - begin_a, end_b - begin_b], axis=1)
+    # A replaced segment is as long as the one that it replaces, and the
+    # segment beside a single sentence fills the chunk up to its target.
+    wanted = lengths[:, 1].copy()
+    alone = first[replace & single]
+    targets = _targets(
+        examples, plan.key, corpus.document_numbers(alone), alone
+    )
+    wanted[replace & single] = targets - lengths[replace & single, 0]
     others = _other_documents(
-        corpus, plan, first[replace], lengths[replace, 1], keys[replace]
+        corpus, plan, first[replace], wanted[replace], keys[replace]
     )
     begin_b, end_b = corpus.token_offsets(np.stack(others))
     starts[replace, 1], lengths[replace, 1] = begin_b, end_b - begin_b
@@ -310,13 +324,13 @@ def _other_documents(
     """Draws text from other documents that replaces segments B.
 
     A chunk is drawn uniformly from those of all other documents. The text
-    begins with the second segment of that chunk. It ends when it has as many
-    tokens as the segment that it replaces, or with its document, so that pairs
-    of both labels have similar lengths.
+    begins with the second segment of that chunk. It ends with the sentence that
+    reaches the wanted number of tokens, or with its document, and has one
+    sentence at least.
 
-    The arguments, [R] each, are the first sentences of the examples, the
-    tokens of their segments B, and their keys. Returns the first sentences of
-    the texts and the sentences after them, int64 [R] each.
+    The arguments, [R] each, are the first sentences of the examples, the wanted
+    numbers of tokens, and the keys of the examples. Returns the first sentences
+    of the texts and the sentences after them, int64 [R] each.
     """
     # The chunks of each example's own document.
     own, own_end = np.searchsorted(plan.edges, corpus.documents_of(first))

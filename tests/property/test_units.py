@@ -25,10 +25,13 @@ def folder(tmp_path_factory):
 
 
 @given(
-    lines=LINES, last=st.sampled_from(["", "\n"]), largest=st.integers(1, 40)
+    lines=LINES,
+    last=st.sampled_from(["", "\n"]),
+    largest=st.integers(1, 40),
+    blank=st.integers(1, 3),
 )
 def test_documents_of_any_cut_are_those_of_the_whole(
-    folder, lines, last, largest
+    folder, lines, last, largest, blank
 ):
     rows = [json.dumps({"text": line * 2}) for line in lines]
     for name, written in (("a.txt", lines), ("a.jsonl", rows)):
@@ -38,9 +41,15 @@ def test_documents_of_any_cut_are_those_of_the_whole(
         (*whole,) = parts_of(file, max(file.size, 1), "text")
         cut = parts_of(file, largest, "text")
         assert len(whole) <= 1 and all(part.size <= largest for part in cut)
-        assert list(
-            itertools.chain(*(read_part(part, "text") for part in cut))
-        ) == list(itertools.chain(*(read_part(part, "text") for part in whole)))
+        of_cut, of_whole = (
+            [
+                line
+                for part in parts
+                for line in read_part(part, "text", blank_lines=blank)
+            ]
+            for parts in (cut, whole)
+        )
+        assert of_cut == of_whole
 
 
 @given(

@@ -103,6 +103,19 @@ def test_blank_lines_and_file_ends_separate_documents(tmp_path):
     assert list(read_files([first], "text")) == ["a", "b", "", "c", ""]
 
 
+def test_two_blank_lines_end_a_document(tmp_path):
+    text = b"\n= title =\n\nbody\n \nmore\n\n\n= next =\n\n\n\nbody"
+    path = write(tmp_path, "1.txt", text)
+    (part,) = parts_of(InputFile.of(path), 1000, "text")
+    documents = [["= title =", "body", "more"], ["= next ="], ["body"]]
+    assert documents_of(read_part(part, "text", blank_lines=2)) == documents
+    # A row of JSONL is a document, whatever its blank lines.
+    path = write(tmp_path, "a.jsonl", b'{"text": "a"}\n{"text": "b\\n\\nc"}')
+    (part,) = parts_of(InputFile.of(path), 1000, "text")
+    found = documents_of(read_part(part, "text", blank_lines=2))
+    assert found == [["a"], ["b", "c"]]
+
+
 @pytest.mark.parametrize("content", [b"", b"\n \n\n"])
 def test_files_without_text_have_no_document(tmp_path, content):
     path = write(tmp_path, "a.txt", content)

@@ -1,5 +1,6 @@
 """Text to token shards: processes, and whatever may stop them."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -163,12 +164,24 @@ def test_sentences_are_split_where_wanted(tiny_vocab, tmp_path):
         assert len(document) == expected
 
 
-def test_a_log_gets_one_line(corpus, tiny_vocab, tmp_path, capsys):
-    prepare(PrepareRun((corpus,), tiny_vocab, tmp_path / "shards"))
-    shown = capsys.readouterr().err
-    assert shown.startswith("3 documents, ")
-    assert shown.endswith("; 1 shard\n") and shown.count("\n") == 1
-    assert "tokens/s" in shown
+def test_a_log_gets_two_lines(tiny_vocab, tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    run = PrepareRun((text,), tiny_vocab, tmp_path / "shards")
+    text.write_text("One line.\n\nAnd one.\n\n\nTwo\nlines.\n")
+    prepare(run)
+    counts, single = capsys.readouterr().err.splitlines()
+    assert counts.startswith("3 documents, ") and "tokens/s" in counts
+    assert counts.endswith("; 1 shard")
+    assert single.startswith("66.7% of the documents are a single line")
+    assert "--blank-lines 2" in single
+    run = dataclasses.replace(run, output=tmp_path / "joined", blank_lines=2)
+    prepare(run)
+    assert capsys.readouterr().err.splitlines()[1] == (
+        "0.0% of the documents are a single line, and so no example of "
+        "sentence order"
+    )
+    first, second = documents_of(ShardSet.open(run.output))
+    assert len(first) == len(second) == 2
 
 
 def test_a_terminal_gets_a_bar(
@@ -369,7 +382,7 @@ def test_a_shard_no_longer_planned_is_removed(stopped, capsys):
     (leftover(stopped) / NOTES / "unit-00009.json").write_text("{}")
     capsys.readouterr()
     prepare(stopped)
-    removed, again, _ = sorted(capsys.readouterr().err.splitlines())[::-1]
+    removed, again, *_ = sorted(capsys.readouterr().err.splitlines())[::-1]
     assert removed.startswith("shard 00009: ") and "is removed" in removed
     assert again.startswith("shard 00000: ") and "made again" in again
     assert {path.name for path in stopped.output.glob("shard-*")} == {

@@ -12,7 +12,7 @@ from keras_albert.corpus.shards import Shard, ShardSet
 from keras_albert.corpus.token_index import Corpus
 from keras_albert.data.input_pipeline import host_rows
 from keras_albert.errors import AlbertError
-from keras_albert.pretraining import segments as plan
+from keras_albert.pretraining import segments
 from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.pretraining.dataset import (
     ExampleStream,
@@ -85,7 +85,9 @@ def test_corpus_numbers_run_through_all_shards():
     assert SMALL.num_documents == 4
     offsets = SMALL.token_offsets(np.array([[0, 5, 6], [7, 9, 10]]))
     assert offsets.tolist() == [[0, 25, 26], [31, 35, 37]]
-    bounds = SMALL.documents_of(np.array([9, 0, 6, 5, 3]))
+    sentences = np.array([9, 0, 6, 5, 3])
+    assert SMALL.document_numbers(sentences).tolist() == [3, 0, 2, 1, 0]
+    bounds = SMALL.documents_of(sentences)
     assert bounds.tolist() == [[7, 0, 6, 4, 0], [10, 4, 7, 6, 4]]
     tokens = np.array([0, 1, 3, 25, 26, 27, 35, 37])
     assert SMALL.sentences_from(tokens).tolist() == [0, 1, 1, 5, 6, 7, 9, 10]
@@ -120,7 +122,7 @@ def test_corpus_reads_spans_of_any_shard():
     ],
 )
 def test_documents_are_cut(monkeypatch, few, targets, overshoot, expected):
-    monkeypatch.setattr(plan, "FEW_DOCUMENTS", few)
+    monkeypatch.setattr(segments, "FEW_DOCUMENTS", few)
     firsts = cut_documents(
         SMALL.shards[0],
         lambda document, _: np.array(targets)[document],
@@ -266,17 +268,34 @@ def test_next_sentences_by_hand():
 
 @pytest.mark.parametrize("task", ["sop", "nsp"])
 def test_single_sentences_with_a_random_document(task):
+    """The second segment fills the example up, with whole sentences."""
     config = ExampleConfig(
         sentence_task=task,
         single_sentence="random_document",
+        sequence_length=15,
         short_seq_prob=0,
     )
-    plan, spans = spans_of(SMALL, config, count=100)
-    single = plan.order[np.arange(100) % 4] == 2
-    assert spans.labels[single].all()
-    assert (spans.starts[single, 0] == 26).all()
-    assert (spans.lengths[single, 1] > 0).all()
-    assert (spans.starts[single, 1] != 26).all()
+    plan = plan_epoch(SMALL, config, 0, 0)
+    indices = np.arange(50 * len(plan.order))
+    keys = example_keys(0, 0, indices)
+    # The lengths before truncation are what the segments were meant to be.
+    chunks = plan.order[indices % len(plan.order)].astype("int64")
+    starts, lengths, labels = segments._segments(
+        SMALL, plan, config, chunks, keys
+    )
+    single = plan.edges[chunks] == 6
+    assert single.sum() == 50 and labels[single].all()
+    assert (starts[single, 0] == 26).all() and (lengths[single, 0] == 5).all()
+    sentences = SMALL.token_offsets(np.arange(11))
+    ends = starts[single, 1] + lengths[single, 1]
+    assert np.isin(starts[single, 1], sentences).all()
+    assert np.isin(ends, sentences).all() and (starts[single, 1] != 26).all()
+    # Of 12 tokens besides [CLS] and [SEP]s, 7 are left for B: it ends with the
+    # sentence that reaches them, or with its document.
+    last = sentences[np.searchsorted(sentences, ends) - 1]
+    assert (last - starts[single, 1] < 7).all()
+    full = lengths[single, 1] >= 7
+    assert full.any() and (full | np.isin(ends, [15, 26, 31, 37])).all()
 
 
 def test_a_single_segment():
