@@ -46,12 +46,11 @@ from keras_albert.tasks.benchmarks.recipes import RECIPES
 class Command(NamedTuple):
     """A command of `keras-albert`."""
 
-    run_class: type
-    """its options"""
+    run_class: type  # its options
+    # the module in keras_albert that is imported when the command runs
     module: str
-    """the module in keras_albert that is imported when the command runs"""
+    # the function of that module that takes an instance of `run_class`
     function: str
-    """the function of that module that takes an instance of `run_class`"""
 
 
 # In the order in which a user needs them.
@@ -136,7 +135,6 @@ def _width() -> int:
 
 @contextlib.contextmanager
 def _columns(width: int) -> Iterator[None]:
-    """Sets the width that libraries take for that of the terminal."""
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = str(width)
     try:
@@ -148,7 +146,6 @@ def _columns(width: int) -> Iterator[None]:
 
 
 def _overview(width: int) -> str:
-    """The commands, each with the first sentence of its help."""
     longest = max(map(len, COMMANDS))
     lines = ["usage: keras-albert COMMAND [options]", ""]
     lines += [textwrap.fill(DESCRIPTION, width), "", "commands:"]
@@ -166,11 +163,7 @@ def _overview(width: int) -> str:
 
 
 def _load_backend() -> None:
-    """Imports Keras and TensorFlow without TensorFlow's start-up chatter.
-
-    Raises:
-        AlbertError: Keras cannot load the backend.
-    """
+    """Imports Keras and TensorFlow without TensorFlow's start-up chatter."""
     name = os.environ.get("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with tempfile.TemporaryFile() as chatter, contextlib.ExitStack() as stack:
@@ -195,8 +188,7 @@ def _load_backend() -> None:
 def _with_names(arguments: list[str]) -> list[str]:
     """Names the positional arguments of `check served model data`.
 
-    They stand for those of --export, --model and --data that are not given, in
-    this order. No other command has positional arguments.
+    They are the values of --export, --model and --data, unless these are given.
     """
     if arguments[:1] != ["check"]:
         return arguments
@@ -228,10 +220,6 @@ def _with_settings(arguments: list[str]) -> list[str]:
     `pretrain --file run.toml --set seed=3 --steps 9` with `steps = 5` in the
     file becomes `pretrain --steps=5 --seed=3 --steps 9`, of which the last
     value counts. The options of `finetune --recipe` come first of all.
-
-    Raises:
-        AlbertError: the command or an option does not exist, or a file cannot
-            be read.
     """
     command, *rest = arguments
     if command not in COMMANDS:
@@ -344,10 +332,8 @@ def _read_settings(path: Path) -> dict:
 def _check_option(argument: str, known: dict[str, type], command: str) -> None:
     """Raises AlbertError for an option that the command does not have.
 
-    Args:
-        argument: an argument, without the value after "=".
-        known: the types of the command's options, by name.
-        command: the command.
+    `argument` does not have its value after "="; `known` are the types of the
+    command's options by name.
     """
     if not argument.startswith("--"):
         return  # the value of an option
@@ -381,13 +367,7 @@ def _close_to(key: str, known: Iterable[str]) -> str | None:
 
 
 def _option(key: str, value, known: dict[str, type], source: str) -> list[str]:
-    """The command-line arguments of a setting.
-
-    Args:
-        key, value: the setting.
-        known: the types of the command's options, by name.
-        source: the file, or "--set", for messages.
-    """
+    """The arguments for a setting from `source`, a file or "--set"."""
     if value is None:
         # For most options None is the default. `finetune --validation` has
         # another default, and run.json contains null if it was none.
@@ -477,11 +457,7 @@ def _parse(arguments: list[str]):
 
 
 def _wrapped(text: str, width: int) -> str:
-    """Wraps the paragraphs of a help text to the width of the terminal.
-
-    tyro keeps the line breaks of docstrings, so that its lines are too long or
-    ragged.
-    """
+    """Wraps the paragraphs of a help text, whose line breaks tyro keeps."""
     paragraphs: list[tuple[str, list[str]]] = []  # indent, lines
     for line in text.splitlines():
         words = line.strip()

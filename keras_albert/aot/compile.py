@@ -45,20 +45,17 @@ _ENVIRONMENT = {
 class Compiled:
     """The results of compiling a step."""
 
-    parameters: int
-    """number of parameters of the model"""
+    parameters: int  # number of parameters of the model
+    # floating-point operations of all devices in an optimizer step; see
+    # `flops_per_example`
     flops: int
-    """floating-point operations of all devices in an optimizer step; see
-    `flops_per_example`"""
-    fits: bool
-    """whether the step fits into the memory of a device"""
+    fits: bool  # whether the step fits into the memory of a device
+    # peak memory of a device in bytes; None if the compiler does not say
     memory: int | None
-    """peak memory of a device in bytes; None if the compiler does not say"""
+    # for each kind of collective operation how often a device executes it in a
+    # part of a step, and the bytes that it exchanges
     exchanged: dict[str, tuple[int, int]]
-    """for each kind of collective operation how often a device executes it in a
-    part of a step, and the bytes that it exchanges"""
-    seconds: float
-    """time of the compilation"""
+    seconds: float  # time of the compilation
 
 
 def compile_for_slice(run: CompileRun) -> None:
@@ -87,9 +84,7 @@ def compile_for_slice(run: CompileRun) -> None:
 def rows_of_replica(run: CompileRun, topology: Topology) -> int:
     """Rows of a compiled part of a batch for each replica of the model.
 
-    Raises:
-        AlbertError: the devices cannot be divided into equal replicas, or the
-            batch not into equal parts.
+    Raises AlbertError if devices or batch cannot be divided into equal parts.
     """
     devices = topology.devices * run.slices
     if devices % run.model_parallel:
@@ -127,8 +122,7 @@ def check_libtpu() -> None:
 def compiled(run: CompileRun) -> Compiled:
     """Compiles a step in a process of its own; see `step.py`.
 
-    Raises:
-        AlbertError: the process was killed, or the config does not fit.
+    Raises AlbertError if the process was killed, or the config does not fit.
     """
     # Settings of this process for JAX and XLA could change the program, so they
     # are not passed on.
@@ -164,10 +158,11 @@ def compiled(run: CompileRun) -> Compiled:
 
 def lines_of(run: CompileRun, topology: Topology, step: Compiled) -> list[str]:
     """The lines that describe the results."""
-    unit = _unit(topology)
+    device = _device_name(topology)
     chips = topology.chips * run.slices
     rows = rows_of_replica(run, topology)
-    whose = unit if run.model_parallel == 1 else f"{run.model_parallel} {unit}s"
+    parallel = run.model_parallel
+    whose = device if parallel == 1 else f"{parallel} {device}s"
     peak = chips * topology.generation.peak
     versions = ", ".join(
         f"{name} {importlib.metadata.version(name)}"
@@ -188,7 +183,7 @@ def lines_of(run: CompileRun, topology: Topology, step: Compiled) -> list[str]:
     parts = " of each part" if run.accumulate > 1 else ""
     for kind, (count, size) in sorted(step.exchanged.items()):
         lines.append(
-            f"exchanged: {size / 1e6:,.1f} MB a {unit} in {count} {kind}"
+            f"exchanged: {size / 1e6:,.1f} MB a {device} in {count} {kind}"
             f"{'s' if count > 1 else ''}{parts}"
         )
     lines.append(
@@ -197,14 +192,14 @@ def lines_of(run: CompileRun, topology: Topology, step: Compiled) -> list[str]:
     return lines
 
 
-def _unit(topology: Topology) -> str:
+def _device_name(topology: Topology) -> str:
     return "core" if topology.generation.devices > 1 else "chip"
 
 
 def _needed(topology: Topology, step: Compiled) -> str:
     needed = "more" if step.memory is None else f"{step.memory / GIB:.3g}"
-    limit = f"{topology.device_memory / GIB:g} GiB of a {_unit(topology)}"
-    return f"{needed} of the {limit}"
+    limit = f"{topology.device_memory / GIB:g} GiB"
+    return f"{needed} of the {limit} of a {_device_name(topology)}"
 
 
 def _remedy(run: CompileRun, largest: int | None) -> str:
@@ -224,10 +219,7 @@ def _remedy(run: CompileRun, largest: int | None) -> str:
 def _search(
     run: CompileRun, topology: Topology, rows: int, first: Compiled
 ) -> int | None:
-    """Searches the largest batch size that fits, and prints each trial.
-
-    Returns None if no batch that was tried fits.
-    """
+    """Prints each trial; returns the largest batch size, None if none fits."""
 
     def with_rows(rows_now: int) -> CompileRun:
         return dataclasses.replace(
@@ -267,8 +259,7 @@ def guess_rows(
 ) -> int:
     """Estimates how many rows fit.
 
-    The estimate assumes that all memory except that of the state is
-    proportional to the rows.
+    All memory except that of the state is taken to be proportional to the rows.
     """
     state = STATE_BYTES * step.parameters // run.model_parallel
     if step.memory is None or step.memory <= state:
@@ -284,16 +275,9 @@ def largest_that_fits(
 
     The search moves away from the guess in growing strides until one number
     fits and another does not, and then bisects. It assumes that all numbers
-    below one that fits also fit.
-
-    Args:
-        fits: function that says whether a number fits; called at most
-            MOST_COMPILATIONS times.
-        guess: the number at which to begin.
-
-    Returns:
-        the largest number that fits, or 0 if none does; and the smallest one
-        that does not, or None if all do.
+    below one that fits also fit, and calls `fits` at most MOST_COMPILATIONS
+    times. Returns the largest number that fits, or 0 if none does; and the
+    smallest one that does not, or None if all do.
     """
     good, bad, stride = -1, None, 1  # indices in the sequence
     place = 0

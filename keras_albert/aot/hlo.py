@@ -34,14 +34,10 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 
 def exchanged_bytes(hlo: str) -> dict[str, tuple[int, int]]:
-    """The collective operations in one run of a program.
+    """The collective operations in one run of a program, given as its text.
 
-    Args:
-        hlo: the text of the program.
-
-    Returns:
-        for each kind, such as "all-reduce", how often it is executed, and the
-        total bytes of its results on one device.
+    For each kind, such as "all-reduce", the result has how often it is
+    executed, and the total bytes of its results on one device.
     """
     computations, entry = _computations(hlo)
     totals = collections.defaultdict(lambda: (0, 0))
@@ -65,10 +61,7 @@ def exchanged_bytes(hlo: str) -> dict[str, tuple[int, int]]:
 
 
 def array_bytes(shape: str) -> int:
-    """The bytes of an array, or of all arrays of a tuple.
-
-    Example: (f32[2,3], bf16[]) has 4 x 6 + 2 bytes.
-    """
+    """The bytes of an array, or of all arrays of a tuple, such as bf16[2,3]."""
     total = 0
     for kind, dimensions in _ARRAY.findall(shape):
         bits = 8 if kind == "pred" else int(_BITS.search(kind)[0])

@@ -46,9 +46,8 @@ _TOO_LARGE = re.compile(
 def compile_step(run: CompileRun) -> Compiled:
     """Compiles the training step of one part of a batch.
 
-    Raises:
-        AlbertError: the config cannot be read, or does not fit the examples or
-            the devices.
+    Raises AlbertError if the config cannot be read, or does not fit the
+    examples or the devices.
     """
     import jax
     from jax.experimental import topologies
@@ -97,16 +96,9 @@ def compile_step(run: CompileRun) -> Compiled:
 def abstract_step(run: CompileRun, config: AlbertConfig, devices) -> tuple:
     """The arguments of the training step, as shapes with their shardings.
 
-    Args:
-        run: the settings.
-        config: the architecture.
-        devices: the devices of the slice, which do not exist: no array can be
-            put on them.
-
-    Returns:
-        the model, compiled as by `pretrain`; its state and a batch, as
-        structures of jax.ShapeDtypeStruct; and the keras.distribution over the
-        devices.
+    `devices` are those of the slice, which do not exist: no array can be put on
+    them. Returns the model, compiled as by `pretrain`; its state and a batch,
+    as structures of jax.ShapeDtypeStruct; and the keras.distribution.
     """
     import jax
 
@@ -214,11 +206,7 @@ def batch_spec(examples: ExampleConfig, rows: int) -> tuple[dict, dict, dict]:
 def needed_bytes(complaint: str) -> int | None:
     """The bytes that a program needs which XLA refuses as too large.
 
-    Args:
-        complaint: the error message of XLA.
-
-    Returns:
-        the bytes; None if the message does not have them.
+    They are read from XLA's message; None if it does not have them.
     """
     found = _TOO_LARGE.search(complaint)
     if not found:

@@ -15,20 +15,15 @@ class Generation:
     the names in libtpu.
     """
 
-    chip: str
-    """name of the chip in libtpu"""
-    hbm: int
-    """memory of a chip in GiB"""
-    peak: float
-    """peak of a chip in FLOP/s, bfloat16"""
+    chip: str  # name of the chip in libtpu
+    hbm: int  # memory of a chip in GiB
+    peak: float  # peak of a chip in FLOP/s, bfloat16
+    # cores of a chip if names of slices count cores; 1 if they count chips
     named_cores: int
-    """cores of a chip if names of slices count cores; 1 if they count chips"""
-    shapes: tuple[str, ...]
-    """shapes of the slices in chips, the smallest first"""
-    devices: int = 1
-    """devices of a chip in JAX; they share its memory evenly"""
+    shapes: tuple[str, ...]  # shapes of the slices in chips, the smallest first
+    devices: int = 1  # devices of a chip in JAX; they share its memory evenly
+    # an option of libtpu; "megacore" makes one device of two cores
     chip_config: str = "default"
-    """an option of libtpu; "megacore" makes one device of two cores"""
 
 
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
@@ -70,17 +65,14 @@ class Topology:
 
     name: str
     generation: Generation
-    shape: tuple[int, ...]
-    """number of chips along each axis"""
+    shape: tuple[int, ...]  # number of chips along each axis
 
     @property
     def chips(self) -> int:
-        """Number of chips."""
         return math.prod(self.shape)
 
     @property
     def devices(self) -> int:
-        """Number of devices in JAX."""
         return self.chips * self.generation.devices
 
     @property
@@ -95,7 +87,6 @@ class Topology:
 
     @property
     def options(self) -> dict:
-        """Further options of libtpu for the topology."""
         options = {"chip_config_name": self.generation.chip_config}
         if self.chips == 1:  # by default a host has four chips
             options["chips_per_host_bounds"] = (1, 1, 1)
@@ -116,11 +107,7 @@ TOPOLOGIES = _topologies()
 
 
 def topology_of(name: str) -> Topology:
-    """The slice with a name.
-
-    Raises:
-        AlbertError: there is no such slice; the message lists all of them.
-    """
+    """The slice with a name; AlbertError, which lists all, if there is none."""
     if name not in TOPOLOGIES:
         raise AlbertError(
             f"`topology` must be one of {', '.join(TOPOLOGIES)}. Received: "

@@ -23,14 +23,8 @@ _UNWANTED = ["onnx/*", "openvino/*", "coreml/*"]
 def locate(source: str | Path) -> Path:
     """Returns the local path of a source, and downloads it if it is remote.
 
-    Args:
-        source: a path; `hf://organization/name[@revision]` for the Hugging
-            Face Hub; or `kaggle://organization/model/framework/variation
-            [/version]` for Kaggle.
-
-    Raises:
-        AlbertError: the scheme is unknown, the package for downloads is not
-            installed, or the download fails.
+    A source is a path; `hf://organization/name[@revision]` for the Hugging Face
+    Hub; or `kaggle://organization/model/framework/variation[/version]`.
     """
     scheme, separator, name = str(source).partition("://")
     if not separator:

@@ -4,49 +4,32 @@ A folder has config.json, weights and spiece.model. The package transformers is
 not needed.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from keras_albert.checkpoints.names import DIALECTS, groups_there
+from keras_albert.checkpoints.huggingface_config import (
+    ARCHITECTURES,
+    WITH_POOLER,
+    our_config,
+    stored_sharing,
+    their_config,
+    with_head,
+)
 from keras_albert.checkpoints.tokenizer_json import tokenizer_json
 from keras_albert.checkpoints.transfer import (
-    EXPORT_ENCODER,
     copies_agree,
     exported,
     imported,
-    is_identity,
-    without_projection,
+    read_projection,
 )
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel, check_model
-from keras_albert.modeling.classification import (
-    AlbertForMultipleChoice,
-    AlbertForSequenceClassification,
-    AlbertForTokenClassification,
-)
-from keras_albert.modeling.config import (
-    CLASSIFIER_DROPOUT,
-    LAYER_NORM_EPSILON,
-    AlbertConfig,
-)
-from keras_albert.modeling.pretraining import (
-    AlbertForMaskedLM,
-    AlbertForPretraining,
-)
-from keras_albert.modeling.question_answering import AlbertForQuestionAnswering
+from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.weight_checks import check_plausible
 from keras_albert.storage import read_json, write_json, written_whole
-from keras_albert.text.special_tokens import (
-    CLS_ID,
-    MASK_ID,
-    PAD_ID,
-    SEP_ID,
-    SPECIAL_PIECES,
-    UNK_ID,
-)
+from keras_albert.text.special_tokens import SPECIAL_PIECES
 from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
 
 HF_CONFIG_FILE = "config.json"
@@ -55,54 +38,6 @@ PICKLE_FILE = "pytorch_model.bin"
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS_FILE = "special_tokens_map.json"
-MODEL_TYPE = "albert"
-
-# Fields of AlbertConfig that config.json has under the same name and meaning.
-_FIELDS = (
-    "vocab_size",
-    "embedding_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_hidden_groups",
-    "inner_group_num",
-    "num_attention_heads",
-    "intermediate_size",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "initializer_range",
-)
-# Settings of which this package only supports one value.
-_FIXED = {
-    "model_type": MODEL_TYPE,
-    "layer_norm_eps": LAYER_NORM_EPSILON,
-    "position_embedding_type": "absolute",
-    "quantization_config": None,
-}
-# Activations of transformers -> AlbertConfig. For "gelu" the user chooses.
-_ACTIVATIONS = {
-    "gelu_new": "gelu_new",
-    "gelu_pytorch_tanh": "gelu_new",
-    "relu": "relu",
-}
-GELU_CHOICES = {"tanh": "gelu", "erf": "gelu_erf"}
-DEFAULT_GELU = "tanh"  # the only form of the original
-# Activations of AlbertConfig -> transformers.
-_ACTIVATIONS_THERE = {
-    "gelu": "gelu_new",
-    "gelu_new": "gelu_new",
-    "gelu_erf": "gelu",
-    "relu": "relu",
-}
-_PROBLEMS = {
-    "single_label": "single_label_classification",
-    "multi_label": "multi_label_classification",
-    "regression": "regression",
-}
-# A key that this package adds to config.json, for the sharing of a model whose
-# shared weights are written as copies.
-SHARING_KEY = "keras_albert"
 _PREFIX = "albert."  # of the encoder's weights in a model with a head
 _POOLER = f"{_PREFIX}pooler."
 # Entries of a checkpoint that are not weights (constants, `_BUFFERS`), or are
@@ -132,51 +67,41 @@ def load_huggingface(
 ) -> AlbertModel:
     """Loads a folder of transformers; the head is that of `architectures`.
 
-    Args:
-        folder: has config.json and model.safetensors (or its shards, or
-            pytorch_model.bin).
-        gelu: the meaning of `hidden_act` "gelu". "tanh" is the only form of
-            the original, whose configs also say "gelu"; "erf" is what
-            transformers computes. `gelu_new` is always the tanh form.
-        backbone: whether to load only the encoder.
-        form: `dtype`, `loop` and `remat` of AlbertBackbone.
-
-    Raises:
-        AlbertError: an architecture, activation or other setting is not
-            supported, a file is damaged, or weights do not fit.
+    The folder has config.json and model.safetensors (or its shards, or
+    pytorch_model.bin). `gelu` is the meaning of `hidden_act` "gelu": "tanh" is
+    the only form of the original, whose configs also say "gelu"; "erf" is what
+    transformers computes. `backbone` loads only the encoder, and `form` has
+    `dtype`, `loop` and `remat` of AlbertBackbone.
     """
-    content = read_json(folder / HF_CONFIG_FILE)
+    path = folder / HF_CONFIG_FILE
+    content = read_json(path)
     try:
-        config = _our_config(content, gelu)
+        config = our_config(content, gelu)
     except AlbertError as error:
-        raise AlbertError(f"{folder / HF_CONFIG_FILE}: {error}") from None
+        raise AlbertError(f"{path}: {error}") from None
     tensors = _canonical(_read_tensors(folder), folder)
-    if config.embedding_size == config.hidden_size:
-        if is_identity(tensors, config, "huggingface"):
-            tensors = without_projection(tensors, "huggingface")
-        else:
-            config = config.replace(project_equal_sizes=True)
-    shared = _shared(content, config)
+    tensors, config = read_projection(tensors, config, "huggingface")
+    shared = stored_sharing(content, config)
     if shared is not None and copies_agree(tensors, shared, "huggingface"):
         config = shared
     check_plausible(
         config,
         sum(value.size for value in tensors.values()),
-        str(folder / HF_CONFIG_FILE),
+        str(path),
         content.get("num_labels", 0),
     )
-    architecture = _architecture(content, folder, backbone)
+    architecture = _architecture(content, path, backbone)
     encoder = AlbertBackbone(
         config,
-        pooler=architecture in _WITH_POOLER
+        pooler=architecture in WITH_POOLER
         or any(name.startswith(_POOLER) for name in tensors),
         tokenizer=_tokenizer(folder),
         **form,
     )
     try:
-        model = _HEADS[architecture](encoder, content)
+        model = with_head(architecture, encoder, content)
     except AlbertError as error:
-        raise AlbertError(f"{folder / HF_CONFIG_FILE}: {error}") from None
+        raise AlbertError(f"{path}: {error}") from None
     imported(model, tensors, "huggingface", str(folder), aside=backbone)
     return model
 
@@ -198,16 +123,16 @@ def save_huggingface(model: AlbertModel, folder: str | Path) -> None:
         AlbertError: transformers has no such model, or the folder is not empty.
     """
     check_model(model)
-    architecture, settings = _there(model)
+    content = their_config(model)
+    (architecture,) = content["architectures"]
     tensors = exported(model, "huggingface")
     if architecture == "AlbertModel":
         tensors = {k.removeprefix(_PREFIX): v for k, v in tensors.items()}
-    elif architecture not in _WITH_POOLER:
+    elif architecture not in WITH_POOLER:
         tensors = {
             k: v for k, v in tensors.items() if not k.startswith(_POOLER)
         }
     save_file = _safetensors().save_file
-    content = _config_there(model, architecture, settings)
     with written_whole(folder) as unfinished:
         save_file(
             tensors, unfinished / SAFETENSORS_FILE, metadata={"format": "pt"}
@@ -218,45 +143,6 @@ def save_huggingface(model: AlbertModel, folder: str | Path) -> None:
 
 
 # Reading.
-
-
-def _our_config(content, gelu: str) -> AlbertConfig:
-    if not isinstance(content, dict):
-        raise AlbertError("expected a JSON object.")
-    for name, known in _FIXED.items():
-        if content.get(name, known) != known:
-            raise AlbertError(
-                f"`{name}` must be {known!r} to be computed here. "
-                f"Received: {content[name]!r}."
-            )
-    fields = {name: content[name] for name in _FIELDS if name in content}
-    activation = content.get("hidden_act", "gelu_new")  # transformers' default
-    if activation == "gelu":
-        fields["hidden_act"] = GELU_CHOICES[gelu]
-    elif activation in _ACTIVATIONS:
-        fields["hidden_act"] = _ACTIVATIONS[activation]
-    else:
-        raise AlbertError(
-            "`hidden_act` must be one of gelu, "
-            f"{', '.join(_ACTIVATIONS)}. Received: {activation!r}."
-        )
-    return AlbertConfig.from_dict(fields)
-
-
-def _shared(content: dict, config: AlbertConfig) -> AlbertConfig | None:
-    """The config with the sharing that this package stored, or None.
-
-    `config` is that of the copies, in which each layer has its own weights.
-    """
-    own = content.get(SHARING_KEY)
-    if not isinstance(own, dict):
-        return None
-    try:
-        shared = config.replace(**own)
-    except AlbertError:
-        return None
-    same = groups_there(shared) == groups_there(config)
-    return shared if same else None
 
 
 def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
@@ -410,163 +296,21 @@ def _tokenizer(folder: Path) -> Tokenizer | None:
     return Tokenizer(folder / VOCAB_FILE, **chosen)
 
 
-def _architecture(content: dict, folder: Path, backbone: bool) -> str:
+def _architecture(content: dict, path: Path, backbone: bool) -> str:
     """The class of transformers as which a folder is read."""
     if backbone:
         return "AlbertModel"
     names = content.get("architectures") or ["AlbertModel"]
-    if not isinstance(names, list) or str(names[0]) not in _HEADS:
+    if not isinstance(names, list) or str(names[0]) not in ARCHITECTURES:
         raise AlbertError(
-            f"{folder / HF_CONFIG_FILE}: `architectures` must be one of "
-            f"{', '.join(_HEADS)}. Received: {names!r}. backbone=True loads "
-            "the encoder alone."
+            f"{path}: `architectures` must be one of "
+            f"{', '.join(ARCHITECTURES)}. "
+            f"Received: {names!r}. backbone=True loads the encoder alone."
         )
     return names[0]
 
 
-def _labels(content: dict) -> dict:
-    """`num_labels` and `labels` of a head.
-
-    The default names of transformers, such as LABEL_0, are dropped.
-    """
-    names = content.get("id2label")
-    if not names:
-        return {"num_labels": content.get("num_labels", 2), "labels": None}
-    try:
-        labels = tuple(
-            names[key] for key in sorted(names, key=lambda key: int(key))
-        )
-    except (AttributeError, TypeError, ValueError):
-        raise AlbertError(
-            "`id2label` must be an object from numbers to names. Received: "
-            f"{names!r:.100}."
-        ) from None
-    if labels == _default_labels(len(labels)):
-        labels = None
-    return {"num_labels": len(names), "labels": labels}
-
-
-def _default_labels(count: int) -> tuple[str, ...]:
-    return tuple(f"LABEL_{i}" for i in range(count))
-
-
-def _dropout(content: dict) -> float:
-    value = content.get("classifier_dropout_prob")
-    return CLASSIFIER_DROPOUT if value is None else value
-
-
-def _sequence_classification(encoder, content) -> AlbertModel:
-    labels = _labels(content)
-    # Without a problem type, transformers decides by the labels in training.
-    default = "regression" if labels["num_labels"] == 1 else "single_label"
-    there = content.get("problem_type") or _PROBLEMS[default]
-    ours = {v: k for k, v in _PROBLEMS.items()}
-    if there not in ours:
-        raise AlbertError(
-            f"`problem_type` must be one of {', '.join(ours)}. "
-            f"Received: {there!r}."
-        )
-    return AlbertForSequenceClassification(
-        encoder, problem=ours[there], dropout=_dropout(content), **labels
-    )
-
-
-_HEADS: dict[str, Callable[[AlbertBackbone, dict], AlbertModel]] = {
-    "AlbertModel": lambda encoder, content: encoder,
-    "AlbertForPreTraining": lambda encoder, content: AlbertForPretraining(
-        encoder
-    ),
-    "AlbertForMaskedLM": lambda encoder, content: AlbertForMaskedLM(encoder),
-    "AlbertForSequenceClassification": _sequence_classification,
-    "AlbertForTokenClassification": (
-        lambda encoder, content: AlbertForTokenClassification(
-            encoder, dropout=_dropout(content), **_labels(content)
-        )
-    ),
-    "AlbertForMultipleChoice": (
-        lambda encoder, content: AlbertForMultipleChoice(
-            encoder, dropout=_dropout(content)
-        )
-    ),
-    "AlbertForQuestionAnswering": (
-        lambda encoder, content: AlbertForQuestionAnswering(encoder)
-    ),
-}
-_WITH_POOLER = (
-    "AlbertForPreTraining",
-    "AlbertForSequenceClassification",
-    "AlbertForMultipleChoice",
-)
-
-
 # Writing.
-
-
-def _there(model: AlbertModel) -> tuple[str, dict]:
-    """The architecture of transformers, and the head's part of config.json."""
-    own = model.get_config()
-    if isinstance(model, AlbertBackbone):
-        return "AlbertModel", {}
-    if isinstance(model, AlbertForPretraining):
-        task = own["sentence_task"]
-        if task == "sop":
-            # transformers applies dropout before its sentence-order head; the
-            # original does not.
-            return "AlbertForPreTraining", {"classifier_dropout_prob": 0.0}
-        if task is None:
-            return "AlbertForMaskedLM", {}
-    elif isinstance(model, AlbertForMaskedLM):
-        return "AlbertForMaskedLM", {}
-    elif isinstance(model, AlbertForSequenceClassification):
-        return "AlbertForSequenceClassification", {
-            "problem_type": _PROBLEMS[own["problem"]],
-            **_labels_there(own),
-        }
-    elif isinstance(model, AlbertForTokenClassification):
-        return "AlbertForTokenClassification", _labels_there(own)
-    elif isinstance(model, AlbertForMultipleChoice):
-        return "AlbertForMultipleChoice", {
-            "classifier_dropout_prob": own["dropout"]
-        }
-    elif isinstance(model, AlbertForQuestionAnswering):
-        return "AlbertForQuestionAnswering", {}
-    raise AlbertError(
-        f"{DIALECTS['huggingface']} has no class for this "
-        f"{type(model).__name__}. {EXPORT_ENCODER}"
-    )
-
-
-def _labels_there(own: dict) -> dict:
-    labels = own["labels"] or _default_labels(own["num_labels"])
-    return {
-        "classifier_dropout_prob": own["dropout"],
-        "id2label": {str(i): name for i, name in enumerate(labels)},
-        "label2id": {name: i for i, name in enumerate(labels)},
-    }
-
-
-def _config_there(model: AlbertModel, architecture: str, head: dict) -> dict:
-    config = model.config
-    content = {
-        "architectures": [architecture],
-        "model_type": MODEL_TYPE,
-        **{name: getattr(config, name) for name in _FIELDS},
-        "num_hidden_groups": groups_there(config),
-        "hidden_act": _ACTIVATIONS_THERE[config.hidden_act],
-        "layer_norm_eps": LAYER_NORM_EPSILON,
-        "classifier_dropout_prob": CLASSIFIER_DROPOUT,
-        "pad_token_id": PAD_ID,
-        "bos_token_id": CLS_ID,
-        "eos_token_id": SEP_ID,
-        "tie_word_embeddings": True,
-        **head,
-    }
-    if config.sharing != "all":
-        content[SHARING_KEY] = {
-            "sharing": config.sharing,
-            "num_hidden_groups": config.num_hidden_groups,
-        }
-    return content
 
 
 def _write_tokenizer(
@@ -580,14 +324,15 @@ def _write_tokenizer(
     """
     (folder / TOKENIZER_FILE).write_text(tokenizer_json(tokenizer), "utf-8")
     (folder / VOCAB_FILE).write_bytes(tokenizer.model_bytes)
+    pad, unknown, cls, sep, mask = SPECIAL_PIECES
     special = {
-        "bos_token": SPECIAL_PIECES[CLS_ID],
-        "eos_token": SPECIAL_PIECES[SEP_ID],
-        "unk_token": SPECIAL_PIECES[UNK_ID],
-        "sep_token": SPECIAL_PIECES[SEP_ID],
-        "pad_token": SPECIAL_PIECES[PAD_ID],
-        "cls_token": SPECIAL_PIECES[CLS_ID],
-        "mask_token": SPECIAL_PIECES[MASK_ID],
+        "bos_token": cls,
+        "eos_token": sep,
+        "unk_token": unknown,
+        "sep_token": sep,
+        "pad_token": pad,
+        "cls_token": cls,
+        "mask_token": mask,
     }
     write_json(folder / SPECIAL_TOKENS_FILE, special)
     write_json(

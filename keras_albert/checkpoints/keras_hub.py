@@ -25,8 +25,7 @@ from keras_albert.checkpoints.transfer import (
     EXPORT_ENCODER,
     exported,
     imported,
-    is_identity,
-    without_projection,
+    read_projection,
 )
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.modeling.backbone import AlbertBackbone
@@ -86,16 +85,8 @@ def load_keras_hub(folder: Path, backbone: bool = False, **form) -> AlbertModel:
 
     A folder without weights of a task gives the encoder. KerasHub computes the
     LayerNorm of its masked-LM head with epsilon 1e-5, the original and this
-    package with 1e-12, so that masked-LM logits differ slightly.
-
-    Args:
-        folder: written by KerasHub's `save_to_preset`, or by `save_keras_hub`.
-        backbone: whether to load only the encoder.
-        form: `dtype`, `loop` and `remat` of AlbertBackbone.
-
-    Raises:
-        AlbertError: keras-hub is not installed, the model is not ALBERT, or a
-            file is damaged.
+    package with 1e-12, so that masked-LM logits differ slightly. The arguments
+    are those of `load_huggingface`.
     """
     hub = _keras_hub()
     name = _class_name(folder / PRESET_CONFIG_FILE)
@@ -106,16 +97,14 @@ def load_keras_hub(folder: Path, backbone: bool = False, **form) -> AlbertModel:
     task = _task(folder, backbone)
     _check_sizes(folder)
     with _explained(folder), _plain_float32():
-        if task in _MASKED_LM:
-            theirs = hub.models.AlbertMaskedLM.from_preset(
-                str(folder), preprocessor=None
-            )
-        elif task in _CLASSIFIER:
-            theirs = hub.models.AlbertTextClassifier.from_preset(
-                str(folder), preprocessor=None
-            )
-        else:
+        if task is None:
             theirs = hub.models.AlbertBackbone.from_preset(str(folder))
+        else:
+            is_masked_lm = task in _MASKED_LM
+            kind = "AlbertMaskedLM" if is_masked_lm else "AlbertTextClassifier"
+            theirs = getattr(hub.models, kind).from_preset(
+                str(folder), preprocessor=None
+            )
     tensors = {
         path: np.asarray(ops.convert_to_numpy(variable))
         for path, variable in _weights(theirs).items()
@@ -124,11 +113,7 @@ def load_keras_hub(folder: Path, backbone: bool = False, **form) -> AlbertModel:
     config = AlbertConfig(
         **{ours: getattr(encoder, name) for ours, name in _FIELDS.items()}
     )
-    if config.embedding_size == config.hidden_size:
-        if is_identity(tensors, config, "keras_hub"):
-            tensors = without_projection(tensors, "keras_hub")
-        else:
-            config = config.replace(project_equal_sizes=True)
+    tensors, config = read_projection(tensors, config, "keras_hub")
     pooler = any(tensors[name].any() for name in _POOLER)
     if not pooler:  # `save_keras_hub` writes zeros if a model has no pooler
         tensors = {k: v for k, v in tensors.items() if k not in _POOLER}
@@ -173,45 +158,20 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
     """
     check_model(model)
     hub = _keras_hub()
-    config = model.config
     _check_supported(model)
     tensors = exported(model, "keras_hub")
     if _POOLER[0] not in tensors:
-        size = config.hidden_size
+        size = model.config.hidden_size
         tensors |= zip(
             _POOLER,
             (np.zeros((size, size), "float32"), np.zeros(size, "float32")),
             strict=True,
         )
-    arguments = {name: getattr(config, ours) for ours, name in _FIELDS.items()}
-    arguments["num_groups"] = groups_there(config)
+    tokenizer = model.tokenizer and hub.models.AlbertTokenizer(
+        proto=normalizing_model(model.tokenizer)
+    )
     with _plain_float32():
-        encoder = hub.models.AlbertBackbone(**arguments)
-        theirs, preprocessor = encoder, None
-        tokenizer = model.tokenizer and hub.models.AlbertTokenizer(
-            proto=normalizing_model(model.tokenizer)
-        )
-        length = {"sequence_length": config.max_position_embeddings}
-        if isinstance(model, AlbertForSequenceClassification):
-            if tokenizer is not None:
-                preprocessor = hub.models.AlbertTextClassifierPreprocessor(
-                    tokenizer, **length
-                )
-            own = model.get_config()
-            theirs = hub.models.AlbertTextClassifier(
-                encoder,
-                num_classes=own["num_labels"],
-                dropout=own["dropout"],
-                preprocessor=preprocessor,
-            )
-        elif not isinstance(model, AlbertBackbone):
-            if tokenizer is not None:
-                preprocessor = hub.models.AlbertMaskedLMPreprocessor(
-                    tokenizer, **length
-                )
-            theirs = hub.models.AlbertMaskedLM(
-                encoder, preprocessor=preprocessor
-            )
+        theirs = _their_model(hub, model, tokenizer)
     targets = _weights(theirs)
     assert targets.keys() == tensors.keys()
     for path, variable in targets.items():
@@ -220,9 +180,36 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
     with written_whole(folder) as unfinished:
         theirs.save_to_preset(str(unfinished))
         if tokenizer is not None:
-            if preprocessor is None:
+            if getattr(theirs, "preprocessor", None) is None:
                 tokenizer.save_to_preset(str(unfinished))
             model.tokenizer.save((unfinished / PRESET_VOCAB_FILE).parent)
+
+
+def _their_model(hub, model: AlbertModel, tokenizer):
+    """KerasHub's model of the same architecture, with its preprocessor."""
+    config = model.config
+    arguments = {name: getattr(config, ours) for ours, name in _FIELDS.items()}
+    arguments["num_groups"] = groups_there(config)
+    encoder = hub.models.AlbertBackbone(**arguments)
+    if isinstance(model, AlbertBackbone):
+        return encoder
+
+    def preprocessor(kind):
+        length = config.max_position_embeddings
+        return tokenizer and kind(tokenizer, sequence_length=length)
+
+    if not isinstance(model, AlbertForSequenceClassification):
+        return hub.models.AlbertMaskedLM(
+            encoder,
+            preprocessor=preprocessor(hub.models.AlbertMaskedLMPreprocessor),
+        )
+    own = model.get_config()
+    return hub.models.AlbertTextClassifier(
+        encoder,
+        num_classes=own["num_labels"],
+        dropout=own["dropout"],
+        preprocessor=preprocessor(hub.models.AlbertTextClassifierPreprocessor),
+    )
 
 
 def _check_supported(model: AlbertModel) -> None:
@@ -278,14 +265,9 @@ def _check_sizes(folder: Path) -> None:
             if type(part["num_classes"]) is int
         ]
         for part in objects_with(content, {"vocabulary_size", "hidden_dim"}):
+            known = {ours: part[x] for ours, x in _FIELDS.items() if x in part}
             try:
-                config = AlbertConfig(
-                    **{
-                        ours: part[theirs]
-                        for ours, theirs in _FIELDS.items()
-                        if theirs in part
-                    }
-                )
+                config = AlbertConfig(**known)
             except AlbertError as error:
                 raise AlbertError(f"{path}: {error}") from None
             check_plausible(config, stored, str(path), max(outputs, default=0))

@@ -20,10 +20,12 @@ import keras
 
 from keras_albert.checkpoints.download import locate
 from keras_albert.checkpoints.huggingface import (
-    DEFAULT_GELU,
-    GELU_CHOICES,
     is_huggingface,
     load_huggingface,
+)
+from keras_albert.checkpoints.huggingface_config import (
+    DEFAULT_GELU,
+    GELU_CHOICES,
 )
 from keras_albert.checkpoints.keras_hub import (
     is_keras_hub,
@@ -147,9 +149,7 @@ def load_pretrained(
 
     Args:
         source: see `load`.
-        dtype: see `load`.
-        loop: see `load`.
-        remat: see `load`.
+        dtype, loop, remat: see `load`.
 
     Raises:
         AlbertError: as `load`; or the model has no vocabulary or is quantized.
@@ -197,20 +197,10 @@ def _class_of(path: Path) -> str | None:
 _PRETRAINED_HEAD = re.compile(
     "Backbone|MaskedLM|Pre[Tt]raining|AlbertModel|TextEmbedding"
 )
-
-
 _OURS = "a folder of this package"
-
-
 _KERAS_FILE = "a .keras file"
-
-
 _TF1 = "a TF1 checkpoint"
-
-
 _HUGGING_FACE = "a folder of transformers"
-
-
 _KERAS_HUB = "a preset of KerasHub"
 
 

@@ -28,50 +28,38 @@ class Row(NamedTuple):
     tf1: str | None
     huggingface: str | None
     keras_hub: str | None
-    form: str = "same"
-    """key of FORMS: how the other formats store the value"""
+    form: str = "same"  # key of FORMS: how the other formats store the value
 
     def there(self, value: np.ndarray, dialect: str, heads: int) -> np.ndarray:
-        """Converts a value of this package to the form of another format.
-
-        Args:
-            value: the value of the weight.
-            dialect: the other format, a key of DIALECTS.
-            heads: A.
-        """
+        """Converts a value of this package to another format, for A `heads`."""
         how = FORMS[self.form].get(dialect)
         if how is None:
             return value
         if how == "transposed":
             return value.T
-        return value.reshape(_split(value.shape, how, heads))
+        return value.reshape(self.shape_there(value.shape, dialect, heads))
 
     def here(self, value: np.ndarray, dialect: str, shape) -> np.ndarray:
-        """Converts a value of another format back; the inverse of `there`.
-
-        Args:
-            value: a value with the shape that `shape_there` returns.
-            dialect: the other format, a key of DIALECTS.
-            shape: the shape of the weight in this package.
-        """
-        how = FORMS[self.form].get(dialect)
-        if how == "transposed":
+        """Converts a value of another format to `shape`, that of the weight."""
+        if FORMS[self.form].get(dialect) == "transposed":
             return value.T
-        return value if how is None else value.reshape(shape)
+        return value.reshape(shape)
 
     def shape_there(self, shape, dialect: str, heads: int) -> tuple[int, ...]:
         """The shape of the result of `there` for a weight of `shape`."""
         how = FORMS[self.form].get(dialect)
-        if how is None:
-            return tuple(shape)
         if how == "transposed":
             return tuple(shape)[::-1]
-        return _split(shape, how, heads)
+        if how == "first":  # the axis H is split into [A, D]
+            return (heads, shape[0] // heads, *shape[1:])
+        if how == "last":
+            return (*shape[:-1], heads, shape[-1] // heads)
+        return tuple(shape)
 
 
 # How other formats store a value. A format that is not listed stores it as this
 # package does. PyTorch stores a kernel as [out, in]; Keras's attention layer
-# splits the axis H into [A, D].
+# splits the first or last axis, H, into [A, D].
 FORMS = {
     "same": {},
     "kernel": {"huggingface": "transposed"},
@@ -83,15 +71,7 @@ FORMS = {
 }
 
 
-def _split(shape, axis: str, heads: int) -> tuple[int, ...]:
-    """`shape` with its first or last axis H split into [A, D]."""
-    if axis == "first":
-        return (heads, shape[0] // heads, *shape[1:])
-    return (*shape[:-1], heads, shape[-1] // heads)
-
-
 def _dense(ours, tf1, huggingface, keras_hub, kernel="kernel", bias="same"):
-    """The two rows of a Dense layer."""
     return [
         Row(
             f"{ours}/kernel",
@@ -111,7 +91,6 @@ def _dense(ours, tf1, huggingface, keras_hub, kernel="kernel", bias="same"):
 
 
 def _layer_norm(ours, tf1, huggingface, keras_hub):
-    """The two rows of a LayerNorm."""
     return [
         Row(
             f"{ours}/{part}",
@@ -129,12 +108,12 @@ _EMBEDDINGS = [
             f"embeddings/{name}/embeddings",
             f"bert/embeddings/{name}",
             f"albert.embeddings.{name}.weight",
-            f"{keras_hub}/{part}",
+            f"{keras_hub}/embeddings",
         )
-        for name, keras_hub, part in (
-            ("word_embeddings", "token_embedding", "embeddings"),
-            ("token_type_embeddings", "segment_embedding", "embeddings"),
-            ("position_embeddings", "position_embedding", "embeddings"),
+        for name, keras_hub in (
+            ("word_embeddings", "token_embedding"),
+            ("token_type_embeddings", "segment_embedding"),
+            ("position_embeddings", "position_embedding"),
         )
     ),
     *_layer_norm(
@@ -263,8 +242,7 @@ def name_table(config: AlbertConfig) -> list[Row]:
 
     In the other formats, layers can only share whole blocks. If
     `config.sharing` is not "all", a model therefore has a group for each layer
-    there. A weight that several layers share here is in several rows: the
-    other formats have copies of it.
+    there, and a weight that several layers share here is in several rows.
     """
     rows = list(_EMBEDDINGS)
     if config.has_projection:
@@ -308,10 +286,10 @@ def _home(config: AlbertConfig, half: str, group: int) -> str:
 def check_groups(config: AlbertConfig, dialect: str) -> None:
     """Raises AlbertError if another format puts a layer into another group.
 
-    The formats compute the group of layer i, of L layers in G groups, in
-    different ways: int(i / L * G) in floating point in the reference,
-    int(i / (L / G)) in transformers, and i // (L // G) in KerasHub, which
-    requires L to be a multiple of G.
+    They compute the group of layer i, of L layers in G groups, in different
+    ways: int(i / L * G) in floating point in the reference, int(i / (L / G)) in
+    transformers, and i // (L // G) in KerasHub, which requires L to be a
+    multiple of G.
     """
     layers, groups = config.num_hidden_layers, groups_there(config)
     formula = {

@@ -1,7 +1,7 @@
 """Reads TF1 checkpoints of the original ALBERT, on every backend.
 
-These are checkpoints of google-research/albert: a released archive, the result
-of a pretraining or fine-tuning run, or a TF-Hub module.
+They are released archives of google-research/albert, results of its pretraining
+or fine-tuning runs, or TF-Hub modules.
 """
 
 import re
@@ -43,9 +43,6 @@ def find_tf1(source: Path) -> list[Path]:
 
     If a folder has several checkpoints, and one of them has the name of the
     released ones, only that one is returned.
-
-    Args:
-        source: a folder, or a checkpoint with or without `.index`.
     """
     if source.name.endswith(".index") and source.is_file():
         return [source.with_name(source.name.removesuffix(".index"))]
@@ -66,16 +63,9 @@ def find_tf1(source: Path) -> list[Path]:
 def load_tf1_model(prefix: Path, backbone: bool = False, **form) -> AlbertModel:
     """Loads a TF1 checkpoint; the head is chosen by the names of its weights.
 
-    Args:
-        prefix: path without `.index`. `albert_config.json` must be beside it
-            (for a TF-Hub module in the module or its assets); a `*.model`
-            vocabulary is optional.
-        backbone: whether to load only the encoder.
-        form: `dtype`, `loop` and `remat` of AlbertBackbone.
-
-    Raises:
-        AlbertError: there is no config, the head is not known, or weights do
-            not fit.
+    `prefix` is its path without `.index`. `albert_config.json` must be beside
+    it (for a TF-Hub module in the module or its assets); a `*.model` vocabulary
+    is optional. The other arguments are those of `load_huggingface`.
     """
     tensors = read_tf1(prefix)
     config_file = _beside(prefix, CONFIG_FILE)
@@ -106,9 +96,9 @@ def load_tf1(model: AlbertModel, prefix: str | Path) -> None:
 
 
 def tf1_head(prefix: Path) -> str | None:
-    """The task that a TF1 checkpoint was fine-tuned for.
+    """The task that a TF1 checkpoint was fine-tuned for, by its weights' names.
 
-    It is inferred from the names of the weights; None if there is no such head.
+    None if there is no such head.
     """
     import tensorflow as tf
 
@@ -124,12 +114,8 @@ def tf1_head(prefix: Path) -> str | None:
 def read_tf1(prefix: str | Path) -> dict[str, np.ndarray]:
     """Reads all weights of a TF1 checkpoint by name, without optimizer slots.
 
-    Args:
-        prefix: path without `.index`, such as `albert_base/model.ckpt-best`.
-
-    Raises:
-        AlbertError: the checkpoint is missing or damaged, or TensorFlow is not
-            installed.
+    `prefix` is its path without `.index`. Raises AlbertError if the checkpoint
+    is missing or damaged, or TensorFlow is not installed.
     """
     prefix = Path(prefix)
     if not _index(prefix).is_file():
@@ -154,7 +140,7 @@ def read_tf1(prefix: str | Path) -> dict[str, np.ndarray]:
 
 
 def _index(prefix: Path) -> Path:
-    return prefix.with_name(prefix.name + ".index")
+    return prefix.with_name(f"{prefix.name}.index")
 
 
 def _beside(prefix: Path, name: str) -> Path:

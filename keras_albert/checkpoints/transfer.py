@@ -26,7 +26,6 @@ from keras_albert.modeling.configured import own_path
 
 EXPORT_ENCODER = "Export its encoder: model.backbone, or `convert --backbone`."
 
-
 # Most names in an error message: with a wrong config no weight fits.
 SHOWN = 40
 
@@ -34,10 +33,8 @@ SHOWN = 40
 def weights_of(model: AlbertModel) -> dict[str, np.ndarray]:
     """The float32 values of all weights, by their names in this package.
 
-    LoRA adapters are merged into the kernels.
-
-    Raises:
-        AlbertError: the model is quantized.
+    LoRA adapters are merged into the kernels. Raises AlbertError if the model
+    is quantized.
     """
     check_not_quantized(model)
     values = {
@@ -63,8 +60,7 @@ def variables(model: AlbertModel) -> dict:
 def exported(model: AlbertModel, dialect: str) -> dict[str, np.ndarray]:
     """The weights of a model with the names and shapes of another format.
 
-    Raises:
-        AlbertError: the other format has no such weight.
+    Raises AlbertError if the other format lacks one of them.
     """
     config = model.config
     check_groups(config, dialect)
@@ -103,16 +99,10 @@ def imported(
 ) -> None:
     """Sets all weights of a model from those of another format.
 
-    Args:
-        model: a model of the same architecture.
-        tensors: the values by their names in the other format.
-        dialect: the other format.
-        source: the origin of the tensors, for messages.
-        aside: whether to ignore weights of heads that the model does not have.
-
-    Raises:
-        AlbertError: a weight is missing, unused, of another shape or not
-            finite (the message lists all of them). The model is then unchanged.
+    If a weight is missing, unused, of another shape or not finite, an
+    AlbertError lists all of them, and the model is unchanged. `aside` ignores
+    weights of heads that the model does not have; `source` is the origin of the
+    tensors, for messages.
     """
     config = model.config
     check_groups(config, dialect)
@@ -128,24 +118,14 @@ def imported(
         used.add(name)
         shape = tuple(targets[row.ours].shape)
         expected = row.shape_there(shape, dialect, config.num_attention_heads)
-        if name not in tensors:
-            problems.append(f"{name}: missing in the checkpoint")
-        elif tensors[name].shape != expected:
-            problems.append(
-                f"{name}: expected {expected}, found {tensors[name].shape}"
-            )
-        elif not np.isfinite(tensors[name]).all():
-            problems.append(f"{name}: not finite, the training diverged")
-        else:
+        problem = _problem(tensors.get(name), expected)
+        if problem is None:
             value = row.here(tensors[name], dialect, shape)
-            if row.ours in values and not np.array_equal(
-                value, values[row.ours]
-            ):
-                problems.append(
-                    f"{name}: differs from another layer's, the model shares "
-                    "them"
-                )
-            values[row.ours] = value
+            first = values.setdefault(row.ours, value)
+            if not np.array_equal(value, first):
+                problem = "differs from another layer's, the model shares them"
+        if problem:
+            problems.append(f"{name}: {problem}")
     problems += [
         f"{name}: {DIALECTS[dialect]} has no such weight"
         for name in sorted(targets.keys() - known)
@@ -166,6 +146,17 @@ def imported(
         targets[name].assign(value)
 
 
+def _problem(value: np.ndarray | None, shape: tuple[int, ...]) -> str | None:
+    """Why a value of the checkpoint cannot be used; None if it can."""
+    if value is None:
+        return "missing in the checkpoint"
+    if value.shape != shape:
+        return f"expected {shape}, found {value.shape}"
+    if not np.isfinite(value).all():
+        return "not finite, the training diverged"
+    return None
+
+
 def copies_agree(
     tensors: dict[str, np.ndarray], config: AlbertConfig, dialect: str
 ) -> bool:
@@ -180,33 +171,31 @@ def copies_agree(
     return True
 
 
-def is_identity(
+def read_projection(
     tensors: dict[str, np.ndarray], config: AlbertConfig, dialect: str
-) -> bool:
-    """Whether the projection is the identity."""
-    return all(
+) -> tuple[dict[str, np.ndarray], AlbertConfig]:
+    """Tells an added identity projection from one that was trained.
+
+    If embeddings and layers have the same size, this package only has a
+    projection with `project_equal_sizes`, while other formats always have one.
+    Returns the tensors, without an identity projection, and their config.
+    """
+    if config.embedding_size != config.hidden_size:
+        return tensors, config
+    identity = _identity_projection(config, dialect)
+    if all(
         name in tensors and np.array_equal(tensors[name], value)
-        for name, value in _identity_projection(config, dialect).items()
-    )
-
-
-def without_projection(
-    tensors: dict[str, np.ndarray], dialect: str
-) -> dict[str, np.ndarray]:
-    """The tensors without those of the projection."""
-    names = {getattr(row, dialect) for row in PROJECTION}
-    return {k: v for k, v in tensors.items() if k not in names}
+        for name, value in identity.items()
+    ):
+        return {k: v for k, v in tensors.items() if k not in identity}, config
+    return tensors, config.replace(project_equal_sizes=True)
 
 
 def plain_encoder(backbone: AlbertBackbone) -> AlbertBackbone:
-    """An encoder with a pooler and without adapters.
+    """The encoder itself, or a copy with a pooler and without adapters.
 
-    Returns:
-        the encoder itself, if it is one; else a copy in which LoRA adapters
-        are merged, and a missing pooler has random weights.
-
-    Raises:
-        AlbertError: the encoder is quantized.
+    In a copy LoRA adapters are merged, and a missing pooler has random weights.
+    Raises AlbertError if the encoder is quantized.
     """
     values = weights_of(backbone)
     adapted = any(layer.lora_enabled for layer in backbone.leaves().values())

@@ -37,26 +37,26 @@ Target = np.ndarray | dict[str, np.ndarray]
 class Features:
     """Tokenized examples, in the order of their file."""
 
+    # one row for each example; for multiple choice one row for each choice
     rows: list[Row]
-    """one row for each example; for multiple choice one row for each choice"""
+    # the labels [N, ...], or a dict of labels by the name of the output
     target: Target | None = None
-    """the labels [N, ...], or a dict of labels by the name of the output"""
+    # a label for each token of a row, int [T]; -1 for tokens without label
     token_target: list[np.ndarray] | None = None
-    """a label for each token of a row, int [T]; -1 for tokens without label"""
+    # sample weights, float32 [N]; all 1 if None
     weight: np.ndarray | None = None
-    """sample weights, float32 [N]; all 1 if None"""
+    # number of choices of an example, each of which is a row; None if the
+    # task has no choices
     choices: int | None = None
-    """number of choices of an example, each of which is a row; None if the
-    task has no choices"""
+    # the group of each example, if groups are also scored separately
     groups: list[str] | None = None
-    """the group of each example, if groups are also scored separately"""
+    # additional inputs in training: name of the input -> name of the target
+    # that it equals
     given: dict[str, str] = dataclasses.field(default_factory=dict)
-    """additional inputs in training: name of the input -> name of the target
-    that it equals"""
+    # the examples that were split into rows (windows of a question's context,
+    # or words of a text), which are needed to decode the outputs; None if each
+    # example is a single row
     source: Sized | None = None
-    """the examples that were split into rows (windows of a question's context,
-    or words of a text), which are needed to decode the outputs; None if each
-    example is a single row"""
 
     def __post_init__(self):
         if not self.rows:
@@ -111,15 +111,10 @@ class Features:
     def batch(
         self, chosen: np.ndarray, batch_size: int, length: int
     ) -> tuple[dict[str, np.ndarray], Target, np.ndarray]:
-        """Makes a batch (x, y, sample_weight) of R examples.
+        """Makes a batch (x, y, sample_weight) of R examples, 1 <= R <= B.
 
         The batch is filled up with copies of the last example, whose weight is
-        0.
-
-        Args:
-            chosen: int [R], indices of the examples, 1 <= R <= B.
-            batch_size: B.
-            length: S.
+        0. `chosen` are indices of examples, `batch_size` is B, and `length` S.
 
         Returns:
             x: int32 `token_ids`, `segment_ids`, `padding_mask` [B, S], or
@@ -163,8 +158,8 @@ class Features:
 
 # Assigns examples to batches, and chooses the length of each.
 
+# for each batch the indices of its examples, int64 [R], and its length S
 Plan = list[tuple[np.ndarray, int]]
-"""for each batch the indices of its examples, int64 [R], and its length S"""
 
 
 def choose_lengths(
@@ -175,14 +170,9 @@ def choose_lengths(
     Example: nine examples have 8 tokens, one has 40 and one 64. The best two
     lengths are 8 and 64, with 24 tokens of padding; 40 and 64 would need 288.
 
-    Args:
-        lengths: int [N], tokens of each example, from 1 to `longest`.
-        longest: the largest length allowed; it may not be a multiple of
-            LENGTH_STEP.
-        most: most lengths.
-
-    Returns:
-        int64, ascending. The last one fits the longest example.
+    `lengths` are the tokens of each example, int [N], and `longest` is the
+    largest length allowed, which need not be a multiple of LENGTH_STEP. The
+    result has at most `most` lengths, ascending; the last one fits all.
     """
     rounded = np.minimum(-(-lengths // LENGTH_STEP) * LENGTH_STEP, longest)
     sizes, counts = np.unique(rounded, return_counts=True)
@@ -273,17 +263,9 @@ def training_dataset(
     """Makes a tf.data.Dataset of training batches (x, y, sample_weight).
 
     Each example occurs once in each epoch. The shapes are those of
-    `Features.training_batch`, but S is None in `element_spec`.
-
-    Args:
-        features: the examples.
-        static: the result of `choose_lengths`.
-        batch_size: examples in a batch, over all hosts.
-        seed: seed of the order, 0 or more.
-        epochs: number of epochs.
-        start_step: number of batches to skip, which are not computed.
-        host_index: number of this host; see `host_rows` for its rows.
-        host_count: number of hosts.
+    `Features.training_batch`, but S is None in `element_spec`. `batch_size`
+    counts the examples of all hosts, `static` is the result of
+    `choose_lengths`, and the first `start_step` batches are not computed.
     """
     check_positive("batch_size", batch_size)
     check_positive("epochs", epochs)

@@ -27,14 +27,9 @@ def hold_out(
     same part, such as questions on one context: otherwise a model could be
     measured on texts that it has memorized.
 
-    Args:
-        table: a table with labels.
-        inputs: the fields that a prediction needs, the main one first.
-        label: the field of the label; None if rows do not have exactly one
-            label.
-
-    Returns:
-        (training rows, held-out rows); None if the table has too few rows.
+    `inputs` are the fields that a prediction needs, the main one first, and
+    `label` is the field of the label; None if rows do not have exactly one.
+    Returns None if the table has too few rows.
     """
     if len(table) < FEWEST_ROWS:
         return None
@@ -61,9 +56,9 @@ def hold_out(
 def held_out_rows(keys: Sequence[str], labels: Sequence[Hashable]) -> list[int]:
     """The indices of the rows to hold out, ascending.
 
-    Rows with the same key form a group. Groups are considered in the order of
-    the SHA-256 of their keys, which is unrelated to their order in the file. A
-    group is held out if it does not exceed the quota of any label.
+    Groups of rows with the same key are considered in the order of the SHA-256
+    of the keys, which is unrelated to their order in the file. A group is held
+    out if it does not exceed the quota of any label.
     """
     rows_of = collections.defaultdict(list)
     for row, key in enumerate(keys):

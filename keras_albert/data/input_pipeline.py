@@ -13,10 +13,8 @@ def batch_dataset(
 ):
     """Makes a tf.data.Dataset of NumPy batches, with two batches prefetched.
 
-    Args:
-        batches: called at the start of every pass; returns its batches.
-        signature: a structure of tf.TensorSpec, like one batch.
-        count: number of batches in a pass; None for an endless dataset.
+    `batches` is called at the start of every pass and returns `count` batches,
+    or endless ones if that is None. `signature` describes one batch.
     """
     tf = import_tensorflow()
     dataset = tf.data.Dataset.from_generator(

@@ -20,11 +20,10 @@ from keras_albert.text.files import check_files
 class Field:
     """A value that a task reads from each row."""
 
-    column: str
-    """name of the column in the file"""
+    column: str  # name of the column in the file
+    # function from the value in the file to that of the example; it raises
+    # AlbertError, without file and line, for an invalid value
     read: Callable[[object], object]
-    """function from the value in the file to that of the example; it raises
-    AlbertError, without file and line, for an invalid value"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,16 +31,15 @@ class Table:
     """The rows of a file, in the order of the file."""
 
     path: Path
+    # the values of each field, by the name of the field
     values: dict[str, list]
-    """the values of each field, by the name of the field"""
+    # all columns of each row, as they are in the file
     rows: list[dict[str, object]]
-    """all columns of each row, as they are in the file"""
-    lines: list[int]
-    """the line of the file on which each row ends"""
+    lines: list[int]  # the line of the file on which each row ends
+    # messages on the rows that were skipped, with file and line
     skipped: list[str] = dataclasses.field(default_factory=list)
-    """messages on the rows that were skipped, with file and line"""
+    # the group of each row, such as the part of a published split; or None
     groups: list[str] | None = None
-    """the group of each row, such as the part of a published split; or None"""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -93,20 +91,12 @@ def read_parts(
 
     Args:
         path: the file; or a dict of columns of equal length.
-        fields: the values to read, by the names used in messages and in
-            `Table.values`.
+        fields: the values to read, by their names in `Table.values`.
         skip_bad: whether to skip rows that cannot be read.
         rows_at_once: rows of each table, including skipped ones, so that a
             table may be empty; None for a single table.
         complete: function from a row and the values of its fields to the values
             of the example. It raises AlbertError for an invalid row.
-
-    Yields:
-        `Table`s.
-
-    Raises:
-        AlbertError: the file cannot be read, a column is missing, or, without
-            `skip_bad`, a row is bad.
     """
     if isinstance(path, Mapping):
         rows = _rows_of(path)
@@ -316,9 +306,7 @@ def label_index(
 ) -> np.ndarray:
     """The index of each label in `names`, int32 [len(labels)].
 
-    Example: `label_index(["b", "a", "b"], ["a", "b"], path)` is [1, 0, 1].
-    `path` and `lines` (see `Table.lines`) are for the message of the
-    AlbertError that an unknown label raises.
+    `path` and `lines` (see `Table.lines`) are for errors of unknown labels.
     """
     for number, label in enumerate(labels):
         try:

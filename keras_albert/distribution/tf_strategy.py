@@ -35,10 +35,8 @@ class Strategy(Devices):
 
     Args:
         config: `distribution` is mirrored, multiworker or tpu.
-        accumulate: number of batches of the dataset whose gradients are
-            averaged for one step.
-        strategy: a tf.distribute.Strategy to use instead of the one that
-            `config` describes.
+        accumulate: number of batches of the dataset for one step.
+        strategy: a strategy to use instead of the one of `config`.
     """
 
     accumulates = True
@@ -54,10 +52,10 @@ class Strategy(Devices):
         if config.distribution == "multiworker":
             processes = _processes_of_tf_config(config)
             self.count, self.index = processes.count, processes.index
-        self._steps = config.steps_per_execution
-        self._accumulate = accumulate
-        self.batches_a_call = self._steps * accumulate
-        self._rows = None  # rows of a replica's part of a batch
+        self.steps = config.steps_per_execution
+        self.accumulate = accumulate
+        self.batches_a_call = self.steps * accumulate
+        self.rows = None  # rows of a replica's part of a batch
 
     def scope(self):
         return self.strategy.scope()
@@ -73,12 +71,12 @@ class Strategy(Devices):
             )
         vary_seeds(model, _replica)
         with self.scope():
-            model.train_function = self._train_function(model)
-            model.test_function = self._test_function(model)
+            model.train_function = _train_function(self, model)
+            model.test_function = _test_function(self, model)
 
     def fit(self, model: keras.Model, batches, callbacks) -> None:
         self._build_metrics(model, batches)
-        self._rows = self._rows_of(batches)
+        self.rows = self._rows_of(batches)
         # `fit` reads this attribute when it creates its iterator, to know how
         # many batches each call of the train function takes. It is reset for
         # `evaluate`, whose calls take one batch.
@@ -196,98 +194,109 @@ class Strategy(Devices):
         here = tree.flatten(batches.element_spec)[0].shape[0]
         return here // (self.replicas // self.count)
 
-    def _train_function(self, model: keras.Model):
-        """The train function: takes `batches_a_call` batches, returns logs."""
-        accumulate, strategy = self._accumulate, self.strategy
-        sums = [
-            tf.Variable(
-                tf.zeros(variable.shape),
-                trainable=False,
-                # Each replica has its own sum, without synchronization.
-                synchronization=tf.VariableSynchronization.ON_READ,
-                aggregation=tf.VariableAggregation.SUM,
-            )
-            for variable in model.trainable_variables
-            if accumulate > 1
-        ]
 
-        def gradients(data):
-            # With several workers the static number of rows is unknown. Keras
-            # would then weight each batch of the mean losses as one row.
-            data = tree.map_structure(
-                lambda t: tf.ensure_shape(t, [self._rows, *t.shape[1:]]), data
-            )
-            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-            with tf.GradientTape() as tape:
-                y_pred = model(x, training=True)
-                loss = model.compute_loss(
-                    x=x,
-                    y=y,
-                    y_pred=y_pred,
-                    sample_weight=sample_weight,
-                    training=True,
-                )
-                scaled = model.optimizer.scale_loss(loss)
-            # The loss of a replica is divided by the weight of the whole
-            # batch, so it is the replica's share: the gradients are summed, not
-            # averaged. The metric averages over replicas, so it gets the share
-            # times their number.
-            model.metrics[0].update_state(
-                loss * self.replicas,
-                sample_weight=tf.shape(tree.flatten(x)[0])[0],
-            )
-            model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-            return tape.gradient(scaled, model.trainable_variables)
+def _train_function(devices: Strategy, model: keras.Model):
+    """The train function: takes `batches_a_call` batches, returns logs."""
+    run = devices.strategy.run
+    add_part = finish_step = None
+    if devices.accumulate > 1:
+        add_part, finish_step = _accumulating(devices, model)
 
-        def whole_step(data):
-            _apply(model, gradients(data))
+    def whole_step(data):
+        _apply(model, _gradients(devices, model, data))
 
-        def add_part(data):
-            for total, part in zip(sums, gradients(data), strict=True):
-                if part is not None:
-                    total.assign_add(tf.convert_to_tensor(part) / accumulate)
+    # The loop is inside the tf.function, so that a TPU runs several steps
+    # without waiting for Python.
+    @tf.function(reduce_retracing=True)
+    def steps(iterator):
+        for _ in tf.range(devices.steps):
+            if devices.accumulate == 1:
+                run(whole_step, (next(iterator),))
+            else:
+                for _ in tf.range(devices.accumulate):
+                    run(add_part, (next(iterator),))
+                run(finish_step)
 
-        # The gradients of the parts are summed in each replica, and the
-        # optimizer sums over the replicas: one exchange for all parts.
-        def finish_step():
-            _apply(model, [tf.identity(total) for total in sums])
-            for total in sums:
-                total.assign(tf.zeros_like(total))
+    def train(iterator):
+        steps(iterator)
+        return model.get_metrics_result()
 
-        # The loop is inside the tf.function, so that a TPU runs several steps
-        # without waiting for Python.
-        @tf.function(reduce_retracing=True)
-        def steps(iterator):
-            for _ in tf.range(self._steps):
-                if accumulate == 1:
-                    strategy.run(whole_step, (next(iterator),))
-                else:
-                    for _ in tf.range(accumulate):
-                        strategy.run(add_part, (next(iterator),))
-                    strategy.run(finish_step)
+    train.traced = steps  # lets tests inspect the traced program
+    return train
 
-        def train(iterator):
-            steps(iterator)
-            return model.get_metrics_result()
 
-        train.traced = steps  # lets tests inspect the traced program
-        return train
+def _accumulating(devices: Strategy, model: keras.Model) -> tuple:
+    """The two functions of a replica for a batch that is given in parts.
 
-    def _test_function(self, model: keras.Model):
-        """The test function: takes a batch, returns the means so far.
+    The gradients of the parts are summed in each replica, and the optimizer
+    sums over the replicas: one exchange for all parts.
+    """
+    sums = [
+        tf.Variable(
+            tf.zeros(variable.shape),
+            trainable=False,
+            # Each replica has its own sum, without synchronization.
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+        for variable in model.trainable_variables
+    ]
 
-        The one of Keras fails with several workers.
-        """
+    def add_part(data):
+        gradients = _gradients(devices, model, data)
+        for total, part in zip(sums, gradients, strict=True):
+            if part is not None:
+                part = tf.convert_to_tensor(part)
+                total.assign_add(part / devices.accumulate)
 
-        @tf.function(reduce_retracing=True)
-        def step(iterator):
-            self.strategy.run(model.test_step, (next(iterator),))
+    def finish_step():
+        _apply(model, [tf.identity(total) for total in sums])
+        for total in sums:
+            total.assign(tf.zeros_like(total))
 
-        def test(iterator):
-            step(iterator)
-            return model.get_metrics_result()
+    return add_part, finish_step
 
-        return test
+
+def _gradients(devices: Strategy, model: keras.Model, data) -> list:
+    """The gradients of a replica's part of a batch; updates the metrics."""
+    # With several workers the static number of rows is unknown. Keras would
+    # then weight each batch of the mean losses as one row.
+    data = tree.map_structure(
+        lambda t: tf.ensure_shape(t, [devices.rows, *t.shape[1:]]), data
+    )
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    with tf.GradientTape() as tape:
+        y_pred = model(x, training=True)
+        loss = model.compute_loss(
+            x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True
+        )
+        scaled = model.optimizer.scale_loss(loss)
+    # The loss of a replica is divided by the weight of the whole batch, so it
+    # is the replica's share: the gradients are summed, not averaged. The
+    # metric averages over replicas, so it gets the share times their number.
+    model.metrics[0].update_state(
+        loss * devices.replicas,
+        sample_weight=tf.shape(tree.flatten(x)[0])[0],
+    )
+    model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+    return tape.gradient(scaled, model.trainable_variables)
+
+
+def _test_function(devices: Strategy, model: keras.Model):
+    """The test function: takes a batch, returns the means so far.
+
+    The one of Keras fails with several workers.
+    """
+
+    @tf.function(reduce_retracing=True)
+    def step(iterator):
+        devices.strategy.run(model.test_step, (next(iterator),))
+
+    def test(iterator):
+        step(iterator)
+        return model.get_metrics_result()
+
+    return test
 
 
 def _count(batches) -> int | None:
@@ -333,11 +342,7 @@ def _device_names() -> list[str]:
 
 
 def _processes_of_tf_config(config: DeviceConfig) -> ProcessConfig:
-    """Reads the processes from the environment variable TF_CONFIG.
-
-    Raises:
-        AlbertError: TF_CONFIG is missing or incomplete.
-    """
+    """Reads the processes from the environment variable TF_CONFIG."""
     try:
         cluster = json.loads(os.environ["TF_CONFIG"])
         chief, workers = (

@@ -19,7 +19,6 @@ from keras_albert.exports.load import (
     export_settings,
     files_of,
     load_exported,
-    predictions,
     share_of_equal,
 )
 from keras_albert.finetuning.predictor import Predictor
@@ -51,10 +50,9 @@ WARM_UP = 3
 def check(run: CheckRun) -> dict:
     """Prints and returns differences, sizes and latencies.
 
-    Raises:
-        AlbertError: the export or the table cannot be used; outputs differ by
-            more than TOLERANCES; or they differ by more than LARGEST_ERROR
-            and fewer predictions than LEAST_SAME are equal.
+    Raises AlbertError if outputs differ by more than TOLERANCES; or if they
+    differ by more than LARGEST_ERROR and fewer predictions than LEAST_SAME are
+    equal.
     """
     leave_gpu_to_backend()
     exported = load_exported(run.export, run.threads)
@@ -82,7 +80,7 @@ def check(run: CheckRun) -> dict:
     report = {
         **export_settings(run.export),
         "rows": len(table),
-        "same_predictions": share_of_equal(*map(predictions, answers)),
+        "same_predictions": share_of_equal(*answers),
         "same_as_texts": texts,
         "largest_difference": largest,
         "error": error,
@@ -134,11 +132,10 @@ def _original(source: str, exported: Predictor) -> Predictor:
 
 
 def _differences(expected: Sequence, found: Sequence) -> tuple[float, float]:
-    """How much the floating-point outputs differ; NaN if one of them is NaN.
+    """The largest difference of floating-point outputs, and their RMS.
 
-    Returns:
-        The largest difference, and the root mean square of all differences in
-        standard deviations of the expected outputs.
+    The root mean square is in standard deviations of the expected outputs. Both
+    are NaN if an output is NaN.
     """
     # Masked positions may have any value below NEGLIGIBLE.
     differences = np.concatenate(
@@ -203,22 +200,22 @@ def _latency(run: Run, batch: int, length: int, choices: int | None) -> dict:
 
 def _lines(report: dict) -> list[str]:
     total = sum(report["megabytes"].values())
+    sizes = [
+        f"  {name} {size:.2f} MB" for name, size in report["megabytes"].items()
+    ]
+    latencies = [
+        f"{line['batch']} x {line['length']} tokens: p50 {line['p50_ms']:.1f} "
+        f"ms, p99 {line['p99_ms']:.1f} ms ({line['calls']} calls)"
+        for line in report["latencies"]
+    ]
     return [
         f"{report['format']}, {report['weights']}, "
         f"{report['parameters']:,} parameters, {total:.2f} MB",
-        *(
-            f"  {name} {size:.2f} MB"
-            for name, size in report["megabytes"].items()
-        ),
+        *sizes,
         f"{report['rows']:,} rows: {report['same_predictions']:.2%} of the "
         "predictions are the model's, outputs differ by at most "
         f"{report['largest_difference']:.2g}, in the mean by "
         f"{report['error']:.2g} of their standard deviation",
         *text_lines(report["same_as_texts"]),
-        *(
-            f"{line['batch']} x {line['length']} tokens: p50 "
-            f"{line['p50_ms']:.1f} ms, p99 {line['p99_ms']:.1f} ms "
-            f"({line['calls']} calls)"
-            for line in report["latencies"]
-        ),
+        *latencies,
     ]

@@ -23,8 +23,8 @@ TOLERANCE = 1e-4  # of scores, which are computed with the same weights
 # probability, and versions of SentencePiece may choose different ones.
 LEAST_SAME = 0.99
 
+# the share of rows with equal answers, by the name of the signature
 Shares = dict[str, float]
-"""the share of rows with equal answers, by the name of the signature"""
 
 
 def compare_texts(
@@ -32,14 +32,9 @@ def compare_texts(
 ) -> Shares:
     """The share of rows with equal answers to texts and to ids.
 
-    Args:
-        exported: see `load_exported`.
-        table: the texts.
-        answers: the result of `exported.decode` for their ids; further rows
-            are ignored.
-
-    Returns:
-        The share for each signature; empty for formats that only take ids.
+    `answers` are the result of `exported.decode` for the ids; further rows of
+    the table are ignored. The result has a share for each signature; it is
+    empty for formats that only take ids.
     """
     serving = exported.definition.serving
     rows = [
@@ -47,22 +42,16 @@ def compare_texts(
         for given, answer in zip(_given(exported, table), answers, strict=False)
         if given is not None
     ]
-    return {
-        signature: float(
-            np.mean(
-                [
-                    _alike(serving.answer(row, given), expected)
-                    for row, (given, expected) in zip(
-                        _asked(exported.model, signature, rows),
-                        rows,
-                        strict=True,
-                    )
-                ]
-            )
-        )
-        for signature in SIGNATURES
-        if signature in exported.model.signatures and rows
-    }
+    shares = {}
+    for signature in SIGNATURES:
+        if signature in exported.model.signatures and rows:
+            asked = _asked(exported.model, signature, rows)
+            same = [
+                _alike(serving.answer(outputs, given), expected)
+                for outputs, (given, expected) in zip(asked, rows, strict=True)
+            ]
+            shares[signature] = float(np.mean(same))
+    return shares
 
 
 def text_lines(shares: Shares) -> list[str]:
@@ -88,7 +77,7 @@ def check_texts(shares: Shares, folder: Path) -> None:
 
 
 def _given(exported: Predictor, table: Table) -> Iterator[Mapping | None]:
-    """The inputs of each row; None if a served model cannot be given them."""
+    """The inputs of each row; None if a served model cannot take them."""
     names = exported.definition.inputs(exported.columns)
     for row in range(len(table)):
         given = {name: table.values[name][row] for name in names}
@@ -106,7 +95,6 @@ def _asked(model: Exported, signature: str, rows: Sequence) -> Iterator[dict]:
 
 
 def _expected(answer: Mapping) -> Answer:
-    """The prediction and its score, from the columns of `Predictor.decode`."""
     prediction, score = answer["prediction"], answer.get("score", 0)
     if is_numeric(prediction):
         return None, prediction

@@ -21,7 +21,6 @@ EXPORT_WEIGHTS = {
     "onnx": ("float32", "int8"),
 }
 
-
 # An export is refused if its score is lower than the model's by more than this
 # share of the highest possible score: one point of 100.
 LARGEST_FALL = 0.01

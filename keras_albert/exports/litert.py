@@ -17,17 +17,10 @@ LITERT_FILE = "model.tflite"
 def write_litert(predictor: Predictor, path: Path, weights: str) -> None:
     """Converts a model to a function from `token_ids` to its outputs.
 
-    Args:
-        predictor: a predictor on Keras's TensorFlow backend.
-        path: the file to write.
-        weights: "float32"; "float16", which halves the size and computes in
-            float32; or "int8": matrices and the embedding table are stored in
-            8 bits with a scale for each channel, and activations are quantized
-            when the model runs ("dynamic range quantization").
-
-    Raises:
-        AlbertError: the model is quantized by Keras, or its task is to fill
-            masks.
+    `weights` are "float32"; "float16", which halves the size and computes in
+    float32; or "int8": matrices and the embedding table are stored in 8 bits
+    with a scale for each channel, and activations are quantized when the model
+    runs ("dynamic range quantization").
     """
     if predictor.definition.serving.needs_pieces:
         raise AlbertError(

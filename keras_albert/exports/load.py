@@ -21,12 +21,12 @@ ASIDE = "assets.extra"  # folder in a SavedModel that servers ignore
 # Names of the output of models that have a single one.
 LOGITS, VECTOR = "logits", "embedding"
 
+# function from token ids, int32 [B, S] or (choices) [B, C, S], to the outputs
+# by name
 Run = Callable[[np.ndarray], Mapping[str, np.ndarray]]
-"""function from token ids, int32 [B, S] or (choices) [B, C, S], to the outputs
-by name"""
+# function from the name of a signature and its inputs by name, texts [B] or
+# (choices) [B, C], to the values of each row, by the name of the output
 Ask = Callable[[str, Mapping[str, list]], dict[str, list]]
-"""function from the name of a signature and its inputs by name, texts [B] or
-(choices) [B, C], to the values of each row, by the name of the output"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Exported:
     """Takes the place of the model in a Predictor."""
 
     run: Run
+    # names of the signatures that `ask` takes; none if it takes no texts
     signatures: frozenset[str] = frozenset()
-    """names of the signatures that `ask` takes; none if it takes no texts"""
     ask: Ask | None = None
 
     def predict_on_batch(self, x: Mapping[str, np.ndarray]):
-        """The outputs for a batch; the graph derives the mask from the ids."""
+        """The outputs for a batch; the mask is derived from the ids."""
         outputs = self.run(x["token_ids"])
         (name, *others) = outputs
         if not others and name in (LOGITS, VECTOR):
@@ -47,18 +47,20 @@ class Exported:
         return {**outputs}
 
 
-def predictions(answers: Sequence[Mapping]) -> list:
-    """The predictions among the columns of `Predictor.decode`."""
-    return [row["prediction"] for row in answers]
+def share_of_equal(answers: Sequence[Mapping], others: Sequence) -> float:
+    """The share of rows of `Predictor.decode` with equal predictions.
 
-
-def share_of_equal(predictions: Sequence, others: Sequence) -> float:
-    """The share of equal predictions; numbers are rounded to a hundredth."""
+    Numbers are equal if they differ by at most a hundredth.
+    """
+    pairs = [
+        (row["prediction"], other["prediction"])
+        for row, other in zip(answers, others, strict=True)
+    ]
     return float(
         np.mean(
             [
                 np.allclose(a, b, 0, 0.01) if is_numeric(a) else a == b
-                for a, b in zip(predictions, others, strict=True)
+                for a, b in pairs
             ]
         )
     )
@@ -102,14 +104,9 @@ def with_version(folder: str | Path) -> Path:
 def load_exported(folder: str | Path, threads: int = 1) -> Predictor:
     """The predictor of a folder that `keras-albert export` wrote.
 
-    Args:
-        folder: folder of a LiteRT or ONNX model, of a version of a SavedModel,
-            or of all its versions, of which the newest is loaded.
-        threads: threads of LiteRT and ONNX Runtime.
-
-    Raises:
-        AlbertError: the folder does not exist, a file is damaged, or a package
-            is missing.
+    The folder is that of a LiteRT or ONNX model, of a version of a SavedModel,
+    or of all its versions, of which the newest is loaded. `threads` are those
+    of LiteRT and ONNX Runtime.
     """
     folder = with_version(folder)
     found = [name for name in _RUNNERS if (folder / name).is_file()]
@@ -178,7 +175,7 @@ def _load_saved_model(path: Path, threads: int) -> Exported:
 
 
 def _as_text(value):
-    """Decodes bytes, also in lists; other values stay as they are."""
+    """Decodes bytes, also in lists; other values are returned unchanged."""
     if isinstance(value, list):
         return [*map(_as_text, value)]
     return value.decode() if isinstance(value, bytes) else value

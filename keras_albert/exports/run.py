@@ -37,7 +37,6 @@ from keras_albert.exports.load import (
     files_of,
     load_exported,
     newest_version,
-    predictions,
     share_of_equal,
 )
 from keras_albert.exports.onnx.format import ONNX_FILE, write_onnx
@@ -53,7 +52,6 @@ from keras_albert.storage import (
     write_json,
     written_whole,
 )
-from keras_albert.tasks.registry import BENCHMARKS, read_split
 from keras_albert.training.model_folder import TASK_FILE
 
 
@@ -144,10 +142,9 @@ def _check_packages(format: str) -> None:
 def export_run(run: ExportRun) -> Path:
     """Writes the export, and returns its folder.
 
-    Raises:
-        AlbertError: there is no model at the source, the output exists, a
-            package is missing, or the score on `run.data` falls by more than
-            LARGEST_FALL. Nothing is written then.
+    Nothing is written if there is no model at the source, the output exists, a
+    package is missing, or the score on `run.data` falls by more than
+    LARGEST_FALL.
     """
     _check_packages(run.format)
     target = _target(run)
@@ -165,7 +162,9 @@ def export_run(run: ExportRun) -> Path:
     predictor = Predictor.load(run.model, **run.given)
     features = None
     if run.data is not None:  # read first: an error should not come late
-        table = _labelled(predictor, run)
+        table = predictor.read_labelled(
+            run.data, skip_bad=run.skip_bad, any_size=True
+        )
         print_skipped(table)
         features = predictor.features(table)
     with written_whole(target) as unfinished:
@@ -289,16 +288,6 @@ def _write_saved_model(
     return aside
 
 
-def _labelled(predictor: Predictor, run: ExportRun) -> Table:
-    """Reads `run.data`: a table, or the dev split of a benchmark's folder."""
-    path, skip_bad = run.data, run.skip_bad
-    if path.is_dir() and predictor.task in BENCHMARKS:
-        return read_split(
-            predictor.task, path, "dev", skip_bad=skip_bad, any_size=True
-        )
-    return predictor.read(path, labelled=True, skip_bad=skip_bad)
-
-
 def _compare(
     predictor: Predictor,
     table: Table,
@@ -306,14 +295,7 @@ def _compare(
     run: ExportRun,
     folder: Path,
 ) -> None:
-    """Raises AlbertError if an export scores lower or reads texts differently.
-
-    Args:
-        predictor: the model.
-        table, features: labelled examples.
-        run: the settings of the export.
-        folder: the export.
-    """
+    """Raises AlbertError if the export scores or reads texts differently."""
     exported = load_exported(folder)
     task = predictor.definition
     scores, answers = [], []
@@ -322,7 +304,7 @@ def _compare(
         measured = task.measure(outputs, features, each.labels)
         scores.append(measured.values[task.best])
         answers.append(each.decode(outputs, features))
-    same = share_of_equal(*map(predictions, answers))
+    same = share_of_equal(*answers)
     before, after = scores
     print(
         f"{run.data}: {task.best} {before:.4f} as a model, {after:.4f} as "

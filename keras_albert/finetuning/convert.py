@@ -18,10 +18,7 @@ from keras_albert.training.model_folder import ModelFolder
 def convert(run: ConvertRun) -> None:
     """Reads a checkpoint of any format and writes it in another.
 
-    Raises:
-        AlbertError: the output exists, the input cannot be read, the other
-            format has no such model, or `task` or `labels` do not fit it.
-            Nothing is written then.
+    Nothing is written if there is an error.
     """
     check_free(run.output)
     if run.backbone:
@@ -39,8 +36,7 @@ def convert(run: ConvertRun) -> None:
 def _with_task(run: ConvertRun, loaded: ModelFolder) -> ModelFolder:
     """Adds the task of the head, so that the result can predict.
 
-    A model without a head for a task, or without a vocabulary, is returned
-    unchanged.
+    A model without such a head or a vocabulary is returned unchanged.
     """
     is_given = any(value is not None for value in run.given.values())
     is_ready = (

@@ -24,10 +24,8 @@ class Tables:
 
     train: Table
     held_out: Table | None
-    names: tuple[str, ...] | None
-    """the label names of both tables"""
-    split: bool = False
-    """whether `held_out` is a part of the training file"""
+    names: tuple[str, ...] | None  # the label names of both tables
+    split: bool = False  # whether `held_out` is a part of the training file
 
     @property
     def checksums(self) -> dict[str, str | None]:
@@ -39,11 +37,7 @@ class Tables:
 
 
 def read_tables(run: FinetuneRun) -> Tables:
-    """Reads the tables of a run, and holds rows out if none are given.
-
-    Raises:
-        AlbertError: a file, a column or a value is not what the task needs.
-    """
+    """Reads the tables of a run, and holds rows out if none are given."""
     task = ALL_TASKS[run.task]
     if run.class_weights and not task.has_classes:
         raise AlbertError(
@@ -89,7 +83,7 @@ def read_tables(run: FinetuneRun) -> Tables:
 
 
 def held_out_line(run: FinetuneRun, tables: Tables) -> str | None:
-    """A note on the rows that are held out, or on why none are; or None."""
+    """A note on the rows that are held out, or on why none are, if any."""
     if tables.split:
         held_out = len(tables.held_out)
         count = len(tables.train) + held_out
@@ -108,7 +102,6 @@ def held_out_line(run: FinetuneRun, tables: Tables) -> str | None:
 
 
 def _check_columns(run: FinetuneRun) -> None:
-    """Raises AlbertError for a named column that the task does not read."""
     task = ALL_TASKS[run.task]
     known = {*task.inputs(run.columns), task.target}
     for field in dataclasses.fields(run.columns):
@@ -124,8 +117,7 @@ def _check_columns(run: FinetuneRun) -> None:
 def balanced_weights(target: np.ndarray) -> np.ndarray:
     """Weights that give all classes the same total weight, float32 [N].
 
-    They are 1 on average. Example: for three examples of class 0 and one of
-    class 1, they are 2/3 for each of class 0 and 2 for that of class 1.
+    They are 1 on average: for classes [0, 0, 0, 1] they are 2/3, 2/3, 2/3, 2.
     """
     counts = np.bincount(target)
     present = (counts > 0).sum()

@@ -17,20 +17,14 @@ from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.pretraining.report import held_out_report, report_lines
 from keras_albert.tasks.infer import head_task
 from keras_albert.tasks.metrics import report_text
-from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS, read_split
+from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS
 from keras_albert.tasks.task_file import PRETRAINING, load_with_task
-from keras_albert.text.unknown import check_readable
 from keras_albert.training.model_folder import ModelFolder
 from keras_albert.training.progress import progress_verbosity
 
 
 def evaluate(run: EvaluateRun) -> dict:
-    """Prints and returns the scores of the model on `run.data`.
-
-    Raises:
-        AlbertError: the model or the data cannot be used, or a label is
-            unknown.
-    """
+    """Prints and returns the scores of the model on `run.data`."""
     leave_gpu_to_backend()
     loaded = load_with_task(run.model)
     if loaded.task["task"] == PRETRAINING:
@@ -46,24 +40,16 @@ def evaluate(run: EvaluateRun) -> dict:
 def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
     if not run.data.is_dir():
         _check_unused(run, "a file", "split", "any_size")
-        table = predictor.read(run.data, labelled=True, skip_bad=run.skip_bad)
-    elif predictor.task in BENCHMARKS:
-        table = read_split(
-            predictor.task,
-            run.data,
-            run.split,
-            skip_bad=run.skip_bad,
-            any_size=run.any_size,
-        )
-    else:
+    elif predictor.task not in BENCHMARKS:
         raise AlbertError(
             f"{run.model} is a fine-tuned model: it is evaluated on a table, "
             f"but {run.data} is a folder. Name the file."
         )
+    table = predictor.read_labelled(
+        run.data, run.split, skip_bad=run.skip_bad, any_size=run.any_size
+    )
     print_skipped(table)
-    features = predictor.features(table)
-    found = predictor.unreadable(features, table)
-    check_readable(*found, run.data, run.any_text)
+    features = predictor.readable_features(table, run.any_text)
     predictor.warn_of_cut(features.cut, features.count)
     outputs = predictor.outputs(features, run.batch_size)
     report = scores_report(predictor.task, outputs, features, predictor.labels)
@@ -107,7 +93,6 @@ def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
 
 
 def _check_unused(run: EvaluateRun, kind: str, *names: str) -> None:
-    """Raises AlbertError for options that have no meaning for the data."""
     for name in names:
         if getattr(run, name) != getattr(EvaluateRun, name):
             raise AlbertError(

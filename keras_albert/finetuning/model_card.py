@@ -28,13 +28,8 @@ def card(
 ) -> str:
     """The card as Markdown.
 
-    Args:
-        run: the finished run, with all settings that were chosen for it.
-        report: its report, with the key "best" if rows were held out.
-        model: the trained model.
-        labels: label names in the order of the logits, or None.
-        length: most tokens of a row.
-        reading: how contexts are read; None for a task without contexts.
+    `run` has all settings that were chosen for it, and `report` the key "best"
+    if rows were held out. `length` is the most tokens of a row.
     """
     start = "random weights" if run.from_scratch else f"`{_name(run.model)}`"
     size = model.config

@@ -27,11 +27,8 @@ def predict(run: PredictRun) -> None:
     """Writes each row as a JSON object, with the predicted columns added.
 
     Given the folder of GLUE, it writes the files to submit; given SQuAD's JSON,
-    the files of the official scorer.
-
-    Raises:
-        AlbertError: the model or the data cannot be used, before anything is
-            written; the output exists; or the disk is full.
+    the files of the official scorer. Nothing is written if there is an error in
+    the model or the data, or the output exists.
     """
     leave_gpu_to_backend()
     is_squad = run.data.suffix.lower() == SQUAD_EXTENSION
@@ -74,18 +71,14 @@ def predict(run: PredictRun) -> None:
         raise
 
 
-def _predictor(run: PredictRun) -> Predictor:
-    return Predictor.load(run.model, **run.given)
-
-
 def _predictions(run: PredictRun) -> Iterator[bytes]:
     """Yields a line for each row, after the whole file was checked."""
-    predictor = _predictor(run)
+    predictor = Predictor.load(run.model, **run.given)
 
     def parts():
         return predictor.parts(run.data, run.skip_bad, ROWS_AT_ONCE)
 
-    added = predictor.added_columns
+    added = predictor.definition.adds
     count, cut, bad, blank = 0, 0, [], 0
     read, example = PieceCount(), ""
     for table in parts():
@@ -155,7 +148,7 @@ def _say_left_out(faults: list[str]) -> None:
 
 
 def _predict_for_squad(run: PredictRun) -> None:
-    predictor = _predictor(run)
+    predictor = Predictor.load(run.model, **run.given)
     if not predictor.definition.reads_contexts:
         raise AlbertError(
             f"{run.data} ends in {SQUAD_EXTENSION}, as SQuAD's files do, and "
@@ -171,9 +164,7 @@ def _predict_for_squad(run: PredictRun) -> None:
         _check_has_folder(path)
     table = predictor.read(run.data, labelled=False, skip_bad=run.skip_bad)
     _say_left_out(table.skipped)
-    features = predictor.features(table)
-    found = predictor.unreadable(features, table)
-    check_readable(*found, run.data, run.any_text)
+    features = predictor.readable_features(table, run.any_text)
     predictor.warn_of_cut(features.cut, features.count)
     outputs = predictor.outputs(features, run.batch_size)
     ids = [row["id"] for row in table.rows]
@@ -204,7 +195,7 @@ def _check_has_folder(path: Path) -> None:
 
 
 def _predict_for_glue(run: PredictRun) -> None:
-    predictor = _predictor(run)
+    predictor = Predictor.load(run.model, **run.given)
     if predictor.task not in GLUE:
         raise AlbertError(
             f"{run.data} is a folder, and {run.model} was not fine-tuned on a "
@@ -223,9 +214,7 @@ def _predict_for_glue(run: PredictRun) -> None:
         path = run.output / GLUE[task].submission_of(split)
         _check_absent(path)
     for task, split, table in tables:
-        features = predictor.features(table)
-        found = predictor.unreadable(features, table)
-        check_readable(*found, table.path, run.any_text)
+        features = predictor.readable_features(table, run.any_text)
         predictor.warn_of_cut(features.cut, features.count)
         outputs = predictor.outputs(
             features, run.batch_size, title=f"{task} {split}"

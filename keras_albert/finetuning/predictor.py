@@ -1,39 +1,30 @@
 """Predictor: a model with its vocabulary, labels and task."""
 
 import dataclasses
-import functools
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 from scipy import special
 
-from keras_albert.data.batches import Features, sorted_plan
-from keras_albert.data.config import TableColumns
+from keras_albert.data.batches import Features
 from keras_albert.data.tables import Table
-from keras_albert.errors import AlbertError, check_positive
+from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import ConvertRun, PredictRun
-from keras_albert.modeling.base import AlbertModel
+from keras_albert.finetuning.task_model import TaskModel
 from keras_albert.modeling.inputs import check_equally_many
 from keras_albert.storage import written_whole
 from keras_albert.tasks.infer import settled_settings
-from keras_albert.tasks.question_answering.config import ReadingConfig
-from keras_albert.tasks.registry import ALL_TASKS
-from keras_albert.tasks.task import Outputs, Task
 from keras_albert.tasks.task_file import load_with_task, stored_settings
-from keras_albert.text.tokenizer import Tokenizer
-from keras_albert.text.unknown import PieceCount, judged, warn_if_unreadable
+from keras_albert.text.unknown import warn_if_unreadable
 from keras_albert.training.model_folder import ModelFolder
 
 
 @dataclasses.dataclass(frozen=True)
-class Predictor:
+class Predictor(TaskModel):
     """Predicts for texts, with a model, its vocabulary, labels and task.
 
     `Predictor(model)` accepts every model of this package and infers the task
@@ -61,14 +52,6 @@ class Predictor:
         AlbertError: an argument does not fit the head, or there is no
             vocabulary.
     """
-
-    model: AlbertModel
-    task: str | None = None
-    labels: Sequence[str] | None = None
-    tokenizer: Tokenizer | None = None
-    lengths: Sequence[int] | None = None
-    columns: TableColumns | None = None
-    reading: ReadingConfig | None = None
 
     def __post_init__(self):
         stands_in = hasattr(self.model, "predict_on_batch") and not isinstance(
@@ -135,123 +118,10 @@ class Predictor:
         with written_whole(folder) as unfinished:
             content.save(unfinished)
 
-    def settings(self) -> dict:
-        """The content of task.json, see `ModelFolder.task`."""
-        settings = {
-            "task": self.task,
-            "labels": self.labels,
-            "lengths": self.lengths,
-            "columns": dataclasses.asdict(self.columns),
-        }
-        if self.reading is not None:
-            settings["reading"] = dataclasses.asdict(self.reading)
-        return settings
-
     def with_threshold(self, threshold: float) -> "Predictor":
         """A copy with another limit for "no answer", see `ReadingConfig`."""
         reading = dataclasses.replace(self.reading, threshold=threshold)
         return dataclasses.replace(self, reading=reading)
-
-    @property
-    def definition(self) -> Task:
-        """The task itself; `task` is its name."""
-        return ALL_TASKS[self.task]
-
-    @property
-    def sequence_length(self) -> int:
-        """The most tokens of a row."""
-        return self.lengths[-1]
-
-    @property
-    def reads_pairs(self) -> bool:
-        """Whether rows have two parts, with segment ids 0 and 1."""
-        return self.definition.reads_pairs(self.columns)
-
-    def read(
-        self,
-        path: str | Path | Mapping[str, Sequence],
-        labelled: bool,
-        skip_bad: bool = False,
-    ) -> Table:
-        """Reads a file or columns, named as in the training table."""
-        return self.definition.read(
-            path, self.columns, labelled, skip_bad, self.labels
-        )
-
-    def parts(
-        self, path: str | Path, skip_bad: bool, rows_at_once: int
-    ) -> Iterator[Table]:
-        """Reads a file in parts, without labels, see `read_parts`."""
-        fields = self.definition.fields(self.columns, labelled=False)
-        return self.definition.parts(path, fields, skip_bad, rows_at_once)
-
-    def features(self, table: Table) -> Features:
-        """The examples of a table, with targets if it has labels."""
-        return self.definition.examples(
-            self.tokenizer,
-            table,
-            self.labels,
-            self.sequence_length,
-            self.reading,
-        )
-
-    def unreadable(
-        self, features: Features, table: Table
-    ) -> tuple[PieceCount, str]:
-        """Counts the unknown pieces of a table; see `text.unknown.judged`."""
-        names = self.definition.inputs(self.columns)
-        return judged(self.tokenizer, features.rows, table.values, names)
-
-    def outputs(
-        self,
-        features: Features,
-        batch_size: int = PredictRun.batch_size,
-        stopped: Callable[[], bool] = lambda: False,
-        title: str = "Predicting",
-        compute: Callable | None = None,
-    ) -> Outputs:
-        """Logits of each example, in order.
-
-        Args:
-            features: the examples.
-            batch_size: examples at a time.
-            stopped: called before each batch; if it returns True, the outputs
-                of the remaining examples are None.
-            title: title of the progress bar.
-            compute: function (model, inputs) -> outputs; by default that of
-                the task.
-        """
-        check_positive("batch_size", batch_size)
-        batch_size = min(batch_size, len(features))
-        plan = sorted_plan(features.lengths, np.array(self.lengths), batch_size)
-        batches = track(
-            plan,
-            description=title,
-            console=Console(stderr=True),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
-        compute = compute or self.definition.compute
-        run = functools.partial(compute, self.model)
-        return _outputs(features, batches, batch_size, run, stopped)
-
-    def warn_of_cut(self, cut: int, count: int) -> None:
-        """Prints how many of the examples are cut off."""
-        if cut:
-            length, reading = self.sequence_length, self.reading
-            what = self.definition.too_long(length, reading)
-            print(f"{cut:,} of {count:,} {what} and cut", file=sys.stderr)
-
-    @property
-    def added_columns(self) -> frozenset[str]:
-        """The names of the columns that `decode` returns."""
-        return self.definition.adds
-
-    def decode(
-        self, outputs: Outputs, features: Features
-    ) -> list[dict[str, object]]:
-        """The predicted columns of each example."""
-        return self.definition.decode(outputs, features, self.labels)
 
     def predict(
         self,
@@ -340,9 +210,7 @@ class Predictor:
 
     def _features_of(self, given: dict[str, list | None]) -> Features | None:
         """The examples of values in Python; None if there are no texts."""
-        values = {
-            name: value for name, value in given.items() if value is not None
-        }
+        values = {k: value for k, value in given.items() if value is not None}
         expected = self.definition.inputs(self.columns)
         if values.keys() != expected.keys():
             raise AlbertError(
@@ -361,30 +229,6 @@ class Predictor:
         features = self.features(table)
         warn_if_unreadable(*self.unreadable(features, table))
         return features
-
-
-def _outputs(
-    features: Features,
-    batches: Iterable[tuple[np.ndarray, int]],
-    batch_size: int,
-    run: Callable[[dict], Any],
-    stopped: Callable[[], bool],
-) -> Outputs:
-    """See `Predictor.outputs`."""
-    outputs = [None] * len(features)
-    for chosen, length in batches:
-        if stopped():
-            break
-        x, _, _ = features.batch(chosen, batch_size, length)
-        found = keras.tree.map_structure(np.asarray, run(x))
-        for row, index in enumerate(chosen):
-            outputs[index] = keras.tree.map_structure(
-                lambda values, row=row: values[row], found
-            )
-            if features.token_target is not None:
-                length = len(features.rows[index].token_ids)
-                outputs[index] = outputs[index][:length]
-    return outputs
 
 
 def _kind(names) -> str:

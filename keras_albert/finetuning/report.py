@@ -12,10 +12,7 @@ from keras_albert.tasks.task import Outputs
 
 CONFUSION_FILE = "confusion.png"
 
-
 SHOWN_SKIPPED = 3  # skipped rows that are printed
-
-
 # Key of the scores on training rows, for a run that held nothing out.
 ON_TRAINING_ROWS = "on_training_rows"
 
@@ -45,9 +42,7 @@ def class_report_of(outputs: Outputs, features: Features, names) -> ClassReport:
 def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
     """The median and the spread of each score over several runs.
 
-    Args:
-        reports: the report of each run, by its seed.
-        diverged: seeds of runs whose loss was not finite; they have no scores.
+    `reports` has those of the runs by seed; the `diverged` seeds have none.
     """
     first = next(iter(reports.values()))
     best = first.get("best", "training_loss")
@@ -102,11 +97,7 @@ def _seeds_lines(report: dict) -> list[str]:
 
 
 def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
-    """The lines that a user reads, such as
-
-    "held-out accuracy 0.750, matthews 0.500 (always the most frequent label:
-    accuracy 0.600; 40 examples)"
-    """
+    """The lines that a user reads about scores and the best constant answer."""
     best, guess = report["best"], report["baseline"]
     known = {"best", "baseline", "constant", "count", "remarks", "epoch"}
     others = [

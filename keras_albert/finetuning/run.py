@@ -68,8 +68,6 @@ from keras_albert.training.run_log import Row
 from keras_albert.training.schedules import WarmupPolynomialDecay
 
 SHOWN_LABELS = 8  # most frequent labels that are printed before a run
-
-
 # If nothing is held out, this many training rows are scored at the end, which
 # reveals a model that always gives the same answer.
 MEASURED_ROWS = 1_000
@@ -78,13 +76,9 @@ MEASURED_ROWS = 1_000
 def finetune(run: FinetuneRun) -> dict:
     """Fine-tunes a model, or continues an interrupted run of these settings.
 
-    Returns:
-        The report, which is also in the output folder; an empty dict in all
-        but the first of several processes.
-
-    Raises:
-        AlbertError: input that does not fit, before anything is written; or a
-            loss that is not finite.
+    Nothing is written if the input does not fit. Returns the report, which is
+    also in the output folder; an empty dict in all but the first of several
+    processes.
     """
     leave_gpu_to_backend()
     with opened(run.devices) as devices:
@@ -106,7 +100,9 @@ def _run(
         print(f"{run.output} holds this run, and it is finished:")
         print_report(report)
         return report
-    prepared = prepared or _prepared_by_all(run, devices)
+    if prepared is None:
+        prepared = devices.each(lambda: _prepare(run, devices))
+        devices.check_equal(prepared.tables.checksums)
     train = _finetune_seeds if run.seeds > 1 else _finetune_once
     report = train(run, prepared, folder, devices)
     if devices.is_first:
@@ -120,34 +116,24 @@ class _Prepared:
     """Data, encoder and settings that all seeds of a run share."""
 
     tables: Tables
+    # values of the settings that the user did not give
     chosen: dict[str, int | float]
-    """values of the settings that the user did not give"""
     pretrained: AlbertBackbone
     tokenizer: Tokenizer
-    length: int
-    """most tokens of a row"""
+    length: int  # most tokens of a row
     reading: ReadingConfig | None
     examples: Features
+    # the held-out rows; if there are none, some of the training rows
     measured_on: Features
-    """the held-out rows; if there are none, some of the training rows"""
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The labels, in the order of the logits."""
         return self.tables.names
 
     @functools.cached_property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths that rows are padded to, ascending."""
         chosen = choose_lengths(self.examples.lengths, self.length)
         return tuple(np.union1d(chosen, self.length).tolist())
-
-
-def _prepared_by_all(run: FinetuneRun, devices: Devices) -> _Prepared:
-    """Prepares in all processes; AlbertError if their data differ."""
-    prepared = devices.each(lambda: _prepare(run, devices))
-    devices.check_equal(prepared.tables.checksums)
-    return prepared
 
 
 def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
@@ -166,13 +152,13 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     inputs, values = task.inputs(run.columns), tables.train.values
     found = judged(tokenizer, examples.rows, values, inputs)
     check_readable(*found, tables.train.path, run.any_text)
+    settings = choose(len(examples), pretrained.config.hidden_size)
+    if run.steps is not None:
+        del settings["epochs"]
     chosen = {
         name: value
-        for name, value in choose(
-            len(examples), pretrained.config.hidden_size
-        ).items()
+        for name, value in settings.items()
         if getattr(run, name) is None
-        and not (name == "epochs" and run.steps is not None)
     }
     devices.check_batch(chosen.get("batch_size", run.batch_size))
     if run.class_weights:
@@ -296,7 +282,6 @@ def _finetune_once(
 def _compiled_model(
     run: FinetuneRun, prepared: _Prepared, steps: int, devices: Devices
 ) -> keras.Model:
-    """A compiled model with its initial weights."""
     warmup_steps = run.warmup_steps
     if warmup_steps is None:
         warmup_steps = int(run.warmup_share * steps)
@@ -413,8 +398,7 @@ def compile_for(
 ) -> None:
     """Compiles a model with the loss of a task.
 
-    If a task has two losses, their mean is minimized, as in the reference's
-    squad_utils.py.
+    The mean of two losses is minimized, as in the reference's squad_utils.py.
     """
     loss = ALL_TASKS[task].loss(names)
     halves = dict.fromkeys(loss, 0.5) if isinstance(loss, dict) else None

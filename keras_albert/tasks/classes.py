@@ -1,4 +1,4 @@
-"""What tasks share that choose one of several classes.
+"""Functions that tasks share which choose one of several classes.
 
 Letters: N examples or words, C classes.
 """
@@ -32,11 +32,8 @@ def collapse(
 ) -> tuple[str, ...]:
     """A remark if the model predicts the same class for everything.
 
-    Args:
-        expected: class indices [N].
-        predicted: class indices [N].
-        names: of the classes.
-        what: what is classified: an example, a word or a question.
+    `expected` and `predicted` are class indices [N], `names` the names of the
+    classes; `what` is classified: an example, a word or a question.
     """
     if len(set(predicted.tolist())) > 1 or len(set(expected.tolist())) == 1:
         return ()

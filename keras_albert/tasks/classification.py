@@ -3,7 +3,7 @@
 Letters: N examples, C labels.
 """
 
-import dataclasses
+import abc
 from collections.abc import Sequence
 
 import keras
@@ -12,17 +12,15 @@ from scipy import special
 
 from keras_albert.data import tables
 from keras_albert.data.batches import Features
-from keras_albert.data.config import TableColumns
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.tasks import classes, metrics
 from keras_albert.tasks.labels import LABEL, ClassNames, Names, NoLabels, known
 from keras_albert.tasks.serving import Serving
 from keras_albert.tasks.task import PAIR, Task
-from keras_albert.text.model_inputs import Row, text_rows
-from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.text.model_inputs import text_rows
 from keras_albert.training.losses import WeightedMean
 
-# `AlbertForSequenceClassification.problem`, and so what the head predicts.
+# The values of `AlbertForSequenceClassification.problem`.
 SINGLE_LABEL, MULTI_LABEL, REGRESSION = (
     "single_label",
     "multi_label",
@@ -30,46 +28,55 @@ SINGLE_LABEL, MULTI_LABEL, REGRESSION = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Texts:
-    """How texts or pairs of texts are read."""
+class _TextTask(Task):
+    """A task for texts or pairs of texts.
 
-    always_pairs: bool = False
-    """whether there is a second text even if no column of it is named"""
+    With `is_pair`, each example is a pair; else it is one if a column of second
+    texts is named.
+    """
 
-    def inputs(self, columns: TableColumns) -> dict[str, tables.Field]:
-        """The fields of a text, and of its pair if there is one."""
+    problem: str
+
+    def __init__(self, name: str, is_pair: bool = False):
+        super().__init__(name)
+        self.heads = {self.problem: AlbertForSequenceClassification}
+        self.is_pair = is_pair
+
+    def inputs(self, columns):
         fields = {"text": tables.Field(columns.text, tables.read_text)}
-        pair = columns.pair or (PAIR if self.always_pairs else None)
+        pair = columns.pair or (PAIR if self.is_pair else None)
         if pair:
             fields[PAIR] = tables.Field(pair, tables.read_text)
         return fields
 
-    def rows(
-        self, tokenizer: Tokenizer, table: tables.Table, length: int
-    ) -> list[Row]:
-        """A row of at most `length` tokens for each text or pair."""
+    def features(self, tokenizer, table, names, length):
         values = table.values
-        return text_rows(tokenizer, values["text"], values.get(PAIR), length)
+        rows = text_rows(tokenizer, values["text"], values.get(PAIR), length)
+        return Features(
+            rows, self.targets(table, names) if LABEL in values else None
+        )
 
+    @abc.abstractmethod
+    def targets(self, table: tables.Table, names: Names) -> np.ndarray:
+        """The labels of a table as targets of the loss."""
 
-def _classifier(backbone, names, problem, dropout):
-    return AlbertForSequenceClassification(
-        backbone,
-        num_labels=len(names) if names else 1,
-        labels=names,
-        problem=problem,
-        dropout=dropout,
-    )
+    def head(self, backbone, names, dropout):
+        return AlbertForSequenceClassification(
+            backbone,
+            num_labels=len(names) if names else 1,
+            labels=names,
+            problem=self.problem,
+            dropout=dropout,
+        )
 
 
 class _ClassServing(Serving):
     """The label, its score, and the probabilities of all labels.
 
     `label` is string [B], `score` float32 [B], `probabilities` float32 [B, C],
-    and `labels`, the names of these, string [B, C]. Where there are pairs,
-    `pair` is the same function; where there are none, `classify` takes
-    `inputs`, tf.Examples [B] with a `text`, as TensorFlow Serving does.
+    and `labels`, the names of all labels, string [B, C]. For pairs of texts,
+    `pair` is the same function; for single texts, `classify` takes `inputs`,
+    tf.Examples [B] with a `text`, as usual in TensorFlow Serving.
     """
 
     def signatures(self, graph):
@@ -81,19 +88,15 @@ class _ClassServing(Serving):
         return outputs["label"], outputs["score"]
 
 
-class Classification(Task):
+class Classification(_TextTask):
     """One of several labels for each text, or pair of texts.
 
-    Args:
-        name: of the task.
-        is_pair: whether each example is a pair of texts; if not, it is where
-            a column of second texts is named.
-        labels: the labels of a published task, in the order of the logits.
-        metrics: names of scores, see `metrics.measure`, the best one first;
-            accuracy, F1 of two labels, and Matthews when not given.
+    `labels` are those of a published task, in the order of the logits.
+    `metrics` are names of scores, see `metrics.measure`, the best one first; by
+    default accuracy, F1 if there are two labels, and Matthews.
     """
 
-    heads = {SINGLE_LABEL: AlbertForSequenceClassification}
+    problem = SINGLE_LABEL
     has_classes = True
     serving = _ClassServing()
 
@@ -104,28 +107,17 @@ class Classification(Task):
         labels: Names = None,
         metrics: Sequence[str] | None = None,
     ):
-        super().__init__(name)
-        self.texts = Texts(is_pair)
+        super().__init__(name, is_pair)
         self.labels = ClassNames(labels)
         self.metrics = metrics
         self.best = metrics[0] if metrics else "accuracy"
 
-    def inputs(self, columns):
-        return self.texts.inputs(columns)
-
     def label_reader(self, names):
         return known(tables.read_label, names)
 
-    def features(self, tokenizer, table, names, length):
-        target = None
-        if LABEL in table.values:
-            target = tables.label_index(
-                table.values[LABEL], names, table.path, table.lines
-            )
-        return Features(self.texts.rows(tokenizer, table, length), target)
-
-    def head(self, backbone, names, dropout):
-        return _classifier(backbone, names, SINGLE_LABEL, dropout)
+    def targets(self, table, names):
+        labels = table.values[LABEL]
+        return tables.label_index(labels, names, table.path, table.lines)
 
     def loss(self, names):
         return classes.class_loss()
@@ -155,7 +147,7 @@ class Classification(Task):
 
 
 class _NumberServing(Serving):
-    """`score` float32 [B]: the number."""
+    """The number as `score`, float32 [B]."""
 
     def signatures(self, graph):
         from keras_albert.tasks import classification_graph as graphs
@@ -166,38 +158,20 @@ class _NumberServing(Serving):
         return None, outputs["score"]
 
 
-class Regression(Task):
-    """A number for each text, or pair of texts.
+class Regression(_TextTask):
+    """A number for each text, or pair of texts."""
 
-    Args:
-        name: of the task.
-        is_pair: as in `Classification`.
-    """
-
-    heads = {REGRESSION: AlbertForSequenceClassification}
+    problem = REGRESSION
     labels = NoLabels(outputs=1)
     serving = _NumberServing()
     adds = frozenset({"prediction"})
     best = "pearson"
 
-    def __init__(self, name: str, is_pair: bool = False):
-        super().__init__(name)
-        self.texts = Texts(is_pair)
-
-    def inputs(self, columns):
-        return self.texts.inputs(columns)
-
     def label_reader(self, names):
         return tables.read_number
 
-    def features(self, tokenizer, table, names, length):
-        target = None
-        if LABEL in table.values:
-            target = np.array(table.values[LABEL], "float32")[:, None]
-        return Features(self.texts.rows(tokenizer, table, length), target)
-
-    def head(self, backbone, names, dropout):
-        return _classifier(backbone, names, REGRESSION, dropout)
+    def targets(self, table, names):
+        return np.array(table.values[LABEL], "float32")[:, None]
 
     def loss(self, names):
         return WeightedMean(keras.losses.MeanSquaredError(reduction="none"))
@@ -233,33 +207,24 @@ class _SeveralServing(Serving):
         return chosen, outputs["probabilities"]
 
 
-class MultiLabel(Task):
+class MultiLabel(_TextTask):
     """Any number of labels for each text, or pair of texts."""
 
-    heads = {MULTI_LABEL: AlbertForSequenceClassification}
+    problem = MULTI_LABEL
     labels = ClassNames(nested=True, least=1)
     serving = _SeveralServing()
     best = "micro_f1"
-    texts = Texts()
-
-    def inputs(self, columns):
-        return self.texts.inputs(columns)
 
     def label_reader(self, names):
         return known(tables.read_labels, names)
 
-    def features(self, tokenizer, table, names, length):
-        target = None
-        if LABEL in table.values:
-            target = np.zeros((len(table), len(names)), "float32")
-            for row, labels in enumerate(table.values[LABEL]):
-                lines = [table.lines[row]] * len(labels)
-                chosen = tables.label_index(labels, names, table.path, lines)
-                target[row, chosen] = 1
-        return Features(self.texts.rows(tokenizer, table, length), target)
-
-    def head(self, backbone, names, dropout):
-        return _classifier(backbone, names, MULTI_LABEL, dropout)
+    def targets(self, table, names):
+        target = np.zeros((len(table), len(names)), "float32")
+        for row, labels in enumerate(table.values[LABEL]):
+            lines = [table.lines[row]] * len(labels)
+            chosen = tables.label_index(labels, names, table.path, lines)
+            target[row, chosen] = 1
+        return target
 
     def loss(self, names):
         return WeightedMean(

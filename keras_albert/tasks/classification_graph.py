@@ -1,8 +1,6 @@
 """Labels and numbers of texts, inside a graph.
 
 Letters: B examples, C labels.
-
-Import this module only to export or to test: it imports TensorFlow.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +16,9 @@ _PARSER_NAME = "inputs_must_be_tf.Examples_with_one_string_as_the_feature_text"
 def serve_texts(
     graph: ServingGraph, decode: Callable[[tf.Tensor], Outputs]
 ) -> dict[str, Callable]:
-    """`serving_default`, which is also `pair` where there are pairs.
+    """`serving_default`, which is also `pair` for pairs of texts.
 
-    Args:
-        graph: see ServingGraph.
-        decode: logits [B, C] -> the outputs of the functions.
+    `decode` is a function from logits [B, C] to the outputs of the signatures.
     """
 
     def serve(text):
@@ -37,7 +33,7 @@ def serve_texts(
 
 
 def serve_classes(graph: ServingGraph) -> dict[str, Callable]:
-    """`serve_texts` of classes, and `classify` where there are no pairs."""
+    """`serve_texts` for classes, and `classify` for single texts."""
     names = tf.constant(graph.use.labels)
 
     def decode(logits):
@@ -56,7 +52,7 @@ def serve_classes(graph: ServingGraph) -> dict[str, Callable]:
 
 
 def decode_several(labels: Sequence[str]) -> Callable[[tf.Tensor], Outputs]:
-    """All probabilities, and which labels they choose."""
+    """All probabilities, and which labels are chosen by them."""
     names = tf.constant(labels)
 
     def decode(logits):
@@ -72,7 +68,7 @@ def decode_number(logits: tf.Tensor) -> Outputs:
 
 
 def _named(odds: tf.Tensor, names: tf.Tensor) -> Outputs:
-    # A server wants as many rows in each output, so that names are repeated.
+    # A server expects as many rows in each output, so that names are repeated.
     count = tf.shape(odds)[0]
     return {
         "probabilities": odds,
@@ -98,8 +94,8 @@ def classify(serve: Callable[[tf.Tensor], Outputs]) -> Callable:
 def _examples(inputs: tf.Tensor) -> tf.Tensor:
     """The inputs; an error of the graph unless each may be a tf.Example.
 
-    A tf.Example has all its content in one field, number 1, so that its first
-    byte is always 10. The parser finds what is wrong behind that.
+    A tf.Example has a single field, number 1, so that its first byte is always
+    10. The parser detects further errors.
     """
     first = tf.strings.substr(inputs, 0, 1)
     may_be = (first == b"\n") | (inputs == b"")

@@ -9,21 +9,21 @@ from keras_albert.tasks.names import FINETUNE_TASKS, PRETRAINED_TASKS
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelUse:
-    """What a model is used for, where its own folder does not say so.
+    """Settings for using a model, if its own folder does not have them.
 
     The commands that use a fine-tuned model inherit these options, so that the
     command line has them without a prefix.
     """
 
     task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = None
-    """what the model is for, where its folder does not say so and several
-    tasks fit its head: pairs, above all"""
+    """what the model is used for; needed if its folder does not say so and
+    several tasks fit its head, above all for pairs"""
     labels: tuple[str, ...] | None = None
-    """names of the classes in the order of the model's outputs, where it has
-    none; 0, 1 and so on when not given"""
+    """names of the classes in the order of the model's outputs, if it has none;
+    by default 0, 1 and so on"""
     columns: TableColumns = TableColumns()
-    """columns of the tables that the model reads; when not given, those of the
-    table that it was trained on"""
+    """columns of the tables that the model reads; by default those of the table
+    that it was trained on"""
 
     @property
     def given(self) -> dict:

@@ -1,4 +1,4 @@
-"""A vector for each text, of any model.
+"""A vector for each text, from any model.
 
 Letters: B texts, H hidden size.
 """
@@ -17,7 +17,7 @@ VECTOR = "a vector for a text"  # what the head predicts
 
 
 class _VectorServing(Serving):
-    """`embedding`, as the signature `embed` of every model gives it."""
+    """`embedding`, which is also the output of the signature `embed`."""
 
     output = "embedding"
 

@@ -1,4 +1,4 @@
-"""The pieces that "[MASK]" may stand for, from a model that was pretrained.
+"""The pieces that "[MASK]" may stand for, from a pretrained model.
 
 Letters: B texts, M masks of a text, K best pieces.
 """
@@ -34,8 +34,8 @@ MASKED_WORDS = "masked words"
 class _MaskServing(Serving):
     """See `fill_mask_graph.serve_masks`.
 
-    `token_ids` gives the pieces, too: the scores of all pieces at all places
-    would be too many.
+    `token_ids` also returns pieces, since the scores of all pieces at all
+    positions would be too many.
     """
 
     needs_pieces = True
@@ -51,7 +51,7 @@ class _MaskServing(Serving):
         }
 
     def answer(self, outputs, given):
-        # There are as many masks as in the text of the batch with most.
+        # The batch is padded to the largest number of masks in a text.
         count = given["text"].count(MASK)
         return outputs["pieces"][:count], outputs["scores"][:count]
 
@@ -62,10 +62,7 @@ class _MaskServing(Serving):
 
 
 class FillMask(Task):
-    """The most probable pieces for each "[MASK]" of each text.
-
-    Models are not fine-tuned for it, but pretrained.
-    """
+    """The most probable pieces for each "[MASK]" of each text."""
 
     heads = {PRETRAINED: AlbertForPretraining, MASKED_WORDS: AlbertForMaskedLM}
     is_learned = False
@@ -92,7 +89,7 @@ class FillMask(Task):
         return Features(rows, source=texts)
 
     def compute(self, model, x):
-        """`pieces`, `scores` and `ids` [B, M, K], as the graph gives them."""
+        """`pieces`, `scores` and `ids` [B, M, K], as those of the graph."""
         if not isinstance(model, AlbertModel):  # an exported graph
             return model.predict_on_batch(x)
         return _best_pieces(model, x)
@@ -111,7 +108,7 @@ class FillMask(Task):
         return decoded
 
     def answers(self, outputs, features, names):
-        """For each text and mask a list of Fill, as `model.fill_mask`."""
+        """A list of Fill for each mask of each text, as `model.fill_mask`."""
 
         def fills(text, number, output):
             pieces, scores = output["pieces"][number], output["scores"][number]
@@ -131,14 +128,14 @@ def _best_pieces(
 ) -> dict[str, np.ndarray]:
     is_mask = x["token_ids"] == MASK_ID
     most = int(is_mask.sum(axis=1).max())
-    # A power of two, so that few shapes are compiled.
+    # The number is a power of two, so that few shapes are compiled.
     positions = np.zeros((len(is_mask), 1 << (most - 1).bit_length()), "int32")
     for row, found in enumerate(is_mask):
         found = np.flatnonzero(found)
         positions[row, : len(found)] = found
     outputs = model.predict_on_batch({**x, "masked_positions": positions})
     logits = outputs["mlm"] if isinstance(outputs, dict) else outputs
-    # The model may know more ids than the vocabulary has pieces.
+    # The model may have more ids than the vocabulary has pieces.
     odds = special.softmax(np.asarray(logits), axis=-1)
     odds = odds[..., : model.tokenizer.vocab_size]
     ids = np.argsort(-odds, axis=-1)[..., :FILL_MASK_CHOICES]

@@ -1,12 +1,10 @@
-"""What "[MASK]" in a text may stand for, inside a graph.
+"""The pieces that "[MASK]" may stand for, inside a graph.
 
 Letters: B texts, P parts of texts between masks, S tokens of the longest row,
 M masks of the text with most of them, K pieces for a mask, V vocabulary.
 
-It computes what `modeling.pretraining` does outside a graph; a name in
-parentheses below is that of the function there.
-
-Import this module only to export or to test: it imports TensorFlow.
+It computes the same as `modeling.pretraining` outside a graph; a name in
+parentheses is that of the function there.
 """
 
 from collections.abc import Callable
@@ -29,11 +27,11 @@ def serve_masks(graph: ServingGraph) -> tuple[Callable, Callable]:
 
     Returns:
         a function of `text` string [B], and one of `token_ids` int32 [B, S].
-        They give the K most probable pieces for each mask, the best first:
-        `pieces` string, `scores` float32, their probabilities, and `ids`
-        int32, [B, M, K]. Where a text has fewer masks than another of its
-        batch, or none, they are "", 0 and NO_PIECE; M is 1 at least. A mask
-        beyond the longest row is not answered.
+        They return the K most probable pieces for each mask, the best first:
+        `pieces` string, `scores` float32, which are their probabilities, and
+        `ids` int32, [B, M, K]. If a text has fewer masks than another of its
+        batch, the others are "", 0 and NO_PIECE; M is at least 1. Masks beyond
+        the longest row are ignored.
     """
     tokenizer, model = graph.use.tokenizer, graph.use.model
     blank = tokenizer.piece_to_id(WORD_MARK)
@@ -66,14 +64,12 @@ def best_pieces(
 ) -> dict[str, tf.Tensor]:
     """The best pieces for masks, see `serve_masks`.
 
-    Args:
-        tokenizer: the vocabulary of the model.
-        found: `logits` float32 [B, M, V]; `is_given` bool [B, M], whether the
-            text has such a mask.
+    `found` has `logits`, float32 [B, M, V]; and `is_given`, bool [B, M],
+    whether the text has such a mask.
     """
     count = tokenizer.vocab_size
     names = tf.constant([tokenizer.id_to_piece(i) for i in range(count)])
-    # The model may know more ids than the vocabulary has pieces.
+    # The model may have more ids than the vocabulary has pieces.
     odds = tf.nn.softmax(found["logits"])[..., :count]
     scores, ids = tf.math.top_k(odds, min(FILL_MASK_CHOICES, count))
     is_given = found["is_given"][..., tf.newaxis]
@@ -85,9 +81,9 @@ def best_pieces(
 
 
 def mask_positions(token_ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where the masks of rows [B, S] are, int32 [B, M]; and bool [B, M].
+    """The positions of the masks of rows [B, S], int32 [B, M]; and bool [B, M].
 
-    The second one is False, and the position 0, where a row has fewer.
+    If a row has fewer masks, the others are False, and their position is 0.
     """
     is_mask = token_ids == MASK_ID
     counts = tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1)  # [B]
@@ -107,14 +103,11 @@ def mask_positions(token_ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 def _masked_ids(
     tokenizer: GraphTokenizer, text: tf.Tensor, blank: int
 ) -> tf.RaggedTensor:
-    """The ids of texts, without [CLS] and [SEP], int32 [B, (S)].
+    """The ids of texts, without [CLS] and [SEP], int32 [B, (S)] (masked_ids).
 
-    (masked_ids)
-
-    Args:
-        blank: the id of the word mark alone.
+    `blank` is the id of the word mark alone.
     """
-    # Malformed bytes go first: without them there may be a mask.
+    # Malformed bytes are removed first: they may divide a mask.
     text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="ignore")
     parts = tf.strings.split(text, MASK)  # one or more of each text
     splits = tf.cast(parts.row_splits, tf.int32)
@@ -124,7 +117,7 @@ def _masked_ids(
     starts = tf.cast(ids.row_starts(), tf.int32)  # [P]
     lengths = tf.cast(ids.row_lengths(), tf.int32)
     pool = tf.concat([ids.values, [PAD_ID]], axis=0)  # never empty
-    # A word mark before ".", say, would mean a space after the mask.
+    # A word mark before ".", for example, would mean a space after the mask.
     dropped = (
         follows
         & ~_begins_with_space(parts.values)

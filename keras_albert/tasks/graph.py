@@ -1,9 +1,10 @@
-"""What the serving graphs of all tasks share: texts to ids, ids to outputs.
+"""Functions that the serving graphs of all tasks share.
 
 Letters: B examples, S tokens of the longest row, R rows (parts of long texts),
 H hidden size.
 
-Import this module only to export or to test: it imports TensorFlow.
+Import this module and others named `*graph.py` only to export or to test: they
+import TensorFlow.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from keras_albert.text.graph_tokenizer import GraphTokenizer
 from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID
 from keras_albert.text.tokenizer import Tokenizer
 
-ROWS_AT_ONCE = 32  # of a long text, so that its length needs no memory
+ROWS_AT_ONCE = 32  # of a long text, so that memory does not grow with it
 
 Outputs = dict[str, tf.Tensor]
 
@@ -38,19 +39,17 @@ class Use(Protocol):
 
 
 class ServingGraph:
-    """The parts of which tasks make their signatures.
+    """The functions from which tasks make their signatures.
 
-    Every signature is made of two shared functions, one from texts to ids and
-    one from rows of ids to the outputs of the model, so that the tables and
-    the encoder are in the graph once. The exception is `embed`, which needs
-    what no head gives: it has an encoder of its own, of the same weights.
+    Every signature consists of two shared functions, one from texts to ids and
+    one from rows of ids to the outputs of the model, so that the graph only has
+    one copy of the tables and the encoder. The exception is `embed`: it needs
+    outputs that no head has, and has an encoder of its own with the same
+    weights.
 
-    Args:
-        use: a model on Keras's TensorFlow backend, with its settings.
-        inputs: names of the fields that a prediction needs.
-        output: name of the output, where the model has a single one.
-        weights: how they are stored: "float32", or "bfloat16" or "float16",
-            cast when the model is called.
+    `inputs` are the fields that a prediction needs, `output` is the name of
+    the output if there is a single one, and `weights` the data type in which
+    weights are stored; 16 bits are cast when the model is called.
     """
 
     def __init__(self, use: Use, inputs: list[str], output: str, weights: str):
@@ -58,15 +57,15 @@ class ServingGraph:
         self.inputs = inputs
         self.output = output
         self.tokenizer = GraphTokenizer(use.tokenizer)
+        # further objects with tables or weights that a function needs
         self.kept = []
-        """further objects with tables or weights that a function needs"""
         model = use.model
         self._stored = [
             (variable, _stored(variable, weights)) for variable in model.weights
         ]
         self.weights = [value for _, value in self._stored]
+        # function from rows, int32 [R, S] by name, to the outputs by name
         self.rows = self.of_rows(self._outputs)
-        """int32 [R, S] rows by name -> the outputs of the model by name"""
         self._vectors = self.of_rows(self._embedding)
         is_embedder = isinstance(model, AlbertForTextEmbedding)
         self._embedder = (
@@ -95,9 +94,9 @@ class ServingGraph:
 
     def _outputs(self, rows: Outputs) -> Outputs:
         model = self.use.model
-        if model.axes != ROW:  # one choice an example
+        if model.axes != ROW:  # an example with a single choice
             rows = {name: row[:, tf.newaxis] for name, row in rows.items()}
-        beam = getattr(model, "beam", 1)  # needs as many tokens
+        beam = getattr(model, "beam", 1)  # the beam needs as many tokens
         short = tf.maximum(beam - tf.shape(rows["token_ids"])[-1], 0)
         if beam > 1:
             rows = {
@@ -116,7 +115,7 @@ class ServingGraph:
         """The outputs for any number of rows, a few at a time."""
         function = self.rows.get_concrete_function()
         count = tf.shape(rows["token_ids"])[0]
-        # One part even of no rows, for the shapes of the outputs.
+        # At least one part, even without rows, for the shapes of the outputs.
         parts = tf.maximum((count - 1) // ROWS_AT_ONCE + 1, 1)
         arrays = {
             name: tf.TensorArray(spec.dtype, parts, infer_shape=False)
@@ -151,8 +150,8 @@ class ServingGraph:
     def rows_of_ids(self, token_ids: tf.Tensor) -> Outputs:
         """Checked rows of ids, with their segments and padding.
 
-        Padding is PAD, or CLS behind the first token: servers that pad a batch
-        do it with the first id of a row.
+        Padding is PAD, or CLS after the first token, since servers that pad a
+        batch repeat the first id of a row.
         """
         token_ids = self._checked(token_ids)
         position = tf.range(tf.shape(token_ids)[1])[tf.newaxis]
@@ -172,10 +171,10 @@ class ServingGraph:
         }
 
     def _checked(self, token_ids: tf.Tensor) -> tf.Tensor:
-        """The same ids; an error of the graph unless the model has them all.
+        """The same ids; an error of the graph unless the model has all of them.
 
-        Without it a device would choose: an error that names no input, zeros,
-        or the vectors of other pieces.
+        Otherwise devices would behave differently: raise an error that names no
+        input, or return zeros or the vectors of other pieces.
         """
         config = self.use.model.config
         longest, pieces = config.max_position_embeddings, config.vocab_size
@@ -217,7 +216,7 @@ class ServingGraph:
 
 
 def _stored(variable: keras.Variable, weights: str) -> tf.Variable:
-    """The variable, or a copy of another type; integers are not copied."""
+    """The variable, or a float copy of another data type."""
     if variable.dtype != "float32" or weights == "float32":
         return variable.value
     return tf.Variable(

@@ -1,7 +1,7 @@
-"""What a model is for, found by its head: task, labels, lengths, reading.
+"""Infers task, labels, lengths and reading from the head of a model.
 
-A model that was fitted in Python, or that another library has written, says
-none of this by itself. What is given is checked against the head.
+They are needed for a model that was fitted in Python or written by another
+library. Settings that a user gives are checked against the head.
 """
 
 from collections.abc import Sequence
@@ -32,19 +32,22 @@ def settled_settings(
     columns: TableColumns | None,
     reading: ReadingConfig | None,
 ) -> dict[str, Any]:
-    """The arguments of `Predictor`, with what the head says of those left out.
-
-    Raises:
-        AlbertError: an argument that does not fit the head, or no vocabulary.
-    """
-    task = checked_task(model, task)
+    """The arguments of `Predictor`, completed from the head of the model."""
+    task = _checked_task(model, task)
     definition = ALL_TASKS[task]
-    reading = checked_reading(model.config, task, reading)
+    reading = _checked_reading(model.config, task, reading)
+    if tokenizer is not None:
+        model.tokenizer = tokenizer
+    if model.tokenizer is None:
+        raise AlbertError(
+            "texts need a vocabulary and this model has none. Give it: "
+            "tokenizer=keras_albert.Tokenizer('spiece.model')."
+        )
     return {
         "task": task,
         "labels": definition.labels.of_head(model, labels, task),
-        "tokenizer": checked_tokenizer(model, tokenizer),
-        "lengths": checked_lengths(model.config, lengths, reading),
+        "tokenizer": model.tokenizer,
+        "lengths": _checked_lengths(model.config, lengths, reading),
         "columns": columns or TableColumns(),
         "reading": reading,
         "model": definition.model_of(model),
@@ -52,11 +55,7 @@ def settled_settings(
 
 
 def head_task(model: AlbertModel) -> str:
-    """The name of the task that a head is for, where nothing else is said.
-
-    Raises:
-        AlbertError: not a model of this package, or one with an unknown head.
-    """
+    """The first task that fits a head; AlbertError if there is none."""
     check_model(model)
     for name, task in ALL_TASKS.items():
         if task.predicts(model):
@@ -68,12 +67,7 @@ def head_task(model: AlbertModel) -> str:
     )
 
 
-def checked_task(model: AlbertModel, task: str | None) -> str:
-    """The task; of several that fit the head, the first if none is given.
-
-    Raises:
-        AlbertError: an unknown task, or one that the head does not fit.
-    """
+def _checked_task(model: AlbertModel, task: str | None) -> str:
     own = head_task(model)
     if task is None:
         return own
@@ -92,35 +86,12 @@ def checked_task(model: AlbertModel, task: str | None) -> str:
     return task
 
 
-def checked_tokenizer(
-    model: AlbertModel, tokenizer: Tokenizer | None
-) -> Tokenizer:
-    """The vocabulary; the model has it, too, from then on.
-
-    Raises:
-        AlbertError: there is none, or it has more pieces than the model.
-    """
-    if tokenizer is not None:
-        model.tokenizer = tokenizer
-    if model.tokenizer is None:
-        raise AlbertError(
-            "texts need a vocabulary and this model has none. Give it: "
-            "tokenizer=keras_albert.Tokenizer('spiece.model')."
-        )
-    return model.tokenizer
-
-
-def checked_lengths(
+def _checked_lengths(
     config: AlbertConfig,
     lengths: Sequence[int] | None,
     reading: ReadingConfig | None,
 ) -> tuple[int, ...]:
-    """Tokens that rows are padded to; powers of two where none are given.
-
-    Raises:
-        AlbertError: no ascending positive integers, or more than the model
-            has positions.
-    """
+    """The lengths that rows are padded to; by default powers of two."""
     most = config.max_position_embeddings
     longest = reading.windows.sequence_length if reading else most
     if lengths is None:
@@ -143,15 +114,10 @@ def checked_lengths(
     return tuple(lengths)
 
 
-def checked_reading(
+def _checked_reading(
     config: AlbertConfig, task: str, reading: ReadingConfig | None
 ) -> ReadingConfig | None:
-    """How contexts are read, where the task has any.
-
-    Raises:
-        AlbertError: it is given for another task, or its windows are longer
-            than the model can have them.
-    """
+    """How contexts are read; None for a task without contexts."""
     if not ALL_TASKS[task].reads_contexts:
         if reading is not None:
             fitting = [

@@ -1,4 +1,4 @@
-"""The names of a model's outputs: of a table, of a head, of task.json.
+"""The names of a model's outputs: from a table, a head, or task.json.
 
 Letters: C labels.
 """
@@ -13,42 +13,36 @@ from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.classification import default_labels
 
 LABEL = "label"  # the field of a table that is learned
-MANY_LABELS = 20  # a table of any size may have as many different labels
+MANY_LABELS = 20  # every table may have so many different labels
 
+# the labels in the order of the logits; None for a task without labels
 Names = tuple[str, ...] | None
-"""the labels in the order of the logits; None of a task without labels"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """What a model says about its own outputs."""
+    """The properties of a model that determine its labels."""
 
+    # what it predicts, see `Task.heads`; None if no task fits it
     predicts: str | None
-    """what it predicts, see `Task.heads`; None: nothing that a task reads"""
-    positions: int
-    """most tokens that the model reads"""
-    outputs: int | None = None
-    """number of labels, where the head has labels"""
+    positions: int  # most tokens that the model reads
+    outputs: int | None = None  # number of labels, if the head has labels
+    # names of the labels, if the model has them
     labels: tuple[str, ...] | None = None
-    """names of the labels, where the model knows them"""
 
 
 class Labels(abc.ABC):
     """Which labels a task has, and where their names come from."""
 
     def of_table(self, table: Table) -> Names:
-        """The labels of a table; AlbertError if they are no labels."""
+        """The labels of a table; AlbertError if they cannot be labels."""
         return None
 
     @abc.abstractmethod
     def of_head(
         self, model: AlbertModel, labels: Sequence[str] | None, task: str
     ) -> Names:
-        """The labels of a model: the given ones, or the model's own.
-
-        Raises:
-            AlbertError: the given labels do not fit the head of the model.
-        """
+        """The given labels, checked against the head, or the model's own."""
 
     @abc.abstractmethod
     def check(self, labels: object, task: str) -> None:
@@ -60,11 +54,7 @@ class Labels(abc.ABC):
 
 
 class NoLabels(Labels):
-    """A task without labels.
-
-    Args:
-        outputs: how many outputs the head must have; None: any number.
-    """
+    """A task without labels; the head must have the given number of outputs."""
 
     def __init__(self, outputs: int | None = None):
         self.outputs = outputs
@@ -93,16 +83,13 @@ class NoLabels(Labels):
 
 @dataclasses.dataclass(frozen=True)
 class ClassNames(Labels):
-    """Classes: a name for each output of the head."""
+    """Classes, one for each output of the head."""
 
+    # the classes of a published task; None for those of the table
     fixed: Names = None
-    """the classes of a published task; None: those of the table"""
-    nested: bool = False
-    """whether a row of the table has a list of labels"""
-    unit: str = "rows"
-    """what has the labels: rows or words"""
-    least: int = 2
-    """the fewest different labels, 1 or 2"""
+    nested: bool = False  # whether a row of the table has a list of labels
+    unit: str = "rows"  # what has labels: rows or words
+    least: int = 2  # the smallest number of different labels, 1 or 2
 
     def of_table(self, table):
         if self.fixed is not None:
@@ -173,7 +160,7 @@ class ClassNames(Labels):
 
 
 def known(read: Callable[[object], object], names: Names) -> Callable:
-    """`read` of a label or a list of labels, which must be among `names`."""
+    """A reader of one or more labels that must be among `names`, if given."""
     if not names:
         return read
 

@@ -1,7 +1,8 @@
-"""Measures predictions: the metrics of GLUE, of several labels, by class.
+"""Scores of predictions: the metrics of GLUE, of several labels, and by class.
 
-Shapes: N examples, C classes. Everything is between NumPy arrays on the host;
-scikit-learn and SciPy are imported where they are used, for their second.
+Letters: N examples, C classes. Everything is computed with NumPy on the host.
+scikit-learn and SciPy are imported by their users, as each takes about a
+second.
 """
 
 import dataclasses
@@ -15,23 +16,23 @@ from keras_albert.storage import replacing
 from keras_albert.training.plots import can_draw
 
 MOST_DRAWN_COUNTS = 20  # classes whose counts fit into the cells of a picture
-MOST_SHOWN_COLUMNS = 12  # classes of a confusion matrix on 80 columns of text
-ROUNDING = 1e-6  # relative; by so much float32 outputs of one input may differ
-UNDEFINED = 0.0  # what stands for a value that is not defined
+MOST_SHOWN_COLUMNS = 12  # classes whose confusion matrix fits into 80 columns
+ROUNDING = 1e-6  # relative difference of float32 outputs for the same input
+UNDEFINED = 0.0  # replaces a value that is not defined
 
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """Values of metrics, and what must be known to read them."""
+    """Values of metrics, and remarks on them."""
 
+    # by name; accuracy and F1 in [0, 1], correlations in [-1, 1]
     values: dict[str, float]
-    """by name; accuracy and F1 in [0, 1], correlations in [-1, 1]"""
+    # for example, which values are not defined and therefore 0
     remarks: tuple[str, ...] = ()
-    """what is not defined and stands at 0"""
 
 
 def collapsed(what: str) -> str:
-    """The remark on a model that predicts the same for every example."""
+    """The remark on a model that predicts the same for all examples."""
     return (
         f"every {what}: the training has collapsed, or has not begun to "
         "learn. Of few examples raise --epochs and --learning-rate; if the "
@@ -46,26 +47,15 @@ def measure(
     predicted,
     names: Sequence[str] | None = None,
 ) -> Scores:
-    """Metrics of predictions, in [N].
+    """Metrics of predictions [N].
 
     `measure(["accuracy", "f1"], [0, 1, 1], [0, 1, 0])` has the values 2/3 and
-    2/3: of two ones, one was found, and nothing else was taken for one.
+    2/3. A metric that is not defined is 0 and has a remark: a correlation with
+    a constant, or F1 if there is no 1.
 
-    Args:
-        metrics: names: accuracy; f1 (of class 1 against class 0); matthews;
-            pearson; spearman.
-        expected: class indices, or numbers for the last two.
-        predicted: as `expected`.
-        names: of the classes, for the remarks; without them a class is called
-            by its index.
-
-    Returns:
-        the values. One that is not defined is 0 and has a remark: a
-        correlation with what never changes, F1 where no 1 occurs.
-
-    Raises:
-        AlbertError: no such metric, nothing to measure, unequal numbers,
-            predictions that are not finite.
+    `metrics` are names: accuracy, f1 (of class 1 against class 0), matthews,
+    pearson, spearman. The values are class indices, or numbers for the last
+    two; `names` are those of the classes, for the remarks.
     """
     expected, predicted = _pair(expected, predicted)
     values, remarks = {}, []
@@ -75,23 +65,20 @@ def measure(
         reason = reason_against(expected, predicted, names)
         if reason:
             remarks.append(f"{name} is not defined ({reason}) and set to 0")
-        values[name] = (
-            UNDEFINED if reason else float(metric(expected, predicted))
-        )
+        defined = not reason
+        score = metric(expected, predicted) if defined else UNDEFINED
+        values[name] = float(score)
     return Scores(values, tuple(remarks))
 
 
 def multilabel_scores(expected, predicted) -> Scores:
     """F1 of several labels an example: over all decisions, and over labels.
 
-    Args:
-        expected: whether each label applies, 0 or 1 [N, C].
-        predicted: as `expected`.
+    `expected` and `predicted` say whether each label applies, 0 or 1 [N, C].
 
     Returns:
-        `micro_f1`, of all N x C decisions as one; `macro_f1`, the mean of the
-        labels' own, where a label that is neither there nor predicted counts
-        as 0.
+        `micro_f1`, of all N x C decisions together; `macro_f1`, the mean of the
+        labels' F1, which is 0 for a label that neither occurs nor is predicted.
     """
     expected, predicted = map(_decided, _pair(expected, predicted, axes=2))
     of_labels = map(_f1, expected.T, predicted.T)
@@ -112,19 +99,14 @@ def multilabel_scores(expected, predicted) -> Scores:
 def entity_f1(
     expected: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
 ) -> float | None:
-    """F1 of whole entities, as CoNLL-2003 measures names.
+    """F1 of whole entities, as in CoNLL-2003.
 
-    An entity is right if its type, beginning and end are: of
-    [B-PER, I-PER, O] predicted as [B-PER, O, O] none is.
-
-    Args:
-        expected: a label of each word of each text, such as O, B-PER, I-PER
-            (IOB2).
-        predicted: as `expected`.
+    An entity is right if its type, beginning and end are: in [B-PER, I-PER, O]
+    predicted as [B-PER, O, O] there is none. Labels are those of each word of
+    each text, such as O, B-PER, I-PER (IOB2).
 
     Returns:
-        0 where there is no entity on either side; None where labels are
-        something else.
+        0 if there are no entities; None if there are other labels.
     """
     pairs = list(zip(expected, predicted, strict=True))
     tags = {tag for pair in pairs for tags in pair for tag in tags}
@@ -147,7 +129,7 @@ def _entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
         if begin is not None and not goes_on:
             entities.add((tags[begin][2:], begin, i))
             begin = None
-        if tag != "O" and not goes_on:  # an I- may begin one, too
+        if tag != "O" and not goes_on:  # an I- may also begin an entity
             begin = i
     return entities
 
@@ -156,16 +138,14 @@ def _entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
 class ClassReport:
     """How well each class is distinguished from the others."""
 
-    labels: tuple[str, ...]
-    """C names"""
+    labels: tuple[str, ...]  # C names
+    # int [C, C]: examples of the class of a row, predicted as the column's
     confusion: np.ndarray
-    """int [C, C]: examples of the class of a row, predicted as the column's"""
+    # [C]: share of the predictions of a class that are right; 0 without any
     precision: np.ndarray
-    """[C]: share of the predictions of a class that are right; 0 without any"""
+    # [C]: share of the examples of a class that are found; 0 without any
     recall: np.ndarray
-    """[C]: share of the examples of a class that are found; 0 without any"""
-    f1: np.ndarray
-    """[C]: harmonic mean of the two"""
+    f1: np.ndarray  # [C]: harmonic mean of the two
 
     @property
     def counts(self) -> np.ndarray:
@@ -173,7 +153,7 @@ class ClassReport:
         return self.confusion.sum(axis=1)
 
     def as_dict(self) -> dict:
-        """The report as JSON has it."""
+        """The report as values of JSON."""
         return {
             "classes": [
                 {
@@ -192,10 +172,7 @@ class ClassReport:
 def class_report(expected, predicted, labels: Sequence[str]) -> ClassReport:
     """Precision, recall and F1 of each class, and the confusion matrix.
 
-    Args:
-        expected: class indices, int [N].
-        predicted: as `expected`.
-        labels: C names of the classes.
+    `expected` and `predicted` are class indices, int [N].
     """
     from sklearn.metrics import (
         confusion_matrix,
@@ -223,10 +200,9 @@ def class_report(expected, predicted, labels: Sequence[str]) -> ClassReport:
 
 
 def report_text(report: ClassReport) -> str:
-    """The report for a reader: a line a class, then the confusion matrix.
+    """The report as text: a line for each class, then the confusion matrix.
 
-    With more classes than a screen has columns, what is confused most often
-    stands in place of the matrix.
+    If it is too wide, the most frequent confusions are shown instead.
     """
     width = max(len("label"), *map(len, report.labels))
     lines = [f"{'label':{width}}  precision  recall     F1  examples"]
@@ -278,11 +254,7 @@ def _confused_lines(report: ClassReport, width: int) -> list[str]:
 
 
 def draw_confusion(report: ClassReport, path: Path) -> None:
-    """Writes the confusion matrix as a PNG; shades are shares of a row.
-
-    Raises:
-        AlbertError: matplotlib is not installed.
-    """
+    """Writes the confusion matrix as a PNG; shades are shares of a row."""
     if not can_draw():
         raise AlbertError(
             "a picture of the confusion matrix needs matplotlib: "
@@ -338,7 +310,6 @@ def _pair(expected, predicted, axes: int = 1) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _decided(values: np.ndarray) -> np.ndarray:
-    """Decisions about labels as booleans."""
     undecided = values[(values != 0) & (values != 1)]
     if undecided.size:
         raise AlbertError(
@@ -367,27 +338,19 @@ def _matthews(expected: np.ndarray, predicted: np.ndarray) -> float:
 def _pearson(expected: np.ndarray, predicted: np.ndarray) -> float:
     from scipy.stats import pearsonr
 
-    # In float64, whatever the model computed in.
-    return pearsonr(*_as_float64(expected, predicted)).statistic
+    # The model may have computed in another precision than float64.
+    return pearsonr(expected.astype(float), predicted.astype(float)).statistic
 
 
 def _spearman(expected: np.ndarray, predicted: np.ndarray) -> float:
     from scipy.stats import spearmanr
 
-    return spearmanr(*_as_float64(expected, predicted)).statistic
+    return spearmanr(expected.astype(float), predicted.astype(float)).statistic
 
 
-def _as_float64(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    return tuple(array.astype("float64") for array in arrays)
-
-
-# Why a metric is not defined, in words; None where it is. `names` are those of
-# the classes, where there are any.
+# Functions that say why a metric is not defined; None if it is. `names` are the
+# names of the classes, if there are any.
 _Names = Sequence[str] | None
-
-
-def _always(expected: np.ndarray, predicted: np.ndarray, names: _Names) -> None:
-    return None
 
 
 def _no_ones(
@@ -414,11 +377,11 @@ def is_constant(values: np.ndarray) -> bool:
     return bool(np.ptp(values) <= ROUNDING * np.abs(values).max())
 
 
-# Each with what keeps it from being defined, if anything does.
+# Each metric, and the function that says why it is not defined.
 _Metric = Callable[[np.ndarray, np.ndarray], float]
 _Reason = Callable[[np.ndarray, np.ndarray, _Names], str | None]
 _METRICS: dict[str, tuple[_Metric, _Reason]] = {
-    "accuracy": (_accuracy, _always),
+    "accuracy": (_accuracy, lambda *_: None),
     "f1": (_f1, _no_ones),
     "matthews": (_matthews, _constant),
     "pearson": (_pearson, _constant),

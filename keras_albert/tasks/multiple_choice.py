@@ -47,12 +47,10 @@ class _ChoiceServing(Serving):
 
 
 class MultipleChoice(Task):
-    """The right one of the choices that each example has.
+    """The right one of the choices of each example.
 
-    Args:
-        name: of the task.
-        has_question: whether there is always a question; if not, there is one
-            where a column of questions is named.
+    With `has_question`, there is always a question; else there is one if a
+    column of questions is named.
     """
 
     heads = {CHOICE: AlbertForMultipleChoice}
@@ -86,7 +84,7 @@ class MultipleChoice(Task):
         skip_bad: bool = False,
         rows_at_once: int | None = None,
     ) -> Iterator[Table]:
-        """`read_parts`; all rows have as many choices as the first one."""
+        """`read_parts`; all rows must have as many choices as the first one."""
         count = None
 
         def complete(row: dict, values: dict) -> dict:
@@ -121,9 +119,7 @@ class MultipleChoice(Task):
             values["choices"],
             length,
         )
-        target = None
-        if LABEL in values:
-            target = np.array(values[LABEL], "int32")
+        target = np.array(values[LABEL], "int32") if LABEL in values else None
         return Features(rows, target, choices=count)
 
     def head(self, backbone, names, dropout):
@@ -163,11 +159,10 @@ def _check_number(choices: Sequence[str], count: int) -> None:
 
 
 def choice_index(label: str | int, choices: Sequence[str]) -> int:
-    """A letter from A, a number from 0, or the choice itself -> its index.
+    """The index that a letter from A, a number from 0, or a choice stands for.
 
-    Raises:
-        AlbertError: it is none of them, or may be several: of the choices
-            "3", "0" and "7" the text "0" is the first or the second.
+    Raises AlbertError if it stands for none or several: for the choices "3",
+    "0" and "7" the text "0" is the first or the second.
     """
     readings = set()
     if isinstance(label, str):

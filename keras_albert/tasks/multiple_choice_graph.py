@@ -1,8 +1,6 @@
 """The right one of several choices, inside a graph.
 
 Letters: B examples, C choices of each.
-
-Import this module only to export or to test: it imports TensorFlow.
 """
 
 from collections.abc import Callable
@@ -17,8 +15,9 @@ from keras_albert.text.graph_rows import pack_choices
 def serve_choices(graph: ServingGraph, has_question: bool) -> Callable:
     """`serving_default` of a model that chooses.
 
-    Its inputs are `text` [B], `choices` [B, C] and perhaps `question` [B]; its
-    outputs `choice` int32 [B] and `probabilities` float32 [B, C].
+    Its inputs are `text` [B], `choices` [B, C] and, if there are questions,
+    `question` [B]; its outputs `choice` int32 [B] and `probabilities` float32
+    [B, C].
     """
 
     def answers(text, question, choices) -> Outputs:

@@ -10,7 +10,6 @@ OWN_TASKS = (
     "qa",
 )
 
-
 BENCHMARK_TASKS = (
     "CoLA",
     "SST-2",
@@ -26,14 +25,9 @@ BENCHMARK_TASKS = (
     "SQuAD-2.0",
 )
 
-
 FINETUNE_TASKS = OWN_TASKS + BENCHMARK_TASKS
-
-
 # What a model is used for without fine-tuning: a vector for a text, and the
 # pieces that may stand at "[MASK]".
 EMBEDDING, FILL_MASK = PRETRAINED_TASKS = ("embedding", "fill_mask")
-
-
 # The tasks whose contexts, of any length, are read in windows.
 READING_TASKS = ("qa", "SQuAD-1.1", "SQuAD-2.0")

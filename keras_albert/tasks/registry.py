@@ -1,15 +1,17 @@
-"""All tasks by their names, and where published ones are read from.
+"""All tasks by their names, and the readers of published tasks.
 
 A model that was fine-tuned on a published task reads the folder of its
-benchmark, and tables of a user's own with the columns text, pair, question,
+benchmark, and a user's own tables with the columns text, pair, question,
 choices, label.
 """
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from keras_albert.data.bad_rows import check_published
 from keras_albert.data.config import TableColumns
 from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError
@@ -29,13 +31,12 @@ from keras_albert.tasks.question_answering.task import QuestionAnswering
 from keras_albert.tasks.task import Task
 from keras_albert.tasks.token_classification import TokenClassification
 
-# What answers MNLI's questions answers those of AX, too.
+# A model for MNLI also predicts for AX.
 _ALSO_SUBMITTED = {"MNLI": (("AX", "test"),)}
 
-
-Reader = Callable[[Path, str, bool, bool], Table]
-"""folder, split (train, dev or test), whether bad rows are left out, whether
-any number of rows will do -> examples with labels"""
+# function of a folder, a split (train, dev or test), `skip_bad` and `any_size`
+# that returns labelled examples
+Reader = Callable[..., Table]
 
 
 def _glue_task(name: str) -> Task:
@@ -46,38 +47,28 @@ def _glue_task(name: str) -> Task:
     return Classification(name, is_pair, settings.labels, settings.metrics)
 
 
-def _glue_reader(name: str) -> Reader:
-    def read(folder: Path, split: str, skip_bad: bool, any_size: bool) -> Table:
-        parts = {
-            part: read_glue(
-                folder, name, part, skip_bad=skip_bad, any_size=any_size
-            )
-            for part in GLUE[name].splits
-            if part.split("_")[0] == split
-        }
-        if split in parts:
-            return parts[split]
-        return _joined(folder, parts)
-
-    return read
-
-
-def _joined(folder: Path, parts: dict[str, Table]) -> Table:
-    """MNLI's two dev splits as one, with "matched" and "mismatched" groups."""
+def _read_glue(name: str, folder: Path, split: str, **options: bool) -> Table:
+    """A split; for MNLI its two dev splits as one, with groups."""
+    parts = {
+        part: read_glue(folder, name, part, **options)
+        for part in GLUE[name].splits
+        if part.split("_")[0] == split
+    }
+    if split in parts:
+        return parts[split]
     tables = list(parts.values())
-    groups = [
-        part.split("_")[1] for part, table in parts.items() for _ in table.rows
-    ]
     return Table(
         path=folder,
         values={
-            name: [x for table in tables for x in table.values[name]]
-            for name in tables[0].values
+            field: [x for table in tables for x in table.values[field]]
+            for field in tables[0].values
         },
         rows=[row for table in tables for row in table.rows],
         lines=[line for table in tables for line in table.lines],
-        skipped=[fault for table in tables for fault in table.skipped],
-        groups=groups,
+        skipped=[message for table in tables for message in table.skipped],
+        groups=[  # "matched" or "mismatched"
+            part.split("_")[1] for part in parts for _ in parts[part].rows
+        ],
     )
 
 
@@ -85,32 +76,22 @@ def _read_race(
     folder: Path, split: str, skip_bad: bool, any_size: bool
 ) -> Table:
     table = read_race(folder, split, skip_bad=skip_bad)
-    count = len(table) + len(table.skipped)
-    if count != RACE_SIZES[split] and not any_size:
-        raise AlbertError(
-            f"{folder}: expected {RACE_SIZES[split]:,} questions in "
-            f"{split}, as published. Received: {count:,}. Get the archive "
-            "again, or take it as it is with --any-size."
-        )
+    if not any_size:
+        count = len(table) + len(table.skipped)
+        size = RACE_SIZES[split]
+        check_published(folder, count, (size,), f"questions in {split}")
     return table
 
 
-def _squad_reader(name: str) -> Reader:
-    def read(folder: Path, split: str, skip_bad: bool, any_size: bool) -> Table:
-        return read_squad_split(
-            folder,
-            name,
-            split,
-            fields=ALL_TASKS[name].fields(TableColumns(), labelled=True),
-            skip_bad=skip_bad,
-            any_size=any_size,
-        )
-
-    return read
+def _read_squad(name: str, folder: Path, split: str, **options: bool) -> Table:
+    fields = ALL_TASKS[name].fields(TableColumns(), labelled=True)
+    return read_squad_split(folder, name, split, fields=fields, **options)
 
 
 _GLUE_TASKS = [name for name in GLUE if "train" in GLUE[name].splits]
 
+# The tasks that a model is fine-tuned or used for. The first one that fits a
+# head is the default for a model with it.
 ALL_TASKS: dict[str, Task] = {
     task.name: task
     for task in (
@@ -131,15 +112,12 @@ ALL_TASKS: dict[str, Task] = {
         FillMask(FILL_MASK),
     )
 }
-"""What a model is fine-tuned or used for. Of the tasks that fit a head, the
-first one is the task of a model that says no more."""
 
 BENCHMARKS: dict[str, Reader] = {
-    **{name: _glue_reader(name) for name in _GLUE_TASKS},
+    **{name: functools.partial(_read_glue, name) for name in _GLUE_TASKS},
     "RACE": _read_race,
-    **{name: _squad_reader(name) for name in SQUAD},
-}
-"""How the published tasks are read."""
+    **{name: functools.partial(_read_squad, name) for name in SQUAD},
+}  # the readers of the published tasks
 
 
 def read_split(
@@ -150,18 +128,10 @@ def read_split(
     skip_bad: bool = False,
     any_size: bool = False,
 ) -> Table:
-    """A labelled split of a published task.
+    """A labelled split ("train", "dev" or "test") of a published task.
 
-    Args:
-        task: a name of BENCHMARKS.
-        folder: of the benchmark, as published.
-        split: "train", "dev", or "test".
-        skip_bad: leave out rows that cannot be read.
-        any_size: take files of another number of rows than published.
-
-    Raises:
-        AlbertError: as `read_glue` and `read_race`; no folder; a split that
-            is published without its labels.
+    The folder is that of the benchmark, as published. `any_size` accepts
+    another number of rows than published.
     """
     if not Path(folder).is_dir():
         raise AlbertError(
@@ -178,16 +148,15 @@ def read_split(
         raise AlbertError(
             f"{task}'s test split is not published. Measure on its dev split."
         )
-    return BENCHMARKS[task](Path(folder), split, skip_bad, any_size)
+    return BENCHMARKS[task](
+        Path(folder), split, skip_bad=skip_bad, any_size=any_size
+    )
 
 
 def submissions(
     task: str, folder: Path, any_size: bool = False
 ) -> list[tuple[str, str, Table]]:
-    """The test splits that a model of a task answers: (task, split, table).
-
-    Of MNLI its two test splits and AX.
-    """
+    """The test splits for which a model predicts: (task, split, table)."""
     wanted = [(task, split) for split in GLUE[task].test_splits]
     wanted += _ALSO_SUBMITTED.get(task, ())
     return [
@@ -199,11 +168,7 @@ def submissions(
 def submit(
     folder: Path, task: str, split: str, table: Table, outputs: list
 ) -> Path:
-    """Writes the file for a test split; returns its path.
-
-    Args:
-        outputs: logits of each row, [C], or the similarity, [1].
-    """
+    """Writes the file for a test split from the logits of each row, or [1]."""
     logits = np.stack(outputs)
     answers = (
         logits.argmax(-1) if GLUE[task].labels is not None else logits[:, 0]

@@ -1,7 +1,7 @@
 """How the answers of a task are computed inside a graph, and compared.
 
-Graphs take strings or ids of any number of examples; see `tasks.graph`, which
-imports TensorFlow and is imported by `Serving.signatures` for this reason.
+Graphs take strings or ids of any number of examples. `tasks.graph` imports
+TensorFlow and is therefore only imported by `Serving.signatures`.
 """
 
 import abc
@@ -16,40 +16,38 @@ from keras_albert.text.special_tokens import CLS_ID, SEP_ID
 if TYPE_CHECKING:
     from keras_albert.tasks.graph import ServingGraph
 
+# a prediction, or None if it is a number; and one or more scores
 Answer = tuple[object, object]
-"""a prediction, or None where it is a number; and one score or several"""
 
 
 class Serving(abc.ABC):
     """The graph of a task, in a SavedModel, a LiteRT or an ONNX file."""
 
-    output = "logits"
-    """name of the output, where the model has a single output"""
+    output = "logits"  # name of the output, where the model has a single output
+    # whether answers need the vocabulary, which only a SavedModel has
     needs_pieces = False
-    """whether answers need the vocabulary, which only a SavedModel has"""
 
     @abc.abstractmethod
     def signatures(self, graph: "ServingGraph") -> dict[str, Callable]:
         """The functions that the task adds to those of all graphs, by name.
 
-        One of them is `serving_default`. A function's arguments are named as
-        the inputs of the signature: strings [B], but for `choices`, strings
-        [B, C], and `token_ids`, int32 [B, S].
+        One of them is `serving_default`. Their arguments are named like the
+        inputs of the signature: strings [B], except `choices`, strings [B, C],
+        and `token_ids`, int32 [B, S].
         """
 
     @abc.abstractmethod
     def answer(self, outputs: Mapping, given: Mapping) -> Answer:
-        """What `serving_default` says about one example.
+        """The answer of `serving_default` for one example.
 
-        Args:
-            outputs: values of that example by the names of the outputs.
-            given: its inputs, see `texts`.
+        `outputs` are its values by the names of the outputs; `given` are its
+        inputs, see `texts`.
         """
 
     def texts(self, values: Mapping) -> Mapping | None:
-        """Values of a table's row as inputs of `serving_default`.
+        """The values of a table's row as inputs of `serving_default`.
 
-        None where a served model cannot be given such a row.
+        None if a served model cannot take such a row.
         """
         return {
             name: [*map(to_text, value)]
@@ -61,9 +59,9 @@ class Serving(abc.ABC):
     def example(self, length: int) -> tuple[str, np.ndarray]:
         """A text of about `length` tokens, and int32 [length] ids.
 
-        They warm servers up, and so need no meaning.
+        They are only used to warm up servers.
         """
         ids = np.full(length, SEP_ID + 2, "int32")  # the first piece of text
         ids[0], ids[-1] = CLS_ID, SEP_ID
-        # "a" is one token, as a rule.
+        # "a" is usually one token.
         return " ".join(["a"] * length), ids

@@ -1,8 +1,8 @@
 """The interface of a task: what a model is fine-tuned or used for.
 
-A task says which columns it reads, which head a model needs and what is
-learned, what the outputs mean to a user, how good they are, and how they are
-computed inside a serving graph. `tasks.registry` has all tasks by their names.
+A task defines its columns, the head and the loss, the meaning of the outputs
+for a user, their scores, and how they are computed inside a serving graph.
+`tasks.registry` has all tasks by their names.
 
 Letters: N examples, C labels or choices, S tokens of a row.
 """
@@ -37,9 +37,9 @@ _CALLS = {
     "choices": "choices=[['one', 'another']]",
 }
 
+# the outputs of each example, in order: logits [C], or [S, C] of tokens; or
+# a dict of several outputs
 Outputs = list
-"""the outputs of each example, in order: logits [C], or [S, C] of tokens; or
-a dict of several outputs"""
 
 
 class Task(abc.ABC):
@@ -49,30 +49,24 @@ class Task(abc.ABC):
     are only used for (`is_learned` is False).
     """
 
+    # what a fitting head predicts, in words -> the classes of such models
     heads: Mapping[str, type | tuple[type, ...]]
-    """what a fitting head predicts, in words -> the classes of such models"""
+    # where the names of the model's outputs come from
     labels: Labels = NoLabels()
-    """where the names of the model's outputs come from"""
-    serving: Serving
-    """how the task is served"""
+    serving: Serving  # how the task is served
+    # names of the columns that `decode` returns
     adds = frozenset({"prediction", "score"})
-    """names of the columns that `decode` returns"""
-    target = LABEL
-    """name of the learned field; `TableColumns` has its column"""
+    target = LABEL  # name of the learned field; `TableColumns` has its column
+    # name of the score by which models are compared; higher is better
     best: str
-    """name of the score by which models are compared; higher is better"""
-    highest = 1.0
-    """the value of that score for perfect predictions"""
+    highest = 1.0  # the value of that score for perfect predictions
+    # the constant answer with the best score, in words
     constant = "the most frequent label"
-    """the constant answer with the best score, in words"""
-    is_learned = True
-    """whether models are fine-tuned for the task"""
-    has_classes = False
-    """whether each example has exactly one of the labels"""
+    is_learned = True  # whether models are fine-tuned for the task
+    has_classes = False  # whether each example has exactly one of the labels
+    # whether contexts are read in windows, as a ReadingConfig says
     reads_contexts = False
-    """whether contexts are read in windows, as a ReadingConfig says"""
-    rows = "rows"
-    """what the rows of tokens are called in messages"""
+    rows = "rows"  # what the rows of tokens are called in messages
 
     def __init__(self, name: str):
         self.name = name

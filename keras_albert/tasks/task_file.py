@@ -1,8 +1,8 @@
-"""Whether the files of a model folder belong together and are undamaged.
+"""Checks that the files of a model folder belong together and are undamaged.
 
-task.json says how the outputs of the model are to be understood. A wrong label
-or length in it would give wrong answers without an error, so that it is held
-against the model before any text is read.
+task.json determines the meaning of the model's outputs. A wrong label or length
+in it would give wrong answers without an error, so that it is compared with the
+model before any text is read.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from keras_albert.checkpoints.download import locate
-from keras_albert.checkpoints.huggingface import DEFAULT_GELU
+from keras_albert.checkpoints.huggingface_config import DEFAULT_GELU
 from keras_albert.checkpoints.keras_hub import is_keras_hub
 from keras_albert.checkpoints.load import load
 from keras_albert.data.config import TableColumns
@@ -42,7 +42,7 @@ from keras_albert.training.run_folder import REPORT_FILE
 
 
 def head_of(model: AlbertModel) -> Head:
-    """What a model says about its outputs."""
+    """The properties of a model that task.json must agree with."""
     known = (task.predicts(model) for task in ALL_TASKS.values())
     return Head(
         next(filter(None, known), None),
@@ -53,14 +53,9 @@ def head_of(model: AlbertModel) -> Head:
 
 
 def check_task(task: object, head: Head | None = None) -> None:
-    """Refuses settings that `finetune` or `pretrain` would not have written.
+    """Raises AlbertError unless `finetune` or `pretrain` can have written this.
 
-    Args:
-        task: the content of task.json, any JSON value.
-        head: of the model that is beside it; None leaves out what needs it.
-
-    Raises:
-        AlbertError: names the setting, what was expected and what it is.
+    `head` has the properties of the model; None only checks the content.
     """
     if not isinstance(task, dict):
         raise AlbertError(f"expected an object. Received: {task!r:.60}.")
@@ -79,14 +74,13 @@ def check_task(task: object, head: Head | None = None) -> None:
         return
     definition = ALL_TASKS[name]
     definition.labels.check(_needed(task, "labels"), name)
-    _check_lengths(_needed(task, "lengths"))
+    _check_lengths(_needed(task, "lengths"), head)
     _check_columns(_needed(task, "columns"))
     if definition.reads_contexts:
         _check_reading(_needed(task, "reading"), task["lengths"][-1])
     if head is not None:
         _check_predicts(name, tuple(definition.heads), head)
         definition.labels.check_head(task["labels"], head)
-        _check_positions(task["lengths"], head)
 
 
 def _needed(task: dict, key: str) -> object:
@@ -95,7 +89,7 @@ def _needed(task: dict, key: str) -> object:
     return task[key]
 
 
-def _check_lengths(lengths: object) -> None:
+def _check_lengths(lengths: object, head: Head | None) -> None:
     if (
         not isinstance(lengths, list)
         or not lengths
@@ -105,6 +99,11 @@ def _check_lengths(lengths: object) -> None:
         raise AlbertError(
             "`lengths` must be a list of ascending numbers of tokens, each "
             f"{SHORTEST_SINGLE} or more. Received: {lengths!r:.80}."
+        )
+    if head is not None and lengths[-1] > head.positions:
+        raise AlbertError(
+            f"`lengths` must not exceed the model's {head.positions} positions "
+            f"(max_position_embeddings). Received: {lengths}."
         )
 
 
@@ -141,13 +140,13 @@ def _check_reading(reading: object, longest: int) -> None:
 
 
 def _check_settings(name: str, settings: object, settings_class: type) -> None:
-    """Raises AlbertError unless these are the fields of a settings class."""
+    """Raises AlbertError unless these are valid fields of a dataclass."""
     _check_keys(name, settings, settings_class)
     try:
         settings_class(**settings)
     except AlbertError as error:
         raise AlbertError(f"`{name}`: {error}") from None
-    except TypeError:  # a comparison of a string with a number, say
+    except TypeError:  # such as a comparison of a string with a number
         raise AlbertError(
             f"`{name}` has values of a wrong type. Received: {settings!r:.120}."
         ) from None
@@ -179,14 +178,6 @@ def _check_predicts(name: str, expected: tuple[str, ...], head: Head) -> None:
         )
 
 
-def _check_positions(lengths: list[int], head: Head) -> None:
-    if lengths[-1] > head.positions:
-        raise AlbertError(
-            f"`lengths` must not exceed the model's {head.positions} positions "
-            f"(max_position_embeddings). Received: {lengths}."
-        )
-
-
 def load_with_task(
     source: str | Path,
     gelu: str = DEFAULT_GELU,
@@ -197,11 +188,8 @@ def load_with_task(
 ) -> ModelFolder:
     """Reads a model, its vocabulary, and the task that it was trained for.
 
-    The task is WEIGHTS where the source is no folder of this package: then the
-    head of the model says what it is for. The arguments are those of `load`.
-
-    Raises:
-        AlbertError: as `load`; or task.json does not fit the model.
+    The task is WEIGHTS if the source is not a folder of this package. The
+    arguments are those of `load`.
     """
     form = checked_form(dtype, loop, remat)
     path = locate(source)
@@ -224,7 +212,7 @@ def load_with_task(
 def stored_settings(content: dict) -> dict[str, Any]:
     """The settings in task.json as arguments of `Predictor`.
 
-    Nothing for a model that no task reads, such as a pretrained one.
+    The dict is empty for models that no task uses, such as pretrained ones.
     """
     task = ALL_TASKS.get(content["task"])
     if task is None:

@@ -30,12 +30,12 @@ class _WordServing(Serving):
 
     def texts(self, values):
         text = " ".join(values["text"])
-        if text.split() != values["text"]:  # there are spaces in a word
+        if text.split() != values["text"]:  # a word contains spaces
             return None
         return {"text": to_text(text)}
 
     def answer(self, outputs, given):
-        # There are as many words as in the longest text of the batch.
+        # The batch is padded to the largest number of words in a text.
         return outputs["labels"][: len(given["text"].split())], 0
 
 
@@ -128,7 +128,7 @@ class TokenClassification(Task):
 
 
 def _words(name: str, words: object) -> list[str]:
-    # A table refuses an empty text, which would have no label.
+    # An empty text is an error in a table, since it cannot have a label.
     if words in ("", []):
         return []
     try:

@@ -1,12 +1,10 @@
-"""A label for each word inside a graph: texts of any length.
+"""A label for each word inside a graph, in texts of any length.
 
 Letters: B texts, N words of all texts, R rows, S tokens of the longest row,
 W words of the longest text, C labels.
 
-It computes what `text.model_inputs.word_rows` and `TokenClassification.decode`
-do outside a graph.
-
-Import this module only to export or to test: it imports TensorFlow.
+It computes the same as `text.model_inputs.word_rows` and
+`TokenClassification.decode` outside a graph.
 """
 
 from collections.abc import Callable
@@ -28,14 +26,14 @@ def serve_words(
 ) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
     """`serving_default` of a model that labels words.
 
-    A text of more tokens than the longest row becomes several rows.
+    A text with more tokens than the longest row is divided into several rows.
 
     Returns:
         a function of `text` string [B]. Words are those of Python's
-        `str.split`. It gives `words` and `labels` string [B, W], "" where a
-        text has fewer; `scores` float32 [B, W], the labels' probabilities; and
-        `start`, `end` int32 [B, W], characters of the text, -1 where there is
-        no word.
+        `str.split`. It returns `words` and `labels` string [B, W], "" if a text
+        has fewer; `scores` float32 [B, W], the labels' probabilities; and
+        `start` and `end` int32 [B, W], the words' characters in the text, or
+        -1.
     """
     names = tf.constant(graph.use.labels)
     longest = graph.use.sequence_length
@@ -69,16 +67,14 @@ def _rows(
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
     """`word_rows` of texts.
 
-    Args:
-        pieces: int32 [N, (pieces of a word)].
-        splits: int32 [B + 1], where the words of each text begin.
-        longest: tokens of a row at most.
+    `pieces` are those of each word, int32 [N, (pieces)], `splits` the index of
+    the first word of each text [B + 1], and `longest` the most tokens of a row.
 
     Returns:
-        int32 [R, S] rows; and of each word its row and the place of its first
-        piece there, int32 [N].
+        the rows, int32 [R, S]; and for each word its row and the position of
+        its first piece there, int32 [N].
     """
-    # A word of nothing but dropped characters has a label all the same.
+    # A word whose characters are all dropped also has a label.
     lengths = tf.cast(pieces.row_lengths(), tf.int32)
     counts = tf.maximum(lengths, 1)
     ends = tf.concat([[0], tf.cumsum(counts)], axis=0)  # of words in tokens
@@ -90,7 +86,7 @@ def _rows(
     filled = tf.concat([begins[1:], ends[-1:]], axis=0)[: tf.size(begins)]
     filled = tf.minimum(filled - begins, longest - 2)  # [R]
     token = tf.concat([[PAD_ID], pieces.values], axis=0)
-    # Of every token the piece it is, 0 where a word has none.
+    # The piece of each token; 0 if a word has none.
     word = rows_of(ends)
     within = tf.range(ends[-1]) - tf.gather(ends, word)
     piece = tf.gather(tf.cast(pieces.row_starts(), tf.int32), word) + within
@@ -118,10 +114,8 @@ def _rows(
 def _first_words(ends: tf.Tensor, splits: tf.Tensor, room: int) -> tf.Tensor:
     """The first word of each row, int32 [R], in the order of the texts.
 
-    Args:
-        ends: int32 [N + 1], tokens before each word.
-        splits: int32 [B + 1].
-        room: tokens of a row at most, unless it has a single word.
+    `ends` are the numbers of tokens before each word, int32 [N + 1]; a row has
+    at most `room` tokens, unless it has a single word.
     """
     count = tf.size(ends) - 1  # N
     words = tf.range(count)
@@ -138,7 +132,7 @@ def _first_words(ends: tf.Tensor, splits: tf.Tensor, room: int) -> tf.Tensor:
         )
         return marks > 0
 
-    # All that texts begin with; then what is one row on, 2 rows, 4 rows ...
+    # The first words of texts; then of rows that are 1, 2, 4, ... rows later.
     begins = marked(splits, tf.ones_like(splits, tf.bool))
 
     def step(rows, begins, after):

@@ -1,1 +1,1 @@
-"""ONNX files, written without a trace."""
+"""ONNX files, whose nodes are written without tracing the model."""

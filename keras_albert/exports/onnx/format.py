@@ -1,7 +1,7 @@
-"""A fine-tuned model as one ONNX file, for ONNX Runtime and others.
+"""Writes and runs a model as one ONNX file, for ONNX Runtime and others.
 
-Token ids in, the task's outputs out; texts are tokenized outside, with the
-spiece.model beside it. Any batch size and length.
+The file takes token ids of any batch size and length. Texts are tokenized
+outside, with the spiece.model that is exported beside it.
 """
 
 from pathlib import Path
@@ -13,20 +13,14 @@ ONNX_FILE = "model.onnx"
 
 
 def write_onnx(predictor: Predictor, path: Path, weights: str) -> None:
-    """Writes its model as a function of `token_ids`, see `onnx_model`.
+    """Writes the model as a function of `token_ids`, see `onnx_model`.
 
-    Args:
-        predictor: on any backend.
-        path: the file to write.
-        weights: "float32", or "int8": kernels and the word embeddings in 8
-            bits with a scale for each output and each piece; activations are
-            quantized as they come.
-
-    Raises:
-        AlbertError: a package is missing; the model is quantized.
+    `weights` are "float32", or "int8": kernels and word embeddings are stored
+    in 8 bits with a scale for each output and each piece, and activations are
+    quantized when the model runs.
     """
     onnx = optional_import("onnx", "onnx", "exporting as ONNX")
-    from keras_albert.exports.onnx.encoder import onnx_model
+    from keras_albert.exports.onnx.heads import onnx_model
 
     graph = onnx_model(
         predictor.model, predictor.reads_pairs, int8=weights == "int8"
@@ -35,7 +29,7 @@ def write_onnx(predictor: Predictor, path: Path, weights: str) -> None:
 
 
 def run_onnx(path: Path, threads: int):
-    """Token ids [B, S] -> outputs by name, see `load_exported`."""
+    """A function from token ids [B, S] to the outputs, see `load.Run`."""
     onnxruntime = optional_import("onnxruntime", "onnx", f"running {path}")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -43,7 +37,7 @@ def run_onnx(path: Path, threads: int):
         session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]
         )
-    except Exception as error:  # ONNX Runtime has its own kinds, all of them
+    except Exception as error:  # ONNX Runtime has its own classes
         reason = str(error).strip().splitlines()[0][:200]
         raise AlbertError(
             f"{path}: damaged, or not an ONNX model ({reason}). Export it "

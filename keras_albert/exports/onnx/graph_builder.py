@@ -1,8 +1,8 @@
-"""Graphs of ONNX operations, written one by one; every constant is kept once.
+"""Builds graphs of ONNX operations, in which each constant is stored once.
 
 Letters: K inputs of a kernel, N its outputs, V rows of a table, E its columns.
 
-Import this module only to export or to test: it imports onnx.
+Import this package only to export or to test: it imports onnx.
 """
 
 import hashlib
@@ -15,31 +15,27 @@ from onnx import helper
 
 from keras_albert.errors import AlbertError
 
-OPSET = 17  # has LayerNormalization; of ONNX Runtime 1.12 and later
-IR_VERSION = 8  # the file format of that time
-# A protobuf message has less than 2 GB; 2 MB are for the nodes.
+OPSET = 17  # the first with LayerNormalization; needs ONNX Runtime 1.12
+IR_VERSION = 8  # the version of the file format that belongs to it
+# A protobuf message must be below 2 GB, of which 2 MB are left for the nodes.
 MOST_BYTES = 2**31 - 2**21
 INT8_LIMIT = 127
-# 255 * (127 + 1): what a sum of two products reaches, and 16 bits just hold.
+# The sum of two products is then at most 255 * (127 + 1), which fits 16 bits.
 PAIR_LIMIT = 127
 
 
 class Kernel(NamedTuple):
-    """Names of constants."""
+    """The names of the constants of a kernel."""
 
-    values: str
-    """float32 [K, N], or int8"""
-    scales: str | None
-    """float32 [N] of an int8 one"""
+    values: str  # float32 [K, N], or int8
+    scales: str | None  # float32 [N]; None unless the values are int8
 
 
 class Graph:
-    """Nodes in the order of their addition.
+    """A graph, to which nodes are added in the order of their execution.
 
-    Values are known by their names, strings that the methods take and give.
-
-    Args:
-        int8: store kernels and tables in 8 bits.
+    Values are known by their names, strings that the methods take and return.
+    With `int8`, kernels and tables are stored in 8 bits.
     """
 
     def __init__(self, int8: bool):
@@ -49,12 +45,10 @@ class Graph:
         self._bytes, self._count = 0, 0
 
     def constant(self, value, dtype=None) -> str:
-        """An array or a number, int64 or float32 where nothing else is said.
+        """Adds an array or a number, by default as int64 or float32.
 
-        Equal ones are one.
-
-        Raises:
-            AlbertError: all of them are more than a file can hold.
+        Equal constants share a name. Raises AlbertError if all constants
+        together are larger than a file can be.
         """
         value = np.array(value, dtype)
         if value.dtype == np.float64:
@@ -74,7 +68,7 @@ class Graph:
         return self._constants[key].name
 
     def add(self, operation: str, *inputs: str, outputs: int = 1, **attributes):
-        """Adds a node; the name of its output, or the list of several."""
+        """Adds a node; returns the name of its output, or a list of names."""
         self._count += 1
         name = f"{operation}_{self._count}"
         names = [name] if outputs == 1 else [
@@ -86,17 +80,17 @@ class Graph:
         return name if outputs == 1 else names
 
     def kernel(self, values: np.ndarray) -> Kernel:
-        """Keeps a kernel, float32 [K, N]."""
+        """Adds a kernel, float32 [K, N]."""
         if not self.int8:
             return Kernel(self.constant(values), None)
         quantized, scales = quantize_kernel(values)
         return Kernel(self.constant(quantized), self.constant(scales))
 
     def matmul(self, x: str, kernel: Kernel) -> str:
-        """float32 [..., K] -> [..., N].
+        """Multiplies x, float32 [..., K], by a kernel: [..., N].
 
-        In 8 bits x is quantized as it comes, with one scale for all of it;
-        ONNX Runtime makes one operation of these nodes.
+        With an int8 kernel, x is quantized at run time, with a single scale;
+        ONNX Runtime fuses these nodes into one operation.
         """
         if kernel.scales is None:
             return self.add("MatMul", x, kernel.values)
@@ -112,7 +106,7 @@ class Graph:
         return self.add("Mul", y, self.add("Mul", scale, kernel.scales))
 
     def rows(self, table: np.ndarray, indices: str) -> str:
-        """Rows of a table, float32 [V, E]; in 8 bits each with its scale."""
+        """Rows of a table, float32 [V, E]; in 8 bits each has a scale."""
         if not self.int8:
             return self.add("Gather", self.constant(table), indices)
         scales = np.abs(table).max(axis=1, keepdims=True) / INT8_LIMIT
@@ -130,11 +124,10 @@ class Graph:
         inputs: Mapping[str, tuple[type, tuple]],
         outputs: Mapping[str, tuple[str, type, tuple]],
     ) -> onnx.ModelProto:
-        """The whole, checked.
+        """The checked model.
 
-        Args:
-            inputs: their dtype and shape, whose sizes are numbers or letters.
-            outputs: by name the value, its dtype and shape.
+        `inputs` has dtype and shape by name, `outputs` the value, its dtype and
+        its shape; a size is a number or a name.
         """
         for name, (value, _, _) in outputs.items():
             self._nodes.append(helper.make_node("Identity", [value], [name]))
@@ -162,11 +155,10 @@ class Graph:
 def quantize_kernel(kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """float32 [K, N] -> int8 [K, N] and the scales of its columns, float32 [N].
 
-    Processors without VNNI (x86 before 2019, and many after) add two products
-    of neighbours in K in 16 bits, and what exceeds them is lost without a word:
-    so of neighbours with one sign the sum is PAIR_LIMIT at most, before they
-    are rounded. ONNX Runtime's own way around it, `reduce_range`, halves all of
-    a column; this takes what its largest pair needs.
+    x86 processors without VNNI add the products of two neighbours in K in 16
+    bits, and saturate silently. Each column is therefore scaled so that two
+    neighbours of equal sign have a sum of at most PAIR_LIMIT before they are
+    rounded. (`reduce_range` of ONNX Runtime always halves the whole column.)
 
     >>> quantize_kernel(np.array([[1.0], [1.0], [0.0], [-2.0]]))[0].T
     array([[  64,   64,    0, -127]], dtype=int8)
@@ -178,5 +170,8 @@ def quantize_kernel(kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         sums = np.maximum(sign * pairs, 0).sum(axis=1)  # [K / 2, N]
         largest = np.maximum(largest, sums.max(axis=0))
     scales = (largest / PAIR_LIMIT).astype("float32")
-    scales = np.where(scales > 0, scales, np.float32(1))
+    # A column of zeros has no scale, and one of subnormal numbers none that
+    # float32 could hold exactly enough: it becomes zeros.
+    is_normal = scales >= np.finfo("float32").tiny
+    scales = np.where(is_normal, scales, np.float32(1))
     return np.rint(kernel / scales).astype("int8"), scales

@@ -1,8 +1,6 @@
 """The graph of a SavedModel, from strings to answers.
 
-`tasks.graph` has the functions that all tasks share; further ones belong to
-each task. Import this module only to export or to test, since it imports
-TensorFlow.
+Import this module only to export or to test: it imports TensorFlow.
 """
 
 import functools
@@ -33,23 +31,17 @@ def serving_module(
     cut off as by `Predictor`, except contexts and lists of words, which are
     read to their end. Every model has the signatures `token_ids`, `embed` and
     `tokenize`, see `tasks.graph.ServingGraph`; its task adds
-    `serving_default` and others, see `tasks.serving.Serving`.
+    `serving_default` and others, see `tasks.serving.Serving`. `only` are the
+    names of the signatures to make; None for all.
 
     The graph has assertions that name the wrong input: another rank, unequal
     numbers of rows, in `token_ids` rows of no or too many tokens and ids out
     of range, and in `inputs` bytes that are not a tf.Example with a text. The
     converters to LiteRT and ONNX drop assertions.
 
-    Args:
-        predictor: a predictor on Keras's TensorFlow backend.
-        weights: data type in which weights are stored: "float32", or
-            "bfloat16" or "float16", which are cast when the model is called.
-            The model always computes in float32.
-        only: names of the signatures to make; by default all.
-
-    Raises:
-        AlbertError: another data type; or 16 bits for a quantized model, whose
-            scales might not fit.
+    Weights in "bfloat16" or "float16" are cast when the model is called, which
+    always computes in float32. A quantized model cannot be stored in 16 bits,
+    as its scales might not fit.
     """
     check_choice("weights", weights, WEIGHTS)
     if weights != "float32":

@@ -3,10 +3,8 @@
 The first request of each signature is slow, since TensorFlow then initializes
 it. TensorFlow Serving therefore replays the requests in
 `assets.extra/tf_serving_warmup_requests`, a TFRecord file of PredictionLog
-messages, before a version becomes available. It refuses a version if one of
-them fails, or if there are more than 1,000.
-
-All are PredictRequests, also for the signature `classify`:
+messages. It refuses a version if one of them fails, or if there are more than
+1,000. All are PredictRequests, also for the signature `classify`, since
 `tf.saved_model.save` declares every signature to be for prediction.
 """
 
@@ -25,13 +23,7 @@ SHORT = 8  # tokens of short requests; long ones have as many as possible
 
 
 def write_warm_up(predictor: Predictor, signatures: dict, folder: Path) -> None:
-    """Writes the file into `folder`, which is named assets.extra.
-
-    Args:
-        predictor: the exported predictor.
-        signatures: its concrete functions by name; see `serving_module`.
-        folder: an existing folder.
-    """
+    """Writes requests for the signatures of `serving_module` to a folder."""
     import tensorflow as tf
 
     with tf.io.TFRecordWriter(str(folder / WARM_UP_FILE)) as file:
@@ -95,10 +87,6 @@ def _prediction_log(signature: str, tensors: dict[str, bytes]) -> bytes:
 
     It does not contain the model's name, which the server's configuration
     defines.
-
-    Args:
-        signature: name of the signature.
-        tensors: serialized TensorProtos by the names of the inputs.
     """
     model_spec = _message((3, signature.encode()))  # signature_name
     inputs = [
@@ -112,8 +100,8 @@ def _prediction_log(signature: str, tensors: dict[str, bytes]) -> bytes:
 def _message(*fields: tuple[int, bytes]) -> bytes:
     """A serialized message whose fields are strings or messages.
 
-    Each field consists of a byte with its number (below 16) and the wire type
-    2 (length-delimited), its length, and its content.
+    A field has a byte with its number (below 16) and the wire type 2
+    (length-delimited), its length, and its content.
     """
     return b"".join(
         bytes([number << 3 | 2]) + _varint(len(content)) + content

@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras_albert.data.bad_rows import SKIP_REMEDY, BadRows
+from keras_albert.data.bad_rows import SKIP_REMEDY, BadRows, check_published
 from keras_albert.data.config import TableColumns
 from keras_albert.data.table_files import named, tab_records
 from keras_albert.data.tables import Table
@@ -38,30 +38,27 @@ _BINARY = ("0", "1")
 class GlueSplit:
     """A file of a task."""
 
-    path: str
-    """below the folder of the benchmark"""
+    path: str  # path of the file in the folder of the benchmark
+    # number of rows; several numbers if there are several editions
     sizes: tuple[int, ...]
-    """rows; more than one number where there are several editions"""
+    # names of the columns, for a file without a header
     header: tuple[str, ...] | None = None
-    """names of the columns, where the file does not have them"""
+    # name of the file of predictions, for a split without labels
     submission: str | None = None
-    """name of the file of predictions, for a split without labels"""
 
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
     """A task of the benchmark."""
 
-    columns: TableColumns
-    """of the texts and the label"""
+    columns: TableColumns  # columns of the texts and the label
+    # labels in the reference's order; None for a similarity from 0 to 5
     labels: tuple[str, ...] | None
-    """in the reference's order; None: a similarity from 0 to 5"""
+    # names of the scores that the benchmark reports, see `tasks.metrics`
     metrics: tuple[str, ...]
-    """what the benchmark reports: names of `training.metrics`"""
+    # train, dev and test; for MNLI dev_matched, dev_mismatched and so on
     splits: dict[str, GlueSplit]
-    """train, dev and test; of MNLI dev_matched, dev_mismatched and so on"""
-    index: str = "index"
-    """column that numbers the rows of a test file"""
+    index: str = "index"  # column that numbers the rows of a test file
 
     @property
     def test_splits(self) -> tuple[str, ...]:
@@ -111,9 +108,7 @@ GLUE = {
         labels=_BINARY,
         metrics=("matthews",),
         splits=_splits(
-            "CoLA",
-            *(8_551, 1_043, 1_063),
-            header=("source", "label", "mark", "sentence"),
+            "CoLA", 8_551, 1_043, 1_063, ("source", "label", "mark", "sentence")
         ),
     ),
     "SST-2": GlueTask(
@@ -134,9 +129,9 @@ GLUE = {
         metrics=("pearson", "spearman"),
         splits=_splits("STS-B", 5_749, 1_500, 1_379),
     ),
-    # The first edition, of 2018, has about 20 lines more, broken off in the
-    # middle, and two rows without a second question (datasets, issue 277). The
-    # second one, of 2021, misses three rows (TFDS, pull request 3031).
+    # The first edition, of 2018, has about 20 more lines, which are broken off,
+    # and two rows without a second question (datasets, issue 277). The second
+    # one, of 2021, lacks three rows (TFDS, pull request 3031).
     "QQP": GlueTask(
         columns=TableColumns("question1", "question2", "is_duplicate"),
         labels=_BINARY,
@@ -150,7 +145,7 @@ GLUE = {
         metrics=("accuracy",),
         splits=_mnli_splits(),
     ),
-    # The second edition: that of 2018, with 108,436 rows, was withdrawn.
+    # The second edition. That of 2018, with 108,436 rows, was withdrawn.
     "QNLI": GlueTask(
         columns=TableColumns("question", "sentence"),
         labels=_ENTAILMENT,
@@ -169,7 +164,7 @@ GLUE = {
         metrics=("accuracy",),
         splits=_splits("WNLI", 635, 71, 146),
     ),
-    # No examples to learn from: a model of MNLI answers it.
+    # It has no examples to learn from: a model of MNLI answers it.
     "AX": GlueTask(
         columns=_SENTENCES,
         labels=_INFERENCE,
@@ -199,27 +194,11 @@ def read_glue(
 ) -> Table:
     """A split of a task as a table.
 
-    A line of the file is a row; quotes are text. `Table.rows` has the columns
-    of the index, the texts and the label, and none of the others (MNLI's file
-    has the parse trees of its sentences, too).
-
-    Args:
-        folder: of the benchmark.
-        task: a name of `GLUE`.
-        split: a name of the task's `splits`; those without labels are read
-            without, whatever the file has.
-        skip_bad: leaves bad rows out. Those of a split without labels remain
-            errors, as the benchmark wants a prediction for each row.
-        any_size: reads a part of the published file, or another edition.
-
-    Returns:
-        the table.
-
-    Raises:
-        AlbertError: no such task, split or file; a column is missing; a bad
-            row (another number of fields than the header, not UTF-8, an empty
-            text, an unknown label) unless it is left out; another number of
-            rows than published.
+    Each line of the file is a row; quotes have no special meaning. `Table.rows`
+    only has the columns of the index, the texts and the label. Labels of test
+    splits are ignored, and their bad rows are always errors, as the benchmark
+    expects a prediction for each row. `any_size` accepts another number of rows
+    than published.
     """
     settings = glue_task(task)
     check_choice("split", split, tuple(settings.splits))
@@ -243,17 +222,14 @@ def read_glue(
         except AlbertError as error:
             bad.add(f"{path}:{line}", error)
     if not any_size:
+        # A broken line may be a part of a row.
         complete = len(examples) + len(bad.messages) - broken
-        _check_size(path, file.sizes, complete, broken)
+        check_published(path, complete, file.sizes, "rows", broken)
     if not examples:
         raise AlbertError(f"{path}: no rows. Expected one or more examples.")
-    lines, texts, pairs, labels, rows = map(list, zip(*examples, strict=True))
-    values = {"text": texts}
-    if settings.columns.pair:
-        values["pair"] = pairs
-    if labelled:
-        values["label"] = labels
-    return Table(path, values, rows, lines, bad.messages)
+    lines, rows, values = map(list, zip(*examples, strict=True))
+    columns = {name: [each[name] for each in values] for name in values[0]}
+    return Table(path, columns, rows, lines, bad.messages)
 
 
 def write_submission(
@@ -265,23 +241,10 @@ def write_submission(
 ) -> Path:
     """Writes the predictions for a test split as the benchmark takes them.
 
-    A header, then the index and the prediction of each row: the name of a
-    class; for STS-B a number with three digits, brought into [0, 5].
-
-    Args:
-        folder: where the file goes, `MNLI-m.tsv` for example; made if absent.
-        task: a name of `GLUE`.
-        split: one of the task's `test_splits`.
-        table: that split, by `read_glue`.
-        predictions: for each row a class index, or a number for STS-B.
-
-    Returns:
-        the path of the file.
-
-    Raises:
-        AlbertError: a split with labels, not one prediction a row, a
-            prediction that is no class or not finite, an index that occurs
-            twice.
+    The file has the index and the prediction of each row: the name of a class,
+    or for STS-B a number with three digits, clipped to [0, 5]. `predictions`
+    has a class index, or a number for STS-B, for each row of the `table` that
+    `read_glue` returned. Returns the path of the file, such as `MNLI-m.tsv`.
     """
     settings = glue_task(task)
     check_choice("split", split, settings.test_splits)
@@ -332,7 +295,7 @@ def _file(folder: str | Path, split: GlueSplit) -> Path:
 
 
 def _header(path: Path, task: GlueTask, labelled: bool) -> list[str]:
-    """The columns that the first line names, checked."""
+    """The columns that the first line names; AlbertError if one is missing."""
     with open(path, "rb") as file:
         line = file.readline()
     try:
@@ -353,24 +316,21 @@ def _header(path: Path, task: GlueTask, labelled: bool) -> list[str]:
 
 def _example(
     record: dict[str, str], task: GlueTask, labelled: bool
-) -> tuple[str, str | None, str | float | None, dict[str, object]]:
-    """Text, second text, label, and the columns that `Table.rows` keeps."""
+) -> tuple[dict[str, str], dict[str, str | float]]:
+    """The columns that `Table.rows` keeps, and the values of the fields."""
     columns = task.columns
-    used = [columns.text] + ([columns.pair] if columns.pair else [])
-    for name in used:
+    fields = {"text": columns.text}
+    if columns.pair:
+        fields["pair"] = columns.pair
+    for name in fields.values():
         if not record[name].strip():
             raise AlbertError(f"the text in column `{name}` is empty.")
-    label = None
+    values = {field: record[name] for field, name in fields.items()}
     if labelled:
-        used.append(columns.label)
-        label = _label(record[columns.label].strip(), task.labels)
-    kept = dict.fromkeys((task.index, *used))
-    return (
-        record[columns.text],
-        record.get(columns.pair),
-        label,
-        {name: record[name] for name in kept if name in record},
-    )
+        fields["label"] = columns.label
+        values["label"] = _label(record[columns.label].strip(), task.labels)
+    kept = (task.index, *fields.values())
+    return {name: record[name] for name in kept if name in record}, values
 
 
 def _label(label: str, labels: tuple[str, ...] | None) -> str | float:
@@ -391,16 +351,3 @@ def _label(label: str, labels: tuple[str, ...] | None) -> str | float:
             f"{HIGHEST_SIMILARITY:g}."
         )
     return number
-
-
-def _check_size(
-    path: Path, sizes: tuple[int, ...], complete: int, broken: int
-) -> None:
-    """Checks the number of rows; a broken line may be a part of a row."""
-    if not any(complete <= size <= complete + broken for size in sizes):
-        published = " or ".join(f"{size:,}" for size in sizes)
-        raise AlbertError(
-            f"{path}: expected {published} rows, as published. Received: "
-            f"{complete:,}. Get the file again, or read a part of it or "
-            "another edition with --any-size."
-        )

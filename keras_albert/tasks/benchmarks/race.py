@@ -1,11 +1,10 @@
 """RACE (Lai et al. 2017): passages with questions of four options each.
 
-The folder is the original one, `RACE/{train,dev,test}/{middle,high}/*.txt`, a
-JSON object with a passage a file; or, as the reference's race_utils.py also
-reads it, with one `all.txt` a folder, a JSON object a line.
-
-What a question and an option become together, and what is cut off a long
-passage, is decided in `choice_rows` (text/rows.py).
+The folder is the original one, `RACE/{train,dev,test}/{middle,high}/*.txt`,
+where each file is a JSON object with a passage; or, as the reference's
+race_utils.py also reads it, each folder has one `all.txt` with an object a
+line. `choice_rows` (text/model_inputs.py) joins a question with an option, and
+cuts off long passages.
 """
 
 import json
@@ -25,8 +24,8 @@ ANSWERS = "ABCD"
 ALL_PASSAGES = "all.txt"
 _KEYS = ("questions", "options", "answers")  # lists of a passage
 
-# Characters that the reference's normalization turns into "_" before it looks
-# for the blank in a question (NFKD): of full width, and vertical or wavy.
+# Characters that NFKD, the reference's normalization, turns into "_" before it
+# looks for the blank in a question.
 _BLANKS = str.maketrans(dict.fromkeys("︳︴﹍﹎﹏＿", "_"))
 
 
@@ -38,24 +37,14 @@ def read_race(
 ) -> Table:
     """The questions of a split, those of the middle schools first.
 
-    Files are read in the order of their names; `all.txt` is read instead of
-    the other files where there is one, since it repeats them. Whitespace
-    inside questions and options is collapsed, as in the reference.
-
-    Args:
-        folder: RACE, with the folders of the splits.
-        split: "train", "dev" or "test".
-        skip_bad: leaves bad questions and bad passages out.
+    Files are read in the order of their names. If there is an `all.txt`, only
+    it is read, since it repeats the others. Whitespace in questions and options
+    is collapsed, as in the reference.
 
     Returns:
-        `values` has the passage as text, the question ("_" where an option
-        fills a blank), four choices and the number of the right one from 0 as
-        label; `rows` the id, as "high1048.txt-2"; `groups` "middle" or "high".
-
-    Raises:
-        AlbertError: no such folder or no file in it; a passage that is not
-            UTF-8 or JSON or misses a key; a question without four options or
-            an answer from A to D, an empty text; unless they are left out.
+        `values` has the passage as text, the question ("_" if an option fills
+        a blank), four choices and the index of the right one as label; `rows`
+        the id, such as "high1048.txt-2"; `groups` "middle" or "high".
     """
     check_choice("split", split, SPLITS)
     examples, groups, bad = [], [], BadRows(skip_bad)
@@ -97,7 +86,7 @@ _Question = tuple[str, int, str, str, list[str], int]
 def _questions(
     path: Path,
 ) -> Iterator[tuple[str, _Question | AlbertError]]:
-    """The questions of a file, or what is wrong with one or with a passage."""
+    """Yields the place and each question, or the error of it or its passage."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():

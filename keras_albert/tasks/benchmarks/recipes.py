@@ -1,4 +1,4 @@
-"""Hyper-parameters of fine-tuning: the paper's, and what suits other tables."""
+"""Hyper-parameters of fine-tuning: the paper's, and defaults for any table."""
 
 import dataclasses
 import math
@@ -10,23 +10,17 @@ from keras_albert.modeling.config import CLASSIFIER_DROPOUT
 class Recipe:
     """Settings of a fine-tuning run; the optimizer is AdamW."""
 
-    learning_rate: float
-    """peak learning rate"""
-    batch_size: int
-    """examples in a step"""
-    dropout: float
-    """hidden and attention dropout of the encoder ("ALBERT DR")"""
-    steps: int
-    """optimizer steps"""
-    warmup_steps: int
-    """steps of linear warm-up"""
-    sequence_length: int = 512
-    """longest example, in tokens"""
+    learning_rate: float  # peak learning rate
+    batch_size: int  # examples in a step
+    dropout: float  # hidden and attention dropout of the encoder ("ALBERT DR")
+    steps: int  # optimizer steps
+    warmup_steps: int  # steps of linear warm-up
+    sequence_length: int = 512  # longest example, in tokens
+    # dropout before the classifier; the same in every task
     classifier_dropout: float = CLASSIFIER_DROPOUT
-    """before the classifier; the same in every task"""
+    # task whose fine-tuned model it starts from (paper, footnote 4); None for
+    # the pretrained model
     start: str | None = None
-    """task whose fine-tuned model it starts from (Paper footnote 4); None:
-    from the pretrained one"""
 
 
 RECIPES = {
@@ -47,7 +41,7 @@ RECIPES = {
 }
 
 
-# What is chosen where a run does not say it.
+# Defaults of a run.
 
 FEW_ROWS = 10_000
 MANY_ROWS = 100_000
@@ -70,16 +64,14 @@ def choose(rows: int, hidden_size: int) -> dict[str, int | float]:
     | less than 768 | 1e-4 |
     | 768 and more (all released models) | 2e-5 |
 
-    Small tables fail for want of steps: Mosbach et al. 2021 (arXiv:2006.04884)
-    take 20 epochs at 2e-5 with a tenth of warm-up, where three epochs often
-    leave a model that gives one answer to everything. The paper's Table
-    14 has 10 epochs for CoLA, STS-B, SST-2, QNLI and RTE, 50 for WNLI's 635
-    rows, and 3 to 5 for MNLI and QQP. Narrow models want higher rates (Turc et
-    al. 2019, arXiv:1908.08962: up to 3e-4).
+    Small tables need more steps than a few epochs give: Mosbach et al. 2021
+    (arXiv:2006.04884) take 20 epochs at 2e-5 with a tenth of warm-up, whereas
+    three epochs often leave a model that always gives the same answer. The
+    paper's Table 14 has 10 epochs for CoLA, STS-B, SST-2, QNLI and RTE, 50 for
+    WNLI's 635 rows, and 3 to 5 for MNLI and QQP. Narrow models need higher
+    rates (Turc et al. 2019, arXiv:1908.08962: up to 3e-4).
 
-    Args:
-        rows: of the training table, or windows of its contexts.
-        hidden_size: of the model.
+    `rows` are those of the training table, or windows of its contexts.
     """
     batch_size = 16 if rows < FEW_ROWS else 32
     steps_per_epoch = math.ceil(rows / batch_size)

@@ -7,17 +7,16 @@ from keras_albert.errors import AlbertError, check_positive
 
 @dataclasses.dataclass(frozen=True)
 class WindowConfig:
-    """How a question and its context are cut into windows."""
+    """How questions and contexts are cut into windows."""
 
     sequence_length: int = 384
-    """most tokens in a window, [CLS] and two [SEP] included (Paper Table 14,
+    """most tokens of a window, including [CLS] and two [SEP] (Paper Table 14,
     SQuAD 1.1; 512 for SQuAD 2.0)"""
     stride: int = 128
-    """tokens of the context from one window to the next (reference
-    run_squad_v1.py, run_squad_v2.py: doc_stride)"""
+    """tokens of the context from one window to the next (doc_stride in the
+    reference's run_squad_v1.py and run_squad_v2.py)"""
     query_length: int = 64
-    """most tokens of a question; the rest is cut off (the same:
-    max_query_length)"""
+    """most tokens of a question; the rest is cut off (max_query_length)"""
 
     def __post_init__(self):
         for name in ("sequence_length", "stride", "query_length"):
@@ -51,14 +50,14 @@ class WindowOptions:
     """How contexts are cut into windows; options that may be left out."""
 
     stride: int | None = None
-    """tokens of the context from one window to the next; 128 (reference
-    run_squad_v1.py), or a third of a window if that is less, when not given"""
+    """tokens of the context from one window to the next; by default 128
+    (reference run_squad_v1.py), or a third of a window if that is less"""
     query_length: int | None = None
-    """most tokens of a question, the rest is cut off; 64 (the same), or a
-    third of a window if that is less, when not given"""
+    """most tokens of a question, the rest is cut off; by default 64 (the same),
+    or a third of a window if that is less"""
 
     def of(self, sequence_length: int) -> WindowConfig:
-        """The windows of so many tokens; AlbertError if they are too short."""
+        """The windows with this length; AlbertError if it is too short."""
         third = max(sequence_length // 3, 1)
         return WindowConfig(
             sequence_length,
@@ -79,9 +78,9 @@ class ReadingConfig:
     windows: WindowConfig
     answers: AnswerConfig
     threshold: float | None = 0.0
-    """a question is answered with "" where more than this speaks for "no
-    answer": a logit, 0 being a probability of 0.5. None: what is best for the
-    examples at hand"""
+    """a question is answered with "" if its no-answer score is above this: a
+    logit, for which 0 is a probability of 0.5. None for the threshold with the
+    best F1 on the examples at hand"""
 
     @classmethod
     def from_dict(cls, settings: dict) -> "ReadingConfig":

@@ -1,15 +1,14 @@
-"""Outputs of the question answering models -> answers in the raw context.
+"""Converts outputs of question answering models to answers in the context.
 
-Shapes: W windows (data/windows.py), S positions of a row with its padding, K
-beam, N possible answers. Scores are logits (SQuAD 1.1 head) or
-log-probabilities (2.0 head).
+Letters: W windows, S positions of a padded row, K beam, N possible answers.
+Scores are logits (SQuAD 1.1 head) or log-probabilities (2.0 head).
 
 Source: reference squad_utils.py, accumulate_predictions_v1 and _v2,
-write_predictions_v1 and _v2. Three departures: a question without any
-candidate gets no answer instead of the word "empty"; the answer is the best
-candidate that has text, where the reference's may be white space; and a
+write_predictions_v1 and _v2, with three differences: a question without any
+candidate has no answer, instead of the word "empty"; the answer is the best
+candidate that has text, while the reference's may be white space; and a
 question whose no-answer score equals the threshold is answered, as in the
-official scorer, for which the threshold is tuned (data/squad_scores.py).
+official scorer, for which the threshold is tuned (`metrics.py`).
 """
 
 import dataclasses
@@ -23,8 +22,8 @@ from keras_albert.tasks.question_answering.config import AnswerConfig
 from keras_albert.tasks.question_answering.squad import Question
 from keras_albert.tasks.question_answering.windows import Window
 
-# Of N possible answers: first character, character after the last one, score
-# of the start, score of the end.
+# For N possible answers: the first character, the character after the last one,
+# the score of the start and the score of the end.
 _Spans = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -35,26 +34,24 @@ class Candidate:
     text: str
     start: int
     end: int
-    probability: float
-    """among the candidates of its question"""
+    probability: float  # probability among the candidates of the question
     start_score: float
     end_score: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What a model answers to a question."""
+    """The answers of a model to a question."""
 
     id: str
-    candidates: tuple[Candidate, ...]
-    """the best first; no two with the same text"""
+    candidates: tuple[Candidate, ...]  # the best first; all texts differ
+    # score for "no answer", the lowest of all windows: the logit of the answer
+    # class (2.0 head), or the score of [CLS] minus that of the best candidate
+    # (1.1 head); infinite without a candidate
     no_answer: float
-    """how much speaks for "no answer", of the window where it is least: the
-    logit of the answer class (2.0 head), or the score of [CLS] less that of
-    the best candidate (1.1 head). Infinite without a candidate"""
 
     def text(self, threshold: float = math.inf) -> str:
-        """The best answer; "" where `no_answer` is above the threshold."""
+        """The best answer; "" if `no_answer` is above the threshold."""
         if self.no_answer > threshold:
             return ""
         texts = (candidate.text for candidate in self.candidates)
@@ -68,25 +65,13 @@ def decode_logits(
     end: Sequence[np.ndarray],
     config: AnswerConfig,
 ) -> list[Prediction]:
-    """The answers of AlbertForQuestionAnswering.
+    """The answers of AlbertForQuestionAnswering, in the order of the questions.
 
-    As in the reference the `n_best` starts and ends of a window are taken
-    from all positions that are given, then those outside the context are
-    dropped. So that answers do not depend on the padding of a batch, give each
-    row up to the end of its window: `start[w][: len(window.token_ids)]`.
-
-    Args:
-        questions: as they were given to `make_windows`.
-        windows: W windows.
-        start: W rows of logits, float [S].
-        end: the same of the ends.
-        config: lengths and counts.
-
-    Returns:
-        One prediction a question, in their order.
-
-    Raises:
-        AlbertError: not W rows.
+    As in the reference, the `n_best` starts and ends of a window are selected
+    from all positions, before those outside the context are dropped. `start`
+    and `end` are W rows of logits [S]. They must end where their window ends,
+    so that answers do not depend on the padding of a batch:
+    `start[w][: len(window.token_ids)]`.
     """
     _check_rows(windows, {"start": start, "end": end})
     spans, no_answer = [], []
@@ -106,22 +91,11 @@ def decode_beam(
     outputs: Mapping[str, np.ndarray],
     config: AnswerConfig,
 ) -> list[Prediction]:
-    """The answers of AlbertForQuestionAnsweringV2.
+    """The answers of AlbertForQuestionAnsweringV2, as in `decode_logits`.
 
-    Args:
-        questions: as they were given to `make_windows`.
-        windows: W windows.
-        outputs: of the model without `start_positions`, a row a window:
-            `start_top_log_probs`, `start_top_index` [W, K],
-            `end_top_log_probs`, `end_top_index` [W, K, K], `answer_class`
-            [W, 1].
-        config: lengths and counts.
-
-    Returns:
-        One prediction a question, in their order.
-
-    Raises:
-        AlbertError: not W rows.
+    `outputs` are those of the model without `start_positions`:
+    `start_top_log_probs` and `start_top_index` [W, K], `end_top_log_probs` and
+    `end_top_index` [W, K, K], `answer_class` [W, 1].
     """
     _check_rows(windows, outputs)
     spans = []
@@ -152,7 +126,7 @@ def _check_rows(
 
 
 def _best(logits: np.ndarray, count: int) -> np.ndarray:
-    """Positions of the highest logits, the best first; of equals the first."""
+    """Positions of the highest logits, the best first; ties in their order."""
     return np.argsort(-logits, kind="stable")[:count]
 
 
@@ -164,18 +138,11 @@ def _spans(
     end_scores: np.ndarray,
     config: AnswerConfig,
 ) -> _Spans:
-    """Those spans of tokens that can be answers, as characters.
+    """The spans that can be answers, converted from tokens to characters.
 
-    A start counts only in the window that has most context for it.
-
-    Args:
-        window: the window.
-        starts: position of the first token of each span; any shape, that of
-            the others.
-        ends: of the last token.
-        start_scores: of the starts.
-        end_scores: of the ends.
-        config: length of an answer.
+    A start only counts in the window that has most context for it. `starts` and
+    `ends` are the positions of the first and last tokens; all arrays have the
+    same shape.
     """
     firsts = np.flatnonzero(window.max_context) + window.context_start
     possible = (

@@ -1,12 +1,10 @@
-"""Answers to questions inside a graph: contexts of any length.
+"""Answers to questions inside a graph, in contexts of any length.
 
-Letters: B questions, W windows, S tokens of the longest window, K beam or
-starts and ends of a window that are combined, M possible answers.
+Letters: B questions, W windows, S tokens of the longest window, K beam, or
+number of starts and ends that are combined in a window, M possible answers.
 
-It computes what `windows`, `decoding` and `task` of this folder do outside a
-graph; a name in parentheses below is that of the function there.
-
-Import this module only to export or to test: it imports TensorFlow.
+It computes the same as `windows`, `decoding` and `task` outside a graph; a name
+in parentheses is that of the function there.
 """
 
 import math
@@ -32,18 +30,17 @@ def serve_questions(
     """`serving_default` of a model that answers questions.
 
     Returns:
-        a function of `question` and `context`, string [B]. It gives `answer`
-        string [B], "" where there is none; `score` float32 [B], its
-        probability among the answers that were considered, or what the model
-        gives to there being none; `start`, `end` int32 [B], the answer's
-        characters in the context, -1 where there is none; and `no_answer`
-        float32 [B], how much speaks against an answer, NO_CANDIDATE at most.
+        a function of `question` and `context`, string [B]. It returns `answer`
+        string [B], "" if there is none; `score` float32 [B], its probability
+        among the candidates, or the probability of no answer; `start` and `end`
+        int32 [B], the answer's characters in the context, or -1; and
+        `no_answer` float32 [B], the score for no answer, at most NO_CANDIDATE.
     """
     reading, may_refuse = graph.use.reading, graph.use.labels is not None
     limit = math.inf  # (limit_of)
     if may_refuse and reading.threshold is not None:
         limit = reading.threshold
-    # As wide as the beam, or as a window without a token.
+    # Windows are at least as wide as the beam, or a window without a token.
     narrowest = max(getattr(graph.use.model, "beam", 1), 3)
     aligner = GraphAligner(graph.use.tokenizer, graph.tokenizer)
     graph.kept.append(aligner)
@@ -89,16 +86,13 @@ def serve_questions(
 class _Windows(NamedTuple):
     """(make_windows)"""
 
-    rows: dict[str, tf.Tensor]
-    """int32 [W, S], what the model is called with"""
-    question: tf.Tensor
-    """int32 [W], ascending"""
-    lengths: tf.Tensor
-    """int32 [W], tokens without padding"""
+    rows: dict[str, tf.Tensor]  # int32 [W, S], the inputs of the model
+    question: tf.Tensor  # int32 [W], ascending
+    lengths: tf.Tensor  # int32 [W], tokens without padding
+    # int32 [W, S], the piece of the contexts at each position of a context
     pieces: tf.Tensor
-    """int32 [W, S], the piece of the contexts at each place; any elsewhere"""
+    # bool [W, S], whether the window has most context for the piece
     max_context: tf.Tensor
-    """bool [W, S], whether the window has most context for it"""
 
     @classmethod
     def of(
@@ -130,7 +124,7 @@ class _Windows(NamedTuple):
         index = index[:, tf.newaxis]
         begin = index * step
         end = tf.minimum(begin + room, count)
-        sep = of_question(query_lengths) + 1  # place of the first [SEP]
+        sep = of_question(query_lengths) + 1  # position of the first [SEP]
         lengths = sep + 1 + end - begin + 1  # [W, 1]
         width = tf.reduce_max(tf.concat([lengths[:, 0], [narrowest]], axis=0))
         place = tf.range(width)[tf.newaxis]  # [1, S]
@@ -168,15 +162,13 @@ class _Windows(NamedTuple):
 def _most_context(token, count, room, step, number):
     """The window that has most context for a token (max_context).
 
-    All windows but the last are equally long, and have most in their middle:
-    so it is one of the two whose middle is nearest, or the last.
+    All windows but the last have the same length, so that tokens in the middle
+    have most context. The window is therefore one of the two with the nearest
+    middle, or the last one.
 
-    Args:
-        token: int32 [W, S], of a context.
-        count: [W, 1] tokens of the context.
-        room: [W, 1] most of them in a window.
-        step: [W, 1] from one window to the next.
-        number: [W, 1] windows of the context.
+    `token` [W, S] are positions in a context of `count` tokens, which has
+    `number` windows of at most `room` tokens, one every `step` tokens, all
+    [W, 1].
     """
     nearest = (2 * token - (room - 1)) // (2 * step)  # at or below
     last = number - 1
@@ -190,7 +182,7 @@ def _most_context(token, count, room, step, number):
         begin = index * step
         end = tf.minimum(begin + room, count)
         least = tf.minimum(token - begin, end - 1 - token)
-        # In Python's precision: of equals the first one has it.
+        # In Python's precision; if two are equal, the first one is chosen.
         context = tf.cast(least, tf.float64)
         context += 0.01 * tf.cast(end - begin, tf.float64)
         context = tf.where(least >= 0, context, -1.0)
@@ -203,18 +195,17 @@ def _most_context(token, count, room, step, number):
 
 
 class _Spans(NamedTuple):
-    """Starts and ends that a window combines, [W, K, K]."""
+    """The starts and ends that are combined in a window, [W, K, K]."""
 
     starts: tf.Tensor
     ends: tf.Tensor
-    scores: tf.Tensor
-    """float64, the sum of those of start and end"""
+    scores: tf.Tensor  # float64, the sum of the scores of start and end
 
 
 def _spans_of_logits(
     windows: _Windows, outputs: dict[str, tf.Tensor], n_best: int
 ) -> tuple[_Spans, tf.Tensor]:
-    """(decode_logits): spans, and of [CLS] the score, float64 [W]."""
+    """(decode_logits): the spans, and the score of [CLS], float64 [W]."""
     is_token = tf.sequence_mask(windows.lengths, tf.shape(outputs["start"])[1])
     count = tf.minimum(n_best, tf.shape(is_token)[1])
     (start_scores, starts), (end_scores, ends) = (
@@ -234,7 +225,7 @@ def _spans_of_logits(
 def _spans_of_beam(
     outputs: dict[str, tf.Tensor],
 ) -> tuple[_Spans, tf.Tensor]:
-    """(decode_beam): spans, and the logit of no answer, float64 [W]."""
+    """(decode_beam): the spans, and the logit of no answer, float64 [W]."""
     ends = outputs["end_top_index"]  # [W, K, K]
     starts = outputs["start_top_index"][:, :, tf.newaxis]
     scores = _float64(outputs["start_top_log_probs"])[:, :, tf.newaxis]
@@ -249,20 +240,14 @@ def _spans_of_beam(
 class _Best(NamedTuple):
     """The best answer to each question; [B]."""
 
-    has_any: tf.Tensor
-    """bool, whether there is a candidate"""
-    score: tf.Tensor
-    """float64, of the best candidate"""
+    has_any: tf.Tensor  # bool, whether there is a candidate
+    score: tf.Tensor  # float64, score of the best candidate
+    # bool, whether a candidate has text; the rest is of the best of these
     has_text: tf.Tensor
-    """bool, whether one has text; the following are of the best of these"""
-    text: tf.Tensor
-    """string"""
-    start: tf.Tensor
-    """int32, first character in all contexts"""
-    end: tf.Tensor
-    """int32, the character after the last one"""
-    probability: tf.Tensor
-    """float64, among the `n_best` candidates"""
+    text: tf.Tensor  # string
+    start: tf.Tensor  # int32, first character in all contexts
+    end: tf.Tensor  # int32, the character after the last one
+    probability: tf.Tensor  # float64, among the `n_best` candidates
 
 
 def _possible(
@@ -292,7 +277,7 @@ def _best(
     window = places[:, 0]
     question = tf.gather(windows.question, window)
     scores = tf.gather_nd(scores, places)
-    # The best first, of equals the first; then by question.
+    # Sorts by question, then by score, with ties in their order.
     order = tf.argsort(scores, direction="DESCENDING", stable=True)
     order = tf.gather(
         order, tf.argsort(tf.gather(question, order), stable=True)
@@ -311,7 +296,7 @@ def _best(
         characters(starts, pieces.starts), characters(ends, pieces.ends)
     )
     text = texts.parts(begin, end)
-    # Of the candidates with the same text the best one stays.
+    # Of the candidates with the same text, only the best one is kept.
     number = tf.range(tf.size(question))
     _, same = tf.unique(
         tf.strings.join([tf.strings.as_string(question), " ", text])
@@ -324,7 +309,7 @@ def _best(
     before -= tf.gather(before, tf.gather(splits, question))
     kept = is_first & (before < config.n_best)
 
-    def padded(values, last):  # what an empty vector is asked for
+    def padded(values, last):  # `gather` needs at least one value
         return tf.concat([values, [last]], axis=0)
 
     best_score = tf.gather(padded(scores, 0.0), splits[:-1])
@@ -337,7 +322,7 @@ def _best(
         question,
         count,
     )
-    chosen = tf.minimum(chosen, tf.size(number))  # none: the last one, padding
+    chosen = tf.minimum(chosen, tf.size(number))  # the padding if there is none
     return _Best(
         has_any=splits[1:] > splits[:-1],
         score=best_score,

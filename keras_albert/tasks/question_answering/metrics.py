@@ -1,7 +1,7 @@
-"""How good answers are: exact match and F1, as SQuAD reports them.
+"""Exact match and F1 of answers, as SQuAD reports them.
 
-Both compare words after normalization, with the best matching of the accepted
-answers; the averages over questions are percentages.
+Both compare words after normalization, and use the accepted answer that matches
+best; the averages over questions are percentages.
 
 Source: Rajpurkar et al. 2016 (arXiv:1606.05250), section 6.1, and 2018
 (arXiv:1806.03822), section 5; equal to the official scorers of 1.1 and 2.0.
@@ -49,18 +49,11 @@ def f1(predicted: Sequence[str], accepted: Sequence[str]) -> float:
 def score_v1(
     questions: Sequence[Question], texts: Mapping[str, str]
 ) -> dict[str, float]:
-    """`exact_match` and `f1` of SQuAD 1.1, in percent.
+    """`exact_match`, `f1`, `total` and `unanswered` of SQuAD 1.1, in percent.
 
-    Args:
-        questions: with their answers.
-        texts: the predicted answer of each id; other ids are ignored.
-
-    Returns:
-        The two, and `total` and `unanswered`: how many questions there are,
-        and how many of them score 0 because `texts` does not have them.
-
-    Raises:
-        AlbertError: no questions, or a question without answers.
+    `texts` has the predicted answer for each id; other ids are ignored.
+    `unanswered` is the number of questions that score 0 because they are not in
+    `texts`.
     """
     for question in questions:
         if not question.answers:
@@ -89,34 +82,24 @@ def score_v2(
 ) -> dict[str, float]:
     """The scores of SQuAD 2.0, in percent, under their official names.
 
-    The text "" says that there is no answer. A question is one with an answer
-    if it has one in the file.
-
-    Args:
-        questions: with their answers.
-        texts: the predicted answer of each id, as it is without a threshold;
-            other ids are ignored.
-        no_answer: how much speaks against an answer, of each id.
-        threshold: questions whose `no_answer` is above it count as answered
-            with "".
+    The text "" means that there is no answer. `texts` has the predicted answer
+    for each id, before a threshold is applied. A question is answered with ""
+    if its `no_answer` score is above the `threshold`.
 
     Returns:
-        `exact`, `f1`, `total`; the same of the questions with an answer
-        (`HasAns_...`) and without (`NoAns_...`), where there are any;
-        `unanswered`, how many questions score 0 because `texts` does not have
-        them (the official scorer stops). With `no_answer` also `best_exact`,
-        `best_f1`, `best_exact_thresh` and `best_f1_thresh`: the highest that
-        any threshold reaches, and this threshold.
-
-    Raises:
-        AlbertError: no questions, or one that `no_answer` does not have.
+        `exact`, `f1`, `total`; the same for the questions with an answer
+        (`HasAns_...`) and without (`NoAns_...`), if there are any;
+        `unanswered`, the number of questions that score 0 because they are not
+        in `texts` (the official scorer stops there). With `no_answer` also
+        `best_exact`, `best_f1`, `best_exact_thresh` and `best_f1_thresh`: the
+        best scores of any threshold, and these thresholds.
     """
     accepted = []
     for question in questions:
         with_words = filter(None, (words(a.text) for a in question.answers))
         accepted.append(list(with_words) or [[]])
     exact, f1_ = _scores(questions, texts, accepted)
-    f1_ = np.maximum(f1_, exact)  # no word in either: agreed on no answer
+    f1_ = np.maximum(f1_, exact)  # 1 if neither has any words
     has_answer = np.array([bool(question.answers) for question in questions])
     refused = np.where(has_answer, 0.0, 1.0)
     against = np.full(len(questions), -math.inf)
@@ -147,18 +130,13 @@ def best_threshold(
 ) -> tuple[float, float]:
     """The highest average that a threshold gives, in percent, and it.
 
-    As the official scorer of 2.0, which goes through the questions by their
-    score and keeps the first best place, but never between equal scores,
-    where no threshold can be; and where refusing all is best the threshold is
+    As in the official scorer of 2.0, which goes through the questions by their
+    score and keeps the first best threshold. Unlike there, it is never between
+    equal scores; and if it is best to answer no question, the threshold is
     below the lowest score even if that is not above 0.
 
-    Args:
-        answered: score of each question with its predicted text, [Q].
-        refused: with "", [Q].
-        no_answer: those above the threshold are refused, [Q].
-
-    Raises:
-        AlbertError: `no_answer` has a value that is not a number.
+    `answered` and `refused` are the scores of each question [Q] with its
+    predicted text and with "".
     """
     if np.isnan(no_answer).any():
         raise AlbertError(
@@ -181,13 +159,7 @@ def _scores(
     texts: Mapping[str, str],
     accepted: Sequence[Sequence[list[str]]],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Exact match and F1 of each question, in [0, 1], float64 [Q].
-
-    Args:
-        questions: the questions.
-        texts: the predicted answers by id.
-        accepted: words of the accepted answers of each question.
-    """
+    """Exact match and F1 of each question, in [0, 1], float64 [Q]."""
     if not questions:
         raise AlbertError("no questions to score. Expected one or more.")
     exact, f1_ = np.zeros((2, len(questions)))

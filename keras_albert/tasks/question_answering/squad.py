@@ -20,7 +20,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from keras_albert.data.bad_rows import BadRows
+from keras_albert.data.bad_rows import BadRows, check_published
 from keras_albert.data.tables import Field, Table, read_parts
 from keras_albert.errors import AlbertError, check_choice
 from keras_albert.text.files import check_files, decode_line
@@ -45,8 +45,7 @@ class Answer:
     """An answer: what annotators took from the context."""
 
     text: str
-    start: int
-    """its first character in the context"""
+    start: int  # its first character in the context
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +55,9 @@ class Question:
     id: str
     text: str
     context: str
+    # what is accepted; the first one is what a model learns
     answers: tuple[Answer, ...]
-    """what is accepted; the first one is what a model learns"""
-    is_impossible: bool
-    """whether the context has no answer (2.0)"""
+    is_impossible: bool  # whether the context has no answer (2.0)
 
 
 def read_squad(
@@ -69,18 +67,9 @@ def read_squad(
 ) -> list[Question]:
     """The questions of a SQuAD file, in its order.
 
-    Args:
-        path: the JSON file, UTF-8.
-        need_answers: False reads a file to predict on: answers may be missing
-            and are not looked at.
-        bad: receives the errors of bad questions and paragraphs; by default
-            the first one is raised.
-
-    Raises:
-        AlbertError: no such file, not UTF-8, not JSON, not in this format, or
-            without a question. Unless `bad` skips them also: a missing key, an
-            id that is empty or there twice, an empty question or context,
-            no answer, an answer that is not in the context.
+    Without `need_answers`, answers may be missing and are ignored. `bad`
+    receives the errors of bad questions and paragraphs; by default the first
+    one is raised.
     """
     (path,) = check_files([path])
     bad = bad or BadRows(skip=False, remedy="")
@@ -268,11 +257,11 @@ def _is_dict(item: object) -> bool:
 
 
 def read_answers(value: object) -> list[tuple[str, int | None]]:
-    """Answers with their places, where they are given.
+    """Reads answers, with their positions if they are given.
 
-    A list of texts, or of objects with `text` and perhaps `answer_start`; an
-    object of two such lists, as the Hugging Face Hub has SQuAD; a text;
-    nothing of a question without an answer.
+    The value is a list of texts, or of objects with `text` and perhaps
+    `answer_start`; an object with two such lists, as SQuAD has it on the
+    Hugging Face Hub; a text; or None for a question without an answer.
     """
     if value is None or isinstance(value, str):
         value = [value] if value and value.strip() else []
@@ -310,15 +299,10 @@ def read_question_parts(
     skip_bad: bool = False,
     rows_at_once: int | None = None,
 ) -> Iterator[Table]:
-    """Questions of SQuAD's JSON or an own file, see `read_parts`.
+    """Reads questions from SQuAD's JSON or a table, see `read_parts`.
 
-    Args:
-        fields: `context`, `question` and, where they are wanted, `answers`.
-
-    Returns:
-        tables whose `answers` are [text, first character] each; none where
-        the context has no answer. A table of SQuAD's JSON has `id` in `rows`,
-        and is the only one.
+    Answers become pairs (text, first character). SQuAD's JSON gives a single
+    table, with the `id` of each question in `rows`.
     """
     is_file = not isinstance(path, Mapping)
     if is_file and Path(path).suffix.lower() == SQUAD_EXTENSION:
@@ -393,17 +377,9 @@ def read_squad_split(
     skip_bad: bool = False,
     any_size: bool = False,
 ) -> Table:
-    """A published file with its answers.
+    """A published file with its answers, under its published name in `folder`.
 
-    Args:
-        folder: with the files under their published names.
-        name: of SQUAD.
-        split: "train" or "dev".
-        fields, skip_bad: see `read_question_parts`.
-        any_size: take a file of another number of questions than published.
-
-    Raises:
-        AlbertError: no such file, split or number; as `read_squad`.
+    `any_size` accepts another number of questions than published.
     """
     check_choice("split", split, tuple(SQUAD[name]))
     file, size = SQUAD[name][split]
@@ -415,10 +391,6 @@ def read_squad_split(
         )
     (table,) = read_question_parts(path, fields, skip_bad)
     count = len(table) + len(table.skipped)
-    if count != size and not any_size:
-        raise AlbertError(
-            f"{path}: expected {size:,} questions, as published. Received: "
-            f"{count:,}. Get the file again, or take it as it is with "
-            "--any-size."
-        )
+    if not any_size:
+        check_published(path, count, (size,), "questions")
     return table

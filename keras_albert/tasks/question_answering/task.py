@@ -32,7 +32,6 @@ from keras_albert.tasks.question_answering.decoding import (
 )
 from keras_albert.tasks.question_answering.metrics import score_v1, score_v2
 from keras_albert.tasks.question_answering.squad import (
-    Answer,
     Question,
     questions_of,
     read_answers,
@@ -49,35 +48,30 @@ ANSWER, ANSWER_OR_NONE = "an answer", "an answer, or none"
 NAMES = ("answer", "no answer")
 ANSWERS = "answers"  # the field, and the column if no other is named
 QUESTION = "question"
-# What speaks against an answer where there is no candidate; finite, for files
+# The no-answer score of a question without a candidate; finite, for files
 # (reference squad_utils.py, score_null).
 NO_CANDIDATE = 1_000_000.0
-MARGIN = 1.0  # of a threshold to the scores, where all are on one side of it
+MARGIN = 1.0  # between a threshold and scores that are all on one side of it
 
+# for each window `start` and `end` [S], or the beam, see decode_beam
 Outputs = list[dict[str, np.ndarray]]
-"""of each window: `start` and `end` [S], or the beam, see decode_beam"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """Questions, their windows, and how to take answers from these."""
+    """Questions and their windows, with the settings of answers."""
 
     questions: Sequence[Question]
     windows: Sequence[Window]
     config: AnswerConfig
-    threshold: float | None
-    """see `ReadingConfig`"""
+    threshold: float | None  # see `ReadingConfig`
 
     def __len__(self) -> int:
         return len(self.questions)
 
 
 class _AnswerNames(Labels):
-    """NAMES, if the model may find no answer, or no labels.
-
-    Args:
-        may_refuse: whether it may; None: as the table or the head says.
-    """
+    """NAMES if the model may find no answer, else no labels."""
 
     def __init__(self, may_refuse: bool | None):
         self.may_refuse = may_refuse
@@ -95,8 +89,8 @@ class _AnswerNames(Labels):
         if tuple(labels) == NAMES:
             return NAMES
         raise AlbertError(
-            f"the labels of a model that answers questions are {list(NAMES)}, "
-            "where it may find no answer, or left out. Received: "
+            f"a model that answers questions has the labels {list(NAMES)}, if "
+            "it may find no answer, or no labels. Received: "
             f"{labels!r:.80}."
         )
 
@@ -139,8 +133,8 @@ class _AnswerServing(Serving):
         return {"serving_default": serve_questions(graph)}
 
     def answer(self, outputs, given):
-        # A context may have the same text twice, so that its characters are
-        # compared and not their places.
+        # A context may have the same text twice, so that the characters are
+        # compared and not their positions.
         characters = given["context"][outputs["start"] : outputs["end"]]
         answer = outputs["answer"]
         return answer if answer == characters else None, outputs["score"]
@@ -149,10 +143,8 @@ class _AnswerServing(Serving):
 class QuestionAnswering(Task):
     """The part of a context that answers a question.
 
-    Args:
-        name: of the task.
-        may_refuse: whether a question may have no answer; None: as the
-            training table says.
+    `may_refuse` is whether questions may have no answer; None if the training
+    table decides.
     """
 
     serving = _AnswerServing()
@@ -190,7 +182,7 @@ class QuestionAnswering(Task):
         return read_question_parts(*arguments, **options)
 
     def features(self, tokenizer, table, names, reading):
-        """The windows of all questions, one example each."""
+        """The windows of all questions, an example for each."""
         questions = questions_of(table)
         windows = make_windows(tokenizer, questions, reading.windows)
         rows = [
@@ -236,14 +228,14 @@ class QuestionAnswering(Task):
         return losses
 
     def held_out_loss(self, outputs, features, names):
-        """Nothing: the outputs are answers, and may be those of a beam."""
+        """No loss: the outputs are answers, perhaps those of a beam."""
         return {}
 
     def scores(self, outputs, features, names):
-        """Exact match and F1 in percent, as the official scorers have them.
+        """Exact match and F1 in percent, as the official scorers compute them.
 
-        Where the model may find no answer, there is a `threshold`: the one of
-        the source, or the best one for these questions.
+        If the model may find no answer, there is a `threshold`: that of the
+        settings, or the best one for these questions.
         """
         asked = features.source
         predictions = predictions_of(outputs, features)
@@ -278,8 +270,8 @@ class QuestionAnswering(Task):
     def decode(self, outputs, features, names):
         """The answer, its probability and its characters in the context.
 
-        The probability is that among the answers that were considered; where
-        there is none, what the model gives to there being none.
+        The probability is that among the candidates or, without an answer, that
+        of no answer.
         """
         limit = limit_of(names, features.source)
         predictions = predictions_of(outputs, features)
@@ -361,20 +353,16 @@ def _scores(
     """The values of a report, with a remark if all answers are the same."""
     values = {k: v for k, v in report.items() if isinstance(v, float)}
     first, *others = set(answers)
-    expected = {_texts(each.answers[:1]) for each in asked.questions}
+    expected = {tuple(a.text for a in q.answers[:1]) for q in asked.questions}
     if others or len(expected) == 1:
         return Scores(values)
     return Scores(values, (collapsed(f"question is answered with {first!r}"),))
 
 
-def _texts(answers: tuple[Answer, ...]) -> tuple[str, ...]:
-    return tuple(answer.text for answer in answers)
-
-
 def _above(threshold: float, against: np.ndarray) -> float:
     """A threshold halfway to the next higher score, or above all scores.
 
-    So other roundings change no answer.
+    Otherwise rounding could change an answer.
     """
     higher = against[against > threshold]
     if len(higher) == len(against):  # every question is refused
@@ -392,9 +380,7 @@ def submitted(
 ) -> tuple[dict, dict, dict]:
     """The files that SQuAD's scorers take, by the ids of the questions.
 
-    Returns:
-        the answer; all candidates, under the reference's names; and how much
-        speaks for "no answer".
+    They have the answers, all candidates, and the no-answer scores.
     """
     predictions = predictions_of(outputs, features)
     limit = limit_of(names, features.source)

@@ -1,13 +1,13 @@
-"""Questions and contexts of any length -> windows that a model can read.
+"""Divides questions and contexts of any length into windows.
 
-Shapes: T tokens of a window, C of them of the context.
+Letters: T tokens of a window, C of them of the context.
 
 A window is `[CLS] question [SEP] part of the context [SEP]`; the windows of a
-long context overlap. A token of several windows is answered where it has most
-context on its poorer side: its "max context".
+long context overlap. A token that is in several windows is answered in the one
+that has most tokens on its shorter side, its "max context".
 
 Source: reference squad_utils.py, convert_examples_to_features. It drops
-questions that it cannot align (see text/alignment.py); here none is lost.
+questions that it cannot align (see text/alignment.py); here none is dropped.
 """
 
 import dataclasses
@@ -26,29 +26,25 @@ from keras_albert.text.tokenizer import Tokenizer
 class Window:
     """A question with a part of its context, without padding."""
 
-    question: int
-    """index of the question"""
-    token_ids: np.ndarray
-    """int32 [T]"""
+    question: int  # index of the question
+    token_ids: np.ndarray  # int32 [T]
+    # position of the first token of the context; the tokens before it are
+    # segment 0, the others segment 1
     context_start: int
-    """position of the first token of the context; the tokens before it are
-    segment 0, the others segment 1"""
+    # int32 [C], first character of each token in the raw context
     starts: np.ndarray
-    """int32 [C], first character of each of its tokens in the raw context"""
-    ends: np.ndarray
-    """int32 [C], the character after its last one"""
+    ends: np.ndarray  # int32 [C], the character after its last one
+    # bool [C], whether this window has most context for the token
     max_context: np.ndarray
-    """bool [C], whether this window has most context for the token"""
+    # position of the first token of the answer; 0 if there is none, or it is
+    # not completely in the window
     start: int
-    """position of the first token of the answer; 0 where the window does not
-    have all of it, or there is none"""
-    end: int
-    """position of its last token, or 0"""
+    end: int  # position of its last token, or 0
+    # whether the question was cut; only set in its first window
     is_cut: bool = False
-    """whether the question was longer; of its windows the first one counts"""
+    # whether the tokenizer drops all characters of the answer, so that there
+    # is nothing to learn from the window
     is_lost: bool = False
-    """whether the tokenizer drops every character of the answer: nothing is
-    to be learned of this window"""
 
 
 def make_windows(
@@ -56,12 +52,9 @@ def make_windows(
     questions: Sequence[Question],
     config: WindowConfig,
 ) -> list[Window]:
-    """The windows of all questions, in their order; one or more of each.
+    """The windows of all questions, in their order; at least one for each.
 
-    Args:
-        tokenizer: of the model.
-        questions: where there are answers, the first one is marked.
-        config: lengths, in tokens.
+    The first answer of a question is marked.
     """
     aligner = Aligner(tokenizer)
     aligned: dict[str, AlignedPieces] = {}
@@ -87,7 +80,7 @@ def _answer_pieces(
 ) -> tuple[int, int] | None:
     """First and last piece of the first answer.
 
-    None where there is no answer, or normalization leaves nothing of it.
+    None if there is no answer, or normalization removes all of it.
     """
     if not question.answers:
         return None
@@ -129,16 +122,14 @@ def _windows_of(
 
 
 def window_spans(count: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Which tokens of a context of `count` are in each window, [start, end).
+    """The tokens of a context in each window, as [start, end).
 
     >>> window_spans(10, room=6, stride=3)
     [(0, 6), (3, 9), (6, 10)]
 
-    Args:
-        count: tokens of the context.
-        room: most of them in a window.
-        stride: from one window to the next; where it is above `room` the
-            windows follow one another, so that no token is left out.
+    `room` is the most tokens of a window, `stride` the tokens from one window
+    to the next; if it is above `room`, windows follow one another, so that no
+    token is left out.
     """
     spans = [(0, min(room, count))]
     while (start := spans[-1][0]) + room < count:
@@ -148,11 +139,11 @@ def window_spans(count: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def max_context(spans: Sequence[tuple[int, int]]) -> list[np.ndarray]:
-    """Which tokens of each window have their most context there, bool [C].
+    """The tokens that have their most context in each window, bool [C].
 
     A token's context is the smaller number of tokens beside it in the window,
     plus a hundredth of the window's length; of equal windows the first one
-    has it. So each token has it in exactly one.
+    counts. Each token is therefore marked in exactly one window.
 
     >>> max_context([(0, 6), (3, 9)])
     [[T, T, T, T, T, F], [F, F, T, T, T, T]]

@@ -1,0 +1,192 @@
+"""A model with a head as a graph of ONNX operations.
+
+Letters: B batch, S sequence length, H hidden size, C labels, K beam. A class in
+parentheses is the head of `modeling` that a function computes.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+
+from keras_albert.errors import AlbertError
+from keras_albert.exports.onnx.encoder import (
+    INPUT,
+    EncoderWriter,
+    Inputs,
+    array,
+)
+from keras_albert.exports.onnx.graph_builder import Graph
+from keras_albert.modeling.base import AlbertModel, check_not_quantized
+from keras_albert.modeling.classification import (
+    AlbertForMultipleChoice,
+    AlbertForSequenceClassification,
+    AlbertForTokenClassification,
+)
+from keras_albert.modeling.question_answering import (
+    IMPOSSIBLE,
+    AlbertForQuestionAnswering,
+    AlbertForQuestionAnsweringV2,
+)
+from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+from keras_albert.text.special_tokens import SEP_ID
+
+BATCH, LENGTH = "batch", "length"  # the sizes that the file leaves open
+
+# by name: the value in the graph, its dtype and its shape
+Outputs = dict[str, tuple[str, str, tuple]]
+
+
+def onnx_model(
+    model: AlbertModel, reads_pairs: bool, int8: bool
+) -> onnx.ModelProto:
+    """A function from `token_ids`, int32 [B, S], to the outputs of the model.
+
+    Padding and segments are derived from the ids; with `reads_pairs`, tokens
+    after the first [SEP] are segment 1. For multiple choice each choice is a
+    row of its own, with logits [B, 1]. `int8` stores kernels and word
+    embeddings in 8 bits, except heads that are a single small kernel.
+    """
+    head = _HEADS.get(type(model))
+    if head is None:
+        known = ", ".join(each.__name__ for each in _HEADS)
+        raise AlbertError(
+            f"only a model of {known} becomes an ONNX file. Received: "
+            f"{type(model).__name__}. Put such a head on it."
+        )
+    check_not_quantized(model)
+    graph = Graph(int8)
+    inputs = Inputs.of(graph, getattr(model, "beam", 1), reads_pairs)
+    outputs = head(EncoderWriter(graph, model), inputs)
+    return graph.model({INPUT: ("int32", (BATCH, LENGTH))}, outputs)
+
+
+def _classify(writer: EncoderWriter, inputs: Inputs) -> Outputs:
+    """(AlbertForSequenceClassification, AlbertForMultipleChoice)"""
+    classifier = writer.model.classifier
+    logits = writer.dense(classifier, writer.pooled(inputs), exact=True)
+    return {"logits": (logits, "float32", (BATCH, classifier.units))}
+
+
+def _classify_tokens(writer: EncoderWriter, inputs: Inputs) -> Outputs:
+    """(AlbertForTokenClassification)"""
+    classifier = writer.model.classifier
+    x = writer.encoded(inputs, first_only=False)
+    logits = writer.dense(classifier, x, exact=True)
+    return {"logits": (logits, "float32", (BATCH, LENGTH, classifier.units))}
+
+
+def _embed(writer: EncoderWriter, inputs: Inputs) -> Outputs:
+    """(AlbertForTextEmbedding)"""
+    add, constant = writer.add, writer.constant
+    is_first = writer.model.pooling == "cls"
+    x = writer.encoded(inputs, first_only=is_first)
+    if is_first:
+        vector = add("Squeeze", writer.first(x), constant([1]))
+    else:
+        mask = add("Not", inputs.is_padding)
+        mask = add("Cast", mask, to=onnx.TensorProto.FLOAT)
+        mask = add("Unsqueeze", mask, constant([2]))
+        axis = constant([1])
+        total = add("ReduceSum", add("Mul", x, mask), axis, keepdims=0)
+        count = add("ReduceSum", mask, axis, keepdims=0)
+        vector = add("Div", total, add("Max", count, constant(1.0)))
+    return {
+        "embedding": (vector, "float32", (BATCH, writer.config.hidden_size))
+    }
+
+
+def _spans(writer: EncoderWriter, inputs: Inputs) -> Outputs:
+    """(AlbertForQuestionAnswering)"""
+    x = writer.encoded(inputs, first_only=False)
+    both = writer.dense(writer.model.span, x, exact=True)
+    both = writer.add("Split", both, outputs=2, axis=2)
+    axis = writer.constant([2])
+    return {
+        name: (writer.add("Squeeze", each, axis), "float32", (BATCH, LENGTH))
+        for name, each in zip(("start", "end"), both, strict=True)
+    }
+
+
+def _beam(writer: EncoderWriter, inputs: Inputs) -> Outputs:
+    """(AlbertForQuestionAnsweringV2)"""
+    add, constant, model = writer.add, writer.constant, writer.model
+    x = writer.encoded(inputs, first_only=False)
+    answerable = _answerable(writer, inputs)
+    start = writer.dense(model.start, x, exact=True)
+    start = _masked(writer, start, answerable)  # [B, S]
+    start_scores, start_index = _best(writer, start)  # [B, K]
+    # The kernel is applied to the two halves of [x, start] separately, so that
+    # each token is only read once, and not for each start.
+    kernels = np.split(array(model.end_dense.kernel), 2)
+    index = add("Unsqueeze", start_index, constant([2]))
+    starts = add("GatherND", x, index, batch_dims=1)  # [B, K, H]
+    of_x, of_starts = (
+        writer.graph.matmul(vectors, writer.graph.kernel(kernel))
+        for vectors, kernel in zip((x, starts), kernels, strict=True)
+    )
+    hidden = add(
+        "Add",
+        add("Unsqueeze", of_x, constant([1])),
+        add("Unsqueeze", of_starts, constant([2])),
+    )  # [B, K, S, H]
+    bias = constant(array(model.end_dense.bias))
+    hidden = add("Tanh", add("Add", hidden, bias))
+    hidden = writer.layer_norm(model.end_layer_norm, hidden)
+    end = writer.dense(model.end, hidden, exact=True)
+    end = _masked(writer, end, add("Unsqueeze", answerable, constant([1])))
+    end_scores, end_index = _best(writer, end)  # [B, K, K]
+    starts, ends = (BATCH, model.beam), (BATCH, model.beam, model.beam)
+    int32 = {"to": onnx.TensorProto.INT32}
+    answer_class = _answer_class(writer, x, start)
+    return {
+        "start_top_log_probs": (start_scores, "float32", starts),
+        "start_top_index": (add("Cast", start_index, **int32), "int32", starts),
+        "end_top_log_probs": (end_scores, "float32", ends),
+        "end_top_index": (add("Cast", end_index, **int32), "int32", ends),
+        "answer_class": (answer_class, "float32", (BATCH, 1)),
+    }
+
+
+def _answerable(writer: EncoderWriter, inputs: Inputs) -> str:
+    """Whether an answer may begin or end at a token, bool [B, S]."""
+    add, constant = writer.add, writer.constant
+    is_sep = add("Equal", inputs.token_ids, constant(SEP_ID, "int32"))
+    is_second = add("Equal", inputs.segment_ids, constant(1))
+    in_context = add("And", is_second, add("Not", is_sep))
+    is_first = add("Equal", inputs.positions, constant(0))
+    return add("Or", in_context, is_first)
+
+
+def _masked(writer: EncoderWriter, logits: str, answerable: str) -> str:
+    """Logits [..., S, 1] -> [..., S], IMPOSSIBLE unless answerable."""
+    logits = writer.add("Squeeze", logits, writer.constant([-1]))
+    return writer.add("Where", answerable, logits, writer.constant(IMPOSSIBLE))
+
+
+def _best(writer: EncoderWriter, logits: str) -> list[str]:
+    """The log-probabilities and positions (int64) of the K best."""
+    scores = writer.add("LogSoftmax", logits, axis=-1)
+    return writer.add(
+        "TopK", scores, writer.constant([writer.model.beam]), outputs=2
+    )
+
+
+def _answer_class(writer: EncoderWriter, x: str, start: str) -> str:
+    add, axis = writer.add, writer.constant([1])
+    probs = add("Unsqueeze", add("Softmax", start, axis=-1), axis)
+    expected = add("MatMul", probs, x)  # [B, 1, H]
+    both = add("Concat", expected, writer.first(x), axis=2)
+    both = add("Squeeze", both, axis)
+    hidden = add("Tanh", writer.dense(writer.model.answer_dense, both))
+    return writer.dense(writer.model.answer, hidden, exact=True)
+
+
+_HEADS: dict[type, Callable[[EncoderWriter, Inputs], Outputs]] = {
+    AlbertForSequenceClassification: _classify,
+    AlbertForMultipleChoice: _classify,
+    AlbertForTokenClassification: _classify_tokens,
+    AlbertForTextEmbedding: _embed,
+    AlbertForQuestionAnswering: _spans,
+    AlbertForQuestionAnsweringV2: _beam,
+}

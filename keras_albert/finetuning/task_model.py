@@ -1,0 +1,176 @@
+"""A model with everything that its task needs to run on tables."""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import keras
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from keras_albert.data.batches import Features, sorted_plan
+from keras_albert.data.config import TableColumns
+from keras_albert.data.tables import Table
+from keras_albert.errors import check_positive
+from keras_albert.finetuning.config import PredictRun
+from keras_albert.modeling.base import AlbertModel
+from keras_albert.tasks.question_answering.config import ReadingConfig
+from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS, read_split
+from keras_albert.tasks.task import Outputs, Task
+from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.text.unknown import PieceCount, check_readable, judged
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskModel:
+    """The steps from a table to predictions; see `Predictor` for the fields."""
+
+    model: AlbertModel
+    task: str | None = None
+    labels: Sequence[str] | None = None
+    tokenizer: Tokenizer | None = None
+    lengths: Sequence[int] | None = None
+    columns: TableColumns | None = None
+    reading: ReadingConfig | None = None
+
+    @property
+    def definition(self) -> Task:
+        """The task itself; `task` is its name."""
+        return ALL_TASKS[self.task]
+
+    @property
+    def sequence_length(self) -> int:
+        """The most tokens of a row."""
+        return self.lengths[-1]
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether rows have two parts, with segment ids 0 and 1."""
+        return self.definition.reads_pairs(self.columns)
+
+    def settings(self) -> dict:
+        """The content of task.json, see `ModelFolder.task`."""
+        settings = {
+            "task": self.task,
+            "labels": self.labels,
+            "lengths": self.lengths,
+            "columns": dataclasses.asdict(self.columns),
+        }
+        if self.reading is not None:
+            settings["reading"] = dataclasses.asdict(self.reading)
+        return settings
+
+    def read(
+        self,
+        path: str | Path | Mapping[str, Sequence],
+        labelled: bool,
+        skip_bad: bool = False,
+    ) -> Table:
+        """Reads a file or columns, named as in the training table."""
+        return self.definition.read(
+            path, self.columns, labelled, skip_bad, self.labels
+        )
+
+    def read_labelled(
+        self,
+        path: Path,
+        split: str = "dev",
+        *,
+        skip_bad: bool = False,
+        any_size: bool = False,
+    ) -> Table:
+        """Reads a table with labels, or a split of a benchmark's folder."""
+        if path.is_dir() and self.task in BENCHMARKS:
+            options = {"skip_bad": skip_bad, "any_size": any_size}
+            return read_split(self.task, path, split, **options)
+        return self.read(path, labelled=True, skip_bad=skip_bad)
+
+    def parts(
+        self, path: str | Path, skip_bad: bool, rows_at_once: int
+    ) -> Iterator[Table]:
+        """Reads a file in parts, without labels, see `read_parts`."""
+        fields = self.definition.fields(self.columns, labelled=False)
+        return self.definition.parts(path, fields, skip_bad, rows_at_once)
+
+    def features(self, table: Table) -> Features:
+        """The examples of a table, with targets if it has labels."""
+        return self.definition.examples(
+            self.tokenizer,
+            table,
+            self.labels,
+            self.sequence_length,
+            self.reading,
+        )
+
+    def unreadable(
+        self, features: Features, table: Table
+    ) -> tuple[PieceCount, str]:
+        """Counts the unknown pieces of a table; see `text.unknown.judged`."""
+        names = self.definition.inputs(self.columns)
+        return judged(self.tokenizer, features.rows, table.values, names)
+
+    def readable_features(self, table: Table, any_text: bool) -> Features:
+        """`features`; AlbertError if the vocabulary cannot read the texts.
+
+        `any_text` accepts texts that it cannot read.
+        """
+        features = self.features(table)
+        found = self.unreadable(features, table)
+        check_readable(*found, table.path, any_text)
+        return features
+
+    def outputs(
+        self,
+        features: Features,
+        batch_size: int = PredictRun.batch_size,
+        stopped: Callable[[], bool] = lambda: False,
+        title: str = "Predicting",
+        compute: Callable | None = None,
+    ) -> Outputs:
+        """Logits of each example, in order.
+
+        `stopped` is called before each batch; if it returns True, the outputs
+        of the remaining examples are None. `title` is that of the progress bar.
+        `compute` is a function (model, inputs) -> outputs, by default that of
+        the task.
+        """
+        check_positive("batch_size", batch_size)
+        batch_size = min(batch_size, len(features))
+        plan = sorted_plan(features.lengths, np.array(self.lengths), batch_size)
+        compute = compute or self.definition.compute
+        outputs = [None] * len(features)
+        for chosen, length in track(
+            plan,
+            description=title,
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        ):
+            if stopped():
+                break
+            x, _, _ = features.batch(chosen, batch_size, length)
+            found = compute(self.model, x)
+            found = keras.tree.map_structure(np.asarray, found)
+            for row, index in enumerate(chosen):
+                outputs[index] = keras.tree.map_structure(
+                    lambda values, row=row: values[row], found
+                )
+                if features.token_target is not None:
+                    count = len(features.rows[index].token_ids)
+                    outputs[index] = outputs[index][:count]
+        return outputs
+
+    def warn_of_cut(self, cut: int, count: int) -> None:
+        """Prints how many of the examples are cut off."""
+        if cut:
+            length, reading = self.sequence_length, self.reading
+            what = self.definition.too_long(length, reading)
+            print(f"{cut:,} of {count:,} {what} and cut", file=sys.stderr)
+
+    def decode(
+        self, outputs: Outputs, features: Features
+    ) -> list[dict[str, object]]:
+        """The predicted columns of each example."""
+        return self.definition.decode(outputs, features, self.labels)
