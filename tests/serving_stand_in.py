@@ -7,8 +7,8 @@ there is no server: it exchanges the server's own messages
 and decides as its documentation and source say about versions, labels, JSON and
 errors.
 
-Not there: batching, regression, several inferences in a request, TLS, metrics,
-retries of versions that did not load.
+It has no batching, regression, reloading of its configuration, status of
+several versions, TLS, or metrics; it classifies over REST alone.
 """
 
 import base64
@@ -27,15 +27,10 @@ import grpc
 import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, its operations
-from google.protobuf import json_format
 from tensorflow.core.framework import tensor_pb2, types_pb2
 from tensorflow_serving.apis import (
     classification_pb2,
-    get_model_metadata_pb2,
-    get_model_status_pb2,
-    model_management_pb2,
     model_pb2,
-    model_service_pb2_grpc,
     predict_pb2,
     prediction_log_pb2,
     prediction_service_pb2_grpc,
@@ -43,7 +38,6 @@ from tensorflow_serving.apis import (
 from tensorflow_serving.config import model_server_config_pb2
 
 Code = grpc.StatusCode
-State = get_model_status_pb2.ModelVersionStatus
 HTTP_STATUS = {
     Code.INVALID_ARGUMENT: 400,
     Code.NOT_FOUND: 404,
@@ -60,7 +54,6 @@ FIELDS = {
     types_pb2.DT_INT64: "int64_val",
     types_pb2.DT_BOOL: "bool_val",
 }
-MOST_WARM_UPS = 1000
 
 
 class Refused(Exception):
@@ -101,13 +94,9 @@ class Version:
             kind = log.WhichOneof("log_type")
             if kind == "predict_log":
                 self.predict(log.predict_log.request)
-            elif kind == "classify_log":
-                self.classify(log.classify_log.request)
             else:
                 raise Refused(Code.UNIMPLEMENTED, f"Warm-up with a {kind}")
             self.warmed_up += 1
-            if self.warmed_up > MOST_WARM_UPS:
-                raise Refused(Code.INVALID_ARGUMENT, "Too many warm-up records")
 
     def signature(self, name: str):
         name = name or "serving_default"
@@ -247,20 +236,6 @@ class Model:
             raise _not_found(f"{which}({asked})")
         return number, versions[number]
 
-    def status(self) -> get_model_status_pb2.GetModelStatusResponse:
-        response = get_model_status_pb2.GetModelStatusResponse()
-        for number in sorted(self.versions, reverse=True):
-            response.model_version_status.add(
-                version=number, state=State.AVAILABLE
-            )
-        for number, message in self.failed.items():
-            entry = response.model_version_status.add(
-                version=number, state=State.END
-            )
-            entry.status.error_code = Code.UNKNOWN.value[0]
-            entry.status.error_message = message
-        return response
-
 
 def _not_found(request: str) -> Refused:
     return Refused(Code.NOT_FOUND, f"Servable not found for request: {request}")
@@ -283,28 +258,14 @@ class StandIn:
     ):
         self._poll, self._warm_up = poll, warm_up
         self._stopped = threading.Event()
-        self._changing = threading.Lock()
-        self.models: dict[str, Model] = {}
-        self.configure(config)
-
-    def configure(
-        self, config: model_server_config_pb2.ModelServerConfig
-    ) -> None:
-        """As when the server reads its file again: versions are kept."""
-        with self._changing:
-            models = {}
-            for each in config.model_config_list.config:
-                models[each.name] = self.models.get(each.name, Model(each))
-                models[each.name].config = each
-            self.models = models
+        self.models = {
+            each.name: Model(each) for each in config.model_config_list.config
+        }
 
     def __enter__(self) -> "StandIn":
         self._grpc = grpc.server(futures.ThreadPoolExecutor(4))
         prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
             _Predictions(self), self._grpc
-        )
-        model_service_pb2_grpc.add_ModelServiceServicer_to_server(
-            _Models(self), self._grpc
         )
         port = self._grpc.add_insecure_port("127.0.0.1:0")
         self.grpc_address = f"127.0.0.1:{port}"
@@ -331,9 +292,8 @@ class StandIn:
 
     def _keep_polling(self) -> None:
         while not self._stopped.is_set():
-            with self._changing:
-                for model in self.models.values():
-                    model.poll(self._warm_up)
+            for model in self.models.values():
+                model.poll(self._warm_up)
             self._stopped.wait(self._poll)
 
     def wait_for(self, name: str, *versions: int, seconds: float = 60) -> None:
@@ -356,30 +316,7 @@ class StandIn:
     ) -> tuple[int, dict[str, np.ndarray]]:
         spec = request.model_spec
         number, version = self.model(spec).version(spec)
-        outputs = version.predict(request)
-        if request.output_filter:
-            outputs = {name: outputs[name] for name in request.output_filter}
-        return number, outputs
-
-    def classify(
-        self, request: classification_pb2.ClassificationRequest
-    ) -> classification_pb2.ClassificationResponse:
-        spec = request.model_spec
-        number, version = self.model(spec).version(spec)
-        response = classification_pb2.ClassificationResponse()
-        response.result.CopyFrom(version.classify(request))
-        response.model_spec.CopyFrom(spec)
-        response.model_spec.version.value = number
-        return response
-
-    def metadata(
-        self, spec: model_pb2.ModelSpec
-    ) -> tuple[int, get_model_metadata_pb2.SignatureDefMap]:
-        number, version = self.model(spec).version(spec)
-        signatures = get_model_metadata_pb2.SignatureDefMap()
-        for name, signature in version.signatures.items():
-            signatures.signature_def[name].CopyFrom(signature)
-        return number, signatures
+        return number, version.predict(request)
 
 
 # gRPC.
@@ -406,34 +343,6 @@ class _Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
         for name, value in outputs.items():
             response.outputs[name].CopyFrom(_tensor_proto(value))
         return response
-
-    def Classify(self, request, context):
-        with _refusals(context):
-            return self.server.classify(request)
-
-    def GetModelMetadata(self, request, context):
-        with _refusals(context):
-            if [*request.metadata_field] != ["signature_def"]:
-                raise Refused(Code.INVALID_ARGUMENT, "Metadata field")
-            number, signatures = self.server.metadata(request.model_spec)
-        response = get_model_metadata_pb2.GetModelMetadataResponse()
-        response.model_spec.name = request.model_spec.name
-        response.model_spec.version.value = number
-        response.metadata["signature_def"].Pack(signatures)
-        return response
-
-
-class _Models(model_service_pb2_grpc.ModelServiceServicer):
-    def __init__(self, server: StandIn):
-        self.server = server
-
-    def GetModelStatus(self, request, context):
-        with _refusals(context):
-            return self.server.model(request.model_spec).status()
-
-    def HandleReloadConfigRequest(self, request, context):
-        self.server.configure(request.config)
-        return model_management_pb2.ReloadConfigResponse()
 
 
 def _tensor_proto(value: np.ndarray) -> tensor_pb2.TensorProto:
@@ -463,7 +372,7 @@ class _Rest(BaseHTTPRequestHandler):
         self._answer(f"{WHICH}:(predict|classify)", body)
 
     def do_GET(self) -> None:
-        self._answer(f"{WHICH}(/metadata)?", b"{}")
+        self._answer(f"{WHICH}()", b"{}")
 
     def _answer(self, pattern: str, body: bytes) -> None:
         status, server = 200, self.server_of_models
@@ -483,8 +392,7 @@ class _Rest(BaseHTTPRequestHandler):
             answer = {
                 "predict": _rest_predict,
                 "classify": _rest_classify,
-                "/metadata": _rest_metadata,
-                None: _rest_status,
+                "": _rest_status,
             }[what](server, spec, _parsed(body))
         except Refused as error:
             status = HTTP_STATUS.get(error.code, 500)
@@ -512,23 +420,9 @@ def _invalid(message: str) -> Refused:
 
 
 def _rest_status(server: StandIn, spec, _) -> dict:
-    return json_format.MessageToDict(
-        server.model(spec).status(),
-        always_print_fields_with_no_presence=True,
-        preserving_proto_field_name=True,
-    )
-
-
-def _rest_metadata(server: StandIn, spec, _) -> dict:
-    number, signatures = server.metadata(spec)
-    return {
-        "model_spec": {"name": spec.name, "version": str(number)},
-        "metadata": {
-            "signature_def": json_format.MessageToDict(
-                signatures, preserving_proto_field_name=True
-            )
-        },
-    }
+    number, _ = server.model(spec).version(spec)
+    status = {"version": str(number), "state": "AVAILABLE"}
+    return {"model_version_status": [status]}
 
 
 def _rest_predict(server: StandIn, spec, content: dict) -> dict:
@@ -541,22 +435,14 @@ def _rest_predict(server: StandIn, spec, content: dict) -> dict:
             f'Serving signature name: "{name}" not found in signature def'
         )
     specs = version.signature(name).inputs
-    if len({"instances", "inputs"} & content.keys()) != 1:
-        raise _invalid("Missing 'inputs' or 'instances' key, or both given")
-    by_rows = "instances" in content
-    columns = (
-        _columns(content["instances"], specs)
-        if by_rows
-        else _inputs(content["inputs"], specs)
-    )
+    if "instances" not in content:
+        raise _invalid("Missing 'instances' key")
+    columns = _columns(content["instances"], specs)
     for key, column in columns.items():
         tensor = _from_json(column, specs[key].dtype, key)
         request.inputs[key].CopyFrom(tensor)
     _, outputs = server.predict(request)
     shown = {key: _to_json(value, key) for key, value in outputs.items()}
-    if not by_rows:
-        alone = len(shown) == 1
-        return {"outputs": next(iter(shown.values())) if alone else shown}
     if len({len(value) for value in shown.values()}) != 1:
         raise _invalid("Outputs differ in their batch size")
     if len(shown) == 1:
@@ -587,17 +473,6 @@ def _columns(rows, specs) -> dict[str, list]:
             "multiple input tensors required as per tensorinfo_map"
         )
     return {next(iter(specs)): rows}
-
-
-def _inputs(content, specs) -> dict[str, list]:
-    if not isinstance(content, dict) or content.keys() == {"b64"}:
-        if len(specs) > 1:
-            raise _invalid("inputs is a plain value/list, expecting an object")
-        return {next(iter(specs)): content}
-    for name in specs:
-        if name not in content:
-            raise _invalid(f"Missing named input: {name} in 'inputs' object.")
-    return {name: content[name] for name in specs}
 
 
 def _from_json(content, dtype: int, name: str) -> tensor_pb2.TensorProto:
@@ -672,7 +547,8 @@ def _rest_classify(server: StandIn, spec, content: dict) -> dict:
             feature.bytes_list.value.extend(
                 _scalar(each, types_pb2.DT_STRING) for each in texts
             )
-    result = server.classify(request).result
+    _, version = server.model(spec).version(spec)
+    result = version.classify(request)
     return {
         "results": [
             [[each.label, each.score] for each in row.classes]

@@ -1,4 +1,4 @@
-"""What dropout leaves of equal rows in each replica, as JSON.
+"""Prints the sums of outputs after dropout in each replica, as JSON.
 
 python masks.py mirrored                            (TensorFlow)
 python masks.py data HOST:PORT PROCESSES INDEX      (PyTorch)
@@ -15,7 +15,7 @@ else:
 
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
-        [tf.config.LogicalDeviceConfiguration()] * 3,
+        [tf.config.LogicalDeviceConfiguration()] * 2,
     )
 import keras
 import numpy as np
@@ -46,7 +46,7 @@ MODELS = {
 
 
 def sums(devices, model) -> list[float]:
-    """Of the outputs of each replica."""
+    """The sum of each replica's outputs."""
 
     def once():
         return ops.sum(model(IDS, training=True))

@@ -1,4 +1,4 @@
-"""Processes of a run, started and ended by a test."""
+"""Starts and ends the processes of a run."""
 
 import json
 import os
@@ -14,7 +14,7 @@ LIMIT = 300  # seconds, after which a process counts as hanging
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens at."""
+    """Finds ports of this machine that are free."""
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))

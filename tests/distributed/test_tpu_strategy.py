@@ -32,7 +32,7 @@ TIMES = 6 * 2 * 3  # rows; multiplication and addition; forward, backward
 
 
 def printed(python, script, *arguments):
-    """By a process of its own, which has its own devices."""
+    """Runs a script in a process with devices of its own; returns its JSON."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(Path(__file__).parents[2]),
@@ -61,11 +61,15 @@ def printed(python, script, *arguments):
 )
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["0.1", "2", "3"]],
-    ids=["plain", "dropout, accumulated, several steps"],
+    [
+        pytest.param([], id="plain", marks=pytest.mark.proof),
+        pytest.param(
+            ["0.1", "2", "3"], id="dropout, accumulated, several steps"
+        ),
+    ],
 )
 def test_each_gradient_is_summed_across_replicas(arguments, python):
-    """Once a step, and the normalizers of the two losses in each part."""
+    """So are, in each part of a batch, the normalizers of the two losses."""
     found = printed(python, "trace_tpu_strategy.py", *arguments)
     operations = found["operations"]
     assert found["strategy"] == "TPUStrategyV2"
@@ -84,7 +88,7 @@ def test_each_gradient_is_summed_across_replicas(arguments, python):
     ids=["plain", "dropout, bfloat16"],
 )
 def test_each_operation_has_a_kernel_for_tpus(arguments):
-    """Of forward and backward pass, LAMB and metrics: one program."""
+    """Forward and backward pass, LAMB and metrics are one program."""
     found = printed(TPU_PYTHON, "lower_for_tpu.py", *arguments)
     assert found["parameters"] == found["arguments"]
     assert found["results"] == found["variables"]

@@ -126,7 +126,9 @@ def main(dropout: float = 0.0, parts: int = 1, steps: int = 1) -> None:
     batches = dataset()
     with devices.scope():
         config = CONFIG.replace(
-            hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
+            num_hidden_layers=1,
+            hidden_dropout_prob=dropout,
+            attention_probs_dropout_prob=dropout,
         )
         model = AlbertForPretraining(AlbertBackbone(config))
         schedule = WarmupPolynomialDecay(1e-3, 10, 2)

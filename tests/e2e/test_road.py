@@ -191,6 +191,7 @@ def test_examples_share_rows(command, tmp_path, tiny_lines, capsys):
         r"rows of (\S+) examples on average; (\S+)% of their tokens", out
     )
     assert float(filled[1]) > 2 and float(filled[2]) > 80
+    assert "100.0% of the examples count for the sentence task nsp" in out
     report = report_of(folder)
     assert report["rows_seen"] == 3 * 8 and "examples_seen" not in report
     measured = {name.split("_")[0] for name in report["held_out"]}

@@ -4,7 +4,7 @@ They are 8 pieces of text, masked 5 times each with independent chance. So
 where texts are cut, how they are truncated, counts of predictions and word
 boundaries must be equal, while shares can only be compared as samples. Each
 tolerance is 4 standard deviations of the same statistic over 40 instances,
-measured on 200 of our own maskings of the same 40 texts: wide enough that a
+measured on 100 of our own maskings of the same 40 texts: wide enough that a
 right implementation passes, and narrow enough that p(n) turned round (2/11,
 3/11, 6/11) fails in the last test.
 """
@@ -16,21 +16,19 @@ import numpy as np
 import pytest
 from reference_examples import budget_of, documents_of, rows_of
 
+import keras_albert as ka
 from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.prepare import prepare
-from keras_albert.corpus.shards import ShardSet
 from keras_albert.corpus.token_index import Corpus
 from keras_albert.pretraining import masking
-from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.pretraining.segments import example_keys, plan_epoch, truncate
-from keras_albert.text.special_tokens import CLS_ID, MASK_ID, SEP_ID
-from keras_albert.text.tokenizer import Tokenizer
+from keras_albert.text.special_tokens import CLS_ID, SEP_ID
 
 pytestmark = pytest.mark.any_backend
 
 # As the instances were made.
-CONFIG = ExampleConfig(sequence_length=128, short_seq_prob=0, cross_sep=True)
-REPEATS = 200
+CONFIG = ka.ExampleConfig(sequence_length=128, short_seq_prob=0, cross_sep=True)
+REPEATS = 100
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +38,7 @@ def vocab(data_folder):
 
 @pytest.fixture(scope="module")
 def tokenizer(vocab):
-    return Tokenizer(vocab)
+    return ka.Tokenizer(vocab)
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +165,7 @@ def chunks(data_folder, vocab, tmp_path_factory):
         output=tmp_path_factory.mktemp("parity") / "shards",
     )
     prepare(run)
-    shards = ShardSet.open(run.output)
+    shards = ka.ShardSet.open(run.output)
     plan = plan_epoch(Corpus(shards), CONFIG, 0, 0)
     sentences = list(itertools.chain.from_iterable(documents_of(shards)))
     return [
@@ -212,29 +210,14 @@ def test_texts_are_cut_where_the_reference_cuts(rows, instances, chunks):
     assert np.sum(found, axis=0).tolist() == [5] * 8
 
 
-def test_share_of_swapped_pairs(rows):
-    swapped = [row["is_random_next(=SOP swapped)"] for row in rows]
-    assert abs(np.mean(swapped) - 0.5) < 4 * 0.5 / len(rows) ** 0.5
-
-
 def test_which_tokens_are_masked(instances, ours):
     golden = [positions for _, _, positions, _ in instances]
     assert outside(instances, golden, ours) == []
 
 
-def test_what_they_become(instances):
-    """80 % [MASK], 10 % kept: 4 standard deviations of a binomial."""
-    before, after = (
-        np.concatenate([row[k][row[2]] for row in instances]) for k in (0, 1)
-    )
-    tolerance = 4 / len(before) ** 0.5
-    assert abs((after == MASK_ID).mean() - 0.8) < tolerance * 0.4
-    assert abs((after == before).mean() - 0.1) < tolerance * 0.3
-
-
-def test_the_comparison_can_fail(instances, ours, tokenizer, monkeypatch):
+@pytest.mark.proof
+def test_the_comparison_can_fail(instances, tokenizer, monkeypatch):
     """Longer n-grams more likely: the golden sample tells them apart."""
-
     monkeypatch.setattr(
         masking,
         "ngram_thresholds",

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from small import numpy
 
+import keras_albert as ka
 from keras_albert.data.batches import Features
-from keras_albert.data.config import TableColumns
 from keras_albert.modeling.question_answering import _answerable
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
-    ReadingConfig,
     WindowConfig,
 )
 from keras_albert.tasks.question_answering.decoding import decode_logits
@@ -27,7 +26,6 @@ from keras_albert.tasks.question_answering.task import NAMES
 from keras_albert.tasks.question_answering.windows import make_windows
 from keras_albert.tasks.registry import ALL_TASKS, read_split
 from keras_albert.text.model_inputs import Row
-from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend
 
@@ -36,7 +34,7 @@ CONFIG = WindowConfig(sequence_length=192, stride=64, query_length=32)
 
 @pytest.fixture(scope="module")
 def tokenizer(data_folder):
-    return Tokenizer(data_folder / "vocab" / "30k-clean.model")
+    return ka.Tokenizer(data_folder / "vocab" / "30k-clean.model")
 
 
 def features(data_folder, part):
@@ -154,6 +152,9 @@ def test_answers_equal_reference(data_folder, questions, windows):
 
 def test_every_question_has_windows_and_its_answer(data_folder, tokenizer):
     """None of 10,570 is dropped, and each answer is found again."""
+    table = read_split("SQuAD-1.1", data_folder / "squad", "dev")
+    assert len(table) == 10_570
+    assert ALL_TASKS["qa"].labels.of_table(table) is None
     questions = read_squad(data_folder / "squad" / "dev-v1.1.json")
     windows = make_windows(tokenizer, questions, WindowConfig())
     assert {window.question for window in windows} == set(range(10_570))
@@ -191,35 +192,16 @@ def test_official_scores(data_folder):
 
 
 def test_squad_2_file(data_folder, tokenizer):
-    questions = read_squad(data_folder / "squad" / "train-v2.0.head.json")
-    assert len(questions) == 4_719
-    impossible = [question.is_impossible for question in questions]
-    assert sum(impossible) == 348
-    windows = make_windows(tokenizer, questions, WindowConfig())
-    assert {window.question for window in windows} == set(range(4_719))
-    assert not any(
-        window.start for window in windows if impossible[window.question]
-    )
-    # Right answers, and a model that knows: all scores are 100.
-    texts = {q.id: q.answers[0].text if q.answers else "x" for q in questions}
-    against = {q.id: float(q.is_impossible) for q in questions}
-    report = score_v2(questions, texts, against, threshold=0.5)
-    for name in ("exact", "f1", "HasAns_f1", "NoAns_f1", "best_f1"):
-        assert report[name] == 100
-    assert report["best_f1_thresh"] == 0
-    assert score_v2(questions, texts)["NoAns_exact"] == 0
-
-
-def test_published_files_as_tasks(data_folder, tokenizer):
-    """Counted; every answer is learned, and of 2.0 that there is none."""
-    table = read_split("SQuAD-1.1", data_folder / "squad", "dev")
-    assert len(table) == 10_570
-    task = ALL_TASKS["qa"]
-    assert task.labels.of_table(table) is None
+    """Every answer is learned, and of 348 questions that there is none."""
     path = data_folder / "squad" / "train-v2.0.head.json"
-    table = task.read(path, TableColumns(), labelled=True)
+    questions = read_squad(path)
+    assert len(questions) == 4_719
+    impossible = {i for i, q in enumerate(questions) if q.is_impossible}
+    assert len(impossible) == 348
+    task = ALL_TASKS["qa"]
+    table = task.read(path, ka.TableColumns(), labelled=True)
     assert task.labels.of_table(table) == NAMES
-    reading = ReadingConfig(WindowConfig(), AnswerConfig())
+    reading = ka.ReadingConfig(WindowConfig(), AnswerConfig())
     features = task.examples(tokenizer, table, NAMES, 384, reading)
     assert features.count == 4_719 and features.weight is None
     assert features.lengths.max() <= 384
@@ -232,4 +214,12 @@ def test_published_files_as_tasks(data_folder, tokenizer):
         )
         if not none
     }
-    assert len(answered) == 4_719 - 348
+    assert answered == set(range(4_719)) - impossible
+    # Right answers, and a model that knows: all scores are 100.
+    texts = {q.id: q.answers[0].text if q.answers else "x" for q in questions}
+    against = {q.id: float(q.is_impossible) for q in questions}
+    report = score_v2(questions, texts, against, threshold=0.5)
+    for name in ("exact", "f1", "HasAns_f1", "NoAns_f1", "best_f1"):
+        assert report[name] == 100
+    assert report["best_f1_thresh"] == 0
+    assert score_v2(questions, texts)["NoAns_exact"] == 0

@@ -10,18 +10,13 @@ import keras
 import numpy as np
 import pytest
 
+import keras_albert as ka
 from keras_albert.checkpoints.names import name_table
-from keras_albert.checkpoints.tf1 import load_tf1, read_tf1
-from keras_albert.errors import AlbertError
-from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.checkpoints.tf1 import read_tf1
 from keras_albert.modeling.base import own_path
-from keras_albert.modeling.config import AlbertConfig
-from keras_albert.modeling.pretraining import AlbertForPretraining
 from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.training.config import OptimizerConfig
-from keras_albert.training.losses import WeightedCrossEntropy
 from keras_albert.training.optimizer import make_optimizer
-from keras_albert.training.schedules import WarmupPolynomialDecay
 
 FORWARD_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 1e-6
@@ -40,9 +35,9 @@ def golden(folder):
 
 @pytest.fixture
 def model(folder):
-    config = AlbertConfig.from_json(folder / "albert_config.json")
-    model = AlbertForPretraining(AlbertBackbone(config))
-    load_tf1(model, folder / "model.ckpt-best")
+    config = ka.AlbertConfig.from_json(folder / "albert_config.json")
+    model = ka.AlbertForPretraining(ka.AlbertBackbone(config))
+    ka.load_tf1(model, folder / "model.ckpt-best")
     return model
 
 
@@ -109,7 +104,7 @@ def test_log_probabilities_and_losses(model, golden):
     sop = log_probs(logits["sop"])
     assert difference(sop, golden["forward/sop_log_probs"]) <= FORWARD_TOLERANCE
     for name in ("mlm", "sop"):
-        loss = WeightedCrossEntropy()(y[name], logits[name], weight[name])
+        loss = ka.WeightedCrossEntropy()(y[name], logits[name], weight[name])
         golden_loss = golden[f"forward/{name}_loss"]
         assert difference(loss, golden_loss) <= FORWARD_TOLERANCE
 
@@ -133,7 +128,7 @@ def test_gradients(model, golden):
 def test_twelve_lamb_steps(model, golden):
     """Losses before each step, and the weights after the last."""
     config = OptimizerConfig(learning_rate=2e-3)
-    schedule = WarmupPolynomialDecay(2e-3, steps=20, warmup_steps=4)
+    schedule = ka.WarmupPolynomialDecay(2e-3, steps=20, warmup_steps=4)
     compile_for_pretraining(model, make_optimizer(config, schedule))
     model.jit_compile = False
     losses = []
@@ -141,7 +136,7 @@ def test_twelve_lamb_steps(model, golden):
         x, y, weight = batch(golden, step % 3)
         logits = model(x)
         mlm, sop = (
-            float(WeightedCrossEntropy()(y[n], logits[n], weight[n]))
+            float(ka.WeightedCrossEntropy()(y[n], logits[n], weight[n]))
             for n in ("mlm", "sop")
         )
         total = model.train_on_batch(x, y, weight, return_dict=True)["loss"]
@@ -170,22 +165,22 @@ def rows(model):
 
 
 def test_checkpoint_that_does_not_fit(folder):
-    config = AlbertConfig.from_json(folder / "albert_config.json")
-    wider = AlbertBackbone(config.replace(intermediate_size=67))
+    config = ka.AlbertConfig.from_json(folder / "albert_config.json")
+    wider = ka.AlbertBackbone(config.replace(intermediate_size=67))
     before = [v.numpy() for v in wider.variables]
-    with pytest.raises(AlbertError, match=r"dense/kernel: .*\(32, 67\)"):
-        load_tf1(wider, folder / "model.ckpt-best")
+    with pytest.raises(ka.AlbertError, match=r"dense/kernel: .*\(32, 67\)"):
+        ka.load_tf1(wider, folder / "model.ckpt-best")
     for old, variable in zip(before, wider.variables, strict=True):
         assert np.array_equal(old, variable.numpy())
-    groups = AlbertBackbone(config.replace(num_hidden_groups=2))
-    with pytest.raises(AlbertError, match=r"group_1.*: missing in"):
-        load_tf1(groups, folder / "model.ckpt-best")
+    groups = ka.AlbertBackbone(config.replace(num_hidden_groups=2))
+    with pytest.raises(ka.AlbertError, match=r"group_1.*: missing in"):
+        ka.load_tf1(groups, folder / "model.ckpt-best")
 
 
 def test_backbone_takes_its_part(folder):
-    config = AlbertConfig.from_json(folder / "albert_config.json")
-    backbone = AlbertBackbone(config)
-    load_tf1(backbone, folder / "model.ckpt-best")
+    config = ka.AlbertConfig.from_json(folder / "albert_config.json")
+    backbone = ka.AlbertBackbone(config)
+    ka.load_tf1(backbone, folder / "model.ckpt-best")
     theirs = read_tf1(folder / "model.ckpt-best")
     assert np.array_equal(
         backbone.pooler.kernel.numpy(), theirs["bert/pooler/dense/kernel"]
@@ -196,7 +191,7 @@ def test_truncated_checkpoint(folder, tmp_path):
     for path in folder.glob("model.ckpt-best*"):
         content = path.read_bytes()
         (tmp_path / path.name).write_bytes(content[: len(content) // 2])
-    with pytest.raises(AlbertError, match="damaged or incomplete"):
+    with pytest.raises(ka.AlbertError, match="damaged or incomplete"):
         read_tf1(tmp_path / "model.ckpt-best")
-    with pytest.raises(AlbertError, match="no such file"):
+    with pytest.raises(ka.AlbertError, match="no such file"):
         read_tf1(tmp_path / "other.ckpt")

@@ -9,14 +9,14 @@ import json
 
 import pytest
 
-from keras_albert.text.tokenizer import Tokenizer
+import keras_albert as ka
 
 pytestmark = pytest.mark.any_backend
 
 
 @pytest.fixture(scope="module")
 def tokenizer(data_folder):
-    return Tokenizer(data_folder / "vocab" / "30k-clean.model")
+    return ka.Tokenizer(data_folder / "vocab" / "30k-clean.model")
 
 
 @pytest.fixture(scope="module")

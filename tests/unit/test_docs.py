@@ -40,7 +40,7 @@ def drawing():
 
 
 def anchors(page):
-    """What GitHub and mkdocs make of the headings."""
+    """The anchors that GitHub and mkdocs make of the headings."""
     found = set()
     for title in re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.M):
         words = re.sub(r"[^\w\s-]", "", title.lower())
@@ -72,7 +72,7 @@ def test_the_source_page_lists_the_parts_in_their_order():
 
 
 def test_every_page_is_in_the_navigation():
-    """And every page that the navigation names exists."""
+    """Every page that the navigation names exists."""
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = re.findall(r"- ([\w/-]+\.md)$", text, re.MULTILINE)
     pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
@@ -95,7 +95,7 @@ def test_pictures_are_up_to_date():
 
 
 def test_numbers_of_the_pictures_and_the_table():
-    """Those of the published ALBERT-base, and of the paper's Table 3."""
+    """They are those of the published ALBERT-base and the paper's Table 3."""
     draw = drawing()
     albert, bert = (
         sum(draw.parameters(config).values())
@@ -118,8 +118,9 @@ def test_code_can_be_read(page):
 def test_commands_have_the_options_that_they_are_shown_with(
     tmp_path, monkeypatch
 ):
-    (run,) = blocks(DOCS / "pretraining.md", "toml")
-    (tmp_path / "run.toml").write_text(run.code)
+    for page, file in (("pretraining", "run"), ("fine-tuning", "sweep")):
+        (content,) = blocks(DOCS / f"{page}.md", "toml")
+        (tmp_path / f"{file}.toml").write_text(content.code)
     monkeypatch.chdir(tmp_path)
     shown = {page: commands(page) for page in PAGES}
     for page, lines in shown.items():

@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 from small import (
     BATCH,
-    CONFIG,
+    CONFIG as FIVE_LAYERS,
     LENGTH,
     gradients,
     inputs,
@@ -16,15 +16,14 @@ from small import (
     randomize,
 )
 
+import keras_albert as ka
 import keras_albert.modeling.backbone
 import keras_albert.modeling.encoder
 import keras_albert.modeling.layers
-from keras_albert.errors import AlbertError
-from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.config import VARIANTS
 from keras_albert.modeling.encoder import draw_seeds
 from keras_albert.private_apis import DrawnSeed
 
+CONFIG = FIVE_LAYERS.replace(num_hidden_layers=3)
 # Paper Table 4 and its neighbours, ALBERT-base: encoder with pooler, derived
 # from the formula; the paper rounds to millions. E = 768 has no projection.
 PARAMETERS = {
@@ -46,28 +45,36 @@ ARCHITECTURES = {
 
 
 @pytest.mark.any_backend
-@pytest.mark.parametrize("embedding_size", PARAMETERS)
-def test_parameters_of_the_paper(embedding_size, monkeypatch):
-    for module in ("layers", "relaxed", "backbone"):  # zeros cost nothing
-        monkeypatch.setattr(
-            f"keras_albert.modeling.{module}.initializer",
-            lambda config: keras.initializers.Zeros(),
-        )
-    for sharing, expected in zip(
-        SHARING, PARAMETERS[embedding_size], strict=True
-    ):
-        config = VARIANTS["base_v2"].replace(
-            embedding_size=embedding_size, sharing=sharing
-        )
-        assert AlbertBackbone(config).count_params() == expected
-    without = AlbertBackbone(config, pooler=False).count_params()
-    assert expected - without == 590_592
+def test_parameters_of_the_paper():
+    """Of ALBERT in all sizes: here no weight gets a value, nor memory."""
+    base = ka.VARIANTS["base_v2"]
+    expected = {
+        base.replace(embedding_size=size, sharing=sharing): count
+        for size, row in PARAMETERS.items()
+        for sharing, count in zip(SHARING, row, strict=True)
+    }
+    expected[ka.VARIANTS["base_v1"]] = 11_683_584
+    expected[ka.VARIANTS["large_v2"]] = 17_683_968
+    expected[ka.VARIANTS["xlarge_v2"]] = 58_724_864
+    expected[ka.VARIANTS["xxlarge_v2"]] = 222_595_584
+    with keras.StatelessScope(initialize_variables=False):
+        found = {
+            config: ka.AlbertBackbone(config).count_params()
+            for config in expected
+        }
+        bare = ka.AlbertBackbone(base, pooler=False).count_params()
+        whole = ka.AlbertForPretraining(ka.AlbertBackbone(base)).count_params()
+    keras.utils.clear_session()  # forgets the weights without a value
+    assert found == expected
+    # FACTS: base without a pooler 11,092,992, MLM head 128,688, SOP 1,538.
+    assert bare == 11_092_992
+    assert whole == 11_683_584 + 128_688 + 1_538
 
 
 def test_no_sharing_is_as_many_groups_as_layers():
     layers = CONFIG.num_hidden_layers
-    none = randomize(AlbertBackbone(CONFIG.replace(sharing="none")))
-    groups = AlbertBackbone(CONFIG.replace(num_hidden_groups=layers))
+    none = randomize(ka.AlbertBackbone(CONFIG.replace(sharing="none")))
+    groups = ka.AlbertBackbone(CONFIG.replace(num_hidden_groups=layers))
     groups.set_weights(none.get_weights())
     np.testing.assert_allclose(*outputs(none, groups), atol=1e-6)
 
@@ -75,7 +82,7 @@ def test_no_sharing_is_as_many_groups_as_layers():
 @pytest.mark.parametrize("sharing", SHARING)
 def test_what_is_shared(sharing):
     """Moving one half of the last layer's block moves the layers it serves."""
-    backbone = randomize(AlbertBackbone(CONFIG.replace(sharing=sharing)))
+    backbone = randomize(ka.AlbertBackbone(CONFIG.replace(sharing=sharing)))
     encoder = backbone.encoder
     for name, modes in (
         ("attention", {"all", "attention"}),
@@ -99,8 +106,13 @@ def test_what_is_shared(sharing):
 
 @pytest.mark.parametrize(
     ("architecture", "dropout"),
-    [(name, 0.0) for name in ("none", "groups", "ffn, relaxed")]
-    + [(name, 0.3) for name in ("all", "attention, inner")],
+    [
+        ("all", 0.3),
+        ("attention, inner", 0.3),
+        pytest.param("none", 0.0, marks=pytest.mark.proof),
+        pytest.param("groups", 0.0, marks=pytest.mark.proof),
+        pytest.param("ffn, relaxed", 0.0, marks=pytest.mark.proof),
+    ],
 )
 def test_forms_have_the_same_outputs_and_gradients(architecture, dropout):
     """Unrolled or scanned, rematerialized or not: one mask, one gradient.
@@ -123,12 +135,13 @@ def test_forms_have_the_same_outputs_and_gradients(architecture, dropout):
     expected = None
     for loop, remat in FORMS:
         keras.utils.set_random_seed(11)  # of the weights and of dropout
-        model = randomize(AlbertBackbone(config, loop=loop, remat=remat))
+        model = randomize(ka.AlbertBackbone(config, loop=loop, remat=remat))
         states = model(x, training=True, return_hidden_states=True)
         found = [numpy(states[name]) for name in y]
         found += [numpy(state) for state in states["hidden_states"]]
         # Once in a graph, where rematerializing is another matter.
-        found += gradients(model, x, y, dropout and architecture == "all")
+        in_graph = architecture == "all" and (loop, remat) == FORMS[-1]
+        found += gradients(model, x, y, in_graph)
         if expected is None:
             expected = found
             # All but the keys' biases, to which a softmax is blind.
@@ -139,24 +152,11 @@ def test_forms_have_the_same_outputs_and_gradients(architecture, dropout):
             np.testing.assert_allclose(a, b, atol=5e-6 if dropout else 1e-6)
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize(("loop", "remat"), FORMS)
-def test_forms_under_fit(loop, remat):
-    """Compiled, with unknown batch and length on TensorFlow."""
-    keras.utils.set_random_seed(11)
-    config = CONFIG.replace(num_hidden_layers=2, hidden_dropout_prob=0.1)
-    model = AlbertBackbone(config, pooler=False, loop=loop, remat=remat)
-    model.compile("adam", loss={"sequence_output": "mse"})
-    y = {"sequence_output": np.ones((BATCH, LENGTH, 26), "float32")}
-    losses = model.fit(inputs(), y, epochs=3, verbose=0).history["loss"]
-    assert losses[-1] < losses[0]
-
-
-@pytest.mark.parametrize(("sharing", "reads"), [("all", 2), ("ffn", 6)])
+@pytest.mark.parametrize(("sharing", "reads"), [("all", 2), ("ffn", 4)])
 @pytest.mark.parametrize("loop", ["unrolled", "scan"])
 def test_a_shared_half_is_read_once_a_call(sharing, reads, loop, monkeypatch):
-    """Joined and cast once, however many of the five layers repeat it."""
-    backbone = AlbertBackbone(CONFIG.replace(sharing=sharing), loop=loop)
+    """Joined and cast once, however many of the three layers repeat it."""
+    backbone = ka.AlbertBackbone(CONFIG.replace(sharing=sharing), loop=loop)
     count = 0
     for half in ("AttentionHalf", "FeedForwardHalf"):
         kind = getattr(keras_albert.modeling.layers, half)
@@ -171,26 +171,14 @@ def test_a_shared_half_is_read_once_a_call(sharing, reads, loop, monkeypatch):
     assert count == reads
 
 
-def test_every_dropout_has_its_own_mask():
-    config = CONFIG.replace(hidden_dropout_prob=0.5, inner_group_num=2)
-    generator = AlbertBackbone(config).encoder.seed_generator
-    draws = [
-        numpy(draw_seeds(config, generator, 5, 2)).reshape(-1, 2)
-        for _ in range(2)
-    ]
-    assert draws[0].shape == (5 * 2 * 3, 2)
-    # torch takes the sum of the two numbers.
-    sums = np.concatenate(draws).astype("int64").sum(-1) & 0xFFFFFFFF
-    assert len(set(sums.tolist())) == 2 * 5 * 2 * 3
-
-
 def test_every_dropout_takes_its_own_seed(monkeypatch):
+    """In two calls; and without dropout no seed is drawn."""
     taken = []
     real = keras.random.dropout
 
     def watched(x, rate, seed):
         if isinstance(seed, DrawnSeed):
-            taken.append(tuple(numpy(seed.next()).tolist()))
+            taken.append(numpy(seed.next()).astype("int64"))
         return real(x, rate, seed=seed)
 
     monkeypatch.setattr(keras.random, "dropout", watched)
@@ -200,20 +188,20 @@ def test_every_dropout_takes_its_own_seed(monkeypatch):
         hidden_dropout_prob=0.1,
         attention_probs_dropout_prob=0.1,
     )
-    AlbertBackbone(config)(inputs(), training=True)
-    assert len(taken) == len(set(taken)) == 2 * 2 * 3
-
-
-def test_no_seed_is_drawn_without_dropout():
-    generator = AlbertBackbone(CONFIG).encoder.seed_generator
-    assert draw_seeds(CONFIG, generator, 5) is None
+    backbone = ka.AlbertBackbone(config)
+    for _ in range(2):
+        backbone(inputs(), training=True)
+    # torch takes the sum of the two numbers of a seed.
+    sums = {int(seed.sum() & 0xFFFFFFFF) for seed in taken}
+    assert len(taken) == len(sums) == 2 * (2 * 2 * 3)
+    assert draw_seeds(CONFIG, backbone.encoder.seed_generator, 5) is None
 
 
 @pytest.mark.parametrize("loop", ["unrolled", "scan"])
 def test_attention_scores(loop):
     """Asked for, they leave the outputs as they are (fused kernel or not)."""
     backbone = randomize(
-        AlbertBackbone(CONFIG.replace(inner_group_num=2), loop=loop)
+        ka.AlbertBackbone(CONFIG.replace(inner_group_num=2), loop=loop)
     )
     plain = backbone(inputs(), return_hidden_states=True)
     asked = backbone(inputs(), return_attention_scores=True)
@@ -223,30 +211,38 @@ def test_attention_scores(loop):
         atol=1e-5,
     )
     scores = [numpy(each) for each in asked["attention_scores"]]
-    assert len(scores) == 5 * 2
+    assert len(scores) == 3 * 2
     assert scores[0].shape == (BATCH, 13, LENGTH, LENGTH)
     for each in scores:
         np.testing.assert_allclose(each.sum(-1), 1, atol=1e-5)
         assert each[1, :, :, 12:].max() == 0  # padding
-    assert len(plain["hidden_states"]) == 5
+    assert len(plain["hidden_states"]) == 3
     np.testing.assert_array_equal(
         numpy(plain["hidden_states"][-1]), numpy(plain["sequence_output"])
     )
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_pooled_only(architecture, form):
+@pytest.mark.parametrize(
+    ("architecture", "loop", "remat"),
+    [
+        ("all", "scan", True),
+        ("none", "unrolled", False),
+        ("attention, inner", "unrolled", True),
+        ("ffn, relaxed", "scan", False),
+        pytest.param("groups", "scan", True, marks=pytest.mark.proof),
+        pytest.param("groups", "unrolled", False, marks=pytest.mark.proof),
+    ],
+)
+def test_pooled_only(architecture, loop, remat):
     """The last layer at [CLS] alone gives what all of it gives."""
-    loop, remat = form
     backbone = randomize(
-        AlbertBackbone(
+        ka.AlbertBackbone(
             CONFIG.replace(**ARCHITECTURES[architecture]),
             loop=loop,
             remat=remat,
         )
     )
-    if architecture == "none" and form == FORMS[0]:
+    if architecture == "none":
         backbone.quantize("int8")
     whole = backbone(inputs())
     only = backbone(inputs(), pooled_only=True)
@@ -267,14 +263,14 @@ def test_pooled_only_computes_one_position(monkeypatch):
         keras_albert.modeling.encoder, "feed_forward_half", feed_forward_half
     )
     config = CONFIG.replace(inner_group_num=2)
-    AlbertBackbone(config)(inputs(), pooled_only=True)
+    ka.AlbertBackbone(config)(inputs(), pooled_only=True)
     assert lengths == [LENGTH] * (2 * config.num_hidden_layers - 1) + [1]
 
 
 def test_pooled_only_gradients():
     """Of every weight, of what stands on the pooled output."""
 
-    class Pooled(AlbertBackbone):
+    class Pooled(ka.AlbertBackbone):
         def call(self, inputs, training=None):
             outputs = super().call(
                 inputs, training=training, pooled_only=self.only
@@ -291,11 +287,6 @@ def test_pooled_only_gradients():
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
     assert np.mean([np.abs(each).max() > 1e-5 for each in found[1]]) > 0.9
-
-
-def test_pooled_only_needs_a_pooler():
-    with pytest.raises(AlbertError, match="pooler=True"):
-        AlbertBackbone(CONFIG, pooler=False)(inputs(), pooled_only=True)
 
 
 def test_attention_by_hand():
@@ -330,13 +321,13 @@ def test_a_row_of_padding_alone_stays_finite():
     x = inputs()
     x["padding_mask"][2] = 0
     assert np.isfinite(
-        numpy(AlbertBackbone(CONFIG)(x)["sequence_output"])
+        numpy(ka.AlbertBackbone(CONFIG)(x)["sequence_output"])
     ).all()
 
 
 def test_relaxed_sharing_starts_as_plain_sharing():
-    plain = randomize(AlbertBackbone(CONFIG))
-    relaxed = AlbertBackbone(CONFIG.replace(relaxed_rank=2))
+    plain = randomize(ka.AlbertBackbone(CONFIG))
+    relaxed = ka.AlbertBackbone(CONFIG.replace(relaxed_rank=2))
     shared = {name_of(v): v for v in plain.weights}
     own = []
     for weight in relaxed.weights:
@@ -347,11 +338,11 @@ def test_relaxed_sharing_starts_as_plain_sharing():
     # A and B of four H x H, one H x F and one F x H kernel in each layer.
     h, f, rank = 26, 37, 2
     a_layer = rank * (4 * (h + h) + (h + f) + (f + h))
-    assert sum(np.prod(w.shape) for w in own) == 5 * a_layer
+    assert sum(np.prod(w.shape) for w in own) == 3 * a_layer
     np.testing.assert_array_equal(*outputs(plain, relaxed))
     # The difference belongs to its layer alone.
     before = relaxed(inputs(), return_hidden_states=True)["hidden_states"]
-    last = [w for w in own if "layer_4_" in w.path and w.name == "b"]
+    last = [w for w in own if "layer_2_" in w.path and w.name == "b"]
     assert len(last) == 6
     for weight in last:
         weight.assign(numpy(weight) + 0.1)
@@ -359,13 +350,13 @@ def test_relaxed_sharing_starts_as_plain_sharing():
     assert [
         np.abs(numpy(a) - numpy(b)).max() > 1e-3
         for a, b in zip(before, after, strict=True)
-    ] == [False] * 4 + [True]
+    ] == [False] * 2 + [True]
 
 
 def test_relaxed_kernel_is_the_sum():
     """x (W + A B) + b, by a model without sharing that has the sums."""
-    relaxed = randomize(AlbertBackbone(CONFIG.replace(relaxed_rank=2)))
-    plain = AlbertBackbone(CONFIG.replace(sharing="none"))
+    relaxed = randomize(ka.AlbertBackbone(CONFIG.replace(relaxed_rank=2)))
+    plain = ka.AlbertBackbone(CONFIG.replace(sharing="none"))
     values = {name_of(w): numpy(w) for w in relaxed.weights}
     for weight in plain.weights:
         name = name_of(weight)
@@ -382,15 +373,27 @@ def test_relaxed_kernel_is_the_sum():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("call", "message"),
     [
-        ({"loop": "while"}, "'unrolled', 'scan'.*Received: loop='while'"),
-        ({"remat": "yes"}, "True or False. Received: remat='yes'"),
+        (
+            lambda: ka.AlbertBackbone(CONFIG, loop="while"),
+            "'unrolled', 'scan'.*Received: loop='while'",
+        ),
+        (
+            lambda: ka.AlbertBackbone(CONFIG, remat="yes"),
+            "True or False. Received: remat='yes'",
+        ),
+        (
+            lambda: ka.AlbertBackbone(CONFIG, pooler=False)(
+                inputs(), pooled_only=True
+            ),
+            "pooler=True",
+        ),
     ],
 )
-def test_bad_form(arguments, message):
-    with pytest.raises(AlbertError, match=message):
-        AlbertBackbone(CONFIG, **arguments)
+def test_errors(call, message):
+    with pytest.raises(ka.AlbertError, match=message):
+        call()
 
 
 def outputs(*models):

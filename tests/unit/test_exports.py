@@ -235,7 +235,7 @@ def test_texts_that_are_answered_otherwise():
         if same == 3:
             of_texts.check_texts(shares, Path("served"))
         else:
-            with pytest.raises(AlbertError, match=r"served: .* of the rows"):
+            with pytest.raises(AlbertError, match=r"served: .* of the texts"):
                 of_texts.check_texts(shares, Path("served"))
 
 

@@ -10,9 +10,7 @@ from sklearn import metrics as sk
 
 from keras_albert.errors import AlbertError
 from keras_albert.tasks import metrics
-from keras_albert.tasks.benchmarks.glue import GLUE
 from keras_albert.tasks.metrics import (
-    Scores,
     class_report,
     draw_confusion,
     measure,
@@ -66,7 +64,7 @@ pairs_of_bits = st.lists(
 )
 
 
-@settings(deadline=None)
+@settings(max_examples=30)
 @given(pairs_of_bits)
 @pytest.mark.filterwarnings("ignore:A single label")
 def test_classes_are_those_of_scikit_learn(pairs):
@@ -84,7 +82,7 @@ def test_classes_are_those_of_scikit_learn(pairs):
 numbers = st.integers(0, 20).map(lambda n: n / 4)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(numbers, numbers), min_size=2, max_size=30))
 def test_correlations_are_those_of_scipy(pairs):
     doubles = np.array(pairs).T
@@ -107,6 +105,7 @@ def test_correlations_are_those_of_scipy(pairs):
         ("matthews", [0, 1, 1], [1, 1, 1], "all predictions are 1"),
         ("matthews", [0, 0, 0], [0, 1, 0], "all labels are 0"),
         ("f1", [0, 0], [0, 0], "class 1 neither occurs nor is predicted"),
+        ("f1", [0, 1], [0, 0], None),  # 0, and defined
         ("pearson", [1.0, 2.0], [2.5, 2.5], "all predictions are 2.5"),
         ("spearman", [1.0, 2.0], [2.5, 2.5], "all predictions are 2.5"),
         ("pearson", [3.0, 3.0], [1.0, 2.5], "all labels are 3"),
@@ -117,8 +116,11 @@ def test_correlations_are_those_of_scipy(pairs):
 def test_what_is_not_defined_is_0_and_said(metric, expected, predicted, reason):
     scores = measure(["accuracy", metric], expected, predicted)
     assert scores.values[metric] == 0
-    (remark,) = scores.remarks
-    assert remark == f"{metric} is not defined ({reason}) and set to 0"
+    if reason is None:
+        assert scores.remarks == ()
+    else:
+        said = f"{metric} is not defined ({reason}) and set to 0"
+        assert scores.remarks == (said,)
 
 
 @pytest.mark.filterwarnings("error")
@@ -129,11 +131,6 @@ def test_rounding_errors_are_no_predictions():
     scores = measure(["pearson"], [1.0, 2.0, 3.0, 1.0], predicted)
     assert scores.values == {"pearson": 0}
     assert scores.remarks
-
-
-@pytest.mark.filterwarnings("error")
-def test_f1_of_a_class_never_predicted_is_0_without_a_remark():
-    assert measure(["f1"], [0, 1], [0, 0]) == Scores({"f1": 0.0})
 
 
 @pytest.mark.parametrize(
@@ -152,14 +149,6 @@ def test_what_cannot_be_measured(names, expected, predicted, message):
         measure(names, expected, predicted)
 
 
-# The benchmark.
-
-
-def test_tasks_have_known_metrics():
-    known = {name for task in GLUE.values() for name in task.metrics}
-    assert known == metrics._METRICS.keys()
-
-
 # Several labels, and each class.
 
 
@@ -174,16 +163,11 @@ def test_several_labels_by_hand():
         "macro_f1": pytest.approx((2 / 3 + 0 + 0) / 3),
     }
     assert scores.remarks[0].startswith("1 labels neither occur")
-    # A single label: of three decisions the only 1 is missed, then found.
-    missed = multilabel_scores([[1], [0], [0]], [[0], [0], [0]])
-    assert missed.values == {"micro_f1": 0, "macro_f1": 0}
+    # A single label: of three decisions the only 1 is found.
     found = multilabel_scores([[1], [0], [0]], [[1], [1], [0]])
     assert found.values == {"micro_f1": 2 / 3, "macro_f1": 2 / 3}
     nothing = multilabel_scores([[0, 0]], [[0, 0]])
     assert nothing.values == {"micro_f1": 0, "macro_f1": 0}
-
-
-def test_several_labels_are_decided():
     with pytest.raises(AlbertError, match=r"0 or 1\. Received: 0\.25"):
         multilabel_scores([[0, 1]], [[0.25, 0.7]])
     with pytest.raises(AlbertError, match="with 2 axes"):
@@ -202,11 +186,7 @@ def test_each_class_by_hand():
     assert report.confusion.tolist() == [[3, 2, 0], [1, 2, 0], [0, 0, 0]]
     assert report.precision.tolist() == [3 / 4, 2 / 4, 0]
     assert report.recall.tolist() == [3 / 5, pytest.approx(2 / 3), 0]
-    assert report.f1.tolist() == [
-        pytest.approx(6 / 9),
-        pytest.approx(4 / 7),
-        0,
-    ]
+    assert report.f1.tolist() == pytest.approx([6 / 9, 4 / 7, 0])
     assert report.counts.tolist() == [5, 3, 0]
     as_dict = report.as_dict()
     assert as_dict["confusion"] == report.confusion.tolist()
@@ -271,15 +251,6 @@ def test_picture_shows_the_shares(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["confusion.png"]
 
 
-def test_pictures_of_many_classes_have_no_counts(tmp_path):
-    pytest.importorskip("matplotlib")
-    classes = range(metrics.MOST_DRAWN_COUNTS + 1)
-    labels = list(map(str, classes))
-    path = tmp_path / "many.png"
-    draw_confusion(class_report(classes, classes, labels), path)
-    assert path.stat().st_size > 1000
-
-
 def test_pictures_need_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setattr(metrics, "can_draw", lambda: False)
     with pytest.raises(AlbertError, match=r"keras-albert\[plots\]"):
@@ -287,15 +258,13 @@ def test_pictures_need_matplotlib(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("metric", "expected", "predicted", "reason"),
-    [
+def test_remarks_name_the_labels():
+    names = ["art", "news", "sports"]
+    for metric, expected, predicted, reason in (
         ("matthews", [0, 1, 2], [2, 2, 2], "all predictions are 'sports'"),
         ("matthews", [1, 1], [0, 1], "all labels are 'news'"),
         ("f1", [0, 0], [0, 0], "'news' neither occurs nor is predicted"),
-    ],
-)
-def test_remarks_name_the_labels(metric, expected, predicted, reason):
-    names = ["art", "news", "sports"]
-    remarks = measure([metric], expected, predicted, names).remarks
-    assert remarks == (f"{metric} is not defined ({reason}) and set to 0",)
+    ):
+        remarks = measure([metric], expected, predicted, names).remarks
+        said = f"{metric} is not defined ({reason}) and set to 0"
+        assert remarks == (said,)

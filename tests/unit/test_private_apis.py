@@ -66,17 +66,13 @@ def defined_names(tree: ast.AST) -> set[str]:
     """Names of functions, classes, fields, and of what is set on `self`."""
     names = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.ctx, ast.Store)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == "self"
-        ):
-            names.add(node.attr)
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.Attribute(ast.Name("self"), name, ast.Store()):
+                names.add(name)
     return names
 
 
@@ -227,12 +223,8 @@ def test_keras_calls_the_optimizer_s_hooks():
     # Norms 5 and 0.5 are clipped to 1 and 0.5; the rate is halved to 0.25.
     np.testing.assert_allclose(numpy(variables[0]), [-0.15, 1.8], rtol=1e-6)
     np.testing.assert_allclose(numpy(variables[1]), [0.875], rtol=1e-6)
-    assert [each for each in optimizer.called if each != "rate"] == [
-        "clip",
-        0,
-        1,
-        "averages",
-    ]
+    called = [each for each in optimizer.called if each != "rate"]
+    assert called == ["clip", 0, 1, "averages"]
     assert "rate" in optimizer.called
     assert optimizer.rate_or_schedule is rate
     assert int(numpy(optimizer.calls)) == 1

@@ -4,14 +4,10 @@ import numpy as np
 import pytest
 from small import CONFIG, inputs, numpy, randomize
 
-from keras_albert.errors import AlbertError
-from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.pretraining import (
-    AlbertForMaskedLM,
-    AlbertForPretraining,
-)
-from keras_albert.modeling.warm_start import warm_start
+import keras_albert as ka
 
+# Weights are copied as NumPy arrays.
+pytestmark = pytest.mark.any_backend
 SHALLOW = CONFIG.replace(num_hidden_layers=2)
 
 
@@ -22,9 +18,9 @@ def hidden_states(backbone):
 
 def test_deeper_and_shared_goes_on_from_the_same_block():
     """The first two layers of five compute what the two layers did."""
-    shallow = randomize(AlbertBackbone(SHALLOW))
-    deep = AlbertBackbone(CONFIG)
-    warm_start(deep, shallow)
+    shallow = randomize(ka.AlbertBackbone(SHALLOW))
+    deep = ka.AlbertBackbone(CONFIG)
+    ka.warm_start(deep, shallow)
     for a, b in zip(shallow.get_weights(), deep.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
     for a, b in zip(
@@ -38,26 +34,25 @@ def test_deeper_and_shared_goes_on_from_the_same_block():
     [
         {"num_hidden_groups": 3},
         {"sharing": "none"},
-        {"sharing": "attention"},
         {"sharing": "ffn", "num_hidden_groups": 2},
         {"relaxed_rank": 2},
     ],
 )
 def test_less_sharing_at_the_same_depth_keeps_the_outputs(changed):
-    source = randomize(AlbertBackbone(CONFIG))
-    model = AlbertBackbone(CONFIG.replace(**changed))
-    warm_start(model, source)
+    source = randomize(ka.AlbertBackbone(CONFIG))
+    model = ka.AlbertBackbone(CONFIG.replace(**changed))
+    ka.warm_start(model, source)
     for a, b in zip(hidden_states(source), hidden_states(model), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
 def test_groups_start_from_the_groups_of_their_place():
     """Six groups from two: the first three from the first."""
-    source = randomize(AlbertBackbone(SHALLOW.replace(num_hidden_groups=2)))
-    model = AlbertBackbone(
+    source = randomize(ka.AlbertBackbone(SHALLOW.replace(num_hidden_groups=2)))
+    model = ka.AlbertBackbone(
         CONFIG.replace(num_hidden_layers=6, num_hidden_groups=6)
     )
-    warm_start(model, source)
+    ka.warm_start(model, source)
     biases = [
         numpy(row[0].parts["attention"].query.bias)
         for row in model.encoder.shared
@@ -82,10 +77,12 @@ def adapted(model):
 
 def test_heads_that_the_source_lacks_keep_their_start():
     """As of released masked LMs, which have no sentence order."""
-    source = randomize(AlbertForMaskedLM(AlbertBackbone(SHALLOW, pooler=False)))
-    model = AlbertForPretraining(AlbertBackbone(CONFIG))
+    source = randomize(
+        ka.AlbertForMaskedLM(ka.AlbertBackbone(SHALLOW, pooler=False))
+    )
+    model = ka.AlbertForPretraining(ka.AlbertBackbone(CONFIG))
     before = numpy(model.sentence_pair.kernel).copy()
-    assert warm_start(model, source) == [
+    assert ka.warm_start(model, source) == [
         "pooler/kernel",
         "pooler/bias",
         "sentence_pair/kernel",
@@ -98,9 +95,9 @@ def test_heads_that_the_source_lacks_keep_their_start():
 
 
 def test_heads_come_along():
-    source = randomize(AlbertForPretraining(AlbertBackbone(SHALLOW)))
-    model = AlbertForPretraining(AlbertBackbone(CONFIG))
-    warm_start(model, source)
+    source = randomize(ka.AlbertForPretraining(ka.AlbertBackbone(SHALLOW)))
+    model = ka.AlbertForPretraining(ka.AlbertBackbone(CONFIG))
+    ka.warm_start(model, source)
     for name in ("masked_lm", "sentence_pair"):
         for a, b in zip(
             getattr(source, name).weights,
@@ -114,32 +111,32 @@ def test_heads_come_along():
     ("model", "source", "message"),
     [
         (
-            lambda: AlbertBackbone(CONFIG.replace(vocab_size=101)),
-            lambda: AlbertBackbone(SHALLOW),
+            lambda: ka.AlbertBackbone(CONFIG.replace(vocab_size=101)),
+            lambda: ka.AlbertBackbone(SHALLOW),
             r"word_embeddings.*expected \(101, 11\), found \(97, 11\).*Only",
         ),
         (
-            lambda: AlbertBackbone(CONFIG),
-            lambda: quantized(AlbertBackbone(SHALLOW)),
+            lambda: ka.AlbertBackbone(CONFIG),
+            lambda: quantized(ka.AlbertBackbone(SHALLOW)),
             "quantized.*Received: int8",
         ),
         (
-            lambda: AlbertBackbone(CONFIG),
-            lambda: adapted(AlbertBackbone(SHALLOW)),
+            lambda: ka.AlbertBackbone(CONFIG),
+            lambda: adapted(ka.AlbertBackbone(SHALLOW)),
             "without adapters. Received: LoRA in encoder/group_0",
         ),
         (
-            lambda: AlbertBackbone(CONFIG),
-            lambda: AlbertBackbone(SHALLOW.replace(relaxed_rank=2)),
+            lambda: ka.AlbertBackbone(CONFIG),
+            lambda: ka.AlbertBackbone(SHALLOW.replace(relaxed_rank=2)),
             "attention_delta.*`relaxed_rank` to the source's, 2",
         ),
-        (lambda: AlbertBackbone(CONFIG), lambda: None, "Received: NoneType"),
+        (lambda: ka.AlbertBackbone(CONFIG), lambda: None, "Received: NoneType"),
     ],
 )
 def test_what_does_not_fit(model, source, message):
     model = model()
     before = model.get_weights()
-    with pytest.raises(AlbertError, match=message):
-        warm_start(model, source())
+    with pytest.raises(ka.AlbertError, match=message):
+        ka.warm_start(model, source())
     for a, b in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
