@@ -33,10 +33,10 @@ MODEL = {  # a small ALBERT; what is not named is as in ALBERT-base
     "initializer_range": 0.04,  # grows as the hidden size shrinks
 }
 PRETRAIN = {  # many small steps: a small model learns most per minute so
-    "--steps": 1000,
-    "--warmup-steps": 100,
+    "--steps": 800,
+    "--warmup-steps": 80,
     "--batch-size": 32,
-    "--validate-every": 250,
+    "--validate-every": 200,
     "--optimizer.learning-rate": 0.004,
     "--examples.sequence-length": 64,
 }
@@ -220,7 +220,7 @@ def report(
     )
     for name, *numbers, meaning, count in rows:
         shown = (x if isinstance(x, str) else f"{x:.3f}" for x in numbers)
-        here, baseline = (f"{x:>8}" for x in shown)
+        here, baseline = (f"{x:>10}" for x in shown)
         print(f"{name:30}{here}{baseline}  {meaning:33} {count}".rstrip())
     print(f"\n{verdict(finetuned, scratch)}")
 
