@@ -41,6 +41,7 @@ _HOMES = {
     "WarmupPolynomialDecay": "training.schedules",
     "WeightedCrossEntropy": "training.losses",
     "export": "exports.run",
+    "layer_distances": "finetuning.inspect",
     "load": "checkpoints.load",
     "load_model": "modeling.keras_file",
     "load_pretrained": "checkpoints.load",
@@ -71,6 +72,9 @@ if TYPE_CHECKING:
     from keras_albert.data.config import TableColumns as TableColumns
     from keras_albert.errors import AlbertError as AlbertError
     from keras_albert.exports.run import export as export
+    from keras_albert.finetuning.inspect import (
+        layer_distances as layer_distances,
+    )
     from keras_albert.finetuning.predictor import Predictor as Predictor
     from keras_albert.modeling.backbone import AlbertBackbone as AlbertBackbone
     from keras_albert.modeling.classification import (

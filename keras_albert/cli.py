@@ -34,6 +34,7 @@ from keras_albert.finetuning.config import (
     ConvertRun,
     EvaluateRun,
     FinetuneRun,
+    InspectRun,
     PredictRun,
 )
 from keras_albert.pretraining.config import PretrainRun
@@ -66,6 +67,7 @@ COMMANDS = {
     "sweep": Command(SweepRun, "sweep.run", "sweep"),
     "convert": Command(ConvertRun, "finetuning.convert", "convert"),
     "compile": Command(CompileRun, "aot.compile", "compile_for_slice"),
+    "inspect": Command(InspectRun, "finetuning.inspect", "inspect"),
     "sizes": Command(SizesRun, "pretraining.sizes", "print_sizes"),
 }
 # These commands need no backend: they process text, or start other processes.

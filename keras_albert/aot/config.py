@@ -7,7 +7,11 @@ from typing import Literal
 from keras_albert.distribution.config import DeviceConfig
 from keras_albert.errors import check_positive
 from keras_albert.modeling.config import LOOPS, PRECISIONS, VARIANTS
-from keras_albert.pretraining.config import ExampleConfig, PretrainRun
+from keras_albert.pretraining.config import (
+    DEFAULT_VARIANT,
+    ExampleConfig,
+    PretrainRun,
+)
 from keras_albert.training.config import OptimizerConfig, check_parts
 
 
@@ -29,7 +33,7 @@ class CompileRun:
     batch is divided among the replicas"""
     config: Path | None = PretrainRun.config
     """albert_config.json of the model; if not given, --variant is used"""
-    variant: Literal[tuple(VARIANTS)] = PretrainRun.variant
+    variant: Literal[tuple(VARIANTS)] = DEFAULT_VARIANT
     """a released size"""
     batch_size: int = PretrainRun.batch_size
     """number of examples in a step over all devices, or of rows with

@@ -29,6 +29,7 @@ from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.weight_checks import check_plausible
 from keras_albert.storage import read_json, write_json, written_whole
+from keras_albert.text.pieces import TOKENIZER_CONFIG_FILE
 from keras_albert.text.special_tokens import SPECIAL_PIECES
 from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
 
@@ -36,7 +37,6 @@ HF_CONFIG_FILE = "config.json"
 SAFETENSORS_FILE = "model.safetensors"
 PICKLE_FILE = "pytorch_model.bin"
 TOKENIZER_FILE = "tokenizer.json"
-TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 _PREFIX = "albert."  # of the encoder's weights in a model with a head
 _POOLER = f"{_PREFIX}pooler."
@@ -91,11 +91,13 @@ def load_huggingface(
         content.get("num_labels", 0),
     )
     architecture = _architecture(content, path, backbone)
+    has_vocabulary = (folder / VOCAB_FILE).is_file()
+    tokenizer = Tokenizer(folder) if has_vocabulary else None
     encoder = AlbertBackbone(
         config,
         pooler=architecture in WITH_POOLER
         or any(name.startswith(_POOLER) for name in tensors),
-        tokenizer=_tokenizer(folder),
+        tokenizer=tokenizer,
         **form,
     )
     try:
@@ -270,30 +272,6 @@ def _canonical(
                 "cannot be computed here."
             )
     return result
-
-
-def _tokenizer(folder: Path) -> Tokenizer | None:
-    """The tokenizer of a folder; None if it has no spiece.model."""
-    if not (folder / VOCAB_FILE).is_file():
-        return None
-    chosen = {}
-    path = folder / TOKENIZER_CONFIG_FILE
-    if path.is_file():
-        settings = read_json(path)
-        if not isinstance(settings, dict):
-            raise AlbertError(f"{path}: expected a JSON object.")
-        for ours, theirs, default in (
-            ("lower_case", "do_lower_case", True),
-            ("keep_accents", "keep_accents", False),
-        ):
-            value = settings.get(theirs, default)
-            if not isinstance(value, bool):
-                raise AlbertError(
-                    f"{path}: `{theirs}` must be true or false. "
-                    f"Received: {value!r}."
-                )
-            chosen[ours] = value
-    return Tokenizer(folder / VOCAB_FILE, **chosen)
 
 
 def _architecture(content: dict, path: Path, backbone: bool) -> str:

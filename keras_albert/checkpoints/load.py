@@ -18,7 +18,6 @@ from pathlib import Path
 
 import keras
 
-from keras_albert.checkpoints.download import locate
 from keras_albert.checkpoints.huggingface import (
     is_huggingface,
     load_huggingface,
@@ -34,6 +33,7 @@ from keras_albert.checkpoints.keras_hub import (
 )
 from keras_albert.checkpoints.tf1 import find_tf1, load_tf1_model, tf1_head
 from keras_albert.checkpoints.transfer import plain_encoder
+from keras_albert.download import locate
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
 from keras_albert.modeling.base import AlbertModel
@@ -149,7 +149,9 @@ def load_pretrained(
 
     Args:
         source: see `load`.
-        dtype, loop, remat: see `load`.
+        dtype: see `load`.
+        loop: see `load`.
+        remat: see `load`.
 
     Raises:
         AlbertError: as `load`; or the model has no vocabulary or is quantized.

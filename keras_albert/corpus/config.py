@@ -57,8 +57,8 @@ class PrepareRun:
     text (UTF-8) has a sentence or paragraph per line and a blank line between
     documents; .jsonl and .parquet files have a document per row. Text and JSONL
     may be compressed (.gz)"""
-    vocab: Path
-    """spiece.model, or the folder that holds it"""
+    vocab: str
+    """spiece.model, or the folder that holds it; or hf://organization/name"""
     output: str
     """folder for the shards; created if absent, must hold no other run"""
     column: str = VocabRun.column

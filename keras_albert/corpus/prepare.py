@@ -116,7 +116,8 @@ def prepare(run: PrepareRun) -> Manifest | None:
         settings=f"{NOTES}/command.json",
         lock=f"{NOTES}/lock",
     )
-    if folder.finished() == made_of:
+    finished = folder.finished()
+    if finished and {"blank_lines": 1, **finished} == made_of:
         print(f"{output} holds these shards, and they are finished.")
         return Manifest.read(output)
     units = plan(files, run.shard_bytes, run.column)
@@ -129,12 +130,12 @@ def prepare(run: PrepareRun) -> Manifest | None:
             manifest.write(work)
             folder.publish(made_of)
             shutil.rmtree(output / NOTES, ignore_errors=True)
-        _tell_of_single_lines(ShardSet.open(output))
     except OSError as error:
         raise AlbertError(
             f"{run.output}: the shards cannot be written ({error}). Make room, "
             "or choose another output."
         ) from None
+    _tell_of_single_lines(ShardSet.open(output), run)
     return manifest
 
 
@@ -154,17 +155,18 @@ def _describe(run: PrepareRun, recipe: Recipe, inputs: list[str]) -> dict:
     }
 
 
-def _tell_of_single_lines(shards: ShardSet) -> None:
+def _tell_of_single_lines(shards: ShardSet, run: PrepareRun) -> None:
     """Prints how many documents have no order of sentences to learn."""
     sizes = np.concatenate([np.diff(each.documents) for each in shards.shards])
     single = (sizes == 1).mean()
     advice = ""
-    if single >= MANY_SINGLE_LINES:
-        advice = (
-            ". If blank lines also stand inside your documents, prepare with "
-            "--blank-lines 2; if a line is a paragraph, with "
-            "--split-sentences en"
+    if single >= MANY_SINGLE_LINES and run.blank_lines == 1:
+        advice += (
+            ". If blank lines also stand inside the documents of text files, "
+            "prepare them with --blank-lines 2"
         )
+    if single >= MANY_SINGLE_LINES and run.split_sentences is None:
+        advice += ". If a line is a paragraph: --split-sentences en"
     print(
         f"{single:.1%} of the documents are a single line, and so no example "
         f"of sentence order{advice}",

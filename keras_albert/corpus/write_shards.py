@@ -27,6 +27,7 @@ from keras_albert.corpus.documents import (
     splitting_language,
 )
 from keras_albert.corpus.shards import PARTS, Manifest, ShardEntry, token_dtype
+from keras_albert.download import locate
 from keras_albert.errors import AlbertError
 from keras_albert.storage import checksum
 from keras_albert.text.tokenizer import Tokenizer
@@ -79,7 +80,7 @@ class Recipe:
     @classmethod
     def of(cls, run: PrepareRun) -> "Recipe":
         """The tokenization settings of a run."""
-        tokenizer = Tokenizer(run.vocab)
+        tokenizer = Tokenizer(locate(run.vocab))
         return cls(
             tokenizer.model_bytes,
             tokenizer.lower_case,

@@ -240,6 +240,23 @@ class EvaluateRun(ModelUse):
 
 
 @dataclasses.dataclass(frozen=True)
+class InspectRun:
+    """Show how far each layer moves the vectors of tokens (paper, Figure 1)."""
+
+    model: tuple[str, ...]
+    """one or more models to compare: anything that `convert --input` takes"""
+    data: Path
+    """text file with a text a line; blank lines are skipped"""
+    output: Path | None = None
+    """PNG file for a plot of all models"""
+    rows: int = 256
+    """most texts to read"""
+
+    def __post_init__(self):
+        check_positive("rows", self.rows)
+
+
+@dataclasses.dataclass(frozen=True)
 class PredictRun(ModelUse):
     """Predict for the rows of a table; writes JSONL in the same order.
 

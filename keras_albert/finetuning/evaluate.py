@@ -40,7 +40,12 @@ def evaluate(run: EvaluateRun) -> dict:
 
 
 def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
-    _check_unused(run, "a fine-tuned model", "sentence_task")
+    if run.sentence_task is not None:
+        raise AlbertError(
+            f"`sentence_task` measures a pretrained model, and {run.model} is "
+            f"fine-tuned. Received: sentence_task={run.sentence_task!r}. Leave "
+            "--sentence-task out."
+        )
     if not run.data.is_dir():
         _check_unused(run, "a file", "split", "any_size")
     elif predictor.task not in BENCHMARKS:

@@ -29,6 +29,7 @@ from keras_albert.training.config import (
     check_warmup,
 )
 
+DEFAULT_VARIANT = "base_v2"
 LENGTH_TARGETS = ("document", "example")
 SINGLE_SENTENCES = ("skip_order", "random_document")
 LONGEST_SEQUENCE = 2**16  # tokens; masking.py stores word numbers in 16 bits
@@ -169,8 +170,9 @@ class PretrainRun:
     with the same settings, that run is resumed; any other run is an error"""
     config: Path | None = None
     """albert_config.json of the model; if not given, --variant is used"""
-    variant: Literal[tuple(VARIANTS)] = "base_v2"
-    """a released size, with the vocabulary of the shards"""
+    variant: Literal[tuple(VARIANTS)] | None = None
+    """a released size, with the vocabulary of the shards; if neither it nor
+    --config is given, the size of --warm-start, else base_v2"""
     validation: Path | None = None
     """folder of held-out token shards. The model with the lowest loss on them
     is kept. If not given, the last model is kept"""
@@ -231,6 +233,8 @@ class PretrainRun:
     optimizer: OptimizerConfig = OptimizerConfig()
 
     def __post_init__(self):
+        if self.variant is None and (self.config or not self.warm_start):
+            object.__setattr__(self, "variant", DEFAULT_VARIANT)
         self.devices  # noqa: B018  its constructor checks the options
         for name in (
             "batch_size",

@@ -1,6 +1,7 @@
 """Pretraining: token shards -> a folder with a pretrained model."""
 
 import dataclasses
+from collections.abc import Callable
 
 import keras
 
@@ -29,7 +30,8 @@ from keras_albert.pretraining.model import (
 from keras_albert.pretraining.packing import Packing
 from keras_albert.pretraining.report import held_out_report, report_lines
 from keras_albert.storage import checksum
-from keras_albert.training.config import OptimizerConfig
+from keras_albert.training.config import CHECKPOINTS_FOLDER, OptimizerConfig
+from keras_albert.training.cost import Cost, EnergyMeter
 from keras_albert.training.loop import (
     Timetable,
     Training,
@@ -44,7 +46,12 @@ from keras_albert.training.run_folder import (
     same_settings,
     write_report,
 )
-from keras_albert.training.run_log import HELD_OUT, Row, check_tensorboard
+from keras_albert.training.run_log import (
+    HELD_OUT,
+    Row,
+    RunLog,
+    check_tensorboard,
+)
 from keras_albert.training.schedules import WarmupPolynomialDecay
 from keras_albert.training.speed import Work, matrix_product_peak
 
@@ -109,13 +116,9 @@ class _Inputs:
         for each in (shards, held_out):
             if each:
                 each.verify()
-        config = (
-            AlbertConfig.from_json(run.config)
-            if run.config
-            else VARIANTS[run.variant].replace(vocab_size=shards.vocab_size)
-        )
         with devices.alone():
             source = run.warm_start and load(run.warm_start, dtype="float32")
+        config = _config_of(run, source, shards)
         _check_fit(run, config, shards, held_out, source)
         devices.check(config)
         # The examples of both phases, where the first one has shorter rows.
@@ -156,6 +159,16 @@ class _Inputs:
         if run.validation_steps is None:
             return batches
         return batches.take(run.validation_steps * parts)
+
+
+def _config_of(
+    run: PretrainRun, source: AlbertModel | None, shards: ShardSet
+) -> AlbertConfig:
+    if run.config:
+        return AlbertConfig.from_json(run.config)
+    if source and not run.variant:
+        return source.config
+    return VARIANTS[run.variant].replace(vocab_size=shards.vocab_size)
 
 
 def _train(
@@ -203,12 +216,17 @@ def _train(
         tensorboard=run.tensorboard,
         devices=devices,
     )
+    whole = not (run.output / CHECKPOINTS_FOLDER).exists()
+    energy = EnergyMeter()
     kept = fit_into_folder(training)
     if not devices.is_first:
         return {}
+    cost = _cost(run, work_of, energy if whole else None)
     report = _report_of(run, inputs, model.count_params(), kept)
+    report["cost"] = dataclasses.asdict(cost)
     write_report(run.output, report)
     print("\n".join(report_lines(report)))
+    print(cost.line())
     print(f"-> {run.output}")
     if run.optimizer.ema_momentum is not None:
         print(
@@ -268,6 +286,39 @@ def _report_of(
     return report
 
 
+def _cost(
+    run: PretrainRun,
+    work_of: Callable[[int, int], Work],
+    energy: EnergyMeter | None,
+) -> Cost:
+    """The cost of all steps, those of earlier, interrupted runs included.
+
+    `energy` is None for a run that went on from a checkpoint: what it used
+    before was not kept.
+    """
+    short, long = work_of(1, 1), work_of(run.steps, 1)
+
+    def until(step: int, amount: str) -> float:
+        """Tokens or operations of all steps until a step."""
+        first = min(step, run.short_steps)
+        return first * getattr(short, amount) + (step - first) * getattr(
+            long, amount
+        )
+
+    seconds, before = 0.0, 0
+    for row in RunLog(run.output).rows:
+        tokens = until(row["step"], "tokens") - until(before, "tokens")
+        before = row["step"]
+        if row["tokens_per_second"]:  # else no step of the interval was timed
+            seconds += tokens / row["tokens_per_second"]
+    return Cost(
+        minutes=seconds / 60 if seconds else None,
+        tokens=until(run.steps, "tokens"),
+        flops=until(run.steps, "flops"),
+        joules=energy and energy.joules(),
+    )
+
+
 def _checksums(run: PretrainRun) -> dict[str, str | None]:
     """SHA-256 of the manifests, which hold the checksums of the shards."""
     return {
@@ -285,10 +336,16 @@ def _check_fit(
     source: AlbertModel | None,
 ) -> None:
     if config.vocab_size != shards.vocab_size:
+        remedy = (
+            f"Set `vocab_size` in {run.config}, or prepare with another "
+            "vocabulary."
+            if run.config
+            else f"Prepare the text with the vocabulary of {run.warm_start}: "
+            "--vocab FOLDER, where its .model file is."
+        )
         raise AlbertError(
             f"The model's vocab_size is {config.vocab_size}, the shards in "
-            f"{run.data} were made with {shards.vocab_size} pieces. Set "
-            f"`vocab_size` in {run.config}, or prepare with another vocabulary."
+            f"{run.data} were made with {shards.vocab_size} pieces. {remedy}"
         )
     check_examples(run.examples, config)
     vocabulary = shards.tokenizer()

@@ -297,7 +297,8 @@ def _segments(
     targets = _targets(
         examples, plan.key, corpus.document_numbers(alone), alone
     )
-    wanted[replace & single] = targets - lengths[replace & single, 0]
+    left = targets - lengths[replace & single, 0]
+    wanted[replace & single] = np.maximum(left, 0)
     others = _other_documents(
         corpus, plan, first[replace], wanted[replace], keys[replace]
     )

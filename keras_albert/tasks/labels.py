@@ -54,7 +54,10 @@ class Labels(abc.ABC):
 
 
 class NoLabels(Labels):
-    """A task without labels; the head must have the given number of outputs."""
+    """A task without labels.
+
+    The head must have the given number of outputs; None stands for any number.
+    """
 
     def __init__(self, outputs: int | None = None):
         self.outputs = outputs

@@ -12,11 +12,11 @@ from typing import Any
 
 import keras
 
-from keras_albert.checkpoints.download import locate
 from keras_albert.checkpoints.huggingface_config import DEFAULT_GELU
 from keras_albert.checkpoints.keras_hub import is_keras_hub
 from keras_albert.checkpoints.load import load
 from keras_albert.data.config import TableColumns
+from keras_albert.download import locate
 from keras_albert.errors import AlbertError, check_choice, is_number
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.keras_file import checked_form, in_form

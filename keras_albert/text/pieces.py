@@ -26,6 +26,7 @@ from keras_albert.text.special_tokens import (
 
 VOCAB_FILE = "spiece.model"
 VOCAB_SETTINGS_FILE = "spiece.json"  # Tokenizer.settings
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"  # of transformers
 WORD_MARK = "▁"  # U+2581: SentencePiece's mark for a space before a piece
 # The reference's list: ASCII punctuation without ' < = >.
 _PUNCTUATION = frozenset(string.punctuation) - frozenset("'<=>")
@@ -52,11 +53,17 @@ def find_model(path: Path) -> Path:
     return models[0]
 
 
-def saved_settings(file: Path) -> dict[str, bool]:
-    """The settings in a `spiece.json`, or those of released vocabularies."""
+def saved_settings(folder: Path) -> dict[str, bool]:
+    """The settings of the vocabulary in a folder.
+
+    They are in `spiece.json` if this package wrote the folder, in
+    `tokenizer_config.json` if transformers did, and else those of the released
+    vocabularies.
+    """
     published = {"lower_case": True, "keep_accents": False}
+    file = folder / VOCAB_SETTINGS_FILE
     if not file.exists():
-        return published
+        return published | _settings_of_transformers(folder)
     settings = read_json(file)
     if (
         not isinstance(settings, dict)
@@ -69,6 +76,28 @@ def saved_settings(file: Path) -> dict[str, bool]:
             f"false. Received: {json.dumps(settings)}."
         )
     return published | settings
+
+
+def _settings_of_transformers(folder: Path) -> dict[str, bool]:
+    file = folder / TOKENIZER_CONFIG_FILE
+    if not file.is_file():
+        return {}
+    settings = read_json(file)
+    if not isinstance(settings, dict):
+        raise AlbertError(f"{file}: expected a JSON object.")
+    chosen = {}
+    for ours, theirs in (
+        ("lower_case", "do_lower_case"),
+        ("keep_accents", "keep_accents"),
+    ):
+        if theirs in settings:
+            chosen[ours] = settings[theirs]
+            if not isinstance(chosen[ours], bool):
+                raise AlbertError(
+                    f"{file}: `{theirs}` must be true or false. "
+                    f"Received: {chosen[ours]!r}."
+                )
+    return chosen
 
 
 def load_model(

@@ -68,7 +68,7 @@ class Tokenizer:
                 f"the folder that holds it. Received: {path!r:.60}."
             )
         file = find_model(Path(path))
-        saved = saved_settings(file.parent / VOCAB_SETTINGS_FILE)
+        saved = saved_settings(file.parent)
         self._load(
             file.read_bytes(),
             saved["lower_case"] if lower_case is None else lower_case,

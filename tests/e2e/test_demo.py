@@ -43,7 +43,7 @@ def test_demo(tmp_path, monkeypatch, capfd):
         demo.verdict(more, half)
     )
     assert "does not show" in demo.verdict(half, half)
-    assert f"chapter of a passage {report['accuracy']:17.3f}" in out
+    assert f"chapter of a passage {report['accuracy']:19.3f}" in out
     assert f"{tmp_path / 'demo' / 'pretrained' / 'curves.png'}: " in out
     # The next command can be typed as it stands.
     commands = "\n".join(out.splitlines()[-2:])

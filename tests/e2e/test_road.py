@@ -20,7 +20,7 @@ from documentation import PAGES, README, blocks
 from scipy import stats
 from small import signalled
 
-import keras_albert
+import keras_albert as ka
 from keras_albert import load_pretrained
 from keras_albert.cli import main
 from keras_albert.corpus.shards import ShardSet
@@ -28,8 +28,10 @@ from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.finetuning.evaluate import evaluate
 from keras_albert.modeling.config import AlbertConfig
-from keras_albert.pretraining.config import ExampleConfig
+from keras_albert.pretraining.config import ExampleConfig, PretrainRun
 from keras_albert.pretraining.dataset import validation_dataset
+from keras_albert.pretraining.flops import flops_per_example
+from keras_albert.pretraining.run import pretrain
 from keras_albert.training.model_folder import ModelFolder
 
 LEARNS = keras.backend.backend() == "tensorflow"
@@ -100,6 +102,12 @@ def test_pretraining_report(road):
     report = report_of(road / "pre")
     held_out = report["held_out"]
     assert report["examples_seen"] == STEPS * 8
+    cost = report["cost"]
+    assert cost["tokens"] == STEPS * 8 * 64
+    examples = ExampleConfig(sequence_length=64, max_predictions=9)
+    assert cost["flops"] == STEPS * 8 * flops_per_example(CONFIG, examples)
+    speed = cost["tokens"] / cost["minutes"] / 60
+    assert speed == pytest.approx(report["tokens_per_second"], rel=0.8)
     assert held_out["mlm_baseline"] > 0
     assert 0.5 <= held_out["sop_baseline"] < 0.6
     with open(road / "pre" / "log.csv") as file:
@@ -142,6 +150,40 @@ def test_deeper_from_a_shallower_one(command, road, tmp_path):
     # It is stored in float32, whatever the precision of the training was.
     assert model.dtype_policy.name == "float32"
     assert model.backbone.embeddings.dtype_policy.name == "float32"
+
+
+@pytest.mark.any_backend
+@pytest.mark.usefixtures("eagerly")
+def test_a_finished_model_learns_on(command, road, tmp_path):
+    """Size and vocabulary are those of the warm start, if not given."""
+    command(
+        f"prepare --input {{0}}/held.txt --vocab {{0}}/pre "
+        f"--output {tmp_path}/shards"
+    )
+    command(
+        PRETRAIN.replace("--config {0}/config.json", "--warm-start {0}/pre")
+        + f"--output {tmp_path}/on --steps=2 --warmup-steps=1",
+    )
+    report = report_of(tmp_path / "on")
+    assert report["parameters"] == report_of(road / "pre")["parameters"]
+    assert report["training_loss"] < math.log(CONFIG.vocab_size)
+    other = shutil.copytree(road / "pre", tmp_path / "other")
+    config = CONFIG.replace(vocab_size=161)
+    ka.AlbertForPretraining(ka.AlbertBackbone(config)).save(
+        other / "model.keras"
+    )
+    with pytest.raises(
+        AlbertError, match=r"vocabulary of .*/other/model\.keras: --vocab"
+    ):
+        pretrain(
+            PretrainRun(
+                road / "shards-train",
+                tmp_path / "none",
+                warm_start=str(other / "model.keras"),
+                steps=1,
+                warmup_steps=0,
+            )
+        )
 
 
 @pytest.mark.any_backend
@@ -518,7 +560,7 @@ def test_python_of_the_documentation(road, tmp_path, monkeypatch):
         names = {"__name__": "__main__"}  # a page is a program of its own
         with monkeypatch.context() as patch:
             if page == README:  # its export is the one of getting-started.md
-                patch.setattr(keras_albert, "export", lambda *_: None)
+                patch.setattr(ka, "export", lambda *_: None)
             for block in blocks(page, "python"):
                 if block.runs:
                     exec(compile(block.code, block.place, "exec"), names)

@@ -13,11 +13,8 @@ import pytest
 from small import EXCHANGED as CONFIG, randomized, same_weights
 
 import keras_albert as ka
-from keras_albert.checkpoints import (
-    download as places,
-    huggingface,
-    huggingface_config,
-)
+from keras_albert import download as places
+from keras_albert.checkpoints import huggingface, huggingface_config
 from keras_albert.checkpoints.names import (
     DIALECTS,
     FORMS,

@@ -18,6 +18,7 @@ FLOORS = (
     "errors",
     "private_apis",
     "storage",
+    "download",
     "text",
     "modeling",
     "data",

@@ -49,11 +49,11 @@ def f1(predicted: Sequence[str], accepted: Sequence[str]) -> float:
 def score_v1(
     questions: Sequence[Question], texts: Mapping[str, str]
 ) -> dict[str, float]:
-    """`exact_match`, `f1`, `total` and `unanswered` of SQuAD 1.1, in percent.
+    """`exact_match` and `f1` of SQuAD 1.1, in percent, and two numbers.
 
-    `texts` has the predicted answer for each id; other ids are ignored.
-    `unanswered` is the number of questions that score 0 because they are not in
-    `texts`.
+    `texts` has the predicted answer for each id; other ids are ignored. `total`
+    is the number of questions, `unanswered` that of those which score 0 because
+    they are not in `texts`.
     """
     for question in questions:
         if not question.answers:

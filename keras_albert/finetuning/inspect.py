@@ -1,0 +1,113 @@
+"""The command `inspect`: how far each layer moves the vectors of tokens.
+
+Figure 1 of the paper: with shared layers the distances change smoothly from
+layer to layer and do not converge to zero. L is the number of layers.
+"""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from keras import ops
+
+from keras_albert.checkpoints.load import load
+from keras_albert.errors import AlbertError, optional_import
+from keras_albert.finetuning.config import InspectRun
+from keras_albert.modeling.backbone import encoder_of, padding_mask_of
+from keras_albert.modeling.base import AlbertModel
+from keras_albert.storage import replacing
+from keras_albert.text.files import check_files, read_lines
+
+TITLES = {"l2": "L2 distance", "degrees": "angle in degrees"}
+
+
+def layer_distances(
+    model: AlbertModel, texts: Sequence[str], batch_size: int = 32
+) -> dict[str, np.ndarray]:
+    """Distances of the input and the output of each layer.
+
+    Args:
+        model: a model with a vocabulary, with any head or none.
+        texts: texts; longer ones are cut off.
+        batch_size: texts at a time.
+
+    Returns:
+        "l2" and "degrees", float64 [L]: the means over all tokens of the
+        Euclidean distance, and of the angle between both vectors.
+
+    Raises:
+        AlbertError: there are no texts, or the model has no vocabulary.
+
+    Source: Paper Figure 1, which shows the angle as cosine similarity "in
+    terms of degree".
+    """
+    if not len(texts):
+        raise AlbertError("expected one or more texts. Received none.")
+    backbone = encoder_of(model)
+    sums, count = 0.0, 0
+    for start in range(0, len(texts), batch_size):
+        inputs = backbone.preprocess(list(texts[start : start + batch_size]))
+        embedded = backbone.embeddings(
+            inputs["token_ids"], inputs.get("segment_ids")
+        )
+        states = backbone(inputs, return_hidden_states=True)["hidden_states"]
+        is_token = ops.convert_to_numpy(padding_mask_of(inputs)) > 0
+        vectors = [
+            ops.convert_to_numpy(each)[is_token].astype("float64")
+            for each in (embedded, *states)
+        ]
+        sums = sums + np.array(
+            [_distances(a, b) for a, b in itertools.pairwise(vectors)]
+        )
+        count += is_token.sum()
+    l2, degrees = (sums / count).T
+    return {"l2": l2, "degrees": degrees}
+
+
+def _distances(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Sums over tokens of the distance and of the angle of [N, H] vectors."""
+    lengths = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
+    cosine = np.clip((x * y).sum(axis=1) / lengths, -1, 1)
+    distance = np.linalg.norm(x - y, axis=1)
+    return distance.sum(), np.degrees(np.arccos(cosine)).sum()
+
+
+def inspect(run: InspectRun) -> dict[str, dict[str, np.ndarray]]:
+    """Prints and draws the distances of each model; returns them by model."""
+    (path,) = check_files(run.data)
+    lines = (text for _, text in read_lines(path) if text.strip())
+    texts = list(itertools.islice(lines, run.rows))
+    if not texts:
+        raise AlbertError(f"{path}: no text. Expected a text a line.")
+    found = {}
+    for source in run.model:
+        found[source] = layer_distances(load(source), texts)
+        print(f"{source}, {len(texts):,} texts")
+        print(f"layer  {TITLES['l2']}  {TITLES['degrees']}")
+        for layer, values in enumerate(
+            zip(*found[source].values(), strict=True), start=1
+        ):
+            print(f"{layer:5}  {values[0]:11.3f}  {values[1]:16.2f}")
+    if run.output is not None:
+        _draw(found, run.output)
+        print(f"-> {run.output}")
+    return found
+
+
+def _draw(found: dict[str, dict[str, np.ndarray]], path: Path) -> None:
+    optional_import("matplotlib", "plots", "drawing the distances")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    for axes, (name, title) in zip(
+        figure.subplots(1, len(TITLES)), TITLES.items(), strict=True
+    ):
+        for source, distances in found.items():
+            layers = range(1, len(distances[name]) + 1)
+            axes.plot(layers, distances[name], "o-", label=source)
+        axes.set_xlabel("layer")
+        axes.set_title(f"{title} of its input and output")
+        axes.legend()
+    with replacing(path) as unfinished:
+        figure.savefig(unfinished, format="png", dpi=100)

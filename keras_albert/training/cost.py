@@ -1,0 +1,99 @@
+"""What a run costs: minutes, tokens, floating-point operations, energy.
+
+The energy is that of all processor packages together, from the counters of
+Intel's and AMD's processors (RAPL), which Linux shows in /sys/class/powercap.
+Most machines only let root read them, and accelerators are not in them.
+"""
+
+import dataclasses
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+POWERCAP = Path("/sys/class/powercap")
+MICRO = 1e-6
+SECONDS_BETWEEN_SAMPLES = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """The cost of training, without validation."""
+
+    minutes: float | None
+    """time of the steps; None if no step was timed"""
+    tokens: int
+    """number of positions, with padding"""
+    flops: float
+    """floating-point operations, see `flops_per_example`"""
+    joules: float | None
+    """energy that all processors of this machine used while the run trained and
+    validated, other programs included; None if the machine does not tell, or
+    the run went on from a checkpoint"""
+
+    def line(self) -> str:
+        """The cost as a line of text."""
+        parts = [f"{self.tokens:,} tokens", f"{self.flops:.3g} FLOP"]
+        if self.minutes is not None:
+            parts.insert(0, f"{self.minutes:.1f} minutes")
+        energy = "energy unknown"
+        if self.joules is not None:
+            energy = f"{self.joules / 1000:,.1f} kJ in the processors"
+        return f"cost: {', '.join([*parts, energy])}"
+
+
+class EnergyMeter:
+    """Measures the energy of all processors since it was made, in joules.
+
+    A thread reads the counters now and then: they begin again at zero after
+    minutes.
+    """
+
+    def __init__(self, folder: Path = POWERCAP):
+        self._folder = folder
+        self._last = self._read()
+        self._used: int | None = 0 if self._last else None
+        self._lock = threading.Lock()
+        if self._last:
+            threading.Thread(target=self._watch, daemon=True).start()
+
+    def joules(self) -> float | None:
+        """The energy so far; None if the counters cannot be read."""
+        self.sample()
+        return None if self._used is None else self._used * MICRO
+
+    def sample(self) -> None:
+        """Adds what was used since the last time."""
+        with self._lock:
+            now = self._read()
+            if self._used is None or now.keys() != self._last.keys():
+                self._used = None
+                return
+            for package, (value, limit) in now.items():
+                used = value - self._last[package][0]
+                self._used += used if used >= 0 else used + limit
+            self._last = now
+
+    def _watch(self) -> None:
+        while self._used is not None:
+            time.sleep(SECONDS_BETWEEN_SAMPLES)
+            self.sample()
+
+    def _read(self) -> dict[str, tuple[int, int]]:
+        """The counter of each package and the value at which it wraps."""
+        try:
+            return {
+                package.name: (
+                    int((package / "energy_uj").read_text()),
+                    int((package / "max_energy_range_uj").read_text()),
+                )
+                for package in self._packages()
+            }
+        except (OSError, ValueError):
+            return {}
+
+    def _packages(self) -> Iterator[Path]:
+        # Other zones are parts of a package, or the platform around them all.
+        for path in sorted(self._folder.glob("intel-rapl:*")):
+            if (path / "name").read_text().startswith("package"):
+                yield path

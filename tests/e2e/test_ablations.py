@@ -1,0 +1,147 @@
+"""The ablations: settings, resumption, statistics, and one run of each kind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from keras_albert.corpus.config import PrepareRun
+from keras_albert.corpus.prepare import prepare
+
+pytestmark = pytest.mark.any_backend
+
+ABLATIONS = Path(__file__).parents[2] / "examples" / "ablations"
+
+
+@pytest.fixture
+def ablations(monkeypatch):
+    """The script as a module."""
+    monkeypatch.syspath_prepend(ABLATIONS)
+    import run
+
+    yield run
+    del sys.modules["run"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, tiny_lines, tiny_vocab):
+    """Two folders of shards and a task that the words give away."""
+    folder = tmp_path_factory.mktemp("ablations")
+    for part, lines in (("train", tiny_lines[:400]), ("held_out", tiny_lines)):
+        text = folder / f"{part}.txt"
+        documents = ["\n".join(lines[i : i + 8]) for i in range(0, 400, 8)]
+        text.write_text("\n\n".join(documents))
+        prepare(
+            PrepareRun(
+                (text,), tiny_vocab, folder / part, shard_bytes=2_000, workers=1
+            )
+        )
+    for part, lines in (("train", tiny_lines[:80]), ("dev", tiny_lines[80:])):
+        rows = [f"{each}\t{'fox' in each}" for each in lines[:80]]
+        table = folder / f"task.{part}.tsv"
+        table.write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    return folder
+
+
+def test_every_table_has_settings_at_every_scale(ablations, tmp_path):
+    scales = ablations._toml("scales")
+    tables = {path.stem for path in ABLATIONS.glob("*.toml")} - {"scales"}
+    assert len(tables) == 9
+    for name in tables:
+        table = ablations._toml(name)
+        names = [run["name"] for run in table["runs"]]
+        assert len(set(names)) == len(names)
+        for claim in table["claims"]:
+            assert {claim["better"], claim["worse"]} <= set(names)
+            assert claim["measure"] in ablations.MEASURES
+        for scale in scales.values():
+            found = [
+                ablations.settings(table, scale, run, 0, tmp_path)
+                for run in table["runs"]
+            ]
+            assert len({json.dumps(each) for each in found}) == len(names)
+            assert json.loads(json.dumps(found)) == found
+    wide = ablations._toml("table6")["runs"][1]
+    config = ablations._config_of(scales["base"], wide)
+    assert config["hidden_size"] == 1536 and config["embedding_size"] == 384
+    assert ablations.folder_name("shared, E = H", 1) == "shared-e-h-1"
+
+
+def test_other_settings_are_refused(ablations, tmp_path):
+    ablations._claim(tmp_path / "run", {"name": "a", "seed": 0})
+    ablations._claim(tmp_path / "run", {"name": "a", "seed": 0})
+    with pytest.raises(SystemExit, match="begun with seed=0; now it is 1"):
+        ablations._claim(tmp_path / "run", {"name": "a", "seed": 1})
+
+
+def test_verdicts_by_hand(ablations):
+    """100 examples: half right has a standard error of 0.05."""
+
+    def runs(*values):
+        return [{"mlm_accuracy": v, "mlm_count": 100} for v in values]
+
+    claim = {"measure": "mlm_accuracy", "better": "a", "worse": "b"}
+    for a, b, expected in (
+        (runs(0.9), runs(0.1), "seen with one seed"),
+        (runs(0.1), runs(0.9), "the opposite is seen with one seed"),
+        (runs(0.5), runs(0.45, 0.45), "not decidable"),
+        (runs(0.5), [{}], "not measured"),
+    ):
+        found = ablations.verdict(claim, {"a": a, "b": b})
+        assert found["verdict"] == expected
+    half = ablations._half_interval
+    assert half({"a": runs(0.5)}, ["a"], "mlm_accuracy") == pytest.approx(
+        1.96 * 0.05, rel=1e-3
+    )
+    # Seeds that differ by 0.4 and 0.2: their variances 0.08 and 0.02 are pooled
+    # to 0.05, with two degrees of freedom, whose quantile is 4.303.
+    rows = {"a": runs(0.3, 0.7), "b": runs(0.4, 0.6)}
+    assert half(rows, ["a"], "mlm_accuracy") == pytest.approx(
+        4.303 * 0.025**0.5, rel=1e-3
+    )
+
+
+def test_a_run_and_its_results(ablations, data, tmp_path):
+    table, scale = ablations._toml("table7"), ablations._toml("scales")["tiny"]
+    names = []
+    for run in table["runs"]:
+        wanted = ablations.settings(table, scale, run, 0, data)
+        names.append(ablations.folder_name(run["name"], 0))
+        ablations._claim(tmp_path / "runs" / names[-1], wanted)
+        ablations.make_run(tmp_path / "runs" / names[-1])
+    part = json.loads(
+        (tmp_path / "runs" / names[0] / "shards/manifest.json").read_text()
+    )
+    whole = json.loads((data / "train" / "manifest.json").read_text())
+    assert 0 < len(part["shards"]) < len(whole["shards"])
+    results = [
+        ablations._read(tmp_path / "runs" / name / "result.json")
+        for name in names
+    ]
+    for result in results:
+        assert result["steps"] == 6 and result["tokens"] == 6 * 8 * 64
+        assert 0 <= result["task_accuracy"] <= 1
+        assert result["sop_count"] > 0 and result["nsp_count"] > 0
+    arguments = SimpleNamespace(table="table7", scale="tiny")
+    ablations.write_results(table, arguments, results, tmp_path)
+    text = (tmp_path / "table.md").read_text()
+    assert "| all text | " in text and "- More text is better" in text
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert len(written["runs"]) == 2 and len(written["claims"]) == 1
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("table", ["table5", "table6", "table11"])
+def test_as_a_command(data, tmp_path, table):
+    """Runs that start from one another, in two processes; then again."""
+    command = [sys.executable, ABLATIONS / "run.py", table, "--jobs", "2"]
+    command += ["--data", data, "--output", tmp_path / "out"]
+    said = subprocess.run(command, capture_output=True, text=True)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert ": begins" in said.stdout and "The paper: " in said.stdout
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert again.returncode == 0 and ": begins" not in again.stdout

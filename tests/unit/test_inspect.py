@@ -1,0 +1,64 @@
+"""The distances that layers move the vectors of tokens."""
+
+import numpy as np
+import pytest
+from keras import ops
+from small import CONFIG, randomize
+
+import keras_albert as ka
+from keras_albert.cli import main
+from keras_albert.finetuning.inspect import _distances, layer_distances
+
+TEXTS = ["the fox", "hens sleep in the barn all night", "a fox " * 4]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_vocab):
+    tokenizer = ka.Tokenizer(tiny_vocab)
+    config = CONFIG.replace(vocab_size=tokenizer.vocab_size)
+    backbone = ka.AlbertBackbone(config, tokenizer=tokenizer)
+    return randomize(ka.AlbertForSequenceClassification(backbone, 2))
+
+
+def test_distances_by_hand():
+    x = np.array([[3.0, 4.0], [1.0, 0.0]])
+    y = np.array([[3.0, -4.0], [0.0, 2.0]])
+    distance, degrees = _distances(x, y)
+    assert distance == pytest.approx(8 + 5**0.5)
+    assert degrees == pytest.approx(2 * np.degrees(np.arctan(4 / 3)) + 90)
+
+
+def test_padding_does_not_count(model):
+    """Each text alone, weighted by its tokens, gives what all give at once."""
+    together = layer_distances(model, TEXTS, batch_size=2)
+    counts = [
+        int(ops.sum(ops.cast(model.preprocess([t])["token_ids"] != 0, "int32")))
+        for t in TEXTS
+    ]
+    alone = [layer_distances(model, [text]) for text in TEXTS]
+    for name, values in together.items():
+        assert values.shape == (CONFIG.num_hidden_layers,)
+        expected = np.average([a[name] for a in alone], axis=0, weights=counts)
+        np.testing.assert_allclose(values, expected, rtol=1e-4)
+    assert (together["degrees"] > 0).all()
+
+
+@pytest.mark.any_backend
+def test_command(model, tmp_path, capsys):
+    model.save(tmp_path / "model.keras")
+    (tmp_path / "text.txt").write_text("\n\n".join(TEXTS))
+    plot = tmp_path / "plot.png"
+    main(
+        ["inspect", "--model", str(tmp_path / "model.keras"), "--rows", "2"]
+        + ["--data", str(tmp_path / "text.txt"), "--output", str(plot)]
+    )
+    printed = capsys.readouterr().out
+    expected = layer_distances(model, TEXTS[:2])
+    assert "model.keras, 2 texts" in printed
+    assert f"{expected['l2'][0]:.3f}" in printed
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ka.AlbertError, match="Received none"):
+        layer_distances(model, [])
+    with pytest.raises(SystemExit):
+        main(["inspect", "--model", "x", "--data", str(tmp_path / "no.txt")])
+    assert "no.txt: no such file" in capsys.readouterr().err
