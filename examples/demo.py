@@ -210,6 +210,7 @@ def report(
             f"{finetuned['count']:,} passages",
         ),
         ("", "", scratch["accuracy"], "the same without pretraining", ""),
+        ("", "", finetuned["bag_of_words"], "a linear model of words", ""),
         (
             "the same, from the SavedModel",
             right / len(answers),

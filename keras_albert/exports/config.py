@@ -20,6 +20,10 @@ EXPORT_WEIGHTS = {
     "litert": ("float32", "float16", "int8"),
     "onnx": ("float32", "int8"),
 }
+WEIGHTS = ("float32", "bfloat16", "float16", "int8")  # of any format
+# Formats that are made of the model's computation as TensorFlow traces it. The
+# others need no TensorFlow.
+TRACED_FORMATS = ("saved_model", "litert")
 
 # An export is refused if its score is lower than the model's by more than this
 # share of the highest possible score: one point of 100.
@@ -37,10 +41,10 @@ class ExportRun(ModelUse):
     output: Path
     """for a SavedModel the folder of its versions; for LiteRT and ONNX an empty
     or new folder"""
-    format: Literal["saved_model", "litert", "onnx"] = "saved_model"
+    format: Literal[tuple(EXPORT_WEIGHTS)] = "saved_model"
     """saved_model: from strings to answers, for TensorFlow Serving; litert and
     onnx: from token ids, with the vocabulary in a file beside the model"""
-    weights: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
+    weights: Literal[WEIGHTS] = "float32"
     """data type in which weights are stored; saved_model: all but int8, litert:
     all but bfloat16, onnx: float32 and int8"""
     version: int | None = None

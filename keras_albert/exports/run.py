@@ -28,7 +28,12 @@ from keras_albert.exports.check_texts import (
     compare_texts,
     text_lines,
 )
-from keras_albert.exports.config import LARGEST_FALL, CheckRun, ExportRun
+from keras_albert.exports.config import (
+    LARGEST_FALL,
+    TRACED_FORMATS,
+    CheckRun,
+    ExportRun,
+)
 from keras_albert.exports.litert import LITERT_FILE, write_litert
 from keras_albert.exports.load import (
     ASIDE,
@@ -129,7 +134,7 @@ def export(
 
 def _check_packages(format: str) -> None:
     """Raises AlbertError unless the packages for a trace are installed."""
-    if format == "onnx":  # written without a trace
+    if format not in TRACED_FORMATS:
         return
     for package in ("tensorflow", "tensorflow_text"):
         if importlib.util.find_spec(package) is None:
@@ -148,7 +153,7 @@ def export_run(run: ExportRun) -> Path:
     """
     _check_packages(run.format)
     target = _target(run)
-    if run.format != "onnx" and not traces_for_tensorflow():
+    if run.format in TRACED_FORMATS and not traces_for_tensorflow():
         is_new = not run.output.exists()
         try:
             _export_in_worker(run, target)

@@ -12,6 +12,9 @@ from keras_albert.tasks.task import Outputs
 
 CONFUSION_FILE = "confusion.png"
 
+# Key of the score of a linear model of words, see tasks/bag_of_words.py.
+BAG_OF_WORDS = "bag_of_words"
+LINEAR = "a linear model of words"
 SHOWN_SKIPPED = 3  # skipped rows that are printed
 # Key of the scores on training rows, for a run that held nothing out.
 ON_TRAINING_ROWS = "on_training_rows"
@@ -50,7 +53,7 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
         name
         for name, value in first.items()
         if isinstance(value, float)
-        and name not in ("baseline", "epoch", "threshold")
+        and name not in ("baseline", BAG_OF_WORDS, "epoch", "threshold")
     ]
     values = {name: [each[name] for each in reports.values()] for name in names}
     choose = max if "best" in first else min
@@ -61,6 +64,7 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
         "best_seed": choose(reports, key=lambda seed: reports[seed][best]),
         "best": first.get("best"),
         "baseline": first.get("baseline"),
+        BAG_OF_WORDS: first.get(BAG_OF_WORDS),
         "constant": first.get("constant"),
         "count": first.get("count"),
         "scores": {
@@ -87,6 +91,8 @@ def _seeds_lines(report: dict) -> list[str]:
             f"; always {report['constant']}: {report['best']} "
             f"{report['baseline']:.3f}"
         )
+    if report.get(BAG_OF_WORDS) is not None:
+        lines[0] += f"; {LINEAR}: {report[BAG_OF_WORDS]:.3f}"
     for name, found in report["scores"].items():
         lines.append(
             f"{name.replace('_', ' ')}: median {found['median']:.3f}, mean "
@@ -100,6 +106,7 @@ def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
     """The lines that a user reads about scores and the best constant answer."""
     best, guess = report["best"], report["baseline"]
     known = {"best", "baseline", "constant", "count", "remarks", "epoch"}
+    known.add(BAG_OF_WORDS)
     others = [
         name
         for name, value in report.items()
@@ -115,9 +122,14 @@ def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
     if guess is None:
         return [f"{examples}{shown} ({count})", *report["remarks"]]
     verdict = "" if report[best] > guess else ": no better than guessing"
+    baselines = f"always {report['constant']}: {best} {guess:.3f}"
+    linear = report.get(BAG_OF_WORDS)
+    if linear is not None:
+        baselines += f"; {LINEAR}: {linear:.3f}"
+        if not verdict and linear > report[best]:
+            verdict = f": {LINEAR} is better"
     return [
-        f"{examples}{shown} (always {report['constant']}: {best} "
-        f"{guess:.3f}; {count}){verdict}",
+        f"{examples}{shown} ({baselines}; {count}){verdict}",
         *report["remarks"],
     ]
 

@@ -28,6 +28,7 @@ from keras_albert.finetuning.data import (
 from keras_albert.finetuning.model_card import card, write_card
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import (
+    BAG_OF_WORDS,
     CONFUSION_FILE,
     ON_TRAINING_ROWS,
     class_report_of,
@@ -367,6 +368,12 @@ def _measured(
     report = scores_report(run.task, outputs, examples, names)
     if prepared.tables.held_out is None:
         return {ON_TRAINING_ROWS: report}
+    outputs = task.linear_outputs(
+        prepared.tables.train, prepared.tables.held_out, names
+    )
+    if outputs is not None:
+        linear = task.measure(list(outputs), examples, names)
+        report[BAG_OF_WORDS] = linear.values[task.best]
     if "threshold" in report:
         best = best.with_threshold(report["threshold"])
         write_json(output / TASK_FILE, best.settings())

@@ -43,7 +43,14 @@ _IGNORED_KEYS = (
 )
 LOOPS = ("unrolled", "scan")  # see `SharedEncoder`
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
-SHARING = ("all", "attention", "ffn", "none")
+# Which halves of a block the layers of a group share (Paper Table 4).
+SHARED_HALVES = {
+    "all": ("attention", "feed_forward"),
+    "attention": ("attention",),
+    "ffn": ("feed_forward",),
+    "none": (),
+}
+SHARING = tuple(SHARED_HALVES)
 # Sentence order prediction, next sentence prediction, or neither.
 SENTENCE_TASKS = ("sop", "nsp", "none")
 ACTIVATION_NAMES = ("gelu", "gelu_new", "gelu_erf", "relu")
@@ -172,6 +179,11 @@ class AlbertConfig:
         return (
             self.project_equal_sizes or self.embedding_size != self.hidden_size
         )
+
+    @property
+    def shared_halves(self) -> tuple[str, ...]:
+        """The halves that a group shares, of attention and feed_forward."""
+        return SHARED_HALVES[self.sharing]
 
     def group_of(self, layer: int) -> int:
         """The group of a layer; both are counted from 0.

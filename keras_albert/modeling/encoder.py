@@ -23,13 +23,6 @@ from keras_albert.modeling.layers import (
 HALVES = {"attention": AttentionHalf, "feed_forward": FeedForwardHalf}
 # Added to the scores of padded keys (reference modeling.py L818-828).
 MASKED_SCORE = -10000.0
-# Which halves the layers of a group share (Paper Table 4).
-SHARED_HALVES = {
-    "all": ("attention", "feed_forward"),
-    "attention": ("attention",),
-    "ffn": ("feed_forward",),
-    "none": (),
-}
 
 
 class Block(layers.Layer):
@@ -265,8 +258,8 @@ class SharedEncoder(VectorLayer):
         check_flag("remat", remat)
         self.loop = loop
         self.remat = remat
-        shared = SHARED_HALVES[config.sharing]
-        own = [half for half in SHARED_HALVES["all"] if half not in shared]
+        shared = config.shared_halves
+        own = [half for half in HALVES if half not in shared]
         if config.relaxed_rank:
             own += [f"{half}_delta" for half in shared]
         self.shared = self._blocks("group", config.num_hidden_groups, shared)

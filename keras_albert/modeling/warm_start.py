@@ -8,7 +8,7 @@ from keras_albert.modeling.base import (
     check_plain,
     own_path,
 )
-from keras_albert.modeling.encoder import SHARED_HALVES, SharedEncoder
+from keras_albert.modeling.encoder import HALVES, SharedEncoder
 
 
 def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
@@ -95,7 +95,7 @@ def _encoder_pairs(ours: SharedEncoder, theirs: SharedEncoder) -> list[tuple]:
             their_parts = _parts(theirs, their_layer, their_inner)
             for name, part in our_parts.items():
                 start = their_parts.get(name)
-                if start is None and name not in SHARED_HALVES["all"]:
+                if start is None and name not in HALVES:
                     continue  # a low-rank difference; it starts at zero
                 for weight, other in zip(
                     part.weights, start.weights, strict=True

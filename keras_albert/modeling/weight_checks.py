@@ -40,13 +40,12 @@ def parameter_count(config: AlbertConfig) -> int:
     count = rows * config.embedding_size
     if config.has_projection:
         count += (config.embedding_size + 1) * hidden
-    kernels = {"attention": 4 * hidden**2, "ffn": 2 * hidden * inner}
-    others = {"attention": 6 * hidden, "ffn": 3 * hidden + inner}
+    kernels = {"attention": 4 * hidden**2, "feed_forward": 2 * hidden * inner}
+    others = {"attention": 6 * hidden, "feed_forward": 3 * hidden + inner}
     layers = config.num_hidden_layers * config.inner_group_num
     groups = config.num_hidden_groups * config.inner_group_num
     for half in kernels:
-        shared = config.sharing in ("all", half)
-        copies = groups if shared else layers
+        copies = groups if half in config.shared_halves else layers
         count += copies * (kernels[half] + others[half])
     return count + config.relaxed_rank * hidden * layers
 

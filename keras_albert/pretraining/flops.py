@@ -28,10 +28,10 @@ def encoder_products(config: AlbertConfig, sequence_length: int) -> int:
     hidden, inner = config.hidden_size, config.intermediate_size
     rank = config.relaxed_rank
     attention_kernels = 4 * hidden * hidden
-    if rank and config.sharing in ("all", "attention"):
+    if "attention" in config.shared_halves:
         attention_kernels += 4 * rank * 2 * hidden
     ffn_kernels = 2 * hidden * inner
-    if rank and config.sharing in ("all", "ffn"):
+    if "feed_forward" in config.shared_halves:
         ffn_kernels += 2 * rank * (hidden + inner)
     scores_and_sum = 2 * sequence_length * hidden  # attention to all tokens
     block = attention_kernels + ffn_kernels + scores_and_sum

@@ -193,14 +193,14 @@ def _blocks(config: AlbertConfig) -> int:
             4 * _dense(hidden, hidden) + _norm(hidden),
             4 * rank * (hidden + hidden),
         ),
-        "ffn": (
+        "feed_forward": (
             _dense(hidden, inner) + _dense(inner, hidden) + _norm(hidden),
             2 * rank * (hidden + inner),
         ),
     }
     return sum(
         groups * half + layers * difference
-        if config.sharing in ("all", name)
+        if name in config.shared_halves
         else layers * half
         for name, (half, difference) in halves.items()
     )

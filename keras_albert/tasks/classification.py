@@ -4,7 +4,7 @@ Letters: N examples, C labels.
 """
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ from scipy import special
 from keras_albert.data import tables
 from keras_albert.data.batches import Features
 from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.tasks import classes, metrics
+from keras_albert.tasks import bag_of_words, classes, metrics
 from keras_albert.tasks.labels import LABEL, ClassNames, Names, NoLabels, known
 from keras_albert.tasks.serving import Serving
 from keras_albert.tasks.task import PAIR, Task
@@ -59,6 +59,21 @@ class _TextTask(Task):
     @abc.abstractmethod
     def targets(self, table: tables.Table, names: Names) -> np.ndarray:
         """The labels of a table as targets of the loss."""
+
+    def linear_outputs(self, train, held_out, names):
+        texts = (
+            [table.values[n] for n in ("text", PAIR) if n in table.values]
+            for table in (train, held_out)
+        )
+        first, second = texts
+        target = self.targets(train, names)
+        return bag_of_words.linear_outputs(
+            lambda x, y: self.fit_linear(x, y, names), first, target, second
+        )
+
+    @abc.abstractmethod
+    def fit_linear(self, x, y: np.ndarray, names: Names) -> Callable:
+        """Fits a linear model, see `bag_of_words.linear_outputs`."""
 
     def head(self, backbone, names, dropout):
         return AlbertForSequenceClassification(
@@ -119,6 +134,9 @@ class Classification(_TextTask):
         labels = table.values[LABEL]
         return tables.label_index(labels, names, table.path, table.lines)
 
+    def fit_linear(self, x, y, names):
+        return bag_of_words.fit_classes(x, y, len(names))
+
     def loss(self, names):
         return classes.class_loss()
 
@@ -173,6 +191,9 @@ class Regression(_TextTask):
     def targets(self, table, names):
         return np.array(table.values[LABEL], "float32")[:, None]
 
+    def fit_linear(self, x, y, names):
+        return bag_of_words.fit_number(x, y)
+
     def loss(self, names):
         return WeightedMean(keras.losses.MeanSquaredError(reduction="none"))
 
@@ -225,6 +246,9 @@ class MultiLabel(_TextTask):
             chosen = tables.label_index(labels, names, table.path, lines)
             target[row, chosen] = 1
         return target
+
+    def fit_linear(self, x, y, names):
+        return bag_of_words.fit_several(x, y)
 
     def loss(self, names):
         return WeightedMean(

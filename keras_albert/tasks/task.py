@@ -170,6 +170,16 @@ class Task(abc.ABC):
         loss = self.loss(names)(target, logits)
         return {"loss": float(keras.ops.convert_to_numpy(loss))}
 
+    def linear_outputs(
+        self, train: Table, held_out: Table, names: Names
+    ) -> np.ndarray | None:
+        """What a linear model of words predicts, learned from a table.
+
+        Returns the outputs for each held-out row, in the form of the head's;
+        None for a task without such a baseline, see `bag_of_words.py`.
+        """
+        return None
+
     def measure(
         self, outputs: Outputs, features: Features, names: Names
     ) -> Scores:

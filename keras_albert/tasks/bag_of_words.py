@@ -1,0 +1,102 @@
+"""A baseline without a neural network: counts of words in a linear model.
+
+A fine-tuned model that is not better has learned nothing from the order of
+words, nor from pretraining.
+
+Letters: N examples, F words and pairs of neighbouring words.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from scipy import sparse
+
+MOST_ROWS = 100_000  # of the training table; more take minutes
+Texts = Sequence[Sequence[str]]  # a column of texts, or two for pairs
+
+
+def linear_outputs(
+    fit: Callable, train: Texts, target: np.ndarray, held_out: Texts
+) -> np.ndarray | None:
+    """The outputs of a linear model for held-out texts.
+
+    Its features are TF-IDF weights of words and of pairs of neighbouring words;
+    for pairs of texts the differences and the products of both texts' weights,
+    and their cosine.
+
+    Args:
+        fit: function from the features, a sparse matrix [N, F], and the targets
+            to a function from features to outputs.
+        train: the texts to learn from; of more than MOST_ROWS an even sample.
+        target: their targets, [N] or [N, C].
+        held_out: the texts to predict for.
+
+    Returns:
+        one row of outputs for each held-out text; None if the training texts
+        have no word.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    rows = len(target)
+    chosen = np.linspace(0, rows - 1, min(rows, MOST_ROWS)).astype(int)
+    train = [[column[i] for i in chosen] for column in train]
+    words = TfidfVectorizer(
+        ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b"
+    )
+    try:
+        words.fit([text for column in train for text in column])
+    except ValueError:  # "empty vocabulary"
+        return None
+
+    def features(columns: Texts) -> sparse.csr_matrix:
+        first, *second = (words.transform(column) for column in columns)
+        if not second:
+            return first
+        products = first.multiply(second[0])
+        parts = [products.sum(axis=1), products, abs(first - second[0])]
+        return sparse.hstack([sparse.csr_matrix(part) for part in parts], "csr")
+
+    predict = fit(features(train), target[chosen])
+    return predict(features(held_out))
+
+
+def fit_classes(features, target: np.ndarray, count: int) -> Callable:
+    """Logistic regression of one label; outputs are log-probabilities [N, C].
+
+    `count` is C. A label that no training example has is impossible.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    known = np.unique(target)
+    if len(known) == 1:
+        return lambda rows: (
+            np.where(np.arange(count) == known[0], 0.0, -np.inf)
+            + np.zeros((rows.shape[0], 1))
+        )
+    model = LogisticRegression(max_iter=1000).fit(features, target)
+
+    def predict(rows):
+        outputs = np.full((rows.shape[0], count), -np.inf)
+        outputs[:, model.classes_] = model.predict_log_proba(rows)
+        return outputs
+
+    return predict
+
+
+def fit_several(features, target: np.ndarray) -> Callable:
+    """A logistic regression for each label; outputs are logits [N, C]."""
+    each = [fit_classes(features, column, 2) for column in target.T.astype(int)]
+
+    def predict(rows):
+        columns = [model(rows) for model in each]
+        return np.stack([c[:, 1] - c[:, 0] for c in columns], axis=1)
+
+    return predict
+
+
+def fit_number(features, target: np.ndarray) -> Callable:
+    """Ridge regression; outputs are [N, 1]."""
+    from sklearn.linear_model import Ridge
+
+    model = Ridge().fit(features, target[:, 0])
+    return lambda rows: model.predict(rows)[:, None]

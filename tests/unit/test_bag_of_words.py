@@ -1,0 +1,94 @@
+"""The linear model of words, beside which every score of texts stands."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from keras_albert.tasks.bag_of_words import (
+    MOST_ROWS,
+    fit_classes,
+    fit_number,
+    fit_several,
+    linear_outputs,
+)
+
+pytestmark = pytest.mark.any_backend
+
+GOOD = [f"a good film {i}" for i in range(20)]
+BAD = [f"not a film {i}" for i in range(20)]
+
+
+def test_words_give_the_label_away():
+    """Of three labels the second has no example, and is never predicted."""
+    target = np.array([0] * 20 + [2] * 20)
+    outputs = linear_outputs(
+        lambda x, y: fit_classes(x, y, 3),
+        [GOOD + BAD],
+        target,
+        [["good indeed", "not at all"]],
+    )
+    assert outputs.shape == (2, 3)
+    np.testing.assert_array_equal(outputs.argmax(1), [0, 2])
+    np.testing.assert_allclose(np.exp(outputs).sum(1), 1)
+    only = linear_outputs(
+        lambda x, y: fit_classes(x, y, 3), [GOOD], target[:20], [["x", "y"]]
+    )
+    np.testing.assert_array_equal(only.argmax(1), [0, 0])
+
+
+def test_pairs_are_compared():
+    """No word tells whether two texts are equal; their product does."""
+    words = np.array(["ant", "bee", "cow", "doe", "elk", "fox"])
+    rng = np.random.default_rng(0)
+    first = rng.choice(words, (300, 3))
+    is_same = rng.integers(2, size=300)
+    second = np.where(is_same[:, None], first, rng.choice(words, (300, 3)))
+    texts = [[" ".join(row) for row in side] for side in (first, second)]
+    outputs = linear_outputs(
+        lambda x, y: fit_classes(x, y, 2),
+        [side[:200] for side in texts],
+        is_same[:200],
+        [side[200:] for side in texts],
+    )
+    right = outputs.argmax(1) == is_same[200:]
+    assert right.mean() > 0.95
+    shared = np.array(
+        [len(set(a) & set(b)) for a, b in zip(first, second, strict=True)]
+    )
+    numbers = linear_outputs(
+        fit_number,
+        [side[:200] for side in texts],
+        shared[:200, None].astype("float32"),
+        [side[200:] for side in texts],
+    )
+    assert numbers.shape == (100, 1)
+    assert stats.pearsonr(numbers[:, 0], shared[200:])[0] > 0.85
+
+
+def test_several_labels():
+    """The second label never occurs, so its logit is that of "no"."""
+    target = np.array([[1, 0, 1]] * 20 + [[0, 0, 1]] * 20, "float32")
+    outputs = linear_outputs(
+        fit_several, [GOOD + BAD], target, [["good", "not"]]
+    )
+    np.testing.assert_array_equal(outputs > 0, [[1, 0, 1], [0, 0, 1]])
+
+
+def test_texts_without_words():
+    outputs = linear_outputs(
+        fit_several, [["?!", ""]], np.ones((2, 1)), [["a"]]
+    )
+    assert outputs is None
+
+
+def test_large_tables_are_sampled(monkeypatch):
+    monkeypatch.setattr("keras_albert.tasks.bag_of_words.MOST_ROWS", 10)
+    assert MOST_ROWS > 10
+    seen = []
+
+    def fit(features, target):
+        seen.append(target)
+        return lambda rows: rows
+
+    linear_outputs(fit, [GOOD + BAD], np.arange(40), [["a"]])
+    assert len(seen[0]) == 10 and {0, 39} <= set(seen[0].tolist())
