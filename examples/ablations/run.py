@@ -23,6 +23,7 @@ import math
 import os
 import queue
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -85,6 +86,8 @@ def main() -> None:
                 output / "runs" / name, settings(table, scale, run, seed, data)
             )
             names.append(name)
+    # As Ctrl-C; the runs write a checkpoint, from which they go on.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     failed = _make_all(output, names, arguments)
     made = [name for name in names if name not in failed]
     results = [_read(output / "runs" / name / "result.json") for name in made]
@@ -229,13 +232,15 @@ def _make_all(output: Path, names: list[str], arguments) -> list[str]:
         cores = free.get()
         print(f"{name}: begins", flush=True)
         with open(folder / "output.txt", "ab") as said:
-            subprocess.run(
+            running[name] = subprocess.Popen(
                 [sys.executable, __file__, arguments.table, "--one", name]
                 + ["--output", output, "--cores", ",".join(map(str, cores))],
                 env=os.environ | {"OMP_NUM_THREADS": str(len(cores))},
                 stdout=said,
                 stderr=subprocess.STDOUT,
             )
+            running[name].wait()
+        del running[name]
         free.put(cores)
         done = (folder / "result.json").exists()
         end = "done" if done else f"failed, see {folder / 'output.txt'}"
@@ -243,13 +248,16 @@ def _make_all(output: Path, names: list[str], arguments) -> list[str]:
         return done
 
     pool = concurrent.futures.ThreadPoolExecutor(jobs)
-    pending = {}
+    pending, running = {}, {}
     try:
         for name in names:
             pending[name] = pool.submit(make, name)
         return [name for name, run in pending.items() if not run.result()]
-    finally:  # Ctrl-C also ends the runs; none is begun after it
-        pool.shutdown(cancel_futures=True)
+    finally:  # after a signal no run is begun, and those that run are ended
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in list(running.values()):
+            process.terminate()
+        pool.shutdown()
 
 
 def make_run(folder: Path) -> None:
