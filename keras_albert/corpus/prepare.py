@@ -31,7 +31,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -157,21 +156,15 @@ def _describe(run: PrepareRun, recipe: Recipe, inputs: list[str]) -> dict:
 
 def _tell_of_single_lines(shards: ShardSet, run: PrepareRun) -> None:
     """Prints how many documents have no order of sentences to learn."""
-    sizes = np.concatenate([np.diff(each.documents) for each in shards.shards])
-    single = (sizes == 1).mean()
-    advice = ""
+    single, advice = shards.share_of_single_lines, ""
     if single >= MANY_SINGLE_LINES and run.blank_lines == 1:
-        advice += (
-            ". If blank lines also stand inside the documents of text files, "
-            "prepare them with --blank-lines 2"
-        )
+        advice += ". If blank lines stand inside documents: --blank-lines 2"
     if single >= MANY_SINGLE_LINES and run.split_sentences is None:
         advice += ". If a line is a paragraph: --split-sentences en"
-    print(
-        f"{single:.1%} of the documents are a single line, and so no example "
-        f"of sentence order{advice}",
-        file=sys.stderr,
+    said = (
+        f"{single:.1%} of the documents are a single line and give no example"
     )
+    print(f"{said} of sentence order{advice}", file=sys.stderr)
 
 
 def _cores() -> int:

@@ -215,6 +215,12 @@ class ShardSet:
         """Number of documents in all shards."""
         return self.manifest.count("documents")
 
+    @property
+    def share_of_single_lines(self) -> float:
+        """Share of the documents that are a single line, from 0 to 1."""
+        sizes = [np.diff(shard.documents) for shard in self.shards]
+        return float((np.concatenate(sizes) == 1).mean())
+
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the shards."""
         return self._tokenizer

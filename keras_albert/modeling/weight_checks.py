@@ -15,6 +15,7 @@ import numpy as np
 
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.parameter_count import of_blocks, of_embedding
 
 # Small mismatches are left to the loaders, whose messages name each wrong
 # weight. A model may therefore be this many times larger than its file, and a
@@ -26,28 +27,6 @@ KERAS_CONFIG_FILE = "config.json"
 KERAS_WEIGHTS_FILE = "model.weights.h5"
 # Keys by which a serialized AlbertConfig is recognized.
 _ENCODER_KEYS = frozenset(("vocab_size", "embedding_size", "hidden_size"))
-
-
-def parameter_count(config: AlbertConfig) -> int:
-    """Number of parameters of the backbone, without the optional pooler."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    rows = (
-        config.vocab_size
-        + config.max_position_embeddings
-        + config.type_vocab_size
-        + 2  # LayerNorm
-    )
-    count = rows * config.embedding_size
-    if config.has_projection:
-        count += (config.embedding_size + 1) * hidden
-    kernels = {"attention": 4 * hidden**2, "feed_forward": 2 * hidden * inner}
-    others = {"attention": 6 * hidden, "feed_forward": 3 * hidden + inner}
-    layers = config.num_hidden_layers * config.inner_group_num
-    groups = config.num_hidden_groups * config.inner_group_num
-    for half in kernels:
-        copies = groups if half in config.shared_halves else layers
-        count += copies * (kernels[half] + others[half])
-    return count + config.relaxed_rank * hidden * layers
 
 
 def check_plausible(
@@ -63,7 +42,7 @@ def check_plausible(
         outputs: the number of outputs of the head, as read from the file. A
             value that is not an integer is ignored; other checks refuse it.
     """
-    count = parameter_count(config)
+    count = of_embedding(config) + of_blocks(config)
     if type(outputs) is int:
         count += outputs * config.hidden_size
     if count <= _TOLERATED_FACTOR * stored + _TOLERATED_PARAMETERS:

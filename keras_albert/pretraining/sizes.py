@@ -18,6 +18,12 @@ from keras_albert.errors import (
     check_positive,
 )
 from keras_albert.modeling.config import CONFIG_FILE, VARIANTS, AlbertConfig
+from keras_albert.modeling.parameter_count import (
+    dense,
+    layer_norm,
+    of_blocks,
+    of_embedding,
+)
 from keras_albert.pretraining.flops import FLOPS_PER_PRODUCT, encoder_products
 
 # BERT (Devlin et al. 2019) in terms of ALBERT's config: nothing is shared, and
@@ -167,53 +173,13 @@ class Parameters:
 def count_parameters(config: AlbertConfig) -> Parameters:
     """Counts the parameters of `AlbertForPretraining`."""
     width, hidden = config.embedding_size, config.hidden_size
-    rows = (
-        config.vocab_size
-        + config.max_position_embeddings
-        + config.type_vocab_size
-    )
-    embedding = rows * width + _norm(width)
-    if config.has_projection:
-        embedding += _dense(width, hidden)
-    pooler = _dense(hidden, hidden)
-    masked_lm = _dense(hidden, width) + _norm(width) + config.vocab_size
-    sentence_order = _dense(hidden, 2)
+    masked_lm = dense(hidden, width) + layer_norm(width) + config.vocab_size
+    sentence_order = dense(hidden, 2)
     return Parameters(
-        embedding, _blocks(config) + pooler, masked_lm + sentence_order
+        embedding=of_embedding(config),
+        encoder=of_blocks(config) + dense(hidden, hidden),
+        heads=masked_lm + sentence_order,
     )
-
-
-def _blocks(config: AlbertConfig) -> int:
-    hidden, inner = config.hidden_size, config.intermediate_size
-    rank = config.relaxed_rank
-    layers = config.num_hidden_layers * config.inner_group_num
-    groups = config.num_hidden_groups * config.inner_group_num
-    halves = {  # parameters, and those of each layer's low-rank differences
-        "attention": (
-            4 * _dense(hidden, hidden) + _norm(hidden),
-            4 * rank * (hidden + hidden),
-        ),
-        "feed_forward": (
-            _dense(hidden, inner) + _dense(inner, hidden) + _norm(hidden),
-            2 * rank * (hidden + inner),
-        ),
-    }
-    return sum(
-        groups * half + layers * difference
-        if name in config.shared_halves
-        else layers * half
-        for name, (half, difference) in halves.items()
-    )
-
-
-def _dense(inputs: int, outputs: int) -> int:
-    """A kernel and a bias."""
-    return (inputs + 1) * outputs
-
-
-def _norm(size: int) -> int:
-    """Scale and offset of a LayerNorm."""
-    return 2 * size
 
 
 def activation_bytes(

@@ -16,7 +16,7 @@ from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.tasks import bag_of_words, classes, metrics
 from keras_albert.tasks.labels import LABEL, ClassNames, Names, NoLabels, known
 from keras_albert.tasks.serving import Serving
-from keras_albert.tasks.task import PAIR, Task
+from keras_albert.tasks.task import PAIR, LearnedTask
 from keras_albert.text.model_inputs import text_rows
 from keras_albert.training.losses import WeightedMean
 
@@ -28,7 +28,7 @@ SINGLE_LABEL, MULTI_LABEL, REGRESSION = (
 )
 
 
-class _TextTask(Task):
+class _TextTask(LearnedTask):
     """A task for texts or pairs of texts.
 
     With `is_pair`, each example is a pair; else it is one if a column of second

@@ -35,7 +35,6 @@ class Embedding(Task):
     """
 
     heads = {VECTOR: (AlbertForTextEmbedding, AlbertBackbone)}
-    is_learned = False
     serving = _VectorServing()
     adds = frozenset({"prediction"})
 

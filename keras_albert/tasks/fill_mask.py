@@ -65,7 +65,6 @@ class FillMask(Task):
     """The most probable pieces for each "[MASK]" of each text."""
 
     heads = {PRETRAINED: AlbertForPretraining, MASKED_WORDS: AlbertForMaskedLM}
-    is_learned = False
     serving = _MaskServing()
 
     def inputs(self, columns):

@@ -24,7 +24,7 @@ from keras_albert.tasks import classes
 from keras_albert.tasks.labels import LABEL
 from keras_albert.tasks.metrics import Scores, measure
 from keras_albert.tasks.serving import Serving
-from keras_albert.tasks.task import Task
+from keras_albert.tasks.task import LearnedTask
 from keras_albert.text.model_inputs import choice_rows
 from keras_albert.text.tokenizer import check_batch
 
@@ -46,7 +46,7 @@ class _ChoiceServing(Serving):
         return outputs["choice"], max(outputs["probabilities"])
 
 
-class MultipleChoice(Task):
+class MultipleChoice(LearnedTask):
     """The right one of the choices of each example.
 
     With `has_question`, there is always a question; else there is one if a

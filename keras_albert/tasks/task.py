@@ -43,10 +43,10 @@ Outputs = list
 
 
 class Task(abc.ABC):
-    """A task. Subclasses are final; constructor arguments configure them.
+    """A task that models are used for.
 
-    The methods that concern learning need no override in a task that models
-    are only used for (`is_learned` is False).
+    Subclasses are final; constructor arguments configure them. Tasks that
+    models are fine-tuned for are subclasses of `LearnedTask`.
     """
 
     # what a fitting head predicts, in words -> the classes of such models
@@ -57,12 +57,7 @@ class Task(abc.ABC):
     # names of the columns that `decode` returns
     adds = frozenset({"prediction", "score"})
     target = LABEL  # name of the learned field; `TableColumns` has its column
-    # name of the score by which models are compared; higher is better
-    best: str
-    highest = 1.0  # the value of that score for perfect predictions
-    # the constant answer with the best score, in words
-    constant = "the most frequent label"
-    is_learned = True  # whether models are fine-tuned for the task
+    is_learned = False  # whether models are fine-tuned for the task
     has_classes = False  # whether each example has exactly one of the labels
     # whether contexts are read in windows, as a ReadingConfig says
     reads_contexts = False
@@ -134,67 +129,6 @@ class Task(abc.ABC):
         found = self.features(tokenizer, table, names, reading or length)
         return dataclasses.replace(found, groups=table.groups)
 
-    def head(
-        self, backbone: AlbertBackbone, names: Names, dropout: float
-    ) -> AlbertModel:
-        """A model for the task, whose head has fresh weights."""
-        raise NotImplementedError
-
-    def loss(
-        self, names: Names
-    ) -> keras.losses.Loss | dict[str, keras.losses.Loss]:
-        """The loss; of several outputs one loss each, of which half counts."""
-        raise NotImplementedError
-
-    def scores(
-        self, outputs: Outputs, features: Features, names: Names
-    ) -> Scores:
-        """How good the outputs are."""
-        raise NotImplementedError
-
-    def baseline(self, features: Features) -> float | None:
-        """The `best` score of the best constant answer; None: it has none."""
-        return None
-
-    def flat(
-        self, outputs: Outputs, features: Features
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Logits and target of all examples, for `held_out_loss`."""
-        return np.stack(outputs), features.target
-
-    def held_out_loss(
-        self, outputs: Outputs, features: Features, names: Names
-    ) -> dict[str, float]:
-        """{"loss": the mean over all examples}."""
-        logits, target = self.flat(outputs, features)
-        loss = self.loss(names)(target, logits)
-        return {"loss": float(keras.ops.convert_to_numpy(loss))}
-
-    def linear_outputs(
-        self, train: Table, held_out: Table, names: Names
-    ) -> np.ndarray | None:
-        """What a linear model of words predicts, learned from a table.
-
-        Returns the outputs for each held-out row, in the form of the head's;
-        None for a task without such a baseline, see `bag_of_words.py`.
-        """
-        return None
-
-    def measure(
-        self, outputs: Outputs, features: Features, names: Names
-    ) -> Scores:
-        """The scores of all examples, and the `best` one of each group."""
-        found = self.scores(outputs, features, names)
-        groups = np.array(features.groups or [])
-        values = dict(found.values)
-        for group in dict.fromkeys(features.groups or []):
-            chosen = np.flatnonzero(groups == group)
-            part = self.scores(
-                [outputs[i] for i in chosen], features.take(chosen), names
-            )
-            values[f"{group}_{self.best}"] = part.values[self.best]
-        return dataclasses.replace(found, values=values)
-
     def compute(self, model: AlbertModel, x: Mapping[str, np.ndarray]) -> Any:
         """The outputs of the model for a batch."""
         return model.predict_on_batch(x)
@@ -243,3 +177,75 @@ class Task(abc.ABC):
         others = [_CALLS[name] for name in _CALLS if name in inputs]
         call = f"predict({', '.join([f'[{first!r}]', *others])})"
         return call.replace("'", '"'), f"A text is cut after {length:,} tokens."
+
+
+class LearnedTask(Task):
+    """A task that models are fine-tuned for."""
+
+    is_learned = True
+    # name of the score by which models are compared; higher is better
+    best: str
+    highest = 1.0  # the value of that score for perfect predictions
+    # the constant answer with the best score, in words
+    constant = "the most frequent label"
+
+    @abc.abstractmethod
+    def head(
+        self, backbone: AlbertBackbone, names: Names, dropout: float
+    ) -> AlbertModel:
+        """A model for the task, whose head has fresh weights."""
+
+    @abc.abstractmethod
+    def loss(
+        self, names: Names
+    ) -> keras.losses.Loss | dict[str, keras.losses.Loss]:
+        """The loss; of several outputs one loss each, of which half counts."""
+
+    @abc.abstractmethod
+    def scores(
+        self, outputs: Outputs, features: Features, names: Names
+    ) -> Scores:
+        """How good the outputs are."""
+
+    def baseline(self, features: Features) -> float | None:
+        """The `best` score of the best constant answer; None: it has none."""
+        return None
+
+    def flat(
+        self, outputs: Outputs, features: Features
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Logits and target of all examples, for `held_out_loss`."""
+        return np.stack(outputs), features.target
+
+    def held_out_loss(
+        self, outputs: Outputs, features: Features, names: Names
+    ) -> dict[str, float]:
+        """{"loss": the mean over all examples}."""
+        logits, target = self.flat(outputs, features)
+        loss = self.loss(names)(target, logits)
+        return {"loss": float(keras.ops.convert_to_numpy(loss))}
+
+    def linear_outputs(
+        self, train: Table, held_out: Table, names: Names
+    ) -> np.ndarray | None:
+        """What a linear model of words predicts, learned from a table.
+
+        Returns the outputs for each held-out row, in the form of the head's;
+        None for a task without such a baseline, see `bag_of_words.py`.
+        """
+        return None
+
+    def measure(
+        self, outputs: Outputs, features: Features, names: Names
+    ) -> Scores:
+        """The scores of all examples, and the `best` one of each group."""
+        found = self.scores(outputs, features, names)
+        groups = np.array(features.groups or [])
+        values = dict(found.values)
+        for group in dict.fromkeys(features.groups or []):
+            chosen = np.flatnonzero(groups == group)
+            part = self.scores(
+                [outputs[i] for i in chosen], features.take(chosen), names
+            )
+            values[f"{group}_{self.best}"] = part.values[self.best]
+        return dataclasses.replace(found, values=values)

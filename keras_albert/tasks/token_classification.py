@@ -13,7 +13,7 @@ from keras_albert.tasks import classes
 from keras_albert.tasks.labels import LABEL, ClassNames, known
 from keras_albert.tasks.metrics import Scores, entity_f1, measure
 from keras_albert.tasks.serving import Serving
-from keras_albert.tasks.task import Outputs, Task
+from keras_albert.tasks.task import LearnedTask, Outputs
 from keras_albert.text.model_inputs import word_rows
 from keras_albert.text.normalization import to_text
 
@@ -39,7 +39,7 @@ class _WordServing(Serving):
         return outputs["labels"][: len(given["text"].split())], 0
 
 
-class TokenClassification(Task):
+class TokenClassification(LearnedTask):
     """A label for each word of each text."""
 
     heads = {TOKENS: AlbertForTokenClassification}

@@ -23,7 +23,7 @@ from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.tasks.metrics import measure
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.serving import Serving
-from keras_albert.tasks.task import Task
+from keras_albert.tasks.task import LearnedTask
 from keras_albert.text.model_inputs import text_rows
 from keras_albert.training.losses import WeightedMean
 
@@ -42,7 +42,7 @@ class OddsServing(Serving):
         return None, outputs["odds"]
 
 
-class YesOrNo(Task):
+class YesOrNo(LearnedTask):
     """Says whether something holds for a text; its head has one logit."""
 
     heads = {"multi_label": AlbertForSequenceClassification}

@@ -31,7 +31,7 @@ def test_stored_without_outputs():
 def small(tmp_path, pretrained_folder, monkeypatch):
     """Settings with which the notebooks do hardly any work."""
     monkeypatch.setenv("KERAS_ALBERT_SMALL", "1")
-    monkeypatch.setenv("KERAS_ALBERT_WORK", str(tmp_path / "work"))
+    monkeypatch.setenv("KERAS_ALBERT_WORK", str(tmp_path / "made-here"))
     monkeypatch.setenv("KERAS_ALBERT_ENCODER", str(pretrained_folder))
 
 
@@ -50,7 +50,7 @@ def test_the_code_of_one_runs(monkeypatch):
             exec(cell.source, names)
     assert plt.get_fignums(), "a notebook shows a plot"
     plt.close("all")
-    assert not (path.parent / "work").exists()
+    assert not (path.parent / "made-here").exists()
 
 
 @pytest.mark.proof
@@ -77,4 +77,4 @@ def test_runs(path, monkeypatch):
         if "image/png" in output.get("data", {})
     ]
     assert pictures, "a notebook shows a plot"
-    assert not (path.parent / "work").exists()
+    assert not (path.parent / "made-here").exists()

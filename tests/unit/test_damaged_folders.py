@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from small import CONFIG, EXCHANGED, TEXT_CONFIG
+from small import EXCHANGED, TEXT_CONFIG
 
 import keras_albert as ka
 from keras_albert.checkpoints.huggingface import save_huggingface
@@ -23,7 +23,6 @@ from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.modeling.keras_file import load_model
-from keras_albert.modeling.weight_checks import parameter_count
 from keras_albert.tasks.classification import REGRESSION, SINGLE_LABEL
 from keras_albert.tasks.fill_mask import PRETRAINED
 from keras_albert.tasks.labels import Head
@@ -327,19 +326,3 @@ def test_huge_sizes_of_transformers(tmp_path):
             AlbertError, match=r"config\.json: .*(sizes|layers)"
         ):
             ka.load(tmp_path / "theirs")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"sharing": "attention"},
-        {"sharing": "none", "inner_group_num": 2},
-        {"num_hidden_groups": 2},
-        {"embedding_size": 26, "project_equal_sizes": True},
-    ],
-    ids=str,
-)
-def test_parameters_are_counted(changes):
-    config = CONFIG.replace(num_hidden_layers=2, **changes)
-    model = AlbertBackbone(config, pooler=False)
-    assert parameter_count(config) == model.count_params()

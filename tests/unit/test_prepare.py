@@ -177,7 +177,7 @@ def test_a_log_gets_two_lines(tiny_vocab, tmp_path, capsys):
     run = dataclasses.replace(run, output=tmp_path / "joined", blank_lines=2)
     prepare(run)
     assert capsys.readouterr().err.splitlines()[1] == (
-        "0.0% of the documents are a single line, and so no example of "
+        "0.0% of the documents are a single line and give no example of "
         "sentence order"
     )
     first, second = documents_of(ShardSet.open(run.output))

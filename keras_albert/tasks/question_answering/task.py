@@ -39,7 +39,7 @@ from keras_albert.tasks.question_answering.squad import (
 )
 from keras_albert.tasks.question_answering.windows import Window, make_windows
 from keras_albert.tasks.serving import Serving
-from keras_albert.tasks.task import Task
+from keras_albert.tasks.task import LearnedTask
 from keras_albert.text.model_inputs import Row
 from keras_albert.training.losses import WeightedMean
 
@@ -140,7 +140,7 @@ class _AnswerServing(Serving):
         return answer if answer == characters else None, outputs["score"]
 
 
-class QuestionAnswering(Task):
+class QuestionAnswering(LearnedTask):
     """The part of a context that answers a question.
 
     `may_refuse` is whether questions may have no answer; None if the training

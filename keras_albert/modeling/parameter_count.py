@@ -1,0 +1,50 @@
+"""Counts parameters from a config, without a model."""
+
+from keras_albert.modeling.config import AlbertConfig
+
+
+def of_embedding(config: AlbertConfig) -> int:
+    """Tables of words, positions and segments, LayerNorm, projection to H."""
+    rows = (
+        config.vocab_size
+        + config.max_position_embeddings
+        + config.type_vocab_size
+    )
+    count = rows * config.embedding_size + layer_norm(config.embedding_size)
+    if config.has_projection:
+        count += dense(config.embedding_size, config.hidden_size)
+    return count
+
+
+def of_blocks(config: AlbertConfig) -> int:
+    """All different blocks, with low-rank differences, without the pooler."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    rank = config.relaxed_rank
+    layers = config.num_hidden_layers * config.inner_group_num
+    groups = config.num_hidden_groups * config.inner_group_num
+    halves = {  # parameters, and those of each layer's low-rank differences
+        "attention": (
+            4 * dense(hidden, hidden) + layer_norm(hidden),
+            4 * rank * (hidden + hidden),
+        ),
+        "feed_forward": (
+            dense(hidden, inner) + dense(inner, hidden) + layer_norm(hidden),
+            2 * rank * (hidden + inner),
+        ),
+    }
+    return sum(
+        groups * half + layers * difference
+        if name in config.shared_halves
+        else layers * half
+        for name, (half, difference) in halves.items()
+    )
+
+
+def dense(inputs: int, outputs: int) -> int:
+    """A kernel and a bias."""
+    return (inputs + 1) * outputs
+
+
+def layer_norm(size: int) -> int:
+    """Scale and offset of a LayerNorm."""
+    return 2 * size
