@@ -61,14 +61,13 @@ class Corpus:
         Returns int64 [2, R]: the first sentence of the document, and the
         sentence after its last one.
         """
+        numbers = self.document_numbers(sentences)
         bounds = np.empty((2, len(sentences)), "int64")
-        for shard, mine in _by_shard(self.first_sentences, sentences):
-            first = self.first_sentences[shard]
+        for shard, mine in _by_shard(self.first_documents, numbers):
+            local = numbers[mine] - self.first_documents[shard]
             documents = self.shards[shard].documents
-            after = np.searchsorted(
-                documents, sentences[mine] - first, side="right"
-            )
-            bounds[:, mine] = documents[[after - 1, after]] + first
+            bounds[:, mine] = documents[[local, local + 1]]
+            bounds[:, mine] += self.first_sentences[shard]
         return bounds
 
     def document_numbers(self, sentences: np.ndarray) -> np.ndarray:

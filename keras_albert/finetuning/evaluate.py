@@ -100,27 +100,25 @@ def _held_out(loaded: ModelFolder, run: EvaluateRun, shards: ShardSet) -> dict:
             f"{run.model} was pretrained without a sentence task and has no "
             "head for one. Leave --sentence-task out."
         )
-    measured = measured or learned
-
-    # The head of the model is trained and compiled under the name of its own
-    # task; the examples may be of the other one.
-    def renamed(parts, task, name):
-        return {name if k == task else k: v for k, v in parts.items()}
-
-    if measured != learned:
+    if measured and measured != learned:
         examples = dataclasses.replace(examples, sentence_task=measured)
     batches = validation_dataset(shards, examples, batch_size=run.batch_size)
-    batches = batches.map(
-        lambda x, *parts: (x, *(renamed(p, measured, learned) for p in parts))
-    )
+
+    # The model is compiled with the name of its own task.
+    def with_own_name(targets):
+        return {learned if k == measured else k: v for k, v in targets.items()}
+
+    batches = batches.map(lambda x, *targets: (x, *map(with_own_name, targets)))
     compile_for_pretraining(model, "sgd")
-    found = model.evaluate(
+    losses = model.evaluate(
         batches, return_dict=True, verbose=progress_verbosity()
     )
-    found = held_out_report(found, batches)
+    report = held_out_report(losses, batches)
+    if not measured:
+        return report
     return {
         name.replace(f"{learned}_", f"{measured}_"): value
-        for name, value in found.items()
+        for name, value in report.items()
     }
 
 

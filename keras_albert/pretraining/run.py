@@ -298,23 +298,21 @@ def _cost(
     """
     short, long = work_of(1, 1), work_of(run.steps, 1)
 
-    def until(step: int, amount: str) -> float:
-        """Tokens or operations of all steps until a step."""
+    def tokens_until(step: int) -> int:
         first = min(step, run.short_steps)
-        return first * getattr(short, amount) + (step - first) * getattr(
-            long, amount
-        )
+        return first * short.tokens + (step - first) * long.tokens
 
     seconds, before = 0.0, 0
     for row in RunLog(run.output).rows:
-        tokens = until(row["step"], "tokens") - until(before, "tokens")
+        tokens = tokens_until(row["step"]) - tokens_until(before)
         before = row["step"]
         if row["tokens_per_second"]:  # else no step of the interval was timed
             seconds += tokens / row["tokens_per_second"]
     return Cost(
         minutes=seconds / 60 if seconds else None,
-        tokens=until(run.steps, "tokens"),
-        flops=until(run.steps, "flops"),
+        tokens=tokens_until(run.steps),
+        flops=run.short_steps * short.flops
+        + (run.steps - run.short_steps) * long.flops,
         joules=energy and energy.joules(),
     )
 

@@ -7,7 +7,6 @@ Most machines only let root read them, and accelerators are not in them.
 
 import dataclasses
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,11 +53,16 @@ class EnergyMeter:
         self._last = self._read()
         self._used: int | None = 0 if self._last else None
         self._lock = threading.Lock()
+        self._ended = threading.Event()
         if self._last:
             threading.Thread(target=self._watch, daemon=True).start()
 
     def joules(self) -> float | None:
-        """The energy so far; None if the counters cannot be read."""
+        """The energy so far; None if the counters cannot be read.
+
+        The thread ends with the first call.
+        """
+        self._ended.set()
         self.sample()
         return None if self._used is None else self._used * MICRO
 
@@ -75,8 +79,7 @@ class EnergyMeter:
             self._last = now
 
     def _watch(self) -> None:
-        while self._used is not None:
-            time.sleep(SECONDS_BETWEEN_SAMPLES)
+        while not self._ended.wait(SECONDS_BETWEEN_SAMPLES):
             self.sample()
 
     def _read(self) -> dict[str, tuple[int, int]]:

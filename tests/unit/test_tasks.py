@@ -13,7 +13,7 @@ from keras_albert.data.config import TableColumns
 from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.data import balanced_weights
-from keras_albert.finetuning.report import seeds_report
+from keras_albert.finetuning.report import scores_lines, seeds_report
 from keras_albert.tasks.benchmarks.recipes import choose
 from keras_albert.tasks.metrics import entity_f1
 from keras_albert.tasks.multiple_choice import choice_index
@@ -191,6 +191,27 @@ def test_several_seeds_by_hand():
     bare = {"task": "RTE", "training_loss": 2.0}
     found = seeds_report({0: bare, 1: bare | {"training_loss": 1.0}}, [])
     assert found["best_seed"] == 1 and found["best"] is None
+
+
+def test_a_score_stands_beside_its_baselines():
+    """A linear model of words that is better is named, as guessing is."""
+    scores = {
+        "best": "accuracy",
+        "accuracy": 0.7,
+        "baseline": 0.5,
+        "constant": "the most frequent label",
+        "count": 20,
+        "remarks": [],
+    }
+    for linear, expected in ((0.65, ""), (0.8, ": .* of words is better")):
+        (line,) = scores_lines(scores | {"bag_of_words": linear})
+        words = f"a linear model of words: {linear:.3f}; 20 examples"
+        assert re.fullmatch(rf".* accuracy 0.700 \(.*{words}\){expected}", line)
+    seeds = {s: scores | {"task": "RTE", "bag_of_words": 0.65} for s in (0, 1)}
+    found = seeds_report(seeds, [])
+    assert found["bag_of_words"] == 0.65 and list(found["scores"]) == [
+        "accuracy"
+    ]
 
 
 def test_a_number(tokenizer):
