@@ -1,5 +1,6 @@
 """Reports of fine-tuning runs: the content of report.json, and its text."""
 
+import dataclasses
 import statistics
 
 import numpy as np
@@ -9,6 +10,7 @@ from keras_albert.data.tables import Table
 from keras_albert.tasks.metrics import ClassReport, class_report
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task import Outputs
+from keras_albert.training.cost import Cost, total
 
 CONFUSION_FILE = "confusion.png"
 
@@ -67,6 +69,9 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
         BAG_OF_WORDS: first.get(BAG_OF_WORDS),
         "constant": first.get("constant"),
         "count": first.get("count"),
+        "cost": dataclasses.asdict(
+            total([Cost(**each["cost"]) for each in reports.values()])
+        ),
         "scores": {
             name: {
                 "median": statistics.median(found),
@@ -150,6 +155,8 @@ def print_report(report: dict) -> None:
             report[ON_TRAINING_ROWS], "on training rows, not on new ones: "
         ):
             print(line)
+    if "cost" in report:  # reports of older versions have none
+        print(Cost(**report["cost"]).line())
 
 
 def print_skipped(table: Table) -> None:

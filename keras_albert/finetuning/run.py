@@ -11,7 +11,12 @@ import keras
 import numpy as np
 
 from keras_albert.checkpoints.load import head_of, load_pretrained
-from keras_albert.data.batches import Features, choose_lengths, training_dataset
+from keras_albert.data.batches import (
+    Features,
+    choose_lengths,
+    epoch_plan,
+    training_dataset,
+)
 from keras_albert.data.tables import Table
 from keras_albert.distribution.backend import leave_gpu_to_backend, opened
 from keras_albert.distribution.devices import Devices
@@ -39,6 +44,7 @@ from keras_albert.finetuning.report import (
 )
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.pretraining.config import PretrainRun
+from keras_albert.pretraining.flops import encoder_flops
 from keras_albert.storage import remove_folder, write_json
 from keras_albert.tasks.benchmarks.recipes import RECIPES, choose
 from keras_albert.tasks.metrics import draw_confusion, report_text
@@ -49,6 +55,7 @@ from keras_albert.tasks.task_file import task_of
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.text.unknown import check_readable, judged
 from keras_albert.training.config import CHECKPOINTS_FOLDER, OptimizerConfig
+from keras_albert.training.cost import EnergyMeter, cost_of_run
 from keras_albert.training.loop import (
     Diverged,
     Timetable,
@@ -65,8 +72,9 @@ from keras_albert.training.run_folder import (
     same_settings,
     write_report,
 )
-from keras_albert.training.run_log import Row
+from keras_albert.training.run_log import Row, RunLog
 from keras_albert.training.schedules import WarmupPolynomialDecay
+from keras_albert.training.speed import Work, matrix_product_peak
 
 SHOWN_LABELS = 8  # most frequent labels that are printed before a run
 # If nothing is held out, this many training rows are scored at the end, which
@@ -238,6 +246,7 @@ def _finetune_once(
     )
     _describe(run, prepared, steps)
     folder.claim()
+    work_of = _work(run, prepared, devices.replicas)
     every = run.validate_every or steps_per_epoch
     training = Training(
         ModelFolder(model, prepared.tokenizer, predictor.settings()),
@@ -266,18 +275,54 @@ def _finetune_once(
         validate=_validation(run, prepared, predictor, devices),
         best=ALL_TASKS[run.task].best,
         patience=run.patience,
+        work_of=work_of,
         devices=devices,
     )
+    whole = not (run.output / CHECKPOINTS_FOLDER).exists()
+    energy = EnergyMeter()
     kept = fit_into_folder(training)
     if not devices.is_first:
         return {}
     report = _report_of(run, prepared, kept, kept["step"] / steps_per_epoch)
+    rows = RunLog(run.output).rows
+    cost = cost_of_run(
+        rows, rows[-1]["step"], work_of, energy if whole else None
+    )
+    report["cost"] = dataclasses.asdict(cost)
     report |= _measured(run, prepared, predictor, devices)
     reads = prepared.length, prepared.reading
     write_card(run.output, card(run, report, model, prepared.names, *reads))
     write_report(run.output, report)
     _remove_checkpoints(run)
     return report
+
+
+def _work(
+    run: FinetuneRun, prepared: _Prepared, replicas: int
+) -> Callable[[int], Work]:
+    """Maps the number of a step, from 1, to its work in the encoder."""
+    examples, config = prepared.examples, prepared.pretrained.config
+    rows = run.batch_size * (examples.choices or 1)
+    peak = matrix_product_peak(keras.DTypePolicy(run.precision).compute_dtype)
+    peak *= replicas
+
+    @functools.lru_cache(maxsize=1)
+    def lengths(epoch: int) -> list[int]:
+        static = np.array(prepared.lengths)
+        plan = epoch_plan(
+            examples.lengths, static, run.batch_size, run.seed, epoch
+        )
+        return [length for _, length in plan]
+
+    steps_per_epoch = len(lengths(0))
+
+    def work_of(step: int) -> Work:
+        epoch, place = divmod(step - 1, steps_per_epoch)
+        length = lengths(epoch)[place]
+        flops = rows * encoder_flops(config, length)
+        return Work(rows * length, flops, peak)
+
+    return work_of
 
 
 def _compiled_model(

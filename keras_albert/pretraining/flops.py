@@ -4,6 +4,8 @@ from keras_albert.modeling.config import AlbertConfig
 from keras_albert.pretraining.config import ExampleConfig
 
 FLOPS_PER_PRODUCT = 2  # a multiplication and an addition
+# The backward pass needs twice as many operations as the forward pass.
+TRAINING = 3
 
 
 def flops_per_example(config: AlbertConfig, examples: ExampleConfig) -> int:
@@ -19,8 +21,13 @@ def flops_per_example(config: AlbertConfig, examples: ExampleConfig) -> int:
     sentence_order = examples.row_examples * (hidden * hidden + 2 * hidden)
     products = sequence * encoder_products(config, sequence)
     products += masked_lm + sentence_order
-    # The backward pass needs twice as many operations as the forward pass.
-    return 3 * FLOPS_PER_PRODUCT * products
+    return TRAINING * FLOPS_PER_PRODUCT * products
+
+
+def encoder_flops(config: AlbertConfig, sequence_length: int) -> int:
+    """Floating-point operations of a training step of the encoder for a row."""
+    products = sequence_length * encoder_products(config, sequence_length)
+    return TRAINING * FLOPS_PER_PRODUCT * products
 
 
 def encoder_products(config: AlbertConfig, sequence_length: int) -> int:

@@ -1,7 +1,6 @@
 """Pretraining: token shards -> a folder with a pretrained model."""
 
 import dataclasses
-from collections.abc import Callable
 
 import keras
 
@@ -31,7 +30,7 @@ from keras_albert.pretraining.packing import Packing
 from keras_albert.pretraining.report import held_out_report, report_lines
 from keras_albert.storage import checksum
 from keras_albert.training.config import CHECKPOINTS_FOLDER, OptimizerConfig
-from keras_albert.training.cost import Cost, EnergyMeter
+from keras_albert.training.cost import EnergyMeter, cost_of_run
 from keras_albert.training.loop import (
     Timetable,
     Training,
@@ -221,7 +220,12 @@ def _train(
     kept = fit_into_folder(training)
     if not devices.is_first:
         return {}
-    cost = _cost(run, work_of, energy if whole else None)
+    cost = cost_of_run(
+        RunLog(run.output).rows,
+        run.steps,
+        lambda step: work_of(step, 1),
+        energy if whole else None,
+    )
     report = _report_of(run, inputs, model.count_params(), kept)
     report["cost"] = dataclasses.asdict(cost)
     write_report(run.output, report)
@@ -284,37 +288,6 @@ def _report_of(
             measured, inputs.held_out_batches(run)
         )
     return report
-
-
-def _cost(
-    run: PretrainRun,
-    work_of: Callable[[int, int], Work],
-    energy: EnergyMeter | None,
-) -> Cost:
-    """The cost of all steps, those of earlier, interrupted runs included.
-
-    `energy` is None for a run that went on from a checkpoint: what it used
-    before was not kept.
-    """
-    short, long = work_of(1, 1), work_of(run.steps, 1)
-
-    def tokens_until(step: int) -> int:
-        first = min(step, run.short_steps)
-        return first * short.tokens + (step - first) * long.tokens
-
-    seconds, before = 0.0, 0
-    for row in RunLog(run.output).rows:
-        tokens = tokens_until(row["step"]) - tokens_until(before)
-        before = row["step"]
-        if row["tokens_per_second"]:  # else no step of the interval was timed
-            seconds += tokens / row["tokens_per_second"]
-    return Cost(
-        minutes=seconds / 60 if seconds else None,
-        tokens=tokens_until(run.steps),
-        flops=run.short_steps * short.flops
-        + (run.steps - run.short_steps) * long.flops,
-        joules=energy and energy.joules(),
-    )
 
 
 def _checksums(run: PretrainRun) -> dict[str, str | None]:

@@ -7,8 +7,13 @@ Most machines only let root read them, and accelerators are not in them.
 
 import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+import numpy as np
+
+from keras_albert.training.run_log import Row
+from keras_albert.training.speed import Work
 
 POWERCAP = Path("/sys/class/powercap")
 MICRO = 1e-6
@@ -24,7 +29,7 @@ class Cost:
     tokens: int
     """number of positions, with padding"""
     flops: float
-    """floating-point operations, see `flops_per_example`"""
+    """floating-point operations, see pretraining/flops.py"""
     joules: float | None
     """energy that all processors of this machine used while the run trained and
     validated, other programs included; None if the machine does not tell, or
@@ -39,6 +44,49 @@ class Cost:
         if self.joules is not None:
             energy = f"{self.joules / 1000:,.1f} kJ in the processors"
         return f"cost: {', '.join([*parts, energy])}"
+
+
+def cost_of_run(
+    rows: Sequence[Row],
+    steps: int,
+    work_of: Callable[[int], Work],
+    energy: "EnergyMeter | None",
+) -> Cost:
+    """The cost of all steps, those of earlier, interrupted runs included.
+
+    Args:
+        rows: the log of the run.
+        steps: number of steps of the run.
+        work_of: maps the number of a step, from 1, to its work.
+        energy: None for a run that went on from a checkpoint: what it used
+            before was not kept.
+    """
+    work = [work_of(step) for step in range(1, steps + 1)]
+    until = np.cumsum([0, *(each.tokens for each in work)])
+    seconds, before = 0.0, 0
+    for row in rows:
+        tokens = until[row["step"]] - until[before]
+        before = row["step"]
+        speed = row.get("tokens_per_second")
+        if speed:  # else no step of the interval was timed
+            seconds += tokens / speed
+    return Cost(
+        minutes=float(seconds / 60) if seconds else None,
+        tokens=int(until[-1]),
+        flops=sum(each.flops for each in work),
+        joules=energy and energy.joules(),
+    )
+
+
+def total(costs: Sequence[Cost]) -> Cost:
+    """The sum of several costs; what is unknown of one is so of the sum."""
+
+    def summed(name: str):
+        values = [getattr(cost, name) for cost in costs]
+        return None if None in values else sum(values)
+
+    names = [field.name for field in dataclasses.fields(Cost)]
+    return Cost(**{name: summed(name) for name in names})
 
 
 class EnergyMeter:

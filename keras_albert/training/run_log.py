@@ -59,8 +59,9 @@ class RunLog:
             replacing(self.path) as unfinished,
             open(unfinished, "w", newline="", encoding="utf-8") as file,
         ):
-            names = list(self.rows[0]) if self.rows else ["step"]
-            writer = csv.DictWriter(file, names)
+            # Older versions logged fewer values.
+            names = {"step": None} | {k: None for row in self.rows for k in row}
+            writer = csv.DictWriter(file, list(names))
             writer.writeheader()
             writer.writerows(self.rows)
 

@@ -56,7 +56,7 @@ class Work:
     tokens: int
     """number of positions, with padding"""
     flops: float
-    """floating-point operations, see `flops_per_example`"""
+    """floating-point operations, see pretraining/flops.py"""
     peak: float
     """peak of the device in floating-point operations per second"""
 
@@ -64,8 +64,8 @@ class Work:
 class SpeedMeter:
     """Measures tokens per second and utilization of the training steps.
 
-    `work_of` maps the number of a step, from 1, to its `Work`; it is None if
-    steps differ in size, and then nothing is measured.
+    `work_of` maps the number of a step, from 1, to its `Work`; if it is None,
+    nothing is measured.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class SpeedMeter:
         self.work_of = work_of
         self._clock = clock
         self._started = None
-        self._before = None  # `Work` of the previous step
+        self._seen = set()  # each `Work` of an earlier step
         self.reset()
 
     def start(self) -> None:
@@ -86,16 +86,17 @@ class SpeedMeter:
     def step(self, number: int) -> None:
         """Records the end of a step.
 
-        The first step of each kind is not counted, since it includes the
+        The first step of each size is not counted, since it includes the
         compilation of the model.
         """
         now = self._clock()
         work = self.work_of and self.work_of(number)
-        if work and work == self._before:
+        if work in self._seen:
             self._tokens += work.tokens
             self._used += work.flops / work.peak
             self._seconds += now - self._started
-        self._before = work
+        elif work:
+            self._seen.add(work)
         self._started = now
 
     def reading(self) -> dict[str, float | None]:

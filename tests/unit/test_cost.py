@@ -1,8 +1,16 @@
 """What a run costs: the energy counters of processors, and the line."""
 
-import pytest
+from types import SimpleNamespace
 
-from keras_albert.training.cost import Cost, EnergyMeter
+import numpy as np
+import pytest
+from small import CONFIG
+
+from keras_albert.data.batches import Features, choose_lengths, training_dataset
+from keras_albert.finetuning import run as finetuning
+from keras_albert.text.model_inputs import Row
+from keras_albert.training.cost import Cost, EnergyMeter, cost_of_run, total
+from keras_albert.training.speed import Work
 
 pytestmark = pytest.mark.any_backend
 
@@ -34,6 +42,61 @@ def test_energy_is_unknown(tmp_path):
     meter = EnergyMeter(tmp_path)
     (tmp_path / "intel-rapl:0" / "energy_uj").unlink()
     assert meter.joules() is None
+
+
+def test_cost_of_steps_of_different_size():
+    """By hand: the last 2 of 6 steps are twice as long.
+
+    In the first interval no step was timed, and a row of an older version has
+    no speed.
+    """
+    rows = [
+        {"step": 2},
+        {"step": 3, "tokens_per_second": None},
+        {"step": 6, "tokens_per_second": 25.0},
+    ]
+    cost = cost_of_run(
+        rows,
+        6,
+        lambda step: Work(10, 7.0, 1.0) if step <= 4 else Work(20, 18.0, 1.0),
+        None,
+    )
+    assert cost == Cost(
+        minutes=pytest.approx((10 + 40) / 25 / 60),
+        tokens=4 * 10 + 2 * 20,
+        flops=4 * 7 + 2 * 18,
+        joules=None,
+    )
+    assert total([cost, Cost(None, 5, 1.0, None)]) == Cost(None, 85, 65.0, None)
+
+
+def test_work_of_fine_tuning_is_that_of_its_batches():
+    """Three lengths, two choices an example, two epochs."""
+    lengths = [5] * 14 + [12] * 6 + [23] * 6
+    rows = [Row(np.ones(length, "int32"), length) for length in lengths]
+    examples = Features(rows, np.zeros(13, "int32"), choices=2)
+    static = choose_lengths(examples.lengths, 23)
+    assert static.tolist() == [8, 16, 23]
+    work_of = finetuning._work(
+        SimpleNamespace(batch_size=3, seed=7, precision="float32"),
+        SimpleNamespace(
+            examples=examples,
+            lengths=static,
+            pretrained=SimpleNamespace(config=CONFIG),
+        ),
+        replicas=1,
+    )
+    batches = training_dataset(examples, static, batch_size=3, seed=7, epochs=2)
+    found = [x["token_ids"].shape for x, *_ in batches]
+    assert [work_of(step).tokens for step in range(1, 11)] == [
+        np.prod(shape) for shape in found
+    ]
+    flops = work_of(1).flops / np.prod(found[0])
+    # By hand: 5 layers of 4 kernels H x H, 2 of H x F, S scores and sums of
+    # width H; E x H before them; 2 operations, forward and twice backward.
+    length = found[0][-1]
+    layer = 4 * 26 * 26 + 2 * 26 * 37 + 2 * length * 26
+    assert flops == 6 * (5 * layer + 11 * 26)
 
 
 def test_line():

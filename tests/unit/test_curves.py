@@ -144,11 +144,11 @@ def test_a_foreign_line_in_the_log(tmp_path):
 
 
 def test_speed_is_of_training_alone():
-    """Steps 1 to 4 have 100 tokens, and from the fifth on 300."""
+    """Steps 5 and 6 have 300 tokens, all others 100."""
     now = [0.0]
     short, long = Work(100, 4e3, 1e4), Work(300, 2e4, 1e4)
     meter = SpeedMeter(
-        lambda step: long if step > 4 else short, clock=lambda: now[0]
+        lambda step: long if step in (5, 6) else short, clock=lambda: now[0]
     )
     meter.start()
     for step, seconds in enumerate((50.0, 2.0, 2.0), 1):  # the first compiles
@@ -169,6 +169,9 @@ def test_speed_is_of_training_alone():
     reading = meter.reading()
     assert reading["tokens_per_second"] == pytest.approx(600 / 20)
     assert reading["model_flops_utilization"] == pytest.approx(3.2e4 / 20 / 1e4)
+    now[0] += 5.0
+    meter.step(7)  # was compiled before
+    assert meter.reading()["tokens_per_second"] == pytest.approx(700 / 25)
     meter.reset()
     assert meter.reading()["tokens_per_second"] is None
     assert SpeedMeter(None).reading() == {}

@@ -20,8 +20,6 @@ from keras_albert.pretraining import run as pretrain
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.run_folder import MADE_OF, check_made_of
-from keras_albert.training.run_log import RunLog
-from keras_albert.training.speed import Work
 
 pytestmark = pytest.mark.any_backend
 RUN = PretrainRun(data=Path("shards"), output=Path("out"), warm_start="old")
@@ -118,26 +116,6 @@ def test_a_finished_run_knows_its_shards(vocabularies):
     with pytest.raises(AlbertError, match=r"of other data.*another output"):
         check(other)
     check(dataclasses.replace(run, data=Path("gone")))
-
-
-def test_the_cost_of_short_and_long_steps(tmp_path):
-    """By hand: intervals of 3 steps, the last 2 of 6 are twice as long.
-
-    In the first interval no step was timed.
-    """
-    log = RunLog(tmp_path)
-    log.append({"step": 3, "tokens_per_second": None})
-    log.append({"step": 6, "tokens_per_second": 25.0})
-    run = SimpleNamespace(short_steps=4, steps=6, output=tmp_path)
-
-    def work_of(step, steps):
-        return Work(10, 7.0, 1.0) if step <= 4 else Work(20, 18.0, 1.0)
-
-    cost = pretrain._cost(run, work_of, None)
-    assert cost.tokens == 4 * 10 + 2 * 20
-    assert cost.flops == 4 * 7 + 2 * 18
-    assert cost.minutes == pytest.approx((10 + 40) / 25 / 60)
-    assert cost.joules is None
 
 
 def test_the_report_of_the_novels_can_be_read():
