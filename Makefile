@@ -7,8 +7,10 @@ KERAS_BACKEND ?= tensorflow
 TEST_BACKENDS ?= tensorflow jax torch
 VENV := .venv
 BIN := $(VENV)/bin
+# --no-compile: Python compiles what it imports; pip would compile all that is
+# installed, which takes longer than everything else that it does.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-       --constraint constraints.txt
+       --no-compile --constraint constraints.txt
 # The small wheel where there is one.
 TENSORFLOW := tensorflow$(if $(filter Linux-x86_64,$(shell uname -sm | \
                 tr ' ' -)),-cpu)
@@ -89,7 +91,7 @@ proof: $(OLDER:%=.older/%/installed) $(VENV)/installed-dev
 # The lowest versions that pyproject.toml allows, with the lowest Python: 4 GB.
 OLDEST := .oldest/bin/python -m
 OLDEST_PIP := $(OLDEST) pip install --quiet --disable-pip-version-check \
-              --constraint constraints-oldest.txt
+              --no-compile --constraint constraints-oldest.txt
 OLDEST_TESTS := private_apis optimizer checkpoints tables curves documents beam
 test-oldest: .oldest/installed
 	@set -e; marks=; for backend in $(TEST_BACKENDS); do \

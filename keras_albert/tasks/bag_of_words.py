@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy import sparse
 
-MOST_ROWS = 100_000  # of the training table; more take minutes
+MOST_CHARACTERS = 30_000_000  # of the training texts; more take minutes
 Texts = Sequence[Sequence[str]]  # a column of texts, or two for pairs
 
 
@@ -27,7 +27,8 @@ def linear_outputs(
     Args:
         fit: function from the features, a sparse matrix [N, F], and the targets
             to a function from features to outputs.
-        train: the texts to learn from; of more than MOST_ROWS an even sample.
+        train: the texts to learn from; an even sample of them, if all together
+            have more than MOST_CHARACTERS.
         target: their targets, [N] or [N, C].
         held_out: the texts to predict for.
 
@@ -37,8 +38,9 @@ def linear_outputs(
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    rows = len(target)
-    chosen = np.linspace(0, rows - 1, min(rows, MOST_ROWS)).astype(int)
+    rows, length = len(target), sum(len(x) for column in train for x in column)
+    count = min(rows, -(-rows * MOST_CHARACTERS // max(length, 1)))
+    chosen = np.linspace(0, rows - 1, count).astype(int)
     train = [[column[i] for i in chosen] for column in train]
     words = TfidfVectorizer(
         ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b"

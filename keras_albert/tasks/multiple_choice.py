@@ -20,7 +20,7 @@ from keras_albert.data.tables import (
 )
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.classification import AlbertForMultipleChoice
-from keras_albert.tasks import classes
+from keras_albert.tasks import bag_of_words, classes
 from keras_albert.tasks.labels import LABEL
 from keras_albert.tasks.metrics import Scores, measure
 from keras_albert.tasks.serving import Serving
@@ -122,6 +122,23 @@ class MultipleChoice(LearnedTask):
         target = np.array(values[LABEL], "int32") if LABEL in values else None
         return Features(rows, target, choices=count)
 
+    def linear_outputs(self, train, held_out, names):
+        rows = zip(train.values["choices"], train.values[LABEL], strict=True)
+        target = [
+            int(number == right)
+            for choices, right in rows
+            for number in range(len(choices))
+        ]
+        outputs = bag_of_words.linear_outputs(
+            lambda x, y: bag_of_words.fit_classes(x, y, 2),
+            _pairs(train),
+            np.array(target),
+            _pairs(held_out),
+        )
+        if outputs is None:
+            return None
+        return outputs[:, 1].reshape(len(held_out), -1)
+
     def head(self, backbone, names, dropout):
         return AlbertForMultipleChoice(backbone, dropout=dropout)
 
@@ -148,6 +165,20 @@ class MultipleChoice(LearnedTask):
             }
             for row in special.softmax(np.stack(outputs), axis=-1)
         ]
+
+
+def _pairs(table: Table) -> tuple[list[str], list[str]]:
+    """Each text with its question, and beside it each of the choices."""
+    texts, choices = table.values["text"], table.values["choices"]
+    questions = table.values.get(QUESTION, [""] * len(table))
+    rows = zip(texts, questions, choices, strict=True)
+    pairs = [
+        (f"{text} {question}", choice)
+        for text, question, each in rows
+        for choice in each
+    ]
+    first, second = zip(*pairs, strict=True)
+    return list(first), list(second)
 
 
 def _check_number(choices: Sequence[str], count: int) -> None:

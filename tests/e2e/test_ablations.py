@@ -104,7 +104,7 @@ def test_verdicts_by_hand(ablations):
     )
 
 
-def test_a_run_and_its_results(ablations, data, tmp_path):
+def test_a_run_and_its_results(ablations, data, tmp_path, eagerly):
     table, scale = ablations._toml("table7"), ablations._toml("scales")["tiny"]
     names = []
     for run in table["runs"]:

@@ -1,16 +1,21 @@
 """The linear model of words, beside which every score of texts stands."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import stats
 
+from keras_albert.data.tables import Table
 from keras_albert.tasks.bag_of_words import (
-    MOST_ROWS,
+    MOST_CHARACTERS,
     fit_classes,
     fit_number,
     fit_several,
     linear_outputs,
 )
+from keras_albert.tasks.labels import LABEL
+from keras_albert.tasks.registry import ALL_TASKS
 
 pytestmark = pytest.mark.any_backend
 
@@ -74,6 +79,30 @@ def test_several_labels():
     np.testing.assert_array_equal(outputs > 0, [[1, 0, 1], [0, 0, 1]])
 
 
+def test_choices_that_the_text_names():
+    """The right choice is the animal of the text, whichever comes first."""
+    animals = np.array(["ant", "bee", "cow", "doe", "elk", "fox"])
+    rng = np.random.default_rng(0)
+    chosen = np.array([rng.permutation(animals)[:3] for _ in range(300)])
+    right = rng.integers(3, size=300)
+    table = Table(
+        Path("table.jsonl"),
+        {
+            "text": [f"I saw the {a}." for a in chosen[np.arange(300), right]],
+            "choices": [list(row) for row in chosen],
+            LABEL: right.tolist(),
+        },
+        rows=[{}] * 300,
+        lines=list(range(300)),
+    )
+    held_out = table.take(np.arange(200, 300))
+    outputs = ALL_TASKS["choice"].linear_outputs(
+        table.take(np.arange(200)), held_out, None
+    )
+    assert outputs.shape == (100, 3)
+    assert (outputs.argmax(1) == right[200:]).mean() > 0.95
+
+
 def test_texts_without_words():
     outputs = linear_outputs(
         fit_several, [["?!", ""]], np.ones((2, 1)), [["a"]]
@@ -82,13 +111,16 @@ def test_texts_without_words():
 
 
 def test_large_tables_are_sampled(monkeypatch):
-    monkeypatch.setattr("keras_albert.tasks.bag_of_words.MOST_ROWS", 10)
-    assert MOST_ROWS > 10
+    texts = GOOD + BAD
+    quarter = sum(map(len, texts)) // 4
+    module = "keras_albert.tasks.bag_of_words"
+    monkeypatch.setattr(f"{module}.MOST_CHARACTERS", quarter)
+    assert quarter < MOST_CHARACTERS
     seen = []
 
     def fit(features, target):
         seen.append(target)
         return lambda rows: rows
 
-    linear_outputs(fit, [GOOD + BAD], np.arange(40), [["a"]])
+    linear_outputs(fit, [texts], np.arange(40), [["a"]])
     assert len(seen[0]) == 10 and {0, 39} <= set(seen[0].tolist())
