@@ -25,9 +25,6 @@ unexport PYTHONPATH
 .PHONY: demo test proof-tests test-tpu test-tpu-tensorflow proof \
         test-oldest bench docs lint format clean
 
-# glibc keeps what a step frees, instead of asking for it again at the next.
-demo: export MALLOC_MMAP_THRESHOLD_ := 4294967296
-demo: export MALLOC_TRIM_THRESHOLD_ := 17179869184
 demo: $(VENV)/installed-$(KERAS_BACKEND)
 	KERAS_BACKEND=$(KERAS_BACKEND) $(BIN)/python examples/demo.py demo
 

@@ -166,6 +166,10 @@ def _overview(width: int) -> str:
 
 def _load_backend() -> None:
     """Imports Keras and TensorFlow without TensorFlow's start-up chatter."""
+    # Imported late: `--help` needs no NumPy.
+    from keras_albert.data.input_pipeline import keep_freed_memory
+
+    keep_freed_memory()  # before threads begin, which get arenas of their own
     name = os.environ.get("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with tempfile.TemporaryFile() as chatter, contextlib.ExitStack() as stack:

@@ -1,11 +1,17 @@
 """Makes tf.data datasets of NumPy batches."""
 
+import ctypes
+import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import numpy as np
 
 from keras_albert.errors import AlbertError, check_positive, optional_import
+
+# Parameters of glibc's mallopt, see <malloc.h>.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_UNLIMITED = 2**31 - 1  # bytes
 
 
 def batch_dataset(
@@ -17,13 +23,37 @@ def batch_dataset(
     or endless ones if that is None. `signature` describes one batch.
     """
     tf = import_tensorflow()
+
+    def generated():
+        keep_freed_memory()
+        yield from batches()
+
     dataset = tf.data.Dataset.from_generator(
-        batches, output_signature=signature
+        generated, output_signature=signature
     )
     cardinality = tf.data.INFINITE_CARDINALITY if count is None else count
     return dataset.apply(
         tf.data.experimental.assert_cardinality(cardinality)
     ).prefetch(2)
+
+
+def keep_freed_memory() -> None:
+    """Lets the process keep memory that it frees, on Linux with glibc.
+
+    Each training step on a CPU allocates what the step before freed. By default
+    glibc returns large blocks to the system, which has to clear their pages
+    before it gives them out again: up to a third of the time of a step. XLA
+    allocates in threads, whose blocks above 64 MB are returned always, unless
+    all threads share the main arena.
+
+    TensorFlow changes the same limits when a process first iterates over a
+    dataset of a Python generator, so this function is called after that.
+    """
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if hasattr(libc, "gnu_get_libc_version"):
+        libc.mallopt(_M_ARENA_MAX, 1)
+        libc.mallopt(_M_TRIM_THRESHOLD, _UNLIMITED)
+        libc.mallopt(_M_MMAP_THRESHOLD, _UNLIMITED)
 
 
 def without_tuning(dataset):
