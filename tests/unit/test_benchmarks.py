@@ -472,3 +472,13 @@ def test_albert_and_bert_differ_in_the_two_ideas_alone(benchmarks):
         "| time, forward, ms | 6 | 8 | 0.74 |",
         "| time, training step, ms | 6 | 8 | 0.74 |",
     ]
+
+
+@pytest.mark.proof
+def test_freed_memory(tmp_path):
+    report, shown = report_of(
+        "bench_memory", tmp_path, "--backends", BACKEND, "--steps", "3"
+    )
+    row = report[BACKEND]
+    assert len(row["kept"]) == len(row["returned"]) == PAIRS
+    assert row["speed"] > 0 and f"| {row['speed']:.2f} | " in shown
