@@ -59,6 +59,11 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
     ]
     values = {name: [each[name] for each in reports.values()] for name in names}
     choose = max if "best" in first else min
+    costs = [
+        Cost(**each["cost"]) for each in reports.values() if "cost" in each
+    ]
+    if len(costs) < len(reports):  # reports of older versions have none
+        costs = []
     return {
         "task": first["task"],
         "seeds": list(reports),
@@ -69,9 +74,7 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
         BAG_OF_WORDS: first.get(BAG_OF_WORDS),
         "constant": first.get("constant"),
         "count": first.get("count"),
-        "cost": dataclasses.asdict(
-            total([Cost(**each["cost"]) for each in reports.values()])
-        ),
+        "cost": dataclasses.asdict(total(costs)) if costs else None,
         "scores": {
             name: {
                 "median": statistics.median(found),
@@ -155,7 +158,7 @@ def print_report(report: dict) -> None:
             report[ON_TRAINING_ROWS], "on training rows, not on new ones: "
         ):
             print(line)
-    if "cost" in report:  # reports of older versions have none
+    if report.get("cost"):  # reports of older versions have none
         print(Cost(**report["cost"]).line())
 
 

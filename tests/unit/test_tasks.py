@@ -171,6 +171,7 @@ def report(accuracy, loss):
         "accuracy": accuracy,
         "training_loss": loss,
         "epoch": 3.0,
+        "cost": {"minutes": 0.5, "tokens": 64, "flops": 2.0, "joules": None},
     }
 
 
@@ -187,10 +188,17 @@ def test_several_seeds_by_hand():
         "all": [0.5, 0.75, 0.7],
     }
     assert found["scores"].keys() == {"accuracy", "training_loss"}
+    assert found["cost"] == {
+        "minutes": 1.5,
+        "tokens": 192,
+        "flops": 6.0,
+        "joules": None,
+    }
     # Without held-out examples the lowest loss is best.
     bare = {"task": "RTE", "training_loss": 2.0}
     found = seeds_report({0: bare, 1: bare | {"training_loss": 1.0}}, [])
     assert found["best_seed"] == 1 and found["best"] is None
+    assert found["cost"] is None  # reports of older versions have no costs
 
 
 def test_a_score_stands_beside_its_baselines():
