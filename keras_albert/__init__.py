@@ -26,6 +26,7 @@ _HOMES = {
     "AlbertForTextEmbedding": "modeling.text_embedding",
     "AlbertForTokenClassification": "modeling.classification",
     "EncoderBlock": "modeling.encoder",
+    "EarlyExit": "tasks.config",
     "ExampleConfig": "pretraining.config",
     "FactorizedEmbedding": "modeling.layers",
     "GraphTokenizer": "text.graph_tokenizer",
@@ -113,6 +114,7 @@ if TYPE_CHECKING:
         pretraining_dataset as pretraining_dataset,
         validation_dataset as validation_dataset,
     )
+    from keras_albert.tasks.config import EarlyExit as EarlyExit
     from keras_albert.tasks.question_answering.config import (
         ReadingConfig as ReadingConfig,
     )

@@ -8,7 +8,7 @@ import dataclasses
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import keras
 import numpy as np
@@ -203,6 +203,35 @@ def optimizer_reduces_replicas() -> bool:
     other backends it receives gradients that are already reduced.
     """
     return hasattr(keras.optimizers.Optimizer, "_all_reduce_sum_gradients")
+
+
+def compiled(model: keras.Model, function: Callable) -> Callable:
+    """A function that reads weights of a model, compiled for inference.
+
+    Its arguments and its result are arrays, or lists and dicts of arrays. On
+    PyTorch it is not compiled, and computes no gradients.
+    """
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        return import_tensorflow().function(function, reduce_retracing=True)
+    if backend == "jax":
+        from keras_albert.distribution.jax_mesh import compiled
+
+        return compiled(model, function)
+    import torch
+
+    def with_tensors(*arguments):
+        with torch.no_grad():
+            return function(
+                *keras.tree.map_structure(ops.convert_to_tensor, arguments)
+            )
+
+    return with_tensors
+
+
+def has_static_shapes() -> bool:
+    """Whether each shape of the arguments of `compiled` is compiled anew."""
+    return keras.backend.backend() == "jax"
 
 
 def traces_for_tensorflow() -> bool:

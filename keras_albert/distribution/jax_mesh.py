@@ -9,6 +9,7 @@ arrays between processes and the host.
 import contextlib
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import keras
@@ -216,6 +217,20 @@ def layout_map(mesh) -> keras.distribution.LayoutMap:
 @functools.partial(jax.jit, static_argnums=0)
 def _forward(model, weights, rest, x):
     return model.stateless_call(weights, rest, x, training=False)[0]
+
+
+def compiled(model: keras.Model, function: Callable) -> Callable:
+    """`function` with the weights of a model as further arguments, compiled."""
+
+    @jax.jit
+    def pure(weights, *arguments):
+        mapping = zip(model.variables, weights, strict=True)
+        with keras.StatelessScope(state_mapping=mapping):
+            return function(*arguments)
+
+    return lambda *arguments: pure(
+        [variable.value for variable in model.variables], *arguments
+    )
 
 
 def check_shares(config: AlbertConfig, shares: int) -> None:

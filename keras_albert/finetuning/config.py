@@ -20,10 +20,11 @@ from keras_albert.errors import (
     check_probability,
     check_seed,
 )
-from keras_albert.modeling.config import CLASSIFIER_DROPOUT, PRECISIONS
+from keras_albert.modeling.config import CLASSIFIER_DROPOUT, EXITS, PRECISIONS
 from keras_albert.tasks.config import ModelUse
 from keras_albert.tasks.names import (
     BENCHMARK_TASKS,
+    EXIT_TASKS,
     FINETUNE_TASKS,
     READING_TASKS,
 )
@@ -112,6 +113,10 @@ class FinetuneRun:
     dropout: float | None = None
     """hidden and attention dropout of the encoder (Table 14, "ALBERT DR"); by
     default as in the pretrained config"""
+    exits: Literal[EXITS] | None = None
+    """train a classifier after every layer, so that `predict --patience` can
+    stop before the last one: each layer's own, one shared by all layers, or
+    shared and in each step trained on one layer, drawn at random"""
     seed: int = 0
     """seed of the classifier's weights, the order of examples and dropout"""
     seeds: int = 1
@@ -183,6 +188,13 @@ class FinetuneRun:
                         f"`{name}` are for {', '.join(READING_TASKS)}. "
                         f"Received: task={self.task!r}."
                     )
+        if self.exits is not None:
+            check_choice("exits", self.exits, EXITS)
+            if self.task not in EXIT_TASKS:
+                raise AlbertError(
+                    f"`exits` are for {', '.join(EXIT_TASKS)}. Received: "
+                    f"task={self.task!r}. Leave --exits out."
+                )
         if self.warmup_steps is not None and self.steps is None:
             raise AlbertError("`warmup_steps` needs `steps`. Give --steps.")
         if self.warmup_steps is not None:
@@ -229,6 +241,9 @@ class EvaluateRun(ModelUse):
     """sentence task on which the head of a pretrained model is measured; by
     default the one that it was trained for. A model trained for one of the two
     can be measured on the other, as in Table 5 of the paper"""
+    exit_curve: Path | None = None
+    """PNG file for the score of a model with exits against the layers and the
+    time that it needs, with many rules of early exit"""
 
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)

@@ -2,10 +2,17 @@
 
 import dataclasses
 
+import numpy as np
+
 from keras_albert.corpus.shards import ShardSet
 from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import EvaluateRun
+from keras_albert.finetuning.exit_curve import (
+    curve_lines,
+    draw_curve,
+    exit_curve,
+)
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import (
     class_report_of,
@@ -63,6 +70,17 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
     report = scores_report(predictor.task, outputs, features, predictor.labels)
     for line in scores_lines(report, examples=""):
         print(line)
+    if predictor.early_exit is not None:
+        used = float(np.concatenate(predictor.layer_by_layer.used).mean())
+        report["layers"] = used
+        count = predictor.model.config.num_hidden_layers
+        print(f"early exit after {used:.2f} of {count} layers on average")
+    if run.exit_curve is not None:
+        points = exit_curve(predictor, features, run.batch_size, run.tolerance)
+        best = predictor.definition.best
+        print("\n".join(curve_lines(points, best)))
+        draw_curve(points, best, run.exit_curve)
+        print(f"-> {run.exit_curve}")
     if predictor.definition.has_classes:
         print(report_text(class_report_of(outputs, features, predictor.labels)))
     return report

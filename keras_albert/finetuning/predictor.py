@@ -47,6 +47,8 @@ class Predictor(TaskModel):
         columns: names of the columns in tables.
         reading: how contexts are read; by default in windows of 384 tokens, or
             as many as the model can read. None for a task without contexts.
+        early_exit: when a model with `exits` stops before its last layer; by
+            default it does not.
 
     Raises:
         AlbertError: an argument does not fit the head, or there is no

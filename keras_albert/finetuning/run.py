@@ -467,7 +467,10 @@ def _fresh_model(run: FinetuneRun, pretrained: AlbertBackbone, names):
     backbone = AlbertBackbone(config, remat=run.remat, dtype=run.precision)
     if not run.from_scratch:
         backbone.set_weights(pretrained.get_weights())
-    return ALL_TASKS[run.task].head(backbone, names, run.classifier_dropout)
+    options = {"exits": run.exits} if run.exits else {}
+    return ALL_TASKS[run.task].head(
+        backbone, names, run.classifier_dropout, **options
+    )
 
 
 def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:

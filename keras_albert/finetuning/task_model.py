@@ -1,6 +1,7 @@
 """A model with everything that its task needs to run on tables."""
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,9 @@ from keras_albert.data.config import TableColumns
 from keras_albert.data.tables import Table
 from keras_albert.errors import check_positive
 from keras_albert.finetuning.config import PredictRun
+from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.modeling.base import AlbertModel
+from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS, read_split
 from keras_albert.tasks.task import Outputs, Task
@@ -34,6 +37,7 @@ class TaskModel:
     lengths: Sequence[int] | None = None
     columns: TableColumns | None = None
     reading: ReadingConfig | None = None
+    early_exit: EarlyExit | None = None
 
     @property
     def definition(self) -> Task:
@@ -60,7 +64,14 @@ class TaskModel:
         }
         if self.reading is not None:
             settings["reading"] = dataclasses.asdict(self.reading)
+        if self.early_exit is not None:
+            settings["early_exit"] = dataclasses.asdict(self.early_exit)
         return settings
+
+    @functools.cached_property
+    def layer_by_layer(self) -> LayerByLayer:
+        """Computes the model with `early_exit`; it counts the layers used."""
+        return LayerByLayer(self.model, self.early_exit)
 
     def read(
         self,
@@ -134,12 +145,16 @@ class TaskModel:
         `stopped` is called before each batch; if it returns True, the outputs
         of the remaining examples are None. `title` is that of the progress bar.
         `compute` is a function (model, inputs) -> outputs, by default that of
-        the task.
+        the task, or one that stops early if the model shall.
         """
         check_positive("batch_size", batch_size)
         batch_size = min(batch_size, len(features))
         plan = sorted_plan(features.lengths, np.array(self.lengths), batch_size)
+        if compute is None and self.early_exit is not None:
+            compute = self.layer_by_layer
         compute = compute or self.definition.compute
+        # Other functions get batches of equal size, filled up with copies.
+        filled = 1 if isinstance(compute, LayerByLayer) else batch_size
         outputs = [None] * len(features)
         for chosen, length in track(
             plan,
@@ -150,7 +165,7 @@ class TaskModel:
         ):
             if stopped():
                 break
-            x, _, _ = features.batch(chosen, batch_size, length)
+            x, _, _ = features.batch(chosen, max(filled, len(chosen)), length)
             found = compute(self.model, x)
             found = keras.tree.map_structure(np.asarray, found)
             for row, index in enumerate(chosen):

@@ -12,7 +12,8 @@ from keras import ops
 
 from keras_albert.errors import AlbertError, check_choice
 from keras_albert.modeling.backbone import AlbertBackbone, HeadedModel
-from keras_albert.modeling.config import CLASSIFIER_DROPOUT
+from keras_albert.modeling.config import CLASSIFIER_DROPOUT, EXITS
+from keras_albert.modeling.exits import ExitClassifiers, loss_weights
 from keras_albert.modeling.inputs import (
     TOKEN_INPUTS,
     as_list,
@@ -40,14 +41,21 @@ class AlbertForSequenceClassification(HeadedModel):
             error); the losses with `from_logits=True`.
         dropout: dropout rate before the classifier (Paper Table 14).
         labels: C names of the labels; None if they have no names.
+        exits: one of EXITS, for a model that also classifies from the outputs
+            of its lower layers, so that inference may stop there, see
+            `EarlyExit`; None for a model without. `fit` then minimizes the
+            weighted sum of the losses of all layers.
 
     Call arguments:
         inputs: see AlbertBackbone.
+        return_exits: return the logits of each layer; only with `exits`.
 
     Returns:
-        float32 logits [B, C].
+        float32 logits [B, C]; [B, L, C] with `return_exits`, and in training
+        with `exits`.
 
-    Source: reference classifier_utils.py L768-812.
+    Sources: reference classifier_utils.py L768-812; Zhou et al. 2020
+    (arXiv:2006.04152) for `exits`.
     """
 
     needs_pooler = True
@@ -59,10 +67,18 @@ class AlbertForSequenceClassification(HeadedModel):
         dropout: float = CLASSIFIER_DROPOUT,
         problem: str = "single_label",
         labels: tuple[str, ...] | None = None,
+        exits: str | None = None,
         **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
         check_choice("problem", problem, PROBLEMS)
+        if exits is not None:
+            check_choice("exits", exits, EXITS)
+            if self.config.num_hidden_layers == 1:
+                raise AlbertError(
+                    "a model with a single layer cannot stop before it. "
+                    f"Received: exits={exits!r}. Leave it out."
+                )
         self.labels = _checked_labels(
             num_labels, labels, least=2 if problem == "single_label" else 1
         )
@@ -70,18 +86,85 @@ class AlbertForSequenceClassification(HeadedModel):
         self.problem = problem
         self.dropout = self._dropout(dropout)
         self.classifier = self._logits(num_labels, "classifier")
+        self.exits = exits
+        self.exit_classifiers = None
+        if exits == "own":
+            self.exit_classifiers = ExitClassifiers(
+                self.config, num_labels, name="exit_classifiers"
+            )
+        if exits == "drawn":
+            self.drawn_layers = keras.random.SeedGenerator()
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
         self.classifier.build((None, self.config.hidden_size))
+        if self.exit_classifiers is not None:
+            self.exit_classifiers.build()
         self.built = True
 
     def call(
-        self, inputs: Mapping[str, Any], training: bool | None = None
+        self,
+        inputs: Mapping[str, Any],
+        training: bool | None = None,
+        return_exits: bool = False,
     ) -> Any:
+        if return_exits and self.exits is None:
+            raise AlbertError(
+                "`return_exits` needs a model with `exits`. Received: "
+                "exits=None."
+            )
+        if return_exits or (training and self.exits):
+            return self._exit_logits(inputs, training)  # [B, L, C]
         pooled = self.pooled(inputs, training)
         logits = self.classifier(self.dropout(pooled, training=training))
         return logits  # [B, C]
+
+    def _exit_logits(self, inputs, training):
+        outputs = self.backbone(
+            inputs, training=training, return_hidden_states=True
+        )
+        first = ops.stack([x[:, 0] for x in outputs["hidden_states"]], axis=1)
+        pooled = self.backbone.pooler(first)  # [B, L, H]
+        pooled = self.dropout(pooled, training=training)
+        if self.exit_classifiers is None:
+            return self.classifier(pooled)
+        return ops.concatenate(
+            [
+                self.exit_classifiers(pooled[:, :-1]),
+                self.classifier(pooled[:, -1:]),
+            ],
+            axis=1,
+        )
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        """The loss; for the logits of each layer, a weighted sum of theirs."""
+        if len(y_pred.shape) == 2:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        count = self.config.num_hidden_layers
+        seed = self.drawn_layers if self.exits == "drawn" else None
+        weights = loss_weights(self.exits, count, seed)
+        losses = [
+            super(AlbertForSequenceClassification, self).compute_loss(
+                x, y, y_pred[:, layer], sample_weight, training
+            )
+            for layer in range(count)
+        ]
+        return ops.sum(weights * ops.stack(losses))
+
+    def compute_metrics(
+        self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None
+    ) -> Any:
+        """The metrics of the last layer's logits."""
+        if len(y_pred.shape) == 3:
+            y_pred = y_pred[:, -1]
+        return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def classes(self, shape: Any) -> dict[str | None, Classes]:
         """Labels are 0 to C - 1, or names; only with one label per example."""
@@ -100,6 +183,7 @@ class AlbertForSequenceClassification(HeadedModel):
             "dropout": self.dropout.rate,
             "problem": self.problem,
             "labels": self.labels,
+            "exits": self.exits,
         }
 
 

@@ -53,6 +53,12 @@ SHARED_HALVES = {
 SHARING = tuple(SHARED_HALVES)
 # Sentence order prediction, next sentence prediction, or neither.
 SENTENCE_TASKS = ("sop", "nsp", "none")
+# How a model with a classifier after every layer is made and trained:
+EXITS = (
+    "own",  # each layer has its own classifier; all losses are summed
+    "shared",  # all layers have the same classifier; all losses are summed
+    "drawn",  # the same classifier; each step trains one layer, drawn at random
+)
 ACTIVATION_NAMES = ("gelu", "gelu_new", "gelu_erf", "relu")
 # Fields that a config file must have. A file that lacks a size is more likely
 # damaged than meant to use the default, which is that of ALBERT-base.

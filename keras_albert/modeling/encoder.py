@@ -355,6 +355,17 @@ class SharedEncoder(VectorLayer):
             return _scan(config, layer, x, shared, own, seeds), []
         return _unrolled(config, layer, x, shared, own, seeds)
 
+    def weights_of(self, index: int) -> list[dict]:
+        """The weights of layer `index`, from 0, as `block` takes them.
+
+        The list has the weights of the I blocks of the layer.
+        """
+        shared = self.shared[self.config.group_of(index)]
+        return _together(
+            [each.tensors() for each in shared],
+            [each.tensors() for each in self.own[index]],
+        )
+
     def compute_output_spec(
         self,
         x: Any,

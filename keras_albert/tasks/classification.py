@@ -75,13 +75,14 @@ class _TextTask(LearnedTask):
     def fit_linear(self, x, y: np.ndarray, names: Names) -> Callable:
         """Fits a linear model, see `bag_of_words.linear_outputs`."""
 
-    def head(self, backbone, names, dropout):
+    def head(self, backbone, names, dropout, exits=None):
         return AlbertForSequenceClassification(
             backbone,
             num_labels=len(names) if names else 1,
             labels=names,
             problem=self.problem,
             dropout=dropout,
+            exits=exits,
         )
 
 

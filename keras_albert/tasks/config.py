@@ -1,10 +1,105 @@
 """Options of the commands that use a fine-tuned model."""
 
 import dataclasses
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from keras_albert.data.config import TableColumns
+from keras_albert.errors import (
+    AlbertError,
+    check_positive,
+    check_positive_number,
+    is_number,
+)
 from keras_albert.tasks.names import FINETUNE_TASKS, PRETRAINED_TASKS
+
+if TYPE_CHECKING:
+    from keras_albert.modeling.base import AlbertModel
+
+
+@dataclasses.dataclass(frozen=True)
+class EarlyExit:
+    """A rule that says after which layer an example is answered.
+
+    Exactly one of `patience`, `confidence` and `layers` is given. An example
+    for which the rule never holds is answered by the last layer.
+
+    Args:
+        patience: stop as soon as this many layers in a row have given the same
+            answer as the layer before them (Zhou et al. 2020,
+            arXiv:2006.04152, section 3.2). With `patience` L, no example stops
+            early.
+        confidence: stop as soon as the probability of the answer is as high;
+            with several labels for an example, that of the answer for each
+            label.
+        layers: stop every example after this many layers.
+        tolerance: the answers of a regression count as the same if they
+            differ by less; needed for `patience` there.
+
+    Raises:
+        AlbertError: none or several of the three are given, or a value is out
+            of range.
+    """
+
+    patience: int | None = None
+    confidence: float | None = None
+    layers: int | None = None
+    tolerance: float | None = None
+
+    def __post_init__(self):
+        names = ("patience", "confidence", "layers")
+        given = [name for name in names if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise AlbertError(
+                f"exactly one of {', '.join(names)} says when inference stops. "
+                f"Received: {', '.join(given) or 'none of them'}."
+            )
+        for name in ("patience", "layers"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+        if self.confidence is not None and not (
+            is_number(self.confidence) and 0 < self.confidence <= 1
+        ):
+            raise AlbertError(
+                "`confidence` must be above 0 and at most 1. "
+                f"Received: {self.confidence!r}."
+            )
+        if self.tolerance is not None:
+            check_positive_number("tolerance", self.tolerance)
+
+    def check_model(self, model: "AlbertModel") -> None:
+        """Raises AlbertError unless the rule fits the model."""
+        count = model.config.num_hidden_layers
+        problem = getattr(model, "problem", None)
+        exits = getattr(model, "exits", None)
+        if exits is None:
+            raise AlbertError(
+                "only a model with exits stops early, and this one was trained "
+                "without. Train it with `finetune --exits own`, or leave "
+                "--patience, --confidence and --layers out."
+            )
+        if self.layers is not None and self.layers > count:
+            raise AlbertError(
+                f"the model has {count} layers. Received: layers={self.layers}."
+            )
+        if problem != "regression":
+            if self.tolerance is not None:
+                raise AlbertError(
+                    "`tolerance` is for a model that predicts a number. "
+                    f"Received: tolerance={self.tolerance} for a model with "
+                    f"problem={problem!r}. Leave it out."
+                )
+        elif self.confidence is not None:
+            raise AlbertError(
+                "a number has no probability. Received: "
+                f"confidence={self.confidence} for a regression. Give "
+                "--patience and --tolerance."
+            )
+        elif self.patience is not None and self.tolerance is None:
+            raise AlbertError(
+                "numbers of two layers are hardly ever equal: `patience` needs "
+                "`tolerance`, the difference that counts as none. Give "
+                "--tolerance, such as a tenth of the range of the labels."
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,11 +119,31 @@ class ModelUse:
     columns: TableColumns = TableColumns()
     """columns of the tables that the model reads; by default those of the table
     that it was trained on"""
+    patience: int | None = None
+    """for a model that was trained with --exits: an example has its answer as
+    soon as this many layers in a row agree with the layer before them"""
+    confidence: float | None = None
+    """the same, as soon as the answer has this probability"""
+    layers: int | None = None
+    """the same, after this many layers"""
+    tolerance: float | None = None
+    """with --patience, the difference up to which two layers agree on a
+    number"""
 
     @property
     def given(self) -> dict:
-        """The options that were given, as `Predictor.load` takes them."""
+        """The options that were given, as `Predictor.load` takes them.
+
+        Raises:
+            AlbertError: options for early exit exclude each other.
+        """
         options = {name: getattr(self, name) for name in ("task", "labels")}
         if self.columns != TableColumns():
             options["columns"] = self.columns
+        rule = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(EarlyExit)
+        }
+        if any(value is not None for value in rule.values()):
+            options["early_exit"] = EarlyExit(**rule)
         return options

@@ -11,6 +11,7 @@ from keras_albert.data.config import TableColumns
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.config import AlbertConfig
+from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
     ReadingConfig,
@@ -31,10 +32,13 @@ def settled_settings(
     lengths: Sequence[int] | None,
     columns: TableColumns | None,
     reading: ReadingConfig | None,
+    early_exit: EarlyExit | None,
 ) -> dict[str, Any]:
     """The arguments of `Predictor`, completed from the head of the model."""
     task = _checked_task(model, task)
     definition = ALL_TASKS[task]
+    if early_exit is not None:
+        early_exit.check_model(model)
     reading = _checked_reading(model.config, task, reading)
     if tokenizer is not None:
         model.tokenizer = tokenizer
@@ -51,6 +55,7 @@ def settled_settings(
         "columns": columns or TableColumns(),
         "reading": reading,
         "model": definition.model_of(model),
+        "early_exit": early_exit,
     }
 
 

@@ -22,6 +22,7 @@ from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.keras_file import checked_form, in_form
 from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.storage import RUN_FILE, read_json
+from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.fill_mask import PRETRAINED
 from keras_albert.tasks.labels import Head
 from keras_albert.tasks.question_answering.config import (
@@ -78,6 +79,8 @@ def check_task(task: object, head: Head | None = None) -> None:
     _check_columns(_needed(task, "columns"))
     if definition.reads_contexts:
         _check_reading(_needed(task, "reading"), task["lengths"][-1])
+    if "early_exit" in task:
+        _check_settings("early_exit", task["early_exit"], EarlyExit)
     if head is not None:
         _check_predicts(name, tuple(definition.heads), head)
         definition.labels.check_head(task["labels"], head)
@@ -224,6 +227,9 @@ def stored_settings(content: dict) -> dict[str, Any]:
         "columns": TableColumns(**content["columns"]),
         "reading": ReadingConfig.from_dict(content["reading"])
         if task.reads_contexts
+        else None,
+        "early_exit": EarlyExit(**content["early_exit"])
+        if "early_exit" in content
         else None,
     }
 

@@ -1,7 +1,9 @@
 """Every fine-tuning task through the commands a user types."""
 
+import dataclasses
 import json
 import random
+import re
 import resource
 import signal
 
@@ -9,11 +11,14 @@ import numpy as np
 import pytest
 from small import signalled
 
+import keras_albert as ka
 from keras_albert import Predictor, load
 from keras_albert.cli import main
 from keras_albert.errors import AlbertError
+from keras_albert.modeling.classification import PROBLEMS
 from keras_albert.tasks.names import (
     BENCHMARK_TASKS,
+    EXIT_TASKS,
     FINETUNE_TASKS,
     OWN_TASKS,
     PRETRAINED_TASKS,
@@ -22,6 +27,7 @@ from keras_albert.tasks.names import (
 from keras_albert.tasks.question_answering.metrics import score_v2
 from keras_albert.tasks.question_answering.squad import read_squad
 from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS
+from keras_albert.training.model_folder import ModelFolder
 
 ANIMALS, PLACES = ("fox", "dog", "hens"), ("village", "barn", "London")
 EXAMPLES, HELD_OUT = 120, 40
@@ -105,6 +111,10 @@ def test_every_task_has_a_name():
     assert tuple(BENCHMARKS) == BENCHMARK_TASKS
     reading = [name for name, task in ALL_TASKS.items() if task.reads_contexts]
     assert tuple(reading) == READING_TASKS
+    of_texts = [
+        name for name in learned if ALL_TASKS[name].heads.keys() <= {*PROBLEMS}
+    ]
+    assert tuple(of_texts) == EXIT_TASKS
 
 
 def cases():
@@ -415,6 +425,59 @@ def test_questions_without_an_answer(folder, squad, tmp_path, capsys):
     assert predictor.predict(
         [q.context for q in questions], questions=[q.text for q in questions]
     ) == list(texts.values())
+
+
+@pytest.mark.any_backend
+@pytest.mark.usefixtures("eagerly")
+def test_early_exit(folder, tmp_path, capsys):
+    """A rule on the command line, in Python and in a saved folder is the same.
+
+    The scores are those of the layers that test_early_exit.py checks.
+    """
+    output, held_out = tmp_path / "model", folder / "classification.held.jsonl"
+    pretrained = ModelFolder.load(folder / "pretrained")
+    config = pretrained.model.config.replace(num_hidden_layers=2)
+    deeper = ka.AlbertForPretraining(ka.AlbertBackbone(config))
+    (tmp_path / "deeper").mkdir()
+    dataclasses.replace(pretrained, model=deeper).save(tmp_path / "deeper")
+    finetune(
+        folder,
+        *("classification", output, "--exits=shared", "--steps=9"),
+        f"--model={tmp_path}/deeper",
+    )
+    capsys.readouterr()
+    curve = tmp_path / "curve.png"
+    options = ["--model", str(output), "--data", str(held_out)]
+    main(["evaluate", *options, "--layers=1", "--exit-curve", str(curve)])
+    out = capsys.readouterr().out
+    assert "early exit after 1.00 of 2 layers on average" in out
+    accuracy = re.search(r"^accuracy (\S+)", out)[1]
+    assert re.search(rf"^layers +1 +{accuracy} +1\.00 +\d", out, re.M)
+    assert re.search(r"^patience +1 +\S+ +2\.00 +\d", out, re.M)
+    assert len(re.findall(r"^(patience|confidence|layers) ", out, re.M)) == 9
+    assert curve.read_bytes().startswith(b"\x89PNG")
+    texts = [json.loads(line)["text"] for line in held_out.open()]
+    rule = ka.EarlyExit(layers=1)
+    predictor = Predictor.load(output, early_exit=rule)
+    found = predictor.predict(texts)
+    answers = tmp_path / "answers.jsonl"
+    main(["predict", *options, "--layers=1", "--output", str(answers)])
+    rows = [json.loads(line) for line in answers.open()]
+    assert [row["prediction"] for row in rows] == found
+    predictor.save(tmp_path / "saved")
+    assert Predictor.load(tmp_path / "saved").early_exit == rule
+    for wrong, words in (
+        (["--patience=1", "--layers=1"], "exactly one of patience"),
+        (["--layers=3"], "has 2 layers. Received: layers=3"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["evaluate", *options, *wrong])
+        assert words in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        finetune(folder, "tokens", tmp_path / "none", "--exits=own")
+    assert "Received: task='tokens'. Leave --exits out" in (
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.any_backend

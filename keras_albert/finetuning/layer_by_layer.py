@@ -1,0 +1,146 @@
+"""Computes a model with exits one layer at a time, for inference.
+
+After each layer, the examples that have their answer leave the batch, so that
+the next layer has less to compute.
+
+Letters: B batch, S sequence length, H hidden size, L layers, C labels.
+"""
+
+import copy
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_albert.distribution.backend import compiled, has_static_shapes
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.backbone import padding_mask_of
+from keras_albert.modeling.base import quantized_paths
+from keras_albert.modeling.classification import AlbertForSequenceClassification
+from keras_albert.modeling.encoder import attention_bias, block
+from keras_albert.tasks.early_exit import EarlyExit, Stopping
+
+
+class LayerByLayer:
+    """A function from the inputs of a model to its logits, [B, C].
+
+    Args:
+        model: a model with `exits`.
+        rule: when an example stops.
+
+    Attributes:
+        used: for each call, the number of layers of each row, int [B].
+
+    Raises:
+        AlbertError: the rule does not fit the model, or its weights are int8.
+    """
+
+    def __init__(self, model: AlbertForSequenceClassification, rule: EarlyExit):
+        rule.check_model(model)
+        if quantized_paths(model):
+            raise AlbertError(
+                "early exits need float weights. Received: a model in int8. "
+                "Take the model from before `quantize`."
+            )
+        self.used: list[np.ndarray] = []
+        self._model, self._rule = model, rule
+        self._embed = compiled(model, self._embedded)
+        self._layer = compiled(model, self._one_layer)
+        self._weights = compiled(model, self._all_weights)
+
+    def with_rule(self, rule: EarlyExit) -> "LayerByLayer":
+        """The same function with another rule; it is not compiled again."""
+        other = copy.copy(self)
+        other._rule, other.used = rule, []
+        return other
+
+    def __call__(
+        self,
+        model: AlbertForSequenceClassification,
+        x: Mapping[str, np.ndarray],
+    ) -> np.ndarray:
+        blocks, pooler, classifiers = self._weights()
+        rows = np.arange(len(x["token_ids"]))  # those that go on
+        padded = _padded(rows)
+        vectors, bias = self._embed({n: each[padded] for n, each in x.items()})
+        stopping = Stopping(self._rule, model.problem)
+        used = np.zeros(len(rows), int)
+        found = np.zeros((len(rows), model.num_labels), "float32")
+        for layer, which in enumerate(self._blocks_of_layers()):
+            vectors, logits = self._layer(
+                blocks[which], pooler, classifiers[layer], vectors, bias
+            )
+            logits = ops.convert_to_numpy(logits)[: len(rows)]
+            stops = stopping.after(logits)
+            found[rows], used[rows] = logits, layer + 1
+            if stops.all():
+                break
+            if stops.any():
+                kept = np.flatnonzero(~stops)
+                rows = rows[kept]
+                stopping.keep(kept)
+                padded = _padded(kept)
+                vectors = ops.take(vectors, padded, axis=0)
+                bias = ops.take(bias, padded, axis=0)
+        self.used.append(used)
+        return found
+
+    def _blocks_of_layers(self) -> list[int]:
+        """For each layer, the first one with the same weights, from 0."""
+        encoder, config = self._model.backbone.encoder, self._model.config
+        groups = [config.group_of(i) for i in range(config.num_hidden_layers)]
+        return [
+            layer if encoder.own[layer] else groups.index(group)
+            for layer, group in enumerate(groups)
+        ]
+
+    def _embedded(self, x):
+        """The vectors before the first layer, and the attention bias."""
+        backbone = self._model.backbone
+        vectors = backbone.embeddings(x["token_ids"], x["segment_ids"])
+        return vectors, attention_bias(padding_mask_of(x), None, vectors.dtype)
+
+    def _all_weights(self):
+        """The weights of blocks by layer, of the pooler, of classifiers."""
+        model = self._model
+        encoder, pooler = model.backbone.encoder, model.backbone.pooler
+        exits, last = model.exit_classifiers, model.classifier
+        classifiers = [(last.kernel, last.bias)]
+        if exits is None:
+            classifiers *= model.config.num_hidden_layers
+        else:
+            stacked = map(ops.convert_to_tensor, (exits.kernel, exits.bias))
+            own = zip(*map(ops.unstack, stacked), strict=True)
+            classifiers = [*own, *classifiers]
+        return keras.tree.map_structure(
+            ops.convert_to_tensor,
+            (
+                {i: encoder.weights_of(i) for i in {*self._blocks_of_layers()}},
+                (pooler.kernel, pooler.bias),
+                classifiers,
+            ),
+        )
+
+    def _one_layer(self, weights, pooler, classifier, x, bias):
+        """The next vectors [B, S, H], and logits [B, C] made of them."""
+        for each in weights:
+            x, _ = block(self._model.config, each, x, bias)
+        pooled = _dense(x[:, 0], *pooler)
+        return x, _dense(ops.tanh(pooled), *classifier)
+
+
+def _dense(x, kernel, bias):
+    """x W + b, in the type of the kernel."""
+    return ops.matmul(ops.cast(x, kernel.dtype), kernel) + bias
+
+
+def _padded(rows: np.ndarray) -> np.ndarray:
+    """The rows, made a power of two by copies of the last, where it is faster.
+
+    That is where the backend compiles anew for each number of rows.
+    """
+    if not has_static_shapes():
+        return rows
+    size = 1 << (len(rows) - 1).bit_length()
+    return np.pad(rows, (0, size - len(rows)), "edge")

@@ -1,0 +1,60 @@
+"""Classifiers after every layer, so that inference may stop early.
+
+A model with exits learns to classify from the output of each of its layers
+(PABEE, Zhou et al. 2020, arXiv:2006.04152). `tasks/early_exit.py` says when
+inference stops, and `finetuning/layer_by_layer.py` computes it.
+
+Letters: B batch, L layers, H hidden size, C labels.
+"""
+
+from typing import Any
+
+import keras
+from keras import layers, ops
+
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.layers import initializer
+
+
+class ExitClassifiers(layers.Layer):
+    """A linear classifier of its own for each layer but the last.
+
+    Call arguments:
+        pooled: float [B, L - 1, H].
+
+    Returns:
+        float32 logits [B, L - 1, C].
+    """
+
+    def __init__(self, config: AlbertConfig, num_labels: int, **kwargs: Any):
+        super().__init__(dtype="float32", **kwargs)
+        self.config = config
+        self.num_labels = num_labels
+
+    def build(self, input_shape: Any = None) -> None:
+        count, hidden = self.config.num_hidden_layers, self.config.hidden_size
+        self.kernel = self.add_weight(
+            (count - 1, hidden, self.num_labels),
+            initializer=initializer(self.config),
+            name="kernel",
+        )
+        self.bias = self.add_weight(
+            (count - 1, self.num_labels), initializer="zeros", name="bias"
+        )
+        self.built = True
+
+    def call(self, pooled: Any) -> Any:
+        return ops.einsum("blh,lhc->blc", pooled, self.kernel) + self.bias
+
+
+def loss_weights(exits: str, count: int, seed: keras.random.SeedGenerator):
+    """The weight of each layer's loss: float32 [L], their sum is 1.
+
+    With "own" and "shared", the weight of layer l of L is proportional to l
+    (Zhou et al. 2020, equation 6). With "drawn", one layer has the weight 1.
+    """
+    if exits == "drawn":
+        drawn = keras.random.randint((), 0, count, seed=seed)
+        return ops.one_hot(drawn, count, dtype="float32")
+    total = count * (count + 1) / 2
+    return ops.arange(1, count + 1, dtype="float32") / total

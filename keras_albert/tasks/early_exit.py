@@ -1,0 +1,83 @@
+"""Decides after which layer the inference of a model with exits stops.
+
+Letters: N examples, L layers, C labels.
+"""
+
+import numpy as np
+from scipy import special
+
+from keras_albert.tasks.config import EarlyExit
+
+
+class Stopping:
+    """Decides for a batch, one layer after another, which examples stop.
+
+    Args:
+        rule: when they stop.
+        problem: what the model predicts, see `AlbertForSequenceClassification`.
+    """
+
+    def __init__(self, rule: EarlyExit, problem: str):
+        self._rule, self._problem = rule, problem
+        self._layer = 0
+        self._answers = None  # those of the layer before
+        self._agreements = None  # int [N], number of equal answers in a row
+
+    def after(self, logits: np.ndarray) -> np.ndarray:
+        """Which examples stop after the next layer: bool [N].
+
+        `logits` [N, C] are those of the layer.
+        """
+        rule = self._rule
+        self._layer += 1
+        if rule.layers is not None:
+            return np.full(len(logits), self._layer == rule.layers)
+        if rule.confidence is not None:
+            return _confidence(logits, self._problem) >= rule.confidence
+        answers = _answers(logits, self._problem)
+        if self._answers is None:
+            self._agreements = np.zeros(len(logits), int)
+        else:
+            equal = self._equal(answers)
+            self._agreements = np.where(equal, self._agreements + 1, 0)
+        self._answers = answers
+        return self._agreements >= rule.patience
+
+    def keep(self, rows: np.ndarray) -> None:
+        """Leaves out all examples but those at `rows`."""
+        if self._answers is not None:
+            self._answers = self._answers[rows]
+            self._agreements = self._agreements[rows]
+
+    def _equal(self, answers: np.ndarray) -> np.ndarray:
+        if self._problem == "regression":
+            difference = abs(answers - self._answers)
+            return (difference < self._rule.tolerance).all(-1)
+        return (answers == self._answers).all(-1)
+
+
+def layers_used(
+    rule: EarlyExit, problem: str, logits: np.ndarray
+) -> np.ndarray:
+    """The number of layers that each example needs: int [N], from 1.
+
+    `logits` [N, L, C] are those of all layers.
+    """
+    stopping = Stopping(rule, problem)
+    stops = [stopping.after(logits[:, i]) for i in range(logits.shape[1])]
+    stops[-1][:] = True
+    return np.argmax(stops, axis=0) + 1
+
+
+def _answers(logits: np.ndarray, problem: str) -> np.ndarray:
+    """What the logits predict, [N, 1] or [N, C]."""
+    if problem == "single_label":
+        return logits.argmax(-1)[:, None]
+    return logits > 0 if problem == "multi_label" else logits
+
+
+def _confidence(logits: np.ndarray, problem: str) -> np.ndarray:
+    """The probability of the answer [N]; with several labels, the lowest."""
+    if problem == "single_label":
+        return special.softmax(logits, axis=-1).max(-1)
+    return special.expit(abs(logits)).min(-1)

@@ -1,0 +1,199 @@
+"""Models with exits, and inference that stops before the last layer."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from scipy import special
+from small import CONFIG, QUICK, inputs, numpy
+
+import keras_albert as ka
+from keras_albert import AlbertError, EarlyExit
+from keras_albert.finetuning.layer_by_layer import LayerByLayer
+from keras_albert.modeling.config import EXITS
+from keras_albert.tasks.early_exit import layers_used
+
+LABELS = 3
+
+
+def model_with(exits, problem="single_label", **changes):
+    keras.utils.set_random_seed(5)
+    backbone = ka.AlbertBackbone(CONFIG.replace(**changes))
+    labels = 1 if problem == "regression" else LABELS
+    return ka.AlbertForSequenceClassification(
+        backbone, labels, problem=problem, exits=exits, dropout=0.0
+    )
+
+
+def by_label(*columns):
+    """Logits [N, L, 2] whose highest label is given for each layer."""
+    return np.array([[[1 - c, c] for c in row] for row in columns], "float32")
+
+
+@pytest.mark.any_backend
+def test_patience_by_hand():
+    logits = by_label([0, 0, 0, 0, 0], [0, 1, 1, 0, 0], [0, 1, 0, 1, 0])
+    for patience, expected in ((1, [2, 3, 5]), (2, [3, 5, 5]), (5, [5, 5, 5])):
+        found = layers_used(
+            EarlyExit(patience=patience), "single_label", logits
+        )
+        assert found.tolist() == expected
+
+
+@pytest.mark.any_backend
+def test_confidence_by_hand():
+    """With several labels, that of the least certain of them counts."""
+    odds = np.array([[[0.6, 0.4], [0.9, 0.1]], [[0.2, 0.8], [0.5, 0.5]]])
+    rule = EarlyExit(confidence=0.75)
+    single = layers_used(rule, "single_label", np.log(odds))
+    assert single.tolist() == [2, 1]
+    # log-odds of 0.95 and 0.1; 0.95 and 0.5 in the row that goes on
+    several = np.log([[[19, 1 / 9]] * 2, [[19, 1], [19, 19]]])
+    assert layers_used(rule, "multi_label", several).tolist() == [1, 2]
+
+
+@pytest.mark.any_backend
+def test_equal_answers_by_hand():
+    """Sets of labels are compared as sets, numbers with a tolerance."""
+    several = np.array([[[1, -1], [1, 1], [2, 3]], [[1, 1], [5, 1], [-1, 1]]])
+    found = layers_used(EarlyExit(patience=1), "multi_label", several)
+    assert found.tolist() == [3, 2]
+    numbers = np.array([[[1.0], [1.4], [1.5]], [[1.0], [1.2], [2.0]]])
+    rule = EarlyExit(patience=1, tolerance=0.25)
+    assert layers_used(rule, "regression", numbers).tolist() == [3, 2]
+
+
+@pytest.mark.parametrize("sharing", ["all", "ffn"])
+@pytest.mark.parametrize("exits", EXITS)
+def test_a_layer_at_a_time(exits, sharing):
+    """Rows that stop get the logits of their layer, within 1e-5.
+
+    The others are computed as if nothing had left the batch.
+    """
+    model = model_with(exits, sharing=sharing)
+    x = inputs()
+    x = {name: np.concatenate([value] * 3) for name, value in x.items()}
+    rng = np.random.default_rng(0)
+    x["token_ids"] = rng.integers(5, 97, x["token_ids"].shape).astype("int32")
+    of_layers = numpy(model(x, return_exits=True))
+    rows, count = np.arange(len(of_layers)), CONFIG.num_hidden_layers
+    by_layer = LayerByLayer(model, EarlyExit(patience=count))
+    # Half of the rows stop after the first layer.
+    certain = special.softmax(of_layers[:, 0], axis=-1).max(-1)
+    half = EarlyExit(confidence=float(np.median(certain)))
+    for rule in (EarlyExit(patience=1), half, EarlyExit(layers=2)):
+        expected = layers_used(rule, "single_label", of_layers)
+        compute = by_layer.with_rule(rule)
+        found = compute(model, x)
+        np.testing.assert_array_equal(compute.used[0], expected)
+        np.testing.assert_allclose(
+            found, of_layers[rows, expected - 1], atol=1e-5
+        )
+        assert (expected == 1).sum() == 5 or rule is not half
+    # Nothing stops early with a patience of L: this is the plain model.
+    np.testing.assert_allclose(by_layer(model, x), numpy(model(x)), atol=1e-5)
+    assert by_layer.used[0].tolist() == [count] * len(rows)
+
+
+def test_without_exits_nothing_changes():
+    """With and without exits, the logits of the last layer are the same."""
+    plain, own = model_with(None), model_with("own")
+    own.backbone.set_weights(plain.backbone.get_weights())
+    own.classifier.set_weights(plain.classifier.get_weights())
+    np.testing.assert_array_equal(numpy(own(inputs())), numpy(plain(inputs())))
+
+
+@pytest.mark.parametrize("exits", ["own", "shared"])
+def test_the_loss_by_hand(exits):
+    """Layer l of L has the weight l / (1 + ... + L) (Zhou et al., eq. 6)."""
+    model = model_with(exits)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, metrics=["accuracy"], **QUICK)
+    x, y = inputs(), np.array([0, 2, 1])
+    logits = numpy(model(x, return_exits=True))
+    each = [
+        -np.log(np.exp(row[label]) / np.exp(row).sum())
+        for row, label in zip(
+            logits.reshape(-1, LABELS), np.repeat(y, 5), strict=True
+        )
+    ]
+    expected = (np.reshape(each, (3, 5)).mean(0) * [1, 2, 3, 4, 5]).sum() / 15
+    before = model.get_weights()
+    found = model.train_on_batch(x, y, return_dict=True)
+    assert found["loss"] == pytest.approx(expected, abs=1e-5)
+    # The metric is that of the last layer.
+    right = (logits[:, -1].argmax(-1) == y).mean()
+    assert found["accuracy"] == pytest.approx(right)
+    # Each classifier is trained.
+    if exits == "own":
+        index = [w.path for w in model.weights].index(
+            model.exit_classifiers.kernel.path
+        )
+        change = abs(model.get_weights()[index] - before[index])
+        assert (change.max(axis=(1, 2)) > 0).all()
+
+
+def test_a_drawn_layer():
+    """The loss of a step is that of one layer, and every layer is drawn."""
+    model = model_with("drawn")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.0), loss, **QUICK)
+    x, y = inputs(), np.array([0, 2, 1])
+    logits = numpy(model(x, return_exits=True))
+    of_layers = [
+        float(numpy(loss(y, ops.convert_to_tensor(logits[:, i]))))
+        for i in range(5)
+    ]
+    drawn = set()
+    for _ in range(60):
+        model.reset_metrics()
+        found = float(model.train_on_batch(x, y))
+        drawn.add(int(np.argmin(np.abs(np.subtract(of_layers, found)))))
+        assert min(np.abs(np.subtract(of_layers, found))) < 1e-5
+    assert drawn == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("exits", EXITS)
+def test_saved(exits, tmp_path):
+    model = model_with(exits)
+    model.save(tmp_path / "model.keras")
+    loaded = ka.load_model(tmp_path / "model.keras")
+    assert loaded.exits == exits
+    np.testing.assert_array_equal(
+        numpy(loaded(inputs(), return_exits=True)),
+        numpy(model(inputs(), return_exits=True)),
+    )
+
+
+@pytest.mark.any_backend
+def test_rules_that_do_not_fit():
+    for options in ({}, {"patience": 1, "layers": 2}, {"tolerance": 1.0}):
+        with pytest.raises(AlbertError, match="exactly one of patience"):
+            EarlyExit(**options)
+    for options, words in (
+        ({"patience": 0}, "patience"),
+        ({"confidence": 1.5}, "at most 1. Received: 1.5"),
+        ({"layers": True}, "layers"),
+        ({"patience": 1, "tolerance": 0.0}, "tolerance"),
+    ):
+        with pytest.raises(AlbertError, match=words):
+            EarlyExit(**options)
+    number = model_with("shared", problem="regression")
+    one, half = EarlyExit(patience=1), EarlyExit(confidence=0.5)
+    for model, rule, words in (
+        (model_with(None), one, "finetune --exits own"),
+        (model_with("own"), EarlyExit(layers=6), "has 5 layers.*layers=6"),
+        (model_with("own"), EarlyExit(patience=1, tolerance=1.0), "Leave it"),
+        (number, half, "no probability.*confidence=0.5"),
+        (number, one, "needs `tolerance`"),
+    ):
+        with pytest.raises(AlbertError, match=words):
+            LayerByLayer(model, rule)
+    with pytest.raises(AlbertError, match="`return_exits` needs"):
+        model_with(None)(inputs(), return_exits=True)
+    with pytest.raises(AlbertError, match="single layer"):
+        model_with("own", num_hidden_layers=1)
+    quantized = model_with("own")
+    quantized.quantize("int8")
+    with pytest.raises(AlbertError, match="a model in int8"):
+        LayerByLayer(quantized, one)
