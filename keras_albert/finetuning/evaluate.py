@@ -76,7 +76,7 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
         count = predictor.model.config.num_hidden_layers
         print(f"early exit after {used:.2f} of {count} layers on average")
     if run.exit_curve is not None:
-        points = exit_curve(predictor, features, run.batch_size, run.tolerance)
+        points = exit_curve(predictor, features, run.batch_size)
         best = predictor.definition.best
         print("\n".join(curve_lines(points, best)))
         draw_curve(points, best, run.exit_curve)
