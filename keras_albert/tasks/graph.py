@@ -16,6 +16,8 @@ import tensorflow as tf
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.inputs import ROW
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+from keras_albert.tasks.config import EarlyExit
+from keras_albert.tasks.early_exit_graph import check_can_export, early_outputs
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.text.graph_characters import equally_many
 from keras_albert.text.graph_tokenizer import GraphTokenizer
@@ -34,6 +36,7 @@ class Use(Protocol):
     labels: tuple[str, ...] | None
     tokenizer: Tokenizer
     reading: ReadingConfig | None
+    early_exit: EarlyExit | None
     sequence_length: int
     reads_pairs: bool
 
@@ -53,6 +56,8 @@ class ServingGraph:
     """
 
     def __init__(self, use: Use, inputs: list[str], output: str, weights: str):
+        if use.early_exit is not None:
+            check_can_export(use.model)
         self.use = use
         self.inputs = inputs
         self.output = output
@@ -104,6 +109,8 @@ class ServingGraph:
                 for name, row in rows.items()
             }
         with self.scope():
+            if self.use.early_exit is not None:
+                return early_outputs(model, self.use.early_exit, rows)
             outputs = model(rows, training=False)
         return outputs if isinstance(outputs, dict) else {self.output: outputs}
 

@@ -451,7 +451,7 @@ def test_early_exit(folder, tmp_path, capsys):
     main(["evaluate", *options, "--layers=1", "--exit-curve", str(curve)])
     out = capsys.readouterr().out
     assert "early exit after 1.00 of 2 layers on average" in out
-    accuracy = re.search(r"^accuracy (\S+)", out)[1]
+    accuracy = re.search(r"^accuracy ([\d.]+)", out)[1]
     assert re.search(rf"^layers +1 +{accuracy} +1\.00 +\d", out, re.M)
     assert re.search(r"^patience +1 +\S+ +2\.00 +\d", out, re.M)
     assert len(re.findall(r"^(patience|confidence|layers) ", out, re.M)) == 9

@@ -45,6 +45,7 @@ GRAPHS = {
     PACKAGE / "tasks" / "question_answering" / "graph.py",
     PACKAGE / "tasks" / "graph.py",
     PACKAGE / "tasks" / "classification_graph.py",
+    PACKAGE / "tasks" / "early_exit_graph.py",
     PACKAGE / "tasks" / "multiple_choice_graph.py",
     PACKAGE / "tasks" / "fill_mask_graph.py",
     PACKAGE / "tasks" / "token_classification_graph.py",

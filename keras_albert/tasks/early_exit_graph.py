@@ -1,0 +1,156 @@
+"""A model with exits inside a graph: layers until every row has its answer.
+
+Letters: R rows, S tokens, H hidden size, L layers, C labels, K numbers that
+make an answer: 1, or C with several labels.
+"""
+
+import tensorflow as tf
+from keras import ops
+
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.backbone import padding_mask_of
+from keras_albert.modeling.classification import AlbertForSequenceClassification
+from keras_albert.modeling.encoder import attention_bias, block
+from keras_albert.tasks.config import EarlyExit
+
+Tensors = dict[str, tf.Tensor]
+
+
+def check_can_export(model: AlbertForSequenceClassification) -> None:
+    """Raises AlbertError unless all layers have the same weights.
+
+    The graph has one copy of a layer, in a loop.
+    """
+    encoder = model.backbone.encoder
+    if any(encoder.own) or model.config.num_hidden_groups > 1:
+        raise AlbertError(
+            "an exported model stops early only if its layers share all "
+            f"weights. Received: sharing={model.config.sharing!r}, "
+            f"num_hidden_groups={model.config.num_hidden_groups}. Leave "
+            "--patience, --confidence and --layers out."
+        )
+
+
+def early_outputs(
+    model: AlbertForSequenceClassification, rule: EarlyExit, rows: Tensors
+) -> Tensors:
+    """`logits` float32 [R, C], and `layers` int32 [R], how many were needed.
+
+    `rows` are the inputs of the model. Rows that have their answer leave the
+    loop, as in `finetuning.layer_by_layer`.
+    """
+    config, problem = model.config, model.problem
+    x = model.backbone.embeddings(rows["token_ids"], rows["segment_ids"])
+    bias = attention_bias(padding_mask_of(rows), None, x.dtype)
+    weights = model.backbone.encoder.weights_of(0)
+    kernels, biases = _classifiers(model)
+    count = tf.shape(x)[0]
+    width = model.num_labels if problem == "multi_label" else 1
+    state = {
+        "layer": tf.constant(0),
+        "x": x,
+        "bias": bias,
+        # those that go on, by their number
+        "rows": tf.range(count),
+        "answers": tf.zeros([count, width]),
+        "agreements": tf.zeros([count], tf.int32),
+        "logits": tf.zeros([count, model.num_labels]),
+        "layers": tf.zeros([count], tf.int32),
+    }
+
+    def goes_on(state):
+        some = tf.size(state["rows"]) > 0
+        return some & (state["layer"] < config.num_hidden_layers)
+
+    def step(state):
+        x = state["x"]
+        for each in weights:
+            x, _ = block(config, each, x, state["bias"])
+        pooled = model.backbone.pooler(x[:, 0])
+        kernel = tf.gather(kernels, state["layer"])
+        logits = tf.matmul(pooled, kernel) + tf.gather(biases, state["layer"])
+        layer = state["layer"] + 1
+        places = state["rows"][:, tf.newaxis]
+        stops, answers, agreements = stops_after(
+            rule, problem, layer, logits, state["answers"], state["agreements"]
+        )
+        kept = tf.where(~stops)[:, 0]
+        going_on = {
+            "x": x,
+            "bias": state["bias"],
+            "rows": state["rows"],
+            "answers": answers,
+            "agreements": agreements,
+        }
+        return {
+            "layer": layer,
+            **{name: tf.gather(each, kept) for name, each in going_on.items()},
+            "logits": tf.tensor_scatter_nd_update(
+                state["logits"], places, logits
+            ),
+            "layers": tf.tensor_scatter_nd_update(
+                state["layers"], places, tf.fill(tf.shape(stops), layer)
+            ),
+        }
+
+    shapes = {
+        name: tf.TensorShape([None, *each.shape[1:]] if each.shape.rank else [])
+        for name, each in state.items()
+    }
+    (state,) = tf.while_loop(
+        goes_on,
+        lambda state: (step(state),),
+        (state,),
+        shape_invariants=(shapes,),
+        parallel_iterations=1,
+    )
+    return {"logits": state["logits"], "layers": state["layers"]}
+
+
+def stops_after(
+    rule: EarlyExit, problem: str, layer, logits, answers, agreements
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """What `early_exit.Stopping` computes, for a layer of a graph.
+
+    Args:
+        layer: its number, from 1.
+        logits: float32 [R, C].
+        answers, agreements: float32 [R, K] and int32 [R] of the layer before.
+
+    Returns:
+        bool [R], which rows stop; their answers and agreements.
+    """
+    rows = tf.shape(logits)[:1]
+    if rule.layers is not None:
+        return tf.fill(rows, tf.equal(layer, rule.layers)), answers, agreements
+    if rule.confidence is not None:
+        if problem == "single_label":
+            certain = tf.reduce_max(tf.nn.softmax(logits), axis=-1)
+        else:
+            certain = tf.reduce_min(tf.sigmoid(tf.abs(logits)), axis=-1)
+        return certain >= rule.confidence, answers, agreements
+    found = logits
+    if problem == "single_label":
+        found = tf.argmax(logits, axis=-1)[:, tf.newaxis]
+    elif problem == "multi_label":
+        found = logits > 0
+    found = tf.cast(found, tf.float32)
+    near = rule.tolerance if problem == "regression" else 0.5
+    equal = tf.reduce_all(tf.abs(found - answers) < near, axis=-1)
+    agreements = tf.where(equal & (layer > 1), agreements + 1, 0)
+    return agreements >= rule.patience, found, agreements
+
+
+def _classifiers(model):
+    """The kernels [L, H, C] and biases [L, C] of all layers."""
+    last, exits = model.classifier, model.exit_classifiers
+    count = model.config.num_hidden_layers
+    if exits is None:
+        return [
+            ops.repeat(ops.convert_to_tensor(each)[None], count, axis=0)
+            for each in (last.kernel, last.bias)
+        ]
+    return [
+        ops.concatenate([*map(ops.convert_to_tensor, (own, each[None]))])
+        for own, each in ((exits.kernel, last.kernel), (exits.bias, last.bias))
+    ]
