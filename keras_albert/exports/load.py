@@ -11,6 +11,7 @@ from keras_albert.exports.litert import LITERT_FILE, run_litert
 from keras_albert.exports.onnx.format import ONNX_FILE, run_onnx
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.storage import read_json
+from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.task_file import check_task
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.model_folder import TASK_FILE, ModelFolder
@@ -20,6 +21,8 @@ EXPORT_FILE = "export.json"
 ASIDE = "assets.extra"  # folder in a SavedModel that servers ignore
 # Names of the output of models that have a single one.
 LOGITS, VECTOR = "logits", "embedding"
+# Name of the output of graphs that stop early: how many layers were computed.
+LAYERS = "layers"
 
 # function from token ids, int32 [B, S] or (choices) [B, C, S], to the outputs
 # by name
@@ -37,10 +40,12 @@ class Exported:
     # names of the signatures that `ask` takes; none if it takes no texts
     signatures: frozenset[str] = frozenset()
     ask: Ask | None = None
+    early_exit: EarlyExit | None = None  # when the exported graph stops
 
     def predict_on_batch(self, x: Mapping[str, np.ndarray]):
         """The outputs for a batch; the mask is derived from the ids."""
-        outputs = self.run(x["token_ids"])
+        outputs = dict(self.run(x["token_ids"]))
+        outputs.pop(LAYERS, None)
         (name, *others) = outputs
         if not others and name in (LOGITS, VECTOR):
             return outputs[name]
@@ -127,7 +132,12 @@ def load_exported(folder: str | Path, threads: int = 1) -> Predictor:
             "again."
         ) from None
     exported = _RUNNERS[name](folder / name, threads)
-    exported = dataclasses.replace(exported, run=_by_rows(exported.run))
+    rule = settings.pop("early_exit", None)  # the graph has it, no Predictor
+    exported = dataclasses.replace(
+        exported,
+        run=_by_rows(exported.run),
+        early_exit=rule and EarlyExit(**rule),
+    )
     return Predictor.of(ModelFolder(exported, Tokenizer(aside), settings))
 
 
