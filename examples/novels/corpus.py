@@ -25,13 +25,20 @@ from pathlib import Path
 HELD_OUT = ("ENG19200_Lawrence", "ENG19201_Arlen")
 TEI = "{http://www.tei-c.org/ns/1.0}"
 
-START = re.compile(r"^\*\*\* ?START OF TH(E|IS) PROJECT GUTENBERG.*$", re.M)
+# Of the publisher's own text, before and after the book; the second form is
+# the oldest.
+START = re.compile(
+    r"^(\*\*\* ?START OF TH(E|IS) PROJECT GUTENBERG|"
+    r"\*END ?\*? ?THE SMALL PRINT).*$",
+    re.M,
+)
 END = re.compile(r"^(\*\*\* ?END OF TH|End of (the )?Project Gutenberg)", re.M)
 # Project Gutenberg separates paragraphs by one blank line, and chapters by
 # several.
 CHAPTERS = re.compile(r"\n[ \t]*(?:\n[ \t]*){3,}")
 PARAGRAPHS = re.compile(r"\n[ \t]*\n")
 
+ENDS = (".", "!", "?", ":", ";", "—", "--", "…")  # of a sentence
 LONGEST_NAME = 100  # of a file; many systems have a limit of 255
 FEWEST_WORDS = 3_000  # of a book
 COMMON = frozenset(("the", "and", "of", "to", "a", "in", "he", "that", "was"))
@@ -55,7 +62,13 @@ def main() -> None:
     if not novels:
         sys.exit(f"error: {arguments.eltec} has no ENG*.xml. Clone ELTeC-eng.")
     seen: set[str] = set()
-    for path in sorted(novels, key=lambda path: path.stem not in HELD_OUT):
+    missing = {*HELD_OUT} - {path.stem for path in novels}
+    if missing:
+        sys.exit(
+            f"error: {arguments.eltec} lacks {', '.join(sorted(missing))}, "
+            "which would be held out. Clone ELTeC-eng again."
+        )
+    for path in novels:
         chapters = tei_chapters(path)
         part = "held-out" if path.stem in HELD_OUT else "train"
         seen |= set(long_paragraphs(chapters))
@@ -64,6 +77,11 @@ def main() -> None:
     if arguments.gutenberg is None:
         return
     kept, books = 0, sorted(arguments.gutenberg.glob("*/*.txt"))
+    if not books:
+        sys.exit(
+            f"error: {arguments.gutenberg} has no AUTHOR/BOOK.txt. Clone "
+            "Gutenberg_Text."
+        )
     for path in books:
         chapters = gutenberg_chapters(path.read_text("utf-8", "replace"))
         long = set(long_paragraphs(chapters))
@@ -92,11 +110,22 @@ def file_name(name: str) -> str:
 def tei_chapters(path: Path) -> list[Chapter]:
     """The chapters of a TEI file, without headings, verse and notes."""
     body = ET.parse(path).getroot().find(f"{TEI}text/{TEI}body")
+    if body is None:
+        sys.exit(f"error: {path} has no text/body. Clone ELTeC-eng again.")
     chapters = []
     for part in [body, *body.iter(f"{TEI}div")]:
-        paragraphs = (one_line(text_of(p)) for p in part.findall(f"{TEI}p"))
+        paragraphs = (one_line(text_of(p)) for p in own_paragraphs(part))
         chapters.append([paragraph for paragraph in paragraphs if paragraph])
     return [chapter for chapter in chapters if chapter]
+
+
+def own_paragraphs(part: ET.Element) -> Iterator[ET.Element]:
+    """The paragraphs of a part, not of a part inside it, in their order."""
+    for child in part:
+        if child.tag == f"{TEI}p":
+            yield child
+        elif child.tag == f"{TEI}quote":  # such as a letter
+            yield from own_paragraphs(child)
 
 
 def text_of(element: ET.Element) -> str:
@@ -112,12 +141,17 @@ def text_of(element: ET.Element) -> str:
 def gutenberg_chapters(text: str) -> list[Chapter]:
     """The chapters of a plain-text book, without the publisher's own text."""
     text = text.replace("\r\n", "\n").replace("_", "")  # _italics_
-    start, end = START.search(text), END.search(text)
-    text = text[start.end() if start else 0 : end.start() if end else None]
+    begin = max([0, *(start.end() for start in START.finditer(text))])
+    end = END.search(text, begin)
+    text = text[begin : end.start() if end else None]
     chapters = []
     for chapter in CHAPTERS.split(text):
         paragraphs = map(one_line, PARAGRAPHS.split(chapter))
-        prose = [p for p in paragraphs if not is_heading(p)]
+        prose = [
+            p
+            for p in paragraphs
+            if not (is_heading(p) or p.startswith("Produced by "))
+        ]
         if prose:
             chapters.append(prose)
     return chapters
@@ -130,7 +164,7 @@ def one_line(text: str) -> str:
 
 def is_heading(paragraph: str) -> bool:
     """Whether a paragraph has no small letter or does not end as a sentence."""
-    ends = paragraph.rstrip("\"'”’)]»").endswith((".", "!", "?", ":", ";", "—"))
+    ends = paragraph.rstrip("\"'”’)]»").endswith(ENDS)
     return paragraph.upper() == paragraph or not ends
 
 

@@ -413,11 +413,11 @@ def _measured(
     report = scores_report(run.task, outputs, examples, names)
     if prepared.tables.held_out is None:
         return {ON_TRAINING_ROWS: report}
-    outputs = task.linear_outputs(
+    of_words = task.linear_outputs(
         prepared.tables.train, prepared.tables.held_out, names
     )
-    if outputs is not None:
-        linear = task.measure(list(outputs), examples, names)
+    if of_words is not None:
+        linear = task.measure(list(of_words), examples, names)
         report[BAG_OF_WORDS] = linear.values[task.best]
     if "threshold" in report:
         best = best.with_threshold(report["threshold"])

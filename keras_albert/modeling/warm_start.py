@@ -15,6 +15,8 @@ from keras_albert.modeling.base import (
 )
 from keras_albert.modeling.encoder import HALVES, SharedEncoder
 
+ROUNDING = 1e-6  # of a kernel's norm, in float32
+
 
 def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
     """Sets the weights of `model` from a model with fewer layers or groups.
@@ -28,10 +30,11 @@ def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
     layers are equal and the source shares more, both models have the same
     outputs.
 
-    A model with relaxed sharing may start from one whose layers differ: what
-    its layers share is set to the mean of theirs, and each layer's low-rank
-    difference to the closest one of its rank, by singular value decomposition
-    (Bae et al. 2024, section 2.3).
+    A model with relaxed sharing may start from one whose layers differ. What
+    its layers share is set to the mean of the source's layers that it uses, and
+    each layer's low-rank difference to the closest one of its rank, by singular
+    value decomposition (Bae et al. 2024, section 2.3). Only kernels have such
+    differences: biases and layer norms are means in every layer.
 
     Args:
         model: a backbone or headed model, changed in place.
@@ -81,6 +84,8 @@ def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
         weight.assign(sum(others, first) / (1 + len(others)))
     if ours.config.relaxed_rank:
         _start_differences(ours.encoder, theirs.encoder)
+    if theirs.config.relaxed_rank:
+        _add_differences(ours.encoder, theirs.encoder)
     return kept
 
 
@@ -109,22 +114,21 @@ def _encoder_starts(ours: SharedEncoder, theirs: SharedEncoder) -> list[tuple]:
                     and all(start is not other for other in known)
                 ):
                     known.append(start)
-        if lost := their_parts.keys() - our_parts.keys():
+    config = ours.config
+    for half in config.shared_halves:
+        if theirs.config.relaxed_rank and not config.relaxed_rank:
             raise AlbertError(
-                f"the source has {', '.join(sorted(lost))}, which the "
-                "model has not. Set its `relaxed_rank`, to the source's or "
-                f"another one. Received: {ours.config.relaxed_rank}; the "
-                f"source's: {theirs.config.relaxed_rank}."
+                "the source's layers differ by matrices of rank "
+                f"{theirs.config.relaxed_rank}, and those of the model have "
+                f"the same {half.replace('_', '-')} weights. Received: "
+                f"relaxed_rank=0, sharing={config.sharing!r}. Set "
+                "`relaxed_rank` in the model's config, or sharing='none'."
             )
     return list(starts.values())
 
 
 def _start_differences(ours: SharedEncoder, theirs: SharedEncoder) -> None:
-    """Sets low-rank differences to what the shared kernels lack.
-
-    Where they lack nothing, the differences keep their initial values: zeros
-    in both factors would have no gradient.
-    """
+    """Sets low-rank differences to what the shared kernels lack."""
     for our_parts, their_parts in _blocks(ours, theirs):
         for half in HALVES:
             delta = our_parts.get(f"{half}_delta")
@@ -139,24 +143,38 @@ def _start_differences(ours: SharedEncoder, theirs: SharedEncoder) -> None:
                 strict=True,
             ):
                 rest = wanted - shared
-                if rest.any():
-                    for factor, start in zip(
-                        (a, b), _closest(rest, a.shape[1]), strict=True
-                    ):
-                        factor.assign(start)
+                initial = ops.convert_to_numpy(a)
+                # Smaller values are rounding errors of the kernels.
+                least = ROUNDING * np.linalg.norm(wanted)
+                for factor, start in zip(
+                    (a, b), _closest(rest, initial, least), strict=True
+                ):
+                    factor.assign(start)
+
+
+def _add_differences(ours: SharedEncoder, theirs: SharedEncoder) -> None:
+    """Adds the source's low-rank differences to kernels of single layers."""
+    for our_parts, their_parts in _blocks(ours, theirs):
+        for half in HALVES:
+            if half in ours.config.shared_halves:
+                continue
+            own = [w for w in our_parts[half].weights if w.name == "kernel"]
+            found = _kernels(their_parts, half, with_difference=True)
+            for kernel, value in zip(own, found, strict=True):
+                kernel.assign(value)
 
 
 def _kernels(parts: dict, half: str, with_difference=False) -> list[np.ndarray]:
     """The kernels of a half, with or without its own low-rank differences."""
     kernels = [
-        ops.convert_to_numpy(weight)
+        ops.convert_to_numpy(ops.cast(weight, "float32"))
         for weight in parts[half].weights
         if weight.name == "kernel"
     ]
     if not with_difference or f"{half}_delta" not in parts:
         return kernels
     factors = [
-        ops.convert_to_numpy(weight)
+        ops.convert_to_numpy(ops.cast(weight, "float32"))
         for weight in parts[f"{half}_delta"].weights
     ]
     return [
@@ -167,19 +185,24 @@ def _kernels(parts: dict, half: str, with_difference=False) -> list[np.ndarray]:
     ]
 
 
-def _closest(matrix: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
+def _closest(
+    matrix: np.ndarray, initial: np.ndarray, least: float
+) -> tuple[np.ndarray, np.ndarray]:
     """The factors A [n, R], B [R, m] whose product is closest to a matrix.
 
-    The singular values are divided equally between them. A rank above n or m
-    is filled with zeros.
+    The singular values are divided equally between them. A direction whose
+    singular value is below `least`, or that the matrix does not have, keeps its
+    column of the `initial` A [n, R] and has zeros in B: zeros in both factors
+    would have no gradient.
     """
     u, values, v = np.linalg.svd(matrix, full_matrices=False)
-    missing = max(rank - len(values), 0)
-    root = np.sqrt(values[:rank])
-    return (
-        np.pad(u[:, :rank] * root, ((0, 0), (0, missing))),
-        np.pad(root[:, None] * v[:rank], ((0, missing), (0, 0))),
-    )
+    count = min((values > least).sum(), initial.shape[1])
+    root = np.sqrt(values[:count])
+    a = np.array(initial)
+    b = np.zeros((initial.shape[1], matrix.shape[1]), matrix.dtype)
+    a[:, :count] = u[:, :count] * root
+    b[:count] = root[:, None] * v[:count]
+    return a, b
 
 
 def _blocks(

@@ -12,6 +12,9 @@ import numpy as np
 from scipy import sparse
 
 MOST_CHARACTERS = 30_000_000  # of the training texts; more take minutes
+# Of the model; the search for each takes about 165 bytes of memory. Where words
+# and classes would need more, only the most frequent words count.
+MOST_WEIGHTS = 5_000_000
 Texts = Sequence[Sequence[str]]  # a column of texts, or two for pairs
 
 
@@ -42,8 +45,14 @@ def linear_outputs(
     count = min(rows, -(-rows * MOST_CHARACTERS // max(length, 1)))
     chosen = np.linspace(0, rows - 1, count).astype(int)
     train = [[column[i] for i in chosen] for column in train]
+    target = target[chosen]
+    # Two classes have one weight a feature; each of several labels is apart.
+    classes = 1 if target.ndim > 1 else max(len(np.unique(target)) - 1, 1)
     words = TfidfVectorizer(
-        ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b"
+        ngram_range=(1, 2),
+        sublinear_tf=True,
+        token_pattern=r"(?u)\b\w+\b",
+        max_features=max(MOST_WEIGHTS // classes, 1),
     )
     try:
         words.fit([text for column in train for text in column])
@@ -58,7 +67,7 @@ def linear_outputs(
         parts = [products.sum(axis=1), products, abs(first - second[0])]
         return sparse.hstack([sparse.csr_matrix(part) for part in parts], "csr")
 
-    predict = fit(features(train), target[chosen])
+    predict = fit(features(train), target)
     return predict(features(held_out))
 
 

@@ -171,14 +171,11 @@ def _pairs(table: Table) -> tuple[list[str], list[str]]:
     """Each text with its question, and beside it each of the choices."""
     texts, choices = table.values["text"], table.values["choices"]
     questions = table.values.get(QUESTION, [""] * len(table))
-    rows = zip(texts, questions, choices, strict=True)
-    pairs = [
-        (f"{text} {question}", choice)
-        for text, question, each in rows
-        for choice in each
-    ]
-    first, second = zip(*pairs, strict=True)
-    return list(first), list(second)
+    contexts, flat = [], []
+    for text, question, each in zip(texts, questions, choices, strict=True):
+        contexts += [f"{text} {question}"] * len(each)
+        flat += each
+    return contexts, flat
 
 
 def _check_number(choices: Sequence[str], count: int) -> None:

@@ -10,8 +10,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from keras_albert.training.run_log import Row
 from keras_albert.training.speed import Work
 
@@ -25,7 +23,8 @@ class Cost:
     """The cost of training, without validation."""
 
     minutes: float | None
-    """time of the steps; None if no step was timed"""
+    """time of the steps; steps that were not timed count as if they had been
+    as fast as the others; None if none was timed"""
     tokens: int
     """number of positions, with padding"""
     flops: float
@@ -61,19 +60,23 @@ def cost_of_run(
         energy: None for a run that went on from a checkpoint: what it used
             before was not kept.
     """
-    work = [work_of(step) for step in range(1, steps + 1)]
-    until = np.cumsum([0, *(each.tokens for each in work)])
-    seconds, before = 0.0, 0
-    for row in rows:
-        tokens = until[row["step"]] - until[before]
-        before = row["step"]
-        speed = row.get("tokens_per_second")
-        if speed:  # else no step of the interval was timed
-            seconds += tokens / speed
+    speeds = {row["step"]: row.get("tokens_per_second") for row in rows}
+    tokens = interval = timed = 0
+    flops = seconds = 0.0
+    for step in range(1, steps + 1):
+        work = work_of(step)
+        tokens += work.tokens
+        interval += work.tokens
+        flops += work.flops
+        if step in speeds:
+            if speed := speeds[step]:  # else no step of the interval was timed
+                seconds += interval / speed
+                timed += interval
+            interval = 0
     return Cost(
-        minutes=float(seconds / 60) if seconds else None,
-        tokens=int(until[-1]),
-        flops=sum(each.flops for each in work),
+        minutes=seconds / 60 * tokens / timed if timed else None,
+        tokens=tokens,
+        flops=flops,
         joules=energy and energy.joules(),
     )
 
