@@ -42,7 +42,7 @@ ENDS = (".", "!", "?", ":", ";", "—", "--", "…")  # of a sentence
 LONGEST_NAME = 100  # of a file; many systems have a limit of 255
 FEWEST_WORDS = 3_000  # of a book
 COMMON = frozenset(("the", "and", "of", "to", "a", "in", "he", "that", "was"))
-COMMON_SHARE = 0.2  # of all words; other languages have nearly none of them
+COMMON_SHARE = 0.15  # of all words; other languages have nearly none of them
 PROSE = 15  # words; verse, plays and tables have shorter paragraphs
 LONG = 30  # words; a shorter paragraph may be in two books by chance
 

@@ -392,7 +392,8 @@ def test_what_int8_is_judged_by(tmp_path, monkeypatch):
     outputs = {"model": exact}
     task = SimpleNamespace(
         model=SimpleNamespace(
-            config=SimpleNamespace(max_position_embeddings=4)
+            config=SimpleNamespace(max_position_embeddings=4),
+            early_exit=None,
         ),
         settings=lambda: None,
         parts=lambda *_: [Table(Path("t"), {}, [{}] * 50, [*range(50)])],
