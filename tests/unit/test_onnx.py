@@ -65,7 +65,7 @@ def model_of(head, **changes):
 
 
 def written(model, path, pairs=False, weights="float32"):
-    predictor = SimpleNamespace(model=model, reads_pairs=pairs)
+    predictor = SimpleNamespace(model=model, reads_pairs=pairs, early_exit=None)
     write_onnx(predictor, path / "model.onnx", weights)
     return run_onnx(path / "model.onnx", threads=1)
 

@@ -221,7 +221,9 @@ def test_predict(model, tmp_path, capsys):
 
 def test_check(model, tmp_path, monkeypatch, capsys):
     found = types.SimpleNamespace(
-        settings=Predictor.load(model).settings, outputs=go_on
+        model=types.SimpleNamespace(early_exit=None),
+        settings=Predictor.load(model).settings,
+        outputs=go_on,
     )
     monkeypatch.setattr(checking, "load_exported", lambda *_: found)
     run = CheckRun(tmp_path, model, rows_of(CHINESE, tmp_path))
