@@ -411,8 +411,8 @@ def _check_kind(key: str, value, kind: type, source: str) -> None:
         wanted, fits = "true or false", text.lower() in ("true", "false")
     elif typing.get_origin(kind) is typing.Literal:
         wanted, fits = f"one of {', '.join(choices)}", value in choices
-    elif typing.get_origin(kind) is tuple:
-        return
+    elif typing.get_origin(kind) is tuple or isinstance(kind, types.UnionType):
+        return  # one or several texts
     elif kind in (int, float):
         wanted = "an integer" if kind is int else "a number"
         try:
@@ -430,9 +430,10 @@ def _check_kind(key: str, value, kind: type, source: str) -> None:
 
 def _without_none(kind: type) -> type:
     """The type without None: int for `int | None`."""
-    if not isinstance(kind, types.UnionType):
+    kinds = set(typing.get_args(kind))
+    if not isinstance(kind, types.UnionType) or type(None) not in kinds:
         return kind
-    (kind,) = set(typing.get_args(kind)) - {type(None)}
+    (kind,) = kinds - {type(None)}
     return kind
 
 

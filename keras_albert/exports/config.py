@@ -34,10 +34,11 @@ LARGEST_FALL = 0.01
 class ExportRun(ModelUse):
     """Export a model for servers and devices."""
 
-    model: str
+    model: str | tuple[str, ...]
     """folder written by `finetune`, `pretrain` or `Predictor.save`, or
     anything else that `convert --input` takes; the export of a model that was
-    only pretrained gives vectors and fills in [MASK]"""
+    only pretrained gives vectors and fills in [MASK]. Several models, or the
+    output of `finetune --seeds`, are averaged"""
     output: Path
     """for a SavedModel the folder of its versions; for LiteRT and ONNX an empty
     or new folder"""

@@ -164,7 +164,7 @@ def export_run(run: ExportRun) -> Path:
             raise
         return target
     leave_gpu_to_backend()
-    predictor = Predictor.load(run.model, **run.given)
+    predictor = Predictor.load(run.model, average=run.average, **run.given)
     features = None
     if run.data is not None:  # read first: an error should not come late
         table = predictor.read_labelled(

@@ -219,9 +219,10 @@ class FinetuneRun:
 class EvaluateRun(ModelUse):
     """Evaluate a fine-tuned model on a table, or a pretrained one on shards."""
 
-    model: str
+    model: str | tuple[str, ...]
     """folder written by `finetune`, `pretrain` or `Predictor.save`, or
-    anything else that `convert --input` takes: a ready classifier"""
+    anything else that `convert --input` takes: a ready classifier. Several
+    models, or the output of `finetune --seeds`, are averaged"""
     data: Path
     """for a fine-tuned model a TSV, CSV, JSONL or Parquet file (or SQuAD's
     JSON, if it answers questions), or the benchmark's folder if it was trained
@@ -278,10 +279,10 @@ class PredictRun(ModelUse):
     For GLUE it writes the files to submit.
     """
 
-    model: str
+    model: str | tuple[str, ...]
     """folder written by `finetune`, or anything else that `convert --input`
     takes: a ready classifier; a model that was only pretrained fills in
-    [MASK]"""
+    [MASK]. Several models, or the output of `finetune --seeds`, are averaged"""
     data: Path
     """TSV, CSV, JSONL or Parquet file; or text, one example a line (.txt); or
     SQuAD's JSON, for a model that answers questions; or the folder of GLUE,

@@ -27,7 +27,7 @@ from keras_albert.pretraining.report import held_out_report, report_lines
 from keras_albert.tasks.infer import head_task
 from keras_albert.tasks.metrics import report_text
 from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS
-from keras_albert.tasks.task_file import PRETRAINING, load_with_task
+from keras_albert.tasks.task_file import PRETRAINING, load_models
 from keras_albert.training.model_folder import ModelFolder
 from keras_albert.training.progress import progress_verbosity
 
@@ -35,7 +35,7 @@ from keras_albert.training.progress import progress_verbosity
 def evaluate(run: EvaluateRun) -> dict:
     """Prints and returns the scores of the model on `run.data`."""
     leave_gpu_to_backend()
-    loaded = load_with_task(run.model)
+    loaded = load_models(run.model, run.average)
     if loaded.task["task"] == PRETRAINING:
         return _evaluate_pretrained(loaded, run)
     if ALL_TASKS[run.task or head_task(loaded.model)].is_learned:

@@ -73,7 +73,7 @@ def predict(run: PredictRun) -> None:
 
 def _predictions(run: PredictRun) -> Iterator[bytes]:
     """Yields a line for each row, after the whole file was checked."""
-    predictor = Predictor.load(run.model, **run.given)
+    predictor = Predictor.load(run.model, average=run.average, **run.given)
 
     def parts():
         return predictor.parts(run.data, run.skip_bad, ROWS_AT_ONCE)
@@ -148,7 +148,7 @@ def _say_left_out(faults: list[str]) -> None:
 
 
 def _predict_for_squad(run: PredictRun) -> None:
-    predictor = Predictor.load(run.model, **run.given)
+    predictor = Predictor.load(run.model, average=run.average, **run.given)
     if not predictor.definition.reads_contexts:
         raise AlbertError(
             f"{run.data} ends in {SQUAD_EXTENSION}, as SQuAD's files do, and "
@@ -195,7 +195,7 @@ def _check_has_folder(path: Path) -> None:
 
 
 def _predict_for_glue(run: PredictRun) -> None:
-    predictor = Predictor.load(run.model, **run.given)
+    predictor = Predictor.load(run.model, average=run.average, **run.given)
     if predictor.task not in GLUE:
         raise AlbertError(
             f"{run.data} is a folder, and {run.model} was not fine-tuned on a "

@@ -17,8 +17,9 @@ from keras_albert.finetuning.config import ConvertRun, PredictRun
 from keras_albert.finetuning.task_model import TaskModel
 from keras_albert.modeling.inputs import check_equally_many
 from keras_albert.storage import written_whole
+from keras_albert.tasks.config import ModelUse
 from keras_albert.tasks.infer import settled_settings
-from keras_albert.tasks.task_file import load_with_task, stored_settings
+from keras_albert.tasks.task_file import load_models, stored_settings
 from keras_albert.text.unknown import warn_if_unreadable
 from keras_albert.training.model_folder import ModelFolder
 
@@ -72,8 +73,9 @@ class Predictor(TaskModel):
     @classmethod
     def load(
         cls,
-        source: str | Path,
+        source: str | Path | Sequence[str | Path],
         *,
+        average: str = ModelUse.average,
         gelu: str = ConvertRun.gelu,
         dtype: str | keras.DTypePolicy = "float32",
         loop: str | None = None,
@@ -85,6 +87,10 @@ class Predictor(TaskModel):
         Args:
             source: the output folder of `finetune`, `save` or `convert`, a
                 `.keras` file, a folder of transformers, `hf://...`, and so on.
+                A list of several, or the output of `finetune --seeds`, is read
+                as one model: an ensemble.
+            average: what is averaged of several models: "predictions" or
+                "weights".
             gelu, dtype, loop, remat: see `keras_albert.load`.
             settings: arguments of Predictor, which override those that are
                 stored in a folder of this package.
@@ -92,8 +98,8 @@ class Predictor(TaskModel):
         Raises:
             AlbertError: as `load`, and as Predictor itself.
         """
-        loaded = load_with_task(
-            source, gelu, dtype=dtype, loop=loop, remat=remat
+        loaded = load_models(
+            source, average, gelu=gelu, dtype=dtype, loop=loop, remat=remat
         )
         return cls.of(loaded, **settings)
 

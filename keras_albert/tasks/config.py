@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from keras_albert.modeling.base import AlbertModel
 
 
+# What is averaged of several models.
+AVERAGES = ("predictions", "weights")
+
+
 @dataclasses.dataclass(frozen=True)
 class EarlyExit:
     """A rule that says after which layer an example is answered.
@@ -119,6 +123,10 @@ class ModelUse:
     columns: TableColumns = TableColumns()
     """columns of the tables that the model reads; by default those of the table
     that it was trained on"""
+    average: Literal[AVERAGES] = AVERAGES[0]
+    """what is averaged of several models: their predictions (an ensemble), or
+    their weights, which takes no more time than one model (models of the same
+    size that were trained from the same start)"""
     patience: int | None = None
     """for a model that was trained with --exits: an example has its answer as
     soon as this many layers in a row agree with the layer before them"""

@@ -22,6 +22,7 @@ from keras_albert.data.tables import Field, Table, read_parts
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.ensemble import AlbertEnsemble
 from keras_albert.tasks.labels import LABEL, Labels, Names, NoLabels
 from keras_albert.tasks.metrics import Scores
 from keras_albert.tasks.question_answering.config import ReadingConfig
@@ -149,6 +150,8 @@ class Task(abc.ABC):
 
     def predicts(self, model: AlbertModel) -> str | None:
         """What the head predicts, see `heads`; None: it is for other tasks."""
+        if isinstance(model, AlbertEnsemble):
+            model = model.members[0]
         for words, classes in self.heads.items():
             # One class has three problems, each with a task of its own.
             problem = getattr(model, "problem", words)

@@ -7,6 +7,7 @@ model before any text is read.
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from keras_albert.data.config import TableColumns
 from keras_albert.download import locate
 from keras_albert.errors import AlbertError, check_choice, is_number
 from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.ensemble import AlbertEnsemble, mean_weights
 from keras_albert.modeling.keras_file import checked_form, in_form
 from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.storage import RUN_FILE, read_json
-from keras_albert.tasks.config import EarlyExit
+from keras_albert.tasks.config import AVERAGES, EarlyExit
 from keras_albert.tasks.fill_mask import PRETRAINED
 from keras_albert.tasks.labels import Head
 from keras_albert.tasks.question_answering.config import (
@@ -39,7 +41,11 @@ from keras_albert.training.model_folder import (
     ModelFolder,
     not_as_written,
 )
-from keras_albert.training.run_folder import REPORT_FILE
+from keras_albert.training.run_folder import (
+    REPORT_FILE,
+    SEED_FOLDER,
+    finished_report,
+)
 
 
 def head_of(model: AlbertModel) -> Head:
@@ -210,6 +216,49 @@ def load_with_task(
     with not_as_written(path / TASK_FILE):
         check_task(loaded.task, head_of(loaded.model))
     return dataclasses.replace(loaded, model=in_form(loaded.model, form))
+
+
+def load_models(
+    source: str | Path | Sequence[str | Path],
+    average: str = AVERAGES[0],
+    **form: Any,
+) -> ModelFolder:
+    """Reads a model, or several as one, with the settings of the first.
+
+    Args:
+        source: that of `load_with_task`; the output of `finetune --seeds`, for
+            the models of all seeds that did not diverge; or a list of sources.
+        average: what is averaged of several models, one of AVERAGES.
+        form: further arguments of `load_with_task`.
+
+    Raises:
+        AlbertError: as `load_with_task`, or the models do not belong together.
+    """
+    check_choice("average", average, AVERAGES)
+    if isinstance(source, str | Path):
+        seeds = (finished_report(Path(source)) or {}).get("seeds", [])
+        runs = [Path(source) / SEED_FOLDER.format(seed) for seed in seeds]
+        sources = runs or [source]
+    else:
+        sources = list(source)
+    if not sources:
+        raise AlbertError("expected one or more models. Received none.")
+    first, *others = [load_with_task(each, **form) for each in sources]
+    for path, other in zip(sources[1:], others, strict=True):
+        for name in ("task", "labels"):
+            if other.task.get(name) != first.task.get(name):
+                raise AlbertError(
+                    f"models that are averaged must have the same {name}. "
+                    f"Received: {first.task.get(name)!r} in {sources[0]}, "
+                    f"{other.task.get(name)!r} in {path}."
+                )
+    if not others:
+        return first
+    models = [each.model for each in (first, *others)]
+    model = (
+        mean_weights(models) if average == "weights" else AlbertEnsemble(models)
+    )
+    return dataclasses.replace(first, model=model)
 
 
 def stored_settings(content: dict) -> dict[str, Any]:

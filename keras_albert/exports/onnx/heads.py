@@ -52,7 +52,8 @@ def onnx_model(
         known = ", ".join(each.__name__ for each in _HEADS)
         raise AlbertError(
             f"only a model of {known} becomes an ONNX file. Received: "
-            f"{type(model).__name__}. Put such a head on it."
+            f"{type(model).__name__}. Put such a head on it, or average the "
+            "weights of several models instead of their predictions."
         )
     check_not_quantized(model)
     graph = Graph(int8)

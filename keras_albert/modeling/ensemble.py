@@ -1,0 +1,192 @@
+"""Several models as one: the mean of their predictions, or of their weights.
+
+Letters: B batch, C labels or choices, S sequence length.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import keras
+from keras import ops
+
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.base import AlbertModel, check_model
+from keras_albert.modeling.classification import (
+    AlbertForMultipleChoice,
+    AlbertForSequenceClassification,
+    AlbertForTokenClassification,
+)
+from keras_albert.modeling.labels import Classes
+
+if TYPE_CHECKING:
+    from keras_albert.text.tokenizer import Tokenizer
+
+KINDS = (
+    AlbertForSequenceClassification,
+    AlbertForTokenClassification,
+    AlbertForMultipleChoice,
+)
+
+
+@keras.saving.register_keras_serializable("keras_albert")
+class AlbertEnsemble(AlbertModel):
+    """Averages what several models predict (Paper 4.1 for its leaderboards).
+
+    Probabilities of labels are averaged, and numbers of a regression; of the
+    choices of a question the logits, since a served model scores each choice
+    on its own.
+
+    Args:
+        members: two or more models of one class for classification, tokens or
+            multiple choice, with the same vocabulary, labels and
+            `max_position_embeddings`. Their sizes may differ.
+
+    Call arguments:
+        inputs: as for a member.
+
+    Returns:
+        float32, in the shape of a member's logits: logits of the mean
+        probabilities, or the mean number or logit.
+
+    Raises:
+        AlbertError: the members do not belong together.
+    """
+
+    def __init__(self, members: Sequence[AlbertModel], **kwargs: Any):
+        super().__init__(**kwargs)
+        check_members(members)
+        self.members = list(members)
+        first = self.members[0]
+        self.config, self.axes = first.config, first.axes
+        self.problem = getattr(first, "problem", "single_label")
+        if isinstance(first, AlbertForMultipleChoice):
+            self.problem = "choice"
+        for name in ("labels", "num_labels"):
+            setattr(self, name, getattr(first, name, None))
+        self.built = True
+
+    @property
+    def backbone(self) -> AlbertBackbone:
+        """The encoder of the first member, for vectors of texts."""
+        return self.members[0].backbone
+
+    @property
+    def tokenizer(self) -> "Tokenizer | None":
+        """The vocabulary of the members."""
+        return self.members[0].tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: "Tokenizer | None"):
+        for member in self.members:
+            member.tokenizer = tokenizer
+
+    def call(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> Any:
+        outputs = ops.stack(
+            [member(inputs, training=training) for member in self.members]
+        )
+        if self.problem in ("regression", "choice"):
+            return ops.mean(outputs, axis=0)
+        if self.problem == "multi_label":
+            yes, no = ops.log_sigmoid(outputs), ops.log_sigmoid(-outputs)
+            return ops.logsumexp(yes, axis=0) - ops.logsumexp(no, axis=0)
+        odds = ops.log_softmax(outputs, axis=-1)
+        return ops.logsumexp(odds, axis=0) - ops.log(float(len(self.members)))
+
+    def classes(self, shape: Any) -> dict[str | None, Classes]:
+        """Those of a member."""
+        return self.members[0].classes(shape)
+
+    def preprocess(self, texts: Any) -> dict:
+        """`preprocess` of a member: texts to arrays."""
+        return self.members[0].preprocess(texts)
+
+    def named_texts(self, texts: Any) -> dict:
+        """`named_texts` of a member."""
+        return self.members[0].named_texts(texts)
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        # Each member says which of its weights are int8 or frozen.
+        del config["quantized"], config["frozen"]
+        members = map(keras.saving.serialize_keras_object, self.members)
+        return {**config, "members": list(members)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        members = [
+            keras.saving.deserialize_keras_object(member)
+            for member in config["members"]
+        ]
+        return super().from_config({**config, "members": members})
+
+
+def check_members(members: Sequence[AlbertModel]) -> None:
+    """Raises AlbertError unless models can be averaged."""
+    if not isinstance(members, list | tuple) or len(members) < 2:
+        raise AlbertError(
+            "an ensemble is a list of two or more models. Received: "
+            f"{members!r:.60}."
+        )
+    for member in members:
+        check_model(member)
+    first = members[0]
+    if not isinstance(first, KINDS):
+        raise AlbertError(
+            "predictions can be averaged of classifiers of texts, of tokens "
+            f"and of choices. Received: {type(first).__name__}."
+        )
+    for number, member in enumerate(members[1:], start=2):
+        for name, of in _PROPERTIES.items():
+            if of(member) != of(first):
+                raise AlbertError(
+                    "the models of an ensemble must have the same "
+                    f"{name}. Received: {of(first)} and, of model {number}, "
+                    f"{of(member)}."
+                )
+        if None in (first.tokenizer, member.tokenizer):
+            continue
+        if difference := first.tokenizer.difference_from(member.tokenizer):
+            raise AlbertError(
+                "the models of an ensemble must have the same vocabulary. "
+                f"Received: model {number} has another one ({difference})."
+            )
+
+
+_PROPERTIES = {
+    "class": lambda model: type(model).__name__,
+    "problem": lambda model: getattr(model, "problem", None),
+    "number of labels": lambda model: getattr(model, "num_labels", None),
+    "labels": lambda model: getattr(model, "labels", None),
+    "vocab_size": lambda model: model.config.vocab_size,
+    "max_position_embeddings": lambda model: (
+        model.config.max_position_embeddings
+    ),
+}
+
+
+def mean_weights(models: Sequence[AlbertModel]) -> AlbertModel:
+    """Sets the weights of the first model to the mean of all; returns it.
+
+    Models that were fine-tuned from the same start can be averaged ("model
+    soups", Wortsman et al. 2022, arXiv:2203.05482, section 2); others cannot.
+
+    Raises:
+        AlbertError: the models do not belong together, or their architectures
+            differ.
+    """
+    check_members(models)
+    first, *others = models
+    for number, model in enumerate(others, start=2):
+        if model.config != first.config:
+            raise AlbertError(
+                "weights can be averaged of models of the same architecture. "
+                f"Received: another one in model {number}. Average their "
+                "predictions instead."
+            )
+    for weights in zip(*(model.weights for model in models), strict=True):
+        mean = sum(ops.convert_to_tensor(each) for each in weights)
+        weights[0].assign(mean / len(models))
+    return first

@@ -1,0 +1,201 @@
+"""Several models as one."""
+
+import dataclasses
+import json
+
+import keras
+import numpy as np
+import pytest
+from scipy import special
+from small import CONFIG, inputs, numpy
+
+import keras_albert as ka
+from keras_albert import AlbertError
+from keras_albert.cli import main
+from keras_albert.exports.load import load_exported
+from keras_albert.modeling.ensemble import AlbertEnsemble, mean_weights
+from keras_albert.training.model_folder import ModelFolder
+
+LABELS = ("a", "b", "c")
+
+
+def member(seed, head=ka.AlbertForSequenceClassification, **options):
+    keras.utils.set_random_seed(seed)
+    config = CONFIG.replace(num_hidden_layers=2, **options.pop("config", {}))
+    if head is not ka.AlbertForMultipleChoice:
+        options.setdefault("num_labels", 3)
+    return head(ka.AlbertBackbone(config), **options)
+
+
+def both(ensemble, x):
+    """The outputs of the ensemble, and of its members, as arrays."""
+    return numpy(ensemble(x)), [numpy(each(x)) for each in ensemble.members]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [ka.AlbertForSequenceClassification, ka.AlbertForTokenClassification],
+)
+def test_mean_of_probabilities(head):
+    """The members may have different sizes."""
+    other = {"hidden_size": 39, "num_hidden_layers": 3}
+    ensemble = AlbertEnsemble([member(1, head), member(2, head, config=other)])
+    found, each = both(ensemble, inputs())
+    expected = np.mean([special.softmax(x, axis=-1) for x in each], axis=0)
+    np.testing.assert_allclose(
+        special.softmax(found, axis=-1), expected, atol=1e-6
+    )
+    np.testing.assert_allclose(np.exp(found), expected, atol=1e-6)
+
+
+def test_mean_of_several_labels_and_of_numbers():
+    ensemble = AlbertEnsemble(
+        [member(s, problem="multi_label") for s in (1, 2)]
+    )
+    found, each = both(ensemble, inputs())
+    np.testing.assert_allclose(
+        special.expit(found), np.mean(special.expit(each), axis=0), atol=1e-6
+    )
+    numbers = [member(s, problem="regression", num_labels=1) for s in (1, 2, 3)]
+    found, each = both(AlbertEnsemble(numbers), inputs())
+    np.testing.assert_allclose(found, np.mean(each, axis=0), atol=1e-6)
+    choices = [member(s, ka.AlbertForMultipleChoice) for s in (1, 2)]
+    x = {name: value[None] for name, value in inputs().items()}
+    found, each = both(AlbertEnsemble(choices), x)
+    np.testing.assert_allclose(found, np.mean(each, axis=0), atol=1e-6)
+
+
+def test_mean_of_weights():
+    """Of equal models it is that model; of others, the mean by hand."""
+    models = [member(seed) for seed in (1, 2, 3)]
+    expected = [
+        np.mean(weights, axis=0)
+        for weights in zip(*(m.get_weights() for m in models), strict=True)
+    ]
+    found = mean_weights(models)
+    assert found is models[0]
+    for weight, mean in zip(found.get_weights(), expected, strict=True):
+        np.testing.assert_allclose(weight, mean, atol=1e-6)
+    with pytest.raises(AlbertError, match=r"same architecture.*model 2"):
+        mean_weights([member(1), member(1, config={"hidden_size": 39})])
+
+
+def test_saved(tmp_path):
+    """Also in int8, and with members of different sizes."""
+    other = {"hidden_size": 39}
+    ensemble = AlbertEnsemble([member(1), member(2, config=other)])
+    for name in ("plain", "int8"):
+        ensemble.save(tmp_path / f"{name}.keras")
+        loaded = ka.load_model(tmp_path / f"{name}.keras")
+        np.testing.assert_array_equal(
+            numpy(loaded(inputs())), numpy(ensemble(inputs()))
+        )
+        ensemble.quantize("int8")
+
+
+@pytest.mark.any_backend
+def test_what_does_not_belong_together():
+    one = member(1)
+    for members, words in (
+        ([one], "two or more"),
+        ("ab", "two or more"),
+        ([one, "b"], "a model of this package"),
+        ([one.backbone, one.backbone], "Received: AlbertBackbone"),
+        ([one, member(1, ka.AlbertForTokenClassification)], "the same class"),
+        ([one, member(1, num_labels=2)], "number of labels. Received: 3 and"),
+        ([one, member(1, labels=LABELS)], "the same labels"),
+        ([one, member(1, problem="multi_label")], "the same problem"),
+        ([one, member(1, config={"vocab_size": 98})], "vocab_size"),
+    ):
+        with pytest.raises(AlbertError, match=words):
+            AlbertEnsemble(members)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory, tiny_vocab):
+    """Folders of three classifiers, and of the output of three seeds."""
+    folder, tokenizer = (
+        tmp_path_factory.mktemp("seeds"),
+        ka.Tokenizer(tiny_vocab),
+    )
+    config = {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 40}
+    for seed in range(3):
+        model = member(seed, labels=LABELS, config=config)
+        model.tokenizer = tokenizer
+        ka.Predictor(model).save(folder / f"seed-{seed}")
+    report = {"seeds": [0, 1, 2], "best_seed": 1}
+    (folder / "report.json").write_text(json.dumps(report))
+    (folder / "run.json").write_text("{}")
+    rows = [{"text": "the fox", "label": "a"}, {"text": "a barn", "label": "b"}]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
+@pytest.mark.any_backend
+def test_commands(folders, tmp_path, capsys):
+    """A folder of several seeds is the ensemble of its models."""
+    sources = [str(folders / f"seed-{seed}") for seed in range(3)]
+    texts, data = ["the fox", "a barn"], ["--data", str(folders / "rows.jsonl")]
+    each = [ka.Predictor.load(s).probabilities(texts) for s in sources]
+    ensemble = ka.Predictor.load(folders)
+    expected = np.mean(each, axis=0)
+    np.testing.assert_allclose(
+        ensemble.probabilities(texts), expected, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        ka.Predictor.load(sources[:2]).probabilities(texts),
+        np.mean(each[:2], axis=0),
+        atol=1e-6,
+    )
+    answers = tmp_path / "answers.jsonl"
+    main(["predict", "--model", *sources, *data, "--output", str(answers)])
+    rows = [json.loads(line) for line in answers.open()]
+    assert [row["score"] for row in rows] == pytest.approx(
+        expected.max(-1), abs=1e-5
+    )
+    ensemble.save(tmp_path / "saved")
+    np.testing.assert_allclose(
+        ka.Predictor.load(tmp_path / "saved").probabilities(texts),
+        expected,
+        atol=1e-6,
+    )
+    capsys.readouterr()
+    main(["evaluate", "--model", str(folders), *data])
+    right = np.mean(expected.argmax(-1) == [0, 1])
+    assert f"accuracy {right:.3f}" in capsys.readouterr().out
+    soup = ka.Predictor.load(folders, average="weights")
+    assert isinstance(soup.model, ka.AlbertForSequenceClassification)
+    main(["evaluate", "--model", str(folders), *data, "--average=weights"])
+    right = soup.evaluate(folders / "rows.jsonl")["accuracy"]
+    assert f"accuracy {right:.3f}" in capsys.readouterr().out
+
+
+@pytest.mark.any_backend
+def test_exported(folders, tmp_path):
+    """One SavedModel has all members."""
+    served = tmp_path / "served"
+    main(["export", "--model", str(folders), "--output", str(served)])
+    ids = np.array([[2, 9, 11, 3]], "int32")
+    ensemble = ka.Predictor.load(folders).model
+    expected = ensemble.predict_on_batch({"token_ids": ids})
+    found = load_exported(served).model.run(ids)["logits"]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    with pytest.raises(SystemExit):
+        main(
+            ["export", "--model", str(folders), "--output"]
+            + [str(tmp_path / "onnx"), "--format=onnx"]
+        )
+
+
+@pytest.mark.any_backend
+def test_models_of_two_tasks(folders, tmp_path):
+    loaded = ModelFolder.load(folders / "seed-0")
+    task = {**loaded.task, "labels": ["x", "y", "z"]}
+    (tmp_path / "other").mkdir()
+    dataclasses.replace(loaded, task=task).save(tmp_path / "other")
+    with pytest.raises(AlbertError, match=r"same labels.*'a'.*'x'.*/other"):
+        ka.Predictor.load([folders / "seed-0", tmp_path / "other"])
+    with pytest.raises(AlbertError, match="one or more models"):
+        ka.Predictor.load([])
+    with pytest.raises(AlbertError, match="`average` must be"):
+        ka.Predictor.load(folders, average="logits")
