@@ -24,9 +24,9 @@ from keras_albert.modeling.config import CLASSIFIER_DROPOUT, EXITS, PRECISIONS
 from keras_albert.tasks.config import ModelUse
 from keras_albert.tasks.names import (
     BENCHMARK_TASKS,
-    EXIT_TASKS,
     FINETUNE_TASKS,
     READING_TASKS,
+    TEXT_TASKS,
 )
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
@@ -113,6 +113,19 @@ class FinetuneRun:
     dropout: float | None = None
     """hidden and attention dropout of the encoder (Table 14, "ALBERT DR"); by
     default as in the pretrained config"""
+    teacher: str | None = None
+    """a model that was fine-tuned for the same labels, or the output of
+    `finetune --seeds`: the model also learns from what it predicts for the
+    training rows (distillation)"""
+    teacher_share: float = 0.5
+    """weight of the loss for the teacher's predictions; that for the labels has
+    the rest, up to 1"""
+    temperature: float = 2.0
+    """number by which the logits of teacher and student are divided, so that
+    the less probable labels count more"""
+    depth: int | None = None
+    """number of layers, if not that of the pretrained model; they start as
+    `pretrain --warm-start` describes"""
     exits: Literal[EXITS] | None = None
     """train a classifier after every layer, so that `predict --patience` can
     stop before the last one: each layer's own, one shared by all layers, or
@@ -151,6 +164,7 @@ class FinetuneRun:
             check_flag(name, getattr(self, name))
         for name in (
             "batch_size",
+            "depth",
             "epochs",
             "patience",
             "sequence_length",
@@ -190,10 +204,26 @@ class FinetuneRun:
                     )
         if self.exits is not None:
             check_choice("exits", self.exits, EXITS)
-            if self.task not in EXIT_TASKS:
+        for name in ("exits", "teacher"):
+            given = getattr(self, name) is not None
+            if given and self.task not in TEXT_TASKS:
                 raise AlbertError(
-                    f"`exits` are for {', '.join(EXIT_TASKS)}. Received: "
-                    f"task={self.task!r}. Leave --exits out."
+                    f"`{name}` is for {', '.join(TEXT_TASKS)}. Received: "
+                    f"task={self.task!r}. Leave --{name} out."
+                )
+        check_positive_number("teacher_share", self.teacher_share)
+        if self.teacher_share > 1:
+            raise AlbertError(
+                "`teacher_share` must be at most 1. Received: "
+                f"{self.teacher_share}."
+            )
+        check_positive_number("temperature", self.temperature)
+        for name in ("teacher_share", "temperature"):
+            is_given = getattr(self, name) != getattr(FinetuneRun, name)
+            if self.teacher is None and is_given:
+                raise AlbertError(
+                    f"`{name}` needs a teacher. Received: {name}="
+                    f"{getattr(self, name)}. Give --teacher, or leave it out."
                 )
         if self.warmup_steps is not None and self.steps is None:
             raise AlbertError("`warmup_steps` needs `steps`. Give --steps.")

@@ -17,6 +17,7 @@ CONFUSION_FILE = "confusion.png"
 # Key of the score of a linear model of words, see tasks/bag_of_words.py.
 BAG_OF_WORDS = "bag_of_words"
 LINEAR = "a linear model of words"
+TEACHER = "teacher"  # key of the score of the teacher
 SHOWN_SKIPPED = 3  # skipped rows that are printed
 # Key of the scores on training rows, for a run that held nothing out.
 ON_TRAINING_ROWS = "on_training_rows"
@@ -55,7 +56,8 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
         name
         for name, value in first.items()
         if isinstance(value, float)
-        and name not in ("baseline", BAG_OF_WORDS, "epoch", "threshold")
+        and name
+        not in ("baseline", BAG_OF_WORDS, TEACHER, "epoch", "threshold")
     ]
     values = {name: [each[name] for each in reports.values()] for name in names}
     choose = max if "best" in first else min
@@ -72,6 +74,7 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
         "best": first.get("best"),
         "baseline": first.get("baseline"),
         BAG_OF_WORDS: first.get(BAG_OF_WORDS),
+        TEACHER: first.get(TEACHER),
         "constant": first.get("constant"),
         "count": first.get("count"),
         "cost": dataclasses.asdict(total(costs)) if costs else None,
@@ -101,6 +104,8 @@ def _seeds_lines(report: dict) -> list[str]:
         )
     if report.get(BAG_OF_WORDS) is not None:
         lines[0] += f"; {LINEAR}: {report[BAG_OF_WORDS]:.3f}"
+    if report.get(TEACHER) is not None:
+        lines[0] += f"; the teacher: {report[TEACHER]:.3f}"
     for name, found in report["scores"].items():
         lines.append(
             f"{name.replace('_', ' ')}: median {found['median']:.3f}, mean "
@@ -114,7 +119,7 @@ def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
     """The lines that a user reads about scores and the best constant answer."""
     best, guess = report["best"], report["baseline"]
     known = {"best", "baseline", "constant", "count", "remarks", "epoch"}
-    known.add(BAG_OF_WORDS)
+    known |= {BAG_OF_WORDS, TEACHER}
     others = [
         name
         for name, value in report.items()
@@ -136,6 +141,8 @@ def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
         baselines += f"; {LINEAR}: {linear:.3f}"
         if not verdict and linear > report[best]:
             verdict = f": {LINEAR} is better"
+    if report.get(TEACHER) is not None:
+        baselines += f"; the teacher: {report[TEACHER]:.3f}"
     return [
         f"{examples}{shown} ({baselines}; {count}){verdict}",
         *report["remarks"],

@@ -30,12 +30,14 @@ from keras_albert.finetuning.data import (
     read_tables,
     reading_of,
 )
+from keras_albert.finetuning.distill import Teacher, with_teacher
 from keras_albert.finetuning.model_card import card, write_card
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import (
     BAG_OF_WORDS,
     CONFUSION_FILE,
     ON_TRAINING_ROWS,
+    TEACHER,
     class_report_of,
     print_report,
     print_skipped,
@@ -43,6 +45,8 @@ from keras_albert.finetuning.report import (
     seeds_report,
 )
 from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.warm_start import warm_start
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.pretraining.flops import encoder_flops
 from keras_albert.storage import remove_folder, write_json
@@ -134,6 +138,7 @@ class _Prepared:
     examples: Features
     # the held-out rows; if there are none, some of the training rows
     measured_on: Features
+    teacher_score: float | None  # on the held-out rows
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -174,6 +179,11 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
         examples = dataclasses.replace(
             examples, weight=balanced_weights(examples.target)
         )
+    teacher = None
+    if run.teacher:
+        with devices.alone():
+            teacher = Teacher(run, names)
+            examples = with_teacher(examples, teacher.outputs(tables.train))
     measured_on = task.examples(
         tokenizer,
         tables.held_out or _sample(tables.train),
@@ -181,6 +191,11 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
         length,
         reading and dataclasses.replace(reading, threshold=None),
     )
+    score = None
+    if teacher and tables.held_out:
+        with devices.alone():
+            outputs = teacher.outputs(tables.held_out)
+        score = task.measure(outputs, measured_on, names).values[task.best]
     return _Prepared(
         tables,
         chosen,
@@ -190,6 +205,7 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
         reading,
         examples,
         measured_on,
+        score,
     )
 
 
@@ -301,7 +317,8 @@ def _work(
     run: FinetuneRun, prepared: _Prepared, replicas: int
 ) -> Callable[[int], Work]:
     """Maps the number of a step, from 1, to its work in the encoder."""
-    examples, config = prepared.examples, prepared.pretrained.config
+    examples = prepared.examples
+    config = _student_config(run, prepared.pretrained.config)
     rows = run.batch_size * (examples.choices or 1)
     peak = matrix_product_peak(keras.DTypePolicy(run.precision).compute_dtype)
     peak *= replicas
@@ -335,7 +352,13 @@ def _compiled_model(
     with devices.scope():
         model = _fresh_model(run, prepared.pretrained, prepared.names)
         optimizer = make_optimizer(OptimizerConfig(optimizer="adamw"), rate)
-        compile_for(run.task, model, optimizer, prepared.names)
+        if run.teacher:
+            loss = ALL_TASKS[run.task].distilled(
+                prepared.names, run.teacher_share, run.temperature
+            )
+            model.compile(optimizer=optimizer, loss=loss)
+        else:
+            compile_for(run.task, model, optimizer, prepared.names)
     return model
 
 
@@ -411,6 +434,8 @@ def _measured(
             examples, run.batch_size, compute=devices.outputs
         )
     report = scores_report(run.task, outputs, examples, names)
+    if prepared.teacher_score is not None:
+        report[TEACHER] = prepared.teacher_score
     if prepared.tables.held_out is None:
         return {ON_TRAINING_ROWS: report}
     of_words = task.linear_outputs(
@@ -457,16 +482,22 @@ def compile_for(
     model.compile(optimizer=optimizer, loss=loss, loss_weights=halves)
 
 
-def _fresh_model(run: FinetuneRun, pretrained: AlbertBackbone, names):
-    config = pretrained.config
+def _student_config(run: FinetuneRun, config: AlbertConfig) -> AlbertConfig:
+    """The architecture of the model, made of the pretrained one."""
+    changes = {}
     if run.dropout is not None:
-        config = config.replace(
-            hidden_dropout_prob=run.dropout,
-            attention_probs_dropout_prob=run.dropout,
-        )
+        changes["hidden_dropout_prob"] = run.dropout
+        changes["attention_probs_dropout_prob"] = run.dropout
+    if run.depth is not None:
+        changes["num_hidden_layers"] = run.depth
+    return config.replace(**changes)
+
+
+def _fresh_model(run: FinetuneRun, pretrained: AlbertBackbone, names):
+    config = _student_config(run, pretrained.config)
     backbone = AlbertBackbone(config, remat=run.remat, dtype=run.precision)
     if not run.from_scratch:
-        backbone.set_weights(pretrained.get_weights())
+        warm_start(backbone, pretrained)
     options = {"exits": run.exits} if run.exits else {}
     return ALL_TASKS[run.task].head(
         backbone, names, run.classifier_dropout, **options

@@ -18,7 +18,7 @@ from keras_albert.tasks.labels import LABEL, ClassNames, Names, NoLabels, known
 from keras_albert.tasks.serving import Serving
 from keras_albert.tasks.task import PAIR, LearnedTask
 from keras_albert.text.model_inputs import text_rows
-from keras_albert.training.losses import WeightedMean
+from keras_albert.training.losses import Distilled, WeightedMean
 
 # The values of `AlbertForSequenceClassification.problem`.
 SINGLE_LABEL, MULTI_LABEL, REGRESSION = (
@@ -74,6 +74,13 @@ class _TextTask(LearnedTask):
     @abc.abstractmethod
     def fit_linear(self, x, y: np.ndarray, names: Names) -> Callable:
         """Fits a linear model, see `bag_of_words.linear_outputs`."""
+
+    def distilled(
+        self, names: Names, share: float, temperature: float
+    ) -> keras.losses.Loss:
+        """The loss of labels and of a teacher's logits, see `Distilled`."""
+        labels = self.loss(names).loss
+        return WeightedMean(Distilled(labels, self.problem, share, temperature))
 
     def head(self, backbone, names, dropout, exits=None):
         return AlbertForSequenceClassification(

@@ -31,9 +31,9 @@ FINETUNE_TASKS = OWN_TASKS + BENCHMARK_TASKS
 EMBEDDING, FILL_MASK = PRETRAINED_TASKS = ("embedding", "fill_mask")
 # The tasks whose contexts, of any length, are read in windows.
 READING_TASKS = ("qa", "SQuAD-1.1", "SQuAD-2.0")
-# The tasks whose models may stop before their last layer: an example has a
-# single output. Words and answers of one text would stop at different layers.
-EXIT_TASKS = tuple(
+# The tasks with a single output for a text or a pair of texts. Their models may
+# stop early, and learn from a teacher.
+TEXT_TASKS = tuple(
     name
     for name in FINETUNE_TASKS
     if name not in ("tokens", "choice", "RACE", *READING_TASKS)

@@ -91,6 +91,66 @@ class WeightedMean(keras.losses.Loss):
         return ops.sum(weight * losses) / normalizer
 
 
+class Distilled(keras.losses.Loss):
+    """The losses of labels and of a teacher's outputs, for each row: [B].
+
+    The loss for the teacher is the Kullback-Leibler divergence of the student's
+    probabilities from the teacher's, both of logits divided by a temperature,
+    times its square; of numbers it is their squared difference.
+
+    Args:
+        labels: the loss of the labels, with the reduction "none".
+        problem: what the model predicts, see `AlbertForSequenceClassification`.
+        share: the weight of the loss for the teacher; that of the labels has
+            the rest, up to 1.
+        temperature: T.
+
+    Call arguments:
+        y_true: float [B, K + C], the K columns of the labels, and the teacher's
+            logits.
+        y_pred: float [B, C], logits.
+
+    Source: Hinton et al. 2015 (arXiv:1503.02531), section 2.
+    """
+
+    def __init__(
+        self,
+        labels: keras.losses.Loss,
+        problem: str,
+        share: float,
+        temperature: float,
+    ):
+        super().__init__(name="distilled", reduction="none")
+        self.labels, self.problem = labels, problem
+        self.share, self.temperature = share, temperature
+
+    def call(self, y_true, y_pred):
+        count = y_pred.shape[-1]
+        labels, teacher = y_true[:, :-count], y_true[:, -count:]
+        if self.problem == "single_label":
+            labels = ops.cast(labels[:, 0], "int32")
+        of_teacher = self._of_teacher(teacher, ops.cast(y_pred, "float32"))
+        of_labels = self.labels(labels, y_pred)
+        return (1 - self.share) * of_labels + self.share * of_teacher
+
+    def _of_teacher(self, teacher, student):
+        if self.problem == "regression":
+            return ops.mean((teacher - student) ** 2, axis=-1)
+        t, s = (x / self.temperature for x in (teacher, student))
+        scale = self.temperature**2
+        if self.problem == "single_label":
+            each = _divergence(ops.log_softmax(t), ops.log_softmax(s))
+            return scale * ops.sum(each, axis=-1)
+        yes = _divergence(ops.log_sigmoid(t), ops.log_sigmoid(s))
+        no = _divergence(ops.log_sigmoid(-t), ops.log_sigmoid(-s))
+        return scale * ops.mean(yes + no, axis=-1)
+
+
+def _divergence(p, q):
+    """The terms of the Kullback-Leibler divergence, of log-probabilities."""
+    return ops.exp(p) * (p - q)
+
+
 def _check_shape(name: str, value, expected) -> None:
     """Raises AlbertError if shapes differ; sizes that are None match any."""
     found, expected = tuple(ops.shape(value)), tuple(expected)

@@ -1,0 +1,62 @@
+"""Distillation: a model learns from the outputs of a teacher, too.
+
+Letters: N examples, K columns of the target, C labels.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from keras_albert.data.batches import Features
+from keras_albert.data.tables import Table
+from keras_albert.errors import AlbertError
+from keras_albert.finetuning.config import FinetuneRun
+from keras_albert.finetuning.predictor import Predictor
+from keras_albert.tasks.registry import ALL_TASKS
+from keras_albert.tasks.task import Outputs
+
+
+class Teacher:
+    """A fine-tuned model, or several as an ensemble, for the same labels.
+
+    Args:
+        run: `teacher` names the model.
+        names: the labels of the student; None if it predicts a number.
+
+    Raises:
+        AlbertError: the teacher predicts something else, or other labels.
+    """
+
+    def __init__(self, run: FinetuneRun, names: tuple[str, ...] | None):
+        self._predictor = Predictor.load(run.teacher)
+        problem, wanted = (
+            ALL_TASKS[task].predicts(self._predictor.model)
+            for task in (self._predictor.task, run.task)
+        )
+        if problem != wanted:
+            raise AlbertError(
+                f"the teacher must predict what --task {run.task} does. "
+                f"Received: {run.teacher}, which was trained for "
+                f"{self._predictor.task}."
+            )
+        known = self._predictor.labels
+        if names is not None and set(names) != set(known):
+            raise AlbertError(
+                "the teacher must have the labels of the training table: "
+                f"{', '.join(names)}. Received: {run.teacher} with "
+                f"{', '.join(known)}."
+            )
+        self._order = [known.index(name) for name in names or ()]
+
+    def outputs(self, table: Table) -> Outputs:
+        """The logits of the rows of a table, in the order of `names`."""
+        features = self._predictor.features(table)
+        logits = np.stack(self._predictor.outputs(features, title="Teacher"))
+        return list(logits[:, self._order] if self._order else logits)
+
+
+def with_teacher(examples: Features, outputs: Outputs) -> Features:
+    """Examples whose target is the labels and the logits: [N, K + C]."""
+    labels = np.reshape(examples.target, (len(examples), -1))
+    target = np.concatenate([labels, np.stack(outputs)], axis=1)
+    return dataclasses.replace(examples, target=target.astype("float32"))

@@ -1,0 +1,153 @@
+"""A model learns from a teacher: the loss by hand, and the command."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from scipy import special
+from small import numpy
+
+import keras_albert as ka
+from keras_albert.cli import main
+from keras_albert.finetuning.config import FinetuneRun
+from keras_albert.finetuning.distill import Teacher
+from keras_albert.tasks.registry import ALL_TASKS
+from keras_albert.training.losses import Distilled
+from keras_albert.training.model_folder import ModelFolder
+
+TEACHER = np.array([[2.0, -1.0, 0.5], [0.0, 3.0, 1.0]], "float32")
+STUDENT = np.array([[1.0, 0.5, -2.0], [0.0, 0.0, 4.0]], "float32")
+
+
+def distilled(task, labels, teacher, student, share, temperature=2.0):
+    loss = ALL_TASKS[task].distilled(("a", "b", "c"), share, temperature)
+    y = np.concatenate([labels, teacher], axis=1).astype("float32")
+    weight = np.array([1.0, 3.0], "float32")
+    return float(numpy(loss(y, student, weight)))
+
+
+def test_the_divergence_by_hand():
+    """Rows have the weights 1 and 3; the labels have no part in it."""
+    labels = np.array([[0], [2]])
+    p, q = (special.softmax(x / 2, axis=-1) for x in (TEACHER, STUDENT))
+    each = 4 * (p * np.log(p / q)).sum(-1)
+    found = distilled("classification", labels, TEACHER, STUDENT, 1.0)
+    assert found == pytest.approx(each @ [0.25, 0.75], abs=1e-6)
+    # Half of the loss is that of the labels.
+    of_labels = -special.log_softmax(STUDENT, axis=-1)[[0, 1], [0, 2]]
+    found = distilled("classification", labels, TEACHER, STUDENT, 0.5)
+    expected = (each + of_labels) / 2
+    assert found == pytest.approx(expected @ [0.25, 0.75], abs=1e-6)
+    # Of a student with the teacher's logits nothing is left.
+    same = distilled("classification", labels, TEACHER, TEACHER, 1.0)
+    assert same == pytest.approx(0, abs=1e-6)
+
+
+def test_several_labels_and_numbers_by_hand():
+    p, q = (special.expit(x / 2) for x in (TEACHER, STUDENT))
+    each = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
+    expected = 4 * each.mean(-1) @ [0.25, 0.75]
+    labels = np.zeros((2, 3))
+    found = distilled("multilabel", labels, TEACHER, STUDENT, 1.0)
+    assert found == pytest.approx(expected, abs=1e-6)
+    numbers = [each[:, :1] for each in (TEACHER, STUDENT)]
+    found = distilled("regression", np.array([[1.0], [4.0]]), *numbers, 0.25)
+    by_hand = 0.75 * np.array([0, 16]) + 0.25 * np.array([1, 0])
+    assert found == pytest.approx(by_hand @ [0.25, 0.75], abs=1e-6)
+
+
+def test_gradients_of_certain_teachers_are_finite():
+    loss = Distilled(
+        keras.losses.BinaryCrossentropy(from_logits=True, reduction="none"),
+        "multi_label",
+        share=1.0,
+        temperature=1.0,
+    )
+    y = np.array([[1.0, 0.0, 500.0, -500.0]], "float32")
+    found = float(numpy(loss(y, np.array([[-300.0, 300.0]], "float32")))[0])
+    assert found == pytest.approx(300)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, pretrained_folder):
+    """A teacher with two layers and three seeds, and a table of two labels."""
+    folder = tmp_path_factory.mktemp("distill")
+    rows = [
+        {"text": f"the {word}", "label": label}
+        for word, label in (("fox", "animal"), ("barn", "place")) * 30
+    ]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    finetune(folder, pretrained_folder, "teacher", "--seeds=2", "--steps=20")
+    return folder
+
+
+def finetune(folder, model, output, *options):
+    main(
+        ["finetune", "--model", str(model), "--output", str(folder / output)]
+        + ["--train", str(folder / "rows.jsonl"), "--batch-size=10"]
+        + ["--validation", str(folder / "rows.jsonl")]
+        + ["--learning-rate=0.01", *options]
+    )
+    return json.loads((folder / output / "report.json").read_text())
+
+
+@pytest.mark.any_backend
+@pytest.mark.usefixtures("eagerly")
+def test_a_student(folder, pretrained_folder, capsys):
+    """It learns from the teacher alone, and has more layers here."""
+    teacher = f"--teacher={folder}/teacher"
+    report = finetune(
+        folder,
+        pretrained_folder,
+        "student",
+        *(teacher, "--teacher-share=1", "--depth=2", "--steps=30"),
+    )
+    of_teacher = ka.Predictor.load(folder / "teacher")
+    expected = of_teacher.evaluate(folder / "rows.jsonl")["accuracy"]
+    assert report["teacher"] == pytest.approx(expected)
+    assert f"; the teacher: {expected:.3f}" in capsys.readouterr().out
+    assert report["accuracy"] == pytest.approx(expected)
+    student = ModelFolder.load(folder / "student").model
+    assert student.config.num_hidden_layers == 2
+    texts = ["the fox", "the barn"]
+    found = ka.Predictor.load(folder / "student").probabilities(texts)
+    of_labels = np.eye(2)
+    # The student is as unsure as its teacher is.
+    wanted = of_teacher.probabilities(texts)
+    assert abs(found - wanted).max() < abs(wanted - of_labels).max()
+
+
+@pytest.mark.any_backend
+def test_what_cannot_teach(folder, pretrained_folder, tmp_path, capsys):
+    train, teacher = folder / "rows.jsonl", str(folder / "teacher")
+    for options, words in (
+        (["--temperature=3"], "`temperature` needs a teacher"),
+        (["--teacher", teacher, "--teacher-share=1.5"], "at most 1"),
+        (["--teacher", teacher, "--task=tokens"], "Leave --teacher out"),
+        (["--teacher", str(pretrained_folder)], "which was trained for"),
+    ):
+        with pytest.raises(SystemExit):
+            finetune(folder, pretrained_folder, "none", *options)
+        assert words in capsys.readouterr().err
+    run = FinetuneRun(str(pretrained_folder), train, tmp_path, teacher=teacher)
+    with pytest.raises(ka.AlbertError, match=r"place, x\. Received: .*teacher"):
+        Teacher(run, ("place", "x"))
+
+
+@pytest.mark.any_backend
+def test_labels_in_another_order(folder, pretrained_folder):
+    """The teacher's logits are put into the order of the student's labels."""
+    run = FinetuneRun(
+        str(pretrained_folder),
+        folder / "rows.jsonl",
+        folder / "none",
+        teacher=str(folder / "teacher" / "seed-0"),
+    )
+    table = ka.Predictor.load(run.teacher).read(run.train, labelled=True)
+    one, other = (
+        np.stack(Teacher(run, names).outputs(table))
+        for names in (("animal", "place"), ("place", "animal"))
+    )
+    np.testing.assert_allclose(one, other[:, ::-1])
+    assert abs(one[:, 0] - one[:, 1]).min() > 0
