@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AlbertBackbone": "modeling.backbone",
     "AlbertConfig": "modeling.config",
+    "AlbertEnsemble": "modeling.ensemble",
     "AlbertError": "errors",
     "AlbertForMaskedLM": "modeling.pretraining",
     "AlbertForMultipleChoice": "modeling.classification",
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
         EncoderBlock as EncoderBlock,
         SharedEncoder as SharedEncoder,
     )
+    from keras_albert.modeling.ensemble import AlbertEnsemble as AlbertEnsemble
     from keras_albert.modeling.keras_file import load_model as load_model
     from keras_albert.modeling.layers import (
         FactorizedEmbedding as FactorizedEmbedding,
