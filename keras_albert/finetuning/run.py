@@ -31,6 +31,7 @@ from keras_albert.finetuning.data import (
     reading_of,
 )
 from keras_albert.finetuning.distill import Teacher, with_teacher
+from keras_albert.finetuning.model import compiled_model, finetuned_config
 from keras_albert.finetuning.model_card import card, write_card
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import (
@@ -45,8 +46,6 @@ from keras_albert.finetuning.report import (
     seeds_report,
 )
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.config import AlbertConfig
-from keras_albert.modeling.warm_start import warm_start
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.pretraining.flops import encoder_flops
 from keras_albert.storage import remove_folder, write_json
@@ -58,7 +57,7 @@ from keras_albert.tasks.task import LABEL
 from keras_albert.tasks.task_file import task_of
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.text.unknown import check_readable, judged
-from keras_albert.training.config import CHECKPOINTS_FOLDER, OptimizerConfig
+from keras_albert.training.config import CHECKPOINTS_FOLDER
 from keras_albert.training.cost import EnergyMeter, cost_of_run
 from keras_albert.training.loop import (
     Diverged,
@@ -67,7 +66,6 @@ from keras_albert.training.loop import (
     fit_into_folder,
 )
 from keras_albert.training.model_folder import TASK_FILE, ModelFolder
-from keras_albert.training.optimizer import make_optimizer
 from keras_albert.training.plots import can_draw
 from keras_albert.training.run_folder import (
     MADE_OF,
@@ -77,7 +75,6 @@ from keras_albert.training.run_folder import (
     write_report,
 )
 from keras_albert.training.run_log import Row, RunLog
-from keras_albert.training.schedules import WarmupPolynomialDecay
 from keras_albert.training.speed import Work, matrix_product_peak
 
 SHOWN_LABELS = 8  # most frequent labels that are printed before a run
@@ -250,7 +247,8 @@ def _finetune_once(
     steps_per_epoch = math.ceil(len(prepared.examples) / run.batch_size)
     steps = run.steps or steps_per_epoch * run.epochs
     keras.utils.set_random_seed(run.seed)
-    model = _compiled_model(run, prepared, steps, devices)
+    with devices.scope():
+        model = compiled_model(run, prepared.pretrained, prepared.names, steps)
     predictor = Predictor(
         model,
         run.task,
@@ -318,7 +316,7 @@ def _work(
 ) -> Callable[[int], Work]:
     """Maps the number of a step, from 1, to its work in the encoder."""
     examples = prepared.examples
-    config = _student_config(run, prepared.pretrained.config)
+    config = finetuned_config(run, prepared.pretrained.config)
     rows = run.batch_size * (examples.choices or 1)
     peak = matrix_product_peak(keras.DTypePolicy(run.precision).compute_dtype)
     peak *= replicas
@@ -340,26 +338,6 @@ def _work(
         return Work(rows * length, flops, peak)
 
     return work_of
-
-
-def _compiled_model(
-    run: FinetuneRun, prepared: _Prepared, steps: int, devices: Devices
-) -> keras.Model:
-    warmup_steps = run.warmup_steps
-    if warmup_steps is None:
-        warmup_steps = int(run.warmup_share * steps)
-    rate = WarmupPolynomialDecay(run.learning_rate, steps, warmup_steps)
-    with devices.scope():
-        model = _fresh_model(run, prepared.pretrained, prepared.names)
-        optimizer = make_optimizer(OptimizerConfig(optimizer="adamw"), rate)
-        if run.teacher:
-            loss = ALL_TASKS[run.task].distilled(
-                prepared.names, run.teacher_share, run.temperature
-            )
-            model.compile(optimizer=optimizer, loss=loss)
-        else:
-            compile_for(run.task, model, optimizer, prepared.names)
-    return model
 
 
 def _validation(
@@ -465,43 +443,6 @@ def _sample(table: Table) -> Table:
 def _remove_checkpoints(run: FinetuneRun) -> None:
     """Removes the checkpoints of a finished run, which nothing will read."""
     shutil.rmtree(run.output / CHECKPOINTS_FOLDER, ignore_errors=True)
-
-
-def compile_for(
-    task: str,
-    model: keras.Model,
-    optimizer: keras.optimizers.Optimizer | str,
-    names: tuple[str, ...] | None,
-) -> None:
-    """Compiles a model with the loss of a task.
-
-    The mean of two losses is minimized, as in the reference's squad_utils.py.
-    """
-    loss = ALL_TASKS[task].loss(names)
-    halves = dict.fromkeys(loss, 0.5) if isinstance(loss, dict) else None
-    model.compile(optimizer=optimizer, loss=loss, loss_weights=halves)
-
-
-def _student_config(run: FinetuneRun, config: AlbertConfig) -> AlbertConfig:
-    """The architecture of the model, made of the pretrained one."""
-    changes = {}
-    if run.dropout is not None:
-        changes["hidden_dropout_prob"] = run.dropout
-        changes["attention_probs_dropout_prob"] = run.dropout
-    if run.depth is not None:
-        changes["num_hidden_layers"] = run.depth
-    return config.replace(**changes)
-
-
-def _fresh_model(run: FinetuneRun, pretrained: AlbertBackbone, names):
-    config = _student_config(run, pretrained.config)
-    backbone = AlbertBackbone(config, remat=run.remat, dtype=run.precision)
-    if not run.from_scratch:
-        warm_start(backbone, pretrained)
-    options = {"exits": run.exits} if run.exits else {}
-    return ALL_TASKS[run.task].head(
-        backbone, names, run.classifier_dropout, **options
-    )
 
 
 def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:

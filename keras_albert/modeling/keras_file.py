@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_albert.errors import AlbertError, check_choice, check_flag
-from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
+from keras_albert.modeling.backbone import encoder_of
 from keras_albert.modeling.base import AlbertModel, quantized_paths
 from keras_albert.modeling.config import LOOPS, PRECISIONS
 from keras_albert.modeling.weight_checks import (
@@ -167,12 +167,18 @@ def rebuilt(
     function from a variable to its value as a NumPy array.
     """
     config = model.get_config()
-    backbone = config
-    if not isinstance(model, AlbertBackbone):
-        backbone = config["backbone"]["config"]
-        if "dtype" in form:
-            config["dtype"] = form["dtype"]
-    backbone.update(form)
+    members = [member["config"] for member in config.get("members", ())]
+    for each in members or [config]:
+        _set_form(each, form)
     copy = type(model).from_config(config)
     copy.set_weights([read(weight) for weight in model.weights])
     return copy
+
+
+def _set_form(config: dict, form: dict) -> None:
+    """Changes the config of a backbone, or of a model with a backbone."""
+    if "backbone" in config:
+        if "dtype" in form:
+            config["dtype"] = form["dtype"]
+        config = config["backbone"]["config"]
+    config.update(form)

@@ -33,8 +33,8 @@ from keras_albert.data.batches import (
 from keras_albert.data.config import TableColumns
 from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError
+from keras_albert.finetuning.model import compile_for
 from keras_albert.finetuning.predictor import Predictor
-from keras_albert.finetuning.run import compile_for
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.modeling.config import AlbertConfig

@@ -78,7 +78,7 @@ def folder(tmp_path_factory, pretrained_folder):
         for word, label in (("fox", "animal"), ("barn", "place")) * 30
     ]
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    finetune(folder, pretrained_folder, "teacher", "--seeds=2", "--steps=20")
+    finetune(folder, pretrained_folder, "teacher", "--seeds=2", "--steps=30")
     return folder
 
 
@@ -87,13 +87,12 @@ def finetune(folder, model, output, *options):
         ["finetune", "--model", str(model), "--output", str(folder / output)]
         + ["--train", str(folder / "rows.jsonl"), "--batch-size=10"]
         + ["--validation", str(folder / "rows.jsonl")]
-        + ["--learning-rate=0.01", *options]
+        + ["--learning-rate=0.004", *options]
     )
     return json.loads((folder / output / "report.json").read_text())
 
 
 @pytest.mark.any_backend
-@pytest.mark.usefixtures("eagerly")
 def test_a_student(folder, pretrained_folder, capsys):
     """It learns from the teacher alone, and has more layers here."""
     teacher = f"--teacher={folder}/teacher"

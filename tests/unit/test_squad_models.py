@@ -9,7 +9,7 @@ from small import TEXT_CONFIG, numpy, randomize
 
 import keras_albert as ka
 from keras_albert.data.tables import Table
-from keras_albert.finetuning.run import compile_for
+from keras_albert.finetuning.model import compile_for
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
     WindowConfig,

@@ -1,0 +1,80 @@
+"""The model that is fine-tuned, with its loss and optimizer."""
+
+import keras
+
+from keras_albert.finetuning.config import FinetuneRun
+from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.warm_start import warm_start
+from keras_albert.tasks.registry import ALL_TASKS
+from keras_albert.training.config import OptimizerConfig
+from keras_albert.training.optimizer import make_optimizer
+from keras_albert.training.schedules import WarmupPolynomialDecay
+
+
+def compiled_model(
+    run: FinetuneRun,
+    pretrained: AlbertBackbone,
+    names: tuple[str, ...] | None,
+    steps: int,
+) -> AlbertModel:
+    """The model with its head, compiled for the task of a run.
+
+    `names` are the labels, None for a number; `steps` are all of the run.
+    """
+    warmup_steps = run.warmup_steps
+    if warmup_steps is None:
+        warmup_steps = int(run.warmup_share * steps)
+    rate = WarmupPolynomialDecay(run.learning_rate, steps, warmup_steps)
+    model = _model(run, pretrained, names)
+    optimizer = make_optimizer(OptimizerConfig(optimizer="adamw"), rate)
+    if run.teacher:
+        loss = ALL_TASKS[run.task].distilled(
+            names, run.teacher_share, run.temperature
+        )
+        model.compile(optimizer=optimizer, loss=loss)
+    else:
+        compile_for(run.task, model, optimizer, names)
+    return model
+
+
+def compile_for(
+    task: str,
+    model: keras.Model,
+    optimizer: keras.optimizers.Optimizer | str,
+    names: tuple[str, ...] | None,
+) -> None:
+    """Compiles a model with the loss of a task.
+
+    The mean of two losses is minimized, as in the reference's squad_utils.py.
+    """
+    loss = ALL_TASKS[task].loss(names)
+    halves = dict.fromkeys(loss, 0.5) if isinstance(loss, dict) else None
+    model.compile(optimizer=optimizer, loss=loss, loss_weights=halves)
+
+
+def finetuned_config(run: FinetuneRun, config: AlbertConfig) -> AlbertConfig:
+    """The pretrained architecture with the dropout and depth of a run."""
+    changes = {}
+    if run.dropout is not None:
+        changes["hidden_dropout_prob"] = run.dropout
+        changes["attention_probs_dropout_prob"] = run.dropout
+    if run.depth is not None:
+        changes["num_hidden_layers"] = run.depth
+    return config.replace(**changes)
+
+
+def _model(
+    run: FinetuneRun,
+    pretrained: AlbertBackbone,
+    names: tuple[str, ...] | None,
+) -> AlbertModel:
+    config = finetuned_config(run, pretrained.config)
+    backbone = AlbertBackbone(config, remat=run.remat, dtype=run.precision)
+    if not run.from_scratch:
+        warm_start(backbone, pretrained)
+    options = {"exits": run.exits} if run.exits else {}
+    return ALL_TASKS[run.task].head(
+        backbone, names, run.classifier_dropout, **options
+    )
