@@ -6,6 +6,8 @@ Letters: N examples, L layers, C labels.
 import numpy as np
 from scipy import special
 
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.tasks.config import EarlyExit
 
 
@@ -67,6 +69,21 @@ def layers_used(
     stops = [stopping.after(logits[:, i]) for i in range(logits.shape[1])]
     stops[-1][:] = True
     return np.argmax(stops, axis=0) + 1
+
+
+def check_can_export(model: AlbertForSequenceClassification) -> None:
+    """Raises AlbertError unless all layers have the same weights.
+
+    An exported graph has one copy of a layer, in a loop.
+    """
+    encoder = model.backbone.encoder
+    if any(encoder.own) or model.config.num_hidden_groups > 1:
+        raise AlbertError(
+            "an exported model stops early only if its layers share all "
+            f"weights. Received: sharing={model.config.sharing!r}, "
+            f"num_hidden_groups={model.config.num_hidden_groups}. Leave "
+            "--patience, --confidence and --layers out."
+        )
 
 
 def _answers(logits: np.ndarray, problem: str) -> np.ndarray:

@@ -7,28 +7,12 @@ make an answer: 1, or C with several labels.
 import tensorflow as tf
 from keras import ops
 
-from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import padding_mask_of
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.modeling.encoder import attention_bias, block
 from keras_albert.tasks.config import EarlyExit
 
 Tensors = dict[str, tf.Tensor]
-
-
-def check_can_export(model: AlbertForSequenceClassification) -> None:
-    """Raises AlbertError unless all layers have the same weights.
-
-    The graph has one copy of a layer, in a loop.
-    """
-    encoder = model.backbone.encoder
-    if any(encoder.own) or model.config.num_hidden_groups > 1:
-        raise AlbertError(
-            "an exported model stops early only if its layers share all "
-            f"weights. Received: sharing={model.config.sharing!r}, "
-            f"num_hidden_groups={model.config.num_hidden_groups}. Leave "
-            "--patience, --confidence and --layers out."
-        )
 
 
 def early_outputs(

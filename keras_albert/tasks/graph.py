@@ -17,7 +17,8 @@ from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.inputs import ROW
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.tasks.config import EarlyExit
-from keras_albert.tasks.early_exit_graph import check_can_export, early_outputs
+from keras_albert.tasks.early_exit import check_can_export
+from keras_albert.tasks.early_exit_graph import early_outputs
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.text.graph_characters import equally_many
 from keras_albert.text.graph_tokenizer import GraphTokenizer

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 from scipy import special
-from small import CONFIG, QUICK, inputs, numpy
+from small import CONFIG, QUICK, inputs, numpy, randomized
 
 import keras_albert as ka
 from keras_albert import AlbertError, EarlyExit
@@ -14,7 +14,7 @@ from keras_albert.exports.load import load_exported
 from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.modeling.config import EXITS
 from keras_albert.tasks.early_exit import layers_used
-from keras_albert.text.special_tokens import CLS_ID
+from keras_albert.text.special_tokens import CLS_ID, PAD_ID
 
 LABELS = 3
 
@@ -26,6 +26,15 @@ def model_with(exits, problem="single_label", **changes):
     return ka.AlbertForSequenceClassification(
         backbone, labels, problem=problem, exits=exits, dropout=0.0
     )
+
+
+def with_rows_that_differ(model):
+    """Sets weights, equal on all backends, so that rows differ in answers."""
+    randomized(model, 0.3)
+    for weight in model.weights:
+        if weight.name == "gamma":
+            weight.assign(np.ones(weight.shape))
+    return model
 
 
 def by_label(*columns):
@@ -175,7 +184,7 @@ def with_texts(tiny_vocab):
     model = model_with(
         "own", vocab_size=tokenizer.vocab_size, max_position_embeddings=40
     )
-    model.tokenizer = tokenizer
+    with_rows_that_differ(model).tokenizer = tokenizer
     rng = np.random.default_rng(1)
     ids = rng.integers(5, tokenizer.vocab_size, (16, 12)).astype("int32")
     ids[:, 0] = CLS_ID
@@ -184,14 +193,14 @@ def with_texts(tiny_vocab):
 
 
 @pytest.mark.any_backend
-@pytest.mark.parametrize("form", ["saved_model", "litert"])
+@pytest.mark.parametrize("form", ["saved_model", "litert", "onnx"])
 def test_exported(with_texts, tmp_path, form):
     """A graph stops each row where `Predictor` does, with its logits."""
     model, ids = with_texts
     x = {"token_ids": ids, "padding_mask": (ids > 0).astype("int32")}
     x["segment_ids"] = np.zeros_like(ids)
     by_layer = LayerByLayer(model, EarlyExit(layers=1))
-    for rule in (EarlyExit(patience=2), EarlyExit(confidence=0.6)):
+    for rule in (EarlyExit(patience=1), EarlyExit(confidence=0.7)):
         compute = by_layer.with_rule(rule)
         expected = compute(model, x)
         folder = tmp_path / f"patience-{rule.patience}"
@@ -202,10 +211,49 @@ def test_exported(with_texts, tmp_path, form):
         np.testing.assert_array_equal(found["layers"], compute.used[0])
         np.testing.assert_allclose(found["logits"], expected, atol=1e-5)
         assert len(set(compute.used[0])) > 1, "rows stop at different layers"
-    with pytest.raises(AlbertError, match="computes all layers"):
-        ka.export(
-            ka.Predictor(model, early_exit=rule), tmp_path / "x", format="onnx"
-        )
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    ("problem", "rule"),
+    [
+        ("single_label", EarlyExit(layers=3)),
+        ("multi_label", EarlyExit(patience=1)),
+        ("multi_label", EarlyExit(confidence=0.55)),
+        ("regression", EarlyExit(patience=1, tolerance=0.2)),
+    ],
+)
+def test_graphs_of_every_problem(problem, rule):
+    """TensorFlow's and ONNX's, also with two blocks a layer and no rows."""
+    model = with_rows_that_differ(
+        model_with("shared", problem, inner_group_num=2)
+    )
+    rng = np.random.default_rng(1)
+    ids = rng.integers(5, model.config.vocab_size, (16, 12)).astype("int32")
+    ids[:, 0], ids[::2, 9:] = CLS_ID, PAD_ID
+    x = {"token_ids": ids, "padding_mask": (ids > 0).astype("int32")}
+    x["segment_ids"] = np.zeros_like(ids)
+    compute = LayerByLayer(model, rule)
+    expected = compute(model, x)
+    assert len(set(compute.used[0])) > 1 or rule.layers
+    pytest.importorskip("onnx")
+    from keras_albert.exports.onnx.heads import onnx_model
+
+    session = pytest.importorskip("onnxruntime").InferenceSession(
+        onnx_model(model, False, False, rule).SerializeToString()
+    )
+    names = ["logits", "layers"]
+    found = [session.run(names, {"token_ids": ids})]
+    empty = session.run(names, {"token_ids": ids[:0]})
+    assert [each.shape for each in empty] == [(0, model.num_labels), (0,)]
+    if keras.backend.backend() == "tensorflow":
+        from keras_albert.tasks.early_exit_graph import early_outputs
+
+        outputs = early_outputs(model, rule, x)
+        found.append([outputs[name].numpy() for name in names])
+    for logits, layers in found:
+        np.testing.assert_array_equal(layers, compute.used[0])
+        np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
 @pytest.mark.any_backend

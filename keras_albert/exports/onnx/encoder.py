@@ -112,6 +112,17 @@ class EncoderWriter:
 
     def encoded(self, inputs: Inputs, first_only: bool) -> str:
         """The last layer, [B, S, H], or only its first tokens, [B, 1, H]."""
+        x, bias = self.embedded(inputs)
+        *others, last = self._blocks()
+        for block in others:
+            x = self._block(block, x, bias)
+        return self._block(last, x, bias, first_only)
+
+    def embedded(self, inputs: Inputs) -> tuple[str, str]:
+        """What the layers read: vectors [B, S, H], and a bias [B, 1, 1, S].
+
+        Attention adds the bias to its scores, so that padding gets none.
+        """
         backbone: AlbertBackbone = self.model.backbone
         x = self._embedded(backbone.embeddings, inputs)
         bias = self.add(
@@ -120,15 +131,16 @@ class EncoderWriter:
             self.constant(MASKED_SCORE),
             self.constant(0.0),
         )
-        bias = self.add("Unsqueeze", bias, self.constant([1, 2]))
-        *others, last = self._blocks()
-        for block in others:
-            x = self._block(block, x, bias)
-        return self._block(last, x, bias, first_only)
+        return x, self.add("Unsqueeze", bias, self.constant([1, 2]))
 
-    def pooled(self, inputs: Inputs) -> str:
-        """The output of the pooler, [B, H]."""
-        x = self.encoded(inputs, first_only=True)
+    def first_layer(self, x: str, bias: str) -> str:
+        """The first layer alone: [B, S, H] -> [B, S, H]."""
+        for block in self._blocks()[: self.config.inner_group_num]:
+            x = self._block(block, x, bias)
+        return x
+
+    def pooled(self, x: str) -> str:
+        """The output of the pooler, [B, H], for the first tokens, [B, 1, H]."""
         x = self.add("Squeeze", x, self.constant([1]))
         return self.add("Tanh", self.dense(self.model.backbone.pooler, x))
 

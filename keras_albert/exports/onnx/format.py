@@ -19,17 +19,14 @@ def write_onnx(predictor: Predictor, path: Path, weights: str) -> None:
     in 8 bits with a scale for each output and each piece, and activations are
     quantized when the model runs.
     """
-    if predictor.early_exit is not None:
-        raise AlbertError(
-            "an ONNX file computes all layers. Received: "
-            f"{predictor.early_exit}. Export a saved_model or litert, or leave "
-            "--patience, --confidence and --layers out."
-        )
     onnx = optional_import("onnx", "onnx", "exporting as ONNX")
     from keras_albert.exports.onnx.heads import onnx_model
 
     graph = onnx_model(
-        predictor.model, predictor.reads_pairs, int8=weights == "int8"
+        predictor.model,
+        predictor.reads_pairs,
+        int8=weights == "int8",
+        early_exit=predictor.early_exit,
     )
     onnx.save(graph, path)
 

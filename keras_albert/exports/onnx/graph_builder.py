@@ -6,7 +6,7 @@ Import this package only to export or to test: it imports onnx.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -119,6 +119,57 @@ class Graph:
         values = self.add("Cast", values, to=onnx.TensorProto.FLOAT)
         return self.add("Mul", values, scales)
 
+    def loop(
+        self,
+        most: int,
+        begins: str,
+        state: Mapping[str, tuple[str, type, tuple]],
+        step: Callable[[dict[str, str], str], tuple[dict[str, str], str]],
+    ) -> dict[str, str]:
+        """Repeats nodes up to `most` times; returns the last state.
+
+        Args:
+            most: the largest number of iterations.
+            begins: whether there is an iteration at all, bool.
+            state: by name, a value before the first iteration, its dtype and
+                its shape; a size that is a name may change.
+            step: adds the nodes of an iteration. It takes the state and the
+                number of the iteration, int64 from 0, and returns the next
+                state and whether to go on, bool.
+        """
+        outside, self._nodes = self._nodes, []
+        self._count += 1
+        prefix = f"Loop_{self._count}"
+        inner = {name: f"{prefix}_{name}" for name in state}
+        number, goes_on = f"{prefix}_number", f"{prefix}_goes_on"
+        found, condition = step(inner, number)
+        outputs = {name: self.add("Identity", found[name]) for name in state}
+        condition = self.add("Identity", condition)
+        specs = {name: spec for name, (_, *spec) in state.items()}
+        body = helper.make_graph(
+            self._nodes,
+            prefix,
+            [
+                _info(number, "int64", ()),
+                _info(goes_on, "bool", ()),
+                *(_info(inner[name], *spec) for name, spec in specs.items()),
+            ],
+            [
+                _info(condition, "bool", ()),
+                *(_info(outputs[name], *spec) for name, spec in specs.items()),
+            ],
+        )
+        self._nodes = outside
+        last = self.add(
+            "Loop",
+            self.constant(most),
+            begins,
+            *(value for value, _, _ in state.values()),
+            outputs=len(state),
+            body=body,
+        )
+        return dict(zip(state, last, strict=True))
+
     def model(
         self,
         inputs: Mapping[str, tuple[type, tuple]],
@@ -132,16 +183,12 @@ class Graph:
         for name, (value, _, _) in outputs.items():
             self._nodes.append(helper.make_node("Identity", [value], [name]))
 
-        def info(name, dtype, shape):
-            kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-            return helper.make_tensor_value_info(name, kind, shape)
-
         model = helper.make_model(
             helper.make_graph(
                 self._nodes,
                 "albert",
-                [info(name, *spec) for name, spec in inputs.items()],
-                [info(name, *spec) for name, (_, *spec) in outputs.items()],
+                [_info(name, *spec) for name, spec in inputs.items()],
+                [_info(name, *spec) for name, (_, *spec) in outputs.items()],
                 list(self._constants.values()),
             ),
             producer_name="keras-albert",
@@ -150,6 +197,11 @@ class Graph:
         )
         onnx.checker.check_model(model)
         return model
+
+
+def _info(name: str, dtype, shape: tuple) -> onnx.ValueInfoProto:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return helper.make_tensor_value_info(name, kind, shape)
 
 
 def quantize_kernel(kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 
 from keras_albert.errors import AlbertError
+from keras_albert.exports.onnx.early_exit import early_outputs
 from keras_albert.exports.onnx.encoder import (
     INPUT,
     EncoderWriter,
@@ -29,6 +30,8 @@ from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnsweringV2,
 )
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+from keras_albert.tasks.config import EarlyExit
+from keras_albert.tasks.early_exit import check_can_export
 from keras_albert.text.special_tokens import SEP_ID
 
 BATCH, LENGTH = "batch", "length"  # the sizes that the file leaves open
@@ -38,14 +41,18 @@ Outputs = dict[str, tuple[str, str, tuple]]
 
 
 def onnx_model(
-    model: AlbertModel, reads_pairs: bool, int8: bool
+    model: AlbertModel,
+    reads_pairs: bool,
+    int8: bool,
+    early_exit: EarlyExit | None = None,
 ) -> onnx.ModelProto:
     """A function from `token_ids`, int32 [B, S], to the outputs of the model.
 
     Padding and segments are derived from the ids; with `reads_pairs`, tokens
     after the first [SEP] are segment 1. For multiple choice each choice is a
     row of its own, with logits [B, 1]. `int8` stores kernels and word
-    embeddings in 8 bits, except heads that are a single small kernel.
+    embeddings in 8 bits, except heads that are a single small kernel. With
+    `early_exit`, the output `layers`, int32 [B], says how many were needed.
     """
     head = _HEADS.get(type(model))
     if head is None:
@@ -58,14 +65,24 @@ def onnx_model(
     check_not_quantized(model)
     graph = Graph(int8)
     inputs = Inputs.of(graph, getattr(model, "beam", 1), reads_pairs)
-    outputs = head(EncoderWriter(graph, model), inputs)
+    writer = EncoderWriter(graph, model)
+    if early_exit is None:
+        outputs = head(writer, inputs)
+    else:
+        check_can_export(model)
+        logits, layers = early_outputs(writer, inputs, early_exit)
+        outputs = {
+            "logits": (logits, "float32", (BATCH, model.num_labels)),
+            "layers": (layers, "int32", (BATCH,)),
+        }
     return graph.model({INPUT: ("int32", (BATCH, LENGTH))}, outputs)
 
 
 def _classify(writer: EncoderWriter, inputs: Inputs) -> Outputs:
     """(AlbertForSequenceClassification, AlbertForMultipleChoice)"""
     classifier = writer.model.classifier
-    logits = writer.dense(classifier, writer.pooled(inputs), exact=True)
+    pooled = writer.pooled(writer.encoded(inputs, first_only=True))
+    logits = writer.dense(classifier, pooled, exact=True)
     return {"logits": (logits, "float32", (BATCH, classifier.units))}
 
 
