@@ -34,9 +34,9 @@ def main(graphs: bool) -> None:
     classes = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     odds = keras.losses.BinaryCrossentropy(from_logits=True)
 
-    def text(problem, count):
+    def text(problem, count, exits=None):
         return lambda backbone: ka.AlbertForSequenceClassification(
-            backbone, num_labels=count, problem=problem
+            backbone, num_labels=count, problem=problem, exits=exits
         )
 
     for head, inputs, target, loss in (
@@ -68,6 +68,17 @@ def main(graphs: bool) -> None:
     ):
         model = head(ka.AlbertBackbone(config(0.1, 1)))
         run(model, inputs, target, loss, graphs)
+    deep = config(0.1, 0).replace(num_hidden_layers=3)
+    for exits in ("own", "shared", "drawn"):
+        for problem, count, target, loss in (
+            ("single_label", 2, label, classes),
+            ("regression", 1, label[:, None], "mse"),
+        ):
+            model = text(problem, count, exits)(ka.AlbertBackbone(deep))
+            run(model, x, target, loss, graphs)
+            one = {name: value[:1] for name, value in x.items()}
+            model.train_on_batch(one, target[:1])
+            model(x, return_exits=True)
     # Without dropout another code computes attention.
     model = ka.AlbertForSequenceClassification
     run(model(ka.AlbertBackbone(config(0.0, 0)), 2), x, label, classes)

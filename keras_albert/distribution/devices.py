@@ -227,9 +227,12 @@ def vary_seeds(model: keras.Model, replica: Callable[[], object]) -> None:
     replicas, which would therefore all draw the same masks. Here a multiple of
     the number of the replica, which `replica()` returns as an integer or a
     tensor, is added to each seed after it is drawn, so that the states stay
-    equal. The seeds of replica 0 do not change.
+    equal. The seeds of replica 0 do not change, nor those of a generator with
+    the attribute `same_in_replicas`.
     """
     for generator in seed_generators(model):
+        if getattr(generator, "same_in_replicas", False):
+            continue
         generator.next = functools.partial(
             _drawn_in_replica, generator.next, replica
         )

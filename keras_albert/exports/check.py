@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import keras
 import numpy as np
 
+from keras_albert.data.batches import Features
 from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError
 from keras_albert.exports.check_texts import (
@@ -16,14 +17,17 @@ from keras_albert.exports.check_texts import (
 )
 from keras_albert.exports.config import CheckRun
 from keras_albert.exports.load import (
+    Exported,
     Run,
     export_settings,
     files_of,
     load_exported,
     share_of_equal,
 )
+from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
+from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task_file import load_with_task
 from keras_albert.text.special_tokens import CLS_ID, SEP_ID
@@ -53,7 +57,7 @@ def check(run: CheckRun) -> dict:
 
     Raises AlbertError if outputs differ by more than TOLERANCES; or if they
     differ by more than LARGEST_ERROR and fewer predictions than LEAST_SAME are
-    equal.
+    equal; or if fewer rows than LEAST_SAME stop after the same layer.
     """
     leave_gpu_to_backend()
     exported = load_exported(run.export, run.threads)
@@ -74,17 +78,25 @@ def check(run: CheckRun) -> dict:
     features = predictor.features(table)
     found = predictor.unreadable(features, table)
     check_readable(*found, run.data, run.any_text)
-    outputs = [each.outputs(features) for each in (predictor, exported)]
+    outputs, stops = zip(
+        *(_computed(each, features, rule) for each in (predictor, exported)),
+        strict=True,
+    )
+    # Rows that stop after different layers have outputs of two classifiers.
+    same = np.flatnonzero(stops[0] == stops[1])
     answers = [
         each.decode(found, features)
         for each, found in zip((predictor, exported), outputs, strict=True)
     ]
     texts = compare_texts(exported, table, answers[1])
-    largest, error = _differences(*outputs)
+    largest, error = _differences(
+        *([found[row] for row in same] for found in outputs)
+    )
     report = {
         **export_settings(run.export),
         "rows": len(table),
         "same_predictions": share_of_equal(*answers),
+        "same_layers": None if rule is None else len(same) / len(table),
         "same_as_texts": texts,
         "largest_difference": largest,
         "error": error,
@@ -93,31 +105,48 @@ def check(run: CheckRun) -> dict:
             for file in files_of(run.export)
         },
         "latencies": [
-            _latency(exported.model.run, batch, length, features.choices)
+            _latency(exported.model.run, _timed(features, batch, length))
             for batch in BATCH_SIZES
             for length in LENGTHS
             if length <= predictor.model.config.max_position_embeddings
         ],
     }
     print("\n".join(_lines(report)))
-    limit = TOLERANCES.get(report["weights"], np.inf)
-    limit *= max(1.0, _spread(outputs[0]))
+    _judge(report, _spread(outputs[0]), run)
+    check_texts(texts, run.export)
+    return report
+
+
+def _judge(report: dict, spread: float, run: CheckRun) -> None:
+    """Raises AlbertError if the export is too far from the model.
+
+    `spread` is the standard deviation of the model's outputs.
+    """
+    again = (
+        f"Check that {run.model} is the model that was exported, and export it "
+        "again"
+    )
+    layers = report["same_layers"]
+    if layers is not None and layers < LEAST_SAME:
+        raise AlbertError(
+            f"{run.export}: {layers:.0%} of the rows stop after the same layer "
+            f"as in the model, less than {LEAST_SAME:.0%}. {again}, in more "
+            "bits."
+        )
+    largest, error = report["largest_difference"], report["error"]
+    limit = TOLERANCES.get(report["weights"], np.inf) * max(1.0, spread)
     if not largest <= limit:  # also true if `largest` is NaN
         raise AlbertError(
             f"{run.export}: an output differs from the model's by "
-            f"{largest:.2g}, more than {limit:g}. Check that {run.model} is "
-            "the model that was exported, and export it again."
+            f"{largest:.2g}, more than {limit:g}. {again}."
         )
-    if error > LARGEST_ERROR and report["same_predictions"] < LEAST_SAME:
+    same = report["same_predictions"]
+    if error > LARGEST_ERROR and same < LEAST_SAME:
         raise AlbertError(
-            f"{run.export}: {report['same_predictions']:.0%} of the "
-            f"predictions are the model's, less than {LEAST_SAME:.0%}, and "
-            f"outputs differ by {error:.2g} of their standard deviation. Check "
-            f"that {run.model} is the model that was exported, and export it "
-            "again, in more bits."
+            f"{run.export}: {same:.0%} of the predictions are the model's, "
+            f"less than {LEAST_SAME:.0%}, and outputs differ by {error:.2g} of "
+            f"their standard deviation. {again}, in more bits."
         )
-    check_texts(texts, run.export)
-    return report
 
 
 def _original(source: str, exported: Predictor) -> Predictor:
@@ -176,11 +205,42 @@ def _spread(outputs: Sequence) -> float:
     return float(np.std(np.concatenate(numbers)))
 
 
-def _latency(run: Run, batch: int, length: int, choices: int | None) -> dict:
-    """Milliseconds of a call for rows without padding."""
-    shape = (batch, choices, length) if choices else (batch, length)
-    token_ids = np.full(shape, SEP_ID + 2, "int32")  # any piece of text
+def _computed(
+    predictor: Predictor, features: Features, rule: EarlyExit | None
+) -> tuple[list, np.ndarray]:
+    """The outputs of each row, and the layer after which it stopped.
+
+    Without a rule, the layer is always 0.
+    """
+    if rule is None:
+        outputs = predictor.outputs(features)
+        return outputs, np.zeros(len(outputs), int)
+    model = predictor.model
+    if isinstance(model, Exported):
+
+        def compute(_, x):
+            return dict(model.run(x["token_ids"]))
+    else:
+        compute = LayerByLayer(model, rule).with_layers
+    found = predictor.outputs(features, compute=compute)
+    stops = np.array([each["layers"] for each in found])
+    return [each["logits"] for each in found], stops
+
+
+def _timed(features: Features, batch: int, length: int) -> np.ndarray:
+    """Rows of `length` tokens without padding, made of the texts of a table."""
+    pieces = np.concatenate([row.token_ids for row in features.rows])
+    pieces = pieces[~np.isin(pieces, (CLS_ID, SEP_ID))]
+    shape = (batch, features.choices, length)
+    if features.choices is None:
+        shape = (batch, length)
+    token_ids = np.resize(pieces, shape).astype("int32")
     token_ids[..., 0], token_ids[..., -1] = CLS_ID, SEP_ID
+    return token_ids
+
+
+def _latency(run: Run, token_ids: np.ndarray) -> dict:
+    """Milliseconds of a call for these rows."""
     for _ in range(WARM_UP):
         run(token_ids)
     seconds, start = [], time.perf_counter()
@@ -192,8 +252,8 @@ def _latency(run: Run, batch: int, length: int, choices: int | None) -> dict:
         seconds.append(time.perf_counter() - before)
     p50, p99 = 1000 * np.quantile(seconds, [0.5, 0.99])
     return {
-        "batch": batch,
-        "length": length,
+        "batch": len(token_ids),
+        "length": token_ids.shape[-1],
         "calls": len(seconds),
         "p50_ms": float(p50),
         "p99_ms": float(p99),
@@ -210,6 +270,12 @@ def _lines(report: dict) -> list[str]:
         f"ms, p99 {line['p99_ms']:.1f} ms ({line['calls']} calls)"
         for line in report["latencies"]
     ]
+    layers = []
+    if report["same_layers"] is not None:
+        layers = [
+            f"{report['same_layers']:.2%} of the rows stop after the same "
+            "layer; outputs of the others are not compared"
+        ]
     return [
         f"{report['format']}, {report['weights']}, "
         f"{report['parameters']:,} parameters, {total:.2f} MB",
@@ -218,6 +284,7 @@ def _lines(report: dict) -> list[str]:
         "predictions are the model's, outputs differ by at most "
         f"{report['largest_difference']:.2g}, in the mean by "
         f"{report['error']:.2g} of their standard deviation",
+        *layers,
         *text_lines(report["same_as_texts"]),
         *latencies,
     ]

@@ -2,13 +2,12 @@
 
 import dataclasses
 
-import numpy as np
-
 from keras_albert.corpus.shards import ShardSet
 from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.finetuning.exit_curve import (
+    check_can_measure,
     curve_lines,
     draw_curve,
     exit_curve,
@@ -24,6 +23,7 @@ from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.pretraining.dataset import validation_dataset
 from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.pretraining.report import held_out_report, report_lines
+from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.infer import head_task
 from keras_albert.tasks.metrics import report_text
 from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS
@@ -60,6 +60,8 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
             f"{run.model} is a fine-tuned model: it is evaluated on a table, "
             f"but {run.data} is a folder. Name the file."
         )
+    if run.exit_curve is not None:
+        check_can_measure(predictor, run.exit_curve)
     table = predictor.read_labelled(
         run.data, run.split, skip_bad=run.skip_bad, any_size=run.any_size
     )
@@ -71,8 +73,8 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
     for line in scores_lines(report, examples=""):
         print(line)
     if predictor.early_exit is not None:
-        used = float(np.concatenate(predictor.layer_by_layer.used).mean())
-        report["layers"] = used
+        computed = predictor.layer_by_layer
+        report["layers"] = used = computed.layers / computed.rows
         count = predictor.model.config.num_hidden_layers
         print(f"early exit after {used:.2f} of {count} layers on average")
     if run.exit_curve is not None:
@@ -94,6 +96,8 @@ def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
             "finetune` for a classifier."
         )
     _check_unused(run, "token shards", "split", "any_size", "skip_bad")
+    rule = (field.name for field in dataclasses.fields(EarlyExit))
+    _check_unused(run, "a pretrained model", *rule, "exit_curve")
     shards = ShardSet.open(run.data)
     shards.verify()
     difference = shards.tokenizer().difference_from(loaded.tokenizer)
@@ -144,6 +148,7 @@ def _check_unused(run: EvaluateRun, kind: str, *names: str) -> None:
     for name in names:
         if getattr(run, name) != getattr(EvaluateRun, name):
             raise AlbertError(
-                f"`{name}` has no meaning for {kind}. Received: {run.data}. "
+                f"`{name}` has no meaning for {kind}. Received: "
+                f"{name}={getattr(run, name)!r} and {run.data}. "
                 f"Leave --{name.replace('_', '-')} out."
             )

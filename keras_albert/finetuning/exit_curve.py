@@ -4,6 +4,7 @@ A curve shows which rule of early exit costs little and saves much.
 """
 
 import dataclasses
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,18 @@ from pathlib import Path
 import numpy as np
 
 from keras_albert.data.batches import Features
-from keras_albert.errors import optional_import
+from keras_albert.distribution.backend import compiled
+from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.storage import replacing
 from keras_albert.tasks.config import EarlyExit
+from keras_albert.tasks.early_exit import check_exits, layers_used
 
 CONFIDENCES = (0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+# The time of a rule is measured on this many examples, this many times in turn
+# with the model without early exit.
+TIMED_EXAMPLES, TIMES = 200, 3
 # Two numbers count as the same if they differ by less than this share of the
 # range of the labels, unless the user gives a tolerance.
 TOLERATED = 0.1
@@ -33,7 +39,7 @@ class ExitPoint:
     layers: float
     """mean number of layers of an example"""
     time: float
-    """time, in which the model without early exit has 1"""
+    """time as a share of that of the model without early exit"""
 
     @property
     def name(self) -> str:
@@ -47,10 +53,32 @@ class ExitPoint:
         return getattr(self.rule, self.name)
 
 
+def check_can_measure(predictor: Predictor, path: Path) -> None:
+    """Raises AlbertError unless the curve can be measured and drawn."""
+    model = predictor.model
+    if getattr(model, "exits", None) is None:
+        raise AlbertError(
+            "`exit_curve` measures a model with exits. Received: a model "
+            "without. Train it with `finetune --exits own`, or leave "
+            "--exit-curve out."
+        )
+    check_exits(EarlyExit(layers=1), model)
+    optional_import("matplotlib", "plots", "drawing the curve")
+    if not path.parent.is_dir():
+        raise AlbertError(
+            f"`exit_curve` names a file in a folder that is not there. "
+            f"Received: {path}. Make the folder first."
+        )
+
+
 def exit_curve(
     predictor: Predictor, features: Features, batch_size: int
 ) -> list[ExitPoint]:
     """Measures many rules of early exit on labelled examples.
+
+    The score and the layers are those of all examples, whose outputs are
+    computed once for all layers; the time is the median of TIMES measurements
+    on TIMED_EXAMPLES examples.
 
     Args:
         predictor: a model with exits.
@@ -58,34 +86,45 @@ def exit_curve(
         batch_size: examples at a time.
 
     Returns:
-        one point for each rule. The predictions that are scored are those whose
-        computation was timed.
+        one point for each rule.
 
     Raises:
         AlbertError: the model has no exits.
     """
     model, task = predictor.model, predictor.definition
-    count = model.config.num_hidden_layers
-    by_layer = LayerByLayer(model, EarlyExit(layers=count))
+    whole = dataclasses.replace(predictor, early_exit=None)
+    every_layer = compiled(model, lambda x: model(x, return_exits=True))
+    outputs = whole.outputs(
+        features, batch_size, compute=lambda _, x: every_layer(x)
+    )
+    logits = np.stack(outputs)  # [N, L, C]
+    rows = np.linspace(0, len(features) - 1, TIMED_EXAMPLES).astype(int)
+    timed = features.take(np.unique(rows))
 
-    def of(compute: Callable | None) -> tuple[float, float]:
-        """The score, and the seconds."""
+    def seconds(compute: Callable | None) -> float:
         started = time.perf_counter()
-        outputs = plain.outputs(features, batch_size, compute=compute)
-        seconds = time.perf_counter() - started
-        scores = task.measure(outputs, features, predictor.labels)
-        return scores.values[task.best], seconds
+        whole.outputs(timed, batch_size, compute=compute)
+        return time.perf_counter() - started
 
-    plain = dataclasses.replace(predictor, early_exit=None)
-    for compute in (None, by_layer):
-        of(compute)  # compiles
     points = []
+    by_layer = LayerByLayer(model, EarlyExit(layers=1))
     for rule in _rules(predictor, features):
-        _, whole = of(None)  # just before, since machines are not steady
+        layers = layers_used(rule, model.problem, logits)
+        found = list(logits[np.arange(len(logits)), layers - 1])
+        scores = task.measure(found, features, predictor.labels)
         compute = by_layer.with_rule(rule)
-        score, seconds = of(compute)
-        layers = float(np.concatenate(compute.used).mean())
-        points.append(ExitPoint(rule, score, layers, seconds / whole))
+        for each in (None, compute):
+            seconds(each)  # compiles
+        # One directly after the other, since machines are not steady.
+        times = [seconds(compute) / seconds(None) for _ in range(TIMES)]
+        points.append(
+            ExitPoint(
+                rule,
+                scores.values[task.best],
+                float(layers.mean()),
+                statistics.median(times),
+            )
+        )
     return points
 
 
@@ -94,9 +133,11 @@ def _rules(predictor: Predictor, features: Features) -> list[EarlyExit]:
     count = predictor.model.config.num_hidden_layers
     confidences, tolerance = CONFIDENCES, None
     if predictor.model.problem == "regression":
-        confidences, tolerance = (), TOLERATED * np.ptp(features.target)
-    if predictor.early_exit is not None:
-        tolerance = predictor.early_exit.tolerance
+        confidences = ()
+        if predictor.early_exit is not None:
+            tolerance = predictor.early_exit.tolerance
+        if tolerance is None:
+            tolerance = float(TOLERATED * np.ptp(features.target)) or TOLERATED
     return [
         *(EarlyExit(patience=n, tolerance=tolerance) for n in range(1, count)),
         *(EarlyExit(confidence=p) for p in confidences),
@@ -119,7 +160,6 @@ def curve_lines(points: list[ExitPoint], best: str) -> list[str]:
 
 def draw_curve(points: list[ExitPoint], best: str, path: Path) -> None:
     """Draws the score against the layers, and against the time."""
-    optional_import("matplotlib", "plots", "drawing the curve")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")

@@ -14,12 +14,10 @@ import numpy as np
 from keras import ops
 
 from keras_albert.distribution.backend import compiled, has_static_shapes
-from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import padding_mask_of
-from keras_albert.modeling.base import quantized_paths
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.modeling.encoder import attention_bias, block
-from keras_albert.tasks.early_exit import EarlyExit, Stopping
+from keras_albert.tasks.early_exit import EarlyExit, Stopping, check_exits
 
 
 class LayerByLayer:
@@ -30,36 +28,52 @@ class LayerByLayer:
         rule: when an example stops.
 
     Attributes:
-        used: for each call, the number of layers of each row, int [B].
+        rows, layers: the number of rows that were computed in all calls, and
+            the number of layers that all of them needed.
 
     Raises:
-        AlbertError: the rule does not fit the model, or its weights are int8.
+        AlbertError: see `check_exits`.
     """
 
     def __init__(self, model: AlbertForSequenceClassification, rule: EarlyExit):
-        rule.check_model(model)
-        if quantized_paths(model):
-            raise AlbertError(
-                "early exits need float weights. Received: a model in int8. "
-                "Take the model from before `quantize`."
-            )
-        self.used: list[np.ndarray] = []
+        check_exits(rule, model)
+        self.rows = self.layers = 0
         self._model, self._rule = model, rule
-        self._embed = compiled(model, self._embedded)
-        self._layer = compiled(model, self._one_layer)
-        self._weights = compiled(model, self._all_weights)
+        self._compile()
 
     def with_rule(self, rule: EarlyExit) -> "LayerByLayer":
         """The same function with another rule; it is not compiled again."""
+        check_exits(rule, self._model)
         other = copy.copy(self)
-        other._rule, other.used = rule, []
+        other._rule = rule
+        other.rows = other.layers = 0
         return other
+
+    def _compile(self) -> None:
+        model = self._model
+        self._variables = model.variables
+        self._embed = compiled(model, self._embedded)
+        self._layer = compiled(model, self._one_layer)
+        self._weights = compiled(model, self._all_weights)
 
     def __call__(
         self,
         model: AlbertForSequenceClassification,
         x: Mapping[str, np.ndarray],
     ) -> np.ndarray:
+        return self.with_layers(model, x)["logits"]
+
+    def with_layers(
+        self,
+        model: AlbertForSequenceClassification,
+        x: Mapping[str, np.ndarray],
+    ) -> dict[str, np.ndarray]:
+        """`logits` float32 [B, C], and `layers` needed, int [B]."""
+        variables = model.variables
+        if [*map(id, variables)] != [*map(id, self._variables)]:
+            # It was quantized, or got LoRA adapters, since it was compiled.
+            check_exits(self._rule, model)
+            self._compile()
         blocks, pooler, classifiers = self._weights()
         rows = np.arange(len(x["token_ids"]))  # those that go on
         padded = _padded(rows)
@@ -83,8 +97,9 @@ class LayerByLayer:
                 padded = _padded(kept)
                 vectors = ops.take(vectors, padded, axis=0)
                 bias = ops.take(bias, padded, axis=0)
-        self.used.append(used)
-        return found
+        self.rows += len(used)
+        self.layers += int(used.sum())
+        return {"logits": found, "layers": used}
 
     def _blocks_of_layers(self) -> list[int]:
         """For each layer, the first one with the same weights, from 0."""
@@ -117,7 +132,11 @@ class LayerByLayer:
             ops.convert_to_tensor,
             (
                 {i: encoder.weights_of(i) for i in {*self._blocks_of_layers()}},
-                (pooler.kernel, pooler.bias),
+                # in the type in which the pooler computes
+                [
+                    ops.cast(each, pooler.compute_dtype)
+                    for each in (pooler.kernel, pooler.bias)
+                ],
                 classifiers,
             ),
         )
@@ -140,7 +159,7 @@ def _padded(rows: np.ndarray) -> np.ndarray:
 
     That is where the backend compiles anew for each number of rows.
     """
-    if not has_static_shapes():
+    if not (has_static_shapes() and len(rows)):
         return rows
     size = 1 << (len(rows) - 1).bit_length()
     return np.pad(rows, (0, size - len(rows)), "edge")

@@ -106,7 +106,12 @@ class Predictor(TaskModel):
     @classmethod
     def of(cls, loaded: ModelFolder, **settings: Any) -> "Predictor":
         """The predictor of a loaded folder; `settings` as in `load`."""
-        given = {k: value for k, value in settings.items() if value is not None}
+        given = {
+            name: value
+            for name, value in settings.items()
+            # A stored rule is taken off by `early_exit=None`.
+            if value is not None or name == "early_exit"
+        }
         stored = {"tokenizer": loaded.tokenizer}
         # The stored labels and lengths belong to the stored task.
         if given.get("task", loaded.task["task"]) == loaded.task["task"]:

@@ -94,6 +94,7 @@ class AlbertForSequenceClassification(HeadedModel):
             )
         if exits == "drawn":
             self.drawn_layers = keras.random.SeedGenerator()
+            self.drawn_layers.same_in_replicas = True
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
@@ -101,6 +102,16 @@ class AlbertForSequenceClassification(HeadedModel):
         if self.exit_classifiers is not None:
             self.exit_classifiers.build()
         self.built = True
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        flat = keras.tree.flatten(inputs)
+        if self.exits and any(isinstance(x, keras.KerasTensor) for x in flat):
+            raise AlbertError(
+                "a model with exits cannot be a part of a functional model, "
+                "which would not weight the losses of its layers. Received: "
+                f"exits={self.exits!r}. Make it with exits=None."
+            )
+        return super().__call__(inputs, *args, **kwargs)
 
     def call(
         self,

@@ -44,7 +44,13 @@ class ExitClassifiers(layers.Layer):
         self.built = True
 
     def call(self, pooled: Any) -> Any:
-        return ops.einsum("blh,lhc->blc", pooled, self.kernel) + self.bias
+        # One product of two matrices for each layer: oneDNN takes products of
+        # batches with an inner dimension of 1 for others, and crashes.
+        logits = [
+            ops.matmul(pooled[:, layer], self.kernel[layer])
+            for layer in range(self.config.num_hidden_layers - 1)
+        ]
+        return ops.stack(logits, axis=1) + self.bias
 
 
 def loss_weights(exits: str, count: int, seed: keras.random.SeedGenerator):

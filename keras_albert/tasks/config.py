@@ -69,22 +69,34 @@ class EarlyExit:
             )
         if self.tolerance is not None:
             check_positive_number("tolerance", self.tolerance)
+            if self.patience is None:
+                raise AlbertError(
+                    "`tolerance` says when two layers agree: it needs "
+                    f"`patience`. Received: {given[0]}. Leave it out."
+                )
 
     def check_model(self, model: "AlbertModel") -> None:
         """Raises AlbertError unless the rule fits the model."""
         count = model.config.num_hidden_layers
         problem = getattr(model, "problem", None)
-        exits = getattr(model, "exits", None)
-        if exits is None:
+        if not hasattr(model, "exits"):
+            raise AlbertError(
+                "only a classifier of whole texts, or a regression, stops "
+                f"early. Received: {type(model).__name__}. Leave --patience, "
+                "--confidence and --layers out."
+            )
+        if model.exits is None:
             raise AlbertError(
                 "only a model with exits stops early, and this one was trained "
                 "without. Train it with `finetune --exits own`, or leave "
                 "--patience, --confidence and --layers out."
             )
-        if self.layers is not None and self.layers > count:
-            raise AlbertError(
-                f"the model has {count} layers. Received: layers={self.layers}."
-            )
+        for name in ("layers", "patience"):
+            value = getattr(self, name)
+            if value is not None and value > count:
+                raise AlbertError(
+                    f"the model has {count} layers. Received: {name}={value}."
+                )
         if problem != "regression":
             if self.tolerance is not None:
                 raise AlbertError(
@@ -131,12 +143,14 @@ class ModelUse:
     """for a model that was trained with --exits: an example has its answer as
     soon as this many layers in a row agree with the layer before them"""
     confidence: float | None = None
-    """the same, as soon as the answer has this probability"""
+    """for a model that was trained with --exits: an example has its answer as
+    soon as the answer has at least this probability"""
     layers: int | None = None
-    """the same, after this many layers"""
+    """for a model that was trained with --exits: every example has its answer
+    after this many layers"""
     tolerance: float | None = None
-    """with --patience, the difference up to which two layers agree on a
-    number"""
+    """with --patience, for a model that predicts a number: two layers agree if
+    their numbers differ by less than this"""
 
     @property
     def given(self) -> dict:

@@ -7,6 +7,7 @@ import numpy as np
 from scipy import special
 
 from keras_albert.errors import AlbertError
+from keras_albert.modeling.base import AlbertModel, quantized_paths
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.tasks.config import EarlyExit
 
@@ -69,6 +70,16 @@ def layers_used(
     stops = [stopping.after(logits[:, i]) for i in range(logits.shape[1])]
     stops[-1][:] = True
     return np.argmax(stops, axis=0) + 1
+
+
+def check_exits(rule: EarlyExit, model: AlbertModel) -> None:
+    """Raises AlbertError unless a model can stop as a rule says."""
+    rule.check_model(model)
+    if quantized_paths(model):
+        raise AlbertError(
+            "early exit needs float weights. Received: a model in int8. "
+            "Take the model from before `quantize`."
+        )
 
 
 def check_can_export(model: AlbertForSequenceClassification) -> None:

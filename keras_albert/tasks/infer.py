@@ -12,6 +12,7 @@ from keras_albert.errors import AlbertError
 from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.tasks.config import EarlyExit
+from keras_albert.tasks.early_exit import check_exits
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
     ReadingConfig,
@@ -38,7 +39,7 @@ def settled_settings(
     task = _checked_task(model, task)
     definition = ALL_TASKS[task]
     if early_exit is not None:
-        early_exit.check_model(model)
+        check_exits(early_exit, model)
     reading = _checked_reading(model.config, task, reading)
     if tokenizer is not None:
         model.tokenizer = tokenizer

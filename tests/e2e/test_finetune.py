@@ -470,9 +470,12 @@ def test_early_exit(folder, tmp_path, capsys):
     assert [row["prediction"] for row in rows] == found
     predictor.save(tmp_path / "saved")
     assert Predictor.load(tmp_path / "saved").early_exit == rule
+    without = Predictor.load(tmp_path / "saved", early_exit=None)
+    assert without.early_exit is None
     for wrong, words in (
         (["--patience=1", "--layers=1"], "exactly one of patience"),
         (["--layers=3"], "has 2 layers. Received: layers=3"),
+        ([f"--exit-curve={tmp_path}/none/x.png"], "Make the folder first"),
     ):
         with pytest.raises(SystemExit):
             main(["evaluate", *options, *wrong])

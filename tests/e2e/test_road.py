@@ -467,6 +467,10 @@ BAD = {
         "evaluate --model {0}/pre --data {0}/shards-held --split test",
         "`split` has no meaning for token shards",
     ),
+    "early exit of a pretrained model": (
+        "evaluate --model {0}/pre --data {0}/shards-held --patience 2",
+        "`patience` has no meaning for a pretrained model",
+    ),
     "unknown label to evaluate": (
         "evaluate --model {0}/fine --data {0}/other.tsv",
         "strange",
