@@ -27,6 +27,11 @@ def convert(run: ConvertRun) -> None:
     else:
         loaded = _with_task(run, load_with_task(run.input, run.gelu))
     _WRITERS[run.to](loaded, run.output)
+    if run.to != "keras-albert" and loaded.task.get("early_exit"):
+        print(
+            f"note: {run.to} computes all layers: the rule by which inference "
+            "stops early was left out"
+        )
     files = [path for path in run.output.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
     name = type(loaded.model).__name__

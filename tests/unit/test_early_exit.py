@@ -368,6 +368,26 @@ def test_an_export_is_checked_with_its_rule(
 
 
 @pytest.mark.any_backend
+def test_a_converted_model(with_texts, tmp_path, capsys):
+    """transformers has one classifier, and KerasHub too: said, or refused."""
+    own, shared = with_texts[0], model_with("shared", vocab_size=160)
+    shared.tokenizer = own.tokenizer
+    rule = EarlyExit(patience=1)
+    for name, model in (("own", own), ("shared", shared)):
+        ka.Predictor(model, early_exit=rule).save(tmp_path / name)
+    options = ["--to=huggingface", "--output", str(tmp_path / "there")]
+    main(["convert", "--input", str(tmp_path / "shared"), *options])
+    assert "stops early was left out" in capsys.readouterr().out
+    same = ka.load(tmp_path / "there").get_weights()
+    for one, other in zip(same, shared.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    options[-1] += "-not"
+    with pytest.raises(SystemExit):
+        main(["convert", "--input", str(tmp_path / "own"), *options])
+    assert "no weights like exit_classifiers" in capsys.readouterr().err
+
+
+@pytest.mark.any_backend
 def test_an_export_of_layers_that_differ(with_texts, tmp_path):
     model = model_with("shared", sharing="ffn", vocab_size=160)
     predictor = ka.Predictor(
