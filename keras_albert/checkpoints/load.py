@@ -38,6 +38,7 @@ from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import CONFIG_FILE
+from keras_albert.modeling.ensemble import AlbertEnsemble
 from keras_albert.modeling.keras_file import checked_form, in_form, read_own
 from keras_albert.storage import read_json
 from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
@@ -115,6 +116,11 @@ def load(
     if kind == _TF1:
         return load_tf1_model(what, backbone, **form)
     model = ModelFolder.load(what).model if kind == _OURS else read_own(what)
+    if backbone and isinstance(model, AlbertEnsemble):
+        raise AlbertError(
+            f"{source}: an ensemble has an encoder for each of its "
+            f"{len(model.members)} models. Give one of the models."
+        )
     return in_form(encoder_of(model) if backbone else model, form)
 
 

@@ -140,7 +140,7 @@ def read_tf1(prefix: str | Path) -> dict[str, np.ndarray]:
 
 
 def _index(prefix: Path) -> Path:
-    return prefix.with_name(f"{prefix.name}.index")
+    return prefix.parent / f"{prefix.name}.index"  # "." has no name
 
 
 def _beside(prefix: Path, name: str) -> Path:

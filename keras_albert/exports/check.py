@@ -27,11 +27,12 @@ from keras_albert.exports.load import (
 from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
-from keras_albert.tasks.config import EarlyExit
+from keras_albert.tasks.config import EarlyExit, shown
 from keras_albert.tasks.registry import ALL_TASKS
-from keras_albert.tasks.task_file import load_with_task
+from keras_albert.tasks.task_file import load_models
 from keras_albert.text.special_tokens import CLS_ID, SEP_ID
 from keras_albert.text.unknown import check_readable
+from keras_albert.training.model_folder import ModelFolder
 
 # Largest difference from the model's outputs, by the data type of the weights:
 # other kernels round float32 differently, float16 has 11 significant bits and
@@ -61,11 +62,12 @@ def check(run: CheckRun) -> dict:
     """
     leave_gpu_to_backend()
     exported = load_exported(run.export, run.threads)
-    predictor = _original(run.model, exported)
+    loaded = load_models(run.model, run.average)
+    predictor = _original(loaded, exported)
     if exported.settings() != predictor.settings():
         raise AlbertError(
-            f"{run.export} was not made from {run.model}: their tasks, labels "
-            "or lengths differ. Name the model that was exported."
+            f"{run.export} was not made from {shown(run.model)}: their tasks, "
+            "labels or lengths differ. Name the model that was exported."
         )
     rule = exported.model.early_exit
     if rule is not None:  # the graph stops early: so shall the model
@@ -123,8 +125,8 @@ def _judge(report: dict, spread: float, run: CheckRun) -> None:
     `spread` is the standard deviation of the model's outputs.
     """
     again = (
-        f"Check that {run.model} is the model that was exported, and export it "
-        "again"
+        f"Check that {shown(run.model)} is the model that was exported, and "
+        "export it again"
     )
     layers = report["same_layers"]
     if layers is not None and layers < LEAST_SAME:
@@ -149,9 +151,8 @@ def _judge(report: dict, spread: float, run: CheckRun) -> None:
         )
 
 
-def _original(source: str, exported: Predictor) -> Predictor:
+def _original(loaded: ModelFolder, exported: Predictor) -> Predictor:
     """The source model, with settings of the export where it has none."""
-    loaded = load_with_task(source)
     settings = {}
     if loaded.task["task"] not in ALL_TASKS:
         settings = {

@@ -12,7 +12,7 @@ from keras_albert.errors import (
     check_positive,
 )
 from keras_albert.finetuning.config import FinetuneRun
-from keras_albert.tasks.config import ModelUse
+from keras_albert.tasks.config import AVERAGES, ModelUse
 
 # How each format can store weights.
 EXPORT_WEIGHTS = {
@@ -91,10 +91,12 @@ class CheckRun:
     export: Path
     """folder that `export` wrote; for a SavedModel the folder of its versions,
     of which the newest is checked, or that of one version"""
-    model: str
-    """the model that was exported, see `export --model`"""
+    model: str | tuple[str, ...]
+    """the model that was exported, or the models, see `export --model`"""
     data: Path
     """a table as for `predict`; labels are not needed"""
+    average: Literal[AVERAGES] = ModelUse.average
+    """what `export` averaged of several models"""
     rows: int = 200
     """number of rows to compare, from the first one on"""
     threads: int = 1

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -61,7 +62,7 @@ from keras_albert.training.model_folder import TASK_FILE
 
 
 def export(
-    model: AlbertModel | Predictor | str | Path,
+    model: AlbertModel | Predictor | str | Path | Sequence[str | Path],
     output: str | Path,
     format: str = "saved_model",
     weights: str = "float32",
@@ -82,7 +83,8 @@ def export(
 
     Args:
         model: a model of this package, for example after `fit`; a Predictor;
-            or a path or name that `keras_albert.load` takes.
+            a path or name that `keras_albert.load` takes; or a list of these,
+            for an ensemble.
         output: for a SavedModel the folder of its versions; for LiteRT and
             ONNX an empty or new folder.
         format: "saved_model"; or "litert" or "onnx", which take token ids.
@@ -121,7 +123,7 @@ def export(
     _target(run)
     if isinstance(model, Predictor):
         predictor = dataclasses.replace(model, **settings)
-    elif isinstance(model, str | os.PathLike):
+    elif isinstance(model, str | os.PathLike | list | tuple):
         predictor = Predictor.load(model, **settings)
     else:
         predictor = Predictor(model, **settings)

@@ -115,8 +115,8 @@ class FinetuneRun:
     default as in the pretrained config"""
     teacher: str | None = None
     """a model that was fine-tuned for the same labels, or the output of
-    `finetune --seeds`: the model also learns from what it predicts for the
-    training rows (distillation)"""
+    `finetune --seeds` or an ensemble that was saved: the model also learns
+    from what it predicts for the training rows (distillation)"""
     teacher_share: float = 0.5
     """weight of the loss for the teacher's predictions; that for the labels has
     the rest, up to 1"""
@@ -204,6 +204,11 @@ class FinetuneRun:
                     )
         if self.exits is not None:
             check_choice("exits", self.exits, EXITS)
+        if self.teacher == "":
+            raise AlbertError(
+                "`teacher` must name a model. Received an empty text. Leave "
+                "--teacher out."
+            )
         for name in ("exits", "teacher"):
             given = getattr(self, name) is not None
             if given and self.task not in TEXT_TASKS:

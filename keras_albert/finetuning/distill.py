@@ -4,6 +4,7 @@ Letters: N examples, K columns of the target, C labels.
 """
 
 import dataclasses
+import hashlib
 
 import numpy as np
 
@@ -28,7 +29,8 @@ class Teacher:
     """
 
     def __init__(self, run: FinetuneRun, names: tuple[str, ...] | None):
-        self._predictor = Predictor.load(run.teacher)
+        # A rule of early exit would save time, and give worse predictions.
+        self._predictor = Predictor.load(run.teacher, early_exit=None)
         problem, wanted = (
             ALL_TASKS[task].predicts(self._predictor.model)
             for task in (self._predictor.task, run.task)
@@ -47,6 +49,14 @@ class Teacher:
                 f"{', '.join(known)}."
             )
         self._order = [known.index(name) for name in names or ()]
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of its weights, to recognize the teacher of a run."""
+        digest = hashlib.sha256()
+        for weight in self._predictor.model.get_weights():
+            digest.update(weight.tobytes())
+        return digest.hexdigest()
 
     def outputs(self, table: Table) -> Outputs:
         """The logits of the rows of a table, in the order of `names`."""

@@ -23,7 +23,7 @@ from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.pretraining.dataset import validation_dataset
 from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.pretraining.report import held_out_report, report_lines
-from keras_albert.tasks.config import EarlyExit
+from keras_albert.tasks.config import EarlyExit, shown
 from keras_albert.tasks.infer import head_task
 from keras_albert.tasks.metrics import report_text
 from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS
@@ -41,7 +41,7 @@ def evaluate(run: EvaluateRun) -> dict:
     if ALL_TASKS[run.task or head_task(loaded.model)].is_learned:
         return _evaluate_finetuned(Predictor.of(loaded, **run.given), run)
     raise AlbertError(
-        f"{run.model} has no head that was fine-tuned for a task. Run "
+        f"{shown(run.model)} has no head that was fine-tuned for a task. Run "
         "`keras-albert finetune`, or use `ka.load` and `model.evaluate`."
     )
 
@@ -49,16 +49,16 @@ def evaluate(run: EvaluateRun) -> dict:
 def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
     if run.sentence_task is not None:
         raise AlbertError(
-            f"`sentence_task` measures a pretrained model, and {run.model} is "
-            f"fine-tuned. Received: sentence_task={run.sentence_task!r}. Leave "
-            "--sentence-task out."
+            "`sentence_task` measures a pretrained model, and "
+            f"{shown(run.model)} is fine-tuned. Received: "
+            f"sentence_task={run.sentence_task!r}. Leave --sentence-task out."
         )
     if not run.data.is_dir():
         _check_unused(run, "a file", "split", "any_size")
     elif predictor.task not in BENCHMARKS:
         raise AlbertError(
-            f"{run.model} is a fine-tuned model: it is evaluated on a table, "
-            f"but {run.data} is a folder. Name the file."
+            f"{shown(run.model)} is a fine-tuned model: it is evaluated on a "
+            f"table, but {run.data} is a folder. Name the file."
         )
     if run.exit_curve is not None:
         check_can_measure(predictor, run.exit_curve)

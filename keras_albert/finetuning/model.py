@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
@@ -16,20 +17,22 @@ from keras_albert.training.schedules import WarmupPolynomialDecay
 def compiled_model(
     run: FinetuneRun,
     pretrained: AlbertBackbone,
+    config: AlbertConfig,
     names: tuple[str, ...] | None,
     steps: int,
 ) -> AlbertModel:
     """The model with its head, compiled for the task of a run.
 
-    `names` are the labels, None for a number; `steps` are all of the run.
+    `config` is that of the model; `names` are the labels, None for a number;
+    `steps` are all of the run.
     """
     warmup_steps = run.warmup_steps
     if warmup_steps is None:
         warmup_steps = int(run.warmup_share * steps)
     rate = WarmupPolynomialDecay(run.learning_rate, steps, warmup_steps)
-    model = _model(run, pretrained, names)
+    model = _model(run, pretrained, config, names)
     optimizer = make_optimizer(OptimizerConfig(optimizer="adamw"), rate)
-    if run.teacher:
+    if run.teacher is not None:
         loss = ALL_TASKS[run.task].distilled(
             names, run.teacher_share, run.temperature
         )
@@ -55,25 +58,41 @@ def compile_for(
 
 
 def finetuned_config(run: FinetuneRun, config: AlbertConfig) -> AlbertConfig:
-    """The pretrained architecture with the dropout and depth of a run."""
+    """The pretrained architecture with the dropout and depth of a run.
+
+    Raises AlbertError if it cannot have this depth, or exits.
+    """
     changes = {}
     if run.dropout is not None:
         changes["hidden_dropout_prob"] = run.dropout
         changes["attention_probs_dropout_prob"] = run.dropout
     if run.depth is not None:
         changes["num_hidden_layers"] = run.depth
-    return config.replace(**changes)
+    try:
+        config = config.replace(**changes)
+    except AlbertError as error:
+        raise AlbertError(
+            f"`depth` does not fit {run.model}: {error} Give another --depth."
+        ) from None
+    if run.exits and config.num_hidden_layers == 1:
+        raise AlbertError(
+            "a model with a single layer cannot stop before it. Received: "
+            f"exits={run.exits!r}. Leave --exits out, or give another --depth."
+        )
+    return config
 
 
 def _model(
     run: FinetuneRun,
     pretrained: AlbertBackbone,
+    config: AlbertConfig,
     names: tuple[str, ...] | None,
 ) -> AlbertModel:
-    config = finetuned_config(run, pretrained.config)
     backbone = AlbertBackbone(config, remat=run.remat, dtype=run.precision)
-    if not run.from_scratch:
+    if run.depth is not None and not run.from_scratch:
         warm_start(backbone, pretrained)
+    elif not run.from_scratch:
+        backbone.set_weights(pretrained.get_weights())
     options = {"exits": run.exits} if run.exits else {}
     return ALL_TASKS[run.task].head(
         backbone, names, run.classifier_dropout, **options

@@ -10,6 +10,7 @@ import keras
 
 from keras_albert import __version__
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
+from keras_albert.finetuning.report import TEACHER
 from keras_albert.storage import replacing
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS
@@ -56,6 +57,7 @@ def card(
         f"{report['epoch']:.1f} passes over the examples",
         f"- batches of {run.batch_size}, learning rate {run.learning_rate:g}, "
         f"seed {run.seed}; everything else is in `run.json`",
+        *_extras(run),
         "",
         "## Evaluation",
         "",
@@ -87,6 +89,25 @@ def _labels(labels: tuple[str, ...]) -> list[str]:
     return [f"- {len(labels)} labels: {shown}{more}"] if labels else []
 
 
+def _extras(run: FinetuneRun) -> list[str]:
+    """What else the model learned from, and can do."""
+    lines = []
+    if run.depth is not None:
+        lines.append("- `depth` changed the number of layers")
+    if run.teacher is not None:
+        lines.append(
+            "- it also learned from the predictions of the teacher "
+            f"`{_name(run.teacher)}`, which have the weight "
+            f"{run.teacher_share:g} in the loss"
+        )
+    if run.exits:
+        lines.append(
+            "- it has a classifier after every layer, and may stop before the "
+            "last one: `early_exit=ka.EarlyExit(patience=3)`"
+        )
+    return lines
+
+
 def _left_out(report: dict) -> list[str]:
     count = report["skipped"]["train"]
     return [f"- {count:,} bad rows were left out"] if count else []
@@ -105,7 +126,7 @@ def _evaluation(run: FinetuneRun, report: dict) -> list[str]:
         "| score | value |",
         "|---|---|",
     ]
-    skipped = {"baseline", "training_loss", "epoch", "threshold"}
+    skipped = {"baseline", "training_loss", "epoch", "threshold", TEACHER}
     lines += [
         f"| {name.replace('_', ' ')} | {value:.4f} |"
         for name, value in report.items()
@@ -115,6 +136,10 @@ def _evaluation(run: FinetuneRun, report: dict) -> list[str]:
         lines.append(
             f"| {report['best']} of always {report['constant']} | "
             f"{report['baseline']:.4f} |"
+        )
+    if report.get(TEACHER) is not None:
+        lines.append(
+            f"| {report['best']} of the teacher | {report[TEACHER]:.4f} |"
         )
     if report["remarks"]:
         lines += ["", *(f"- {remark}" for remark in report["remarks"])]

@@ -46,6 +46,7 @@ from keras_albert.finetuning.report import (
     seeds_report,
 )
 from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.config import AlbertConfig
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.pretraining.flops import encoder_flops
 from keras_albert.storage import remove_folder, write_json
@@ -129,12 +130,14 @@ class _Prepared:
     # values of the settings that the user did not give
     chosen: dict[str, int | float]
     pretrained: AlbertBackbone
+    config: AlbertConfig  # of the model that is trained
     tokenizer: Tokenizer
     length: int  # most tokens of a row
     reading: ReadingConfig | None
     examples: Features
     # the held-out rows; if there are none, some of the training rows
     measured_on: Features
+    teacher: str | None  # the checksum of its weights
     teacher_score: float | None  # on the held-out rows
 
     @property
@@ -156,7 +159,8 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     names = tables.names
     with devices.alone():
         pretrained, tokenizer = load_pretrained(run.model, dtype="float32")
-    devices.check(pretrained.config)
+    config = finetuned_config(run, pretrained.config)
+    devices.check(config)
     length = longest_row(run, pretrained.config)
     reading = reading_of(run, length, names)
     examples = task.examples(tokenizer, tables.train, names, length, reading)
@@ -177,7 +181,7 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
             examples, weight=balanced_weights(examples.target)
         )
     teacher = None
-    if run.teacher:
+    if run.teacher is not None:
         with devices.alone():
             teacher = Teacher(run, names)
             examples = with_teacher(examples, teacher.outputs(tables.train))
@@ -197,11 +201,13 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
         tables,
         chosen,
         pretrained,
+        config,
         tokenizer,
         length,
         reading,
         examples,
         measured_on,
+        teacher and teacher.checksum,
         score,
     )
 
@@ -248,7 +254,9 @@ def _finetune_once(
     steps = run.steps or steps_per_epoch * run.epochs
     keras.utils.set_random_seed(run.seed)
     with devices.scope():
-        model = compiled_model(run, prepared.pretrained, prepared.names, steps)
+        model = compiled_model(
+            run, prepared.pretrained, prepared.config, prepared.names, steps
+        )
     predictor = Predictor(
         model,
         run.task,
@@ -285,6 +293,7 @@ def _finetune_once(
             "backend": keras.backend.backend(),
             "config": dataclasses.asdict(model.config),
             **prepared.tables.checksums,
+            **({"teacher": prepared.teacher} if prepared.teacher else {}),
         },
         validate=_validation(run, prepared, predictor, devices),
         best=ALL_TASKS[run.task].best,
@@ -316,7 +325,7 @@ def _work(
 ) -> Callable[[int], Work]:
     """Maps the number of a step, from 1, to its work in the encoder."""
     examples = prepared.examples
-    config = finetuned_config(run, prepared.pretrained.config)
+    config = prepared.config
     rows = run.batch_size * (examples.choices or 1)
     peak = matrix_product_peak(keras.DTypePolicy(run.precision).compute_dtype)
     peak *= replicas

@@ -11,7 +11,12 @@ from keras import ops
 
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.base import AlbertModel, check_model
+from keras_albert.modeling.base import (
+    AlbertModel,
+    check_model,
+    check_plain,
+    own_path,
+)
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
     AlbertForSequenceClassification,
@@ -33,6 +38,7 @@ KINDS = (
 class AlbertEnsemble(AlbertModel):
     """Averages what several models predict (Paper 4.1 for its leaderboards).
 
+    It is made of models that are trained, and is not trained itself.
     Probabilities of labels are averaged, and numbers of a regression; of the
     choices of a question the logits, since a served model scores each choice
     on its own.
@@ -62,9 +68,18 @@ class AlbertEnsemble(AlbertModel):
         self.problem = getattr(first, "problem", "single_label")
         if isinstance(first, AlbertForMultipleChoice):
             self.problem = "choice"
-        for name in ("labels", "num_labels"):
-            setattr(self, name, getattr(first, name, None))
+        self.num_labels = getattr(first, "num_labels", None)
         self.built = True
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The names of the labels, if they have names."""
+        return getattr(self.members[0], "labels", None)
+
+    @labels.setter
+    def labels(self, labels: tuple[str, ...] | None):
+        for member in self.members:
+            member.labels = labels
 
     @property
     def backbone(self) -> AlbertBackbone:
@@ -74,7 +89,8 @@ class AlbertEnsemble(AlbertModel):
     @property
     def tokenizer(self) -> "Tokenizer | None":
         """The vocabulary of the members."""
-        return self.members[0].tokenizer
+        found = (member.tokenizer for member in self.members)
+        return next((each for each in found if each is not None), None)
 
     @tokenizer.setter
     def tokenizer(self, tokenizer: "Tokenizer | None"):
@@ -84,8 +100,13 @@ class AlbertEnsemble(AlbertModel):
     def call(
         self, inputs: Mapping[str, Any], training: bool | None = None
     ) -> Any:
+        if training:
+            raise AlbertError(
+                "an ensemble is not trained. Train its members, each alone, "
+                "and put them together afterwards."
+            )
         outputs = ops.stack(
-            [member(inputs, training=training) for member in self.members]
+            [member(inputs, training=False) for member in self.members]
         )
         if self.problem in ("regression", "choice"):
             return ops.mean(outputs, axis=0)
@@ -94,6 +115,14 @@ class AlbertEnsemble(AlbertModel):
             return ops.logsumexp(yes, axis=0) - ops.logsumexp(no, axis=0)
         odds = ops.log_softmax(outputs, axis=-1)
         return ops.logsumexp(odds, axis=0) - ops.log(float(len(self.members)))
+
+    def leaves(self) -> dict[str, keras.layers.Layer]:
+        """The projections and tables of all members, by path."""
+        return {
+            f"{number}/{path}": leaf
+            for number, member in enumerate(self.members)
+            for path, leaf in member.leaves().items()
+        }
 
     def classes(self, shape: Any) -> dict[str | None, Classes]:
         """Those of a member."""
@@ -109,7 +138,7 @@ class AlbertEnsemble(AlbertModel):
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
-        # Each member says which of its weights are int8 or frozen.
+        # Each member has these lists of its own weights.
         del config["quantized"], config["frozen"]
         members = map(keras.saving.serialize_keras_object, self.members)
         return {**config, "members": list(members)}
@@ -135,8 +164,14 @@ def check_members(members: Sequence[AlbertModel]) -> None:
     first = members[0]
     if not isinstance(first, KINDS):
         raise AlbertError(
-            "predictions can be averaged of classifiers of texts, of tokens "
-            f"and of choices. Received: {type(first).__name__}."
+            "models that are averaged are classifiers of texts, tokens or "
+            f"choices. Received: {type(first).__name__}."
+        )
+    weights = [id(weight) for member in members for weight in member.weights]
+    if len(set(weights)) < len(weights):
+        raise AlbertError(
+            "the models of an ensemble must not share weights. Received: "
+            "a weight of two models. Load each from its own folder."
         )
     for number, member in enumerate(members[1:], start=2):
         for name, of in _PROPERTIES.items():
@@ -161,6 +196,7 @@ _PROPERTIES = {
     "number of labels": lambda model: getattr(model, "num_labels", None),
     "labels": lambda model: getattr(model, "labels", None),
     "vocab_size": lambda model: model.config.vocab_size,
+    "type_vocab_size": lambda model: model.config.type_vocab_size,
     "max_position_embeddings": lambda model: (
         model.config.max_position_embeddings
     ),
@@ -174,13 +210,15 @@ def mean_weights(models: Sequence[AlbertModel]) -> AlbertModel:
     soups", Wortsman et al. 2022, arXiv:2203.05482, section 2); others cannot.
 
     Raises:
-        AlbertError: the models do not belong together, or their architectures
-            differ.
+        AlbertError: the models do not belong together, their architectures
+            differ, or one is quantized or has LoRA adapters.
     """
     check_members(models)
     first, *others = models
+    check_plain(first)
     for number, model in enumerate(others, start=2):
-        if model.config != first.config:
+        check_plain(model)
+        if _architecture(model) != _architecture(first):
             raise AlbertError(
                 "weights can be averaged of models of the same architecture. "
                 f"Received: another one in model {number}. Average their "
@@ -190,3 +228,8 @@ def mean_weights(models: Sequence[AlbertModel]) -> AlbertModel:
         mean = sum(ops.convert_to_tensor(each) for each in weights)
         weights[0].assign(mean / len(models))
     return first
+
+
+def _architecture(model: AlbertModel) -> tuple:
+    weights = [(own_path(weight), weight.shape) for weight in model.weights]
+    return model.config, getattr(model, "exits", None), weights

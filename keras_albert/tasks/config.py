@@ -118,6 +118,11 @@ class EarlyExit:
             )
 
 
+def shown(model: str | tuple[str, ...]) -> str:
+    """The name of a model, or of several, as the command line takes them."""
+    return model if isinstance(model, str) else " ".join(model)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelUse:
     """Settings for using a model, if its own folder does not have them.

@@ -228,6 +228,7 @@ def load_models(
     Args:
         source: that of `load_with_task`; the output of `finetune --seeds`, for
             the models of all seeds that did not diverge; or a list of sources.
+            An ensemble does not stop early: rules that are stored are left out.
         average: what is averaged of several models, one of AVERAGES.
         form: further arguments of `load_with_task`.
 
@@ -235,14 +236,15 @@ def load_models(
         AlbertError: as `load_with_task`, or the models do not belong together.
     """
     check_choice("average", average, AVERAGES)
-    if isinstance(source, str | Path):
-        seeds = (finished_report(Path(source)) or {}).get("seeds", [])
-        runs = [Path(source) / SEED_FOLDER.format(seed) for seed in seeds]
-        sources = runs or [source]
-    else:
-        sources = list(source)
+    sources = [source] if isinstance(source, str | Path) else source
+    sources = [one for each in sources for one in _of_seeds(each)]
     if not sources:
         raise AlbertError("expected one or more models. Received none.")
+    if average == "weights" and len(sources) == 1:
+        raise AlbertError(
+            "`average` is for several models. Received: one, "
+            f"{sources[0]}. Leave --average out."
+        )
     first, *others = [load_with_task(each, **form) for each in sources]
     for path, other in zip(sources[1:], others, strict=True):
         for name in ("task", "labels"):
@@ -255,10 +257,19 @@ def load_models(
     if not others:
         return first
     models = [each.model for each in (first, *others)]
-    model = (
-        mean_weights(models) if average == "weights" else AlbertEnsemble(models)
-    )
-    return dataclasses.replace(first, model=model)
+    if average == "weights":
+        return dataclasses.replace(first, model=mean_weights(models))
+    task = {k: value for k, value in first.task.items() if k != "early_exit"}
+    return dataclasses.replace(first, model=AlbertEnsemble(models), task=task)
+
+
+def _of_seeds(source: str | Path) -> list[str | Path]:
+    """The folders of all seeds, for an output of `finetune --seeds`."""
+    folder = Path(source)
+    if (folder / TASK_FILE).exists() or not (folder / RUN_FILE).exists():
+        return [source]
+    seeds = (finished_report(folder) or {}).get("seeds", [])
+    return [folder / SEED_FOLDER.format(seed) for seed in seeds] or [source]
 
 
 def stored_settings(content: dict) -> dict[str, Any]:

@@ -420,6 +420,7 @@ FILES = [
     row("a model of this.*Sequential", file("foreign.keras", ka.load)),
     row(r"cut\.keras: damaged", file("cut.keras", ka.load_pretrained)),
     row("none: no model here.*Expected", file("none", ka.load_pretrained)),
+    row(r"\.: no model here", lambda h: ka.load(".")),
     row("notes.txt.*Expected a folder", file("other", ka.load_pretrained)),
     row("no vocabulary", file("no_vocabulary.keras", ka.load_pretrained)),
     row("tanh, erf.*'relu'", lambda h: ka.load(h.folder, gelu="relu")),

@@ -57,7 +57,7 @@ def test_several_labels_and_numbers_by_hand():
     assert found == pytest.approx(by_hand @ [0.25, 0.75], abs=1e-6)
 
 
-def test_gradients_of_certain_teachers_are_finite():
+def test_the_loss_of_certain_teachers_is_finite():
     loss = Distilled(
         keras.losses.BinaryCrossentropy(from_logits=True, reduction="none"),
         "multi_label",
@@ -78,14 +78,17 @@ def folder(tmp_path_factory, pretrained_folder):
         for word, label in (("fox", "animal"), ("barn", "place")) * 30
     ]
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    other = {"animal": "place", "place": "animal"}
+    wrong = [{**row, "label": other[row["label"]]} for row in rows]
+    (folder / "wrong.jsonl").write_text("\n".join(map(json.dumps, wrong)))
     finetune(folder, pretrained_folder, "teacher", "--seeds=2", "--steps=30")
     return folder
 
 
-def finetune(folder, model, output, *options):
+def finetune(folder, model, output, *options, train="rows"):
     main(
         ["finetune", "--model", str(model), "--output", str(folder / output)]
-        + ["--train", str(folder / "rows.jsonl"), "--batch-size=10"]
+        + ["--train", str(folder / f"{train}.jsonl"), "--batch-size=10"]
         + ["--validation", str(folder / "rows.jsonl")]
         + ["--learning-rate=0.004", *options]
     )
@@ -94,14 +97,21 @@ def finetune(folder, model, output, *options):
 
 @pytest.mark.any_backend
 def test_a_student(folder, pretrained_folder, capsys):
-    """It learns from the teacher alone, and has more layers here."""
+    """It learns from the teacher alone: all of its labels are wrong.
+
+    It has more layers than the teacher.
+    """
     teacher = f"--teacher={folder}/teacher"
     report = finetune(
         folder,
         pretrained_folder,
         "student",
         *(teacher, "--teacher-share=1", "--depth=2", "--steps=30"),
+        train="wrong",
     )
+    card = (folder / "student" / "README.md").read_text()
+    assert "the teacher `teacher`, which have the weight 1" in card
+    assert "accuracy of the teacher | 1.0" in card
     of_teacher = ka.Predictor.load(folder / "teacher")
     expected = of_teacher.evaluate(folder / "rows.jsonl")["accuracy"]
     assert report["teacher"] == pytest.approx(expected)
@@ -122,6 +132,8 @@ def test_what_cannot_teach(folder, pretrained_folder, tmp_path, capsys):
     train, teacher = folder / "rows.jsonl", str(folder / "teacher")
     for options, words in (
         (["--temperature=3"], "`temperature` needs a teacher"),
+        (["--exits=own", "--depth=1"], "give another --depth"),
+        (["--teacher="], "must name a model"),
         (["--teacher", teacher, "--teacher-share=1.5"], "at most 1"),
         (["--teacher", teacher, "--task=tokens"], "Leave --teacher out"),
         (["--teacher", str(pretrained_folder)], "which was trained for"),

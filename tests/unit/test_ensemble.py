@@ -80,6 +80,31 @@ def test_mean_of_weights():
         np.testing.assert_allclose(weight, mean, atol=1e-6)
     with pytest.raises(AlbertError, match=r"same architecture.*model 2"):
         mean_weights([member(1), member(1, config={"hidden_size": 39})])
+    with pytest.raises(AlbertError, match=r"same architecture.*model 2"):
+        mean_weights([member(1), member(1, exits="own")])
+    int8, adapted = member(1), member(1)
+    int8.quantize("int8")
+    adapted.backbone.enable_lora(2)
+    for model, words in ((int8, "quantized"), (adapted, "LoRA")):
+        with pytest.raises(AlbertError, match=words):
+            mean_weights([member(2), model])
+
+
+@pytest.mark.any_backend
+def test_an_ensemble_is_not_trained():
+    ensemble = AlbertEnsemble([member(1), member(2, exits="own")])
+    ensemble.compile("sgd", "mse", run_eagerly=True, jit_compile=False)
+    with pytest.raises(AlbertError, match="Train its members"):
+        ensemble.fit(inputs(), np.zeros((3, 3), "float32"))
+    one, other = member(1), member(2)
+    with pytest.raises(AlbertError, match="must not share weights"):
+        AlbertEnsemble(
+            [one, ka.AlbertForSequenceClassification(one.backbone, 3)]
+        )
+    relaxed = AlbertEnsemble([other, member(1, config={"relaxed_rank": 2})])
+    assert len(relaxed.leaves()) == len(other.leaves()) * 2
+    relaxed.labels = LABELS
+    assert relaxed.classes((3, 8))[None].names == LABELS
 
 
 def test_saved(tmp_path):
@@ -156,6 +181,16 @@ def test_commands(folders, tmp_path, capsys):
     assert [row["score"] for row in rows] == pytest.approx(
         expected.max(-1), abs=1e-5
     )
+    answers.unlink()
+    of_mean = ka.Predictor.load(folders, average="weights").probabilities(texts)
+    main(
+        ["predict", "--model", str(folders), *data, "--average=weights"]
+        + ["--output", str(answers)]
+    )
+    rows = [json.loads(line) for line in answers.open()]
+    assert [row["score"] for row in rows] == pytest.approx(
+        of_mean.max(-1), abs=1e-5
+    )
     ensemble.save(tmp_path / "saved")
     np.testing.assert_allclose(
         ka.Predictor.load(tmp_path / "saved").probabilities(texts),
@@ -168,6 +203,8 @@ def test_commands(folders, tmp_path, capsys):
     assert f"accuracy {right:.3f}" in capsys.readouterr().out
     soup = ka.Predictor.load(folders, average="weights")
     assert isinstance(soup.model, ka.AlbertForSequenceClassification)
+    # A list may name the output of several seeds, too.
+    main(["evaluate", "--model", str(folders), sources[0], *data])
     main(["evaluate", "--model", str(folders), *data, "--average=weights"])
     right = soup.evaluate(folders / "rows.jsonl")["accuracy"]
     assert f"accuracy {right:.3f}" in capsys.readouterr().out
@@ -175,18 +212,39 @@ def test_commands(folders, tmp_path, capsys):
 
 @pytest.mark.any_backend
 def test_exported(folders, tmp_path):
-    """One SavedModel has all members."""
+    """One SavedModel has all members, and `check` knows them."""
     served = tmp_path / "served"
-    main(["export", "--model", str(folders), "--output", str(served)])
+    members = [str(folders / f"seed-{seed}") for seed in range(3)]
+    main(["export", "--model", *members, "--output", str(served)])
     ids = np.array([[2, 9, 11, 3]], "int32")
     ensemble = ka.Predictor.load(folders).model
     expected = ensemble.predict_on_batch({"token_ids": ids})
     found = load_exported(served).model.run(ids)["logits"]
     np.testing.assert_allclose(found, expected, atol=1e-5)
+    rows = str(folders / "rows.jsonl")
+    main(["check", str(served), "--model", str(folders), "--data", rows])
+    light = ka.export(members[:2], tmp_path / "light", format="litert")
+    expected = ka.Predictor.load(members[:2]).model.predict_on_batch(
+        {"token_ids": ids}
+    )
+    found = load_exported(light).model.run(ids)["logits"]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    soup = ka.Predictor.load(folders, average="weights")
+    for format in ("saved_model", "onnx"):
+        output = str(tmp_path / format)
+        options = ["--output", output, "--format", format, "--average=weights"]
+        main(["export", "--model", str(folders), *options])
+        found = load_exported(output).model.run(ids)["logits"]
+        wanted = soup.model.predict_on_batch({"token_ids": ids})
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+    main(
+        ["check", output, "--model", str(folders), "--data", rows]
+        + ["--average=weights"]
+    )
     with pytest.raises(SystemExit):
         main(
             ["export", "--model", str(folders), "--output"]
-            + [str(tmp_path / "onnx"), "--format=onnx"]
+            + [str(tmp_path / "none"), "--format=onnx"]
         )
 
 
@@ -198,6 +256,15 @@ def test_models_of_two_tasks(folders, tmp_path):
     dataclasses.replace(loaded, task=task).save(tmp_path / "other")
     with pytest.raises(AlbertError, match=r"same labels.*'a'.*'x'.*/other"):
         ka.Predictor.load([folders / "seed-0", tmp_path / "other"])
+    # What lies beside a model does not make it an output of seeds.
+    (tmp_path / "other" / "report.json").write_text('{"seeds": 3}')
+    assert ka.Predictor.load(tmp_path / "other").labels == ("x", "y", "z")
+    with pytest.raises(AlbertError, match="`average` is for several models"):
+        ka.Predictor.load(tmp_path / "other", average="weights")
+    both = ka.Predictor.load(folders)
+    both.save(tmp_path / "both")
+    with pytest.raises(AlbertError, match="an encoder for each of its 3"):
+        ka.load(tmp_path / "both", backbone=True)
     with pytest.raises(AlbertError, match="one or more models"):
         ka.Predictor.load([])
     with pytest.raises(AlbertError, match="`average` must be"):
