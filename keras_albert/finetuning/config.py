@@ -32,7 +32,12 @@ from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
     WindowOptions,
 )
-from keras_albert.training.config import check_warmup
+from keras_albert.training.config import (
+    TEACHER_SHARE,
+    TEMPERATURE,
+    check_teaching,
+    check_warmup,
+)
 
 OWN_VALIDATION = Path("auto")  # a part of the training table
 
@@ -117,10 +122,10 @@ class FinetuneRun:
     """a model that was fine-tuned for the same labels, or the output of
     `finetune --seeds` or an ensemble that was saved: the model also learns
     from what it predicts for the training rows (distillation)"""
-    teacher_share: float = 0.5
+    teacher_share: float = TEACHER_SHARE
     """weight of the loss for the teacher's predictions; that for the labels has
     the rest, up to 1"""
-    temperature: float = 2.0
+    temperature: float = TEMPERATURE
     """number by which the logits of teacher and student are divided, so that
     the less probable labels count more"""
     depth: int | None = None
@@ -204,11 +209,6 @@ class FinetuneRun:
                     )
         if self.exits is not None:
             check_choice("exits", self.exits, EXITS)
-        if self.teacher == "":
-            raise AlbertError(
-                "`teacher` must name a model. Received an empty text. Leave "
-                "--teacher out."
-            )
         for name in ("exits", "teacher"):
             given = getattr(self, name) is not None
             if given and self.task not in TEXT_TASKS:
@@ -216,20 +216,7 @@ class FinetuneRun:
                     f"`{name}` is for {', '.join(TEXT_TASKS)}. Received: "
                     f"task={self.task!r}. Leave --{name} out."
                 )
-        check_positive_number("teacher_share", self.teacher_share)
-        if self.teacher_share > 1:
-            raise AlbertError(
-                "`teacher_share` must be at most 1. Received: "
-                f"{self.teacher_share}."
-            )
-        check_positive_number("temperature", self.temperature)
-        for name in ("teacher_share", "temperature"):
-            is_given = getattr(self, name) != getattr(FinetuneRun, name)
-            if self.teacher is None and is_given:
-                raise AlbertError(
-                    f"`{name}` needs a teacher. Received: {name}="
-                    f"{getattr(self, name)}. Give --teacher, or leave it out."
-                )
+        check_teaching(self.teacher, self.teacher_share, self.temperature)
         if self.warmup_steps is not None and self.steps is None:
             raise AlbertError("`warmup_steps` needs `steps`. Give --steps.")
         if self.warmup_steps is not None:

@@ -4,7 +4,6 @@ Letters: N examples, K columns of the target, C labels.
 """
 
 import dataclasses
-import hashlib
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.finetuning.predictor import Predictor
+from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task import Outputs
 
@@ -52,11 +52,8 @@ class Teacher:
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of its weights, to recognize the teacher of a run."""
-        digest = hashlib.sha256()
-        for weight in self._predictor.model.get_weights():
-            digest.update(weight.tobytes())
-        return digest.hexdigest()
+        """That of its weights, to recognize the teacher of a run."""
+        return weights_checksum(self._predictor.model)
 
     def outputs(self, table: Table) -> Outputs:
         """The logits of the rows of a table, in the order of `names`."""

@@ -4,7 +4,7 @@ Letters: B batch, S sequence length, P predicted positions, E embedding size,
 H hidden size, V vocabulary, K examples in a row.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -151,6 +151,9 @@ class AlbertForPretraining(_MaskedModel):
     """
 
     needs_pooler = True
+    # A function from inputs to the masked-LM logits of a teacher. In training,
+    # the loss gets them beside the labels: float [B, P, 1 + V].
+    teacher: Callable | None = None
 
     def __init__(
         self,
@@ -187,6 +190,21 @@ class AlbertForPretraining(_MaskedModel):
                 outputs["pooled_output"]
             )
         return logits
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        """The losses of the tasks; masked LM's also of a teacher, if any."""
+        if training and self.teacher is not None:
+            labels = ops.cast(y["mlm"], "float32")[..., None]
+            both = ops.concatenate([labels, self.teacher(x)], axis=-1)
+            y = {**y, "mlm": both}
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "sentence_task": self.sentence_task}

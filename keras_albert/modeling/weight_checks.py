@@ -5,6 +5,7 @@ could exhaust the memory. The number of parameters is therefore computed first
 and compared with the size of the weights file.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -127,3 +128,11 @@ def objects_with(content: object, keys: frozenset | set) -> Iterator[Mapping]:
     if isinstance(content, list):
         for part in content:
             yield from objects_with(part, keys)
+
+
+def weights_checksum(model: keras.Model) -> str:
+    """SHA-256 of the values of all weights, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    for weight in model.weights:
+        digest.update(keras.ops.convert_to_numpy(weight).tobytes())
+    return digest.hexdigest()

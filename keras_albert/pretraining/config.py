@@ -24,8 +24,11 @@ from keras_albert.modeling.config import (
     VARIANTS,
 )
 from keras_albert.training.config import (
+    TEACHER_SHARE,
+    TEMPERATURE,
     OptimizerConfig,
     check_parts,
+    check_teaching,
     check_warmup,
 )
 
@@ -209,6 +212,15 @@ class PretrainRun:
     warm_start: str | None = None
     """model to start from, with fewer layers or groups (Paper Table 11);
     anything that `convert --input` accepts"""
+    teacher: str | None = None
+    """a pretrained model with the same vocabulary: the model also learns from
+    its probabilities of masked pieces (distillation); on one device"""
+    teacher_share: float = TEACHER_SHARE
+    """weight of the loss for the teacher's probabilities; that for the masked
+    pieces has the rest, up to 1"""
+    temperature: float = TEMPERATURE
+    """number by which the logits of teacher and student are divided, so that
+    the less probable pieces count more"""
     precision: Literal[PRECISIONS] = PRECISIONS[0]
     """dtype policy of the model; weights, logits and losses stay float32"""
     loop: Literal[LOOPS] = LOOPS[0]
@@ -274,6 +286,7 @@ class PretrainRun:
                 f"examples.sequence_length={longest}."
             )
         self.examples_of(1)
+        check_teaching(self.teacher, self.teacher_share, self.temperature)
 
     @property
     def devices(self) -> DeviceConfig:

@@ -31,9 +31,14 @@ def pretraining_model(
 
 
 def compile_for_pretraining(
-    model: AlbertForPretraining, optimizer: keras.optimizers.Optimizer | str
+    model: AlbertForPretraining,
+    optimizer: keras.optimizers.Optimizer | str,
+    masked_lm: keras.losses.Loss | None = None,
 ) -> None:
-    """The published losses with equal weight, and their accuracies."""
+    """The published losses with equal weight, and their accuracies.
+
+    `masked_lm` is another loss of masked LM than WeightedCrossEntropy.
+    """
 
     tasks = [task for task in ("mlm", model.sentence_task) if task]
     # Keras puts the name of an output before, where there are several.
@@ -49,9 +54,12 @@ def compile_for_pretraining(
             ),
         ]
 
+    losses = {task: WeightedCrossEntropy() for task in tasks}
+    if masked_lm is not None:
+        losses["mlm"] = masked_lm
     model.compile(
         optimizer=optimizer,
-        loss={task: WeightedCrossEntropy() for task in tasks},
+        loss=losses,
         weighted_metrics={task: metrics() for task in tasks},
     )
 

@@ -13,14 +13,16 @@ from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import VARIANTS, AlbertConfig
 from keras_albert.modeling.pretraining import AlbertForPretraining
 from keras_albert.modeling.warm_start import warm_start
-from keras_albert.pretraining.config import PretrainRun
+from keras_albert.modeling.weight_checks import weights_checksum
+from keras_albert.pretraining.config import ExampleConfig, PretrainRun
 from keras_albert.pretraining.dataset import (
     MORE_PAIRS,
     ExampleStream,
     phased_dataset,
     validation_dataset,
 )
-from keras_albert.pretraining.flops import flops_per_example
+from keras_albert.pretraining.distill import load_teacher, masked_logits_of
+from keras_albert.pretraining.flops import TRAINING, flops_per_example
 from keras_albert.pretraining.model import (
     check_examples,
     compile_for_pretraining,
@@ -37,6 +39,7 @@ from keras_albert.training.loop import (
     evaluate_until,
     fit_into_folder,
 )
+from keras_albert.training.losses import DistilledCrossEntropy
 from keras_albert.training.model_folder import PRETRAINING, ModelFolder
 from keras_albert.training.optimizer import make_optimizer
 from keras_albert.training.run_folder import (
@@ -99,6 +102,7 @@ class _Inputs:
     config: AlbertConfig
     source: AlbertModel | None
     """the model that the weights start from"""
+    teacher: AlbertModel | None
     packing: Packing | None
     share_of_pairs: float | None
     """share of the examples that count for the sentence task; None if there is
@@ -117,6 +121,7 @@ class _Inputs:
                 each.verify()
         with devices.alone():
             source = run.warm_start and load(run.warm_start, dtype="float32")
+            teacher = _teacher_of(run, shards, devices)
         config = _config_of(run, source, shards)
         _check_fit(run, config, shards, held_out, source)
         devices.check(config)
@@ -126,7 +131,9 @@ class _Inputs:
             stream.check_pairs()
         has_task = run.examples.sentence_task != "none"
         pairs = stream.share_of_pairs if has_task else None
-        return cls(shards, held_out, config, source, stream.packing, pairs)
+        return cls(
+            shards, held_out, config, source, teacher, stream.packing, pairs
+        )
 
     def batches_from(self, step: int, run: PretrainRun, devices: Devices):
         """The training batches from a step on, with this process's rows."""
@@ -144,6 +151,13 @@ class _Inputs:
             host_count=devices.count,
         )
 
+    def flops(self, examples: ExampleConfig) -> float:
+        """Operations for a row: a training step, and the teacher's forward."""
+        count = flops_per_example(self.config, examples)
+        if self.teacher is not None:
+            count += flops_per_example(self.teacher.config, examples) / TRAINING
+        return count
+
     def held_out_batches(self, run: PretrainRun, **hosts: int):
         """The held-out batches; of one process where `hosts` names it."""
         if self.held_out is None:
@@ -160,6 +174,20 @@ class _Inputs:
         return batches.take(run.validation_steps * parts)
 
 
+def _teacher_of(
+    run: PretrainRun, shards: ShardSet, devices: Devices
+) -> AlbertModel | None:
+    if run.teacher is None:
+        return None
+    if devices.replicas * devices.count * run.model_parallel > 1:
+        raise AlbertError(
+            "`teacher` works on one device. Received: "
+            f"{devices.replicas} replicas in {devices.count} processes. Leave "
+            "--teacher out, or let the process see one device."
+        )
+    return load_teacher(run, shards.tokenizer())
+
+
 def _config_of(
     run: PretrainRun, source: AlbertModel | None, shards: ShardSet
 ) -> AlbertConfig:
@@ -174,7 +202,7 @@ def _train(
     run: PretrainRun, inputs: _Inputs, folder: RunFolder, devices: Devices
 ) -> dict:
     keras.utils.set_random_seed(run.seed)
-    model = _compiled_model(run, inputs, devices)
+    model, teacher = _compiled_model(run, inputs, devices), inputs.teacher
     folder.claim()
     peak = matrix_product_peak(keras.DTypePolicy(run.precision).compute_dtype)
     peak *= devices.replicas * run.model_parallel
@@ -184,7 +212,7 @@ def _train(
         rows = steps * run.batch_size
         return Work(
             tokens=rows * examples.sequence_length,
-            flops=rows * flops_per_example(inputs.config, examples),
+            flops=rows * inputs.flops(examples),
             peak=peak,
         )
 
@@ -208,6 +236,7 @@ def _train(
             "backend": keras.backend.backend(),
             "config": dataclasses.asdict(inputs.config),
             **_checksums(run),
+            **({"teacher": weights_checksum(teacher)} if teacher else {}),
         },
         validate=held_out
         and (lambda stopped: evaluate_until(model, held_out, stopped, devices)),
@@ -256,8 +285,12 @@ def _compiled_model(
         fresh = inputs.source and warm_start(model, inputs.source)
         if fresh:
             print(f"{run.warm_start} has no weights for {', '.join(fresh)}")
+        loss = None
+        if inputs.teacher is not None:
+            model.teacher = masked_logits_of(inputs.teacher)
+            loss = DistilledCrossEntropy(run.teacher_share, run.temperature)
         compile_for_pretraining(
-            model, make_optimizer(run.optimizer, rate, parts)
+            model, make_optimizer(run.optimizer, rate, parts), loss
         )
     return model
 

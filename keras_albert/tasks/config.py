@@ -120,7 +120,7 @@ class EarlyExit:
 
 def shown(model: str | tuple[str, ...]) -> str:
     """The name of a model, or of several, as the command line takes them."""
-    return model if isinstance(model, str) else " ".join(model)
+    return " ".join(model) if isinstance(model, tuple) else str(model)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

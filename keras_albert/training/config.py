@@ -31,6 +31,34 @@ def check_parts(batch_size: int, accumulate: int) -> None:
         )
 
 
+def check_teaching(
+    teacher: str | None, teacher_share: float, temperature: float
+) -> None:
+    """Raises AlbertError unless the options of distillation fit each other."""
+    if teacher == "":
+        raise AlbertError(
+            "`teacher` must name a model. Received an empty text. Leave "
+            "--teacher out."
+        )
+    check_positive_number("teacher_share", teacher_share)
+    if teacher_share > 1:
+        raise AlbertError(
+            f"`teacher_share` must be at most 1. Received: {teacher_share}."
+        )
+    check_positive_number("temperature", temperature)
+    for name, value, default in (
+        ("teacher_share", teacher_share, TEACHER_SHARE),
+        ("temperature", temperature, TEMPERATURE),
+    ):
+        if teacher is None and value != default:
+            raise AlbertError(
+                f"`{name}` needs a teacher. Received: {name}={value}. Give "
+                "--teacher, or leave it out."
+            )
+
+
+# Defaults of distillation: half of the loss is for the teacher's predictions.
+TEACHER_SHARE, TEMPERATURE = 0.5, 2.0
 CHECKPOINTS_FOLDER = "checkpoints"
 
 

@@ -52,11 +52,7 @@ class WeightedCrossEntropy(keras.losses.Loss):
         """Computes the loss of a batch, a float32 scalar."""
         # This replaces `keras.losses.Loss.__call__`, which would divide by the
         # number of examples.
-        logits = ops.cast(y_pred, "float32")
-        _check_shape("y_true", y_true, logits.shape[:-1])
-        losses = keras.losses.sparse_categorical_crossentropy(
-            y_true, logits, from_logits=True
-        )
+        losses = self.of_predictions(y_true, ops.cast(y_pred, "float32"))
         if sample_weight is None:
             sample_weight = ops.ones_like(losses)
         weight = ops.cast(sample_weight, "float32")
@@ -66,8 +62,43 @@ class WeightedCrossEntropy(keras.losses.Loss):
         normalizer = loss_normalizer(ops.sum(weight), self.epsilon)
         return ops.sum(weight * losses) / normalizer
 
+    def of_predictions(self, y_true: Any, logits: Any) -> Any:
+        """The loss of each prediction, float32 [...]."""
+        _check_shape("y_true", y_true, logits.shape[:-1])
+        return keras.losses.sparse_categorical_crossentropy(
+            y_true, logits, from_logits=True
+        )
+
     def get_config(self) -> dict[str, Any]:
         return {"name": self.name, "epsilon": self.epsilon}
+
+
+class DistilledCrossEntropy(WeightedCrossEntropy):
+    """WeightedCrossEntropy of the labels and of a teacher's probabilities.
+
+    Args:
+        share: the weight of the loss for the teacher, see `Distilled`; that of
+            the labels has the rest, up to 1.
+        temperature: by which both logits are divided in that loss.
+
+    Call arguments:
+        y_true: float [..., 1 + V], the label and the teacher's logits; or int
+            [...], the label alone, for which there is no teacher.
+        y_pred: float [..., V], logits.
+        sample_weight: float [...], weights; ones when absent.
+    """
+
+    def __init__(self, share: float, temperature: float):
+        super().__init__(name="distilled_cross_entropy")
+        self.share, self.temperature = share, temperature
+
+    def of_predictions(self, y_true: Any, logits: Any) -> Any:
+        if len(y_true.shape) < len(logits.shape):
+            return super().of_predictions(y_true, logits)
+        labels = ops.cast(y_true[..., 0], "int32")
+        of_labels = super().of_predictions(labels, logits)
+        of_teacher = _divergence_at(self.temperature, y_true[..., 1:], logits)
+        return (1 - self.share) * of_labels + self.share * of_teacher
 
 
 class WeightedMean(keras.losses.Loss):
@@ -136,14 +167,19 @@ class Distilled(keras.losses.Loss):
     def _of_teacher(self, teacher, student):
         if self.problem == "regression":
             return ops.mean((teacher - student) ** 2, axis=-1)
+        if self.problem == "single_label":
+            return _divergence_at(self.temperature, teacher, student)
         t, s = (x / self.temperature for x in (teacher, student))
         scale = self.temperature**2
-        if self.problem == "single_label":
-            each = _divergence(ops.log_softmax(t), ops.log_softmax(s))
-            return scale * ops.sum(each, axis=-1)
         yes = _divergence(ops.log_sigmoid(t), ops.log_sigmoid(s))
         no = _divergence(ops.log_sigmoid(-t), ops.log_sigmoid(-s))
         return scale * ops.mean(yes + no, axis=-1)
+
+
+def _divergence_at(temperature: float, teacher, student):
+    """T^2 KL(softmax(teacher / T), softmax(student / T)): [..., C] -> [...]."""
+    t, s = (ops.log_softmax(x / temperature) for x in (teacher, student))
+    return temperature**2 * ops.sum(_divergence(t, s), axis=-1)
 
 
 def _divergence(p, q):

@@ -222,10 +222,13 @@ def test_labels_that_are_not_published(mnli, glue, capsys):
     assert "MNLI's test split are not published" in refusal
 
 
-def test_the_best_of_several_is_named(mnli, glue, capsys):
+def test_the_best_of_several_is_named(mnli, tmp_path, capsys):
+    """`predict` averages several models; other commands take one."""
     best = json.loads((mnli / "report.json").read_text())["best_seed"]
-    data = str(glue / "RTE" / "dev.tsv")
-    refusal = refused(capsys, "predict", "--model", str(mnli), "--data", data)
+    output = str(tmp_path / "out")
+    refusal = refused(
+        capsys, "convert", "--input", str(mnli), "--output", output
+    )
     assert f"the best is {mnli / f'seed-{best}'}" in refusal
 
 

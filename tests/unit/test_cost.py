@@ -82,7 +82,7 @@ def test_work_of_fine_tuning_is_that_of_its_batches():
         SimpleNamespace(
             examples=examples,
             lengths=static,
-            pretrained=SimpleNamespace(config=CONFIG),
+            config=CONFIG,
         ),
         replicas=1,
     )

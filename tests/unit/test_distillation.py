@@ -1,19 +1,22 @@
 """A model learns from a teacher: the loss by hand, and the command."""
 
+import dataclasses
 import json
 
 import keras
 import numpy as np
 import pytest
 from scipy import special
-from small import numpy
+from small import CONFIG, QUICK, numpy, pretraining_batch, randomize
 
 import keras_albert as ka
 from keras_albert.cli import main
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.finetuning.distill import Teacher
+from keras_albert.pretraining.distill import masked_logits_of
+from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.tasks.registry import ALL_TASKS
-from keras_albert.training.losses import Distilled
+from keras_albert.training.losses import Distilled, DistilledCrossEntropy
 from keras_albert.training.model_folder import ModelFolder
 
 TEACHER = np.array([[2.0, -1.0, 0.5], [0.0, 3.0, 1.0]], "float32")
@@ -162,3 +165,84 @@ def test_labels_in_another_order(folder, pretrained_folder):
     )
     np.testing.assert_allclose(one, other[:, ::-1])
     assert abs(one[:, 0] - one[:, 1]).min() > 0
+
+
+def test_a_pretraining_step_by_hand():
+    """Masked pieces of weight 0 have no part; validation has no teacher."""
+    config = CONFIG.replace(
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+    student, teacher = (
+        randomize(ka.AlbertForPretraining(ka.AlbertBackbone(config)), seed)
+        for seed in (1, 2)
+    )
+    count = len(student.weights)
+    student.teacher = masked_logits_of(teacher)
+    loss = DistilledCrossEntropy(share=0.25, temperature=2.0)
+    compile_for_pretraining(student, keras.optimizers.SGD(0.0), loss)
+    student.run_eagerly = QUICK["run_eagerly"]
+    x, y, weight = pretraining_batch()
+    logits = {name: numpy(value) for name, value in student(x).items()}
+    of_teacher = numpy(teacher(x)["mlm"])
+    labels, rows = y["mlm"], weight["mlm"]
+    odds = special.log_softmax(logits["mlm"], axis=-1)
+    of_labels = -np.take_along_axis(odds, labels[..., None], -1)[..., 0]
+    p, q = (
+        special.softmax(each / 2, axis=-1)
+        for each in (of_teacher, logits["mlm"])
+    )
+    divergence = 4 * (p * np.log(p / q)).sum(-1)
+    sop = -special.log_softmax(logits["sop"], axis=-1)[
+        range(3), y["sop"]
+    ].mean()
+    for train, share in ((True, 0.25), (False, 0.0)):
+        each = (1 - share) * of_labels + share * divergence
+        expected = (each * rows).sum() / rows.sum() + sop
+        step = student.train_on_batch if train else student.test_on_batch
+        found = step(x, y, weight, return_dict=True)["loss"]
+        assert float(found) == pytest.approx(expected, abs=1e-4)
+        student.reset_metrics()
+    assert len(student.weights) == count, "the teacher is no part of it"
+
+
+@pytest.mark.any_backend
+def test_pretraining_with_a_teacher(
+    folder, pretrained_folder, tmp_path, capsys
+):
+    (tmp_path / "text.txt").write_text("the fox\na barn\n" * 20)
+    shards = str(tmp_path / "shards")
+    main(
+        ["prepare", "--input", str(tmp_path / "text.txt"), "--workers=1"]
+        + ["--vocab", str(pretrained_folder), "--output", shards]
+    )
+    config = ModelFolder.load(pretrained_folder).model.config
+    config = dataclasses.asdict(config.replace(num_hidden_layers=2))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    def pretrain(output, *options):
+        main(
+            ["pretrain", "--data", shards, "--output", str(tmp_path / output)]
+            + ["--config", str(tmp_path / "config.json"), "--steps=2"]
+            + ["--warmup-steps=1", "--batch-size=4", "--validate-every=2"]
+            + ["--examples.sequence-length=32", *options]
+        )
+        return json.loads((tmp_path / output / "report.json").read_text())
+
+    teacher = ["--teacher", str(pretrained_folder)]
+    taught, alone = pretrain("taught", *teacher), pretrain("alone")
+    assert taught["training_loss"] != alone["training_loss"]
+    assert taught["cost"]["flops"] > alone["cost"]["flops"]
+    student = ModelFolder.load(tmp_path / "taught").model
+    assert student.config.num_hidden_layers == 2 and student.teacher is None
+    assert len(student.weights) == len(
+        ModelFolder.load(tmp_path / "alone").model.weights
+    )
+    capsys.readouterr()
+    for options, words in (
+        (["--teacher-share=0.7"], "`teacher_share` needs a teacher"),
+        (["--teacher", str(folder / "teacher" / "seed-0")], "predict masked"),
+        ([*teacher, "--examples.sequence-length=64"], "takes 40 tokens"),
+    ):
+        with pytest.raises(SystemExit):
+            pretrain("none", *options)
+        assert words in capsys.readouterr().err

@@ -412,6 +412,7 @@ def test_what_int8_is_judged_by(tmp_path, monkeypatch):
             }
         )
 
+    monkeypatch.setattr(checking, "load_models", lambda *_: None)
     monkeypatch.setattr(checking, "_original", lambda *_: predictor("model"))
     monkeypatch.setattr(checking, "load_exported", lambda *_: predictor("int8"))
     monkeypatch.setattr(
