@@ -412,7 +412,9 @@ def _check_kind(key: str, value, kind: type, source: str) -> None:
     elif typing.get_origin(kind) is typing.Literal:
         wanted, fits = f"one of {', '.join(choices)}", value in choices
     elif typing.get_origin(kind) is tuple or isinstance(kind, types.UnionType):
-        return  # one or several texts
+        wanted = "a text or a list of texts"
+        texts = value if isinstance(value, list) else [value]
+        fits = all(isinstance(each, str) for each in texts)
     elif kind in (int, float):
         wanted = "an integer" if kind is int else "a number"
         try:

@@ -86,6 +86,14 @@ def check(run: CheckRun) -> dict:
     )
     # Rows that stop after different layers have outputs of two classifiers.
     same = np.flatnonzero(stops[0] == stops[1])
+    same_layers = len(same) / len(stops[0])
+    if same_layers < LEAST_SAME:
+        raise AlbertError(
+            f"{run.export}: {same_layers:.0%} of the rows stop after the same "
+            f"layer as in the model, less than {LEAST_SAME:.0%}. Check that "
+            f"{shown(run.model)} is the model that was exported, and export it "
+            "again, in more bits."
+        )
     answers = [
         each.decode(found, features)
         for each, found in zip((predictor, exported), outputs, strict=True)
@@ -98,7 +106,7 @@ def check(run: CheckRun) -> dict:
         **export_settings(run.export),
         "rows": len(table),
         "same_predictions": share_of_equal(*answers),
-        "same_layers": None if rule is None else len(same) / len(table),
+        "same_layers": None if rule is None else same_layers,
         "same_as_texts": texts,
         "largest_difference": largest,
         "error": error,
@@ -128,13 +136,6 @@ def _judge(report: dict, spread: float, run: CheckRun) -> None:
         f"Check that {shown(run.model)} is the model that was exported, and "
         "export it again"
     )
-    layers = report["same_layers"]
-    if layers is not None and layers < LEAST_SAME:
-        raise AlbertError(
-            f"{run.export}: {layers:.0%} of the rows stop after the same layer "
-            f"as in the model, less than {LEAST_SAME:.0%}. {again}, in more "
-            "bits."
-        )
     largest, error = report["largest_difference"], report["error"]
     limit = TOLERANCES.get(report["weights"], np.inf) * max(1.0, spread)
     if not largest <= limit:  # also true if `largest` is NaN
@@ -159,8 +160,7 @@ def _original(loaded: ModelFolder, exported: Predictor) -> Predictor:
             name: getattr(exported, name)
             for name in ("task", "labels", "lengths", "columns", "reading")
         }
-    predictor = Predictor.of(loaded, **settings)
-    return dataclasses.replace(predictor, early_exit=None)
+    return Predictor.of(loaded, early_exit=None, **settings)
 
 
 def _differences(expected: Sequence, found: Sequence) -> tuple[float, float]:

@@ -17,6 +17,7 @@ from keras_albert.distribution.backend import compiled, has_static_shapes
 from keras_albert.modeling.backbone import padding_mask_of
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.modeling.encoder import attention_bias, block
+from keras_albert.modeling.exits import classifiers_of
 from keras_albert.tasks.early_exit import EarlyExit, Stopping, check_exits
 
 
@@ -120,14 +121,7 @@ class LayerByLayer:
         """The weights of blocks by layer, of the pooler, of classifiers."""
         model = self._model
         encoder, pooler = model.backbone.encoder, model.backbone.pooler
-        exits, last = model.exit_classifiers, model.classifier
-        classifiers = [(last.kernel, last.bias)]
-        if exits is None:
-            classifiers *= model.config.num_hidden_layers
-        else:
-            stacked = map(ops.convert_to_tensor, (exits.kernel, exits.bias))
-            own = zip(*map(ops.unstack, stacked), strict=True)
-            classifiers = [*own, *classifiers]
+        classifiers = map(ops.unstack, classifiers_of(model))
         return keras.tree.map_structure(
             ops.convert_to_tensor,
             (
@@ -137,7 +131,7 @@ class LayerByLayer:
                     ops.cast(each, pooler.compute_dtype)
                     for each in (pooler.kernel, pooler.bias)
                 ],
-                classifiers,
+                [*zip(*classifiers, strict=True)],
             ),
         )
 

@@ -62,18 +62,19 @@ def finetuned_config(run: FinetuneRun, config: AlbertConfig) -> AlbertConfig:
 
     Raises AlbertError if it cannot have this depth, or exits.
     """
-    changes = {}
     if run.dropout is not None:
-        changes["hidden_dropout_prob"] = run.dropout
-        changes["attention_probs_dropout_prob"] = run.dropout
+        config = config.replace(
+            hidden_dropout_prob=run.dropout,
+            attention_probs_dropout_prob=run.dropout,
+        )
     if run.depth is not None:
-        changes["num_hidden_layers"] = run.depth
-    try:
-        config = config.replace(**changes)
-    except AlbertError as error:
-        raise AlbertError(
-            f"`depth` does not fit {run.model}: {error} Give another --depth."
-        ) from None
+        try:
+            config = config.replace(num_hidden_layers=run.depth)
+        except AlbertError as error:
+            raise AlbertError(
+                f"`depth` does not fit {run.model}: {error} Give another "
+                "--depth."
+            ) from None
     if run.exits and config.num_hidden_layers == 1:
         raise AlbertError(
             "a model with a single layer cannot stop before it. Received: "

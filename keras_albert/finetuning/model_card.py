@@ -93,7 +93,7 @@ def _extras(run: FinetuneRun) -> list[str]:
     """What else the model learned from, and can do."""
     lines = []
     if run.depth is not None:
-        lines.append("- `depth` changed the number of layers")
+        lines.append(f"- `--depth` gave it {run.depth} layers")
     if run.teacher is not None:
         lines.append(
             "- it also learned from the predictions of the teacher "

@@ -53,6 +53,28 @@ class ExitClassifiers(layers.Layer):
         return ops.stack(logits, axis=1) + self.bias
 
 
+def classifiers_of(model: keras.Model) -> tuple[Any, Any]:
+    """The kernels [L, H, C] and biases [L, C] of the classifiers of all layers.
+
+    `model` is an AlbertForSequenceClassification with exits. Layers that share
+    a classifier have copies of it.
+    """
+    last, own = model.classifier, model.exit_classifiers
+    if own is None:
+        count = model.config.num_hidden_layers
+        return tuple(
+            ops.repeat(ops.convert_to_tensor(each)[None], count, axis=0)
+            for each in (last.kernel, last.bias)
+        )
+    return tuple(
+        ops.concatenate([ops.convert_to_tensor(lower), upper[None]])
+        for lower, upper in (
+            (own.kernel, ops.convert_to_tensor(last.kernel)),
+            (own.bias, ops.convert_to_tensor(last.bias)),
+        )
+    )
+
+
 def loss_weights(exits: str, count: int, seed: keras.random.SeedGenerator):
     """The weight of each layer's loss: float32 [L], their sum is 1.
 

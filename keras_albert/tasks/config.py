@@ -95,7 +95,8 @@ class EarlyExit:
             value = getattr(self, name)
             if value is not None and value > count:
                 raise AlbertError(
-                    f"the model has {count} layers. Received: {name}={value}."
+                    f"the model has {count} layers. Received: {name}={value}. "
+                    f"Give at most {count}."
                 )
         if problem != "regression":
             if self.tolerance is not None:

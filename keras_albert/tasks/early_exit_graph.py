@@ -5,11 +5,11 @@ make an answer: 1, or C with several labels.
 """
 
 import tensorflow as tf
-from keras import ops
 
 from keras_albert.modeling.backbone import padding_mask_of
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.modeling.encoder import attention_bias, block
+from keras_albert.modeling.exits import classifiers_of
 from keras_albert.tasks.config import EarlyExit
 
 Tensors = dict[str, tf.Tensor]
@@ -27,7 +27,7 @@ def early_outputs(
     x = model.backbone.embeddings(rows["token_ids"], rows["segment_ids"])
     bias = attention_bias(padding_mask_of(rows), None, x.dtype)
     weights = model.backbone.encoder.weights_of(0)
-    kernels, biases = _classifiers(model)
+    kernels, biases = classifiers_of(model)
     count = tf.shape(x)[0]
     width = model.num_labels if problem == "multi_label" else 1
     state = {
@@ -123,18 +123,3 @@ def stops_after(
     equal = tf.reduce_all(tf.abs(found - answers) < near, axis=-1)
     agreements = tf.where(equal & (layer > 1), agreements + 1, 0)
     return agreements >= rule.patience, found, agreements
-
-
-def _classifiers(model):
-    """The kernels [L, H, C] and biases [L, C] of all layers."""
-    last, exits = model.classifier, model.exit_classifiers
-    count = model.config.num_hidden_layers
-    if exits is None:
-        return [
-            ops.repeat(ops.convert_to_tensor(each)[None], count, axis=0)
-            for each in (last.kernel, last.bias)
-        ]
-    return [
-        ops.concatenate([*map(ops.convert_to_tensor, (own, each[None]))])
-        for own, each in ((exits.kernel, last.kernel), (exits.bias, last.bias))
-    ]

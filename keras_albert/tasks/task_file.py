@@ -24,7 +24,7 @@ from keras_albert.modeling.ensemble import AlbertEnsemble, mean_weights
 from keras_albert.modeling.keras_file import checked_form, in_form
 from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.storage import RUN_FILE, read_json
-from keras_albert.tasks.config import AVERAGES, EarlyExit
+from keras_albert.tasks.config import AVERAGES, EarlyExit, ModelUse
 from keras_albert.tasks.fill_mask import PRETRAINED
 from keras_albert.tasks.labels import Head
 from keras_albert.tasks.question_answering.config import (
@@ -220,7 +220,7 @@ def load_with_task(
 
 def load_models(
     source: str | Path | Sequence[str | Path],
-    average: str = AVERAGES[0],
+    average: str = ModelUse.average,
     **form: Any,
 ) -> ModelFolder:
     """Reads a model, or several as one, with the settings of the first.

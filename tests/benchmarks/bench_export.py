@@ -18,10 +18,10 @@ the logits over 64 texts). The weights are wider than a trained model's, so that
 errors grow from layer to layer: what one loses here tells sides apart, and
 is no forecast.
 
-Then all sides are called once a round, in any order. The ratio ours / peer is
-taken in each round: below 1 ours is faster. `cpu` is the same for seconds of
-the processor, which other work disturbs less (with more than one thread a
-runtime may count waiting in).
+Then all sides are called in each round, in any order, twice, and the second
+call counts. The ratio ours / peer is taken in each round: below 1 ours is
+faster. `cpu` is the same for seconds of the processor, which other work
+disturbs less (with more than one thread a runtime may count waiting in).
 """
 
 import argparse

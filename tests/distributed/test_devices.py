@@ -640,3 +640,25 @@ def test_replicas_draw_other_masks():
     alone, first, second = (outputs(each) for each in (None, 0, 1))
     np.testing.assert_array_equal(first, alone)
     assert np.abs(second - alone).max() > 0.1
+
+
+def test_some_draws_are_the_same_in_all_replicas():
+    """Those of a generator with the attribute `same_in_replicas`."""
+
+    class Drawing(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.same = keras.random.SeedGenerator(3)
+            self.same.same_in_replicas = True
+            self.other = keras.random.SeedGenerator(3)
+
+    def draws(replica):
+        layer = Drawing()
+        vary_seeds(layer, lambda: replica)
+        return [
+            numpy(each.next()).tolist() for each in (layer.same, layer.other)
+        ]
+
+    (same, other), (same_in_second, other_in_second) = draws(0), draws(1)
+    assert same == same_in_second == other
+    assert other != other_in_second

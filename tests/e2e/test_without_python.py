@@ -97,20 +97,25 @@ TEXTS = {
 LONG = "".join(f"Fox {i} sold £9 of tea, near Prague. " for i in range(400))
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory, tiny_lines):
-    """A tokenizer whose vocabulary has pieces of all these scripts."""
-    folder = tmp_path_factory.mktemp("scripts")
+def trained_tokenizer(folder, lines, vocab_size):
+    """A tokenizer whose vocabulary has all characters of the lines."""
     corpus = folder / "corpus.txt"
-    corpus.write_text("\n".join([*tiny_lines, *WRITTEN.values()] * 2) + "\n")
+    corpus.write_text("\n".join(lines) + "\n")
     run = VocabRun(
         input=(str(corpus),),
         output=folder / "vocab",
-        vocab_size=300,
+        vocab_size=vocab_size,
         character_coverage=1.0,
     )
     train_vocabulary(run)
     return Tokenizer(run.output)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory, tiny_lines):
+    """A tokenizer whose vocabulary has pieces of all these scripts."""
+    folder = tmp_path_factory.mktemp("scripts")
+    return trained_tokenizer(folder, [*tiny_lines, *WRITTEN.values()] * 2, 300)
 
 
 @pytest.fixture(scope="module")

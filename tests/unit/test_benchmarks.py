@@ -424,6 +424,9 @@ def test_sides_take_turns(export_sides):
     order = []
     sides = {name: lambda rows, name=name: order.append(name) for name in "abc"}
     wall, cpu = export_sides.times_in_turn(sides, None, 4)
+    # Each side is called twice, one call after the other.
+    assert order[::2] == order[1::2]
+    order = order[::2]
     rounds = ["".join(order[i : i + 3]) for i in range(0, 12, 3)]
     assert {*map(frozenset, rounds)} == {frozenset("abc")}
     assert len({*rounds}) > 1

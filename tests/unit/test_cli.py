@@ -159,6 +159,14 @@ def test_mistakes_in_files(tmp_path, capsys, content, options, message):
     assert message in refusal(given, capsys)
 
 
+@pytest.mark.parametrize("content", ["5", "[1, 2]", '[["a"]]', "true"])
+def test_one_or_several_texts_in_files(tmp_path, capsys, content):
+    path = tmp_path / "run.toml"
+    path.write_text(f"model = {content}")
+    error = refusal(["evaluate", "--data=a", f"--file={path}"], capsys)
+    assert "`model` must be a text or a list of texts. Received: " in error
+
+
 FINETUNE = ("finetune", "--model", "m", "--train", "t", "--output", "o")
 
 

@@ -1,6 +1,5 @@
 """A model learns from a teacher: the loss by hand, and the command."""
 
-import dataclasses
 import json
 
 import keras
@@ -10,9 +9,12 @@ from scipy import special
 from small import CONFIG, QUICK, numpy, pretraining_batch, randomize
 
 import keras_albert as ka
+import keras_albert.finetuning.run
+import keras_albert.pretraining.run
 from keras_albert.cli import main
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.finetuning.distill import Teacher
+from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.pretraining.distill import masked_logits_of
 from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.tasks.registry import ALL_TASKS
@@ -205,37 +207,43 @@ def test_a_pretraining_step_by_hand():
     assert len(student.weights) == count, "the teacher is no part of it"
 
 
-@pytest.mark.any_backend
-def test_pretraining_with_a_teacher(
-    folder, pretrained_folder, tmp_path, capsys
-):
-    (tmp_path / "text.txt").write_text("the fox\na barn\n" * 20)
-    shards = str(tmp_path / "shards")
+@pytest.fixture(scope="module")
+def pretrain(folder, pretrained_folder):
+    """pretrain(output, *options) makes two steps with a model of two layers."""
+    (folder / "text.txt").write_text("the fox\na barn\n" * 20)
     main(
-        ["prepare", "--input", str(tmp_path / "text.txt"), "--workers=1"]
-        + ["--vocab", str(pretrained_folder), "--output", shards]
+        ["prepare", "--input", str(folder / "text.txt"), "--workers=1"]
+        + ["--vocab", str(pretrained_folder)]
+        + ["--output", str(folder / "shards")]
     )
     config = ModelFolder.load(pretrained_folder).model.config
-    config = dataclasses.asdict(config.replace(num_hidden_layers=2))
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    config.replace(num_hidden_layers=2).to_json(folder / "config.json")
 
     def pretrain(output, *options):
         main(
-            ["pretrain", "--data", shards, "--output", str(tmp_path / output)]
-            + ["--config", str(tmp_path / "config.json"), "--steps=2"]
+            ["pretrain", "--data", str(folder / "shards")]
+            + ["--output", str(folder / output)]
+            + ["--config", str(folder / "config.json"), "--steps=2"]
             + ["--warmup-steps=1", "--batch-size=4", "--validate-every=2"]
             + ["--examples.sequence-length=32", *options]
         )
-        return json.loads((tmp_path / output / "report.json").read_text())
+        return json.loads((folder / output / "report.json").read_text())
 
+    return pretrain
+
+
+@pytest.mark.any_backend
+def test_pretraining_with_a_teacher(
+    folder, pretrained_folder, pretrain, capsys
+):
     teacher = ["--teacher", str(pretrained_folder)]
     taught, alone = pretrain("taught", *teacher), pretrain("alone")
     assert taught["training_loss"] != alone["training_loss"]
     assert taught["cost"]["flops"] > alone["cost"]["flops"]
-    student = ModelFolder.load(tmp_path / "taught").model
+    student = ModelFolder.load(folder / "taught").model
     assert student.config.num_hidden_layers == 2 and student.teacher is None
     assert len(student.weights) == len(
-        ModelFolder.load(tmp_path / "alone").model.weights
+        ModelFolder.load(folder / "alone").model.weights
     )
     capsys.readouterr()
     for options, words in (
@@ -246,3 +254,41 @@ def test_pretraining_with_a_teacher(
         with pytest.raises(SystemExit):
             pretrain("none", *options)
         assert words in capsys.readouterr().err
+
+
+class Begun(Exception):
+    """A training would begin. Its argument is what the run is known by."""
+
+
+def test_another_teacher_is_another_run(
+    folder, pretrained_folder, pretrain, monkeypatch
+):
+    """A run is known by the weights of its teacher, whatever its folder."""
+
+    def begin(training):
+        raise Begun(training.origin["teacher"])
+
+    def teacher_of(train, teacher):
+        with pytest.raises(Begun) as begun:
+            train(f"{train.__name__}-{teacher.name}", f"--teacher={teacher}")
+        return begun.value.args[0]
+
+    def tune(output, *options):
+        finetune(folder, pretrained_folder, output, *options)
+
+    for module in (keras_albert.finetuning.run, keras_albert.pretraining.run):
+        monkeypatch.setattr(module, "fit_into_folder", begin)
+    other = folder / "other"
+    loaded = ModelFolder.load(pretrained_folder)
+    randomize(loaded.model, seed=5)
+    other.mkdir()
+    loaded.save(other)
+    for train, teachers in (
+        (tune, [folder / "teacher" / f"seed-{seed}" for seed in (0, 1)]),
+        (pretrain, [pretrained_folder, other]),
+    ):
+        found = [teacher_of(train, each) for each in teachers]
+        assert found == [
+            weights_checksum(ModelFolder.load(each).model) for each in teachers
+        ]
+        assert found[0] != found[1]

@@ -360,6 +360,16 @@ def test_an_export_is_checked_with_its_rule(
     monkeypatch.setattr(LayerByLayer, "with_layers", one_moved)
     monkeypatch.setattr(checking, "LEAST_SAME", 0.5)
     main(["check", served, *source, "--data", str(texts)])
+
+    def all_moved(self, model, x):
+        found = exact(self, model, x)
+        return found | {"layers": found["layers"] + 1}
+
+    monkeypatch.setattr(LayerByLayer, "with_layers", all_moved)
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["check", served, *source, "--data", str(texts)])
+    assert "0% of the rows stop after the same layer" in capsys.readouterr().err
     assert "66.67% of the rows stop" in capsys.readouterr().out
     monkeypatch.setattr(checking, "LEAST_SAME", 0.9)
     with pytest.raises(SystemExit):

@@ -12,7 +12,13 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
-from served_models import AB, SIGNATURES, inputs_of, random_predictor
+from served_models import (
+    AB,
+    KINDS,
+    SIGNATURES,
+    inputs_of,
+    random_predictor,
+)
 from small import TEXT_CONFIG, randomize
 
 from keras_albert.cli import main
@@ -28,6 +34,7 @@ from keras_albert.exports.config import EXPORT_WEIGHTS, CheckRun, ExportRun
 from keras_albert.exports.load import Exported, load_exported
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.config import AlbertConfig
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.text.unknown import PieceCount
@@ -197,6 +204,39 @@ def test_litert_has_the_weights_once(tmp_path, tiny_vocab, weights, size):
     assert size * count < stored < 1.02 * size * count + 110_000
 
 
+@pytest.mark.proof
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="in a worker: see above"
+)
+@pytest.mark.parametrize("kind", ["litert", "onnx"])
+def test_albert_base_in_int8(tmp_path, tiny_vocab, kind):
+    """The file has at most 12.5 MB (million bytes), and a byte a weight."""
+    model = ALL_TASKS["classification"].head(
+        AlbertBackbone(AlbertConfig()), AB, 0.1
+    )
+    predictor = Predictor(
+        model,
+        "classification",
+        AB,
+        Tokenizer(tiny_vocab),
+        (32,),
+        TableColumns(),
+    )
+    predictor.save(tmp_path / "model")
+    table = tmp_path / "rows.jsonl"
+    table.write_text("\n".join(map(json.dumps, ROWS)))
+    exporting.export_run(
+        ExportRun(
+            *[tmp_path / "model", tmp_path / "out", kind],
+            weights="int8",
+            data=table,
+            force=True,
+        )
+    )
+    (made,) = [*(tmp_path / "out").glob("model.*")]
+    assert model.count_params() < made.stat().st_size < 12_500_000
+
+
 def answering(**outputs):
     """A SavedModel of labels that answers three texts so."""
 
@@ -320,46 +360,102 @@ def test_words_with_spaces_are_not_asked():
         assert of_texts.compare_texts(exported, table, answers) == shares
 
 
-@pytest.mark.any_backend
-def test_device(folder, tmp_path):
-    """The example answers in a process that imports no Keras."""
-    run(folder, tmp_path / "device", "--format=litert")
+def device(folder, lines, code=0):
+    """What examples/device.py writes, in a process that imports no Keras."""
     script = Path(__file__).parents[2] / "examples" / "device.py"
-    code = (
+    command = (
         "import runpy, sys\n"
         f"runpy.run_path({str(script)!r}, run_name='__main__')\n"
         "assert not {'keras', 'tensorflow'} & sys.modules.keys()"
     )
-    texts = [row["text"] for row in ROWS[:3]] + ["", "é" * 200]
-    lines = "\n".join([*texts, "nothing"]) + "\n"
-    texts.append("nothing")
-    found = (
-        subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path / "device")],
-            # Of what is no UTF-8 nothing is read.
-            input=lines.encode().replace(b"nothing", b"not\xffhing"),
-            check=True,
-            capture_output=True,
-            env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
-        )
-        .stdout.decode()
-        .splitlines()
-    )
-    predictor = Predictor.load(folder / "model")
-    labels, odds, times = zip(
-        *[line.split("\t") for line in found], strict=True
-    )
-    assert list(labels) == predictor.predict(texts)
-    expected = predictor.probabilities(texts).max(axis=1)
-    np.testing.assert_allclose([*map(float, odds)], expected, atol=1e-3)
-    assert all(time.endswith(" ms") for time in times)
     done = subprocess.run(
-        [sys.executable, script, folder / "model"],
+        [sys.executable, "-c", command, str(folder)],
+        input=b"".join(line + b"\n" for line in lines),
         capture_output=True,
-        text=True,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
     )
-    assert done.returncode == 1
-    assert "model: no model.tflite. Give the output" in done.stderr
+    assert done.returncode == code, done.stderr
+    if code:
+        return done.stderr.decode()
+    return [*map(json.loads, done.stdout.splitlines())]
+
+
+@pytest.mark.any_backend
+def test_device(folder, tmp_path):
+    run(folder, tmp_path / "device", "--format=litert")
+    texts = [row["text"] for row in ROWS[:3]] + ["", "é" * 200, "nothing"]
+    # Of what is no UTF-8 nothing is read.
+    lines = [text.encode() for text in texts[:-1]] + [b"not\xffhing"]
+    found = device(tmp_path / "device", lines)
+    predictor = Predictor.load(folder / "model")
+    assert [row["prediction"] for row in found] == predictor.predict(texts)
+    np.testing.assert_allclose(
+        [row["score"] for row in found],
+        predictor.probabilities(texts).max(axis=1),
+        atol=1e-5,
+    )
+    assert all(row["ms"] > 0 for row in found)
+    message = device(folder / "model", [], code=1)
+    assert "model: no model.tflite. Give the output" in message
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="in a worker: see above"
+)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind
+        if kind in ("multilabel", "question and choice", "answer or none")
+        else pytest.param(kind, marks=pytest.mark.proof)
+        for kind in [*KINDS, "embedding"]
+    ],
+)
+def test_device_of_every_kind(tmp_path, tiny_vocab, kind):
+    """It answers as Predictor does."""
+    named = "classification" if kind == "embedding" else kind
+    predictor = random_predictor(Tokenizer(tiny_vocab), named)
+    if kind == "embedding":
+        predictor = Predictor(
+            predictor.model.backbone, tokenizer=predictor.tokenizer
+        )
+    predictor.save(tmp_path / "model")
+    exporting.export_run(
+        ExportRun(tmp_path / "model", tmp_path / "device", "litert")
+    )
+    texts = [row["text"] for row in ROWS[:3]] + ["É\u0301 ４２, 😀 " * 9, "a"]
+    inputs = {"text": texts} if kind == "embedding" else inputs_of(kind, texts)
+    if "context" in inputs:  # the main text first
+        inputs = {name: inputs[name] for name in ("context", "question")}
+    if "question" in inputs and "choices" in inputs:
+        names = ("text", "question", "choices")
+        inputs = {name: inputs[name] for name in names}
+    rows = []
+    for row in zip(*inputs.values(), strict=True):
+        *others, last = row
+        last = last if isinstance(last, list) else [last]
+        rows.append("\t".join([*others, *last]).encode())
+    found = device(tmp_path / "device", rows)
+    if kind == "tokens":
+        inputs["text"] = [text.split() for text in texts]
+    features = predictor._features_of(inputs)
+    wanted = predictor.decode(predictor.outputs(features), features)
+    for row, answer in zip(found, wanted, strict=True):
+        del row["ms"]
+        shown = {k: v for k, v in answer.items() if k in row or v is not None}
+        assert row.keys() == shown.keys()
+        for name, value in shown.items():
+            if isinstance(value, dict):
+                assert row[name].keys() == value.keys()
+                row[name] = [*row[name].values()]
+                value = [*value.values()]
+            if isinstance(np.ravel(value)[0], float):
+                np.testing.assert_allclose(row[name], value, atol=1e-5)
+            else:
+                assert row[name] == value, name
+    if kind in ("choice", "answer"):
+        message = device(tmp_path / "device", [b"a text"], code=1)
+        assert "texts or more, separated by tabs, for" in message
 
 
 @pytest.mark.any_backend

@@ -53,9 +53,9 @@ def test_they_compose_to_the_backbone():
     for _ in range(CONFIG.num_hidden_layers):
         vector = block(vector, x["padding_mask"])
     expected = numpy(backbone(x)["sequence_output"])
-    np.testing.assert_allclose(numpy(vector), expected, atol=2e-6)
+    np.testing.assert_allclose(numpy(vector), expected, rtol=1e-5, atol=1e-5)
     scanned = numpy(encoder(embedded, padding_mask=x["padding_mask"]))
-    np.testing.assert_allclose(scanned, expected, atol=2e-6)
+    np.testing.assert_allclose(scanned, expected, rtol=1e-5, atol=1e-5)
 
 
 def shapes_and_dtypes(tensors):
@@ -169,7 +169,7 @@ def test_a_block_passes_on_what_it_is_asked():
     together = numpy(layer(x, example_ids=ids))
     for part in (slice(0, 7), slice(7, None)):
         alone = numpy(layer(x[:, part]))
-        np.testing.assert_allclose(together[:, part], alone, atol=2e-6)
+        np.testing.assert_allclose(together[:, part], alone, rtol=1e-5, atol=1e-5)
 
 
 def test_file_from_before():
@@ -180,11 +180,11 @@ def test_file_from_before():
     outputs = model({"token_ids": ids})
     expected = [3.0564086, 1.6023104, 2.2297363, 1.293449, 1.3263829]
     found = numpy(outputs["mlm"])[:, :, :3].sum((0, 2))
-    np.testing.assert_allclose(found, expected, atol=5e-6)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(
         numpy(outputs["sop"]),
         [[0.78698456, 0.6404128], [0.7894589, 0.5997758]],
-        atol=2e-6,
+        rtol=1e-5, atol=1e-5,
     )
 
 

@@ -4,11 +4,11 @@ Letters: B batch, R rows that go on, S tokens, H hidden size, L layers, C
 labels, K numbers that make an answer: 1, or C with several labels.
 """
 
-import numpy as np
 import onnx
 
 from keras_albert.exports.onnx.encoder import EncoderWriter, Inputs, array
 from keras_albert.exports.onnx.graph_builder import Graph
+from keras_albert.modeling.exits import classifiers_of
 from keras_albert.tasks.config import EarlyExit
 
 FLOAT, INT32 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT32
@@ -22,7 +22,7 @@ def early_outputs(
     Rows that have their answer leave the loop (tasks.early_exit_graph).
     """
     add, constant, model = writer.add, writer.constant, writer.model
-    kernels, biases = map(constant, _classifiers(model))
+    kernels, biases = (constant(array(each)) for each in classifiers_of(model))
     x, bias = writer.embedded(inputs)
     batch = add("Shape", x, end=1)
     rows = add("Range", constant(0), add("Squeeze", batch), constant(1))
@@ -125,17 +125,3 @@ def _stops_after(
     agreements = add("Where", equal, more, constant(0, "int32"))
     patience = constant(rule.patience, "int32")
     return add("GreaterOrEqual", agreements, patience), found, agreements
-
-
-def _classifiers(model) -> tuple[np.ndarray, np.ndarray]:
-    """The kernels [L, H, C] and biases [L, C] of all layers."""
-    last, exits = model.classifier, model.exit_classifiers
-    if exits is None:
-        count = model.config.num_hidden_layers
-        return tuple(
-            np.stack([array(each)] * count) for each in (last.kernel, last.bias)
-        )
-    return tuple(
-        np.concatenate([array(own), array(each)[None]])
-        for own, each in ((exits.kernel, last.kernel), (exits.bias, last.bias))
-    )

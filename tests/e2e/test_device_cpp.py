@@ -1,0 +1,234 @@
+"""examples/device, the loop in C++, answers as Predictor does.
+
+It is built with the compiler at hand, from Debian's libsentencepiece-dev and
+nlohmann-json3-dev and the library of ai-edge-litert.
+"""
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+import json
+import random
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+if pytest.importorskip("keras").backend.backend() != "tensorflow":
+    pytest.skip("LiteRT files are made by TensorFlow", allow_module_level=True)
+pytest.importorskip("tensorflow_text")
+pytest.importorskip("ai_edge_litert")
+
+from served_models import expected, inputs_of, random_predictor
+from test_without_python import WRITTEN, trained_tokenizer
+
+from keras_albert.exports.config import ExportRun
+from keras_albert.exports.run import export_run
+from keras_albert.text.normalization import normalize, to_text
+
+LITERT = importlib.util.find_spec("ai_edge_litert")
+LIBRARY = Path(LITERT.origin).parent / "libLiteRt.so"
+SOURCE = Path(__file__).parents[2] / "examples" / "device"
+ANSWERED = ("classification", "pairs", "regression", "multilabel")
+# Prints each line of the input as the tokenizer normalizes it, in both ways.
+NORMALIZING = """
+#define main unused
+#include "albert_device.cc"
+#undef main
+int main() {
+  for (std::string line; std::getline(std::cin, line);) {
+    const std::u32string text = Joined(Decoded(line));
+    std::cout << Encoded(Lowered(WithoutMarks(text))) << '\\n'
+              << Encoded(Lowered(text)) << '\\n';
+  }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A copy of the folder, with the program."""
+    if not LIBRARY.is_file():
+        pytest.skip(f"ai-edge-litert has no {LIBRARY.name}")
+    release = importlib.metadata.version("ai-edge-litert").split(".")[:2]
+    if [*map(int, release)] < [2, 3]:
+        pytest.skip("litert.h is for LiteRT 2.3 and newer")
+    for tool in ("g++", "make"):
+        if not shutil.which(tool):
+            pytest.skip(f"{tool} is not installed")
+    for header, package in (
+        ("sentencepiece_processor.h", "libsentencepiece-dev"),
+        ("nlohmann/json.hpp", "nlohmann-json3-dev"),
+    ):
+        found = subprocess.run(
+            ["g++", "-E", "-x", "c++", "-"],
+            input=f"#include <{header}>",
+            capture_output=True,
+            text=True,
+        )
+        if found.returncode:
+            pytest.skip(f"{package} is not installed")
+    folder = tmp_path_factory.mktemp("built") / "device"
+    shutil.copytree(SOURCE, folder, ignore=shutil.ignore_patterns("*_tables.h"))
+    make = ["make", "-B", f"PYTHON={sys.executable}", "CXXFLAGS=-O1 -Werror"]
+    subprocess.run(make, cwd=folder, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(tiny_lines):
+    """200 texts without line ends and tabs, some of them pathological."""
+    chosen = [
+        *WRITTEN.values(),
+        *["", " ", "\0", "a\0b", "[CLS] [SEP] <unk> [MASK]", "\ufeffThe fox"],
+        *["in 1950, 19,50, 7,", "1990,x ²,", "``two'' \"hens\" ‘’ “”", "´"],
+        *["ΑΣ. ΑΣ'Α ΑΣ\u0301 ΣΑΣ-Σ", "각각 ᄀ가 ㅏㅑ ㄱ", "ﬁ ½ ℡ ㎏ ４２"],
+        *["İi ẞß ŉ ǰ", "\u2028a\u3000b\x85c\x1cd", "Fox " * 300, "é" * 900],
+    ]
+    chance = random.Random(5)
+    words = " ".join([*tiny_lines, *WRITTEN.values(), *chosen[-9:-2]]).split()
+    odd = [0x7F, 0x250, 0x3000, 0x11000, 0x1FB00, 0x30000]
+    while len(chosen) < 200:
+        some = chance.choices(words, k=chance.randint(1, 30))
+        some += [chr(chance.randrange(33, chance.choice(odd)))]
+        chance.shuffle(some)
+        text = chance.choice([str, str.upper, str.title])(" ".join(some))
+        chosen.append(to_text(text))
+    assert not any(c in text for text in chosen for c in "\n\r\t")
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory, tiny_lines):
+    """Returns the predictor and the LiteRT export of a kind of task."""
+    folder = tmp_path_factory.mktemp("exports")
+    lines = [*tiny_lines, *WRITTEN.values(), "in 1950, 7, 19, 50, of 1950,"]
+    tokenizer = trained_tokenizer(folder, lines * 3, 310)
+    assert tokenizer.resplits
+
+    def of(kind):
+        predictor = random_predictor(tokenizer, kind)
+        # An odd number of pieces: it matters which text of a pair is cut.
+        predictor = dataclasses.replace(predictor, lengths=(16, 24))
+        out = folder / kind.replace(" ", "_")
+        if not out.exists():
+            predictor.save(folder / f"{out.name}-model")
+            model = folder / f"{out.name}-model"
+            export_run(ExportRun(model, out, "litert"))
+        return predictor, out
+
+    return of
+
+
+def run(program, *arguments, lines=(), code=0):
+    """The lines that the program writes, or its message if it fails."""
+    done = subprocess.run(
+        [program, *arguments],
+        input=b"".join(line + b"\n" for line in lines),
+        capture_output=True,
+    )
+    assert done.returncode == code, done.stderr
+    return (done.stderr if code else done.stdout).decode().split("\n")[:-1]
+
+
+@pytest.mark.parametrize("kind", ANSWERED)
+def test_same_ids_and_answers(built, exports, texts, kind):
+    predictor, folder = exports(kind)
+    inputs = inputs_of(kind, texts)
+    lines = ["\t".join(row) for row in zip(*inputs.values(), strict=True)]
+    found = run(
+        built / "albert_device",
+        *[folder, "--ids"],
+        lines=[line.encode() for line in lines],
+    )
+    found = [*map(json.loads, found)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of unknown characters
+        _, answers = expected(predictor, **inputs)
+    encoded = [
+        predictor.tokenizer.encode_batch(values) for values in inputs.values()
+    ]
+    longest = predictor.lengths[-1]
+    cut = 0
+    for ids, row, answer in zip(
+        zip(*encoded, strict=True), found, answers, strict=True
+    ):
+        tokens, _ = predictor.tokenizer.pack(*ids, max_length=longest)
+        assert row.pop("ids") == tokens
+        cut += len(tokens) == longest
+        assert row.keys() == answer.keys()
+        for name, value in answer.items():
+            assert_same(row[name], value)
+    assert cut > 20
+
+
+def assert_same(found, wanted):
+    if isinstance(wanted, dict):
+        assert found.keys() == wanted.keys()
+        found, wanted = [*found.values()], [*wanted.values()]
+    if isinstance(wanted, float) or (wanted and isinstance(wanted[0], float)):
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
+    else:
+        assert found == wanted
+
+
+def test_what_is_no_pair_and_no_utf8(built, exports):
+    """A line without a tab is one text; malformed bytes are left out."""
+    predictor, folder = exports("pairs")
+    lines = [
+        b"the f\xffox\r",
+        b"the fox\t",
+        b"\xed\xa0\x80a\xe2\x82 \xf0\x9f\xc0",
+    ]
+    lines += [b"a\xf4\x90\x80\x80b\tc\xc1\xbfd\te"]
+    found = run(built / "albert_device", folder, "--ids", lines=lines)
+    encode, pack = predictor.tokenizer.encode, predictor.tokenizer.pack
+    wanted = [pack(encode(line), None)[0] for line in lines[:3]]
+    wanted.append(pack(encode(b"ab"), encode("cd e"))[0])
+    assert [json.loads(line)["ids"] for line in found] == wanted
+
+
+def test_every_character_is_normalized_as_in_python(built):
+    source = built / "normalizing.cc"
+    source.write_text(NORMALIZING)
+    subprocess.run(
+        ["g++", "-std=c++17", "-O1", source, "-o", source.with_suffix("")]
+        + ["-lsentencepiece", LIBRARY, f"-Wl,-rpath,{LIBRARY.parent}"],
+        check=True,
+    )
+    codes = [*range(0x323B0), *range(0xE0000, 0xE0200), 0x10FFFF]
+    codes = [i for i in codes if i != 10 and not 0xD800 <= i < 0xE000]
+    texts = [f"A{c}Σ{c}b {c}Σ {c}" for c in map(chr, codes)]
+    lines = [text.encode() for text in texts]
+    found = run(source.with_suffix(""), lines=lines)
+    wanted = [
+        normalize(text, keep_accents=keep)
+        for text in texts
+        for keep in (False, True)
+    ]
+    assert found == wanted
+
+
+def test_messages(built, exports, tmp_path):
+    program = built / "albert_device"
+    assert "usage: albert_device FOLDER" in run(program, code=2)[0]
+    (message,) = run(program, tmp_path, code=2)
+    assert "task.json: no such file. Give the output folder" in message
+    _, folder = exports("tokens")
+    (message,) = run(program, folder, code=2)
+    assert "a model for tokens. This program answers" in message
+    _, folder = exports("classification")
+    shutil.copytree(folder, tmp_path / "damaged")
+    for name, part in (
+        ("task.json", "task.json: not a JSON object"),
+        ("spiece.model", "spiece.model: "),
+        ("model.tflite", "model.tflite: damaged, or no LiteRT model"),
+    ):
+        (tmp_path / "damaged" / name).write_bytes(b"no")
+        (*_, message) = run(program, tmp_path / "damaged", code=2)
+        assert part in message
+        shutil.copy(folder / name, tmp_path / "damaged")
