@@ -28,7 +28,7 @@ from keras_albert import __version__
 from keras_albert.aot.config import CompileRun
 from keras_albert.corpus.config import PrepareRun, VocabRun
 from keras_albert.distribution.config import LOST_PROCESS_STATUS
-from keras_albert.errors import AlbertError, LostProcess
+from keras_albert.errors import AlbertError, LostProcess, is_number
 from keras_albert.exports.config import CheckRun, ExportRun
 from keras_albert.finetuning.config import (
     ConvertRun,
@@ -411,6 +411,10 @@ def _check_kind(key: str, value, kind: type, source: str) -> None:
         wanted, fits = "true or false", text.lower() in ("true", "false")
     elif typing.get_origin(kind) is typing.Literal:
         wanted, fits = f"one of {', '.join(choices)}", value in choices
+    elif typing.get_origin(kind) is tuple and choices[0] in (int, float):
+        wanted = "a number or a list of numbers"
+        numbers = value if isinstance(value, list) else [value]
+        fits = all(map(is_number, numbers))
     elif typing.get_origin(kind) is tuple or isinstance(kind, types.UnionType):
         wanted = "a text or a list of texts"
         texts = value if isinstance(value, list) else [value]

@@ -11,6 +11,8 @@ class TableColumns:
     """column of the text"""
     pair: str | None = None
     """column of the second text, if the task has pairs"""
+    negative: str | None = None
+    """column of a text that does not match, to learn embeddings"""
     label: str = "label"
     """column of the label: one label, several labels, a label for each word, a
     number, or the right choice"""

@@ -9,6 +9,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
@@ -176,6 +177,24 @@ def loss_normalizer(weight, epsilon: float):
 
         return (sum_over_processes(weight) + epsilon) / processes()
     return weight + epsilon
+
+
+def whole_batch(x) -> tuple[Any, Any]:
+    """The rows of all replicas, [G, ...], and the place of the own first one.
+
+    Gradients flow back to the replica that has the row. A single device, and a
+    JAX program on all devices, see the whole batch at once.
+    """
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        from keras_albert.distribution.tf_strategy import rows_of_replicas
+
+        return rows_of_replicas(x)
+    if backend == "torch":
+        from keras_albert.distribution.torch_ddp import rows_of_processes
+
+        return rows_of_processes(x)
+    return x, 0
 
 
 def one_process() -> bool:

@@ -328,6 +328,26 @@ def sum_over_replicas(x):
     return context.all_reduce(tf.distribute.ReduceOp.SUM, x)
 
 
+def rows_of_replicas(x):
+    """The rows of all replicas, [G, ...], and the place of the own first one.
+
+    Each replica adds its rows [B, ...] to zeros at its place: a sum over the
+    replicas has a gradient, and gathering has none on some devices.
+    """
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return x, 0
+    count, replica = context.num_replicas_in_sync, _replica()
+    rows = tf.shape(x)[0]
+    place = tf.one_hot(replica, count, dtype=x.dtype)
+    place = tf.reshape(place, [count, *[1] * len(x.shape)])
+    total = context.all_reduce(
+        tf.distribute.ReduceOp.SUM, place * x[tf.newaxis]
+    )
+    shape = tf.concat([[count * rows], tf.shape(x)[1:]], axis=0)
+    return tf.reshape(total, shape), replica * rows
+
+
 def _replica():
     context = tf.distribute.get_replica_context()
     return 0 if context is None else context.replica_id_in_sync_group

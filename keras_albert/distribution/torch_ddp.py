@@ -168,6 +168,34 @@ def sum_over_processes(x):
     return x
 
 
+class _SumWithGradient(torch.autograd.Function):
+    """The sum over all processes, and for the gradient likewise."""
+
+    @staticmethod
+    def forward(context, x):
+        return sum_over_processes(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        return sum_over_processes(gradient)
+
+
+def rows_of_processes(x):
+    """The rows of all processes, [G, ...], and the place of the own first one.
+
+    Each process adds its rows [B, ...] to zeros at its place, since gloo cannot
+    distribute the gradient of gathered rows.
+    """
+    count = processes()
+    if count == 1:
+        return x, 0
+    rank, rows = distributed.get_rank(), x.shape[0]
+    before, after = rank * rows, (count - 1 - rank) * rows
+    padding = [0, 0] * (x.dim() - 1) + [before, after]
+    placed = torch.nn.functional.pad(x, padding)
+    return _SumWithGradient.apply(placed), before
+
+
 def _train_step(model: keras.Model, replica, data) -> dict:
     """Keras's `train_step`, except that the forward pass calls the wrapper."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)

@@ -142,14 +142,21 @@ def load_exported(folder: str | Path, threads: int = 1) -> Predictor:
 
 
 def _by_rows(run: Run) -> Run:
-    """Reshapes choices [B, C, S] to rows, the only input of exported models."""
+    """Reshapes [B, C, S] to rows, the only input of exported models.
+
+    C are the choices, or the texts of which each gets a vector.
+    """
 
     def run_rows(token_ids: np.ndarray) -> Mapping[str, np.ndarray]:
         outputs = run(token_ids.reshape(-1, token_ids.shape[-1]))
         if token_ids.ndim == 2:
             return outputs
-        shape = token_ids.shape[:-1]  # logits [B C, 1] -> [B, C]
-        return {name: value.reshape(shape) for name, value in outputs.items()}
+        shape = token_ids.shape[:-1]
+        return {
+            # logits [B C, 1] -> [B, C], vectors [B C, D] -> [B, C, D]
+            name: value.reshape(*shape, *value.shape[1:][name != VECTOR :])
+            for name, value in outputs.items()
+        }
 
     return run_rows
 

@@ -21,12 +21,14 @@ from keras_albert.errors import (
     check_seed,
 )
 from keras_albert.modeling.config import CLASSIFIER_DROPOUT, EXITS, PRECISIONS
-from keras_albert.tasks.config import ModelUse
+from keras_albert.tasks.config import EmbeddingOptions, ModelUse
 from keras_albert.tasks.names import (
     BENCHMARK_TASKS,
+    EMBEDDING,
     FINETUNE_TASKS,
     READING_TASKS,
     TEXT_TASKS,
+    VECTOR_TASKS,
 )
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
@@ -64,8 +66,9 @@ class FinetuneRun:
     task: Literal[FINETUNE_TASKS] = FINETUNE_TASKS[0]
     """what the model predicts for a text (or a pair of texts): one label; a
     number; any number of labels; a label for each word; the right one of
-    several choices; the place of the answer to a question (qa). Or a published
-    task, with its files, labels and scores"""
+    several choices; the place of the answer to a question (qa); a vector, from
+    texts that belong together (embedding) or from scores of pairs
+    (similarity). Or a published task, with its files, labels and scores"""
     validation: Path | None = OWN_VALIDATION
     """file to evaluate on after each epoch; the best model is kept. auto: a
     tenth of --train, which is then not trained on (if it has 50 rows or more;
@@ -155,6 +158,8 @@ class FinetuneRun:
     """how contexts are cut into windows"""
     answers: AnswerConfig = AnswerConfig()
     """how answers are found"""
+    embedding: EmbeddingOptions = EmbeddingOptions()
+    """how the vectors of texts are made and learned"""
 
     def __post_init__(self):
         self.devices  # noqa: B018  checks the options of the devices
@@ -207,6 +212,18 @@ class FinetuneRun:
                         f"`{name}` are for {', '.join(READING_TASKS)}. "
                         f"Received: task={self.task!r}."
                     )
+        if self.task not in VECTOR_TASKS and (
+            self.embedding != FinetuneRun.embedding
+        ):
+            raise AlbertError(
+                f"`embedding` options are for {', '.join(VECTOR_TASKS)}. "
+                f"Received: task={self.task!r}."
+            )
+        if self.task == EMBEDDING and self.batch_size == 1:
+            raise AlbertError(
+                "a batch of one example has no negatives. Received: "
+                "batch_size=1. Raise --batch-size."
+            )
         if self.exits is not None:
             check_choice("exits", self.exits, EXITS)
         for name in ("exits", "teacher"):

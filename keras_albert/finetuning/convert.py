@@ -8,6 +8,7 @@ from keras_albert.checkpoints.keras_hub import save_keras_hub
 from keras_albert.checkpoints.load import load
 from keras_albert.finetuning.config import ConvertRun
 from keras_albert.finetuning.predictor import Predictor
+from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.storage import check_free, written_whole
 from keras_albert.tasks.infer import head_task
 from keras_albert.tasks.registry import ALL_TASKS
@@ -46,6 +47,7 @@ def _with_task(run: ConvertRun, loaded: ModelFolder) -> ModelFolder:
     is_given = any(value is not None for value in run.given.values())
     is_ready = (
         loaded.tokenizer is not None
+        and not isinstance(loaded.model, AlbertBackbone)
         and ALL_TASKS[head_task(loaded.model)].is_learned
     )
     if not is_given and not is_ready:

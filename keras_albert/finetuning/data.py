@@ -58,6 +58,8 @@ def read_tables(run: FinetuneRun) -> Tables:
         names = task.labels.of_table(train)
         if run.validation is None:
             return Tables(train, None, names)
+        if not task.can_measure(run.columns):
+            return _not_measured(run, train, names)
         if run.validation != OWN_VALIDATION:
             held_out = task.read(run.validation, *options, names)
             return Tables(train, held_out, names)
@@ -82,6 +84,24 @@ def read_tables(run: FinetuneRun) -> Tables:
     return Tables(train, None, names)
 
 
+def _not_measured(run: FinetuneRun, train: Table, names) -> Tables:
+    """The tables of texts alone, for which there is no score."""
+    given = [
+        name
+        for name in ("patience", "validate_every")
+        if getattr(run, name) is not None
+    ]
+    if run.validation != OWN_VALIDATION:
+        given.append("validation")
+    if given:
+        raise AlbertError(
+            f"`{given[0]}` needs pairs of texts, and each text stands alone. "
+            "Name the column of the partners with --columns.pair, or leave "
+            f"--{given[0].replace('_', '-')} out."
+        )
+    return Tables(train, None, names)
+
+
 def held_out_line(run: FinetuneRun, tables: Tables) -> str | None:
     """A note on the rows that are held out, or on why none are, if any."""
     if tables.split:
@@ -91,6 +111,11 @@ def held_out_line(run: FinetuneRun, tables: Tables) -> str | None:
             f"{held_out:,} of the {count:,} rows of {run.train} are held out "
             "to measure on (--validation FILE gives others; --validation none "
             "learns from all)"
+        )
+    if not ALL_TASKS[run.task].can_measure(run.columns):
+        return (
+            "nothing is held out: each text stands alone. Measure on pairs "
+            "afterwards: `keras-albert evaluate`"
         )
     if tables.held_out is None and run.validation is not None:
         return (
@@ -103,7 +128,7 @@ def held_out_line(run: FinetuneRun, tables: Tables) -> str | None:
 
 def _check_columns(run: FinetuneRun) -> None:
     task = ALL_TASKS[run.task]
-    known = {*task.inputs(run.columns), task.target}
+    known = {*task.fields(run.columns, labelled=True)}
     for field in dataclasses.fields(run.columns):
         value = getattr(run.columns, field.name)
         if value != field.default and field.name not in known:

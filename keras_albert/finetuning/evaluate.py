@@ -14,11 +14,13 @@ from keras_albert.finetuning.exit_curve import (
 )
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import (
+    BAG_OF_WORDS,
     class_report_of,
     print_skipped,
     scores_lines,
     scores_report,
 )
+from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.pretraining.dataset import validation_dataset
 from keras_albert.pretraining.model import compile_for_pretraining
@@ -36,9 +38,12 @@ def evaluate(run: EvaluateRun) -> dict:
     """Prints and returns the scores of the model on `run.data`."""
     leave_gpu_to_backend()
     loaded = load_models(run.model, run.average)
-    if loaded.task["task"] == PRETRAINING:
+    if loaded.task["task"] == PRETRAINING and run.task is None:
         return _evaluate_pretrained(loaded, run)
-    if ALL_TASKS[run.task or head_task(loaded.model)].is_learned:
+    # Every model gives vectors; they are measured where that is asked for.
+    is_encoder = isinstance(loaded.model, AlbertBackbone)
+    task = ALL_TASKS[run.task or head_task(loaded.model)]
+    if task.is_learned and (run.task or not is_encoder):
         return _evaluate_finetuned(Predictor.of(loaded, **run.given), run)
     raise AlbertError(
         f"{shown(run.model)} has no head that was fine-tuned for a task. Run "
@@ -70,6 +75,11 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
     predictor.warn_of_cut(features.cut, features.count)
     outputs = predictor.outputs(features, run.batch_size)
     report = scores_report(predictor.task, outputs, features, predictor.labels)
+    if predictor.definition.makes_vectors:  # the baseline needs no training
+        of_words = predictor.definition.linear_outputs(table, table, None)
+        if of_words is not None:
+            found = predictor.definition.measure(of_words, features, None)
+            report[BAG_OF_WORDS] = found.values[report["best"]]
     for line in scores_lines(report, examples=""):
         print(line)
     if predictor.early_exit is not None:

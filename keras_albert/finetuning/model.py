@@ -32,7 +32,10 @@ def compiled_model(
     rate = WarmupPolynomialDecay(run.learning_rate, steps, warmup_steps)
     model = _model(run, pretrained, config, names)
     optimizer = make_optimizer(OptimizerConfig(optimizer="adamw"), rate)
-    if run.teacher is not None:
+    if ALL_TASKS[run.task].makes_vectors:
+        loss = ALL_TASKS[run.task].loss_with(run.embedding)
+        model.compile(optimizer=optimizer, loss=loss)
+    elif run.teacher is not None:
         loss = ALL_TASKS[run.task].distilled(
             names, run.teacher_share, run.temperature
         )
@@ -95,6 +98,8 @@ def _model(
     elif not run.from_scratch:
         backbone.set_weights(pretrained.get_weights())
     options = {"exits": run.exits} if run.exits else {}
+    if ALL_TASKS[run.task].makes_vectors:
+        options = {"embedding": run.embedding}
     return ALL_TASKS[run.task].head(
         backbone, names, run.classifier_dropout, **options
     )

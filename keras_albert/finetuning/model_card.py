@@ -10,7 +10,7 @@ import keras
 
 from keras_albert import __version__
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
-from keras_albert.finetuning.report import TEACHER
+from keras_albert.finetuning.report import START, TEACHER
 from keras_albert.storage import replacing
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS
@@ -126,7 +126,8 @@ def _evaluation(run: FinetuneRun, report: dict) -> list[str]:
         "| score | value |",
         "|---|---|",
     ]
-    skipped = {"baseline", "training_loss", "epoch", "threshold", TEACHER}
+    skipped = {"baseline", "training_loss", "epoch", "threshold"}
+    skipped |= {START, TEACHER}
     lines += [
         f"| {name.replace('_', ' ')} | {value:.4f} |"
         for name, value in report.items()
@@ -137,10 +138,9 @@ def _evaluation(run: FinetuneRun, report: dict) -> list[str]:
             f"| {report['best']} of always {report['constant']} | "
             f"{report['baseline']:.4f} |"
         )
-    if report.get(TEACHER) is not None:
-        lines.append(
-            f"| {report['best']} of the teacher | {report[TEACHER]:.4f} |"
-        )
+    for name, what in ((TEACHER, "of the teacher"), (START, "at the start")):
+        if report.get(name) is not None:
+            lines.append(f"| {report['best']} {what} | {report[name]:.4f} |")
     if report["remarks"]:
         lines += ["", *(f"- {remark}" for remark in report["remarks"])]
     return lines

@@ -9,15 +9,17 @@ from keras_albert.data.batches import Features
 from keras_albert.data.tables import Table
 from keras_albert.tasks.metrics import ClassReport, class_report
 from keras_albert.tasks.registry import ALL_TASKS
-from keras_albert.tasks.task import Outputs
+from keras_albert.tasks.task import LearnedTask, Outputs
 from keras_albert.training.cost import Cost, total
 
 CONFUSION_FILE = "confusion.png"
 
 # Key of the score of a linear model of words, see tasks/bag_of_words.py.
 BAG_OF_WORDS = "bag_of_words"
-LINEAR = "a linear model of words"
 TEACHER = "teacher"  # key of the score of the teacher
+START = "before_fine_tuning"  # key of the score of the pretrained encoder
+# Keys of scores that are not those of the fine-tuned model.
+COMPARED = ("baseline", BAG_OF_WORDS, TEACHER, START)
 SHOWN_SKIPPED = 3  # skipped rows that are printed
 # Key of the scores on training rows, for a run that held nothing out.
 ON_TRAINING_ROWS = "on_training_rows"
@@ -34,6 +36,7 @@ def scores_report(
         "best": definition.best,
         "baseline": definition.baseline(features),
         "constant": definition.constant,
+        "of_words": definition.of_words,
         "count": features.count,
         "remarks": list(scores.remarks),
     }
@@ -56,8 +59,7 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
         name
         for name, value in first.items()
         if isinstance(value, float)
-        and name
-        not in ("baseline", BAG_OF_WORDS, TEACHER, "epoch", "threshold")
+        and name not in (*COMPARED, "epoch", "threshold")
     ]
     values = {name: [each[name] for each in reports.values()] for name in names}
     choose = max if "best" in first else min
@@ -72,10 +74,9 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
         "diverged": diverged,
         "best_seed": choose(reports, key=lambda seed: reports[seed][best]),
         "best": first.get("best"),
-        "baseline": first.get("baseline"),
-        BAG_OF_WORDS: first.get(BAG_OF_WORDS),
-        TEACHER: first.get(TEACHER),
+        **{name: first.get(name) for name in COMPARED},
         "constant": first.get("constant"),
+        "of_words": first.get("of_words"),
         "count": first.get("count"),
         "cost": dataclasses.asdict(total(costs)) if costs else None,
         "scores": {
@@ -97,15 +98,7 @@ def _seeds_lines(report: dict) -> list[str]:
     if report["diverged"]:
         shown = ", ".join(map(str, report["diverged"]))
         lines[0] += f"; {len(report['diverged'])} diverged (seed {shown})"
-    if report["baseline"] is not None:
-        lines[0] += (
-            f"; always {report['constant']}: {report['best']} "
-            f"{report['baseline']:.3f}"
-        )
-    if report.get(BAG_OF_WORDS) is not None:
-        lines[0] += f"; {LINEAR}: {report[BAG_OF_WORDS]:.3f}"
-    if report.get(TEACHER) is not None:
-        lines[0] += f"; the teacher: {report[TEACHER]:.3f}"
+    lines[0] += "".join(f"; {each}" for each in _compared(report))
     for name, found in report["scores"].items():
         lines.append(
             f"{name.replace('_', ' ')}: median {found['median']:.3f}, mean "
@@ -115,15 +108,35 @@ def _seeds_lines(report: dict) -> list[str]:
     return [*lines, f"best: seed-{report['best_seed']}"]
 
 
+def _compared(report: dict) -> list[str]:
+    """The scores that stand beside that of the model, with their names."""
+    found = []
+    if report["baseline"] is not None:
+        constant, best = report["constant"], report["best"]
+        found.append(f"always {constant}: {best} {report['baseline']:.3f}")
+    for name, words in (
+        (BAG_OF_WORDS, _of_words(report)),
+        (TEACHER, "the teacher"),
+        (START, "before fine-tuning"),
+    ):
+        if report.get(name) is not None:
+            found.append(f"{words}: {report[name]:.3f}")
+    return found
+
+
+def _of_words(report: dict) -> str:
+    # Reports of older versions do not name it.
+    return report.get("of_words") or LearnedTask.of_words
+
+
 def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
     """The lines that a user reads about scores and the best constant answer."""
     best, guess = report["best"], report["baseline"]
-    known = {"best", "baseline", "constant", "count", "remarks", "epoch"}
-    known |= {BAG_OF_WORDS, TEACHER}
+    known = {"best", "constant", "of_words", "count", "remarks", "epoch"}
     others = [
         name
         for name, value in report.items()
-        if name not in known | {best}
+        if name not in known | {best, *COMPARED}
         and isinstance(value, float)
         and not name.startswith("training_")
     ]
@@ -131,20 +144,15 @@ def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
         f"{name.replace('_', ' ')} {report[name]:.3f}"
         for name in [best, *others]
     )
-    count = f"{report['count']:,} examples"
-    if guess is None:
-        return [f"{examples}{shown} ({count})", *report["remarks"]]
-    verdict = "" if report[best] > guess else ": no better than guessing"
-    baselines = f"always {report['constant']}: {best} {guess:.3f}"
+    verdict = ""
     linear = report.get(BAG_OF_WORDS)
-    if linear is not None:
-        baselines += f"; {LINEAR}: {linear:.3f}"
-        if not verdict and linear > report[best]:
-            verdict = f": {LINEAR} is better"
-    if report.get(TEACHER) is not None:
-        baselines += f"; the teacher: {report[TEACHER]:.3f}"
+    if guess is not None and report[best] <= guess:
+        verdict = ": no better than guessing"
+    elif linear is not None and linear > report[best]:
+        verdict = f": {_of_words(report)} is better"
+    beside = [*_compared(report), f"{report['count']:,} examples"]
     return [
-        f"{examples}{shown} ({baselines}; {count}){verdict}",
+        f"{examples}{shown} ({'; '.join(beside)}){verdict}",
         *report["remarks"],
     ]
 

@@ -38,6 +38,7 @@ from keras_albert.finetuning.report import (
     BAG_OF_WORDS,
     CONFUSION_FILE,
     ON_TRAINING_ROWS,
+    START,
     TEACHER,
     class_report_of,
     print_report,
@@ -161,6 +162,11 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
         pretrained, tokenizer = load_pretrained(run.model, dtype="float32")
     config = finetuned_config(run, pretrained.config)
     devices.check(config)
+    if task.makes_vectors:
+        dropout = (
+            config.hidden_dropout_prob + config.attention_probs_dropout_prob
+        )
+        task.check_training(tables.train, run.embedding, dropout)
     length = longest_row(run, pretrained.config)
     reading = reading_of(run, length, names)
     examples = task.examples(tokenizer, tables.train, names, length, reading)
@@ -425,6 +431,14 @@ def _measured(
         report[TEACHER] = prepared.teacher_score
     if prepared.tables.held_out is None:
         return {ON_TRAINING_ROWS: report}
+    if task.measures_start and not run.from_scratch:
+        with devices.alone():
+            start = dataclasses.replace(
+                predictor, model=task.model_of(prepared.pretrained)
+            )
+            outputs = start.outputs(examples, run.batch_size)
+        found = task.measure(outputs, examples, names)
+        report[START] = found.values[task.best]
     of_words = task.linear_outputs(
         prepared.tables.train, prepared.tables.held_out, names
     )

@@ -58,6 +58,8 @@ class AlbertModel(KeepsJaxState, keras.Model):
     tokenizer: "Tokenizer | None"  # the vocabulary that turns texts into ids
     axes = ("batch", "sequence")  # names of the axes of `token_ids`
     takes_packed = False  # whether a row may hold several examples
+    # whether an example may have several texts: [batch, text, sequence]
+    takes_several = False
 
     def __new__(cls, *args, **kwargs):
         _check_argument_names(cls, kwargs)

@@ -12,6 +12,7 @@ from keras_albert.errors import AlbertError
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.inputs import (
     as_array,
+    axes_of,
     check_data,
     check_inputs,
     check_vectors,
@@ -46,7 +47,9 @@ def called_with(model: AlbertModel, inputs: Any) -> Any:
     """The inputs of a call of the model: checked, and ids instead of texts."""
     if holds_text(inputs):
         inputs = model.preprocess(inputs)
-    check_inputs(model.config, inputs, model.axes, model.takes_packed)
+    check_inputs(
+        model.config, inputs, axes_of(model, inputs), model.takes_packed
+    )
     return inputs
 
 
@@ -80,7 +83,7 @@ def arrays(model: AlbertModel, x: Any) -> Any:
     """The ids of texts; ids themselves are checked."""
     if holds_text(x):
         x = model.preprocess(x)
-    check_data(model.config, x, model.axes, model.takes_packed)
+    check_data(model.config, x, axes_of(model, x), model.takes_packed)
     return x
 
 

@@ -18,6 +18,7 @@ TOKEN_INPUTS = ("token_ids", "segment_ids", "padding_mask")  # same shape
 POSITION_INPUTS = ("masked_positions", "start_positions")
 PACKED_INPUTS = ("example_ids", "position_ids", "cls_positions")
 ROW = AlbertModel.axes
+SEVERAL = ("batch", "text", "sequence")  # see `AlbertModel.takes_several`
 
 
 def holds_text(inputs) -> bool:
@@ -163,6 +164,15 @@ def round_length(
         name: np.pad(value, padding, constant_values=PAD_ID)
         for name, value in arrays.items()
     }
+
+
+def axes_of(model: AlbertModel, inputs) -> tuple[str, ...]:
+    """The names of the axes that `token_ids` must have."""
+    if model.takes_several and isinstance(inputs, dict):
+        shape = getattr(inputs.get("token_ids"), "shape", ())
+        if len(shape) == len(SEVERAL):
+            return SEVERAL
+    return model.axes
 
 
 def check_data(

@@ -1,90 +1,244 @@
 """AlbertForTextEmbedding: one vector for each text.
 
-Letters: B batch, N texts, S sequence length, H hidden size.
+Letters: B batch, T texts of an example, S sequence length, H hidden size,
+D size of the vectors: that of the projection, or H without one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_albert.errors import check_choice
+from keras_albert.errors import (
+    AlbertError,
+    check_choice,
+    check_positive,
+)
 from keras_albert.modeling.backbone import (
     AlbertBackbone,
     HeadedModel,
     padding_mask_of,
 )
+from keras_albert.modeling.config import LENGTH_STEP, POOLINGS
+from keras_albert.private_apis import seed_generators
 
-POOLINGS = ("mean", "cls")
+# The value of padding when the largest value of each unit is taken.
+_PADDED = -1e9
+# By how much the counter of each random generator is advanced for a part of the
+# rows; a forward pass draws fewer numbers.
+_DRAWS = 10_000
 
 
 @keras.saving.register_keras_serializable("keras_albert")
 class AlbertForTextEmbedding(HeadedModel):
     """Computes one vector for each text.
 
-    A pretrained encoder gives poor vectors until it is fine-tuned, for
-    instance on pairs of sentences.
+    A pretrained encoder gives poor vectors until it is fine-tuned, see
+    `keras-albert finetune --task embedding`, or `fit` with
+    `MultipleNegativesRanking` and examples of several texts.
 
     Args:
         backbone: the encoder; its pooler is not used.
-        pooling: "mean" averages the vectors of all tokens; "cls" takes the
-            vector of [CLS].
+        pooling: "mean" averages the vectors of all tokens; "max" takes the
+            largest value of each unit; "cls" takes the vector of [CLS].
+        projection: D, the size of a dense layer after the pooling; None for no
+            such layer.
 
     Call arguments:
-        inputs: see AlbertBackbone.
+        inputs: see AlbertBackbone; or, for examples of T texts, arrays of the
+            shape [B, T, S].
 
     Returns:
-        float32 [B, H], not normalized.
+        float32 [B, D], not normalized; [B, T, D] for examples of T texts.
     """
 
+    takes_several = True
+
     def __init__(
-        self, backbone: AlbertBackbone, pooling: str = "mean", **kwargs: Any
+        self,
+        backbone: AlbertBackbone,
+        pooling: str = "mean",
+        projection: int | None = None,
+        **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
         check_choice("pooling", pooling, POOLINGS)
         self.pooling = pooling
+        self.projection = None
+        if projection is not None:
+            check_positive("projection", projection)
+            self.projection = self._logits(projection, "projection")
+        # Most rows whose activations a training step holds; None for all. It
+        # changes how the gradient is computed, not its value.
+        self.rows_at_once = None
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
+        if self.projection is not None:
+            self.projection.build((None, self.config.hidden_size))
         self.built = True
+
+    @property
+    def size(self) -> int:
+        """D, the size of the vectors."""
+        if self.projection is None:
+            return self.config.hidden_size
+        return self.projection.units
 
     def call(
         self, inputs: Mapping[str, Any], training: bool | None = None
     ) -> Any:
-        x = self.backbone(inputs, training=training)["sequence_output"]
+        shape = ops.shape(inputs["token_ids"])
+        if len(shape) == 2:
+            return self._vectors(inputs, training)
+        texts, length = shape[1:]
+        rows = {
+            name: ops.reshape(value, (-1, length))  # [B T, S]
+            for name, value in inputs.items()
+        }
+        vectors = self._vectors(rows, training)
+        return ops.reshape(vectors, (-1, texts, self.size))
+
+    def _vectors(self, rows: Mapping[str, Any], training: bool | None) -> Any:
+        """The vectors of rows [R, S]: float32 [R, D]."""
+        if training and self.rows_at_once:
+            return self._vectors_in_parts(rows)
+        return self._pooled(rows, training)
+
+    def _pooled(self, rows: Mapping[str, Any], training: bool | None) -> Any:
+        x = self.backbone(rows, training=training)["sequence_output"]
         x = ops.cast(x, "float32")
-        if self.pooling == "cls":
-            return x[:, 0]
-        mask = ops.cast(padding_mask_of(inputs), "float32")
-        mask = ops.expand_dims(mask, -1)  # [B, S, 1]
-        return ops.sum(x * mask, axis=1) / ops.maximum(ops.sum(mask, axis=1), 1)
+        vectors = _POOL[self.pooling](x, padding_mask_of(rows))
+        return self.projection(vectors) if self.projection else vectors
+
+    def _vectors_in_parts(self, rows: Mapping[str, Any]) -> Any:
+        """`_pooled` in training, a part of the rows at a time.
+
+        The backward pass computes each part again, so that only the activations
+        of one part are in memory, whatever the size of the batch (Gao et al.
+        2021, arXiv:2101.06983). The number of rows must be static.
+        """
+        states = [generator.state for generator in seed_generators(self)]
+        weights = self.trainable_variables
+        starts = range(0, rows["token_ids"].shape[0], self.rows_at_once)
+
+        def part_of(number):
+            first = starts[number]
+            part = {
+                name: value[first : first + self.rows_at_once]
+                for name, value in rows.items()
+            }
+            # Each part draws its own dropout masks.
+            drawn = [_advanced(state, number) for state in states]
+
+            # Without side effects, as the backward pass calls it again. The
+            # weights are arguments: on TensorFlow, `keras.remat` gives no
+            # gradient to tensors that the function captures.
+            def vectors(*values):
+                mapping = zip(
+                    [*weights, *states], [*values, *drawn], strict=True
+                )
+                with keras.StatelessScope(state_mapping=list(mapping)):
+                    return self._pooled(part, training=True)
+
+            return keras.remat(vectors)(*(each.value for each in weights))
+
+        found = [part_of(number) for number in range(len(starts))]
+        for state in states:
+            state.assign(_advanced(state, len(found)))
+        return ops.concatenate(found, axis=0)
+
+    def _encoded(self, texts: list[str], batch_size: int) -> np.ndarray:
+        """The vectors of texts, not normalized: float32 [N, D]."""
+        ids = self.preprocess(texts)
+        lengths = ids["padding_mask"].sum(axis=1)
+        vectors = np.zeros((len(lengths), self.size), "float32")
+        order = np.argsort(lengths, kind="stable")
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
+            steps = -(-int(lengths[chosen].max()) // LENGTH_STEP)
+            # Filled up, so that few shapes are compiled.
+            filled = np.pad(chosen, (0, batch_size - len(chosen)), "edge")
+            batch = {
+                name: value[filled, : steps * LENGTH_STEP]
+                for name, value in ids.items()
+            }
+            vectors[chosen] = self.predict_on_batch(batch)[: len(chosen)]
+        return vectors
 
     def encode(
         self,
         texts: list[str],
         batch_size: int = 32,
         normalize: bool = True,
+        dimensions: int | None = None,
     ) -> np.ndarray:
         """Computes the vectors of texts.
+
+        Texts of similar length share batches, so that little padding is
+        computed.
 
         Args:
             texts: N texts.
             batch_size: number of texts per batch.
             normalize: whether to scale the vectors to length 1.
+            dimensions: how many of the first numbers of each vector are kept;
+                None for all. A model that was trained for it (`finetune
+                --embedding.dimensions`) loses little.
 
         Returns:
-            float32 [N, H].
+            float32 [N, D], or [N, dimensions].
         """
-        vectors = self.predict(texts, batch_size=batch_size, verbose=0)
-        if not normalize:
-            return vectors
-        return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+        check_positive("batch_size", batch_size)
+        vectors = self._encoded(texts, batch_size)
+        if dimensions is not None:
+            check_positive("dimensions", dimensions)
+            if dimensions > self.size:
+                raise AlbertError(
+                    f"`dimensions` must be at most {self.size}, the size of "
+                    f"the vectors. Received: {dimensions}."
+                )
+            vectors = vectors[:, :dimensions]
+        return normalized(vectors) if normalize else vectors
 
     def similarity(self, a: list[str], b: list[str]) -> np.ndarray:
         """Cosine similarities of texts, float32 [len(a), len(b)]."""
         return self.encode(a) @ self.encode(b).T
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "pooling": self.pooling}
+        config = {**super().get_config(), "pooling": self.pooling}
+        if self.projection is not None:
+            config["projection"] = self.projection.units
+        return config
+
+
+def normalized(vectors: np.ndarray) -> np.ndarray:
+    """Vectors [N, D] scaled to length 1; a vector of zeros stays as it is."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.where(lengths > 0, lengths, 1)
+
+
+def _advanced(state: keras.Variable, parts: int) -> Any:
+    """The state of a random generator after some parts of a batch."""
+    draws = np.array([0, parts * _DRAWS], state.dtype)
+    return state.value + ops.convert_to_tensor(draws)
+
+
+def _mean(x, mask):
+    mask = ops.expand_dims(ops.cast(mask, "float32"), -1)  # [B, S, 1]
+    return ops.sum(x * mask, axis=1) / ops.maximum(ops.sum(mask, axis=1), 1)
+
+
+def _max(x, mask):
+    mask = ops.expand_dims(ops.cast(mask, "float32"), -1)
+    return ops.max(x * mask + (1 - mask) * _PADDED, axis=1)
+
+
+# functions from vectors [B, S, H] and the padding mask [B, S] to [B, H]
+_POOL: dict[str, Callable] = {
+    "mean": _mean,
+    "max": _max,
+    "cls": lambda x, mask: x[:, 0],
+}

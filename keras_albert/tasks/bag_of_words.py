@@ -39,24 +39,14 @@ def linear_outputs(
         one row of outputs for each held-out text; None if the training texts
         have no word.
     """
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    rows, length = len(target), sum(len(x) for column in train for x in column)
-    count = min(rows, -(-rows * MOST_CHARACTERS // max(length, 1)))
-    chosen = np.linspace(0, rows - 1, count).astype(int)
+    rows = len(target)
+    chosen = _sample(train, rows)
     train = [[column[i] for i in chosen] for column in train]
     target = target[chosen]
     # Two classes have one weight a feature; each of several labels is apart.
     classes = 1 if target.ndim > 1 else max(len(np.unique(target)) - 1, 1)
-    words = TfidfVectorizer(
-        ngram_range=(1, 2),
-        sublinear_tf=True,
-        token_pattern=r"(?u)\b\w+\b",
-        max_features=max(MOST_WEIGHTS // classes, 1),
-    )
-    try:
-        words.fit([text for column in train for text in column])
-    except ValueError:  # "empty vocabulary"
+    words = _weights(train, max(MOST_WEIGHTS // classes, 1))
+    if words is None:
         return None
 
     def features(columns: Texts) -> sparse.csr_matrix:
@@ -69,6 +59,40 @@ def linear_outputs(
 
     predict = fit(features(train), target)
     return predict(features(held_out))
+
+
+def vectors(train: Texts, held_out: Texts) -> list[sparse.csr_matrix] | None:
+    """TF-IDF vectors [N, F], of length 1, of each column of held-out texts.
+
+    The frequencies of words are those of `train`; None if it has no word.
+    """
+    chosen = _sample(train, len(train[0]))
+    train = [[column[i] for i in chosen] for column in train]
+    words = _weights(train, MOST_WEIGHTS)
+    return words and [words.transform(column) for column in held_out]
+
+
+def _sample(columns: Texts, rows: int) -> np.ndarray:
+    """The rows to learn from, evenly spread, of MOST_CHARACTERS at most."""
+    length = sum(len(text) for column in columns for text in column)
+    count = min(rows, -(-rows * MOST_CHARACTERS // max(length, 1)))
+    return np.linspace(0, rows - 1, count).astype(int)
+
+
+def _weights(columns: Texts, most: int):
+    """A fitted TfidfVectorizer of `most` features; None if there is no word."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    words = TfidfVectorizer(
+        ngram_range=(1, 2),
+        sublinear_tf=True,
+        token_pattern=r"(?u)\b\w+\b",
+        max_features=most,
+    )
+    try:
+        return words.fit([text for column in columns for text in column])
+    except ValueError:  # "empty vocabulary"
+        return None
 
 
 def fit_classes(features, target: np.ndarray, count: int) -> Callable:

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Literal
 from keras_albert.data.config import TableColumns
 from keras_albert.errors import (
     AlbertError,
+    check_choice,
+    check_flag,
     check_positive,
     check_positive_number,
     is_number,
 )
+from keras_albert.modeling.config import POOLINGS
 from keras_albert.tasks.names import FINETUNE_TASKS, PRETRAINED_TASKS
+from keras_albert.training.config import COSINE_LOSSES, COSINE_TEMPERATURE
 
 if TYPE_CHECKING:
     from keras_albert.modeling.base import AlbertModel
@@ -116,6 +120,61 @@ class EarlyExit:
                 "numbers of two layers are hardly ever equal: `patience` needs "
                 "`tolerance`, the difference that counts as none. Give "
                 "--tolerance, such as a tenth of the range of the labels."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingOptions:
+    """How the vectors of texts are made and learned."""
+
+    pooling: Literal[POOLINGS] = POOLINGS[0]
+    """how the vectors of the tokens become one: their mean, the vector of
+    [CLS], or the largest value of each unit"""
+    projection: int | None = None
+    """size of a dense layer after the pooling; by default there is none"""
+    dimensions: tuple[int, ...] = ()
+    """sizes to which the vectors may be cut after training, such as 128 64 32:
+    the mean of their losses is minimized (Matryoshka embeddings)"""
+    temperature: float = COSINE_TEMPERATURE
+    """number by which cosines are divided in the loss"""
+    symmetric: bool = False
+    """for `embedding`: also find each text for its partner"""
+    loss: Literal[COSINE_LOSSES] = COSINE_LOSSES[0]
+    """for `similarity`: learn the order of the scores, or a cosine equal to the
+    score (which --embedding.score-range scales to 0 to 1)"""
+    score_range: tuple[float, ...] = ()
+    """for `similarity`: lowest and highest score, such as 0 5; a score outside
+    is an error"""
+    rows_at_once: int | None = None
+    """most texts whose activations are in memory; the gradient stays that of
+    the whole batch, whose texts are computed twice (gradient caching)"""
+
+    def __post_init__(self):
+        check_choice("embedding.pooling", self.pooling, POOLINGS)
+        check_choice("embedding.loss", self.loss, COSINE_LOSSES)
+        check_positive_number("embedding.temperature", self.temperature)
+        check_flag("embedding.symmetric", self.symmetric)
+        for name in ("projection", "rows_at_once"):
+            if getattr(self, name) is not None:
+                check_positive(f"embedding.{name}", getattr(self, name))
+        for size in self.dimensions:
+            check_positive("embedding.dimensions", size)
+        # A list of a file, as the command line gives it.
+        object.__setattr__(self, "dimensions", tuple(self.dimensions))
+        object.__setattr__(self, "score_range", tuple(self.score_range))
+        if self.score_range and (
+            len(self.score_range) != 2
+            or not all(map(is_number, self.score_range))
+            or self.score_range[0] >= self.score_range[1]
+        ):
+            raise AlbertError(
+                "`embedding.score_range` must be the lowest and the highest "
+                f"score, such as 0 5. Received: {self.score_range}."
+            )
+        if self.loss == "regression" and not self.score_range:
+            raise AlbertError(
+                "`embedding.loss` regression needs the range of the scores. "
+                "Give --embedding.score-range, such as 0 5."
             )
 
 

@@ -1,19 +1,117 @@
-"""A vector for each text, from any model.
+"""A vector for each text, and the similarity of two texts.
 
-Letters: B texts, H hidden size.
+Letters: N examples, T texts of an example, D size of the vectors.
 """
 
+import abc
+from collections.abc import Sequence
+
+import keras
 import numpy as np
+from scipy import sparse
 
 from keras_albert.data.batches import Features
-from keras_albert.data.tables import Field, read_text
+from keras_albert.data.tables import Field, Table, read_number, read_text
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+from keras_albert.tasks import bag_of_words, metrics
+from keras_albert.tasks.config import EmbeddingOptions
+from keras_albert.tasks.labels import LABEL
 from keras_albert.tasks.serving import Serving
-from keras_albert.tasks.task import Task
+from keras_albert.tasks.task import PAIR, LearnedTask
 from keras_albert.text.model_inputs import text_rows
+from keras_albert.training.embedding_losses import (
+    CosineLoss,
+    MultipleNegativesRanking,
+)
 
 VECTOR = "a vector for a text"  # what the head predicts
+NEGATIVE = "negative"  # the field of texts that do not match
+TEXTS = ("text", PAIR, NEGATIVE)  # the fields of the texts of an example
+RANKED_AT_ONCE = 1_000  # texts, whose cosines with all others are in memory
+FOUND_AMONG = 10  # the first results that count for recall and nDCG
+
+
+class _VectorTask(LearnedTask):
+    """A task whose model computes a vector for each text."""
+
+    heads = {VECTOR: (AlbertForTextEmbedding, AlbertBackbone)}
+    of_words = "the cosine of TF-IDF vectors"
+    measures_start = True
+    makes_vectors = True
+
+    def reads_pairs(self, columns):
+        return False  # each text has a row of its own
+
+    def features(self, tokenizer, table, names, length):
+        columns = [table.values[n] for n in TEXTS if n in table.values]
+        rows = text_rows(
+            tokenizer,
+            # the texts of an example, one after another
+            [text for texts in zip(*columns, strict=True) for text in texts],
+            None,
+            length,
+        )
+        several = len(columns) if len(columns) > 1 else None
+        return Features(rows, self.target_of(table), choices=several)
+
+    @abc.abstractmethod
+    def target_of(self, table: Table) -> np.ndarray | None:
+        """What the loss compares the vectors with."""
+
+    def head(self, backbone, names, dropout, embedding=EmbeddingOptions()):
+        """`dropout` is unused: no layer follows but the projection."""
+        model = AlbertForTextEmbedding(
+            backbone, embedding.pooling, embedding.projection
+        )
+        model.rows_at_once = embedding.rows_at_once
+        too_long = [size for size in embedding.dimensions if size > model.size]
+        if too_long:
+            raise AlbertError(
+                f"`embedding.dimensions` must be at most {model.size}, the "
+                f"size of the vectors. Received: {too_long[0]}."
+            )
+        return model
+
+    def model_of(self, model):
+        if isinstance(model, AlbertForTextEmbedding):
+            return model
+        return AlbertForTextEmbedding(getattr(model, "backbone", model))
+
+    def fits(self, model):
+        return True
+
+    def loss(self, names):
+        return self.loss_with(EmbeddingOptions())
+
+    @abc.abstractmethod
+    def loss_with(self, options: EmbeddingOptions) -> keras.losses.Loss:
+        """The loss with the options of a run."""
+
+    @abc.abstractmethod
+    def check_training(
+        self, train: Table, options: EmbeddingOptions, dropout: float
+    ) -> None:
+        """Raises AlbertError if nothing can be learned from a table.
+
+        `dropout` is that of the encoder.
+        """
+
+    def held_out_loss(self, outputs, features, names):
+        return {}  # it would depend on which rows share a batch
+
+    def linear_outputs(self, train, held_out, names):
+        """TF-IDF vectors of the held-out texts, as sparse rows [T, D]."""
+        columns = [held_out.values[n] for n in TEXTS if n in held_out.values]
+        texts = [train.values[n] for n in TEXTS if n in train.values]
+        vectors = bag_of_words.vectors(texts, columns)
+        if vectors is None:
+            return None
+        return [
+            sparse.vstack([rows[i] for rows in vectors], "csr")
+            for i in range(len(held_out))
+        ]
 
 
 class _VectorServing(Serving):
@@ -28,22 +126,83 @@ class _VectorServing(Serving):
         return None, outputs["embedding"]
 
 
-class Embedding(Task):
-    """A vector for each text, from a head for vectors or from an encoder.
+class Embedding(_VectorTask):
+    """A vector for each text, learned from texts that belong together.
 
-    Models are not fine-tuned for it; every model of this package fits.
+    An example is a text with a partner, and perhaps with a text that does not
+    match; or a text alone, whose partner is the text itself: the model computes
+    it twice, with different dropout masks (SimCSE, Gao et al. 2021,
+    arXiv:2104.08821). All models of this package give vectors, too.
     """
 
-    heads = {VECTOR: (AlbertForTextEmbedding, AlbertBackbone)}
     serving = _VectorServing()
     adds = frozenset({"prediction"})
+    best = "mrr"
 
     def inputs(self, columns):
         return {"text": Field(columns.text, read_text)}
 
-    def features(self, tokenizer, table, names, length):
-        texts = table.values["text"]
-        return Features(text_rows(tokenizer, texts, None, length))
+    def can_measure(self, columns):
+        return columns.pair is not None  # a text alone always finds itself
+
+    def fields(self, columns, labelled, names=None):
+        fields = self.inputs(columns)
+        if labelled:
+            fields[PAIR] = Field(columns.pair or columns.text, read_text)
+            if columns.negative:
+                fields[NEGATIVE] = Field(columns.negative, read_text)
+        return fields
+
+    def target_of(self, table):
+        """A number for each text, the same for equal texts: int32 [N, T]."""
+        columns = [table.values[n] for n in TEXTS if n in table.values]
+        if len(columns) == 1:
+            return None
+        numbers: dict[str, int] = {}
+        target = [
+            [numbers.setdefault(text, len(numbers)) for text in texts]
+            for texts in zip(*columns, strict=True)
+        ]
+        return np.array(target, "int32")
+
+    def loss_with(self, options):
+        return MultipleNegativesRanking(
+            options.temperature, options.symmetric, options.dimensions
+        )
+
+    def check_training(self, train, options, dropout):
+        same = train.values["text"] == train.values[PAIR]
+        if len(set(train.values["text"])) == 1:
+            raise AlbertError(
+                f"{train.path}: all texts are equal, and none is a negative "
+                "for another. Give different ones."
+            )
+        if same and not dropout:
+            raise AlbertError(
+                f"{train.path}: every text is its own partner, and without "
+                "dropout both of its vectors are equal. Give --dropout 0.1, or "
+                "name the column of the partners with --columns.pair."
+            )
+
+    def scores(self, outputs, features, names):
+        """How well each partner is found among all partners and negatives."""
+        ranks = _ranks(outputs, features.target)
+        found = ranks < FOUND_AMONG
+        values = {
+            "mrr": float(np.mean(1 / (1 + ranks))),
+            "recall_at_1": float(np.mean(ranks == 0)),
+            f"recall_at_{FOUND_AMONG}": float(np.mean(found)),
+            f"ndcg_at_{FOUND_AMONG}": float(
+                np.mean(np.where(found, 1 / np.log2(2 + ranks), 0))
+            ),
+        }
+        remarks = ()
+        if (features.target[:, 0] == features.target[:, 1]).all():
+            remarks = (
+                "every text is its own partner, which any model finds: measure "
+                "on pairs with `keras-albert evaluate`",
+            )
+        return metrics.Scores(values, remarks)
 
     def decode(self, outputs, features, names):
         return [
@@ -52,13 +211,120 @@ class Embedding(Task):
         ]
 
     def answers(self, outputs, features, names):
-        """The vectors, float32 [B, H]."""
+        """The vectors, float32 [N, D]."""
         return np.stack(outputs)
 
-    def fits(self, model):
-        return True
 
-    def model_of(self, model):
-        if isinstance(model, AlbertForTextEmbedding):
-            return model
-        return AlbertForTextEmbedding(getattr(model, "backbone", model))
+class _SimilarityServing(Serving):
+    """`score` float32 [B], the cosine of `text` and `pair`."""
+
+    output = "embedding"
+
+    def signatures(self, graph):
+        from keras_albert.tasks.similarity_graph import serve_similarity
+
+        return {"serving_default": serve_similarity(graph)}
+
+    def answer(self, outputs, given):
+        return None, outputs["score"]
+
+
+class Similarity(_VectorTask):
+    """The cosine of the vectors of two texts, learned from scores of pairs."""
+
+    serving = _SimilarityServing()
+    adds = frozenset({"prediction"})
+    best = "spearman"
+
+    def inputs(self, columns):
+        return {
+            "text": Field(columns.text, read_text),
+            PAIR: Field(columns.pair or PAIR, read_text),
+        }
+
+    def label_reader(self, names):
+        return read_number
+
+    def target_of(self, table):
+        """The scores, float32 [N, 1]."""
+        if LABEL not in table.values:
+            return None
+        return np.array(table.values[LABEL], "float32")[:, None]
+
+    def loss_with(self, options):
+        return CosineLoss(
+            options.loss,
+            options.temperature,
+            options.score_range or (0.0, 1.0),
+            options.dimensions,
+        )
+
+    def check_training(self, train, options, dropout):
+        if not options.score_range:
+            return
+        lowest, highest = options.score_range
+        for score, line in zip(train.values[LABEL], train.lines, strict=True):
+            if not lowest <= score <= highest:
+                raise AlbertError(
+                    f"{train.path}:{line}: the score must be from {lowest:g} "
+                    f"to {highest:g} (--embedding.score-range). Received: "
+                    f"{score:g}."
+                )
+
+    def scores(self, outputs, features, names):
+        expected = features.target[:, 0]
+        found = metrics.measure(
+            ["spearman", "pearson"], expected, _cosines(outputs)
+        )
+        return metrics.Scores(found.values, found.remarks)
+
+    def decode(self, outputs, features, names):
+        return [
+            {"prediction": round(float(cosine), 6)}
+            for cosine in _cosines(outputs)
+        ]
+
+
+def _cosines(outputs: Sequence) -> np.ndarray:
+    """The cosine of the two texts of each example, [N]."""
+    first, second = (_column(outputs, place) for place in range(2))
+    if sparse.issparse(first):
+        return np.asarray(first.multiply(second).sum(axis=1)).ravel()
+    return np.sum(first * second, axis=1)
+
+
+def _ranks(outputs: Sequence, numbers: np.ndarray) -> np.ndarray:
+    """How many other texts are closer to each text than its partner, int [N].
+
+    The texts to choose from are the partners and negatives of all examples,
+    each once. A text that is equal to the partner, or to the text itself, is
+    not another one. Of texts that are as close as the partner, half count.
+    """
+    texts, partners = numbers[:, 0], numbers[:, 1]
+    vectors = [_column(outputs, place) for place in range(numbers.shape[1])]
+    stack = sparse.vstack if sparse.issparse(vectors[0]) else np.concatenate
+    known, first = np.unique(numbers[:, 1:].T.ravel(), return_index=True)
+    others = stack(vectors[1:])[first]
+    own = np.searchsorted(known, partners)
+    ranks = []
+    for start in range(0, len(numbers), RANKED_AT_ONCE):
+        rows = np.arange(start, min(start + RANKED_AT_ONCE, len(numbers)))
+        cosines = vectors[0][rows] @ others.T
+        cosines = cosines.toarray() if sparse.issparse(cosines) else cosines
+        wanted = cosines[np.arange(len(rows)), own[rows]][:, None]
+        is_other = (known != partners[rows, None]) & (
+            known != texts[rows, None]
+        )
+        closer = (cosines > wanted) & is_other
+        equal = (cosines == wanted) & is_other
+        ranks.append(closer.sum(axis=1) + equal.sum(axis=1) / 2)
+    return np.concatenate(ranks)
+
+
+def _column(outputs: Sequence, place: int):
+    """The vectors of one text of each example, normalized: [N, D]."""
+    if sparse.issparse(outputs[0]):  # TF-IDF vectors are normalized
+        return sparse.vstack([rows[place] for rows in outputs], "csr")
+    vectors = np.stack([rows[place] for rows in outputs]).astype("float32")
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(lengths > 0, lengths, 1)

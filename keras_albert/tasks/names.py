@@ -1,5 +1,6 @@
 """Names of the tasks that a model is fine-tuned or used for."""
 
+EMBEDDING, SIMILARITY = VECTOR_TASKS = ("embedding", "similarity")
 OWN_TASKS = (
     "classification",
     "pairs",
@@ -8,6 +9,7 @@ OWN_TASKS = (
     "tokens",
     "choice",
     "qa",
+    *VECTOR_TASKS,
 )
 
 BENCHMARK_TASKS = (
@@ -26,9 +28,9 @@ BENCHMARK_TASKS = (
 )
 
 FINETUNE_TASKS = OWN_TASKS + BENCHMARK_TASKS
-# What a model is used for without fine-tuning: a vector for a text, and the
-# pieces that may stand at "[MASK]".
-EMBEDDING, FILL_MASK = PRETRAINED_TASKS = ("embedding", "fill_mask")
+# What a model is used for without fine-tuning: the pieces that may stand at
+# "[MASK]". (It also gives vectors, which are poor without fine-tuning.)
+(FILL_MASK,) = PRETRAINED_TASKS = ("fill_mask",)
 # The tasks whose contexts, of any length, are read in windows.
 READING_TASKS = ("qa", "SQuAD-1.1", "SQuAD-2.0")
 # The tasks with a single output for a text or a pair of texts. Their models may
@@ -36,5 +38,5 @@ READING_TASKS = ("qa", "SQuAD-1.1", "SQuAD-2.0")
 TEXT_TASKS = tuple(
     name
     for name in FINETUNE_TASKS
-    if name not in ("tokens", "choice", "RACE", *READING_TASKS)
+    if name not in ("tokens", "choice", "RACE", *READING_TASKS, *VECTOR_TASKS)
 )

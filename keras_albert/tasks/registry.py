@@ -22,10 +22,10 @@ from keras_albert.tasks.classification import (
     MultiLabel,
     Regression,
 )
-from keras_albert.tasks.embedding import Embedding
+from keras_albert.tasks.embedding import Embedding, Similarity
 from keras_albert.tasks.fill_mask import FillMask
 from keras_albert.tasks.multiple_choice import MultipleChoice
-from keras_albert.tasks.names import EMBEDDING, FILL_MASK
+from keras_albert.tasks.names import EMBEDDING, FILL_MASK, SIMILARITY
 from keras_albert.tasks.question_answering.squad import SQUAD, read_squad_split
 from keras_albert.tasks.question_answering.task import QuestionAnswering
 from keras_albert.tasks.task import Task
@@ -102,13 +102,14 @@ ALL_TASKS: dict[str, Task] = {
         TokenClassification("tokens"),
         MultipleChoice("choice"),
         QuestionAnswering("qa"),
+        Embedding(EMBEDDING),
+        Similarity(SIMILARITY),
         *map(_glue_task, _GLUE_TASKS),
         MultipleChoice("RACE", has_question=True),
         *(
             QuestionAnswering(name, may_refuse=name == "SQuAD-2.0")
             for name in SQUAD
         ),
-        Embedding(EMBEDDING),
         FillMask(FILL_MASK),
     )
 }

@@ -63,6 +63,7 @@ class Task(abc.ABC):
     # whether contexts are read in windows, as a ReadingConfig says
     reads_contexts = False
     rows = "rows"  # what the rows of tokens are called in messages
+    makes_vectors = False  # whether the head computes vectors of texts
 
     def __init__(self, name: str):
         self.name = name
@@ -191,6 +192,10 @@ class LearnedTask(Task):
     highest = 1.0  # the value of that score for perfect predictions
     # the constant answer with the best score, in words
     constant = "the most frequent label"
+    # what `linear_outputs` are those of, in words
+    of_words = "a linear model of words"
+    # whether the model has a score before it is fine-tuned
+    measures_start = False
 
     @abc.abstractmethod
     def head(
@@ -209,6 +214,10 @@ class LearnedTask(Task):
         self, outputs: Outputs, features: Features, names: Names
     ) -> Scores:
         """How good the outputs are."""
+
+    def can_measure(self, columns: TableColumns) -> bool:
+        """Whether a table with these columns can tell how good a model is."""
+        return True
 
     def baseline(self, features: Features) -> float | None:
         """The `best` score of the best constant answer; None: it has none."""

@@ -59,6 +59,9 @@ def check_teaching(
 
 # Defaults of distillation: half of the loss is for the teacher's predictions.
 TEACHER_SHARE, TEMPERATURE = 0.5, 2.0
+# Of text embeddings: what is minimized for pairs with a score (`CosineLoss`),
+# and the divisor of cosines (Gao et al. 2021, arXiv:2104.08821, section 3).
+COSINE_LOSSES, COSINE_TEMPERATURE = ("ranking", "regression"), 0.05
 CHECKPOINTS_FOLDER = "checkpoints"
 
 

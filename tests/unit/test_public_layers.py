@@ -169,7 +169,9 @@ def test_a_block_passes_on_what_it_is_asked():
     together = numpy(layer(x, example_ids=ids))
     for part in (slice(0, 7), slice(7, None)):
         alone = numpy(layer(x[:, part]))
-        np.testing.assert_allclose(together[:, part], alone, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            together[:, part], alone, rtol=1e-5, atol=1e-5
+        )
 
 
 def test_file_from_before():
@@ -184,7 +186,8 @@ def test_file_from_before():
     np.testing.assert_allclose(
         numpy(outputs["sop"]),
         [[0.78698456, 0.6404128], [0.7894589, 0.5997758]],
-        rtol=1e-5, atol=1e-5,
+        rtol=1e-5,
+        atol=1e-5,
     )
 
 

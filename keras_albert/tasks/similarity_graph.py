@@ -1,0 +1,18 @@
+"""The serving graph of the similarity of two texts."""
+
+import tensorflow as tf
+
+from keras_albert.tasks.graph import Outputs, ServingGraph
+
+
+def serve_similarity(graph: ServingGraph):
+    """The signature from `text` and `pair`, strings [B], to `score` [B]."""
+
+    def serve(text: tf.Tensor, pair: tf.Tensor) -> Outputs:
+        first, second = (
+            tf.math.l2_normalize(graph.embed(each)["embedding"], axis=-1)
+            for each in (text, pair)
+        )
+        return {"score": tf.reduce_sum(first * second, axis=-1)}
+
+    return serve

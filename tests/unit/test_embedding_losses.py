@@ -1,0 +1,201 @@
+"""The losses of text embeddings, against NumPy, and the models they train."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from scipy.special import logsumexp
+from small import CONFIG
+
+import keras_albert as ka
+from keras_albert.errors import AlbertError
+from keras_albert.training.embedding_losses import (
+    CosineLoss,
+    MultipleNegativesRanking,
+)
+
+# Five rows of three texts, whose vectors have six numbers.
+VECTORS = np.random.default_rng(0).normal(size=(5, 3, 6)).astype("float32")
+NUMBERS = np.arange(15).reshape(5, 3)
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def value(loss, numbers, vectors, weight=None):
+    """The loss of arrays, as a number."""
+    weight = None if weight is None else np.array(weight, "float32")
+    return float(ops.convert_to_numpy(loss(numbers, vectors, weight)))
+
+
+def unit(vectors):
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def ranking(vectors, temperature=0.05, left_out=(), rows=range(5)):
+    """The mean loss of `rows`; the pairs (row, text) are no candidates."""
+    v = unit(vectors.astype("float64"))
+    losses = []
+    for i in rows:
+        logits = {
+            (j, k): v[i, 0] @ v[j, k] / temperature
+            for j in rows
+            for k in range(1, v.shape[1])
+            if (i, (j, k)) not in left_out
+        }
+        losses.append(logsumexp(list(logits.values())) - logits[i, 1])
+    return np.mean(losses)
+
+
+def test_the_partner_is_found_among_all_texts():
+    for temperature in (0.05, 1.0):
+        found = value(MultipleNegativesRanking(temperature), NUMBERS, VECTORS)
+        expected = ranking(VECTORS, temperature)
+        np.testing.assert_allclose(found, expected, **TOLERANCE)
+    pairs = VECTORS[:, :2]
+    plain = value(MultipleNegativesRanking(), NUMBERS[:, :2], pairs)
+    np.testing.assert_allclose(plain, ranking(pairs), **TOLERANCE)
+    both = MultipleNegativesRanking(symmetric=True)
+    turned = ranking(pairs[:, ::-1])
+    np.testing.assert_allclose(
+        value(both, NUMBERS[:, :2], pairs),
+        (ranking(pairs) + turned) / 2,
+        **TOLERANCE,
+    )
+
+
+def test_equal_texts_are_no_negatives():
+    """Row 1 has the partner of row 0; row 2's text is row 3's negative."""
+    numbers = NUMBERS.copy()
+    numbers[1, 1] = numbers[0, 1]
+    numbers[3, 2] = numbers[2, 0]
+    left_out = {(0, (1, 1)), (1, (0, 1)), (2, (3, 2))}
+    found = value(MultipleNegativesRanking(1.0), numbers, VECTORS)
+    expected = ranking(VECTORS, 1.0, left_out)
+    np.testing.assert_allclose(found, expected, **TOLERANCE)
+    assert abs(expected - ranking(VECTORS, 1.0)) > 1e-2
+    # A text may be its own partner: it is found among the others.
+    alone = np.stack([np.arange(5)] * 2, axis=1)
+    found = value(MultipleNegativesRanking(), alone, VECTORS[:, :2])
+    np.testing.assert_allclose(found, ranking(VECTORS[:, :2]), **TOLERANCE)
+
+
+def test_rows_without_weight_are_not_there():
+    loss = MultipleNegativesRanking(symmetric=True)
+    three = value(loss, NUMBERS[:3], VECTORS[:3])
+    found = value(loss, NUMBERS, VECTORS, [1, 1, 1, 0, 0])
+    np.testing.assert_allclose(found, three, **TOLERANCE)
+    assert value(loss, NUMBERS, VECTORS, [0] * 5) == 0
+    loss = CosineLoss()
+    scores = np.array([1, 3, 2, 5, 4], "float32")
+    pairs = VECTORS[:, :2]
+    three = value(loss, scores[:3], pairs[:3])
+    found = value(loss, scores, pairs, [1, 1, 1, 0, 0])
+    np.testing.assert_allclose(found, three, **TOLERANCE)
+
+
+def test_matryoshka_is_the_mean_over_sizes():
+    for loss, target, vectors in (
+        (MultipleNegativesRanking, NUMBERS, VECTORS),
+        (CosineLoss, NUMBERS[:, 0], VECTORS[:, :2]),
+    ):
+        found = value(loss(dimensions=(6, 2)), target, vectors)
+        parts = [value(loss(), target, vectors[..., :n]) for n in (6, 2)]
+        np.testing.assert_allclose(found, np.mean(parts), **TOLERANCE)
+        assert abs(parts[0] - parts[1]) > 1e-3
+
+
+def test_cosines_of_pairs():
+    pairs = VECTORS[:, :2]
+    v = unit(pairs.astype("float64"))
+    cosines = (v[:, 0] * v[:, 1]).sum(-1)
+    scores = np.array([[0.0], [5], [2.5], [2.5], [1]], "float32")
+    flat = scores[:, 0]
+    gaps = [
+        (cosines[j] - cosines[i]) / 0.05
+        for i in range(5)
+        for j in range(5)
+        if flat[i] > flat[j]
+    ]
+    assert len(gaps) == 9, "two scores are equal"
+    np.testing.assert_allclose(
+        value(CosineLoss(), scores, pairs), logsumexp([0, *gaps]), **TOLERANCE
+    )
+    regression = CosineLoss("regression", score_range=(0, 5))
+    np.testing.assert_allclose(
+        value(regression, scores, pairs),
+        np.mean((cosines - flat / 5) ** 2),
+        **TOLERANCE,
+    )
+
+
+def test_bad_arguments():
+    for make, words in (
+        (lambda: MultipleNegativesRanking(0), "temperature=0"),
+        (lambda: MultipleNegativesRanking(symmetric=1), "symmetric.*1"),
+        (lambda: CosineLoss("order"), "kind.*'order'"),
+        (
+            lambda: MultipleNegativesRanking()(NUMBERS[:, :1], VECTORS[:, :1]),
+            r"texts of a row.*\(5, 1, 6\)",
+        ),
+        (
+            lambda: CosineLoss()(NUMBERS[:, 0], VECTORS),
+            r"texts of a row.*\(5, 3, 6\)",
+        ),
+    ):
+        with pytest.raises(AlbertError, match=words):
+            make()
+    for loss in (
+        MultipleNegativesRanking(0.1, True, (4, 2)),
+        CosineLoss("regression", 0.1, (0, 5), (4,)),
+    ):
+        again = type(loss).from_config(loss.get_config())
+        assert (
+            vars(again).items()
+            >= {
+                k: v for k, v in loss.get_config().items() if k != "name"
+            }.items()
+        )
+
+
+def trained(rows_at_once, dropout=0.0, pooling="mean"):
+    """The loss, and the change of the weights in a step."""
+    keras.utils.set_random_seed(1)
+    config = CONFIG.replace(hidden_dropout_prob=dropout)
+    model = ka.AlbertForTextEmbedding(
+        ka.AlbertBackbone(config), pooling, projection=5
+    )
+    model.rows_at_once = rows_at_once
+    model.compile(keras.optimizers.SGD(1.0), MultipleNegativesRanking(1.0))
+    weights = model.trainable_variables
+    before = [ops.convert_to_numpy(each) for each in weights]
+    ids = np.random.default_rng(0).integers(5, CONFIG.vocab_size, (6, 2, 8))
+    x = {"token_ids": ids.astype("int32")}
+    loss = float(model.train_on_batch(x, np.arange(12).reshape(6, 2)))
+    after = [ops.convert_to_numpy(each) for each in weights]
+    return loss, [a - b for a, b in zip(after, before, strict=True)]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+def test_gradients_in_parts(pooling):
+    """Twelve texts, five at a time, have the gradient of all at once."""
+    loss, whole = trained(None, pooling=pooling)
+    other, parts = trained(5, pooling=pooling)
+    np.testing.assert_allclose(other, loss, **TOLERANCE)
+    assert max(np.abs(each).max() for each in whole) > 1e-3
+    for part, each in zip(parts, whole, strict=True):
+        np.testing.assert_allclose(part, each, rtol=1e-4, atol=1e-5)
+
+
+def test_parts_draw_masks_of_their_own():
+    """All texts are equal: so are their vectors, but for the masks."""
+    config = CONFIG.replace(hidden_dropout_prob=0.5)
+    model = ka.AlbertForTextEmbedding(ka.AlbertBackbone(config))
+    model.rows_at_once = 2
+    x = {"token_ids": np.full((6, 8), 7)}
+    first, second = (
+        ops.convert_to_numpy(model(x, training=True)) for _ in range(2)
+    )
+    vectors = np.concatenate([first, second])
+    differences = np.abs(vectors[:, None] - vectors[None]).max(-1)
+    assert differences[~np.eye(12, dtype=bool)].min() > 1e-3
+    still = ops.convert_to_numpy(model(x))
+    np.testing.assert_allclose(still, still[:1].repeat(6, 0), atol=1e-5)
