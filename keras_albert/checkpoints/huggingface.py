@@ -79,7 +79,7 @@ def load_huggingface(
         config = our_config(content, gelu)
     except AlbertError as error:
         raise AlbertError(f"{path}: {error}") from None
-    tensors = _canonical(_read_tensors(folder), folder)
+    tensors = _canonical(read_tensors(folder), folder)
     tensors, config = read_projection(tensors, config, "huggingface")
     shared = stored_sharing(content, config)
     if shared is not None and copies_agree(tensors, shared, "huggingface"):
@@ -134,7 +134,7 @@ def save_huggingface(model: AlbertModel, folder: str | Path) -> None:
         tensors = {
             k: v for k, v in tensors.items() if not k.startswith(_POOLER)
         }
-    save_file = _safetensors().save_file
+    save_file = safetensors().save_file
     with written_whole(folder) as unfinished:
         save_file(
             tensors, unfinished / SAFETENSORS_FILE, metadata={"format": "pt"}
@@ -147,7 +147,8 @@ def save_huggingface(model: AlbertModel, folder: str | Path) -> None:
 # Reading.
 
 
-def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
+def read_tensors(folder: Path) -> dict[str, np.ndarray]:
+    """The weights in a folder of transformers, by their names, float32."""
     for name, read in (
         (SAFETENSORS_FILE, _read_safetensors),
         (PICKLE_FILE, _read_pickle),
@@ -192,14 +193,15 @@ def _shards(folder: Path, name: str) -> list[Path]:
     return paths
 
 
-def _safetensors():
+def safetensors():
+    """The module that reads and writes .safetensors files of NumPy arrays."""
     needed_by = "a model of transformers"
     optional_import("ml_dtypes", "huggingface", needed_by)  # NumPy's bfloat16
     return optional_import("safetensors.numpy", "huggingface", needed_by)
 
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    library = _safetensors()
+    library = safetensors()
     try:
         tensors = library.load_file(path)
     except Exception as error:  # SafetensorError derives from Exception

@@ -31,6 +31,10 @@ from keras_albert.checkpoints.keras_hub import (
     keras_hub_task,
     load_keras_hub,
 )
+from keras_albert.checkpoints.sentence_transformers import (
+    is_sentence_transformers,
+    load_sentence_transformers,
+)
 from keras_albert.checkpoints.tf1 import find_tf1, load_tf1_model, tf1_head
 from keras_albert.checkpoints.transfer import plain_encoder
 from keras_albert.download import locate
@@ -66,8 +70,8 @@ def load(
         source: a folder or `.keras` file written by this package; the folder
             of a TF1 checkpoint, or its path without `.index` (with
             albert_config.json beside it), or of a TF-Hub module; a folder of
-            transformers; a preset folder of KerasHub; or
-            `hf://organization/name[@revision]` or
+            transformers or sentence-transformers; a preset folder of KerasHub;
+            or `hf://organization/name[@revision]` or
             `kaggle://organization/model/framework/variation`, which must hold
             one of these.
         gelu: the meaning of `hidden_act` "gelu" in a config of transformers:
@@ -111,6 +115,8 @@ def load(
         )
     if kind == _HUGGING_FACE:
         return load_huggingface(what, gelu, backbone, **form)
+    if kind == _SENTENCES:
+        return load_sentence_transformers(what, backbone, **form)
     if kind == _KERAS_HUB:
         return load_keras_hub(what, backbone, **form)
     if kind == _TF1:
@@ -181,7 +187,9 @@ def head_of(source: str | Path) -> str | None:
     if len(found) != 1:
         return None
     kind, what = found[0]
-    if kind == _HUGGING_FACE:
+    if kind == _SENTENCES:
+        name = None
+    elif kind == _HUGGING_FACE:
         names = read_json(what / "config.json").get("architectures") or [None]
         name = names[0]
     elif kind == _KERAS_HUB:
@@ -209,6 +217,7 @@ _OURS = "a folder of this package"
 _KERAS_FILE = "a .keras file"
 _TF1 = "a TF1 checkpoint"
 _HUGGING_FACE = "a folder of transformers"
+_SENTENCES = "a folder of sentence-transformers"
 _KERAS_HUB = "a preset of KerasHub"
 
 
@@ -223,7 +232,9 @@ def _found(path: Path) -> list[tuple[str, Path]]:
         found.append((_OURS, path))
     elif (path / MODEL_FILE).is_file():
         found.append((_KERAS_FILE, path / MODEL_FILE))
-    if is_huggingface(path):
+    if is_sentence_transformers(path):
+        found.append((_SENTENCES, path))
+    elif is_huggingface(path):
         found.append((_HUGGING_FACE, path))
     if is_keras_hub(path):
         found.append((_KERAS_HUB, path))
@@ -249,6 +260,6 @@ def _several_or_none(path: Path, found: list[tuple[str, Path]]) -> str:
         f"no model here, {seen}. Expected a folder written by keras-albert "
         f"({TASK_FILE}, {MODEL_FILE}), a .keras file of it, a TF1 checkpoint "
         f"({CONFIG_FILE}, *.index), a folder of transformers (config.json, "
-        "model.safetensors) or a preset of KerasHub (config.json, "
-        "model.weights.h5)."
+        "model.safetensors) or sentence-transformers (modules.json), or a "
+        "preset of KerasHub (config.json, model.weights.h5)."
     )

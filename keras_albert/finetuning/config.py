@@ -41,6 +41,7 @@ from keras_albert.training.config import (
     check_warmup,
 )
 
+FORMATS = ("keras-albert", "huggingface", "kerashub", "sentence-transformers")
 OWN_VALIDATION = Path("auto")  # a part of the training table
 
 
@@ -364,8 +365,8 @@ class ConvertRun(ModelUse):
     kaggle://organization/model/framework/variation"""
     output: Path
     """folder for the result; made if absent, must hold nothing"""
-    to: Literal["keras-albert", "huggingface", "kerashub"] = "keras-albert"
-    """format of the result; `finetune` and `load` read all three"""
+    to: Literal[FORMATS] = FORMATS[0]
+    """format of the result; `finetune` and `load` read all of them"""
     gelu: Literal["tanh", "erf"] = "tanh"
     """how "hidden_act": "gelu" of transformers is read: tanh, the original's
     only form, or erf, what transformers computes"""

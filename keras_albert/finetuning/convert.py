@@ -6,6 +6,9 @@ from pathlib import Path
 from keras_albert.checkpoints.huggingface import save_huggingface
 from keras_albert.checkpoints.keras_hub import save_keras_hub
 from keras_albert.checkpoints.load import load
+from keras_albert.checkpoints.sentence_transformers import (
+    save_sentence_transformers,
+)
 from keras_albert.finetuning.config import ConvertRun
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone
@@ -67,6 +70,9 @@ def _save_ours(loaded: ModelFolder, folder: Path) -> None:
 _WRITERS = {
     "keras-albert": _save_ours,
     "huggingface": lambda loaded, folder: save_huggingface(
+        loaded.model, folder
+    ),
+    "sentence-transformers": lambda loaded, folder: save_sentence_transformers(
         loaded.model, folder
     ),
     "kerashub": lambda loaded, folder: save_keras_hub(loaded.model, folder),

@@ -99,7 +99,10 @@ def _model(
         backbone.set_weights(pretrained.get_weights())
     options = {"exits": run.exits} if run.exits else {}
     if ALL_TASKS[run.task].makes_vectors:
-        options = {"embedding": run.embedding}
+        options = {
+            "embedding": run.embedding,
+            "max_tokens": run.sequence_length,
+        }
     return ALL_TASKS[run.task].head(
         backbone, names, run.classifier_dropout, **options
     )

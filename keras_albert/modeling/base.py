@@ -70,13 +70,18 @@ class AlbertModel(KeepsJaxState, keras.Model):
             return super().__repr__()
         return f"<{type(self).__name__} {_summary(self)}>"
 
+    @property
+    def most_tokens(self) -> int:
+        """The most tokens of a text; `preprocess` cuts the rest off."""
+        return self.config.max_position_embeddings
+
     def preprocess(self, texts: Any) -> dict:
         """Tokenizes texts into the arrays that the model is called with.
 
         Args:
             texts: B texts: a list, an array or a column of a table. For pairs
                 of texts, a tuple of two of these, or a dict of `text` and
-                `pair`. Rows are cut at `max_position_embeddings` tokens.
+                `pair`. Rows are cut at `most_tokens` tokens.
 
         Returns:
             `token_ids`, `segment_ids`, `padding_mask`, int32 [B, S]; S is the

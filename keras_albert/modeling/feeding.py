@@ -89,8 +89,7 @@ def arrays(model: AlbertModel, x: Any) -> Any:
 
 def preprocessor(model: AlbertModel) -> Preprocessor:
     """The layer that tokenizes texts of a tf.data pipeline for the model."""
-    longest = model.config.max_position_embeddings
-    return preprocessor_of(vocabulary_of(model), longest)
+    return preprocessor_of(vocabulary_of(model), model.most_tokens)
 
 
 def check_tokenizer(tokenizer: Any, vocab_size: int) -> None:

@@ -146,7 +146,7 @@ def vocabulary_of(model: AlbertModel) -> Tokenizer:
 def tokenized(model: AlbertModel, texts, pairs=None) -> dict:
     """Tokenizes texts, or pairs of texts, and pads them to one length."""
     texts = as_texts(texts)
-    longest = model.config.max_position_embeddings
+    longest = model.most_tokens
     tokenizer = vocabulary_of(model)
     pairs = None if pairs is None else as_texts(pairs, "pairs")
     return round_length(tokenizer(texts, pairs, longest), longest)

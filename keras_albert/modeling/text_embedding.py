@@ -25,7 +25,7 @@ from keras_albert.modeling.config import LENGTH_STEP, POOLINGS
 from keras_albert.private_apis import seed_generators
 
 # The value of padding when the largest value of each unit is taken.
-_PADDED = -1e9
+PADDED = -1e9
 # By how much the counter of each random generator is advanced for a part of the
 # rows; a forward pass draws fewer numbers.
 _DRAWS = 10_000
@@ -45,6 +45,8 @@ class AlbertForTextEmbedding(HeadedModel):
             largest value of each unit; "cls" takes the vector of [CLS].
         projection: D, the size of a dense layer after the pooling; None for no
             such layer.
+        max_tokens: the most tokens of a text; None for as many as the encoder
+            reads.
 
     Call arguments:
         inputs: see AlbertBackbone; or, for examples of T texts, arrays of the
@@ -61,11 +63,21 @@ class AlbertForTextEmbedding(HeadedModel):
         backbone: AlbertBackbone,
         pooling: str = "mean",
         projection: int | None = None,
+        max_tokens: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
         check_choice("pooling", pooling, POOLINGS)
         self.pooling = pooling
+        if max_tokens is not None:
+            check_positive("max_tokens", max_tokens)
+            most = self.config.max_position_embeddings
+            if max_tokens > most:
+                raise AlbertError(
+                    "`max_tokens` must not exceed max_position_embeddings="
+                    f"{most}. Received: {max_tokens}."
+                )
+        self.max_tokens = max_tokens
         self.projection = None
         if projection is not None:
             check_positive("projection", projection)
@@ -81,6 +93,11 @@ class AlbertForTextEmbedding(HeadedModel):
         self.built = True
 
     @property
+    def most_tokens(self) -> int:
+        """The most tokens of a text; `preprocess` cuts the rest off."""
+        return self.max_tokens or super().most_tokens
+
+    @property
     def size(self) -> int:
         """D, the size of the vectors."""
         if self.projection is None:
@@ -93,9 +110,10 @@ class AlbertForTextEmbedding(HeadedModel):
         shape = ops.shape(inputs["token_ids"])
         if len(shape) == 2:
             return self._vectors(inputs, training)
-        texts, length = shape[1:]
+        batch, texts, length = shape
+        count = -1 if batch is None else batch * texts  # None while building
         rows = {
-            name: ops.reshape(value, (-1, length))  # [B T, S]
+            name: ops.reshape(value, (count, length))
             for name, value in inputs.items()
         }
         vectors = self._vectors(rows, training)
@@ -122,6 +140,11 @@ class AlbertForTextEmbedding(HeadedModel):
         """
         states = [generator.state for generator in seed_generators(self)]
         weights = self.trainable_variables
+        # The scope below hides the values of an outer one, which Keras enters
+        # in training on JAX: it must know all variables.
+        known = {id(each) for each in (*weights, *states)}
+        others = [each for each in self.variables if id(each) not in known]
+        fixed = [(each, each.value) for each in others]
         starts = range(0, rows["token_ids"].shape[0], self.rows_at_once)
 
         def part_of(number):
@@ -137,10 +160,8 @@ class AlbertForTextEmbedding(HeadedModel):
             # weights are arguments: on TensorFlow, `keras.remat` gives no
             # gradient to tensors that the function captures.
             def vectors(*values):
-                mapping = zip(
-                    [*weights, *states], [*values, *drawn], strict=True
-                )
-                with keras.StatelessScope(state_mapping=list(mapping)):
+                own = zip([*weights, *states], [*values, *drawn], strict=True)
+                with keras.StatelessScope(state_mapping=[*own, *fixed]):
                     return self._pooled(part, training=True)
 
             return keras.remat(vectors)(*(each.value for each in weights))
@@ -211,6 +232,8 @@ class AlbertForTextEmbedding(HeadedModel):
         config = {**super().get_config(), "pooling": self.pooling}
         if self.projection is not None:
             config["projection"] = self.projection.units
+        if self.max_tokens is not None:
+            config["max_tokens"] = self.max_tokens
         return config
 
 
@@ -233,7 +256,7 @@ def _mean(x, mask):
 
 def _max(x, mask):
     mask = ops.expand_dims(ops.cast(mask, "float32"), -1)
-    return ops.max(x * mask + (1 - mask) * _PADDED, axis=1)
+    return ops.max(x * mask + (1 - mask) * PADDED, axis=1)
 
 
 # functions from vectors [B, S, H] and the padding mask [B, S] to [B, H]

@@ -60,10 +60,17 @@ class _VectorTask(LearnedTask):
     def target_of(self, table: Table) -> np.ndarray | None:
         """What the loss compares the vectors with."""
 
-    def head(self, backbone, names, dropout, embedding=EmbeddingOptions()):
+    def head(
+        self,
+        backbone,
+        names,
+        dropout,
+        embedding=EmbeddingOptions(),
+        max_tokens=None,
+    ):
         """`dropout` is unused: no layer follows but the projection."""
         model = AlbertForTextEmbedding(
-            backbone, embedding.pooling, embedding.projection
+            backbone, embedding.pooling, embedding.projection, max_tokens
         )
         model.rows_at_once = embedding.rows_at_once
         too_long = [size for size in embedding.dimensions if size > model.size]
@@ -205,9 +212,11 @@ class Embedding(_VectorTask):
         return metrics.Scores(values, remarks)
 
     def decode(self, outputs, features, names):
+        # Of several texts of an example, the first is the text itself.
+        vectors = [x if x.ndim == 1 else x[0] for x in outputs]
         return [
             {"prediction": [round(float(x), 6) for x in vector]}
-            for vector in outputs
+            for vector in vectors
         ]
 
     def answers(self, outputs, features, names):

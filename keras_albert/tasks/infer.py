@@ -52,7 +52,7 @@ def settled_settings(
         "task": task,
         "labels": definition.labels.of_head(model, labels, task),
         "tokenizer": model.tokenizer,
-        "lengths": _checked_lengths(model.config, lengths, reading),
+        "lengths": _checked_lengths(model, lengths, reading),
         "columns": columns or TableColumns(),
         "reading": reading,
         "model": definition.model_of(model),
@@ -93,13 +93,15 @@ def _checked_task(model: AlbertModel, task: str | None) -> str:
 
 
 def _checked_lengths(
-    config: AlbertConfig,
+    model: AlbertModel,
     lengths: Sequence[int] | None,
     reading: ReadingConfig | None,
 ) -> tuple[int, ...]:
     """The lengths that rows are padded to; by default powers of two."""
-    most = config.max_position_embeddings
-    longest = reading.windows.sequence_length if reading else most
+    most = model.config.max_position_embeddings
+    longest = model.most_tokens
+    if reading:
+        longest = reading.windows.sequence_length
     if lengths is None:
         powers = (2**power for power in range(longest.bit_length()))
         short = [n for n in powers if SHORTEST_LENGTH <= n < longest]

@@ -4,12 +4,14 @@ import json
 import random
 import re
 
+import keras
 import numpy as np
 import pytest
 
 import keras_albert as ka
 from keras_albert.cli import main
 from keras_albert.errors import AlbertError
+from keras_albert.exports.load import load_exported
 from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.finetuning.evaluate import evaluate
 
@@ -145,6 +147,47 @@ def test_scores_of_pairs(folder, tmp_path, capsys, loss):
     predictor = ka.Predictor.load(output)
     found = predictor.predict(["the fox"], ["a fox"])
     assert found == pytest.approx(model.similarity(["the fox"], ["a fox"])[0])
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow",
+    reason="graphs are traced by TensorFlow",
+)
+@pytest.mark.parametrize(
+    ("task", "pooling", "projection"),
+    [
+        ("similarity", "max", 7),
+        ("embedding", "cls", 7),
+        ("similarity", "mean", None),
+    ],
+)
+def test_exported(folder, tmp_path, capsys, task, pooling, projection):
+    """`check` compares vectors, and their cosines, in each format."""
+    backbone = ka.load(folder / "pretrained").backbone
+    model = ka.AlbertForTextEmbedding(backbone, pooling, projection)
+    saved, data = tmp_path / "model", str(folder / "scored.held.jsonl")
+    ka.Predictor(model, task=task).save(saved)
+    for target in ("saved_model", "litert", "onnx"):
+        output = str(tmp_path / target)
+        names = ["--model", str(saved), "--data", data]
+        main(["export", *names, "--output", output, "--format", target])
+        main(["check", *names, "--export", output])
+        said = capsys.readouterr().out
+        assert "100" in said, said
+    exported = load_exported(tmp_path / "saved_model")
+    answers = exported.model.ask(
+        "serving_default",
+        {"text": ["the fox", "a"]}
+        | ({"pair": ["a barn", "a"]} if task == "similarity" else {}),
+    )
+    if task == "embedding":
+        expected = model.encode(["the fox", "a"], normalize=False)
+        np.testing.assert_allclose(answers["embedding"], expected, atol=1e-5)
+    else:
+        expected = model.similarity(["the fox", "a"], ["a barn", "a"])
+        np.testing.assert_allclose(
+            answers["score"], np.diag(expected), atol=1e-5
+        )
 
 
 @pytest.mark.any_backend

@@ -29,7 +29,10 @@ from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnswering,
     AlbertForQuestionAnsweringV2,
 )
-from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+from keras_albert.modeling.text_embedding import (
+    PADDED,
+    AlbertForTextEmbedding,
+)
 from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.early_exit import check_can_export
 from keras_albert.text.special_tokens import SEP_ID
@@ -96,22 +99,25 @@ def _classify_tokens(writer: EncoderWriter, inputs: Inputs) -> Outputs:
 
 def _embed(writer: EncoderWriter, inputs: Inputs) -> Outputs:
     """(AlbertForTextEmbedding)"""
-    add, constant = writer.add, writer.constant
-    is_first = writer.model.pooling == "cls"
+    add, constant, model = writer.add, writer.constant, writer.model
+    is_first = model.pooling == "cls"
     x = writer.encoded(inputs, first_only=is_first)
+    is_padding = add("Unsqueeze", inputs.is_padding, constant([2]))
+    axis = constant([1])
     if is_first:
-        vector = add("Squeeze", writer.first(x), constant([1]))
+        vector = add("Squeeze", writer.first(x), axis)
+    elif model.pooling == "max":
+        x = add("Where", is_padding, constant(PADDED), x)
+        vector = add("ReduceMax", x, axes=[1], keepdims=0)
     else:
-        mask = add("Not", inputs.is_padding)
+        mask = add("Not", is_padding)
         mask = add("Cast", mask, to=onnx.TensorProto.FLOAT)
-        mask = add("Unsqueeze", mask, constant([2]))
-        axis = constant([1])
         total = add("ReduceSum", add("Mul", x, mask), axis, keepdims=0)
         count = add("ReduceSum", mask, axis, keepdims=0)
         vector = add("Div", total, add("Max", count, constant(1.0)))
-    return {
-        "embedding": (vector, "float32", (BATCH, writer.config.hidden_size))
-    }
+    if model.projection is not None:
+        vector = writer.dense(model.projection, vector, exact=True)
+    return {"embedding": (vector, "float32", (BATCH, model.size))}
 
 
 def _spans(writer: EncoderWriter, inputs: Inputs) -> Outputs:

@@ -1,0 +1,233 @@
+"""Reads and writes folders of sentence-transformers, for vectors of texts.
+
+A folder has modules.json, which lists the steps from a text to its vector: an
+encoder of transformers, its pooling, and perhaps a dense layer. The package
+sentence-transformers is not needed.
+
+Source: sentence-transformers 2 to 6, as `SentenceTransformer.save` writes.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from keras_albert.checkpoints.huggingface import (
+    HF_CONFIG_FILE,
+    load_huggingface,
+    read_tensors,
+    safetensors,
+    save_huggingface,
+)
+from keras_albert.errors import AlbertError
+from keras_albert.modeling.backbone import encoder_of
+from keras_albert.modeling.base import AlbertModel, check_model
+from keras_albert.modeling.config import POOLINGS
+from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+from keras_albert.storage import read_json, write_json, written_whole
+from keras_albert.text.pieces import TOKENIZER_CONFIG_FILE
+
+MODULES_FILE = "modules.json"
+LENGTH_FILE = "sentence_bert_config.json"
+ENCODER, POOLING, DENSE = "Transformer", "Pooling", "Dense"
+# The model normalizes vectors where it is asked to, see `encode`.
+NORMALIZE = "Normalize"
+MODULES = "sentence_transformers.models"
+# In files before version 6, each kind of pooling has a switch.
+_SWITCH = "pooling_mode_{}"
+_SWITCHES = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
+_IDENTITY = "torch.nn.modules.linear.Identity"
+
+
+def is_sentence_transformers(folder: Path) -> bool:
+    """Whether the folder has a modules.json of sentence-transformers."""
+    return (folder / MODULES_FILE).is_file()
+
+
+def load_sentence_transformers(
+    folder: Path, backbone: bool = False, **form
+) -> AlbertModel:
+    """Loads a folder as AlbertForTextEmbedding.
+
+    `backbone` and `form` are those of `load_huggingface`. The activation "gelu"
+    is that of transformers, with which these models were trained.
+    """
+    modules = _modules(folder)
+    encoder_folder = folder / modules[ENCODER]
+    if not (encoder_folder / HF_CONFIG_FILE).is_file():
+        raise AlbertError(
+            f"{folder / MODULES_FILE}: the encoder must be in "
+            f"{modules[ENCODER] or 'the folder itself'}, and there is no "
+            f"{HF_CONFIG_FILE}. Fetch it."
+        )
+    encoder = load_huggingface(encoder_folder, "erf", backbone=True, **form)
+    if backbone:
+        return encoder
+    dense = _read_dense(folder / modules[DENSE]) if DENSE in modules else None
+    model = AlbertForTextEmbedding(
+        encoder,
+        _read_pooling(folder / modules[POOLING]),
+        projection=None if dense is None else len(dense[1]),
+        max_tokens=_read_length(encoder_folder, encoder),
+    )
+    if dense is not None:
+        kernel = model.projection.kernel
+        if tuple(kernel.shape) != dense[0].shape:
+            raise AlbertError(
+                f"{folder / modules[DENSE]}: the dense layer must take "
+                f"{kernel.shape[0]} numbers. Received: {dense[0].shape[0]}."
+            )
+        model.projection.set_weights(list(dense))
+    return model
+
+
+def save_sentence_transformers(model: AlbertModel, folder: str | Path) -> None:
+    """Writes a folder that SentenceTransformer loads, atomically.
+
+    Args:
+        model: an AlbertForTextEmbedding; of another model the encoder is
+            written, with the mean of its vectors.
+        folder: the output folder; created if absent, must be empty.
+
+    Raises:
+        AlbertError: transformers has no such encoder, the model has no
+            vocabulary, or the folder is not empty.
+    """
+    check_model(model)
+    if not isinstance(model, AlbertForTextEmbedding):
+        model = AlbertForTextEmbedding(encoder_of(model))
+    if model.tokenizer is None:
+        raise AlbertError(
+            "sentence-transformers takes texts, and this model has no "
+            "vocabulary. Set it: model.tokenizer = Tokenizer('spiece.model')."
+        )
+    width = model.config.hidden_size
+    modules = [(ENCODER, ""), (POOLING, f"1_{POOLING}")]
+    if model.projection is not None:
+        modules.append((DENSE, f"2_{DENSE}"))
+    with written_whole(folder) as unfinished:
+        save_huggingface(model.backbone, unfinished)
+        write_json(unfinished / LENGTH_FILE, {
+            "max_seq_length": model.most_tokens, "do_lower_case": False
+        })  # fmt: skip
+        for _, name in modules[1:]:
+            (unfinished / name).mkdir()
+        switches = {
+            _SWITCH.format(_SWITCHES[kind]): kind == model.pooling
+            for kind in POOLINGS
+        }
+        write_json(
+            unfinished / modules[1][1] / HF_CONFIG_FILE,
+            {"word_embedding_dimension": width, **switches},
+        )
+        if model.projection is not None:
+            _write_dense(model, unfinished / modules[2][1])
+        write_json(
+            unfinished / MODULES_FILE,
+            [
+                {
+                    "idx": number,
+                    "name": str(number),
+                    "path": name,
+                    "type": f"{MODULES}.{kind}",
+                }
+                for number, (kind, name) in enumerate(modules)
+            ],
+        )
+
+
+def _modules(folder: Path) -> dict[str, str]:
+    """The folder of each step, by its kind."""
+    path = folder / MODULES_FILE
+    content = read_json(path)
+    try:
+        steps = [
+            (step["type"].split(".")[-1], step["path"]) for step in content
+        ]
+    except (TypeError, KeyError, AttributeError):
+        steps = []
+    known = (ENCODER, POOLING, DENSE, NORMALIZE)
+    kinds = [kind for kind, _ in steps]
+    # Names of folders, which must not point outside this one.
+    plain = all(isinstance(p, str) and Path(p).name == p for _, p in steps)
+    in_order = [known.index(kind) for kind in kinds if kind in known]
+    if (
+        kinds[:2] != [ENCODER, POOLING]
+        or not plain
+        or not set(kinds) <= {*known}
+        or in_order != sorted(set(in_order))
+    ):
+        raise AlbertError(
+            f"{path}: expected the steps {', '.join(known)}, in this order; "
+            "the last two may be absent. Received: "
+            f"{', '.join(kinds) or repr(content)[:80]}."
+        )
+    return dict(steps)
+
+
+def _read_pooling(folder: Path) -> str:
+    path = folder / HF_CONFIG_FILE
+    content = read_json(path)
+    if not isinstance(content, dict):
+        content = {}
+    name = content.get("pooling_mode")  # version 6
+    switches = {v: k for k, v in _SWITCHES.items()}
+    start = _SWITCH.format("")
+    chosen = [
+        key.removeprefix(start)
+        for key, value in content.items()
+        if key.startswith(start) and value is True
+    ]
+    found = [name] if name else [switches.get(each, each) for each in chosen]
+    if len(found) != 1 or found[0] not in POOLINGS:
+        raise AlbertError(
+            f"{path}: expected one kind of pooling: {', '.join(POOLINGS)}. "
+            f"Received: {', '.join(map(str, found)) or 'none'}."
+        )
+    return found[0]
+
+
+def _read_length(folder: Path, encoder: AlbertModel) -> int | None:
+    """The most tokens of a text; None if the folder does not say it."""
+    for name, key in (
+        (LENGTH_FILE, "max_seq_length"),  # before version 6
+        (TOKENIZER_CONFIG_FILE, "model_max_length"),
+    ):
+        path = folder / name
+        content = read_json(path) if path.is_file() else {}
+        length = content.get(key) if isinstance(content, dict) else None
+        if type(length) is int and length > 0:
+            return min(length, encoder.config.max_position_embeddings)
+    return None
+
+
+def _read_dense(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The kernel [H, D] and the bias [D] of a dense layer."""
+    path = folder / HF_CONFIG_FILE
+    content = read_json(path)
+    function = content.get("activation_function")
+    if function != _IDENTITY:
+        raise AlbertError(
+            f"{path}: expected a dense layer without activation, {_IDENTITY}. "
+            f"Received: {function}."
+        )
+    tensors = read_tensors(folder)
+    kernel = tensors["linear.weight"].T
+    bias = tensors.get("linear.bias", np.zeros(kernel.shape[1], "float32"))
+    return kernel, bias
+
+
+def _write_dense(model: AlbertForTextEmbedding, folder: Path) -> None:
+    kernel, bias = map(np.asarray, model.projection.get_weights())
+    write_json(
+        folder / HF_CONFIG_FILE,
+        {
+            "in_features": kernel.shape[0],
+            "out_features": kernel.shape[1],
+            "bias": True,
+            "activation_function": _IDENTITY,
+        },
+    )
+    safetensors().save_file(
+        {"linear.weight": np.ascontiguousarray(kernel.T), "linear.bias": bias},
+        folder / "model.safetensors",
+    )

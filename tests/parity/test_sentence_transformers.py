@@ -1,0 +1,132 @@
+"""Folders of sentence-transformers, against the package itself."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from small import TEXT_CONFIG, randomize
+
+import keras_albert as ka
+from keras_albert.checkpoints.sentence_transformers import (
+    save_sentence_transformers,
+)
+from keras_albert.cli import main
+from keras_albert.errors import AlbertError
+
+pytest.importorskip("sentence_transformers")
+
+TOLERANCE = {"rtol": 2e-5, "atol": 2e-5}
+CONFIG = TEXT_CONFIG.replace(num_hidden_layers=2, initializer_range=0.1)
+TEXTS = ["The fox found two hens.", "a barn", "In 1911, near Prague " * 9]
+
+
+def embedder(vocab, **options):
+    tokenizer = ka.Tokenizer(vocab)
+    backbone = randomize(ka.AlbertBackbone(CONFIG, tokenizer=tokenizer))
+    return randomize(ka.AlbertForTextEmbedding(backbone, **options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"pooling": "cls", "max_tokens": 20},
+        {"pooling": "max", "projection": 7},
+    ],
+)
+def test_same_vectors_there_and_back(tiny_vocab, tmp_path, options):
+    from sentence_transformers import SentenceTransformer
+
+    model = embedder(tiny_vocab, **options)
+    vectors = model.encode(TEXTS, normalize=False)
+    folder = tmp_path / "theirs"
+    ka.Predictor(model).save(tmp_path / "ours")
+    main(
+        ["convert", "--input", str(tmp_path / "ours"), "--output", str(folder)]
+        + ["--to=sentence-transformers"]
+    )
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(theirs.encode(TEXTS), vectors, **TOLERANCE)
+    assert theirs.max_seq_length == model.most_tokens
+    again = ka.load(folder)
+    assert again.pooling == model.pooling
+    found = again.encode(TEXTS, normalize=False)
+    np.testing.assert_allclose(found, vectors, **TOLERANCE)
+    # As its newest version writes it, with other names, but no spiece.model.
+    theirs.save(str(tmp_path / "newest"))
+    shutil.copy(folder / "spiece.model", tmp_path / "newest")
+    newest = ka.Predictor.load(tmp_path / "newest")
+    assert newest.task == "embedding"
+    assert newest.sequence_length == model.most_tokens
+    np.testing.assert_allclose(newest.predict(TEXTS), vectors, **TOLERANCE)
+    encoder, _ = ka.load_pretrained(folder)
+    assert type(encoder) is ka.AlbertBackbone
+
+
+def test_the_gelu_of_transformers(tiny_vocab, tmp_path):
+    """A config of theirs says "gelu" and means the exact one."""
+    from sentence_transformers import SentenceTransformer
+
+    model = embedder(tiny_vocab)
+    folder = tmp_path / "theirs"
+    ka.Predictor(model).save(tmp_path / "ours")
+    main(
+        ["convert", "--input", str(tmp_path / "ours"), "--output", str(folder)]
+        + ["--to=sentence-transformers"]
+    )
+    config = json.loads((folder / "config.json").read_text())
+    config["hidden_act"] = "gelu"
+    (folder / "config.json").write_text(json.dumps(config))
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    found = ka.load(folder).encode(TEXTS, normalize=False)
+    np.testing.assert_allclose(found, theirs.encode(TEXTS), **TOLERANCE)
+
+
+@pytest.mark.any_backend
+def test_folders_that_cannot_be_read(tiny_vocab, tmp_path):
+    folder = tmp_path / "theirs"
+    save_sentence_transformers(embedder(tiny_vocab, projection=7), folder)
+
+    def refused(name, change, words):
+        before = (folder / name).read_text()
+        content = json.loads(before)
+        change(content)
+        (folder / name).write_text(json.dumps(content))
+        with pytest.raises(AlbertError, match=words):
+            ka.load(folder)
+        (folder / name).write_text(before)
+
+    kind = "sentence_transformers.models."
+    for change, words in (
+        (lambda steps: steps.pop(1), "Received: Transformer, Dense"),
+        (lambda steps: steps[2].update(type=kind + "LSTM"), "LSTM"),
+        (lambda steps: steps[2].update(path="../away"), "in this order"),
+        (lambda steps: steps.reverse(), "Received: Dense, Pooling"),
+        (lambda steps: steps[0].update(path="0"), "must be in 0"),
+    ):
+        refused("modules.json", change, words)
+    for change, words in (
+        (
+            lambda pooling: pooling.update(pooling_mode_cls_token=True),
+            "Received: mean, cls",
+        ),
+        (
+            lambda pooling: pooling.update(pooling_mode="lasttoken"),
+            "mean, cls, max. Received: lasttoken",
+        ),
+        (
+            lambda pooling: pooling.update(pooling_mode_mean_tokens=False),
+            "Received: none",
+        ),
+    ):
+        refused("1_Pooling/config.json", change, words)
+    refused(
+        "2_Dense/config.json",
+        lambda dense: dense.update(activation_function="torch.Tanh"),
+        "without activation.*torch.Tanh",
+    )
+    bare = ka.AlbertBackbone(CONFIG)
+    with pytest.raises(AlbertError, match="no vocabulary"):
+        save_sentence_transformers(bare, tmp_path / "bare")
+    assert not (tmp_path / "bare").exists()
