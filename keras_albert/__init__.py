@@ -26,12 +26,14 @@ _HOMES = {
     "AlbertForSequenceClassification": "modeling.classification",
     "AlbertForTextEmbedding": "modeling.text_embedding",
     "AlbertForTokenClassification": "modeling.classification",
+    "CosineLoss": "training.embedding_losses",
     "EncoderBlock": "modeling.encoder",
     "EarlyExit": "tasks.config",
     "ExampleConfig": "pretraining.config",
     "FactorizedEmbedding": "modeling.layers",
     "GraphTokenizer": "text.graph_tokenizer",
     "Lamb": "training.optimizer",
+    "MultipleNegativesRanking": "training.embedding_losses",
     "ReadingConfig": "tasks.question_answering.config",
     "ShardSet": "corpus.shards",
     "TableColumns": "data.config",
@@ -50,8 +52,10 @@ _HOMES = {
     "load_tf1": "checkpoints.tf1",
     "phased_dataset": "pretraining.dataset",
     "pretraining_dataset": "pretraining.dataset",
+    "read_vectors": "finetuning.embed",
     "save_huggingface": "checkpoints.huggingface",
     "save_keras_hub": "checkpoints.keras_hub",
+    "save_sentence_transformers": "checkpoints.sentence_transformers",
     "validation_dataset": "pretraining.dataset",
     "warm_start": "modeling.warm_start",
 }
@@ -69,11 +73,15 @@ if TYPE_CHECKING:
         load as load,
         load_pretrained as load_pretrained,
     )
+    from keras_albert.checkpoints.sentence_transformers import (
+        save_sentence_transformers as save_sentence_transformers,
+    )
     from keras_albert.checkpoints.tf1 import load_tf1 as load_tf1
     from keras_albert.corpus.shards import ShardSet as ShardSet
     from keras_albert.data.config import TableColumns as TableColumns
     from keras_albert.errors import AlbertError as AlbertError
     from keras_albert.exports.run import export as export
+    from keras_albert.finetuning.embed import read_vectors as read_vectors
     from keras_albert.finetuning.inspect import (
         layer_distances as layer_distances,
     )
@@ -124,6 +132,10 @@ if TYPE_CHECKING:
         GraphTokenizer as GraphTokenizer,
     )
     from keras_albert.text.tokenizer import Tokenizer as Tokenizer
+    from keras_albert.training.embedding_losses import (
+        CosineLoss as CosineLoss,
+        MultipleNegativesRanking as MultipleNegativesRanking,
+    )
     from keras_albert.training.losses import (
         WeightedCrossEntropy as WeightedCrossEntropy,
     )
@@ -156,7 +168,13 @@ _REGISTERING = sorted(
     home
     for home in set(_HOMES.values())
     if home.startswith("modeling.")
-    or home in ("training.losses", "training.optimizer", "training.schedules")
+    or home
+    in (
+        "training.embedding_losses",
+        "training.losses",
+        "training.optimizer",
+        "training.schedules",
+    )
 )
 # Only modules in these folders import Keras.
 _KERAS_FOLDERS = tuple(

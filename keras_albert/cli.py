@@ -32,6 +32,7 @@ from keras_albert.errors import AlbertError, LostProcess, is_number
 from keras_albert.exports.config import CheckRun, ExportRun
 from keras_albert.finetuning.config import (
     ConvertRun,
+    EmbedRun,
     EvaluateRun,
     FinetuneRun,
     InspectRun,
@@ -62,6 +63,7 @@ COMMANDS = {
     "finetune": Command(FinetuneRun, "finetuning.run", "finetune"),
     "evaluate": Command(EvaluateRun, "finetuning.evaluate", "evaluate"),
     "predict": Command(PredictRun, "finetuning.predict", "predict"),
+    "embed": Command(EmbedRun, "finetuning.embed", "embed"),
     "export": Command(ExportRun, "exports.run", "export_run"),
     "check": Command(CheckRun, "exports.check", "check"),
     "sweep": Command(SweepRun, "sweep.run", "sweep"),

@@ -120,7 +120,7 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
         for row, columns in zip(table.rows, found, strict=True):
             # Parquet has types that JSON lacks, such as dates: as text.
             line = json.dumps(
-                _without_nan({**row, **columns}),
+                without_nan({**row, **columns}),
                 ensure_ascii=False,
                 allow_nan=False,
                 default=str,
@@ -130,14 +130,14 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
         done = last
 
 
-def _without_nan(value: object) -> object:
+def without_nan(value: object) -> object:
     """Replaces numbers that are not finite, which JSON lacks, by None."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {name: _without_nan(each) for name, each in value.items()}
+        return {name: without_nan(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [*map(_without_nan, value)]
+        return [*map(without_nan, value)]
     return value
 
 

@@ -82,6 +82,12 @@ class _VectorTask(LearnedTask):
         return model
 
     def model_of(self, model):
+        members = getattr(model, "members", ())
+        if members and isinstance(members[0], AlbertForTextEmbedding):
+            raise AlbertError(
+                "the vectors of several models have nothing in common: their "
+                "mean is no vector. Give one of the models."
+            )
         if isinstance(model, AlbertForTextEmbedding):
             return model
         return AlbertForTextEmbedding(getattr(model, "backbone", model))

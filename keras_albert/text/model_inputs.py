@@ -47,6 +47,26 @@ def text_rows(
     return rows
 
 
+def window_rows(
+    tokenizer: Tokenizer, texts: Sequence[str], longest: int
+) -> tuple[list[Row], np.ndarray]:
+    """Makes rows of texts of any length, as many as each needs.
+
+    A text that is too long becomes windows, one after another, of which the
+    last one may be shorter. Returns the rows, of at most `longest` tokens, and
+    for each row the index of its text.
+    """
+    room = longest - 2  # [CLS], [SEP]
+    rows, owners = [], []
+    for number, ids in enumerate(tokenizer.encode_batch(texts)):
+        for start in range(0, max(len(ids), 1), room):
+            rows.append(
+                _row(tokenizer, ids[start : start + room], None, longest)
+            )
+            owners.append(number)
+    return rows, np.array(owners)
+
+
 def word_rows(
     tokenizer: Tokenizer, words: Sequence[str], longest: int
 ) -> list[tuple[Row, list[int]]]:

@@ -3,15 +3,18 @@
 import json
 import random
 import re
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from small import numpy
 
 import keras_albert as ka
 from keras_albert.cli import main
 from keras_albert.errors import AlbertError
 from keras_albert.exports.load import load_exported
+from keras_albert.finetuning import embed as embedding
 from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.finetuning.evaluate import evaluate
 
@@ -283,3 +286,165 @@ def test_vectors_need_a_task_to_be_measured(folder):
     data = folder / "scored.held.jsonl"
     with pytest.raises(AlbertError, match=r"folder of token shards"):
         evaluate(EvaluateRun(model=str(folder / "pretrained"), data=data))
+
+
+# The command `embed`.
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    """A model whose texts have 12 tokens at most, in a folder."""
+    backbone = ka.load(folder / "pretrained").backbone
+    made = ka.AlbertForTextEmbedding(backbone, projection=16, max_tokens=12)
+    ka.Predictor(made).save(folder / "model")
+    return made
+
+
+TEXTS = ["the fox", "", "an old barn near London " * 9, "two hens"]
+
+
+def embed(folder, tmp_path, output="vectors", data=None, *options):
+    """Runs the command; returns the folder of the vectors."""
+    if data is None:
+        data = tmp_path / "texts.txt"
+        data.write_text("\n".join(TEXTS))
+    main(
+        ["embed", "--model", str(folder / "model"), "--data", str(data)]
+        + ["--output", str(tmp_path / output), *options]
+    )
+    return tmp_path / output
+
+
+def windows(model, text):
+    """The mean over the windows of a text, with the weights of their tokens."""
+    ids = model.tokenizer.encode(text)
+    parts = [ids[i : i + 10] for i in range(0, len(ids), 10)] or [[]]
+    packed = [np.array([model.tokenizer.pack(part)[0]]) for part in parts]
+    vectors = [numpy(model({"token_ids": ids}))[0] for ids in packed]
+    weights = [len(part) + 2 for part in parts]
+    return np.average(vectors, axis=0, weights=weights)
+
+
+def test_vectors_of_a_file(folder, model, tmp_path):
+    expected = np.array([windows(model, text) for text in TEXTS])
+    cut = model.encode(TEXTS, normalize=False)
+    assert np.abs(expected - cut)[2].max() > 1e-3
+    unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    found = ka.read_vectors(embed(folder, tmp_path))
+    assert found.dtype == "float32" and isinstance(found, np.memmap)
+    np.testing.assert_allclose(found, unit, atol=1e-5)
+    for name, options, values in (
+        ("plain", ["--no-normalize"], expected),
+        ("cut", ["--long-texts=cut", "--no-normalize"], cut),
+        (
+            "short",
+            ["--dimensions=4"],
+            expected[:, :4]
+            / np.linalg.norm(expected[:, :4], axis=1, keepdims=True),
+        ),
+    ):
+        made = embed(folder, tmp_path, name, None, *options)
+        found = ka.read_vectors(made)
+        np.testing.assert_allclose(found, values, atol=1e-5)
+
+
+def test_numbers_and_files(folder, model, tmp_path):
+    """int8 keeps cosines to a hundredth, bits the sign of each number."""
+    unit = ka.read_vectors(embed(folder, tmp_path))
+    half = embed(folder, tmp_path, "half", None, "--numbers=float16")
+    np.testing.assert_allclose(ka.read_vectors(half), unit, atol=1e-3)
+    small = embed(folder, tmp_path, "small", None, "--numbers=int8")
+    small = ka.read_vectors(small).astype("float32")
+    assert (np.abs(small).max(axis=1) == 127).all()
+    small /= np.linalg.norm(small, axis=1, keepdims=True)
+    np.testing.assert_allclose(small @ small.T, unit @ unit.T, atol=1e-2)
+    bits = embed(folder, tmp_path, "bits", None, "--numbers=binary")
+    bits = ka.read_vectors(bits)
+    assert bits.shape == (4, 2) and bits.dtype == "uint8"
+    assert (np.unpackbits(bits, axis=1) == (unit > 0)).all()
+    # With the rows of a table.
+    data = tmp_path / "rows.jsonl"
+    rows = [
+        {"id": i, "t": text or "a", "more": [float("nan")]}
+        for i, text in enumerate(TEXTS)
+    ]
+    data.write_text("\n".join(map(json.dumps, rows)))
+    made = embed(folder, tmp_path, "l", data, "--to=jsonl", "--column=t")
+    lines = (made / "vectors.jsonl").read_text().splitlines()
+    found = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    assert [row["id"] for row in found] == [0, 1, 2, 3]
+    close = {"atol": 1e-5}
+    same = [0, 2, 3]  # the blank text has become another one
+    vectors = np.array([row["vector"] for row in found])
+    np.testing.assert_allclose(vectors[same], unit[same], **close)
+    made = embed(folder, tmp_path, "p", data, "--to=parquet", "--column=t")
+    from pyarrow import parquet
+
+    table = parquet.read_table(made / "vectors")
+    assert table.column_names == ["id", "t", "more", "vector"]
+    vectors = np.array(table["vector"].to_pylist())
+    np.testing.assert_allclose(vectors[same], unit[same], **close)
+
+
+@pytest.mark.parametrize("to", ["npy", "jsonl", "parquet"])
+def test_an_interrupted_run_goes_on(folder, model, tmp_path, monkeypatch, to):
+    """Parts that are written are not computed again, and none is lost."""
+    monkeypatch.setattr(embedding, "ROWS_AT_ONCE", 2)
+    data = tmp_path / "texts.jsonl"
+    texts = [f"the fox {number}" for number in range(7)]
+    lines = [json.dumps({"text": text}) for text in texts]
+    data.write_text("\n".join(lines))
+    whole = embed(folder, tmp_path, "whole", data, f"--to={to}")
+    compute, done = embedding._vectors, []
+
+    def broken(predictor, run, table, title):
+        done.append(table.values["text"][0])
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        return compute(predictor, run, table, title)
+
+    monkeypatch.setattr(embedding, "_vectors", broken)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        embed(folder, tmp_path, "parts", data, f"--to={to}")
+    with pytest.raises(AlbertError, match=r"no finished vectors\.npy"):
+        ka.read_vectors(tmp_path / "parts")
+    parts = embed(folder, tmp_path, "parts", data, f"--to={to}")
+    assert done == [texts[i] for i in (0, 2, 4, 4, 6)]
+    names = [p.relative_to(whole) for p in whole.rglob("*") if p.is_file()]
+    assert {*names} >= {Path("report.json")}
+    for name in names:
+        if name.name not in ("run.json", ".lock"):
+            same = (parts / name).read_bytes() == (whole / name).read_bytes()
+            assert same, name
+    # Finished: nothing is computed.
+    embed(folder, tmp_path, "parts", data, f"--to={to}")
+    assert len(done) == 5
+
+
+def test_other_vectors_than_before(folder, model, tmp_path, capsys):
+    """What has changed is named, and the vectors stay as they are."""
+    made = embed(folder, tmp_path)
+    before = (made / "vectors.npy").read_bytes()
+    other = tmp_path / "others.txt"
+    other.write_text("a barn\n")
+    (tmp_path / "texts.txt").write_text("a barn\n")
+
+    def refused(*arguments, words):
+        capsys.readouterr()
+        with pytest.raises(SystemExit):
+            embed(folder, tmp_path, *arguments)
+        said = " ".join(capsys.readouterr().err.split())
+        assert re.search(words, said), said
+        assert (made / "vectors.npy").read_bytes() == before
+
+    texts = tmp_path / "texts.txt"
+    refused("vectors", texts, words="has vectors of another data")
+    refused("vectors", other, words="data=.*there")
+    refused("vectors", texts, "--numbers=int8", words="numbers='float32' there")
+    refused("new", other, "--dimensions=17", words="at most 16.*Received: 17")
+    refused("new", tmp_path / "none.txt", words="none.txt")
+    assert not (tmp_path / "new").exists()
+    row = tmp_path / "row.jsonl"
+    row.write_text('{"text": "a", "vector": 1}')
+    refused("new", row, "--to=jsonl", words="column `vector`")
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,273 @@
+"""The command `embed`: a vector for each text of a file.
+
+The file is read, and the vectors are written, in parts of ROWS_AT_ONCE texts:
+memory does not grow with the file, and an interrupted run continues after the
+last part that was written whole.
+
+Letters: N texts, R rows (windows of texts), D size of the vectors.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from keras_albert.data.batches import Features
+from keras_albert.data.config import TableColumns
+from keras_albert.data.tables import Table
+from keras_albert.distribution.backend import leave_gpu_to_backend
+from keras_albert.errors import AlbertError, optional_import
+from keras_albert.finetuning.config import EmbedRun
+from keras_albert.finetuning.predict import without_nan
+from keras_albert.finetuning.predictor import Predictor
+from keras_albert.modeling.text_embedding import normalized
+from keras_albert.modeling.weight_checks import weights_checksum
+from keras_albert.storage import checksum, read_json, room_at, write_json
+from keras_albert.tasks.names import EMBEDDING
+from keras_albert.text.model_inputs import text_rows, window_rows
+from keras_albert.text.unknown import PieceCount, check_readable
+from keras_albert.training.run_folder import (
+    claim_folder,
+    finished_report,
+    folder_at,
+    holds_run,
+    write_report,
+)
+
+ROWS_AT_ONCE = 10_000
+PROGRESS_FILE = "progress.json"  # how far an interrupted run has come
+NAME = "vectors"  # of the file or the folder
+COLUMN = "vector"  # in JSONL and Parquet
+
+
+def embed(run: EmbedRun) -> dict:
+    """Writes the vectors, and returns the report, which is beside them.
+
+    Nothing is written if the file or the model cannot be read.
+    """
+    leave_gpu_to_backend()
+    goes_on = holds_run(run.output, run)
+    finished = goes_on and finished_report(run.output)
+    if not finished:
+        parquet = "writing Parquet files"
+        if run.to == "parquet":
+            optional_import("pyarrow", "parquet", parquet)
+    predictor = Predictor.load(
+        run.model, task=EMBEDDING, columns=TableColumns(text=run.column)
+    )
+    size = run.dimensions or predictor.model.size
+    if size > predictor.model.size:
+        raise AlbertError(
+            f"`dimensions` must be at most {predictor.model.size}, the size of "
+            f"the vectors. Received: {size}."
+        )
+    made_of = {
+        "model": weights_checksum(predictor.model),
+        "data": checksum(run.data) if run.data.is_file() else None,
+    }
+    if finished:
+        _check_made_of(run, finished, made_of)
+        print(f"{run.output} holds these vectors, and they are finished")
+        return finished
+    count = _checked_rows(predictor, run)
+    if goes_on and (run.output / PROGRESS_FILE).is_file():
+        progress = read_json(run.output / PROGRESS_FILE)
+        _check_made_of(run, progress, made_of)
+    else:
+        if not goes_on:
+            claim_folder(run.output, run)
+        progress = {"done": 0, "bytes": 0, **made_of}
+    with folder_at(run.output).locked("computing these vectors"):
+        with room_at(run.output):
+            _write_all(predictor, run, count, size, progress)
+        report = {
+            "texts": count,
+            "size": size,
+            "numbers": run.numbers,
+            **made_of,
+        }
+        write_report(run.output, report)
+        (run.output / PROGRESS_FILE).unlink(missing_ok=True)
+    print(
+        f"{count:,} vectors of {size} numbers ({run.numbers}) -> {run.output}"
+    )
+    return report
+
+
+def _check_made_of(run: EmbedRun, found: dict, made_of: dict) -> None:
+    for name, value in made_of.items():
+        if found.get(name) != value:
+            path = getattr(run, name)
+            raise AlbertError(
+                f"{run.output} has vectors of another {name} than {path} is "
+                "now. Choose another output, or remove this one."
+            )
+
+
+def _checked_rows(predictor: Predictor, run: EmbedRun) -> int:
+    """Reads the whole file once; returns how many rows it has."""
+    count, bad, read, example = 0, [], PieceCount(), ""
+    for table in predictor.parts(run.data, run.skip_bad, ROWS_AT_ONCE):
+        count += len(table)
+        bad += table.skipped
+        if len(table):
+            features = predictor.features(table)
+            found, text = predictor.unreadable(features, table)
+            read, example = read + found, example or text
+        if run.to != "npy" and any(COLUMN in row for row in table.rows):
+            raise AlbertError(
+                f"{run.data} has a column `{COLUMN}`, which would be replaced. "
+                "Rename it."
+            )
+    if bad:
+        print(f"{len(bad):,} bad rows are left out:", file=sys.stderr)
+    for fault in bad:
+        print(f"  {fault}", file=sys.stderr)
+    check_readable(read, example, run.data, run.any_text)
+    return count
+
+
+def _write_all(
+    predictor: Predictor, run: EmbedRun, count: int, size: int, progress: dict
+) -> None:
+    """Computes and writes the parts that are not there yet."""
+    write = _WRITERS[run.to](run.output, count, size, run.numbers, progress)
+    begin = 0
+    for number, table in enumerate(
+        predictor.parts(run.data, run.skip_bad, ROWS_AT_ONCE)
+    ):
+        end = begin + len(table)
+        if begin >= progress["done"] and len(table):
+            title = f"Texts {begin + 1:,} to {end:,} of {count:,}"
+            vectors = _vectors(predictor, run, table, title)[:, :size]
+            if run.normalize:
+                vectors = normalized(vectors)
+            write(number, begin, table, in_numbers(vectors, run.numbers))
+            progress["done"] = end
+            write_json(run.output / PROGRESS_FILE, progress)
+        begin = end
+
+
+def _vectors(
+    predictor: Predictor, run: EmbedRun, table: Table, title: str
+) -> np.ndarray:
+    """The vectors of the texts of a table, float32 [N, D]."""
+    texts, longest = table.values["text"], predictor.sequence_length
+    if run.long_texts == "cut":
+        rows = text_rows(predictor.tokenizer, texts, None, longest)
+        return np.stack(
+            predictor.outputs(Features(rows), run.batch_size, title=title)
+        )
+    rows, owners = window_rows(predictor.tokenizer, texts, longest)
+    found = predictor.outputs(Features(rows), run.batch_size, title=title)
+    weights = np.array([len(row.token_ids) for row in rows], "float32")
+    total = np.zeros((len(texts), predictor.model.size), "float32")
+    np.add.at(total, owners, np.stack(found) * weights[:, None])
+    return total / np.bincount(owners, weights)[:, None].astype("float32")
+
+
+def in_numbers(vectors: np.ndarray, numbers: str) -> np.ndarray:
+    """Vectors [N, D] in another type of numbers, see `EmbedRun.numbers`."""
+    if numbers == "binary":
+        return np.packbits(vectors > 0, axis=1)
+    if numbers == "int8":
+        largest = np.abs(vectors).max(axis=1, keepdims=True)
+        scaled = vectors / np.where(largest > 0, largest, 1)
+        return np.rint(127 * scaled).astype("int8")
+    return vectors.astype(numbers)
+
+
+# function from the number of a part, its first row, its table and its vectors
+_Write = Callable[[int, int, Table, np.ndarray], None]
+
+
+def _npy_writer(folder, count, size, numbers, progress) -> _Write:
+    path = folder / f"{NAME}.npy"
+    example = in_numbers(np.ones((1, size), "float32"), numbers)
+    array = np.lib.format.open_memmap(
+        path,
+        mode="r+" if progress["done"] else "w+",
+        dtype=example.dtype,
+        shape=(count, example.shape[1]),
+    )
+
+    def write(number, begin, table, vectors):
+        array[begin : begin + len(vectors)] = vectors
+        array.flush()
+
+    return write
+
+
+def _jsonl_writer(folder, count, size, numbers, progress) -> _Write:
+    path = folder / f"{NAME}.jsonl"
+
+    def write(number, begin, table, vectors):
+        with open(path, "ab") as file:
+            # What an interrupted part has written is written again.
+            file.truncate(progress["bytes"])
+            for row, vector in zip(table.rows, vectors, strict=True):
+                # float16 is exact as float32; 7 digits are exact for float32.
+                values = [float(f"{x:.7g}") for x in vector.tolist()]
+                if vectors.dtype.kind in "iu":
+                    values = vector.tolist()
+                line = json.dumps(
+                    without_nan({**row, COLUMN: values}),
+                    ensure_ascii=False,
+                    default=str,
+                )
+                file.write(f"{line}\n".encode(errors="backslashreplace"))
+            file.flush()
+            os.fsync(file.fileno())
+            progress["bytes"] = file.tell()
+
+    return write
+
+
+def _parquet_writer(folder, count, size, numbers, progress) -> _Write:
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    (folder / NAME).mkdir(exist_ok=True)
+
+    def write(number, begin, table, vectors):
+        try:
+            columns = arrow.Table.from_pylist(table.rows)
+        except (arrow.ArrowInvalid, arrow.ArrowTypeError) as error:
+            raise AlbertError(
+                f"{table.path}: a column of Parquet has values of one type "
+                f"({error}). Write them with --to jsonl."
+            ) from None
+        values = arrow.array(vectors.ravel())
+        lists = arrow.FixedSizeListArray.from_arrays(values, vectors.shape[1])
+        path = folder / NAME / f"part-{number:05}.parquet"
+        parquet.write_table(columns.append_column(COLUMN, lists), path)
+
+    return write
+
+
+_WRITERS = {
+    "npy": _npy_writer,
+    "jsonl": _jsonl_writer,
+    "parquet": _parquet_writer,
+}
+
+
+def read_vectors(folder: str | Path) -> np.ndarray:
+    """The vectors of a folder that `embed` wrote as vectors.npy, not copied.
+
+    Returns:
+        [N, D], mapped from the file; [N, D / 8] bytes if they are binary.
+
+    Raises:
+        AlbertError: there is no such file, or the run is not finished.
+    """
+    path = Path(folder) / f"{NAME}.npy"
+    if not path.is_file() or not finished_report(folder):
+        raise AlbertError(
+            f"{folder}: no finished {path.name}. Give the output of "
+            "`keras-albert embed`, and run an interrupted command again."
+        )
+    return np.load(path, mmap_mode="r")
