@@ -285,6 +285,9 @@ class EvaluateRun(ModelUse):
     """sentence task on which the head of a pretrained model is measured; by
     default the one that it was trained for. A model trained for one of the two
     can be measured on the other, as in Table 5 of the paper"""
+    corpus: Path | None = None
+    """for a model of text vectors: a table with further texts, or a text file
+    with a text a line, among which the partner of each text is searched"""
     exit_curve: Path | None = None
     """PNG file for the score of a model with exits against the layers and the
     time that it needs, with many rules of early exit"""

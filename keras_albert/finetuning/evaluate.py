@@ -2,7 +2,11 @@
 
 import dataclasses
 
+import numpy as np
+
 from keras_albert.corpus.shards import ShardSet
+from keras_albert.data.batches import Features
+from keras_albert.data.tables import Table
 from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import EvaluateRun
@@ -26,10 +30,14 @@ from keras_albert.pretraining.dataset import validation_dataset
 from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.pretraining.report import held_out_report, report_lines
 from keras_albert.tasks.config import EarlyExit, shown
+from keras_albert.tasks.embedding import TEXTS, word_vectors
 from keras_albert.tasks.infer import head_task
 from keras_albert.tasks.metrics import report_text
+from keras_albert.tasks.names import EMBEDDING
 from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS
+from keras_albert.tasks.task import Outputs
 from keras_albert.tasks.task_file import PRETRAINING, load_models
+from keras_albert.text.model_inputs import text_rows
 from keras_albert.training.model_folder import ModelFolder
 from keras_albert.training.progress import progress_verbosity
 
@@ -67,6 +75,11 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
         )
     if run.exit_curve is not None:
         check_can_measure(predictor, run.exit_curve)
+    if run.corpus is not None and predictor.task != EMBEDDING:
+        raise AlbertError(
+            "`corpus` is for the task embedding, in which a text is searched. "
+            f"Received: task={predictor.task!r}. Leave --corpus out."
+        )
     table = predictor.read_labelled(
         run.data, run.split, skip_bad=run.skip_bad, any_size=run.any_size
     )
@@ -75,11 +88,10 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
     predictor.warn_of_cut(features.cut, features.count)
     outputs = predictor.outputs(features, run.batch_size)
     report = scores_report(predictor.task, outputs, features, predictor.labels)
-    if predictor.definition.makes_vectors:  # the baseline needs no training
-        of_words = predictor.definition.linear_outputs(table, table, None)
-        if of_words is not None:
-            found = predictor.definition.measure(of_words, features, None)
-            report[BAG_OF_WORDS] = found.values[report["best"]]
+    if predictor.definition.makes_vectors:
+        report |= _beside_words(predictor, run, table, features, outputs)
+        if run.corpus is not None:
+            print(f"also among {report['corpus']:,} texts of {run.corpus}")
     for line in scores_lines(report, examples=""):
         print(line)
     if predictor.early_exit is not None:
@@ -98,6 +110,43 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
     return report
 
 
+def _beside_words(
+    predictor: Predictor,
+    run: EvaluateRun,
+    table: Table,
+    features: Features,
+    outputs: Outputs,
+) -> dict:
+    """The scores of TF-IDF vectors, and those among the texts of a corpus."""
+    task, others, vectors = predictor.definition, [], None
+    texts = [table.values[name] for name in TEXTS if name in table.values]
+    if run.corpus is not None:
+        corpus = predictor.read(run.corpus, labelled=False)
+        known = {text for column in texts for text in column}
+        others = [text for text in corpus.values["text"] if text not in known]
+        others = list(dict.fromkeys(others))
+    if others:
+        length = predictor.sequence_length
+        rows = text_rows(predictor.tokenizer, others, None, length)
+        vectors = predictor.outputs(Features(rows), run.batch_size)
+        vectors = np.stack(vectors)
+    all_texts = [text for column in (*texts, others) for text in column]
+    of_words = word_vectors([all_texts], table, others)
+    report = {}
+    if run.corpus is not None:
+        report = {"corpus": len(others)}
+        report |= task.retrieval(outputs, features, vectors).values
+    if of_words is not None:
+        rows, sparse = of_words
+        found = (
+            task.retrieval(rows, features, sparse if others else None)
+            if task.name == EMBEDDING
+            else task.measure(rows, features, None)
+        )
+        report[BAG_OF_WORDS] = found.values[task.best]
+    return report
+
+
 def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
     if run.data.is_file():
         raise AlbertError(
@@ -107,7 +156,7 @@ def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
         )
     _check_unused(run, "token shards", "split", "any_size", "skip_bad")
     rule = (field.name for field in dataclasses.fields(EarlyExit))
-    _check_unused(run, "a pretrained model", *rule, "exit_curve")
+    _check_unused(run, "a pretrained model", *rule, "exit_curve", "corpus")
     shards = ShardSet.open(run.data)
     shards.verify()
     difference = shards.tokenizer().difference_from(loaded.tokenizer)

@@ -14,7 +14,10 @@ from keras_albert.data.batches import Features
 from keras_albert.data.tables import Field, Table, read_number, read_text
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+from keras_albert.modeling.text_embedding import (
+    AlbertForTextEmbedding,
+    normalized,
+)
 from keras_albert.tasks import bag_of_words, metrics
 from keras_albert.tasks.config import EmbeddingOptions
 from keras_albert.tasks.labels import LABEL
@@ -116,15 +119,34 @@ class _VectorTask(LearnedTask):
 
     def linear_outputs(self, train, held_out, names):
         """TF-IDF vectors of the held-out texts, as sparse rows [T, D]."""
-        columns = [held_out.values[n] for n in TEXTS if n in held_out.values]
         texts = [train.values[n] for n in TEXTS if n in train.values]
-        vectors = bag_of_words.vectors(texts, columns)
-        if vectors is None:
-            return None
-        return [
-            sparse.vstack([rows[i] for rows in vectors], "csr")
-            for i in range(len(held_out))
-        ]
+        found = word_vectors(texts, held_out)
+        return None if found is None else found[0]
+
+
+def word_vectors(
+    texts: Sequence[Sequence[str]], table: Table, others: Sequence[str] = ()
+) -> tuple[list, sparse.csr_matrix] | None:
+    """TF-IDF vectors of the texts of a table, and of further texts.
+
+    Args:
+        texts: columns of texts that tell how frequent words are.
+        table: the rows.
+        others: the further texts.
+
+    Returns:
+        for each row a sparse matrix [T, D], and that of the others; None if
+        there are no words.
+    """
+    columns = [table.values[name] for name in TEXTS if name in table.values]
+    found = bag_of_words.vectors(texts, [*columns, others or [""]])
+    if found is None:
+        return None
+    *columns, others = found
+    return [
+        sparse.vstack([column[row] for column in columns], "csr")
+        for row in range(len(table))
+    ], others
 
 
 class _VectorServing(Serving):
@@ -198,8 +220,15 @@ class Embedding(_VectorTask):
             )
 
     def scores(self, outputs, features, names):
-        """How well each partner is found among all partners and negatives."""
-        ranks = _ranks(outputs, features.target)
+        return self.retrieval(outputs, features)
+
+    def retrieval(self, outputs, features, others=None) -> metrics.Scores:
+        """How well each text's partner is found among other texts.
+
+        These are the partners and negatives of all examples, and those whose
+        vectors are `others`: [M, D], or None.
+        """
+        ranks = _ranks(outputs, features.target, others)
         found = ranks < FOUND_AMONG
         values = {
             "mrr": float(np.mean(1 / (1 + ranks))),
@@ -308,23 +337,27 @@ def _cosines(outputs: Sequence) -> np.ndarray:
     return np.sum(first * second, axis=1)
 
 
-def _ranks(outputs: Sequence, numbers: np.ndarray) -> np.ndarray:
-    """How many other texts are closer to each text than its partner, int [N].
+def _ranks(outputs: Sequence, numbers: np.ndarray, others=None) -> np.ndarray:
+    """How many other texts are closer to each text than its partner, [N].
 
     The texts to choose from are the partners and negatives of all examples,
-    each once. A text that is equal to the partner, or to the text itself, is
-    not another one. Of texts that are as close as the partner, half count.
+    each once, and the `others`, see `retrieval`. A text that is equal to the
+    partner, or to the text itself, is not another one. Of texts that are as
+    close as the partner, half count.
     """
     texts, partners = numbers[:, 0], numbers[:, 1]
     vectors = [_column(outputs, place) for place in range(numbers.shape[1])]
     stack = sparse.vstack if sparse.issparse(vectors[0]) else np.concatenate
     known, first = np.unique(numbers[:, 1:].T.ravel(), return_index=True)
-    others = stack(vectors[1:])[first]
+    candidates = stack(vectors[1:])[first]
     own = np.searchsorted(known, partners)
+    if others is not None:
+        candidates = stack([candidates, _unit(others)])
+        known = np.append(known, np.full(others.shape[0], -1))
     ranks = []
     for start in range(0, len(numbers), RANKED_AT_ONCE):
         rows = np.arange(start, min(start + RANKED_AT_ONCE, len(numbers)))
-        cosines = vectors[0][rows] @ others.T
+        cosines = vectors[0][rows] @ candidates.T
         cosines = cosines.toarray() if sparse.issparse(cosines) else cosines
         wanted = cosines[np.arange(len(rows)), own[rows]][:, None]
         is_other = (known != partners[rows, None]) & (
@@ -338,8 +371,13 @@ def _ranks(outputs: Sequence, numbers: np.ndarray) -> np.ndarray:
 
 def _column(outputs: Sequence, place: int):
     """The vectors of one text of each example, normalized: [N, D]."""
-    if sparse.issparse(outputs[0]):  # TF-IDF vectors are normalized
-        return sparse.vstack([rows[place] for rows in outputs], "csr")
-    vectors = np.stack([rows[place] for rows in outputs]).astype("float32")
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(lengths > 0, lengths, 1)
+    if sparse.issparse(outputs[0]):
+        return _unit(sparse.vstack([rows[place] for rows in outputs], "csr"))
+    return _unit(np.stack([rows[place] for rows in outputs]))
+
+
+def _unit(vectors):
+    """Vectors [N, D] of length 1; TF-IDF vectors, which are sparse, are."""
+    if sparse.issparse(vectors):
+        return vectors
+    return normalized(vectors.astype("float32"))

@@ -101,6 +101,18 @@ def test_pairs(folder, tmp_path, capsys):
     said = capsys.readouterr().out
     for name in ("mrr", "recall_at_1", "recall_at_10", "ndcg_at_10"):
         assert f"{name.replace('_', ' ')} {report[name]:.3f}" in said
+    # Among further texts it is harder; one that is a partner is none.
+    more = [near(word, random.Random(1)) + " sold" for word in ANIMALS * 5]
+    corpus = tmp_path / "corpus.jsonl"
+    more = [json.dumps({"a": text}) for text in [*more, "the fox 1"]]
+    corpus.write_text("\n".join(more))
+    capsys.readouterr()
+    main(
+        ["evaluate", "--model", str(output), "--corpus", str(corpus)]
+        + ["--data", str(folder / "pairs.held.jsonl")]
+    )
+    found = re.search(r"mrr (\S+),", capsys.readouterr().out)
+    assert float(found[1]) <= round(report["mrr"], 3)
     card = (output / "README.md").read_text()
     assert "| mrr at the start |" in card
     # Vectors, from the command and in Python.

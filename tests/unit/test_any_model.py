@@ -419,7 +419,7 @@ def test_both_forms_of_check():
         (
             "mask",
             {"task": "qa"},
-            "MaskedLM: expected one of embedding, fill",
+            "MaskedLM: expected one of embedding, similarity, fill",
         ),
         ("label", {"labels": ["a", "b"]}, "a list of 3 different names"),
         ("label", {"labels": ["a", "b", "a"]}, "a list of 3 different names"),

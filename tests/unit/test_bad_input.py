@@ -162,8 +162,8 @@ HEADS = [
     row("`beam` must be a positive.*beam=0", head(Questions, beam=0)),
     row("dropout=1.0", head(Questions, dropout=1.0)),
     row(
-        "'mean', 'cls'.*pooling='max'",
-        head(ka.AlbertForTextEmbedding, pooling="max"),
+        "'mean', 'cls', 'max'.*pooling='last'",
+        head(ka.AlbertForTextEmbedding, pooling="last"),
     ),
 ]
 

@@ -48,6 +48,7 @@ GRAPHS = {
     PACKAGE / "tasks" / "early_exit_graph.py",
     PACKAGE / "tasks" / "multiple_choice_graph.py",
     PACKAGE / "tasks" / "fill_mask_graph.py",
+    PACKAGE / "tasks" / "similarity_graph.py",
     PACKAGE / "tasks" / "token_classification_graph.py",
     PACKAGE / "exports" / "saved_model" / "signatures.py",
     PACKAGE / "distribution" / "jax_mesh.py",

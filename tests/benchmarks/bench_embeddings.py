@@ -1,0 +1,141 @@
+"""How long vectors of many sentences take, beside sentence-transformers.
+
+    python tests/benchmarks/bench_embeddings.py --help
+
+The same random weights of ALBERT-base on both sides, the sentences of SST-2's
+training file (whole ones come first and last, all lengths), from strings to
+vectors, by `encode` of this package on each backend and by
+`SentenceTransformer.encode` on PyTorch, both with batches of 32. With --int8
+ours is the ONNX file of 8 bits in ONNX Runtime, from strings, too.
+
+Sides are called in turn, and the ratio peer / ours is taken in each pair of
+calls: above 1 ours is faster. That vectors agree is checked first, to 2e-5 in
+float32 and to a cosine of 0.98 in int8.
+
+The data are what --data or KERAS_ALBERT_DATA names: glue/SST-2/train.tsv and
+vocab/30k-clean.model.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from bench_model import machine, print_machine
+from pairing import benchmark_parser, paired_times, warm_up
+
+BATCH_SIZE = 32
+LEAST_COSINE = 0.98  # of int8
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs it; returns the exit status."""
+    options = parser().parse_args(arguments)
+    if options.data is None:
+        print(
+            "vectors are left out: they need SST-2 and the released "
+            "vocabulary; name their folder with --data or KERAS_ALBERT_DATA"
+        )
+        return 0
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    about = machine()
+    print_machine(about)
+    line = compare(options)
+    print(
+        f"{line['side']}: {line['sentences']:,} sentences, "
+        f"{line['ours_ms'] / 1e3:.1f} s, sentence-transformers "
+        f"{line['peer_ms'] / 1e3:.1f} s: {1 / line['ratio']:.2f} x as fast "
+        f"(quartiles {1 / line['ratio_quartiles'][1]:.2f} to "
+        f"{1 / line['ratio_quartiles'][0]:.2f})"
+    )
+    if options.output:
+        report = json.dumps(about | {"lines": [line]}, indent=2)
+        options.output.write_text(report + "\n")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options; the backend is that of KERAS_BACKEND, else PyTorch."""
+    result = benchmark_parser(__doc__, pairs=5)
+    add = result.add_argument
+    known = os.environ.get("KERAS_ALBERT_DATA")
+    add("--data", type=Path, default=known and Path(known))
+    add("--sentences", type=int, default=10_000)
+    add("--layers", type=int, default=12, help="of ALBERT-base")
+    add("--int8", action="store_true", help="ours as an ONNX file of 8 bits")
+    return result
+
+
+def sentences_of(folder: Path, count: int) -> list[str]:
+    """Sentences of the training file, evenly spread, without the labels."""
+    path = folder / "glue" / "SST-2" / "train.tsv"
+    lines = path.read_text("utf-8").splitlines()[1:]
+    chosen = np.linspace(0, len(lines) - 1, count).astype(int)
+    return [lines[i].split("\t")[0] for i in chosen]
+
+
+def compare(options: argparse.Namespace) -> dict:
+    """Times both sides; returns a line of the report."""
+    from sentence_transformers import SentenceTransformer
+
+    import keras_albert as ka
+
+    vocab = options.data / "vocab" / "30k-clean.model"
+    config = ka.VARIANTS["base_v2"].replace(num_hidden_layers=options.layers)
+    backbone = ka.AlbertBackbone(config, tokenizer=ka.Tokenizer(vocab))
+    model = ka.AlbertForTextEmbedding(backbone)
+    texts = sentences_of(options.data, options.sentences)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        ka.save_sentence_transformers(model, folder / "theirs")
+        theirs = SentenceTransformer(str(folder / "theirs"), device="cpu")
+        encode, side = model.encode, os.environ["KERAS_BACKEND"]
+        if options.int8:
+            encode, side = onnx_encoder(model, folder), "ONNX int8"
+
+        def ours():
+            return encode(texts, batch_size=BATCH_SIZE)
+
+        def peer():
+            return theirs.encode(
+                texts, batch_size=BATCH_SIZE, normalize_embeddings=True
+            )
+
+        check_same(ours(), peer(), options.int8)
+        warm_up(ours)
+        warm_up(peer)
+        times = paired_times(ours, peer, options.pairs)
+    return {"side": side, "sentences": len(texts), **times.summary()}
+
+
+def onnx_encoder(model, folder: Path):
+    """A function as `encode`, of the model's ONNX file with int8 weights."""
+    import keras_albert as ka
+    from keras_albert.exports.load import load_exported
+    from keras_albert.modeling.text_embedding import normalized
+
+    ka.Predictor(model).save(folder / "model")
+    ka.export(folder / "model", folder / "onnx", format="onnx", weights="int8")
+    predictor = load_exported(folder / "onnx", os.cpu_count())
+
+    def encode(texts, batch_size):
+        return normalized(predictor.predict(texts, batch_size=batch_size))
+
+    return encode
+
+
+def check_same(ours: np.ndarray, theirs: np.ndarray, int8: bool) -> None:
+    """Raises ValueError unless the vectors, of length 1, agree."""
+    if int8:
+        lowest = (ours * theirs).sum(axis=1).min()
+        if lowest < LEAST_COSINE:
+            raise ValueError(f"a cosine is only {lowest:.4f}")
+        return
+    np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
