@@ -30,7 +30,6 @@ from keras_albert.pretraining.dataset import validation_dataset
 from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.pretraining.report import held_out_report, report_lines
 from keras_albert.tasks.config import EarlyExit, shown
-from keras_albert.tasks.embedding import TEXTS, word_vectors
 from keras_albert.tasks.infer import head_task
 from keras_albert.tasks.metrics import report_text
 from keras_albert.tasks.names import EMBEDDING
@@ -119,10 +118,9 @@ def _beside_words(
 ) -> dict:
     """The scores of TF-IDF vectors, and those among the texts of a corpus."""
     task, others, vectors = predictor.definition, [], None
-    texts = [table.values[name] for name in TEXTS if name in table.values]
     if run.corpus is not None:
         corpus = predictor.read(run.corpus, labelled=False)
-        known = {text for column in texts for text in column}
+        known = set(task.texts(table))
         others = [text for text in corpus.values["text"] if text not in known]
         others = list(dict.fromkeys(others))
     if others:
@@ -130,20 +128,12 @@ def _beside_words(
         rows = text_rows(predictor.tokenizer, others, None, length)
         vectors = predictor.outputs(Features(rows), run.batch_size)
         vectors = np.stack(vectors)
-    all_texts = [text for column in (*texts, others) for text in column]
-    of_words = word_vectors([all_texts], table, others)
-    report = {}
+    values, of_words = task.among(table, features, outputs, others, vectors)
+    report = dict(values)
     if run.corpus is not None:
-        report = {"corpus": len(others)}
-        report |= task.retrieval(outputs, features, vectors).values
+        report["corpus"] = len(others)
     if of_words is not None:
-        rows, sparse = of_words
-        found = (
-            task.retrieval(rows, features, sparse if others else None)
-            if task.name == EMBEDDING
-            else task.measure(rows, features, None)
-        )
-        report[BAG_OF_WORDS] = found.values[task.best]
+        report[BAG_OF_WORDS] = of_words
     return report
 
 

@@ -114,6 +114,31 @@ class _VectorTask(LearnedTask):
         `dropout` is that of the encoder.
         """
 
+    def texts(self, table: Table) -> list[str]:
+        """All texts of a table."""
+        columns = [table.values[name] for name in TEXTS if name in table.values]
+        return [text for column in columns for text in column]
+
+    def among(
+        self, table: Table, features: Features, outputs, others=(), vectors=None
+    ) -> tuple[dict[str, float], float | None]:
+        """The scores among further texts, and the best one of TF-IDF vectors.
+
+        `others` are the further texts, and `vectors` those of them, [M, D].
+        """
+        of_words = word_vectors([[*self.texts(table), *others]], table, others)
+        if of_words is not None:
+            rows, sparse_vectors = of_words
+            found = self.scores_among(
+                rows, features, sparse_vectors if len(others) else None
+            )
+            of_words = found.values[self.best]
+        return self.scores_among(outputs, features, vectors).values, of_words
+
+    def scores_among(self, outputs, features, others) -> metrics.Scores:
+        """The scores; only a task in which texts are searched has `others`."""
+        return self.scores(outputs, features, None)
+
     def held_out_loss(self, outputs, features, names):
         return {}  # it would depend on which rows share a batch
 
@@ -220,9 +245,9 @@ class Embedding(_VectorTask):
             )
 
     def scores(self, outputs, features, names):
-        return self.retrieval(outputs, features)
+        return self.scores_among(outputs, features, None)
 
-    def retrieval(self, outputs, features, others=None) -> metrics.Scores:
+    def scores_among(self, outputs, features, others):
         """How well each text's partner is found among other texts.
 
         These are the partners and negatives of all examples, and those whose
@@ -341,7 +366,7 @@ def _ranks(outputs: Sequence, numbers: np.ndarray, others=None) -> np.ndarray:
     """How many other texts are closer to each text than its partner, [N].
 
     The texts to choose from are the partners and negatives of all examples,
-    each once, and the `others`, see `retrieval`. A text that is equal to the
+    each once, and the `others`, see `scores_among`. A text that is equal to the
     partner, or to the text itself, is not another one. Of texts that are as
     close as the partner, half count.
     """
