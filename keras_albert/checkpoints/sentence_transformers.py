@@ -21,7 +21,6 @@ from keras_albert.checkpoints.huggingface import (
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import encoder_of
 from keras_albert.modeling.base import AlbertModel, check_model
-from keras_albert.modeling.config import POOLINGS
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.storage import read_json, write_json, written_whole
 from keras_albert.text.pieces import TOKENIZER_CONFIG_FILE
@@ -34,7 +33,7 @@ NORMALIZE = "Normalize"
 MODULES = "sentence_transformers.models"
 # In files before version 6, each kind of pooling has a switch.
 _SWITCH = "pooling_mode_{}"
-_SWITCHES = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
+_SWITCHES = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}
 _IDENTITY = "torch.nn.modules.linear.Identity"
 
 
@@ -95,6 +94,12 @@ def save_sentence_transformers(model: AlbertModel, folder: str | Path) -> None:
     check_model(model)
     if not isinstance(model, AlbertForTextEmbedding):
         model = AlbertForTextEmbedding(encoder_of(model))
+    if model.pooling not in _SWITCHES:
+        raise AlbertError(
+            f"a folder of sentence-transformers has {', '.join(_SWITCHES)} "
+            f"pooling. Received: {model.pooling}. Export the model instead: "
+            "`keras-albert export`."
+        )
     if model.tokenizer is None:
         raise AlbertError(
             "sentence-transformers takes texts, and this model has no "
@@ -113,7 +118,7 @@ def save_sentence_transformers(model: AlbertModel, folder: str | Path) -> None:
             (unfinished / name).mkdir()
         switches = {
             _SWITCH.format(_SWITCHES[kind]): kind == model.pooling
-            for kind in POOLINGS
+            for kind in _SWITCHES
         }
         write_json(
             unfinished / modules[1][1] / HF_CONFIG_FILE,
@@ -178,9 +183,9 @@ def _read_pooling(folder: Path) -> str:
         if key.startswith(start) and value is True
     ]
     found = [name] if name else [switches.get(each, each) for each in chosen]
-    if len(found) != 1 or found[0] not in POOLINGS:
+    if len(found) != 1 or found[0] not in _SWITCHES:
         raise AlbertError(
-            f"{path}: expected one kind of pooling: {', '.join(POOLINGS)}. "
+            f"{path}: expected one kind of pooling: {', '.join(_SWITCHES)}. "
             f"Received: {', '.join(map(str, found)) or 'none'}."
         )
     return found[0]

@@ -42,7 +42,9 @@ class AlbertForTextEmbedding(HeadedModel):
     Args:
         backbone: the encoder; its pooler is not used.
         pooling: "mean" averages the vectors of all tokens; "max" takes the
-            largest value of each unit; "cls" takes the vector of [CLS].
+            largest value of each unit; "cls" takes the vector of [CLS];
+            "weighted_layers" is the mean of all tokens of a weighted mean of
+            the outputs of all layers, whose weights are learned.
         projection: D, the size of a dense layer after the pooling; None for no
             such layer.
         max_tokens: the most tokens of a text; None for as many as the encoder
@@ -78,6 +80,7 @@ class AlbertForTextEmbedding(HeadedModel):
                     f"{most}. Received: {max_tokens}."
                 )
         self.max_tokens = max_tokens
+        self.layer_weights = None
         self.projection = None
         if projection is not None:
             check_positive("projection", projection)
@@ -88,6 +91,11 @@ class AlbertForTextEmbedding(HeadedModel):
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
+        if self.pooling == "weighted_layers":
+            # A softmax of zeros: at first all layers have the same weight.
+            self.layer_weights = self.add_weight(
+                (self.config.num_hidden_layers,), "zeros", name="layer_weights"
+            )
         if self.projection is not None:
             self.projection.build((None, self.config.hidden_size))
         self.built = True
@@ -126,8 +134,19 @@ class AlbertForTextEmbedding(HeadedModel):
         return self._pooled(rows, training)
 
     def _pooled(self, rows: Mapping[str, Any], training: bool | None) -> Any:
-        x = self.backbone(rows, training=training)["sequence_output"]
-        x = ops.cast(x, "float32")
+        outputs = self.backbone(
+            rows,
+            training=training,
+            return_hidden_states=self.layer_weights is not None,
+        )
+        if self.layer_weights is None:
+            x = ops.cast(outputs["sequence_output"], "float32")
+        else:
+            shares = ops.softmax(self.layer_weights.value)
+            x = sum(
+                shares[number] * ops.cast(layer, "float32")
+                for number, layer in enumerate(outputs["hidden_states"])
+            )
         vectors = _POOL[self.pooling](x, padding_mask_of(rows))
         return self.projection(vectors) if self.projection else vectors
 
@@ -262,6 +281,7 @@ def _max(x, mask):
 # functions from vectors [B, S, H] and the padding mask [B, S] to [B, H]
 _POOL: dict[str, Callable] = {
     "mean": _mean,
+    "weighted_layers": _mean,
     "max": _max,
     "cls": lambda x, mask: x[:, 0],
 }

@@ -129,7 +129,8 @@ class EmbeddingOptions:
 
     pooling: Literal[POOLINGS] = POOLINGS[0]
     """how the vectors of the tokens become one: their mean, the vector of
-    [CLS], or the largest value of each unit"""
+    [CLS], the largest value of each unit, or the mean over all layers, too,
+    with weights of the layers that are learned"""
     projection: int | None = None
     """size of a dense layer after the pooling; by default there is none"""
     dimensions: tuple[int, ...] = ()

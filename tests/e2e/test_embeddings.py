@@ -174,6 +174,7 @@ def test_scores_of_pairs(folder, tmp_path, capsys, loss):
         ("similarity", "max", 7),
         ("embedding", "cls", 7),
         ("similarity", "mean", None),
+        ("embedding", "weighted_layers", None),
     ],
 )
 def test_exported(folder, tmp_path, capsys, task, pooling, projection):

@@ -126,6 +126,9 @@ def test_folders_that_cannot_be_read(tiny_vocab, tmp_path):
         lambda dense: dense.update(activation_function="torch.Tanh"),
         "without activation.*torch.Tanh",
     )
+    weighted = embedder(tiny_vocab, pooling="weighted_layers")
+    with pytest.raises(AlbertError, match="Received: weighted_layers"):
+        save_sentence_transformers(weighted, tmp_path / "bare")
     bare = ka.AlbertBackbone(CONFIG)
     with pytest.raises(AlbertError, match="no vocabulary"):
         save_sentence_transformers(bare, tmp_path / "bare")

@@ -174,7 +174,7 @@ def trained(rows_at_once, dropout=0.0, pooling="mean"):
     return loss, [a - b for a, b in zip(after, before, strict=True)]
 
 
-@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls", "weighted_layers"])
 def test_gradients_in_parts(pooling):
     """Twelve texts, five at a time, have the gradient of all at once."""
     loss, whole = trained(None, pooling=pooling)

@@ -280,6 +280,26 @@ def test_text_embedding_values(inputs):
     expected = x.mean(axis=1)
     expected[1] = x[1, :14].mean(axis=0)
     assert_close(mean(inputs), expected)
+    largest = ka.AlbertForTextEmbedding(mean.backbone, pooling="max")
+    highest = x.max(axis=1)
+    highest[1] = x[1, :14].max(axis=0)
+    assert_close(largest(inputs), highest)
+    projected = ka.AlbertForTextEmbedding(mean.backbone, projection=3)
+    scrambled(projected.projection)
+    assert_close(projected(inputs), dense(projected.projection, expected))
+    weighted = ka.AlbertForTextEmbedding(mean.backbone, "weighted_layers")
+    layers = weighted.backbone(inputs, return_hidden_states=True)
+    states = [numpy(each).astype("float64") for each in layers["hidden_states"]]
+    weights = np.arange(len(states), dtype="float32")
+    weighted.layer_weights.assign(weights)
+    shares = np.exp(weights) / np.exp(weights).sum()
+    blended = np.tensordot(shares, states, axes=1)
+    means = blended.mean(axis=1)
+    means[1] = blended[1, :14].mean(axis=0)
+    assert_close(weighted(inputs), means)
+    # Examples of several texts, here of one.
+    several = {name: value[:, None] for name, value in inputs.items()}
+    assert_close(mean(several), expected[:, None])
     del inputs["padding_mask"]  # derived from the padding id
     assert_close(mean(inputs), expected)
 

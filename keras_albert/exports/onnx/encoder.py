@@ -118,6 +118,16 @@ class EncoderWriter:
             x = self._block(block, x, bias)
         return self._block(last, x, bias, first_only)
 
+    def all_layers(self, inputs: Inputs) -> list[str]:
+        """The output of each layer, [B, S, H]."""
+        x, bias = self.embedded(inputs)
+        found = []
+        for number, block in enumerate(self._blocks(), 1):
+            x = self._block(block, x, bias)
+            if number % self.config.inner_group_num == 0:
+                found.append(x)
+        return found
+
     def embedded(self, inputs: Inputs) -> tuple[str, str]:
         """What the layers read: vectors [B, S, H], and a bias [B, 1, 1, S].
 

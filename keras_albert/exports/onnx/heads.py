@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
+from scipy.special import softmax
 
 from keras_albert.errors import AlbertError
 from keras_albert.exports.onnx.early_exit import early_outputs
@@ -101,7 +102,15 @@ def _embed(writer: EncoderWriter, inputs: Inputs) -> Outputs:
     """(AlbertForTextEmbedding)"""
     add, constant, model = writer.add, writer.constant, writer.model
     is_first = model.pooling == "cls"
-    x = writer.encoded(inputs, first_only=is_first)
+    if model.layer_weights is None:
+        x = writer.encoded(inputs, first_only=is_first)
+    else:
+        shares = softmax(array(model.layer_weights)).tolist()
+        layers = writer.all_layers(inputs)
+        x = add("Sum", *(
+            add("Mul", layer, constant(share))
+            for layer, share in zip(layers, shares, strict=True)
+        ))  # fmt: skip
     is_padding = add("Unsqueeze", inputs.is_padding, constant([2]))
     axis = constant([1])
     if is_first:
