@@ -27,6 +27,24 @@ def sublayers(model: keras.layers.Layer) -> list[keras.layers.Layer]:
     return list(model._flatten_layers(include_self=False))
 
 
+def adapted_kernel(dense: keras.layers.Dense) -> Any:
+    """The kernel of a projection with its LoRA adapters added: [I, O].
+
+    Uses: `Dense._kernel`.
+    Seen in: Keras 3.15.1.
+    No public way: `Dense.kernel` multiplies the adapters in the dtype that the
+    layer computes in. In bfloat16, oneDNN runs products over a rank of 1, and
+    takes them for others (see tests/onednn.py); in float32 it does not.
+    """
+    a, b = (
+        keras.ops.cast(weight, "float32")
+        for weight in (dense.lora_kernel_a, dense.lora_kernel_b)
+    )
+    scale = dense.lora_alpha / dense.lora_rank
+    kernel = keras.ops.cast(dense._kernel, "float32")
+    return kernel + scale * keras.ops.matmul(a, b)
+
+
 def seed_generators(
     model: keras.layers.Layer,
 ) -> Iterator[keras.random.SeedGenerator]:

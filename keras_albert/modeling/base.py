@@ -60,6 +60,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
     takes_packed = False  # whether a row may hold several examples
     # whether an example may have several texts: [batch, text, sequence]
     takes_several = False
+    predicted_axes = None  # `axes` of the last inputs that Keras was given
 
     def __new__(cls, *args, **kwargs):
         _check_argument_names(cls, kwargs)

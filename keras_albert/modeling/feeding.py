@@ -83,7 +83,13 @@ def arrays(model: AlbertModel, x: Any) -> Any:
     """The ids of texts; ids themselves are checked."""
     if holds_text(x):
         x = model.preprocess(x)
-    check_data(model.config, x, axes_of(model, x), model.takes_packed)
+    axes = axes_of(model, x)
+    check_data(model.config, x, axes, model.takes_packed)
+    if model.takes_several and model.predicted_axes not in (None, axes):
+        # TensorFlow would generalize its graph of the other number of axes to
+        # arrays of any number of axes, which the model cannot read.
+        model.predict_function = None
+    model.predicted_axes = axes
     return x
 
 

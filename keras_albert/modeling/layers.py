@@ -21,7 +21,7 @@ from keras import layers, ops
 
 from keras_albert.modeling.base import ConfiguredLayer, feeding
 from keras_albert.modeling.config import LAYER_NORM_EPSILON, AlbertConfig
-from keras_albert.private_apis import DrawnSeed
+from keras_albert.private_apis import DrawnSeed, adapted_kernel
 
 
 def initializer(config: AlbertConfig) -> keras.initializers.Initializer:
@@ -345,8 +345,9 @@ class Half(layers.Layer):
         """A dict of kernel and bias; or the layer itself if it is quantized."""
         if dense.quantization_mode is not None:
             return dense
+        kernel = adapted_kernel(dense) if dense.lora_enabled else dense.kernel
         return {
-            "kernel": ops.cast(dense.kernel, self.compute_dtype),
+            "kernel": ops.cast(kernel, self.compute_dtype),
             "bias": ops.cast(dense.bias, self.compute_dtype),
         }
 

@@ -562,6 +562,9 @@ def test_python_of_the_documentation(road, tmp_path, monkeypatch):
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).symlink_to(target)
+    backbone, _ = ka.load_pretrained(road / "pre")
+    embedder = ka.AlbertForTextEmbedding(backbone)
+    ka.Predictor(embedder).save(tmp_path / "embedder")
     count = 0
     for page in PAGES if LEARNS else [README]:
         names = {"__name__": "__main__"}  # a page is a program of its own

@@ -118,7 +118,7 @@ GLUE = {
         splits=_splits("SST-2", 67_349, 872, 1_821),
     ),
     "MRPC": GlueTask(
-        columns=TableColumns("#1 String", "#2 String", "Quality"),
+        columns=TableColumns("#1 String", "#2 String", label="Quality"),
         labels=_BINARY,
         metrics=("accuracy", "f1"),
         splits=_splits("MRPC", 3_668, 408, 1_725),
@@ -133,7 +133,9 @@ GLUE = {
     # and two rows without a second question (datasets, issue 277). The second
     # one, of 2021, lacks three rows (TFDS, pull request 3031).
     "QQP": GlueTask(
-        columns=TableColumns("question1", "question2", "is_duplicate"),
+        columns=TableColumns(
+            "question1", "question2", label="is_duplicate"
+        ),
         labels=_BINARY,
         metrics=("accuracy", "f1"),
         splits=_splits("QQP", (363_849, 363_846), 40_430, 390_965),
