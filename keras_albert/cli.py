@@ -39,6 +39,7 @@ from keras_albert.finetuning.config import (
     PredictRun,
 )
 from keras_albert.pretraining.config import PretrainRun
+from keras_albert.pretraining.recipes import RECIPES as PRETRAINING
 from keras_albert.pretraining.sizes import SizesRun
 from keras_albert.storage import flat, read_json
 from keras_albert.sweep.config import SweepRun
@@ -227,7 +228,7 @@ def _with_settings(arguments: list[str]) -> list[str]:
 
     `pretrain --file run.toml --set seed=3 --steps 9` with `steps = 5` in the
     file becomes `pretrain --steps=5 --seed=3 --steps 9`, of which the last
-    value counts. The options of `finetune --recipe` come first of all.
+    value counts. The options of `--recipe` come first of all.
     """
     command, *rest = arguments
     if command not in COMMANDS:
@@ -278,16 +279,36 @@ def _with_settings(arguments: list[str]) -> list[str]:
 
 
 def _recipe_options(command: str, name: str, given: list[str]) -> list[str]:
-    """The options of a row of the paper's Table 14; "paper" means --task's."""
-    if command != "finetune":
+    """The options of a recipe of `pretrain` or `finetune`."""
+    options = {"pretrain": _pretraining, "finetune": _finetuning}.get(command)
+    if options is None:
         raise AlbertError(
-            f"`--recipe` is for `finetune`. Received: {command}. Leave it out."
+            "`--recipe` is for `pretrain` and `finetune`. Received: "
+            f"{command}. Leave it out."
         )
+    return [
+        f"--{key.replace('_', '-')}={value}"
+        for key, value in options(name, given).items()
+    ]
+
+
+def _pretraining(name: str, given: list[str]) -> dict:
+    """The options of a recipe of `pretrain`, for the number of steps given."""
+    if name not in PRETRAINING:
+        raise AlbertError(
+            f"`--recipe` must be {', '.join(PRETRAINING)}. Received: {name!r}."
+        )
+    steps = _last_value("--steps", given)
+    settings = PRETRAINING[name](*[int(steps)] if steps.isdecimal() else [])
+    if any(_last_value(each, given) for each in ("--config", "--warm-start")):
+        del settings["variant"]  # the model's size is given
+    return settings
+
+
+def _finetuning(name: str, given: list[str]) -> dict:
+    """The options of a row of the paper's Table 14; "paper" means --task's."""
     if name == "paper":
-        # "--task=CoLA" or "--task", "CoLA"
-        words = [part for word in given for part in word.split("=", 1)]
-        places = [i for i, word in enumerate(words) if word == "--task"]
-        name = "".join(words[places[-1] + 1 :][:1]) if places else ""
+        name = _last_value("--task", given)
     if name not in RECIPES:
         raise AlbertError(
             "`--recipe` must be `paper` (then --task is one of the following) "
@@ -303,9 +324,14 @@ def _recipe_options(command: str, name: str, given: list[str]) -> list[str]:
         settings["warmup_share"] = warmup_steps / steps
     if "--epochs" in options:
         del settings["steps"]
-    return [
-        f"--{key.replace('_', '-')}={value}" for key, value in settings.items()
-    ]
+    return settings
+
+
+def _last_value(option: str, given: list[str]) -> str:
+    """The last value of an option: of "--task=CoLA", or "--task", "CoLA"."""
+    words = [part for word in given for part in word.split("=", 1)]
+    places = [i for i, word in enumerate(words) if word == option]
+    return "".join(words[places[-1] + 1 :][:1]) if places else ""
 
 
 def _option_types(run_class, prefix: str = "") -> dict[str, type]:

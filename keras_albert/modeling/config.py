@@ -308,3 +308,13 @@ def _variants() -> dict[str, AlbertConfig]:
 
 
 VARIANTS = _variants()
+# For CPUs; not a released size. Its vocabulary is that of the training data.
+SMALL = AlbertConfig(
+    vocab_size=8_000,
+    hidden_size=256,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    intermediate_size=1024,
+    max_position_embeddings=128,
+    initializer_range=0.04,
+)

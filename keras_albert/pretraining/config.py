@@ -21,6 +21,7 @@ from keras_albert.modeling.config import (
     LOOPS,
     PRECISIONS,
     SENTENCE_TASKS,
+    SMALL,
     VARIANTS,
 )
 from keras_albert.training.config import (
@@ -33,6 +34,7 @@ from keras_albert.training.config import (
 )
 
 DEFAULT_VARIANT = "base_v2"
+SIZES = {**VARIANTS, "small": SMALL}  # of `pretrain --variant`
 LENGTH_TARGETS = ("document", "example")
 SINGLE_SENTENCES = ("skip_order", "random_document")
 LONGEST_SEQUENCE = 2**16  # tokens; masking.py stores word numbers in 16 bits
@@ -163,7 +165,8 @@ class PretrainRun:
 
     The same command resumes an interrupted run. `--file run.toml` reads options
     from a TOML file or a run.json, and `--set optimizer.learning_rate=0.002`
-    changes one of them; the options below override both.
+    changes one of them; the options below override both. `--recipe small` takes
+    the size and the settings of a run of two hours on two CPU cores.
     """
 
     data: Path
@@ -173,9 +176,10 @@ class PretrainRun:
     with the same settings, that run is resumed; any other run is an error"""
     config: Path | None = None
     """albert_config.json of the model; if not given, --variant is used"""
-    variant: Literal[tuple(VARIANTS)] | None = None
-    """a released size, with the vocabulary of the shards; if neither it nor
-    --config is given, the size of --warm-start, else base_v2"""
+    variant: Literal[tuple(SIZES)] | None = None
+    """a released size, or the one of `--recipe small`, with the vocabulary of
+    the shards; if neither it nor --config is given, the size of --warm-start,
+    else base_v2"""
     validation: Path | None = None
     """folder of held-out token shards. The model with the lowest loss on them
     is kept. If not given, the last model is kept"""

@@ -14,7 +14,11 @@ from keras_albert.modeling.config import VARIANTS, AlbertConfig
 from keras_albert.modeling.pretraining import AlbertForPretraining
 from keras_albert.modeling.warm_start import warm_start
 from keras_albert.modeling.weight_checks import weights_checksum
-from keras_albert.pretraining.config import ExampleConfig, PretrainRun
+from keras_albert.pretraining.config import (
+    SIZES,
+    ExampleConfig,
+    PretrainRun,
+)
 from keras_albert.pretraining.dataset import (
     MORE_PAIRS,
     ExampleStream,
@@ -195,7 +199,7 @@ def _config_of(
         return AlbertConfig.from_json(run.config)
     if source and not run.variant:
         return source.config
-    return VARIANTS[run.variant].replace(vocab_size=shards.vocab_size)
+    return SIZES[run.variant].replace(vocab_size=shards.vocab_size)
 
 
 def _train(

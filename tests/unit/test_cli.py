@@ -208,6 +208,20 @@ def test_options_win_over_a_recipe(tmp_path):
     assert (run.task, run.learning_rate) == ("classification", 2e-5)
 
 
+def test_a_recipe_of_pretraining():
+    given = ["pretrain", "--data=d", "--output=o", "--recipe=small"]
+    run = _parse(given)
+    assert (run.variant, run.steps, run.warmup_steps) == (
+        "small",
+        17_000,
+        1_700,
+    )
+    assert (run.short_steps, run.optimizer.optimizer) == (8_000, "adamw")
+    run = _parse([*given, "--steps", "34", "--batch-size=8"])  # shares stay
+    assert (run.warmup_steps, run.short_steps, run.batch_size) == (3, 16, 8)
+    assert _parse([*given, "--warm-start=m"]).variant is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "validation"),
     [
@@ -234,7 +248,8 @@ def test_what_to_validate_on(arguments, validation, tmp_path):
         ("zzz", "no command `zzz`. The commands are vocab, prepare, pretrain"),
         ("--file run.toml", "no command `--file`. The commands are"),
         ("pretrain --optimizer.beta1=1", "mean `--optimizer.beta-1`?"),
-        ("pretrain --recipe=paper", "for `finetune`. Received: pretrain"),
+        ("embed --recipe=paper", "and `finetune`. Received: embed"),
+        ("pretrain --recipe=paper", "must be small. Received: 'paper'"),
         ("FINETUNE --epoch=3", "no option `--epoch`. Did you mean `--epochs`"),
         ("FINETUNE --recipes=CoLA", "Did you mean `--recipe`?"),
         ("FINETUNE --qqq", "See `keras-albert finetune --help`."),
