@@ -34,10 +34,10 @@ from keras_albert.text.special_tokens import CLS_ID, SEP_ID
 from keras_albert.text.unknown import check_readable
 from keras_albert.training.model_folder import ModelFolder
 
-# Largest difference from the model's outputs, by the data type of the weights:
-# other kernels round float32 differently, float16 has 11 significant bits and
-# bfloat16 8. It is multiplied by the standard deviation of the outputs if that
-# is above 1.
+# Largest difference from the model's outputs, by the data type of the weights
+# or of the computation, whichever allows more: other kernels round float32
+# differently, float16 has 11 significant bits and bfloat16 8. It is multiplied
+# by the standard deviation of the outputs if that is above 1.
 TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 # int8 has no such bound, and only another or a broken model is refused. The
 # root mean square of the differences, in standard deviations of the outputs,
@@ -98,12 +98,14 @@ def check(run: CheckRun) -> dict:
         each.decode(found, features)
         for each, found in zip((predictor, exported), outputs, strict=True)
     ]
-    texts = compare_texts(exported, table, answers[1])
+    # Folders of older versions do not say in what they compute.
+    settings = {"compute": "float32", **export_settings(run.export)}
+    texts = compare_texts(exported, table, answers[1], settings["compute"])
     largest, error = _differences(
         *([found[row] for row in same] for found in outputs)
     )
     report = {
-        **export_settings(run.export),
+        **settings,
         "rows": len(table),
         "same_predictions": share_of_equal(*answers),
         "same_layers": None if rule is None else same_layers,
@@ -137,7 +139,9 @@ def _judge(report: dict, spread: float, run: CheckRun) -> None:
         "export it again"
     )
     largest, error = report["largest_difference"], report["error"]
-    limit = TOLERANCES.get(report["weights"], np.inf) * max(1.0, spread)
+    kinds = report["weights"], report["compute"]
+    limit = max(TOLERANCES.get(kind, np.inf) for kind in kinds)
+    limit *= max(1.0, spread)
     if not largest <= limit:  # also true if `largest` is NaN
         raise AlbertError(
             f"{run.export}: an output differs from the model's by "
@@ -277,8 +281,10 @@ def _lines(report: dict) -> list[str]:
             f"{report['same_layers']:.2%} of the rows stop after the same "
             "layer; outputs of the others are not compared"
         ]
+    compute = report["compute"]
+    computed = "" if compute == "float32" else f"computed in {compute}, "
     return [
-        f"{report['format']}, {report['weights']}, "
+        f"{report['format']}, {report['weights']}, {computed}"
         f"{report['parameters']:,} parameters, {total:.2f} MB",
         *sizes,
         f"{report['rows']:,} rows: {report['same_predictions']:.2%} of the "

@@ -18,7 +18,9 @@ from keras_albert.tasks.serving import Answer
 
 SIGNATURES = ("serving_default", "pair")
 ROWS_AT_ONCE = 32
-TOLERANCE = 1e-4  # of scores, which are computed with the same weights
+# Largest difference of scores, which are computed with the same weights, but in
+# rows of another length, by the data type of the computation.
+TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}
 # Smallest share of equal answers. A text may have two segmentations of equal
 # probability, and versions of SentencePiece may choose different ones.
 LEAST_SAME = 0.99
@@ -28,12 +30,16 @@ Shares = dict[str, float]
 
 
 def compare_texts(
-    exported: Predictor, table: Table, answers: Sequence[Mapping]
+    exported: Predictor,
+    table: Table,
+    answers: Sequence[Mapping],
+    compute: str,
 ) -> Shares:
     """The share of rows with equal answers to texts and to ids.
 
     `answers` are the result of `exported.decode` for the ids; further rows of
-    the table are ignored. The result has a share for each signature; it is
+    the table are ignored. `compute` is the data type in which the export
+    computes, see `TOLERANCES`. The result has a share for each signature; it is
     empty for formats that only take ids.
     """
     serving = exported.definition.serving
@@ -47,7 +53,11 @@ def compare_texts(
         if signature in exported.model.signatures and rows:
             asked = _asked(exported.model, signature, rows)
             same = [
-                _alike(serving.answer(outputs, given), expected)
+                _alike(
+                    serving.answer(outputs, given),
+                    expected,
+                    TOLERANCES[compute],
+                )
                 for outputs, (given, expected) in zip(asked, rows, strict=True)
             ]
             shares[signature] = float(np.mean(same))
@@ -101,7 +111,7 @@ def _expected(answer: Mapping) -> Answer:
     return prediction, [*score.values()] if isinstance(score, dict) else score
 
 
-def _alike(found: Answer, expected: Answer) -> bool:
+def _alike(found: Answer, expected: Answer, tolerance: float) -> bool:
     return found[0] == expected[0] and np.allclose(
-        found[1], expected[1], TOLERANCE, TOLERANCE
+        found[1], expected[1], tolerance, tolerance
     )

@@ -21,6 +21,8 @@ EXPORT_WEIGHTS = {
     "onnx": ("float32", "int8"),
 }
 WEIGHTS = ("float32", "bfloat16", "float16", "int8")  # of any format
+# Data types in which a SavedModel computes its encoder.
+COMPUTE = ("float32", "bfloat16")
 # Formats that are made of the model's computation as TensorFlow traces it. The
 # others need no TensorFlow.
 TRACED_FORMATS = ("saved_model", "litert")
@@ -48,6 +50,10 @@ class ExportRun(ModelUse):
     weights: Literal[WEIGHTS] = "float32"
     """data type in which weights are stored; saved_model: all but int8, litert:
     all but bfloat16, onnx: float32 and int8"""
+    compute: Literal[COMPUTE] = COMPUTE[0]
+    """data type in which the encoder of a saved_model computes, whatever that
+    of its weights. bfloat16 is faster where the processor has instructions for
+    it (AVX512-BF16, AMX), and slower elsewhere"""
     version: int | None = None
     """version of a SavedModel, written to OUTPUT/VERSION; by default the next
     number"""
@@ -67,6 +73,12 @@ class ExportRun(ModelUse):
                 f"--format {self.format} stores weights as "
                 f"{', '.join(EXPORT_WEIGHTS[self.format])}. Received: "
                 f"--weights {self.weights}."
+            )
+        check_choice("compute", self.compute, COMPUTE)
+        if self.compute != COMPUTE[0] and self.format != "saved_model":
+            raise AlbertError(
+                "`compute` is for a saved_model. Received: --format "
+                f"{self.format} --compute {self.compute}. Leave --compute out."
             )
         if self.version is not None:
             check_positive("version", self.version)

@@ -49,7 +49,7 @@ from keras_albert.exports.onnx.format import ONNX_FILE, write_onnx
 from keras_albert.exports.saved_model.warm_up import write_warm_up
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
-from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.base import AlbertModel, check_not_quantized
 from keras_albert.storage import (
     RUN_FILE,
     check_free,
@@ -68,6 +68,7 @@ def export(
     weights: str = "float32",
     version: int | None = None,
     *,
+    compute: str = "float32",
     data: str | Path | None = None,
     skip_bad: bool = False,
     force: bool = False,
@@ -92,6 +93,8 @@ def export(
             bfloat16, float16; litert: float32, float16, int8; onnx: float32,
             int8.
         version: version of a SavedModel; by default the next number.
+        compute: data type in which the encoder of a SavedModel computes:
+            "float32", or "bfloat16" for processors with instructions for it.
         data: labelled table on which the export is compared with the model;
             needed for int8.
         skip_bad: leave out rows of `data` that cannot be read.
@@ -115,6 +118,7 @@ def export(
         format=format,
         weights=weights,
         version=version,
+        compute=compute,
         data=None if data is None else Path(data),
         skip_bad=skip_bad,
         force=force,
@@ -261,7 +265,7 @@ def _write(predictor: Predictor, run: ExportRun, folder: Path) -> None:
             if run.format == "litert":
                 write_litert(predictor, folder / LITERT_FILE, run.weights)
             else:
-                aside = _write_saved_model(predictor, run.weights, folder)
+                aside = _write_saved_model(predictor, run, folder)
         except tf.errors.OpError as error:  # also on a full disk
             raise AlbertError(
                 f"{folder.parent}: TensorFlow cannot write the export "
@@ -274,6 +278,7 @@ def _write(predictor: Predictor, run: ExportRun, folder: Path) -> None:
         {
             "format": run.format,
             "weights": run.weights,
+            "compute": run.compute,
             "parameters": predictor.model.count_params(),
             "reads_pairs": predictor.reads_pairs,
         },
@@ -281,14 +286,22 @@ def _write(predictor: Predictor, run: ExportRun, folder: Path) -> None:
 
 
 def _write_saved_model(
-    predictor: Predictor, weights: str, folder: Path
+    predictor: Predictor, run: ExportRun, folder: Path
 ) -> Path:
     """Writes the model; returns the folder for files that servers ignore."""
     import tensorflow as tf
 
     from keras_albert.exports.saved_model.signatures import serving_module
 
-    module, signatures = serving_module(predictor, weights)
+    if run.compute != "float32":
+        check_not_quantized(predictor.model)
+        predictor = Predictor.load(
+            run.model,
+            average=run.average,
+            dtype=f"mixed_{run.compute}",
+            **run.given,
+        )
+    module, signatures = serving_module(predictor, run.weights)
     tf.saved_model.save(module, str(folder), signatures)
     aside = folder / ASIDE
     aside.mkdir()
@@ -319,7 +332,8 @@ def _compare(
         f"{run.format} {run.weights}; {same:.2%} of {features.count:,} "
         "predictions are the same"
     )
-    texts = compare_texts(exported, table.first(CheckRun.rows), answers[1])
+    first = table.first(CheckRun.rows)
+    texts = compare_texts(exported, first, answers[1], run.compute)
     for line in text_lines(texts):
         print(line)
     point = LARGEST_FALL * task.highest

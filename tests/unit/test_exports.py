@@ -102,6 +102,19 @@ def run(folder, output, *options):
     )
 
 
+def test_computed_in_bfloat16(folder, tmp_path, capsys):
+    """The outputs are near the model's, and have the digits of bfloat16."""
+    rows = str(folder / "rows.jsonl")
+    run(folder, tmp_path / "out", "--compute=bfloat16", "--data", rows)
+    texts = [row["text"] for row in ROWS[:3]]
+    expected = Predictor.load(folder / "model").probabilities(texts)
+    found = load_exported(tmp_path / "out" / "1").probabilities(texts)
+    difference = np.abs(found - expected).max()
+    assert 1e-5 < difference < 5e-2  # float32 differs by less
+    main(["check", str(tmp_path / "out"), str(folder / "model"), rows])
+    assert "float32, computed in bfloat16, " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("kind", "weights"), CASES)
 def test_every_format(folder, tmp_path, capsys, kind, weights):
     """The file's outputs are the model's; the command says how near."""
@@ -270,7 +283,7 @@ def test_texts_that_are_answered_otherwise():
         (["yes", "no", "no"], [0.76, 0.625, np.nan], 1),
     ]:
         exported = answering(label=labels, score=scores)
-        shares = of_texts.compare_texts(exported, table, answers)
+        shares = of_texts.compare_texts(exported, table, answers, "float32")
         assert shares == {"serving_default": same / 3}
         if same == 3:
             of_texts.check_texts(shares, Path("served"))
@@ -323,7 +336,7 @@ def test_answers_of_every_kind_can_differ():
     ]:
         found = ALL_TASKS[task].serving.answer
         expected = of_texts._expected(answer)
-        assert of_texts._alike(found(outputs, given), expected)
+        assert of_texts._alike(found(outputs, given), expected, 1e-4)
         for name, value in outputs.items():
             if name in ("words", "end") or (name == "labels" and given == {}):
                 continue
@@ -336,7 +349,7 @@ def test_answers_of_every_kind_can_differ():
             }
             other = others[name] if name in others else np.add(value, 0.01)
             changed = found({**outputs, name: other}, given)
-            assert not of_texts._alike(changed, expected), name
+            assert not of_texts._alike(changed, expected, 1e-4), name
 
 
 @pytest.mark.any_backend
@@ -357,7 +370,10 @@ def test_words_with_spaces_are_not_asked():
     ]:
         table = Table(Path("t"), {"text": lists}, [{}] * 2, [1, 2])
         answers = [{"prediction": ["Z"]}, {"prediction": ["X", "Y"]}]
-        assert of_texts.compare_texts(exported, table, answers) == shares
+        assert (
+            of_texts.compare_texts(exported, table, answers, "float32")
+            == shares
+        )
 
 
 def device(folder, lines, code=0):
@@ -702,6 +718,7 @@ def test_versions_count_up(folder, tmp_path, monkeypatch):
     [
         ({"format": "onnx", "weights": "float16"}, "stores weights as float32"),
         ({"format": "litert", "version": 2}, "Leave --version out"),
+        ({"format": "onnx", "compute": "bfloat16"}, "Leave --compute out"),
         ({"format": "litert", "weights": "int8"}, "as --data"),
         ({"version": 0}, "version"),
     ],
