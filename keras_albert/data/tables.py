@@ -109,8 +109,10 @@ def read_parts(
             f"{path}: expected a file that ends in {', '.join(READERS)}. "
             f"Received: {path.suffix or 'no extension'}. Convert or rename it."
         )
-    if extension == ".txt" and fields.keys() != {"text"}:
-        others = ", ".join(name for name in fields if name != "text")
+    text_column = fields["text"].column if "text" in fields else None
+    others = [n for n, each in fields.items() if each.column != text_column]
+    if extension == ".txt" and others:
+        others = ", ".join(others)
         raise AlbertError(
             f"{path}: a .txt file has one text a line, and no {others}. Give "
             "a .tsv, .csv, .jsonl or .parquet file."
@@ -119,8 +121,10 @@ def read_parts(
         path, {each.column for each in fields.values()}
     )
     if extension == ".txt":
-        read = _or_blank(fields["text"].read)
-        fields = {"text": dataclasses.replace(fields["text"], read=read)}
+        fields = {
+            name: dataclasses.replace(each, read=_or_blank(each.read))
+            for name, each in fields.items()
+        }
     good, bad = 0, 0
     while part := list(itertools.islice(records, rows_at_once)):
         table = _table(path, part, fields, skip_bad, complete)
