@@ -34,6 +34,7 @@ from keras_albert.finetuning.distill import Teacher, with_teacher
 from keras_albert.finetuning.model import compiled_model, finetuned_config
 from keras_albert.finetuning.model_card import card, write_card
 from keras_albert.finetuning.predictor import Predictor
+from keras_albert.finetuning.recipes import RECIPES, choose
 from keras_albert.finetuning.report import (
     BAG_OF_WORDS,
     CONFUSION_FILE,
@@ -51,7 +52,6 @@ from keras_albert.modeling.config import AlbertConfig
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.pretraining.flops import encoder_flops
 from keras_albert.storage import remove_folder, write_json
-from keras_albert.tasks.benchmarks.recipes import RECIPES, choose
 from keras_albert.tasks.metrics import draw_confusion, report_text
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS

@@ -133,9 +133,7 @@ GLUE = {
     # and two rows without a second question (datasets, issue 277). The second
     # one, of 2021, lacks three rows (TFDS, pull request 3031).
     "QQP": GlueTask(
-        columns=TableColumns(
-            "question1", "question2", label="is_duplicate"
-        ),
+        columns=TableColumns("question1", "question2", label="is_duplicate"),
         labels=_BINARY,
         metrics=("accuracy", "f1"),
         splits=_splits("QQP", (363_849, 363_846), 40_430, 390_965),
