@@ -14,6 +14,7 @@ from keras_albert.distribution.config import (
 from keras_albert.errors import (
     AlbertError,
     check_choice,
+    check_fields,
     check_flag,
     check_positive,
     check_positive_number,
@@ -181,35 +182,19 @@ class FinetuneRun:
 
     def _check_values(self) -> None:
         """Checks the options that have a meaning of their own."""
-        check_positive("seeds", self.seeds)
-        for name in (
-            "class_weights",
-            "skip_bad",
-            "any_size",
-            "any_text",
-            "from_scratch",
-        ):
-            check_flag(name, getattr(self, name))
-        for name in (
-            "batch_size",
-            "depth",
-            "epochs",
-            "patience",
-            "sequence_length",
-            "steps",
-            "validate_every",
-            "checkpoint_every",
-        ):
-            if getattr(self, name) is not None:
-                check_positive(name, getattr(self, name))
+        flags = "class_weights skip_bad any_size any_text from_scratch"
+        check_fields(check_flag, self, flags)
+        check_fields(
+            check_positive,
+            self,
+            "seeds batch_size depth epochs patience sequence_length steps "
+            "validate_every checkpoint_every",
+        )
         if self.exits is not None:
             check_choice("exits", self.exits, EXITS)
-        if self.learning_rate is not None:
-            check_positive_number("learning_rate", self.learning_rate)
-        check_probability("warmup_share", self.warmup_share)
-        check_probability("classifier_dropout", self.classifier_dropout)
-        if self.dropout is not None:
-            check_probability("dropout", self.dropout)
+        check_fields(check_positive_number, self, "learning_rate")
+        shares = "warmup_share classifier_dropout dropout"
+        check_fields(check_probability, self, shares)
         check_seed(self.seed)
 
     def _check_validation(self) -> None:
@@ -412,11 +397,8 @@ class EmbedRun:
     """continue even if the vocabulary cannot read half of the text or more"""
 
     def __post_init__(self):
-        check_positive("batch_size", self.batch_size)
-        if self.dimensions is not None:
-            check_positive("dimensions", self.dimensions)
-        for name in ("normalize", "skip_bad", "any_text"):
-            check_flag(name, getattr(self, name))
+        check_fields(check_positive, self, "batch_size dimensions")
+        check_fields(check_flag, self, "normalize skip_bad any_text")
         check_choice("to", self.to, VECTOR_FILES)
         check_choice("numbers", self.numbers, VECTOR_NUMBERS)
         check_choice("long_texts", self.long_texts, LONG_TEXTS)
