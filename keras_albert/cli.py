@@ -38,12 +38,12 @@ from keras_albert.finetuning.config import (
     InspectRun,
     PredictRun,
 )
+from keras_albert.finetuning.recipes import RECIPES
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.pretraining.recipes import RECIPES as PRETRAINING
 from keras_albert.pretraining.sizes import SizesRun
 from keras_albert.storage import flat, read_json
 from keras_albert.sweep.config import SweepRun
-from keras_albert.tasks.benchmarks.recipes import RECIPES
 
 
 class Command(NamedTuple):

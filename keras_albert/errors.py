@@ -3,9 +3,12 @@
 This module only imports the standard library.
 """
 
+import dataclasses
 import importlib
 import math
 import types
+from collections.abc import Callable
+from typing import Any
 
 
 class AlbertError(ValueError):
@@ -98,6 +101,21 @@ def check_probability(name: str, value: float) -> None:
         raise AlbertError(
             f"`{name}` must be in [0, 1). Received: {name}={value!r}."
         )
+
+
+def check_fields(
+    check: Callable[[str, Any], None], settings: Any, names: str
+) -> None:
+    """Checks several fields of a dataclass, named as for a namedtuple.
+
+    `check` takes a name and a value, as `check_positive` does. A field that is
+    None by default may be None.
+    """
+    fields = {field.name: field for field in dataclasses.fields(settings)}
+    for name in names.split():
+        value = getattr(settings, name)
+        if value is not None or fields[name].default is not None:
+            check(name, value)
 
 
 def check_choice(name: str, value, choices: tuple) -> None:

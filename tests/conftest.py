@@ -32,6 +32,23 @@ def short_collections():
     gc.freeze()
 
 
+@pytest.fixture(scope="module")
+def no_plots():
+    """Runs in this process draw no curves, which takes longer than steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("keras_albert.training.loop.draw_curves", lambda *_: None)
+        yield
+
+
+@pytest.fixture
+def eagerly():
+    """See `small.op_by_op`."""
+    from small import op_by_op
+
+    with op_by_op():
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """Real data and golden outputs that are not part of the repository."""

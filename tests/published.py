@@ -2,7 +2,7 @@
 
 import json
 
-from keras_albert.tasks.benchmarks.glue import GLUE
+from keras_albert.data.glue import GLUE
 
 # The first line of each file, as the benchmark has it.
 HEADERS = {

@@ -91,6 +91,21 @@ def randomize(model, seed=0):
     return model
 
 
+@contextlib.contextmanager
+def op_by_op():
+    """TensorFlow calls steps op by op: tracing takes longer than few steps."""
+    if keras.backend.backend() != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
 def gradients(model, x, y, in_graph=False):
     """What one SGD step of rate 1 subtracts from each trainable weight.
 

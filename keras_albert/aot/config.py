@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from keras_albert.distribution.config import DeviceConfig
-from keras_albert.errors import check_positive
+from keras_albert.errors import check_fields, check_positive
 from keras_albert.modeling.config import LOOPS, PRECISIONS, VARIANTS
 from keras_albert.pretraining.config import (
     DEFAULT_VARIANT,
@@ -53,6 +53,6 @@ class CompileRun:
     optimizer: OptimizerConfig = PretrainRun.optimizer
 
     def __post_init__(self):
-        for name in ("slices", "model_parallel", "batch_size", "accumulate"):
-            check_positive(name, getattr(self, name))
+        counts = "slices model_parallel batch_size accumulate"
+        check_fields(check_positive, self, counts)
         check_parts(self.batch_size, self.accumulate)

@@ -115,12 +115,8 @@ def load(
         )
     if kind == _HUGGING_FACE:
         return load_huggingface(what, gelu, backbone, **form)
-    if kind == _SENTENCES:
-        return load_sentence_transformers(what, backbone, **form)
-    if kind == _KERAS_HUB:
-        return load_keras_hub(what, backbone, **form)
-    if kind == _TF1:
-        return load_tf1_model(what, backbone, **form)
+    if kind in _READERS:
+        return _READERS[kind](what, backbone, **form)
     model = ModelFolder.load(what).model if kind == _OURS else read_own(what)
     if backbone and isinstance(model, AlbertEnsemble):
         raise AlbertError(
@@ -219,6 +215,12 @@ _TF1 = "a TF1 checkpoint"
 _HUGGING_FACE = "a folder of transformers"
 _SENTENCES = "a folder of sentence-transformers"
 _KERAS_HUB = "a preset of KerasHub"
+# The readers of formats without a choice of their own, as `gelu` is one.
+_READERS = {
+    _TF1: load_tf1_model,
+    _SENTENCES: load_sentence_transformers,
+    _KERAS_HUB: load_keras_hub,
+}
 
 
 def _found(path: Path) -> list[tuple[str, Path]]:

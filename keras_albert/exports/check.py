@@ -87,13 +87,7 @@ def check(run: CheckRun) -> dict:
     # Rows that stop after different layers have outputs of two classifiers.
     same = np.flatnonzero(stops[0] == stops[1])
     same_layers = len(same) / len(stops[0])
-    if same_layers < LEAST_SAME:
-        raise AlbertError(
-            f"{run.export}: {same_layers:.0%} of the rows stop after the same "
-            f"layer as in the model, less than {LEAST_SAME:.0%}. Check that "
-            f"{shown(run.model)} is the model that was exported, and export it "
-            "again, in more bits."
-        )
+    _judge_layers(same_layers, run)
     answers = [
         each.decode(found, features)
         for each, found in zip((predictor, exported), outputs, strict=True)
@@ -129,15 +123,28 @@ def check(run: CheckRun) -> dict:
     return report
 
 
+def _again(run: CheckRun) -> str:
+    return (
+        f"Check that {shown(run.model)} is the model that was exported, and "
+        "export it again"
+    )
+
+
+def _judge_layers(same: float, run: CheckRun) -> None:
+    """Raises AlbertError if too few rows stop after the model's layer."""
+    if same < LEAST_SAME:
+        raise AlbertError(
+            f"{run.export}: {same:.0%} of the rows stop after the same "
+            f"layer as in the model, less than {LEAST_SAME:.0%}. "
+            f"{_again(run)}, in more bits."
+        )
+
+
 def _judge(report: dict, spread: float, run: CheckRun) -> None:
     """Raises AlbertError if the export is too far from the model.
 
     `spread` is the standard deviation of the model's outputs.
     """
-    again = (
-        f"Check that {shown(run.model)} is the model that was exported, and "
-        "export it again"
-    )
     largest, error = report["largest_difference"], report["error"]
     kinds = report["weights"], report["compute"]
     limit = max(TOLERANCES.get(kind, np.inf) for kind in kinds)
@@ -145,14 +152,14 @@ def _judge(report: dict, spread: float, run: CheckRun) -> None:
     if not largest <= limit:  # also true if `largest` is NaN
         raise AlbertError(
             f"{run.export}: an output differs from the model's by "
-            f"{largest:.2g}, more than {limit:g}. {again}."
+            f"{largest:.2g}, more than {limit:g}. {_again(run)}."
         )
     same = report["same_predictions"]
     if error > LARGEST_ERROR and same < LEAST_SAME:
         raise AlbertError(
             f"{run.export}: {same:.0%} of the predictions are the model's, "
             f"less than {LEAST_SAME:.0%}, and outputs differ by {error:.2g} of "
-            f"their standard deviation. {again}, in more bits."
+            f"their standard deviation. {_again(run)}, in more bits."
         )
 
 

@@ -125,18 +125,24 @@ def export(
     )
     _check_packages(format)
     _target(run)
-    if isinstance(model, Predictor):
-        predictor = dataclasses.replace(model, **settings)
-    elif isinstance(model, str | os.PathLike | list | tuple):
-        predictor = Predictor.load(model, **settings)
-    else:
-        predictor = Predictor(model, **settings)
+    predictor = _predictor(model, settings)
     # Saved, a model is float32 and has neither adapters nor an optimizer, and
     # a worker process can read it.
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "model")
         predictor.save(source)
         return export_run(dataclasses.replace(run, model=str(source)))
+
+
+def _predictor(
+    model: AlbertModel | Predictor | str | Path | Sequence[str | Path],
+    settings: dict[str, Any],
+) -> Predictor:
+    if isinstance(model, Predictor):
+        return dataclasses.replace(model, **settings)
+    if isinstance(model, str | os.PathLike | list | tuple):
+        return Predictor.load(model, **settings)
+    return Predictor(model, **settings)
 
 
 def _check_packages(format: str) -> None:

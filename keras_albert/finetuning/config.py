@@ -14,6 +14,7 @@ from keras_albert.distribution.config import (
 from keras_albert.errors import (
     AlbertError,
     check_choice,
+    check_fields,
     check_flag,
     check_positive,
     check_positive_number,
@@ -167,31 +168,38 @@ class FinetuneRun:
 
     def __post_init__(self):
         self.devices  # noqa: B018  checks the options of the devices
-        check_positive("seeds", self.seeds)
-        for name in (
-            "class_weights",
-            "skip_bad",
-            "any_size",
-            "any_text",
-            "from_scratch",
-        ):
-            check_flag(name, getattr(self, name))
-        for name in (
-            "batch_size",
-            "depth",
-            "epochs",
-            "patience",
-            "sequence_length",
-            "steps",
-            "validate_every",
-            "checkpoint_every",
-        ):
-            if getattr(self, name) is not None:
-                check_positive(name, getattr(self, name))
-        check_choice("task", self.task, FINETUNE_TASKS)
-        published = self.task in BENCHMARK_TASKS
         if str(self.validation).lower() == "none":
             object.__setattr__(self, "validation", None)
+        check_choice("task", self.task, FINETUNE_TASKS)
+        self._check_values()
+        self._check_validation()
+        self._check_task_options()
+        check_teaching(self.teacher, self.teacher_share, self.temperature)
+        if self.warmup_steps is not None and self.steps is None:
+            raise AlbertError("`warmup_steps` needs `steps`. Give --steps.")
+        if self.warmup_steps is not None:
+            check_warmup(self.warmup_steps, self.steps)
+
+    def _check_values(self) -> None:
+        """Checks the options that have a meaning of their own."""
+        flags = "class_weights skip_bad any_size any_text from_scratch"
+        check_fields(check_flag, self, flags)
+        check_fields(
+            check_positive,
+            self,
+            "seeds batch_size depth epochs patience sequence_length steps "
+            "validate_every checkpoint_every",
+        )
+        if self.exits is not None:
+            check_choice("exits", self.exits, EXITS)
+        check_fields(check_positive_number, self, "learning_rate")
+        shares = "warmup_share classifier_dropout dropout"
+        check_fields(check_probability, self, shares)
+        check_seed(self.seed)
+
+    def _check_validation(self) -> None:
+        """Checks the options that depend on the held-out rows."""
+        published = self.task in BENCHMARK_TASKS
         if published and self.validation != OWN_VALIDATION:
             raise AlbertError(
                 f"{self.task} has held-out examples of its own. Leave "
@@ -209,6 +217,9 @@ class FinetuneRun:
                 "`any_size` is for published tasks. Received: "
                 f"task={self.task!r}."
             )
+
+    def _check_task_options(self) -> None:
+        """Checks the options that only some tasks have."""
         if self.task not in READING_TASKS:
             for name in ("windows", "answers"):
                 if getattr(self, name) != getattr(FinetuneRun, name):
@@ -228,8 +239,6 @@ class FinetuneRun:
                 "a batch of one example has no negatives. Received: "
                 "batch_size=1. Raise --batch-size."
             )
-        if self.exits is not None:
-            check_choice("exits", self.exits, EXITS)
         for name in ("exits", "teacher"):
             given = getattr(self, name) is not None
             if given and self.task not in TEXT_TASKS:
@@ -237,18 +246,6 @@ class FinetuneRun:
                     f"`{name}` is for {', '.join(TEXT_TASKS)}. Received: "
                     f"task={self.task!r}. Leave --{name} out."
                 )
-        check_teaching(self.teacher, self.teacher_share, self.temperature)
-        if self.warmup_steps is not None and self.steps is None:
-            raise AlbertError("`warmup_steps` needs `steps`. Give --steps.")
-        if self.warmup_steps is not None:
-            check_warmup(self.warmup_steps, self.steps)
-        if self.learning_rate is not None:
-            check_positive_number("learning_rate", self.learning_rate)
-        check_probability("warmup_share", self.warmup_share)
-        check_probability("classifier_dropout", self.classifier_dropout)
-        if self.dropout is not None:
-            check_probability("dropout", self.dropout)
-        check_seed(self.seed)
 
     @property
     def devices(self) -> DeviceConfig:
@@ -400,11 +397,8 @@ class EmbedRun:
     """continue even if the vocabulary cannot read half of the text or more"""
 
     def __post_init__(self):
-        check_positive("batch_size", self.batch_size)
-        if self.dimensions is not None:
-            check_positive("dimensions", self.dimensions)
-        for name in ("normalize", "skip_bad", "any_text"):
-            check_flag(name, getattr(self, name))
+        check_fields(check_positive, self, "batch_size dimensions")
+        check_fields(check_flag, self, "normalize skip_bad any_text")
         check_choice("to", self.to, VECTOR_FILES)
         check_choice("numbers", self.numbers, VECTOR_NUMBERS)
         check_choice("long_texts", self.long_texts, LONG_TEXTS)

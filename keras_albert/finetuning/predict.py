@@ -7,12 +7,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from keras_albert.data.glue import GLUE
 from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import PredictRun
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.storage import replacing, room_at
-from keras_albert.tasks.benchmarks.glue import GLUE
 from keras_albert.tasks.config import shown
 from keras_albert.tasks.question_answering.squad import SQUAD_EXTENSION
 from keras_albert.tasks.question_answering.task import submitted

@@ -34,6 +34,7 @@ from keras_albert.finetuning.distill import Teacher, with_teacher
 from keras_albert.finetuning.model import compiled_model, finetuned_config
 from keras_albert.finetuning.model_card import card, write_card
 from keras_albert.finetuning.predictor import Predictor
+from keras_albert.finetuning.recipes import RECIPES, choose
 from keras_albert.finetuning.report import (
     BAG_OF_WORDS,
     CONFUSION_FILE,
@@ -51,7 +52,6 @@ from keras_albert.modeling.config import AlbertConfig
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.pretraining.flops import encoder_flops
 from keras_albert.storage import remove_folder, write_json
-from keras_albert.tasks.benchmarks.recipes import RECIPES, choose
 from keras_albert.tasks.metrics import draw_confusion, report_text
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS
@@ -60,12 +60,11 @@ from keras_albert.tasks.task_file import task_of
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.text.unknown import check_readable, judged
 from keras_albert.training.config import CHECKPOINTS_FOLDER
-from keras_albert.training.cost import EnergyMeter, cost_of_run
+from keras_albert.training.cost import fit_with_cost
 from keras_albert.training.loop import (
     Diverged,
     Timetable,
     Training,
-    fit_into_folder,
 )
 from keras_albert.training.model_folder import TASK_FILE, ModelFolder
 from keras_albert.training.plots import can_draw
@@ -76,7 +75,7 @@ from keras_albert.training.run_folder import (
     same_settings,
     write_report,
 )
-from keras_albert.training.run_log import Row, RunLog
+from keras_albert.training.run_log import Row
 from keras_albert.training.speed import Work, matrix_product_peak
 
 SHOWN_LABELS = 8  # most frequent labels that are printed before a run
@@ -307,16 +306,10 @@ def _finetune_once(
         work_of=work_of,
         devices=devices,
     )
-    whole = not (run.output / CHECKPOINTS_FOLDER).exists()
-    energy = EnergyMeter()
-    kept = fit_into_folder(training)
+    kept, cost = fit_with_cost(training, work_of)
     if not devices.is_first:
         return {}
     report = _report_of(run, prepared, kept, kept["step"] / steps_per_epoch)
-    rows = RunLog(run.output).rows
-    cost = cost_of_run(
-        rows, rows[-1]["step"], work_of, energy if whole else None
-    )
     report["cost"] = dataclasses.asdict(cost)
     report |= _measured(run, prepared, predictor, devices)
     reads = prepared.length, prepared.reading

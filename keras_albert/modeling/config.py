@@ -16,6 +16,7 @@ from keras_albert.errors import (
     AlbertError,
     UnknownName,
     check_choice,
+    check_fields,
     check_flag,
     check_positive,
     check_positive_number,
@@ -148,8 +149,8 @@ class AlbertConfig:
                 'kernels; with sharing="none" there are none. Set '
                 "relaxed_rank=0, or share a half."
             )
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            check_probability(name, getattr(self, name))
+        dropouts = "hidden_dropout_prob attention_probs_dropout_prob"
+        check_fields(check_probability, self, dropouts)
         check_positive_number("initializer_range", self.initializer_range)
         if self.hidden_size % self.num_attention_heads:
             raise AlbertError(

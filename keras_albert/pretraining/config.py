@@ -12,6 +12,7 @@ from keras_albert.distribution.config import (
 from keras_albert.errors import (
     AlbertError,
     check_choice,
+    check_fields,
     check_flag,
     check_positive,
     check_probability,
@@ -81,14 +82,9 @@ class ExampleConfig:
     number makes every batch a little larger"""
 
     def __post_init__(self):
-        for name in (
-            "sequence_length",
-            "max_predictions",
-            "ngram",
-            "max_examples",
-        ):
-            check_positive(name, getattr(self, name))
-        check_flag("pack", self.pack)
+        sizes = "sequence_length max_predictions ngram max_examples"
+        check_fields(check_positive, self, sizes)
+        check_fields(check_flag, self, "pack cross_sep")
         if not 8 <= self.sequence_length <= LONGEST_SEQUENCE:
             raise AlbertError(
                 "`sequence_length` must be at least 8 tokens and at most "
@@ -97,7 +93,6 @@ class ExampleConfig:
         check_choice("sentence_task", self.sentence_task, SENTENCE_TASKS)
         check_choice("target_per", self.target_per, LENGTH_TARGETS)
         check_choice("single_sentence", self.single_sentence, SINGLE_SENTENCES)
-        check_flag("cross_sep", self.cross_sep)
         # The default is always allowed, even if it exceeds a short sequence:
         # `num_predictions` reduces it.
         if self.max_predictions > max(
@@ -108,8 +103,7 @@ class ExampleConfig:
                 f"Received: max_predictions={self.max_predictions}, "
                 f"sequence_length={self.sequence_length}."
             )
-        check_probability("masked_lm_prob", self.masked_lm_prob)
-        check_probability("short_seq_prob", self.short_seq_prob)
+        check_fields(check_probability, self, "masked_lm_prob short_seq_prob")
         if self.masked_lm_prob == 0:
             raise AlbertError(
                 "`masked_lm_prob` must be above 0: nothing would be predicted."
@@ -252,17 +246,12 @@ class PretrainRun:
         if self.variant is None and (self.config or not self.warm_start):
             object.__setattr__(self, "variant", DEFAULT_VARIANT)
         self.devices  # noqa: B018  its constructor checks the options
-        for name in (
-            "batch_size",
-            "accumulate",
-            "steps",
-            "validate_every",
-            "keep_checkpoints",
-        ):
-            check_positive(name, getattr(self, name))
-        for name in ("validation_steps", "checkpoint_every"):
-            if getattr(self, name) is not None:
-                check_positive(name, getattr(self, name))
+        check_fields(
+            check_positive,
+            self,
+            "batch_size accumulate steps validate_every keep_checkpoints "
+            "validation_steps checkpoint_every short_length",
+        )
         check_parts(self.batch_size, self.accumulate)
         for name in ("steps", "validate_every", "checkpoint_every"):
             if (getattr(self, name) or 0) % self.steps_per_execution:
@@ -273,7 +262,6 @@ class PretrainRun:
                 )
         check_warmup(self.warmup_steps, self.steps)
         check_seed(self.seed)
-        check_positive("short_length", self.short_length)
         if type(self.short_steps) is not int or not (
             0 <= self.short_steps < self.steps
         ):

@@ -35,13 +35,12 @@ from keras_albert.pretraining.model import (
 from keras_albert.pretraining.packing import Packing
 from keras_albert.pretraining.report import held_out_report, report_lines
 from keras_albert.storage import checksum
-from keras_albert.training.config import CHECKPOINTS_FOLDER, OptimizerConfig
-from keras_albert.training.cost import EnergyMeter, cost_of_run
+from keras_albert.training.config import OptimizerConfig
+from keras_albert.training.cost import fit_with_cost
 from keras_albert.training.loop import (
     Timetable,
     Training,
     evaluate_until,
-    fit_into_folder,
 )
 from keras_albert.training.losses import DistilledCrossEntropy
 from keras_albert.training.model_folder import PRETRAINING, ModelFolder
@@ -55,7 +54,6 @@ from keras_albert.training.run_folder import (
 from keras_albert.training.run_log import (
     HELD_OUT,
     Row,
-    RunLog,
     check_tensorboard,
 )
 from keras_albert.training.schedules import WarmupPolynomialDecay
@@ -248,17 +246,9 @@ def _train(
         tensorboard=run.tensorboard,
         devices=devices,
     )
-    whole = not (run.output / CHECKPOINTS_FOLDER).exists()
-    energy = EnergyMeter()
-    kept = fit_into_folder(training)
+    kept, cost = fit_with_cost(training, lambda step: work_of(step, 1))
     if not devices.is_first:
         return {}
-    cost = cost_of_run(
-        RunLog(run.output).rows,
-        run.steps,
-        lambda step: work_of(step, 1),
-        energy if whole else None,
-    )
     report = _report_of(run, inputs, model.count_params(), kept)
     report["cost"] = dataclasses.asdict(cost)
     write_report(run.output, report)

@@ -7,6 +7,7 @@ from keras_albert.data.config import TableColumns
 from keras_albert.errors import (
     AlbertError,
     check_choice,
+    check_fields,
     check_flag,
     check_positive,
     check_positive_number,
@@ -61,9 +62,7 @@ class EarlyExit:
                 f"exactly one of {', '.join(names)} says when inference stops. "
                 f"Received: {', '.join(given) or 'none of them'}."
             )
-        for name in ("patience", "layers"):
-            if getattr(self, name) is not None:
-                check_positive(name, getattr(self, name))
+        check_fields(check_positive, self, "patience layers")
         if self.confidence is not None and not (
             is_number(self.confidence) and 0 < self.confidence <= 1
         ):

@@ -24,23 +24,9 @@ def early_outputs(
     loop, as in `finetuning.layer_by_layer`.
     """
     config, problem = model.config, model.problem
-    x = model.backbone.embeddings(rows["token_ids"], rows["segment_ids"])
-    bias = attention_bias(padding_mask_of(rows), None, x.dtype)
     weights = model.backbone.encoder.weights_of(0)
     kernels, biases = classifiers_of(model)
-    count = tf.shape(x)[0]
-    width = model.num_labels if problem == "multi_label" else 1
-    state = {
-        "layer": tf.constant(0),
-        "x": x,
-        "bias": bias,
-        # those that go on, by their number
-        "rows": tf.range(count),
-        "answers": tf.zeros([count, width]),
-        "agreements": tf.zeros([count], tf.int32),
-        "logits": tf.zeros([count, model.num_labels]),
-        "layers": tf.zeros([count], tf.int32),
-    }
+    state = _before_the_layers(model, rows)
 
     def goes_on(state):
         some = tf.size(state["rows"]) > 0
@@ -89,6 +75,26 @@ def early_outputs(
         parallel_iterations=1,
     )
     return {"logits": state["logits"], "layers": state["layers"]}
+
+
+def _before_the_layers(
+    model: AlbertForSequenceClassification, rows: Tensors
+) -> Tensors:
+    """The state of the loop at its start."""
+    x = model.backbone.embeddings(rows["token_ids"], rows["segment_ids"])
+    count = tf.shape(x)[0]
+    width = model.num_labels if model.problem == "multi_label" else 1
+    return {
+        "layer": tf.constant(0),
+        "x": x,
+        "bias": attention_bias(padding_mask_of(rows), None, x.dtype),
+        # the numbers of the rows that go on
+        "rows": tf.range(count),
+        "answers": tf.zeros([count, width]),
+        "agreements": tf.zeros([count], tf.int32),
+        "logits": tf.zeros([count, model.num_labels]),
+        "layers": tf.zeros([count], tf.int32),
+    }
 
 
 def stops_after(

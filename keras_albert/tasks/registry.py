@@ -13,10 +13,10 @@ import numpy as np
 
 from keras_albert.data.bad_rows import check_published
 from keras_albert.data.config import TableColumns
+from keras_albert.data.glue import GLUE, read_glue, write_submission
+from keras_albert.data.race import RACE_SIZES, read_race
 from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError
-from keras_albert.tasks.benchmarks.glue import GLUE, read_glue, write_submission
-from keras_albert.tasks.benchmarks.race import RACE_SIZES, read_race
 from keras_albert.tasks.classification import (
     Classification,
     MultiLabel,

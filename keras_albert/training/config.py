@@ -6,6 +6,7 @@ from typing import Literal
 from keras_albert.errors import (
     AlbertError,
     check_choice,
+    check_fields,
     check_positive_number,
     check_probability,
     is_number,
@@ -93,8 +94,9 @@ class OptimizerConfig:
     are evaluated and saved instead of the weights"""
 
     def __post_init__(self):
-        for name in ("learning_rate", "epsilon", "clip_norm"):
-            check_positive_number(name, getattr(self, name))
+        check_fields(
+            check_positive_number, self, "learning_rate epsilon clip_norm"
+        )
         check_probability("beta_1", self.beta_1)
         check_probability("beta_2", self.beta_2)
         if self.ema_momentum is not None:

@@ -10,7 +10,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from keras_albert.training.run_log import Row
+from keras_albert.training.config import CHECKPOINTS_FOLDER
+from keras_albert.training.loop import Training, fit_into_folder
+from keras_albert.training.run_log import Row, RunLog
 from keras_albert.training.speed import Work
 
 POWERCAP = Path("/sys/class/powercap")
@@ -43,6 +45,26 @@ class Cost:
         if self.joules is not None:
             energy = f"{self.joules / 1000:,.1f} kJ in the processors"
         return f"cost: {', '.join([*parts, energy])}"
+
+
+def fit_with_cost(
+    training: Training, work_of: Callable[[int], Work]
+) -> tuple[Row, Cost | None]:
+    """Trains into the folder, see `fit_into_folder`.
+
+    Returns the row of the log that belongs to the saved model, and the cost of
+    the run, which only the first of several processes knows. `work_of` maps
+    the number of a step, from 1, to its work.
+    """
+    whole = not (training.folder / CHECKPOINTS_FOLDER).exists()
+    energy = EnergyMeter()
+    kept = fit_into_folder(training)
+    if not training.devices.is_first:
+        return kept, None
+    rows = RunLog(training.folder).rows
+    return kept, cost_of_run(
+        rows, rows[-1]["step"], work_of, energy if whole else None
+    )
 
 
 def cost_of_run(

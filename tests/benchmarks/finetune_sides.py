@@ -31,6 +31,7 @@ from keras_albert.data.batches import (
     training_dataset,
 )
 from keras_albert.data.config import TableColumns
+from keras_albert.data.glue import glue_task, read_glue
 from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.model import compile_for
@@ -38,7 +39,6 @@ from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.modeling.config import AlbertConfig
-from keras_albert.tasks.benchmarks.glue import glue_task, read_glue
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.text.model_inputs import text_rows
 from keras_albert.text.normalization import normalize

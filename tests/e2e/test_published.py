@@ -8,7 +8,7 @@ from published import glue_file, passage, race_files
 
 from keras_albert import Predictor
 from keras_albert.cli import main
-from keras_albert.tasks.benchmarks.glue import GLUE
+from keras_albert.data.glue import GLUE
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("eagerly")]
 

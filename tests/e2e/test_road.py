@@ -298,6 +298,7 @@ def test_the_other_sentence_task(road, capsys):
 
 
 @pytest.mark.any_backend
+@pytest.mark.usefixtures("eagerly")
 def test_the_number_of_cut_texts_is_printed(command, tmp_path, capsys):
     rows = ["text\tlabel", "the fox " * 80 + "\tplain", "hens\tplain"]
     for name, lines in (("x.tsv", rows), ("x.txt", rows[1:])):

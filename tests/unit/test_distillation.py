@@ -6,11 +6,9 @@ import keras
 import numpy as np
 import pytest
 from scipy import special
-from small import CONFIG, QUICK, numpy, pretraining_batch, randomize
+from small import CONFIG, QUICK, numpy, op_by_op, pretraining_batch, randomize
 
 import keras_albert as ka
-import keras_albert.finetuning.run
-import keras_albert.pretraining.run
 from keras_albert.cli import main
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.finetuning.distill import Teacher
@@ -75,7 +73,7 @@ def test_the_loss_of_certain_teachers_is_finite():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, pretrained_folder):
+def folder(tmp_path_factory, pretrained_folder, no_plots):
     """A teacher with two layers and three seeds, and a table of two labels."""
     folder = tmp_path_factory.mktemp("distill")
     rows = [
@@ -86,7 +84,9 @@ def folder(tmp_path_factory, pretrained_folder):
     other = {"animal": "place", "place": "animal"}
     wrong = [{**row, "label": other[row["label"]]} for row in rows]
     (folder / "wrong.jsonl").write_text("\n".join(map(json.dumps, wrong)))
-    finetune(folder, pretrained_folder, "teacher", "--seeds=2", "--steps=30")
+    with op_by_op():
+        options = "--seeds=2", "--steps=20"
+        finetune(folder, pretrained_folder, "teacher", *options)
     return folder
 
 
@@ -95,7 +95,7 @@ def finetune(folder, model, output, *options, train="rows"):
         ["finetune", "--model", str(model), "--output", str(folder / output)]
         + ["--train", str(folder / f"{train}.jsonl"), "--batch-size=10"]
         + ["--validation", str(folder / "rows.jsonl")]
-        + ["--learning-rate=0.004", *options]
+        + ["--learning-rate=0.004", "--validate-every=30", *options]
     )
     return json.loads((folder / output / "report.json").read_text())
 
@@ -237,7 +237,9 @@ def test_pretraining_with_a_teacher(
     folder, pretrained_folder, pretrain, capsys
 ):
     teacher = ["--teacher", str(pretrained_folder)]
-    taught, alone = pretrain("taught", *teacher), pretrain("alone")
+    taught = pretrain("taught", *teacher)
+    with op_by_op():
+        alone = pretrain("alone")
     assert taught["training_loss"] != alone["training_loss"]
     assert taught["cost"]["flops"] > alone["cost"]["flops"]
     student = ModelFolder.load(folder / "taught").model
@@ -260,6 +262,7 @@ class Begun(Exception):
     """A training would begin. Its argument is what the run is known by."""
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_another_teacher_is_another_run(
     folder, pretrained_folder, pretrain, monkeypatch
 ):
@@ -276,8 +279,7 @@ def test_another_teacher_is_another_run(
     def tune(output, *options):
         finetune(folder, pretrained_folder, output, *options)
 
-    for module in (keras_albert.finetuning.run, keras_albert.pretraining.run):
-        monkeypatch.setattr(module, "fit_into_folder", begin)
+    monkeypatch.setattr("keras_albert.training.cost.fit_into_folder", begin)
     other = folder / "other"
     loaded = ModelFolder.load(pretrained_folder)
     randomize(loaded.model, seed=5)

@@ -266,25 +266,32 @@ def with_texts(tiny_vocab):
 
 
 @pytest.mark.any_backend
-@pytest.mark.parametrize("form", ["saved_model", "litert", "onnx"])
-def test_exported(with_texts, tmp_path, form):
-    """A graph stops each row where `Predictor` does, with its logits."""
+@pytest.mark.parametrize(
+    ("form", "rule"),
+    [
+        ("saved_model", EarlyExit(confidence=0.7)),
+        ("litert", EarlyExit(patience=1)),
+        ("onnx", EarlyExit(patience=1)),
+        ("onnx", EarlyExit(confidence=0.7)),
+    ],
+)
+def test_exported(with_texts, tmp_path, form, rule):
+    """A graph stops each row where `Predictor` does, with its logits.
+
+    A SavedModel and LiteRT are traced from the same functions.
+    """
     model, ids = with_texts
     x = {"token_ids": ids, "padding_mask": (ids > 0).astype("int32")}
     x["segment_ids"] = np.zeros_like(ids)
-    by_layer = LayerByLayer(model, EarlyExit(layers=1))
-    for rule in (EarlyExit(patience=1), EarlyExit(confidence=0.7)):
-        expected = by_layer.with_rule(rule).with_layers(model, x)
-        folder = tmp_path / f"patience-{rule.patience}"
-        ka.export(ka.Predictor(model, early_exit=rule), folder, format=form)
-        exported = load_exported(folder)
-        assert exported.model.early_exit == rule
-        found = exported.model.run(ids)
-        np.testing.assert_array_equal(found["layers"], expected["layers"])
-        np.testing.assert_allclose(
-            found["logits"], expected["logits"], atol=1e-5
-        )
-        assert len(set(found["layers"])) > 1, "rows stop at different layers"
+    expected = LayerByLayer(model, rule).with_layers(model, x)
+    predictor = ka.Predictor(model, early_exit=rule)
+    ka.export(predictor, tmp_path / "served", format=form)
+    exported = load_exported(tmp_path / "served")
+    assert exported.model.early_exit == rule
+    found = exported.model.run(ids)
+    np.testing.assert_array_equal(found["layers"], expected["layers"])
+    np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
+    assert len(set(found["layers"])) > 1, "rows stop at different layers"
 
 
 @pytest.mark.any_backend

@@ -11,11 +11,11 @@ import pytest
 from published import passage, race_files
 from small import TEXT_CONFIG
 
+from keras_albert.data import race
+from keras_albert.data.race import read_race
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForMultipleChoice
-from keras_albert.tasks.benchmarks import race
-from keras_albert.tasks.benchmarks.race import read_race
 from keras_albert.text.normalization import normalize
 from keras_albert.text.special_tokens import CLS_ID, SEP_ID
 from keras_albert.text.tokenizer import Tokenizer

@@ -13,8 +13,8 @@ from keras_albert.data.config import TableColumns
 from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.data import balanced_weights
+from keras_albert.finetuning.recipes import choose
 from keras_albert.finetuning.report import scores_lines, seeds_report
-from keras_albert.tasks.benchmarks.recipes import choose
 from keras_albert.tasks.metrics import entity_f1
 from keras_albert.tasks.multiple_choice import choice_index
 from keras_albert.tasks.registry import ALL_TASKS

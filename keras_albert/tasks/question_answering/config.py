@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from keras_albert.errors import AlbertError, check_positive
+from keras_albert.errors import AlbertError, check_fields, check_positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,8 +19,9 @@ class WindowConfig:
     """most tokens of a question; the rest is cut off (max_query_length)"""
 
     def __post_init__(self):
-        for name in ("sequence_length", "stride", "query_length"):
-            check_positive(name, getattr(self, name))
+        check_fields(
+            check_positive, self, "sequence_length stride query_length"
+        )
         if self.sequence_length <= self.query_length + 3:
             raise AlbertError(
                 "`sequence_length` must be above `query_length` + 3, or no "
@@ -66,9 +67,7 @@ class WindowOptions:
         )
 
     def __post_init__(self):
-        for name in ("stride", "query_length"):
-            if getattr(self, name) is not None:
-                check_positive(name, getattr(self, name))
+        check_fields(check_positive, self, "stride query_length")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""Files and published hyper-parameters of GLUE and RACE."""
