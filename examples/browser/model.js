@@ -15,9 +15,10 @@ export class Model {
   // unicode_tables.json.
   static async load(folder, tables) {
     const file = (name) => fetched(new URL(name, folder), EXPORTED);
-    const [task, exported, settings, characters, vocabulary, graph] =
+    // First alone: of several missing files, it is the one to tell about.
+    const task = await file("task.json").then(json);
+    const [exported, settings, characters, vocabulary, graph] =
       await Promise.all([
-        file("task.json").then(json),
         file("export.json").then(json),
         file("spiece.json").then(json),
         fetched(tables, "Write it with unicode_tables.py.").then(json),
