@@ -1,11 +1,14 @@
-"""Writes the tables of characters that albert_device.cc needs, for C++.
+"""Writes the tables of characters that the tokenizer needs outside Python.
 
-    python unicode_tables.py > unicode_tables.h
+    python unicode_tables.py > unicode_tables.h                      # for C++
+    python unicode_tables.py --json > ../browser/unicode_tables.json
 
 The tables are those of this Python's Unicode version, which the tokenizer of
 keras_albert uses, too. The script only uses the standard library.
 """
 
+import argparse
+import json
 import sys
 import unicodedata
 from collections.abc import Callable
@@ -35,15 +38,52 @@ def is_ignorable(character: str) -> bool:
     return ends and not is_cased(character)
 
 
-def mapping(name: str, function: Callable[[str], str]) -> str:
-    """A C++ array of the characters that a function changes."""
-    lines = []
-    for character in CHARACTERS:
-        text = function(character)
-        if text != character:
-            literal = "".join(map(_escaped, text))
-            lines.append(f'    {{0x{ord(character):x}, U"{literal}"}},')
-    return "\n".join([f"const Mapping {name}[] = {{", *lines, "};", ""])
+MAPPINGS = {"decomposed": decomposed, "lower": str.lower}
+RANGES = {
+    "space": str.isspace,
+    "digit": str.isdigit,
+    "cased": is_cased,
+    "ignorable": is_ignorable,
+}
+
+
+def changed(function: Callable[[str], str]) -> dict[str, str]:
+    """The characters that a function changes, and to what."""
+    pairs = ((character, function(character)) for character in CHARACTERS)
+    return {character: text for character, text in pairs if text != character}
+
+
+def ranges(function: Callable[[str], bool]) -> list[list[int]]:
+    """The first and last code points of the characters with a property."""
+    found = []
+    for code in (ord(c) for c in CHARACTERS if function(c)):
+        if found and found[-1][1] == code - 1:
+            found[-1][1] = code
+        else:
+            found.append([code, code])
+    return found
+
+
+def tables() -> dict[str, dict | list]:
+    """All tables by their names."""
+    return {
+        **{name: changed(function) for name, function in MAPPINGS.items()},
+        **{name: ranges(function) for name, function in RANGES.items()},
+    }
+
+
+def for_cpp(name: str, table: dict | list) -> str:
+    """A table as an array in C++."""
+    if isinstance(table, dict):
+        rows = [
+            f'    {{0x{ord(character):x}, U"{"".join(map(_escaped, text))}"}},'
+            for character, text in table.items()
+        ]
+        kind = "Mapping"
+    else:
+        rows = [f"    {{0x{first:x}, 0x{last:x}}}," for first, last in table]
+        kind = "Range"
+    return "\n".join([f"const {kind} k{name.title()}[] = {{", *rows, "};", ""])
 
 
 def _escaped(character: str) -> str:
@@ -52,25 +92,18 @@ def _escaped(character: str) -> str:
     return f"\\{code:03o}" if code < 0x80 else f"\\U{code:08x}"
 
 
-def ranges(name: str, function: Callable[[str], bool]) -> str:
-    """A C++ array of the ranges of characters with a property."""
-    found = []
-    for code in (ord(c) for c in CHARACTERS if function(c)):
-        if found and found[-1][1] == code - 1:
-            found[-1][1] = code
-        else:
-            found.append([code, code])
-    lines = [f"    {{0x{first:x}, 0x{last:x}}}," for first, last in found]
-    return "\n".join([f"const Range {name}[] = {{", *lines, "};", ""])
-
-
-if __name__ == "__main__":
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="not C++")
+    if parser.parse_args().json:
+        json.dump(tables(), sys.stdout, separators=(",", ":"))
+        return
     print(f"// Unicode {unicodedata.unidata_version}. Do not edit.\n")
     print("struct Mapping {\n  char32_t from;\n  const char32_t* to;\n};")
     print("struct Range {\n  char32_t first, last;\n};\n")
-    print(mapping("kDecomposed", decomposed))
-    print(mapping("kLower", str.lower))
-    print(ranges("kSpace", str.isspace))
-    print(ranges("kDigit", str.isdigit))
-    print(ranges("kCased", is_cased))
-    print(ranges("kIgnorable", is_ignorable))
+    for name, table in tables().items():
+        print(for_cpp(name, table))
+
+
+if __name__ == "__main__":
+    main()

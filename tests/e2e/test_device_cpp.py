@@ -8,7 +8,6 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 import json
-import random
 import shutil
 import subprocess
 import sys
@@ -24,11 +23,11 @@ pytest.importorskip("tensorflow_text")
 pytest.importorskip("ai_edge_litert")
 
 from served_models import expected, inputs_of, random_predictor
-from test_without_python import WRITTEN, trained_tokenizer
+from written_texts import WRITTEN, chosen_texts, trained_tokenizer
 
 from keras_albert.exports.config import ExportRun
 from keras_albert.exports.run import export_run
-from keras_albert.text.normalization import normalize, to_text
+from keras_albert.text.normalization import normalize
 
 LITERT = importlib.util.find_spec("ai_edge_litert")
 LIBRARY = Path(LITERT.origin).parent / "libLiteRt.so"
@@ -81,25 +80,7 @@ def built(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def texts(tiny_lines):
-    """200 texts without line ends and tabs, some of them pathological."""
-    chosen = [
-        *WRITTEN.values(),
-        *["", " ", "\0", "a\0b", "[CLS] [SEP] <unk> [MASK]", "\ufeffThe fox"],
-        *["in 1950, 19,50, 7,", "1990,x ²,", "``two'' \"hens\" ‘’ “”", "´"],
-        *["ΑΣ. ΑΣ'Α ΑΣ\u0301 ΣΑΣ-Σ", "각각 ᄀ가 ㅏㅑ ㄱ", "ﬁ ½ ℡ ㎏ ４２"],
-        *["İi ẞß ŉ ǰ", "\u2028a\u3000b\x85c\x1cd", "Fox " * 300, "é" * 900],
-    ]
-    chance = random.Random(5)
-    words = " ".join([*tiny_lines, *WRITTEN.values(), *chosen[-9:-2]]).split()
-    odd = [0x7F, 0x250, 0x3000, 0x11000, 0x1FB00, 0x30000]
-    while len(chosen) < 200:
-        some = chance.choices(words, k=chance.randint(1, 30))
-        some += [chr(chance.randrange(33, chance.choice(odd)))]
-        chance.shuffle(some)
-        text = chance.choice([str, str.upper, str.title])(" ".join(some))
-        chosen.append(to_text(text))
-    assert not any(c in text for text in chosen for c in "\n\r\t")
-    return chosen
+    return chosen_texts(tiny_lines)
 
 
 @pytest.fixture(scope="module")

@@ -38,9 +38,8 @@ from served_models import (  # noqa: E402
     outputs_of,
     random_predictor,
 )
+from written_texts import WRITTEN, trained_tokenizer  # noqa: E402
 
-from keras_albert.corpus.config import VocabRun  # noqa: E402
-from keras_albert.corpus.vocabulary import train_vocabulary  # noqa: E402
 from keras_albert.data.config import TableColumns  # noqa: E402
 from keras_albert.exports.config import ExportRun  # noqa: E402
 from keras_albert.exports.run import export_run  # noqa: E402
@@ -74,18 +73,6 @@ READING = ReadingConfig(
     WindowConfig(sequence_length=61, stride=41, query_length=7),
     AnswerConfig(n_best=6, answer_length=9),
 )
-WRITTEN = {
-    "English": "The fox sold £9 of tea in 1950, near São Paulo.",
-    "Chinese": "狐狸在一九五〇年卖了茶叶，伦敦很冷。",
-    "Arabic": "باع الثعلبُ الشايَ في لندن عام ١٩٥٠.",
-    "Hindi": "लोमड़ी ने १९५० में लंदन में चाय बेची।",
-    "Thai": "สุนัขจิ้งจอกขายน้ำชาในลอนดอน ปี ๒๔๙๓",
-    "Korean": "여우가 1950년에 런던에서 차를 팔았다.",
-    "Turkish": "İSTANBUL'da ILIK çay içtik, Iğdır'da DEĞİL.",
-    "accents": "E\u0301lodie a\u0300\u0323 n\u0303o\u0302 e\u0301\u0301",
-    "emoji": "tea 👩\u200d👩\u200d👧 🏳\ufe0f\u200d🌈 👍🏽 sold ☕\ufe0f 🇹🇷",
-    "Greek": "ΟΔΟΣ Σ ΑΣ ΣΟΦΟΣ'",
-}
 TEXTS = {
     **WRITTEN,
     "empty": "",
@@ -95,20 +82,6 @@ TEXTS = {
 }
 # More rows than the graph reads at once.
 LONG = "".join(f"Fox {i} sold £9 of tea, near Prague. " for i in range(400))
-
-
-def trained_tokenizer(folder, lines, vocab_size):
-    """A tokenizer whose vocabulary has all characters of the lines."""
-    corpus = folder / "corpus.txt"
-    corpus.write_text("\n".join(lines) + "\n")
-    run = VocabRun(
-        input=(str(corpus),),
-        output=folder / "vocab",
-        vocab_size=vocab_size,
-        character_coverage=1.0,
-    )
-    train_vocabulary(run)
-    return Tokenizer(run.output)
 
 
 @pytest.fixture(scope="module")

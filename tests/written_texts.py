@@ -1,0 +1,66 @@
+"""Texts in many scripts, and vocabularies that have their characters.
+
+`chosen_texts` are what programs beside the package must tokenize as it does.
+"""
+
+import random
+from pathlib import Path
+
+from keras_albert.corpus.config import VocabRun
+from keras_albert.corpus.vocabulary import train_vocabulary
+from keras_albert.text.normalization import to_text
+from keras_albert.text.tokenizer import Tokenizer
+
+WRITTEN = {
+    "English": "The fox sold £9 of tea in 1950, near São Paulo.",
+    "Chinese": "狐狸在一九五〇年卖了茶叶，伦敦很冷。",
+    "Arabic": "باع الثعلبُ الشايَ في لندن عام ١٩٥٠.",
+    "Hindi": "लोमड़ी ने १९५० में लंदन में चाय बेची।",
+    "Thai": "สุนัขจิ้งจอกขายน้ำชาในลอนดอน ปี ๒๔๙๓",
+    "Korean": "여우가 1950년에 런던에서 차를 팔았다.",
+    "Turkish": "İSTANBUL'da ILIK çay içtik, Iğdır'da DEĞİL.",
+    "accents": "E\u0301lodie a\u0300\u0323 n\u0303o\u0302 e\u0301\u0301",
+    "emoji": "tea 👩\u200d👩\u200d👧 🏳\ufe0f\u200d🌈 👍🏽 sold ☕\ufe0f 🇹🇷",
+    "Greek": "ΟΔΟΣ Σ ΑΣ ΣΟΦΟΣ'",
+}
+
+
+def trained_tokenizer(
+    folder: Path, lines: list[str], vocab_size: int
+) -> Tokenizer:
+    """A tokenizer whose vocabulary has all characters of the lines."""
+    corpus = folder / "corpus.txt"
+    corpus.write_text("\n".join(lines) + "\n")
+    run = VocabRun(
+        input=(str(corpus),),
+        output=folder / "vocab",
+        vocab_size=vocab_size,
+        character_coverage=1.0,
+    )
+    train_vocabulary(run)
+    return Tokenizer(run.output)
+
+
+def chosen_texts(lines: list[str], count: int = 200) -> list[str]:
+    """Texts without line ends and tabs, some of them pathological.
+
+    Many are words of the lines and of WRITTEN in another order.
+    """
+    chosen = [
+        *WRITTEN.values(),
+        *["", " ", "\0", "a\0b", "[CLS] [SEP] <unk> [MASK]", "\ufeffThe fox"],
+        *["in 1950, 19,50, 7,", "1990,x ²,", "``two'' \"hens\" ‘’ “”", "´"],
+        *["ΑΣ. ΑΣ'Α ΑΣ\u0301 ΣΑΣ-Σ", "각각 ᄀ가 ㅏㅑ ㄱ", "ﬁ ½ ℡ ㎏ ４２"],
+        *["İi ẞß ŉ ǰ", "\u2028a\u3000b\x85c\x1cd", "Fox " * 300, "é" * 900],
+    ]
+    chance = random.Random(5)
+    words = " ".join([*lines, *WRITTEN.values(), *chosen[-9:-2]]).split()
+    odd = [0x7F, 0x250, 0x3000, 0x11000, 0x1FB00, 0x30000]
+    while len(chosen) < count:
+        some = chance.choices(words, k=chance.randint(1, 30))
+        some += [chr(chance.randrange(33, chance.choice(odd)))]
+        chance.shuffle(some)
+        text = chance.choice([str, str.upper, str.title])(" ".join(some))
+        chosen.append(to_text(text))
+    assert not any(c in text for text in chosen for c in "\n\r\t")
+    return chosen
