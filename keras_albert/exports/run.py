@@ -93,8 +93,7 @@ def export(
             bfloat16, float16; litert: float32, float16, int8; onnx: float32,
             int8.
         version: version of a SavedModel; by default the next number.
-        compute: data type in which the encoder of a SavedModel computes:
-            "float32", or "bfloat16" for processors with instructions for it.
+        compute: in which a SavedModel's encoder computes: float32, bfloat16.
         data: labelled table on which the export is compared with the model;
             needed for int8.
         skip_bad: leave out rows of `data` that cannot be read.

@@ -28,6 +28,7 @@ from keras_albert.tasks.names import (
     EMBEDDING,
     FINETUNE_TASKS,
     READING_TASKS,
+    SIMILARITY,
     TEXT_TASKS,
     VECTOR_TASKS,
 )
@@ -234,6 +235,16 @@ class FinetuneRun:
                 f"`embedding` options are for {', '.join(VECTOR_TASKS)}. "
                 f"Received: task={self.task!r}."
             )
+        others = {"symmetric"} if self.task == SIMILARITY else set()
+        others |= {"loss", "score_range"} if self.task == EMBEDDING else set()
+        for name in sorted(others):
+            given = getattr(self.embedding, name)
+            if given != getattr(EmbeddingOptions, name):
+                raise AlbertError(
+                    f"`embedding.{name}` has no meaning for the task "
+                    f"{self.task}. Received: {given!r}. Leave "
+                    f"--embedding.{name.replace('_', '-')} out."
+                )
         if self.task == EMBEDDING and self.batch_size == 1:
             raise AlbertError(
                 "a batch of one example has no negatives. Received: "

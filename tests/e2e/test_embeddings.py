@@ -265,6 +265,16 @@ def test_texts_alone(folder, tmp_path, capsys):
         ),
         (
             "pairs",
+            [*PAIRS, "--embedding.score-range", "0", "5"],
+            "no meaning for the task embedding.*Leave --embedding.score-range",
+        ),
+        (
+            "scored",
+            ["--task=similarity", "--embedding.symmetric"],
+            "`embedding.symmetric` has no meaning for the task similarity",
+        ),
+        (
+            "pairs",
             ["--task=pairs", "--embedding.pooling=max"],
             "`embedding` options are for embedding, similarity",
         ),

@@ -148,6 +148,14 @@ def test_int8(tmp_path):
     assert sum(numbers.values()) < 1.1 * parameters
 
 
+def test_int8_of_base_is_small(tmp_path):
+    """ALBERT-base is at most 12.5 MB in int8, as a file for devices."""
+    backbone = ka.AlbertBackbone(ka.VARIANTS["base_v2"])
+    model = ka.AlbertForSequenceClassification(backbone, num_labels=2)
+    graph = onnx_model(model, reads_pairs=True, int8=True)
+    assert 11.5e6 < len(graph.SerializeToString()) < 12.5e6
+
+
 @given(
     arrays(
         "float32",
