@@ -131,7 +131,7 @@ def index(encode, folder: Path) -> None:
         graph = Index(ndim=vectors.shape[1], metric="cos", dtype=numbers)
         graph.add(np.arange(len(vectors)), vectors)
         start = time.perf_counter()
-        found = graph.search(asked, FOUND).keys
+        found = np.atleast_2d(graph.search(asked, FOUND).keys)
         seconds = time.perf_counter() - start
         shared = [
             len(set(a) & set(b)) / FOUND
