@@ -112,7 +112,8 @@ test-oldest: .oldest/installed
 # BENCH has further options: make bench BENCH="--backends jax --output a.json".
 # BENCH_EXAMPLES has those of the second benchmark, of pretraining data,
 # BENCH_FINETUNE those of the third, which needs SST-2 (KERAS_ALBERT_DATA).
-# BENCH_EXPORT those of the fourth, of exported models.
+# BENCH_EXPORT those of the fourth, of exported models, BENCH_EMBEDDINGS those of
+# the fifth, of vectors of texts, which needs SST-2, too.
 bench: $(VENV)/installed-jax $(VENV)/installed-torch $(VENV)/installed-peers \
        $(VENV)/installed-dev
 	$(PIP) onnxscript
@@ -120,6 +121,9 @@ bench: $(VENV)/installed-jax $(VENV)/installed-torch $(VENV)/installed-peers \
 	$(BIN)/python tests/benchmarks/bench_examples.py $(BENCH_EXAMPLES)
 	$(BIN)/python tests/benchmarks/bench_finetune.py $(BENCH_FINETUNE)
 	$(BIN)/python tests/benchmarks/bench_export.py $(BENCH_EXPORT)
+	$(BIN)/python tests/benchmarks/bench_embeddings.py $(BENCH_EMBEDDINGS)
+	$(BIN)/python tests/benchmarks/bench_embeddings.py --int8 \
+	  $(BENCH_EMBEDDINGS)
 
 # The documentation as a site in site/, of which no page needs a network. Links
 # to what is not there, and names that have no docstring, are errors.

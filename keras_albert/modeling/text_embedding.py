@@ -21,11 +21,14 @@ from keras_albert.modeling.backbone import (
     HeadedModel,
     padding_mask_of,
 )
-from keras_albert.modeling.config import LENGTH_STEP, POOLINGS
+from keras_albert.modeling.config import POOLINGS
 from keras_albert.private_apis import seed_generators
 
 # The value of padding when the largest value of each unit is taken.
 PADDED = -1e9
+# `encode` sorts texts by length and pads batches to a multiple of this: padding
+# to 32 would more than double the work for texts of a sentence.
+_LENGTH_STEP = 8
 # By how much the counter of each random generator is advanced for a part of the
 # rows; a forward pass draws fewer numbers.
 _DRAWS = 10_000
@@ -198,12 +201,12 @@ class AlbertForTextEmbedding(HeadedModel):
         order = np.argsort(lengths, kind="stable")
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
-            steps = -(-int(lengths[chosen].max()) // LENGTH_STEP)
+            longest = int(lengths[chosen].max())
+            longest = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
             # Filled up, so that few shapes are compiled.
             filled = np.pad(chosen, (0, batch_size - len(chosen)), "edge")
             batch = {
-                name: value[filled, : steps * LENGTH_STEP]
-                for name, value in ids.items()
+                name: value[filled, :longest] for name, value in ids.items()
             }
             vectors[chosen] = self.predict_on_batch(batch)[: len(chosen)]
         return vectors

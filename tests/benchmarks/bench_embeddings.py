@@ -118,7 +118,13 @@ def onnx_encoder(model, folder: Path):
     from keras_albert.modeling.text_embedding import normalized
 
     ka.Predictor(model).save(folder / "model")
-    ka.export(folder / "model", folder / "onnx", format="onnx", weights="int8")
+    ka.export(
+        folder / "model",
+        folder / "onnx",
+        format="onnx",
+        weights="int8",
+        force=True,
+    )
     predictor = load_exported(folder / "onnx", os.cpu_count())
 
     def encode(texts, batch_size):
