@@ -147,10 +147,11 @@ def index(encode, folder: Path) -> None:
 def route(encode, folder: Path) -> None:
     """Prints how often sentences are routed to the right module.
 
-    A module is the mean of the vectors of its sentences. The threshold, below
-    which the answer is "don't know", is chosen on sentences that are neither
-    among these nor among those that are measured: as many known ones above it
-    as unknown ones below it.
+    The sentences that are measured are those of held_out.tsv, which the model
+    has not learned from. A module is the mean of the vectors of its other
+    sentences. The threshold, below which the answer is "don't know", is chosen
+    on sentences that are neither among these nor measured: as many known ones
+    above it as unknown ones below it.
     """
     rows = read_table(folder / "routes.tsv")
     names, counts = np.unique([r["module"] for r in rows], return_counts=True)
@@ -164,11 +165,9 @@ def route(encode, folder: Path) -> None:
         ]
     )
     part = np.array([percentile(text) for text in texts])
-    learned, chosen, measured = (
-        part < 60,
-        (part >= 60) & (part < 80),
-        part >= 80,
-    )
+    measured = part < HELD_OUT_PERCENT
+    chosen = ~measured & (part >= 80)
+    learned = ~measured & ~chosen
     means = np.stack(
         [vectors[learned & (target == i)].mean(axis=0) for i in range(ROUTES)]
     )

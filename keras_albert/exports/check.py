@@ -27,6 +27,7 @@ from keras_albert.exports.load import (
 from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
+from keras_albert.modeling.text_embedding import normalized
 from keras_albert.tasks.config import EarlyExit, shown
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task_file import load_models
@@ -45,6 +46,9 @@ TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 # unrelated outputs. int8 kept 99.9 % of the predictions
 # (tests/benchmarks/README.md).
 LARGEST_ERROR, LEAST_SAME = 0.5, 0.9
+# Least cosine of each vector of the export with that of the model.
+LEAST_COSINE = 0.95
+NEIGHBOURS = 10  # nearest texts that are compared
 NEGLIGIBLE = -1e4  # log-probabilities of masked positions are below it
 BATCH_SIZES, LENGTHS = (1, 8), (32, 128)
 # Calls that are timed for a latency: at least LEAST_CALLS, then until SECONDS
@@ -98,10 +102,14 @@ def check(run: CheckRun) -> dict:
     largest, error = _differences(
         *([found[row] for row in same] for found in outputs)
     )
+    vectors = None
+    if predictor.definition.makes_vectors:
+        vectors = _vectors_agree(*outputs)
     report = {
         **settings,
         "rows": len(table),
         "same_predictions": share_of_equal(*answers),
+        "vectors": vectors,
         "same_layers": None if rule is None else same_layers,
         "same_as_texts": texts,
         "largest_difference": largest,
@@ -154,6 +162,12 @@ def _judge(report: dict, spread: float, run: CheckRun) -> None:
             f"{run.export}: an output differs from the model's by "
             f"{largest:.2g}, more than {limit:g}. {_again(run)}."
         )
+    if report["vectors"] and not report["vectors"]["cosine"] >= LEAST_COSINE:
+        raise AlbertError(
+            f"{run.export}: a vector has a cosine of "
+            f"{report['vectors']['cosine']:.3f} with the model's, less than "
+            f"{LEAST_COSINE}. {_again(run)}, in more bits."
+        )
     same = report["same_predictions"]
     if error > LARGEST_ERROR and same < LEAST_SAME:
         raise AlbertError(
@@ -192,6 +206,34 @@ def _differences(expected: Sequence, found: Sequence) -> tuple[float, float]:
     )
     error = np.sqrt(np.mean(differences**2)) / max(_spread(expected), 1e-9)
     return float(np.abs(differences).max()), float(error)
+
+
+def _vectors_agree(expected: Sequence, found: Sequence) -> dict[str, float]:
+    """How well vectors, and the order of texts by their cosines, agree.
+
+    Returns:
+        `cosine`, the lowest of a vector of the model and that of the export,
+        and `neighbours`, the share of each text's NEIGHBOURS nearest texts in
+        the model that are so in the export.
+    """
+    ours, theirs = (
+        normalized(np.concatenate([np.atleast_2d(each) for each in one]))
+        for one in (expected, found)
+    )
+    count = min(NEIGHBOURS, len(ours) - 1)
+    nearest = []
+    for vectors in (ours, theirs):
+        cosines = vectors @ vectors.T
+        np.fill_diagonal(cosines, -np.inf)  # a text is not its own neighbour
+        nearest.append(np.argsort(-cosines, axis=1)[:, :count])
+    shared = [
+        len({*a} & {*b})
+        for a, b in zip(*(each.tolist() for each in nearest), strict=True)
+    ]
+    return {
+        "cosine": float((ours * theirs).sum(axis=1).min()),
+        "neighbours": float(np.mean(shared)) / max(count, 1),
+    }
 
 
 def _compared(one, other) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -288,6 +330,13 @@ def _lines(report: dict) -> list[str]:
             f"{report['same_layers']:.2%} of the rows stop after the same "
             "layer; outputs of the others are not compared"
         ]
+    vectors, agree = [], report["vectors"]
+    if agree:
+        vectors = [
+            f"vectors have cosines of at least {agree['cosine']:.4f} with the "
+            f"model's, and {agree['neighbours']:.1%} of the {NEIGHBOURS} "
+            "nearest texts of each text are the same"
+        ]
     compute = report["compute"]
     computed = "" if compute == "float32" else f"computed in {compute}, "
     return [
@@ -299,6 +348,7 @@ def _lines(report: dict) -> list[str]:
         f"{report['largest_difference']:.2g}, in the mean by "
         f"{report['error']:.2g} of their standard deviation",
         *layers,
+        *vectors,
         *text_lines(report["same_as_texts"]),
         *latencies,
     ]

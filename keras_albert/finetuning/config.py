@@ -245,7 +245,12 @@ class FinetuneRun:
                     f"{self.task}. Received: {given!r}. Leave "
                     f"--embedding.{name.replace('_', '-')} out."
                 )
-        if self.task == EMBEDDING and self.batch_size == 1:
+        has_negatives = self.columns.negative is not None
+        if (
+            self.task == EMBEDDING
+            and self.batch_size == 1
+            and not has_negatives
+        ):
             raise AlbertError(
                 "a batch of one example has no negatives. Received: "
                 "batch_size=1. Raise --batch-size."

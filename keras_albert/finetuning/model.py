@@ -1,12 +1,16 @@
 """The model that is fine-tuned, with its loss and optimizer."""
 
+import dataclasses
+
 import keras
 
+from keras_albert.checkpoints.load import load
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.modeling.warm_start import warm_start
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.training.config import OptimizerConfig
@@ -58,6 +62,38 @@ def compile_for(
     loss = ALL_TASKS[task].loss(names)
     halves = dict.fromkeys(loss, 0.5) if isinstance(loss, dict) else None
     model.compile(optimizer=optimizer, loss=loss, loss_weights=halves)
+
+
+def embedder_of(run: FinetuneRun) -> AlbertForTextEmbedding | None:
+    """The model of a run, if it makes vectors and learns to make others."""
+    if run.from_scratch or not ALL_TASKS[run.task].makes_vectors:
+        return None
+    model = load(run.model, dtype="float32")
+    return model if isinstance(model, AlbertForTextEmbedding) else None
+
+
+def continued(run: FinetuneRun, source: AlbertForTextEmbedding) -> dict:
+    """The options that a run takes over from a model that makes vectors."""
+    given, projection = run.embedding, source.projection
+    embedding = dataclasses.replace(
+        given,
+        pooling=given.pooling or source.pooling,
+        projection=given.projection or (projection and projection.units),
+    )
+    length = run.sequence_length or source.max_tokens
+    return {"embedding": embedding, "sequence_length": length}
+
+
+def copy_head(
+    source: AlbertForTextEmbedding, model: AlbertForTextEmbedding
+) -> None:
+    """Copies the weights behind the encoder that both models have."""
+    one, other = source.projection, model.projection
+    if one is not None and other is not None and one.units == other.units:
+        other.set_weights(one.get_weights())
+    one, other = source.layer_weights, model.layer_weights
+    if one is not None and other is not None and one.shape == other.shape:
+        other.assign(one.value)
 
 
 def finetuned_config(run: FinetuneRun, config: AlbertConfig) -> AlbertConfig:

@@ -31,7 +31,13 @@ from keras_albert.finetuning.data import (
     reading_of,
 )
 from keras_albert.finetuning.distill import Teacher, with_teacher
-from keras_albert.finetuning.model import compiled_model, finetuned_config
+from keras_albert.finetuning.model import (
+    compiled_model,
+    continued,
+    copy_head,
+    embedder_of,
+    finetuned_config,
+)
 from keras_albert.finetuning.model_card import card, write_card
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.recipes import RECIPES, choose
@@ -49,6 +55,7 @@ from keras_albert.finetuning.report import (
 )
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.pretraining.flops import encoder_flops
 from keras_albert.storage import remove_folder, write_json
@@ -130,6 +137,8 @@ class _Prepared:
     # values of the settings that the user did not give
     chosen: dict[str, int | float]
     pretrained: AlbertBackbone
+    # the model that the run continues, if that makes vectors already
+    embedder: AlbertForTextEmbedding | None
     config: AlbertConfig  # of the model that is trained
     tokenizer: Tokenizer
     length: int  # most tokens of a row
@@ -159,6 +168,9 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     names = tables.names
     with devices.alone():
         pretrained, tokenizer = load_pretrained(run.model, dtype="float32")
+        embedder = embedder_of(run)
+    if embedder is not None:
+        run = dataclasses.replace(run, **continued(run, embedder))
     config = finetuned_config(run, pretrained.config)
     devices.check(config)
     if task.makes_vectors:
@@ -206,6 +218,7 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
         tables,
         chosen,
         pretrained,
+        embedder,
         config,
         tokenizer,
         length,
@@ -255,6 +268,8 @@ def _finetune_once(
     # The folder keeps the settings that were given, so that the same command
     # continues the run; from here on `run` also has the chosen ones.
     run = dataclasses.replace(run, **prepared.chosen)
+    if prepared.embedder is not None:
+        run = dataclasses.replace(run, **continued(run, prepared.embedder))
     steps_per_epoch = math.ceil(len(prepared.examples) / run.batch_size)
     steps = run.steps or steps_per_epoch * run.epochs
     keras.utils.set_random_seed(run.seed)
@@ -262,6 +277,8 @@ def _finetune_once(
         model = compiled_model(
             run, prepared.pretrained, prepared.config, prepared.names, steps
         )
+        if prepared.embedder is not None:
+            copy_head(prepared.embedder, model)
     predictor = Predictor(
         model,
         run.task,
@@ -420,6 +437,10 @@ def _measured(
             examples, run.batch_size, compute=devices.outputs
         )
     report = scores_report(run.task, outputs, examples, names)
+    for size in run.embedding.dimensions:
+        cut = [vectors[..., :size] for vectors in outputs]
+        values = task.measure(cut, examples, names).values
+        report[f"{task.best}_of_{size}_numbers"] = values[task.best]
     if prepared.teacher_score is not None:
         report[TEACHER] = prepared.teacher_score
     if prepared.tables.held_out is None:
@@ -427,7 +448,8 @@ def _measured(
     if task.measures_start and not run.from_scratch:
         with devices.alone():
             start = dataclasses.replace(
-                predictor, model=task.model_of(prepared.pretrained)
+                predictor,
+                model=task.model_of(prepared.embedder or prepared.pretrained),
             )
             outputs = start.outputs(examples, run.batch_size)
         found = task.measure(outputs, examples, names)
@@ -473,7 +495,14 @@ def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
             f"fine-tuned on {start}. To do so, give its folder as --model."
         )
     dropped = None if run.from_scratch else head_of(run.model)
-    if dropped:
+    if prepared.embedder is not None:
+        size = run.embedding.projection
+        print(
+            f"the vectors of {run.model} are trained further: pooling "
+            f"{run.embedding.pooling}, "
+            + (f"projection to {size}" if size else "no projection")
+        )
+    elif dropped:
         print(
             f"note: {run.model} already has a head ({dropped}): it is dropped, "
             f"and a new one is trained for {run.task}."

@@ -126,12 +126,14 @@ class EarlyExit:
 class EmbeddingOptions:
     """How the vectors of texts are made and learned."""
 
-    pooling: Literal[POOLINGS] = POOLINGS[0]
+    pooling: Literal[POOLINGS] | None = None
     """how the vectors of the tokens become one: their mean, the vector of
     [CLS], the largest value of each unit, or the mean over all layers, too,
-    with weights of the layers that are learned"""
+    with weights of the layers that are learned; by default as in --model if it
+    makes vectors, else mean"""
     projection: int | None = None
-    """size of a dense layer after the pooling; by default there is none"""
+    """size of a dense layer after the pooling; by default that of --model if it
+    makes vectors and has one, else there is none"""
     dimensions: tuple[int, ...] = ()
     """sizes to which the vectors may be cut after training, such as 128 64 32:
     the mean of their losses is minimized (Matryoshka embeddings)"""
@@ -150,7 +152,8 @@ class EmbeddingOptions:
     the whole batch, whose texts are computed twice (gradient caching)"""
 
     def __post_init__(self):
-        check_choice("embedding.pooling", self.pooling, POOLINGS)
+        if self.pooling is not None:
+            check_choice("embedding.pooling", self.pooling, POOLINGS)
         check_choice("embedding.loss", self.loss, COSINE_LOSSES)
         check_positive_number("embedding.temperature", self.temperature)
         check_flag("embedding.symmetric", self.symmetric)
@@ -159,6 +162,11 @@ class EmbeddingOptions:
                 check_positive(f"embedding.{name}", getattr(self, name))
         for size in self.dimensions:
             check_positive("embedding.dimensions", size)
+        if len(set(self.dimensions)) < len(self.dimensions):
+            raise AlbertError(
+                "`embedding.dimensions` must differ from one another. "
+                f"Received: {list(self.dimensions)}."
+            )
         # A list of a file, as the command line gives it.
         object.__setattr__(self, "dimensions", tuple(self.dimensions))
         object.__setattr__(self, "score_range", tuple(self.score_range))

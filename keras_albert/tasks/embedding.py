@@ -4,6 +4,7 @@ Letters: N examples, T texts of an example, D size of the vectors.
 """
 
 import abc
+import collections
 from collections.abc import Sequence
 
 import keras
@@ -14,6 +15,7 @@ from keras_albert.data.batches import Features
 from keras_albert.data.tables import Field, Table, read_number, read_text
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.config import POOLINGS
 from keras_albert.modeling.text_embedding import (
     AlbertForTextEmbedding,
     normalized,
@@ -73,7 +75,10 @@ class _VectorTask(LearnedTask):
     ):
         """`dropout` is unused: no layer follows but the projection."""
         model = AlbertForTextEmbedding(
-            backbone, embedding.pooling, embedding.projection, max_tokens
+            backbone,
+            embedding.pooling or POOLINGS[0],
+            embedding.projection,
+            max_tokens,
         )
         model.rows_at_once = embedding.rows_at_once
         too_long = [size for size in embedding.dimensions if size > model.size]
@@ -231,8 +236,20 @@ class Embedding(_VectorTask):
         )
 
     def check_training(self, train, options, dropout):
-        same = train.values["text"] == train.values[PAIR]
-        if len(set(train.values["text"])) == 1:
+        texts, partners = train.values["text"], train.values[PAIR]
+        same = texts == partners
+        if len(texts) == 1:
+            raise AlbertError(
+                f"{train.path}: a single row, whose text has no other one to "
+                "be told from. Give more rows."
+            )
+        choices = {*partners, *train.values.get(NEGATIVE, ())}
+        if len(choices) == 1:
+            raise AlbertError(
+                f"{train.path}: all partners are equal, so that there is "
+                "nothing to choose from. Give different ones."
+            )
+        if len(set(texts)) == 1:
             raise AlbertError(
                 f"{train.path}: all texts are equal, and none is a negative "
                 "for another. Give different ones."
@@ -329,6 +346,14 @@ class Similarity(_VectorTask):
         )
 
     def check_training(self, train, options, dropout):
+        if len(set(train.values[LABEL])) == 1:
+            raise AlbertError(
+                f"{train.path}: all scores are {train.values[LABEL][0]:g}: "
+                "there is no order to learn. Give pairs of several scores."
+            )
+        self.check_scores(train, options)
+
+    def check_scores(self, train, options):
         if not options.score_range:
             return
         lowest, highest = options.score_range
@@ -367,7 +392,8 @@ def _ranks(outputs: Sequence, numbers: np.ndarray, others=None) -> np.ndarray:
 
     The texts to choose from are the partners and negatives of all examples,
     each once, and the `others`, see `scores_among`. A text that is equal to the
-    partner, or to the text itself, is not another one. Of texts that are as
+    partner, or to the text itself, is not another one; neither is a partner of
+    an equal text in another example, which is right, too. Of texts that are as
     close as the partner, half count.
     """
     texts, partners = numbers[:, 0], numbers[:, 1]
@@ -379,6 +405,9 @@ def _ranks(outputs: Sequence, numbers: np.ndarray, others=None) -> np.ndarray:
     if others is not None:
         candidates = stack([candidates, _unit(others)])
         known = np.append(known, np.full(others.shape[0], -1))
+    right = collections.defaultdict(list)  # candidates, by the text's number
+    for text, place in zip(texts.tolist(), own.tolist(), strict=True):
+        right[text].append(place)
     ranks = []
     for start in range(0, len(numbers), RANKED_AT_ONCE):
         rows = np.arange(start, min(start + RANKED_AT_ONCE, len(numbers)))
@@ -388,6 +417,8 @@ def _ranks(outputs: Sequence, numbers: np.ndarray, others=None) -> np.ndarray:
         is_other = (known != partners[rows, None]) & (
             known != texts[rows, None]
         )
+        for row, text in enumerate(texts[rows].tolist()):
+            is_other[row, right[text]] = False
         closer = (cosines > wanted) & is_other
         equal = (cosines == wanted) & is_other
         ranks.append(closer.sum(axis=1) + equal.sum(axis=1) / 2)

@@ -18,7 +18,9 @@ from keras_albert.errors import (
     AlbertError,
     check_choice,
     check_flag,
+    check_positive,
     check_positive_number,
+    is_number,
 )
 from keras_albert.training.config import COSINE_LOSSES, COSINE_TEMPERATURE
 
@@ -33,7 +35,8 @@ class MultipleNegativesRanking(keras.losses.Loss):
     Row i has a text a_i, its partner p_i and perhaps further texts that are not
     its partner. Its loss is the cross-entropy of p_i in the softmax, over the
     texts of all rows except the a_j, of their cosines with a_i divided by the
-    temperature. A text that is equal to a_i or p_i does not count as negative.
+    temperature. A text that is equal to a_i or p_i does not count as negative,
+    and neither does p_j if a_j is equal to a_i: it is right, too.
 
     Args:
         temperature: the divisor of the cosines.
@@ -46,8 +49,8 @@ class MultipleNegativesRanking(keras.losses.Loss):
     Call arguments:
         y_true: int [B, T], a number for each text, the same for equal texts.
         y_pred: float [B, T, D], T from 2 on.
-        sample_weight: float [B]; ones when absent. Rows of weight 0 are not
-            there at all.
+        sample_weight: float [B]; ones when absent. The texts of a row of weight
+            0 are no negatives of other rows.
 
     Raises:
         AlbertError: an argument is out of range, or there is one text a row.
@@ -66,6 +69,7 @@ class MultipleNegativesRanking(keras.losses.Loss):
     ):
         check_positive_number("temperature", temperature)
         check_flag("symmetric", symmetric)
+        _check_sizes(dimensions)
         super().__init__(name=name, **kwargs)
         self.temperature, self.symmetric = temperature, symmetric
         self.dimensions = tuple(dimensions)
@@ -86,6 +90,7 @@ class MultipleNegativesRanking(keras.losses.Loss):
             of_rows = self._found(
                 vectors[:, 0],
                 numbers[:, :2],
+                all_numbers[:, 0],
                 ops.moveaxis(all_vectors[:, 1:], 1, 0),
                 ops.transpose(all_numbers[:, 1:]),
                 counts,
@@ -94,7 +99,8 @@ class MultipleNegativesRanking(keras.losses.Loss):
             if self.symmetric:
                 of_partners = self._found(
                     vectors[:, 1],
-                    numbers[:, :2],
+                    numbers[:, 1::-1],
+                    all_numbers[:, 1],
                     all_vectors[None, :, 0],
                     all_numbers[None, :, 0],
                     counts,
@@ -106,11 +112,15 @@ class MultipleNegativesRanking(keras.losses.Loss):
         normalizer = loss_normalizer(ops.sum(weight), _NOT_ZERO)
         return ops.sum(weight * loss) / normalizer
 
-    def _found(self, vectors, numbers, others, others_numbers, counts, first):
+    def _found(
+        self, vectors, numbers, asking, others, others_numbers, counts, first
+    ):
         """The cross-entropy of each row's partner, [B].
 
-        `others` are the texts to choose from, [K, G, D], of which the partner
-        of row i is [0, first + i]; `counts` says whose rows count, [G].
+        `numbers` are those of the texts that ask and of their partners, [B, 2],
+        and `asking` those of the texts that ask in all rows, [G]. `others` are
+        the texts to choose from, [K, G, D], of which the partner of row i is
+        [0, first + i]; `counts` says whose rows count, [G].
         """
         rows = ops.arange(ops.shape(others)[1])
         own = rows[None] == first + ops.arange(ops.shape(vectors)[0])[:, None]
@@ -123,6 +133,8 @@ class MultipleNegativesRanking(keras.losses.Loss):
         # The partner is the first of the K texts of its own row.
         is_first = ops.arange(ops.shape(others_numbers)[0]) == 0
         partner = is_first[None, :, None] & own[:, None]
+        same = numbers[:, :1] == asking[None]  # [B, G]
+        allowed = allowed & ~(is_first[None, :, None] & same[:, None])
         allowed = ops.reshape(allowed | partner, ops.shape(logits))
         logits = ops.where(allowed, logits, _IMPOSSIBLE)
         partner = ops.cast(ops.reshape(partner, ops.shape(logits)), "float32")
@@ -176,6 +188,13 @@ class CosineLoss(keras.losses.Loss):
     ):
         check_choice("kind", kind, COSINE_LOSSES)
         check_positive_number("temperature", temperature)
+        _check_sizes(dimensions)
+        lowest, highest = score_range
+        if not (is_number(lowest) and is_number(highest) and lowest < highest):
+            raise AlbertError(
+                "`score_range` must be the lowest and the highest score. "
+                f"Received: {score_range}."
+            )
         super().__init__(name=name, **kwargs)
         self.kind, self.temperature = kind, temperature
         self.score_range, self.dimensions = score_range, tuple(dimensions)
@@ -225,6 +244,16 @@ class CosineLoss(keras.losses.Loss):
             "score_range": self.score_range,
             "dimensions": self.dimensions,
         }
+
+
+def _check_sizes(dimensions: Sequence[int]) -> None:
+    for size in dimensions:
+        check_positive("dimensions", size)
+    if len(set(dimensions)) < len(dimensions):
+        raise AlbertError(
+            "`dimensions` must differ from one another. Received: "
+            f"{list(dimensions)}."
+        )
 
 
 def _weights(sample_weight, y_pred):

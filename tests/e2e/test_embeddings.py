@@ -11,6 +11,7 @@ import pytest
 from small import numpy
 
 import keras_albert as ka
+import keras_albert.exports.check as check_module
 from keras_albert.cli import main
 from keras_albert.errors import AlbertError
 from keras_albert.exports.load import load_exported
@@ -91,6 +92,8 @@ def test_pairs(folder, tmp_path, capsys):
     )
     assert report["mrr"] > report["before_fine_tuning"] + 0.1, report
     assert 0 < report["bag_of_words"] < 1
+    assert report["mrr_of_8_numbers"] == report["mrr"]  # all of them
+    assert 0.1 < report["mrr_of_4_numbers"] < 1
     said = capsys.readouterr().out
     assert f"before fine-tuning: {report['before_fine_tuning']:.3f}" in said
     assert f"TF-IDF vectors: {report['bag_of_words']:.3f}" in said
@@ -189,7 +192,8 @@ def test_exported(folder, tmp_path, capsys, task, pooling, projection):
         main(["export", *names, "--output", output, "--format", target])
         main(["check", *names, "--export", output])
         said = capsys.readouterr().out
-        assert "100" in said, said
+        assert "cosines of at least 1.0000 with the model's" in said, said
+        assert re.search(r"[\d.]{4,5}% of the 10 nearest texts of each", said)
     exported = load_exported(tmp_path / "saved_model")
     answers = exported.model.ask(
         "serving_default",
@@ -204,6 +208,23 @@ def test_exported(folder, tmp_path, capsys, task, pooling, projection):
         np.testing.assert_allclose(
             answers["score"], np.diag(expected), atol=1e-5
         )
+
+
+@pytest.mark.any_backend
+def test_vectors_that_disagree():
+    """Of four texts in a plane: one vector is turned by 90 degrees."""
+    angles = np.radians([0, 15, 50, 100])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    found = vectors * 3  # the length of a vector does not matter
+    same = check_module._vectors_agree([*vectors], [*found])
+    assert same == {"cosine": pytest.approx(1), "neighbours": 1}
+    check_module.NEIGHBOURS, before = 1, check_module.NEIGHBOURS
+    found[0] = [0, 1]
+    turned = check_module._vectors_agree([*vectors], [*found])
+    check_module.NEIGHBOURS = before
+    # The nearest texts: 1, 0, 1, 2 before; 3, 2, 1, 0 afterwards.
+    assert turned["cosine"] == pytest.approx(0, abs=1e-6)
+    assert turned["neighbours"] == 1 / 4
 
 
 @pytest.mark.any_backend
@@ -298,6 +319,29 @@ def test_bad_input(folder, tmp_path, capsys, table, options, words):
     assert not (tmp_path / "model").exists()
 
 
+def test_vectors_are_trained_further(folder, tmp_path, capsys):
+    """Pooling, projection and length stay; the start is measured with them."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    options = (*PAIRS, held(folder, "pairs"), "--steps=3")
+    head = ("--embedding.pooling=max", "--embedding.projection=7")
+    before = finetune(
+        folder, first, "pairs", *options, *head, "--sequence-length=16"
+    )
+    main(
+        ["finetune", "--model", str(first), "--output", str(second)]
+        + ["--train", str(folder / "pairs.train.jsonl"), *options]
+        + ["--learning-rate=1e-30", "--steps=1"]
+    )
+    assert "further: pooling max, projection to 7" in capsys.readouterr().out
+    report = json.loads((second / "report.json").read_text())
+    assert report["before_fine_tuning"] == pytest.approx(before["mrr"])
+    assert report["mrr"] == pytest.approx(before["mrr"])
+    one, other = (ka.load(path) for path in (first, second))
+    assert (other.pooling, other.size, other.max_tokens) == ("max", 7, 16)
+    texts = ["the fox 1", "an old barn"]
+    np.testing.assert_allclose(one.encode(texts), other.encode(texts), 0, 1e-5)
+
+
 @pytest.mark.any_backend
 def test_equal_texts(folder, tmp_path, capsys):
     (tmp_path / "same.tsv").write_text("a\tb\n" + "the fox\tthe fox\n" * 60)
@@ -307,7 +351,7 @@ def test_equal_texts(folder, tmp_path, capsys):
             + ["--train", str(tmp_path / "same.tsv")]
             + ["--output", str(tmp_path / "model")]
         )
-    assert "all texts are equal" in " ".join(capsys.readouterr().err.split())
+    assert "all partners are equal" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.any_backend

@@ -72,6 +72,22 @@ def test_equal_texts_are_no_negatives():
     expected = ranking(VECTORS, 1.0, left_out)
     np.testing.assert_allclose(found, expected, **TOLERANCE)
     assert abs(expected - ranking(VECTORS, 1.0)) > 1e-2
+    # Of equal texts, the partners are right for one another.
+    numbers = NUMBERS.copy()
+    numbers[4, 0] = numbers[1, 0]
+    found = value(MultipleNegativesRanking(1.0), numbers, VECTORS)
+    expected = ranking(VECTORS, 1.0, {(1, (4, 1)), (4, (1, 1))})
+    np.testing.assert_allclose(found, expected, **TOLERANCE)
+    # Symmetric: row 1's text is right for row 4's partner, and the reverse.
+    pairs, numbers = VECTORS[:, :2], NUMBERS[:, :2].copy()
+    numbers[4, 1] = numbers[1, 1]
+    both = MultipleNegativesRanking(1.0, symmetric=True)
+    left_out = {(1, (4, 1)), (4, (1, 1))}
+    there, back = (
+        ranking(each, 1.0, left_out) for each in (pairs, pairs[:, ::-1])
+    )
+    found = value(both, numbers, pairs)
+    np.testing.assert_allclose(found, (there + back) / 2, **TOLERANCE)
     # A text may be its own partner: it is found among the others.
     alone = np.stack([np.arange(5)] * 2, axis=1)
     found = value(MultipleNegativesRanking(), alone, VECTORS[:, :2])
@@ -132,6 +148,9 @@ def test_bad_arguments():
         (lambda: MultipleNegativesRanking(0), "temperature=0"),
         (lambda: MultipleNegativesRanking(symmetric=1), "symmetric.*1"),
         (lambda: CosineLoss("order"), "kind.*'order'"),
+        (lambda: CosineLoss(score_range=(5, 0)), r"score_range.*\(5, 0\)"),
+        (lambda: CosineLoss(dimensions=(0,)), "dimensions=0"),
+        (lambda: MultipleNegativesRanking(dimensions=(2, 2)), "differ.*2, 2"),
         (
             lambda: MultipleNegativesRanking()(NUMBERS[:, :1], VECTORS[:, :1]),
             r"texts of a row.*\(5, 1, 6\)",
