@@ -233,9 +233,12 @@ def _parquet_writer(folder, count, size, numbers, progress) -> _Write:
     (folder / NAME).mkdir(exist_ok=True)
 
     def write(number, begin, table, vectors):
+        names = dict.fromkeys(name for row in table.rows for name in row)
         try:
-            columns = arrow.Table.from_pylist(table.rows)
-        except (arrow.ArrowInvalid, arrow.ArrowTypeError) as error:
+            columns = arrow.table(
+                {name: [row.get(name) for row in table.rows] for name in names}
+            )
+        except (arrow.ArrowException, OverflowError) as error:
             raise AlbertError(
                 f"{table.path}: a column of Parquet has values of one type "
                 f"({error}). Write them with --to jsonl."
