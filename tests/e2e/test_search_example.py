@@ -86,15 +86,13 @@ def test_search_and_routing(search, tmp_path, capsys):
 
 
 def test_index(search, tmp_path, capsys):
-    """usearch finds what exact search finds, in few vectors."""
-    pytest.importorskip("usearch")
+    """Of few vectors, approximate search finds what the exact one does."""
+    pytest.importorskip("faiss")
     texts = [f"{a} {b}" for a in ANIMALS for b in ANIMALS]
     (tmp_path / "corpus.txt").write_text("\n".join(texts))
     search.write_table(
         tmp_path / "held_out.tsv", ("question", "answer"), [("fox hen", "a")]
     )
     search.FOUND = 2  # "fox hen" and "hen fox"
-    search.index(encode, tmp_path)
-    assert (
-        "usearch f32: 1.000 of the 2 nearest of 16" in capsys.readouterr().out
-    )
+    search.index(lambda each: encode(each).astype("float32"), tmp_path)
+    assert "HNSW: 1.000 of the 2 nearest of 16" in capsys.readouterr().out
