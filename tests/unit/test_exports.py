@@ -511,6 +511,7 @@ def test_what_int8_is_judged_by(tmp_path, monkeypatch):
             early_exit=None,
         ),
         settings=lambda: None,
+        definition=SimpleNamespace(makes_vectors=False),
         parts=lambda *_: [Table(Path("t"), {}, [{}] * 50, [*range(50)])],
         features=lambda table: SimpleNamespace(choices=None),
     )
