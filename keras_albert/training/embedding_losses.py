@@ -99,7 +99,7 @@ class MultipleNegativesRanking(keras.losses.Loss):
             if self.symmetric:
                 of_partners = self._found(
                     vectors[:, 1],
-                    numbers[:, 1::-1],
+                    ops.flip(numbers[:, :2], axis=1),
                     all_numbers[:, 1],
                     all_vectors[None, :, 0],
                     all_numbers[None, :, 0],
