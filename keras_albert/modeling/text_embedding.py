@@ -277,8 +277,12 @@ def _mean(x, mask):
 
 
 def _max(x, mask):
-    mask = ops.expand_dims(ops.cast(mask, "float32"), -1)
-    return ops.max(x * mask + (1 - mask) * PADDED, axis=1)
+    # Not ops.max: its gradient finds the largest element by comparing, and XLA
+    # may compute the vectors a second time for that, rounded differently. Then
+    # no element is equal, and the gradient is 0 or NaN. top_k keeps positions.
+    mask = ops.expand_dims(ops.cast(mask, "bool"), -1)
+    x = ops.transpose(ops.where(mask, x, PADDED), (0, 2, 1))
+    return ops.squeeze(ops.top_k(x, 1)[0], axis=-1)
 
 
 # functions from vectors [B, S, H] and the padding mask [B, S] to [B, H]

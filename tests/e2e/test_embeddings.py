@@ -319,7 +319,6 @@ def test_bad_input(folder, tmp_path, capsys, table, options, words):
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.any_backend
 def test_vectors_are_trained_further(folder, tmp_path, capsys):
     """Pooling, projection and length stay; the start is measured with them."""
     first, second = tmp_path / "first", tmp_path / "second"
