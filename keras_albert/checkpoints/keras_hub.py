@@ -96,12 +96,6 @@ def load_keras_hub(folder: Path, backbone: bool = False, **form) -> AlbertModel:
         raise AlbertError(
             f"{folder}: expected a preset of AlbertBackbone. Received: {name}."
         )
-    content = read_json(folder / PRESET_CONFIG_FILE)
-    if str(content["registered_name"]).startswith("keras_albert"):
-        raise AlbertError(
-            f"{folder}: a task of KerasHub around an encoder of this package. "
-            "Read it with KerasHub, then: ka.from_keras_hub(task)."
-        )
     task = _task(folder, backbone)
     _check_sizes(folder)
     with _explained(folder), _plain_float32():

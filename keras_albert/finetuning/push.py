@@ -51,7 +51,8 @@ def push(
             short one.
         to: the format of the files: "keras-albert", "huggingface", "kerashub"
             or "sentence-transformers".
-        private: if the repository is made: whether only its owners see it.
+        private: if the repository is made: whether only its owners see it. Some
+            organizations have it so by default.
         overwrite: whether to replace all files of a repository that has some.
             Its history keeps them.
         dry_run: only print the files. Needs neither token nor network.
@@ -66,11 +67,11 @@ def push(
     """
     PushRun("", target, to, private, overwrite, dry_run)  # checks them
     name = hub_name(target)
-    hub = optional_import(
-        "huggingface_hub", "huggingface", f"{target}: an upload"
-    )
+    purpose = f"{target}: an upload"
+    hub = optional_import("huggingface_hub", "huggingface", purpose)
+    names = optional_import("huggingface_hub.utils", "huggingface", purpose)
     try:
-        hub.utils.validate_repo_id(name)
+        names.validate_repo_id(name)
     except ValueError as error:
         raise AlbertError(f"{target}: {reason_of(error)}") from None
     if not dry_run and hub.get_token() is None:
@@ -114,7 +115,7 @@ def _upload(
 ) -> None:
     api, name = hub.HfApi(), hub_name(target)
     try:
-        api.create_repo(name, private=private, exist_ok=True)
+        api.create_repo(name, private=private or None, exist_ok=True)
         there = [n for n in api.list_repo_files(name) if n != _OF_THE_HUB]
         if there and not overwrite:
             raise AlbertError(

@@ -261,7 +261,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
             )
         return model
 
-    def save_to_preset(self, folder: Any) -> None:
+    def save_to_preset(self, folder: Any, max_shard_size: None = None) -> None:
         """Writes a folder that `from_preset` and `keras_albert.load` read.
 
         It is a folder of this package, on whichever backend it is read.
@@ -269,10 +269,19 @@ class AlbertModel(KeepsJaxState, keras.Model):
 
         Args:
             folder: the output folder; created if absent, must be empty.
+            max_shard_size: not supported; weights are in one file. A task of
+                KerasHub around this model gives it.
 
         Raises:
             AlbertError: the folder is not empty, or the disk is full.
         """
+        if max_shard_size is not None:
+            raise AlbertError(
+                "`max_shard_size` must be None: weights are in one file here. "
+                f"Received: {max_shard_size}. A task of KerasHub around a "
+                "model of this package is saved by task.save('x.keras'), or as "
+                "KerasHub's own: to_keras_hub(from_keras_hub(task))."
+            )
         from keras_albert.training.model_folder import WEIGHTS, ModelFolder
 
         ModelFolder(self, self.tokenizer, {"task": WEIGHTS}).save_new(folder)
