@@ -69,9 +69,9 @@ def push(
     name = hub_name(target)
     purpose = f"{target}: an upload"
     hub = optional_import("huggingface_hub", "huggingface", purpose)
-    names = optional_import("huggingface_hub.utils", "huggingface", purpose)
+    utils = optional_import("huggingface_hub.utils", "huggingface", purpose)
     try:
-        names.validate_repo_id(name)
+        utils.validate_repo_id(name)
     except ValueError as error:
         raise AlbertError(f"{target}: {reason_of(error)}") from None
     if not dry_run and hub.get_token() is None:
@@ -115,7 +115,9 @@ def _upload(
 ) -> None:
     api, name = hub.HfApi(), hub_name(target)
     try:
-        api.create_repo(name, private=private or None, exist_ok=True)
+        # Else the default of the organization, which may be private, too.
+        visibility = {"private": True} if private else {}
+        api.create_repo(name, exist_ok=True, **visibility)
         there = [n for n in api.list_repo_files(name) if n != _OF_THE_HUB]
         if there and not overwrite:
             raise AlbertError(

@@ -254,7 +254,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
         model = load(preset, **options)
         if not isinstance(model, cls):
             raise AlbertError(
-                f"{preset}: expected a {cls.__name__}. Received: a "
+                f"{preset}: expected an {cls.__name__}. Received: an "
                 f"{type(model).__name__}. Read it as what it is, with "
                 "keras_albert.load; or give its encoder another head: "
                 f"{cls.__name__}(AlbertBackbone.from_preset(...), ...)."

@@ -184,6 +184,8 @@ def test_what_is_not_of_transformers(make):
         ka.to_transformers(make(ka.AlbertForTextEmbedding))
     with pytest.raises(ka.AlbertError, match="a model of this package"):
         ka.to_transformers(theirs)
+    with pytest.raises(ka.AlbertError, match=r"there is ka\.from_transform"):
+        ka.load(theirs)
 
 
 # KerasHub.
@@ -279,6 +281,10 @@ def test_what_is_not_of_keras_hub(hub, make):
         with pytest.raises(ka.AlbertError, match="expected a model of KerasHu"):
             ka.from_keras_hub(model)
     encoder = ka.to_keras_hub(make())
+    with pytest.raises(ka.AlbertError, match=r"there is ka\.from_keras_hub"):
+        ka.load(encoder)
+    with pytest.raises(ka.AlbertError, match="there is the model itself"):
+        ka.load(make())
     task = hub.AlbertTextClassifier(
         encoder, num_classes=3, activation="softmax"
     )
@@ -300,8 +306,8 @@ def test_presets(tmp_path, make):
     assert type(encoder) is ka.AlbertBackbone
     assert same_weights(encoder, model.backbone) and encoder.encoder.remat
     message = (
-        "mine: expected a AlbertForMaskedLM. "
-        "Received: a AlbertForSequenceClassification"
+        "mine: expected an AlbertForMaskedLM. "
+        "Received: an AlbertForSequenceClassification"
     )
     with pytest.raises(ka.AlbertError, match=message):
         ka.AlbertForMaskedLM.from_preset(tmp_path / "mine")
