@@ -45,6 +45,8 @@ _HOMES = {
     "WarmupPolynomialDecay": "training.schedules",
     "WeightedCrossEntropy": "training.losses",
     "export": "exports.run",
+    "from_keras_hub": "checkpoints.keras_hub",
+    "from_transformers": "checkpoints.huggingface",
     "layer_distances": "finetuning.inspect",
     "load": "checkpoints.load",
     "load_model": "modeling.keras_file",
@@ -52,10 +54,13 @@ _HOMES = {
     "load_tf1": "checkpoints.tf1",
     "phased_dataset": "pretraining.dataset",
     "pretraining_dataset": "pretraining.dataset",
+    "push": "finetuning.push",
     "read_vectors": "finetuning.embed",
     "save_huggingface": "checkpoints.huggingface",
     "save_keras_hub": "checkpoints.keras_hub",
     "save_sentence_transformers": "checkpoints.sentence_transformers",
+    "to_keras_hub": "checkpoints.keras_hub",
+    "to_transformers": "checkpoints.huggingface",
     "validation_dataset": "pretraining.dataset",
     "warm_start": "modeling.warm_start",
 }
@@ -64,10 +69,14 @@ __all__ = sorted(_HOMES)
 # Editors and type checkers read these imports; they never run.
 if TYPE_CHECKING:
     from keras_albert.checkpoints.huggingface import (
+        from_transformers as from_transformers,
         save_huggingface as save_huggingface,
+        to_transformers as to_transformers,
     )
     from keras_albert.checkpoints.keras_hub import (
+        from_keras_hub as from_keras_hub,
         save_keras_hub as save_keras_hub,
+        to_keras_hub as to_keras_hub,
     )
     from keras_albert.checkpoints.load import (
         load as load,
@@ -86,6 +95,7 @@ if TYPE_CHECKING:
         layer_distances as layer_distances,
     )
     from keras_albert.finetuning.predictor import Predictor as Predictor
+    from keras_albert.finetuning.push import push as push
     from keras_albert.modeling.backbone import AlbertBackbone as AlbertBackbone
     from keras_albert.modeling.classification import (
         AlbertForMultipleChoice as AlbertForMultipleChoice,

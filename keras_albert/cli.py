@@ -37,6 +37,7 @@ from keras_albert.finetuning.config import (
     FinetuneRun,
     InspectRun,
     PredictRun,
+    PushRun,
 )
 from keras_albert.finetuning.recipes import RECIPES
 from keras_albert.pretraining.config import PretrainRun
@@ -69,6 +70,7 @@ COMMANDS = {
     "check": Command(CheckRun, "exports.check", "check"),
     "sweep": Command(SweepRun, "sweep.run", "sweep"),
     "convert": Command(ConvertRun, "finetuning.convert", "convert"),
+    "push": Command(PushRun, "finetuning.push", "push_run"),
     "compile": Command(CompileRun, "aot.compile", "compile_for_slice"),
     "inspect": Command(InspectRun, "finetuning.inspect", "inspect"),
     "sizes": Command(SizesRun, "pretraining.sizes", "print_sizes"),

@@ -45,11 +45,28 @@ def locate(source: str | Path) -> Path:
             "downloaded yourself does not."
         ) from None
     except Exception as error:  # errors of the network or of the service
-        reason = str(error).strip().splitlines() or [type(error).__name__]
         raise AlbertError(
-            f"{source}: cannot be downloaded ({reason[0]:.300}). Check the "
+            f"{source}: cannot be downloaded ({reason_of(error)}). Check the "
             "name and the connection, or give a folder."
         ) from error
+
+
+def hub_name(target: str) -> str:
+    """`organization/name` of `hf://organization/name`, a place to write to."""
+    scheme, _, name = target.partition("://")
+    parts = name.split("/")
+    if scheme != "hf" or len(parts) != 2 or not all(parts) or "@" in name:
+        raise AlbertError(
+            "expected hf://organization/name, without a revision. Received: "
+            f"{target!r}."
+        )
+    return name
+
+
+def reason_of(error: Exception) -> str:
+    """The first line of an error of another library, not too long."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300]
 
 
 def _from_hugging_face(name: str) -> Path:

@@ -31,6 +31,9 @@ assert_type(vocabulary, ka.Tokenizer)
 predictor = ka.Predictor.load("finetuned")
 assert_type(predictor, ka.Predictor)
 
+assert_type(ka.AlbertForMaskedLM.from_preset("model"), ka.AlbertForMaskedLM)
+assert_type(ka.push("hf://org/name", predictor, dry_run=True), list[str])
+
 shards = ka.ShardSet.open("shards")
 examples = ka.ExampleConfig(sequence_length=128)
 batches = ka.pretraining_dataset(shards, examples, batch_size=8, seed=1)

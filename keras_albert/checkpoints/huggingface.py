@@ -4,7 +4,9 @@ A folder has config.json, weights and spiece.model. The package transformers is
 not needed.
 """
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -74,12 +76,39 @@ def load_huggingface(
     `dtype`, `loop` and `remat` of AlbertBackbone.
     """
     path = folder / HF_CONFIG_FILE
-    content = read_json(path)
+    has_vocabulary = (folder / VOCAB_FILE).is_file()
+    return _read(
+        read_json(path),
+        lambda: read_tensors(folder),
+        Tokenizer(folder) if has_vocabulary else None,
+        gelu,
+        backbone,
+        str(path),
+        str(folder),
+        **form,
+    )
+
+
+def _read(
+    content: Any,
+    tensors_of: Callable[[], dict[str, np.ndarray]],
+    tokenizer: Tokenizer | None,
+    gelu: str,
+    backbone: bool,
+    path: str,
+    source: str,
+    **form,
+) -> AlbertModel:
+    """The model of a config.json and its weights, of a folder or in memory.
+
+    `path` and `source` are where the config and the weights come from, for
+    messages. The weights are read after the config has been checked.
+    """
     try:
         config = our_config(content, gelu)
     except AlbertError as error:
         raise AlbertError(f"{path}: {error}") from None
-    tensors = _canonical(read_tensors(folder), folder)
+    tensors = _canonical(tensors_of(), source)
     tensors, config = read_projection(tensors, config, "huggingface")
     shared = stored_sharing(content, config)
     if shared is not None and copies_agree(tensors, shared, "huggingface"):
@@ -87,12 +116,10 @@ def load_huggingface(
     check_plausible(
         config,
         sum(value.size for value in tensors.values()),
-        str(path),
+        path,
         content.get("num_labels", 0),
     )
     architecture = _architecture(content, path, backbone)
-    has_vocabulary = (folder / VOCAB_FILE).is_file()
-    tokenizer = Tokenizer(folder) if has_vocabulary else None
     encoder = AlbertBackbone(
         config,
         pooler=architecture in WITH_POOLER
@@ -104,7 +131,7 @@ def load_huggingface(
         model = with_head(architecture, encoder, content)
     except AlbertError as error:
         raise AlbertError(f"{path}: {error}") from None
-    imported(model, tensors, "huggingface", str(folder), aside=backbone)
+    imported(model, tensors, "huggingface", source, aside=backbone)
     return model
 
 
@@ -124,6 +151,19 @@ def save_huggingface(model: AlbertModel, folder: str | Path) -> None:
     Raises:
         AlbertError: transformers has no such model, or the folder is not empty.
     """
+    content, tensors = _there(model)
+    save_file = safetensors().save_file
+    with written_whole(folder) as unfinished:
+        save_file(
+            tensors, unfinished / SAFETENSORS_FILE, metadata={"format": "pt"}
+        )
+        write_json(unfinished / HF_CONFIG_FILE, content)
+        if model.tokenizer is not None:
+            _write_tokenizer(model.tokenizer, model.config, unfinished)
+
+
+def _there(model: AlbertModel) -> tuple[dict, dict[str, np.ndarray]]:
+    """config.json and the weights of a model, as transformers has them."""
     check_model(model)
     content = their_config(model)
     (architecture,) = content["architectures"]
@@ -134,14 +174,160 @@ def save_huggingface(model: AlbertModel, folder: str | Path) -> None:
         tensors = {
             k: v for k, v in tensors.items() if not k.startswith(_POOLER)
         }
-    save_file = safetensors().save_file
-    with written_whole(folder) as unfinished:
-        save_file(
-            tensors, unfinished / SAFETENSORS_FILE, metadata={"format": "pt"}
+    return content, tensors
+
+
+# Models in memory.
+
+
+def from_transformers(model: Any, tokenizer: Any = None) -> AlbertModel:
+    """Makes a model of this package from one of transformers, in memory.
+
+    It computes the same numbers. Its labels and its problem (one label,
+    several, regression) are those of `model.config`. Here "gelu" in
+    `config.hidden_act` is what transformers computes, the form with the error
+    function; `load` reads it as the original's.
+
+    Args:
+        model: one of transformers' ALBERT classes, such as
+            AlbertForSequenceClassification, or a subclass of one.
+        tokenizer: a Tokenizer of this package; or a tokenizer of transformers
+            that was read from a folder with `spiece.model`, whose settings
+            for lower-casing and accents are kept.
+
+    Returns:
+        A model with the same head, or an AlbertBackbone; float32, or in the
+        global dtype policy of Keras.
+
+    Raises:
+        AlbertError: it is another kind of model, is quantized, or has settings
+            that cannot be computed here; or the tokenizer has no file of
+            SentencePiece, or other pieces than that file.
+    """
+    name = next(
+        (
+            kind.__name__
+            for kind in type(model).__mro__
+            if kind.__module__.startswith("transformers.")
+            and kind.__name__ in ARCHITECTURES
+        ),
+        None,
+    )
+    if name is None:
+        raise AlbertError(
+            "expected a model of transformers, one of "
+            f"{', '.join(ARCHITECTURES)}. Received: {type(model).__name__} of "
+            f"{type(model).__module__.split('.')[0]}."
         )
-        write_json(unfinished / HF_CONFIG_FILE, content)
-        if model.tokenizer is not None:
-            _write_tokenizer(model.tokenizer, model.config, unfinished)
+    source = f"the {type(model).__name__}"
+    if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
+        tokenizer = _tokenizer_here(tokenizer)
+    return _read(
+        {**model.config.to_dict(), "architectures": [name]},
+        lambda: {
+            key: _float32(source, key, _array(value))
+            for key, value in model.state_dict().items()
+        },
+        tokenizer,
+        "erf",
+        False,
+        source,
+        source,
+    )
+
+
+def to_transformers(model: AlbertModel) -> tuple[Any, Any]:
+    """Makes a model of transformers, and its tokenizer, in memory.
+
+    They are what transformers reads from a folder of `save_huggingface`: the
+    same numbers, labels and ids of texts.
+
+    Args:
+        model: an encoder, or a model with a head that transformers has.
+
+    Returns:
+        (model, tokenizer): a PyTorch model in evaluation mode, float32, on the
+        CPU; and a PreTrainedTokenizerFast, or None if the model has no
+        vocabulary.
+
+    Raises:
+        AlbertError: transformers or PyTorch is not installed, or transformers
+            has no such model.
+    """
+    content, tensors = _there(model)
+    try:
+        import tokenizers
+        import torch
+        import transformers
+    except ImportError as error:
+        raise AlbertError(
+            f"a model of transformers needs PyTorch and transformers ({error})."
+            " Run: pip install torch transformers"
+        ) from None
+    (architecture,) = content["architectures"]
+    options = {}
+    if architecture == "AlbertModel":
+        options["add_pooling_layer"] = model.pooler is not None
+    theirs = getattr(transformers, architecture)(
+        transformers.AlbertConfig(**content), **options
+    )
+    # Buffers and tied copies are not among our weights.
+    absent, unknown = theirs.load_state_dict(
+        {name: torch.tensor(value) for name, value in tensors.items()},
+        strict=False,
+    )
+    absent = [name for name in absent if not name.endswith(_BUFFERS)]
+    assert not unknown and {*absent} <= {*_TIED}, (absent, unknown)
+    tokenizer = None
+    if model.tokenizer is not None:
+        settings = _tokenizer_settings(model.tokenizer, model.config)
+        del settings["tokenizer_class"]
+        tokenizer = transformers.PreTrainedTokenizerFast(
+            tokenizer_object=tokenizers.Tokenizer.from_str(
+                tokenizer_json(model.tokenizer)
+            ),
+            **settings,
+        )
+    return theirs.eval(), tokenizer
+
+
+def _array(value: Any) -> np.ndarray:
+    """A tensor of PyTorch; NumPy has no bfloat16."""
+    value = value.detach().cpu()
+    return (value.float() if value.is_floating_point() else value).numpy()
+
+
+def _tokenizer_here(theirs: Any) -> Tokenizer:
+    """The tokenizer of the `spiece.model` that one of transformers came from.
+
+    transformers keeps the pieces and not the SentencePiece model, from which
+    alone texts are cut here.
+    """
+    places = [
+        getattr(theirs, "vocab_file", None),
+        Path(str(getattr(theirs, "name_or_path", "")), VOCAB_FILE),
+    ]
+    place = next((p for p in places if p and Path(p).is_file()), None)
+    remedy = f"Give the vocabulary itself: ka.Tokenizer({VOCAB_FILE!r})."
+    if place is None:
+        raise AlbertError(
+            "`tokenizer` must have been read from a folder with "
+            f"{VOCAB_FILE}. Received: {type(theirs).__name__} without it. "
+            f"{remedy}"
+        )
+    given = theirs.init_kwargs
+    tokenizer = Tokenizer(
+        place,
+        lower_case=given.get("do_lower_case", True),
+        keep_accents=given.get("keep_accents", False),
+    )
+    pieces = {tokenizer.id_to_piece(i): i for i in range(tokenizer.vocab_size)}
+    if theirs.get_vocab() != pieces:
+        raise AlbertError(
+            f"`tokenizer` must have the pieces of {place}. Received: "
+            f"{type(theirs).__name__} with others. {remedy}"
+        )
+    return tokenizer
 
 
 # Reading.
@@ -222,7 +408,7 @@ def _read_pickle(path: Path) -> dict[str, np.ndarray]:
         raise _damaged(path, error) from None
 
 
-def _float32(path: Path, name: str, value: np.ndarray) -> np.ndarray:
+def _float32(path: str | Path, name: str, value: np.ndarray) -> np.ndarray:
     if value.dtype.kind not in "fV" and value.dtype.name != "bfloat16":
         if name.endswith(_BUFFERS):
             return value
@@ -241,7 +427,7 @@ def _damaged(path: Path, error: Exception) -> AlbertError:
 
 
 def _canonical(
-    tensors: dict[str, np.ndarray], folder: Path
+    tensors: dict[str, np.ndarray], source: str
 ) -> dict[str, np.ndarray]:
     """Weights by their current names, without buffers and tied copies.
 
@@ -269,14 +455,14 @@ def _canonical(
             continue
         if not np.array_equal(result.setdefault(original, value), value):
             raise AlbertError(
-                f"{folder}: {copy} differs from {original}. ALBERT's decoder "
+                f"{source}: {copy} differs from {original}. ALBERT's decoder "
                 "is its word embedding (tie_word_embeddings); another one "
                 "cannot be computed here."
             )
     return result
 
 
-def _architecture(content: dict, path: Path, backbone: bool) -> str:
+def _architecture(content: dict, path: str, backbone: bool) -> str:
     """The class of transformers as which a folder is read."""
     if backbone:
         return "AlbertModel"
@@ -304,8 +490,26 @@ def _write_tokenizer(
     """
     (folder / TOKENIZER_FILE).write_text(tokenizer_json(tokenizer), "utf-8")
     (folder / VOCAB_FILE).write_bytes(tokenizer.model_bytes)
+    settings = _tokenizer_settings(tokenizer, config)
+    write_json(
+        folder / SPECIAL_TOKENS_FILE,
+        {k: v for k, v in settings.items() if k.endswith("_token")},
+    )
+    write_json(folder / TOKENIZER_CONFIG_FILE, settings)
+
+
+def _tokenizer_settings(tokenizer: Tokenizer, config: AlbertConfig) -> dict:
     pad, unknown, cls, sep, mask = SPECIAL_PIECES
-    special = {
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": [
+            "input_ids",
+            "token_type_ids",
+            "attention_mask",
+        ],
+        "do_lower_case": tokenizer.lower_case,
+        "keep_accents": tokenizer.keep_accents,
+        "model_max_length": config.max_position_embeddings,
         "bos_token": cls,
         "eos_token": sep,
         "unk_token": unknown,
@@ -314,19 +518,3 @@ def _write_tokenizer(
         "cls_token": cls,
         "mask_token": mask,
     }
-    write_json(folder / SPECIAL_TOKENS_FILE, special)
-    write_json(
-        folder / TOKENIZER_CONFIG_FILE,
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_input_names": [
-                "input_ids",
-                "token_type_ids",
-                "attention_mask",
-            ],
-            "do_lower_case": tokenizer.lower_case,
-            "keep_accents": tokenizer.keep_accents,
-            "model_max_length": config.max_position_embeddings,
-            **special,
-        },
-    )

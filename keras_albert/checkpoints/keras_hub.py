@@ -15,6 +15,7 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -31,12 +32,13 @@ from keras_albert.errors import AlbertError, optional_import
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.config import LAYER_NORM_EPSILON, AlbertConfig
 from keras_albert.modeling.pretraining import (
     AlbertForMaskedLM,
     AlbertForPretraining,
 )
 from keras_albert.modeling.weight_checks import check_plausible, objects_with
+from keras_albert.private_apis import sublayers
 from keras_albert.storage import check_room, read_json, written_whole
 from keras_albert.text.charsmap import normalizing_model
 from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
@@ -105,11 +107,85 @@ def load_keras_hub(folder: Path, backbone: bool = False, **form) -> AlbertModel:
             theirs = getattr(hub.models, kind).from_preset(
                 str(folder), preprocessor=None
             )
+    return _here(theirs, _tokenizer(folder), str(folder), **form)
+
+
+def from_keras_hub(model: Any) -> AlbertModel:
+    """Makes a model of this package from one of KerasHub, in memory.
+
+    It computes the same numbers; those of a masked LM differ slightly, as
+    KerasHub computes the LayerNorm of its head with epsilon 1e-5, the original
+    and this package with 1e-12. A model with a preprocessor gives its
+    vocabulary, too: texts get the ids that KerasHub gives them, which does not
+    lower-case unless the vocabulary does.
+
+    Args:
+        model: KerasHub's AlbertBackbone, AlbertMaskedLM, or, without
+            activation, AlbertTextClassifier. The latter may also be around an
+            encoder of this package, which the result then shares.
+
+    Returns:
+        An AlbertBackbone, AlbertForMaskedLM or AlbertForSequenceClassification,
+        float32, or in the global dtype policy of Keras. KerasHub has no names
+        of labels: set `labels` of the classifier.
+
+    Raises:
+        AlbertError: keras-hub is not installed, or it is another kind of model
+            or a quantized one.
+    """
+    hub = _keras_hub().models
+    kinds = (hub.AlbertBackbone, hub.AlbertMaskedLM, hub.AlbertTextClassifier)
+    if not isinstance(model, kinds):
+        raise AlbertError(
+            "expected a model of KerasHub, one of "
+            f"{', '.join(kind.__name__ for kind in kinds)}. Received: "
+            f"{type(model).__name__} of {type(model).__module__.split('.')[0]}."
+        )
+    preprocessor = getattr(model, "preprocessor", None)
+    theirs = getattr(preprocessor, "tokenizer", None)
+    tokenizer = theirs and Tokenizer.from_bytes(
+        theirs.proto, lower_case=False, keep_accents=True
+    )
+    return _here(model, tokenizer, f"the {type(model).__name__}")
+
+
+def _here(theirs, tokenizer: Tokenizer | None, source: str, **form):
+    """The model of this package for one of KerasHub, whose class is known."""
+    hub = _keras_hub().models
+    is_classifier = isinstance(theirs, hub.AlbertTextClassifier)
+    if is_classifier and (
+        keras.activations.serialize(theirs.activation) != "linear"
+    ):
+        raise AlbertError(
+            f"{source}: `activation` must be linear: a classifier gives "
+            "logits here. Take the encoder alone: backbone=True for a folder, "
+            "model.backbone in memory."
+        )
+    encoder = getattr(theirs, "backbone", theirs)
+    is_ours = isinstance(encoder, AlbertBackbone)
+    if is_ours:
+        ours, weights = encoder, {}
+    else:
+        ours, weights = _encoder_here(theirs, encoder, tokenizer, form)
+    if isinstance(theirs, hub.AlbertMaskedLM):
+        ours = AlbertForMaskedLM(ours)
+    elif is_classifier:
+        ours = AlbertForSequenceClassification(
+            ours, num_labels=theirs.num_classes, dropout=theirs.dropout
+        )
+    if is_ours:
+        ours.classifier.set_weights(theirs.output_dense.get_weights())
+    else:
+        imported(ours, weights, "keras_hub", source)
+    return ours
+
+
+def _encoder_here(theirs, encoder, tokenizer: Tokenizer | None, form: dict):
+    """An encoder like that of KerasHub, and all weights of `theirs` for it."""
     tensors = {
-        path: np.asarray(ops.convert_to_numpy(variable))
+        path: np.asarray(ops.convert_to_numpy(variable)).astype("float32")
         for path, variable in _weights(theirs).items()
     }
-    encoder = theirs.backbone if task else theirs
     config = AlbertConfig(
         **{ours: getattr(encoder, name) for ours, name in _FIELDS.items()}
     )
@@ -117,23 +193,10 @@ def load_keras_hub(folder: Path, backbone: bool = False, **form) -> AlbertModel:
     pooler = any(tensors[name].any() for name in _POOLER)
     if not pooler:  # `save_keras_hub` writes zeros if a model has no pooler
         tensors = {k: v for k, v in tensors.items() if k not in _POOLER}
-    ours = AlbertBackbone(
-        config, pooler=pooler, tokenizer=_tokenizer(folder), **form
+    return (
+        AlbertBackbone(config, pooler=pooler, tokenizer=tokenizer, **form),
+        tensors,
     )
-    if task in _MASKED_LM:
-        ours = AlbertForMaskedLM(ours)
-    elif task in _CLASSIFIER:
-        if keras.activations.serialize(theirs.activation) != "linear":
-            raise AlbertError(
-                f"{folder / PRESET_TASK_FILE}: `activation` must be linear: "
-                "a classifier gives logits here. backbone=True loads the "
-                "encoder alone."
-            )
-        ours = AlbertForSequenceClassification(
-            ours, num_labels=theirs.num_classes, dropout=theirs.dropout
-        )
-    imported(ours, tensors, "keras_hub", str(folder))
-    return ours
 
 
 def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
@@ -156,6 +219,44 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
         AlbertError: keras-hub is not installed, KerasHub has no such model,
             the folder is not empty, or the disk is full.
     """
+    theirs, tokenizer = _there(model)
+    size = sum(value.nbytes for value in map(np.asarray, theirs.get_weights()))
+    check_room(folder, BESIDE_WEIGHTS + size)
+    with written_whole(folder) as unfinished:
+        theirs.save_to_preset(str(unfinished))
+        if tokenizer is not None:
+            if getattr(theirs, "preprocessor", None) is None:
+                tokenizer.save_to_preset(str(unfinished))
+            model.tokenizer.save((unfinished / PRESET_VOCAB_FILE).parent)
+
+
+def to_keras_hub(model: AlbertModel) -> Any:
+    """Makes a model of KerasHub, in memory.
+
+    It computes the same numbers, and its preprocessor, if the model has a
+    vocabulary, gives texts the same ids; see `save_keras_hub` for what KerasHub
+    lacks. The LayerNorm of a masked-LM head gets the original's epsilon, 1e-12,
+    which `save_to_preset` there does not store.
+
+    Args:
+        model: an encoder, masked LM, or classifier with one label per text.
+
+    Returns:
+        KerasHub's AlbertBackbone, AlbertMaskedLM or AlbertTextClassifier,
+        float32.
+
+    Raises:
+        AlbertError: keras-hub is not installed, or KerasHub has no such model.
+    """
+    theirs, _ = _there(model)
+    for layer in sublayers(getattr(theirs, "masked_lm_head", None) or theirs):
+        if isinstance(layer, keras.layers.LayerNormalization):
+            layer.epsilon = LAYER_NORM_EPSILON
+    return theirs
+
+
+def _there(model: AlbertModel) -> tuple[Any, Any]:
+    """KerasHub's model with the weights of this one, and its tokenizer."""
     check_model(model)
     hub = _keras_hub()
     _check_supported(model)
@@ -176,13 +277,7 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
     assert targets.keys() == tensors.keys()
     for path, variable in targets.items():
         variable.assign(tensors[path])
-    check_room(folder, BESIDE_WEIGHTS + sum(x.nbytes for x in tensors.values()))
-    with written_whole(folder) as unfinished:
-        theirs.save_to_preset(str(unfinished))
-        if tokenizer is not None:
-            if getattr(theirs, "preprocessor", None) is None:
-                tokenizer.save_to_preset(str(unfinished))
-            model.tokenizer.save((unfinished / PRESET_VOCAB_FILE).parent)
+    return theirs, tokenizer
 
 
 def _their_model(hub, model: AlbertModel, tokenizer):

@@ -130,15 +130,17 @@ def _not_a_path(source) -> str:
     """The error message for a source that is not a path, such as a model."""
     kind = type(source)
     received = f"Received: {kind.__name__} of {kind.__module__.split('.')[0]}."
-    if hasattr(source, "save_to_preset"):  # of KerasHub
-        remedy = "model.save_to_preset(folder), then ka.load(folder)"
+    if isinstance(source, AlbertModel):
+        remedy = "the model itself"
+    elif hasattr(source, "save_to_preset"):  # of KerasHub
+        remedy = "ka.from_keras_hub(model)"
     elif hasattr(source, "save_pretrained"):  # of transformers
-        remedy = "model.save_pretrained(folder), then ka.load(folder)"
+        remedy = "ka.from_transformers(model)"
     else:
         return f"expected a path or the name of a checkpoint. {received}"
     return (
         "expected a path or the name of a checkpoint, not a model in memory. "
-        f"{received} Save it: {remedy}."
+        f"{received} For that there is {remedy}."
     )
 
 

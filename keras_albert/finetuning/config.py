@@ -11,6 +11,7 @@ from keras_albert.distribution.config import (
     DeviceConfig,
     ProcessConfig,
 )
+from keras_albert.download import hub_name
 from keras_albert.errors import (
     AlbertError,
     check_choice,
@@ -438,3 +439,28 @@ class ConvertRun(ModelUse):
     only form, or erf, what transformers computes"""
     backbone: bool = False
     """convert only the encoder, for a format that does not have the head"""
+
+
+@dataclasses.dataclass(frozen=True)
+class PushRun:
+    """Upload a model to the Hugging Face Hub."""
+
+    input: str
+    """the model: the output of `finetune`, `pretrain` or `convert`, or anything
+    else that `convert` takes"""
+    output: str
+    """repository of the Hub, hf://organization/name; made if absent"""
+    to: Literal[FORMATS] = FORMATS[0]
+    """format of the files there"""
+    private: bool = False
+    """if the repository is made: only its owners see it"""
+    overwrite: bool = False
+    """replace all files of a repository that has some; its history keeps
+    them"""
+    dry_run: bool = False
+    """only list the files, with their sizes; needs no token and no network"""
+
+    def __post_init__(self):
+        hub_name(self.output)
+        check_choice("to", self.to, FORMATS)
+        check_fields(check_flag, self, "private overwrite dry_run")

@@ -12,7 +12,7 @@ from keras_albert.checkpoints.sentence_transformers import (
 from keras_albert.finetuning.config import ConvertRun
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.storage import check_free, written_whole
+from keras_albert.storage import check_free
 from keras_albert.tasks.infer import head_task
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task_file import WEIGHTS, load_with_task
@@ -29,25 +29,24 @@ def convert(run: ConvertRun) -> None:
         model = load(run.input, gelu=run.gelu, backbone=True, dtype="float32")
         loaded = ModelFolder(model, model.tokenizer, {"task": WEIGHTS})
     else:
-        loaded = _with_task(run, load_with_task(run.input, run.gelu))
-    _WRITERS[run.to](loaded, run.output)
-    if run.to != "keras-albert" and loaded.task.get("early_exit"):
-        print(
-            f"note: {run.to} computes all layers: the rule by which inference "
-            "stops early was left out"
-        )
+        loaded = load_with_task(run.input, run.gelu)
+        loaded = with_task(loaded, run.given, run.labels)
+    write_as(run.to, loaded, run.output)
     files = [path for path in run.output.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
     name = type(loaded.model).__name__
     print(f"{name}, {size / 1e6:.1f} MB -> {run.output}")
 
 
-def _with_task(run: ConvertRun, loaded: ModelFolder) -> ModelFolder:
+def with_task(
+    loaded: ModelFolder, given: dict, labels: tuple[str, ...] | None = None
+) -> ModelFolder:
     """Adds the task of the head, so that the result can predict.
 
-    A model without such a head or a vocabulary is returned unchanged.
+    A model without such a head or a vocabulary is returned unchanged. `given`
+    are arguments of `Predictor`, and `labels` names for the classes.
     """
-    is_given = any(value is not None for value in run.given.values())
+    is_given = any(value is not None for value in given.values())
     is_ready = (
         loaded.tokenizer is not None
         and not isinstance(loaded.model, AlbertBackbone)
@@ -55,20 +54,25 @@ def _with_task(run: ConvertRun, loaded: ModelFolder) -> ModelFolder:
     )
     if not is_given and not is_ready:
         return loaded
-    predictor = Predictor.of(loaded, **run.given)
-    model, labels = predictor.model, run.labels or loaded.task.get("labels")
+    predictor = Predictor.of(loaded, **given)
+    model, labels = predictor.model, labels or loaded.task.get("labels")
     if labels and hasattr(model, "labels"):
         model.labels = tuple(labels)  # which other formats store
     return dataclasses.replace(loaded, model=model, task=predictor.settings())
 
 
-def _save_ours(loaded: ModelFolder, folder: Path) -> None:
-    with written_whole(folder) as unfinished:
-        loaded.save(unfinished)
+def write_as(to: str, loaded: ModelFolder, folder: Path) -> None:
+    """Writes a model in one of FORMATS into a new folder."""
+    _WRITERS[to](loaded, folder)
+    if to != "keras-albert" and loaded.task.get("early_exit"):
+        print(
+            f"note: {to} computes all layers: the rule by which inference "
+            "stops early was left out"
+        )
 
 
 _WRITERS = {
-    "keras-albert": _save_ours,
+    "keras-albert": ModelFolder.save_new,
     "huggingface": lambda loaded, folder: save_huggingface(
         loaded.model, folder
     ),

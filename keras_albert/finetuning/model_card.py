@@ -11,18 +11,30 @@ import keras
 from keras_albert import __version__
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
 from keras_albert.finetuning.report import START, TEACHER
+from keras_albert.modeling.base import AlbertModel
 from keras_albert.storage import replacing
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS
 
 CARD_FILE = "README.md"
 SHOWN_LABELS = 30
+THIS_FOLDER = "this folder"  # where the model is, in the card's example
+# What the Hub calls the formats, and what models are for.
+_LIBRARIES = {"huggingface": "transformers", "kerashub": "keras-hub"}
+_USES = {
+    "AlbertForMaskedLM": "fill-mask",
+    "AlbertForQuestionAnswering": "question-answering",
+    "AlbertForQuestionAnsweringV2": "question-answering",
+    "AlbertForSequenceClassification": "text-classification",
+    "AlbertForTextEmbedding": "sentence-similarity",
+    "AlbertForTokenClassification": "token-classification",
+}
 
 
 def card(
     run: FinetuneRun,
     report: dict,
-    model: keras.Model,
+    model: AlbertModel,
     labels: tuple[str, ...] | None,
     length: int,
     reading: ReadingConfig | None,
@@ -33,7 +45,6 @@ def card(
     if rows were held out. `length` is the most tokens of a row.
     """
     start = "random weights" if run.from_scratch else f"`{_name(run.model)}`"
-    size = model.config
     call, limit = ALL_TASKS[run.task].card(run.columns, length, reading)
     lines = [
         f"# ALBERT for {run.task}",
@@ -43,9 +54,7 @@ def card(
         "",
         "## Model",
         "",
-        f"- {model.count_params():,} parameters: {size.num_hidden_layers} "
-        f"layers of width {size.hidden_size}, {size.num_hidden_groups} "
-        f"group(s) of shared weights, {size.vocab_size:,} pieces of vocabulary",
+        _size(model),
         f"- started from {start}",
         *_labels(labels or ()),
         "",
@@ -68,7 +77,7 @@ def card(
         "```python",
         "import keras_albert as ka",
         "",
-        f'print(ka.Predictor.load("this folder").{call})',
+        f'print(ka.Predictor.load("{THIS_FOLDER}").{call})',
         "```",
         "",
         "## Limits",
@@ -81,6 +90,55 @@ def card(
         "",
     ]
     return "\n".join(lines)
+
+
+def hub_card(model: AlbertModel, to: str, target: str, text: str | None) -> str:
+    """The card of a model in a repository of the Hub.
+
+    Args:
+        model: the model.
+        to: its format there, one of FORMATS.
+        target: `hf://organization/name`.
+        text: the model's own card; None if it has none. It gets the fields by
+            which the Hub finds models, unless it has such fields.
+    """
+    if text is None:
+        text = "\n".join(
+            [
+                f"# {target.rpartition('/')[2]}",
+                "",
+                f"An ALBERT model, {type(model).__name__}, uploaded with "
+                f"keras-albert {__version__}.",
+                "",
+                _size(model),
+                *_labels(getattr(model, "labels", None) or ()),
+                "",
+                "```python",
+                "import keras_albert as ka",
+                "",
+                f'model = ka.load("{THIS_FOLDER}")',
+                "```",
+                "",
+                "What it was trained on, and how good it is, was not known "
+                "when this card was written.",
+                "",
+            ]
+        )
+    text = text.replace(f'"{THIS_FOLDER}"', f'"{target}"')
+    if text.startswith("---"):
+        return text
+    use = _USES.get(type(model).__name__, "feature-extraction")
+    fields = f"library_name: {_LIBRARIES.get(to, to)}\npipeline_tag: {use}"
+    return f"---\n{fields}\ntags: [albert, keras]\n---\n\n{text}"
+
+
+def _size(model: AlbertModel) -> str:
+    size = model.config
+    return (
+        f"- {model.count_params():,} parameters: {size.num_hidden_layers} "
+        f"layers of width {size.hidden_size}, {size.num_hidden_groups} "
+        f"group(s) of shared weights, {size.vocab_size:,} pieces of vocabulary"
+    )
 
 
 def _labels(labels: tuple[str, ...]) -> list[str]:

@@ -16,7 +16,6 @@ from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import ConvertRun, PredictRun
 from keras_albert.finetuning.task_model import TaskModel
 from keras_albert.modeling.inputs import check_equally_many
-from keras_albert.storage import written_whole
 from keras_albert.tasks.config import ModelUse
 from keras_albert.tasks.infer import settled_settings
 from keras_albert.tasks.task_file import load_models, stored_settings
@@ -128,8 +127,7 @@ class Predictor(TaskModel):
             folder: an empty or new folder.
         """
         content = ModelFolder(self.model, self.tokenizer, self.settings())
-        with written_whole(folder) as unfinished:
-            content.save(unfinished)
+        content.save_new(folder)
 
     def with_threshold(self, threshold: float) -> "Predictor":
         """A copy with another limit for "no answer", see `ReadingConfig`."""

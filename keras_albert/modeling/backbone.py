@@ -74,6 +74,7 @@ class AlbertBackbone(AlbertModel):
     """
 
     takes_packed = True
+    is_encoder = True
 
     def __init__(
         self,
@@ -118,6 +119,14 @@ class AlbertBackbone(AlbertModel):
         if tokenizer is not None:
             feeding().check_tokenizer(tokenizer, self.config.vocab_size)
         self._tokenizer = tokenizer
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """Symbolic ids [B, S], for tasks of KerasHub around this encoder."""
+        return {
+            name: keras.Input((None,), dtype="int32", name=name)
+            for name in ("token_ids", "segment_ids", "padding_mask")
+        }
 
     def build(self, input_shape: Any = None) -> None:
         self.embeddings.build()

@@ -60,6 +60,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
     takes_packed = False  # whether a row may hold several examples
     # whether an example may have several texts: [batch, text, sequence]
     takes_several = False
+    is_encoder = False  # whether it has no head
     predicted_axes = None  # `axes` of the last inputs that Keras was given
 
     def __new__(cls, *args, **kwargs):
@@ -228,6 +229,62 @@ class AlbertModel(KeepsJaxState, keras.Model):
             # Keras warns of each layer that has no weights to quantize.
             warnings.filterwarnings("ignore", message=".*quantize.*implement")
             super().quantize(mode, **kwargs)
+
+    @classmethod
+    def from_preset(cls, preset: Any, **options: Any) -> Self:
+        """`keras_albert.load` by the name that it has in KerasHub.
+
+        Args:
+            preset: a folder, `hf://organization/name`, or any other source of
+                `load`.
+            options: keyword arguments of `load`.
+
+        Returns:
+            A model of this class; of a model with a head AlbertBackbone takes
+            the encoder.
+
+        Raises:
+            AlbertError: as `load`, or the model is one of another class.
+        """
+        # Not at the top: what reads files builds models of these classes.
+        from keras_albert.checkpoints.load import load
+
+        if cls.is_encoder:
+            options = {"backbone": True, **options}
+        model = load(preset, **options)
+        if not isinstance(model, cls):
+            raise AlbertError(
+                f"{preset}: expected an {cls.__name__}. Received: an "
+                f"{type(model).__name__}. Read it as what it is, with "
+                "keras_albert.load; or give its encoder another head: "
+                f"{cls.__name__}(AlbertBackbone.from_preset(...), ...)."
+            )
+        return model
+
+    def save_to_preset(self, folder: Any, max_shard_size: None = None) -> None:
+        """Writes a folder that `from_preset` and `keras_albert.load` read.
+
+        It is a folder of this package, on whichever backend it is read.
+        `keras_albert.save_keras_hub` writes one that KerasHub reads.
+
+        Args:
+            folder: the output folder; created if absent, must be empty.
+            max_shard_size: not supported; weights are in one file. A task of
+                KerasHub around this model gives it.
+
+        Raises:
+            AlbertError: the folder is not empty, or the disk is full.
+        """
+        if max_shard_size is not None:
+            raise AlbertError(
+                "`max_shard_size` must be None: weights are in one file here. "
+                f"Received: {max_shard_size}. A task of KerasHub around a "
+                "model of this package is saved by task.save('x.keras'), or as "
+                "KerasHub's own: to_keras_hub(from_keras_hub(task))."
+            )
+        from keras_albert.training.model_folder import WEIGHTS, ModelFolder
+
+        ModelFolder(self, self.tokenizer, {"task": WEIGHTS}).save_new(folder)
 
     def get_config(self) -> dict[str, Any]:
         return {

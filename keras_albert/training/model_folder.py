@@ -19,7 +19,13 @@ from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.classification import default_labels
 from keras_albert.modeling.config import CONFIG_FILE, AlbertConfig
 from keras_albert.modeling.keras_file import read_own, rebuilt
-from keras_albert.storage import RUN_FILE, read_json, replacing, write_json
+from keras_albert.storage import (
+    RUN_FILE,
+    read_json,
+    replacing,
+    write_json,
+    written_whole,
+)
 from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
 from keras_albert.training.run_folder import SEED_FOLDER, finished_report
 
@@ -52,6 +58,11 @@ class ModelFolder:
             if self.tokenizer is not None:
                 self.tokenizer.save(folder)
             write_json(folder / TASK_FILE, self.task)
+
+    def save_new(self, folder: str | Path) -> None:
+        """Writes a new or empty folder; if that fails, nothing remains."""
+        with written_whole(folder) as unfinished:
+            self.save(unfinished)
 
     @classmethod
     def load(cls, folder: str | Path) -> "ModelFolder":

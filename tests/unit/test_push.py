@@ -1,0 +1,183 @@
+"""Uploads to a stand-in for the Hugging Face Hub, and what comes back.
+
+The programs are started anew where huggingface_hub reads its environment.
+"""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hub import TOKEN, running
+from small import TEXT_CONFIG, randomized, same_weights
+
+import keras_albert as ka
+from keras_albert import cli
+from keras_albert.finetuning.config import PushRun
+
+# Files are read and written as NumPy arrays.
+pytestmark = pytest.mark.any_backend
+huggingface_hub = pytest.importorskip("huggingface_hub", reason="not installed")
+OURS = [
+    "README.md",
+    "albert_config.json",
+    "model.keras",
+    "spiece.json",
+    "spiece.model",
+    "task.json",
+]
+
+
+@pytest.fixture(scope="module")
+def hub():
+    with running() as hub:
+        yield hub
+
+
+@pytest.fixture
+def to_stand_in(hub, monkeypatch, tmp_path):
+    """huggingface_hub of this process talks to the stand-in."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE
+    monkeypatch.setattr(
+        constants,
+        "HUGGINGFACE_CO_URL_TEMPLATE",
+        hub.url + template[template.index("/{repo_id}") :],
+    )
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+
+
+@pytest.fixture
+def classifier(tiny_vocab):
+    encoder = ka.AlbertBackbone(TEXT_CONFIG, tokenizer=ka.Tokenizer(tiny_vocab))
+    return randomized(
+        ka.AlbertForSequenceClassification(
+            encoder, num_labels=3, labels=("anger", "joy", "calm")
+        ),
+        scale=0.3,
+    )
+
+
+def test_a_model_there_and_back(hub, to_stand_in, classifier, capsys):
+    """Model, vocabulary, task, labels and card; then another over it."""
+    target = "hf://org/mine"
+    assert ka.push(target, classifier, private=True) == OURS
+    assert f"6 files, 0.3 MB went to {target}" in capsys.readouterr().out
+    assert hub.private["org/mine"]
+    assert same_weights(ka.load(target), classifier)
+    texts = ["The fox sold two hens", "Élodie"]
+    again = ka.Predictor.load(target)
+    expected = ka.Predictor(classifier)
+    assert again.predict(texts) == expected.predict(texts)
+    card = hub.commits["org/mine"][-1]["README.md"].decode()
+    assert card.startswith(
+        "---\nlibrary_name: keras-albert\npipeline_tag: text"
+    )
+    assert 'ka.load("hf://org/mine")' in card and "`calm`" in card
+    hub.tag("org/mine", "v1")
+    with pytest.raises(ka.AlbertError, match=r"not empty, it has.*overwrite"):
+        ka.push(target, classifier)
+    # In the other format: no file of the first is left, but in the history.
+    other = randomized(ka.AlbertForMaskedLM(classifier.backbone), scale=0.2)
+    files = ka.push(target, other, to="huggingface", overwrite=True)
+    assert set(hub.commits["org/mine"][-1]) == {".gitattributes", *files}
+    assert "model.safetensors" in files and "model.keras" not in files
+    card = hub.commits["org/mine"][-1]["README.md"].decode()
+    assert "library_name: transformers\npipeline_tag: fill-mask" in card
+    last = ka.load(target)
+    assert isinstance(last, ka.AlbertForMaskedLM)
+    first = ka.load(f"{target}@v1")
+    assert np.array_equal(
+        first.classifier.get_weights()[0],
+        classifier.classifier.get_weights()[0],
+    )
+    with pytest.raises(ka.AlbertError, match=r"@v9: cannot be downloaded"):
+        ka.load(f"{target}@v9")
+
+
+def test_the_card_of_a_folder(hub, to_stand_in, classifier, tmp_path):
+    """It goes along, with the fields that the Hub reads; once."""
+    ka.Predictor(classifier, labels=("a", "b", "c")).save(tmp_path / "mine")
+    text = 'About it.\n\nka.Predictor.load("this folder").predict(texts)\n'
+    (tmp_path / "mine" / "README.md").write_text(text)
+    ka.push("hf://org/card", tmp_path / "mine")
+    card = hub.commits["org/card"][-1]["README.md"].decode()
+    assert card.startswith("---\nlibrary_name") and "About it." in card
+    assert 'ka.Predictor.load("hf://org/card").predict' in card
+    assert ka.Predictor.load("hf://org/card").labels == ("a", "b", "c")
+    (tmp_path / "mine" / "README.md").write_text("---\nlicense: mit\n---\n")
+    ka.push("hf://org/card", str(tmp_path / "mine"), overwrite=True)
+    assert hub.commits["org/card"][-1]["README.md"].startswith(b"---\nlicense")
+
+
+def test_a_dry_run_asks_nobody(hub, classifier, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(huggingface_hub, "HfApi", None)
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    before = len(hub.asked)
+    predictor = ka.Predictor(classifier)
+    assert ka.push("hf://org/dry", predictor, dry_run=True) == OURS
+    said = capsys.readouterr().out
+    assert "spiece.model" in said and "would go to hf://org/dry" in said
+    classifier.save(tmp_path / "mine.keras")
+    arguments = ["--input", str(tmp_path / "mine.keras"), "--dry-run"]
+    arguments += ["--output", "hf://org/dry", "--to", "huggingface"]
+    cli.main(["push", *arguments])
+    assert "tokenizer.json" in capsys.readouterr().out
+    assert len(hub.asked) == before
+
+
+def test_refusals(to_stand_in, classifier, monkeypatch, tmp_path, capsys):
+    for target, message in (
+        ("org/mine", r"expected hf://organization/name.*'org/mine'"),
+        ("hf://mine", r"expected hf://organization/name.*'hf://mine'"),
+        ("hf://org/mine@v1", r"without a revision.*'hf://org/mine@v1'"),
+        ("hf://org/my--model", r"hf://org/my--model: .*my--model"),
+        ("hf://others/mine", r"hf://others/mine: cannot be uploaded \(.*403"),
+    ):
+        with pytest.raises(ka.AlbertError, match=message):
+            ka.push(target, classifier)
+    with pytest.raises(ka.AlbertError, match="`to` must be one of"):
+        PushRun("mine", "hf://org/mine", "pickle")
+    with pytest.raises(ka.AlbertError, match="a model of this package"):
+        ka.push("hf://org/mine", None)
+    ensemble = ka.AlbertForPretraining(classifier.backbone, sentence_task="nsp")
+    with pytest.raises(ka.AlbertError, match="transformers has no class"):
+        ka.push("hf://org/mine", ensemble, to="huggingface")
+    with monkeypatch.context() as patch:
+        patch.delenv("HF_TOKEN")
+        with pytest.raises(ka.AlbertError, match=r"no token.*`hf auth login`"):
+            ka.push("hf://org/mine", classifier)
+        patch.setenv("HF_TOKEN", "hf_stolen")
+        with pytest.raises(ka.AlbertError, match=r"uploaded.*401.*the token"):
+            ka.push("hf://org/new", classifier)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "huggingface_hub", None)
+        with pytest.raises(ka.AlbertError, match=r"keras-albert\[hugging"):
+            ka.push("hf://org/mine", classifier, dry_run=True)
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["push", "--input", str(tmp_path), "--output", "mine"])
+    assert "expected hf://organization/name" in capsys.readouterr().err
+
+
+def test_command_and_offline_cache(tmp_path, classifier):
+    """Settings by the environment; the second load has only the cache."""
+    classifier.save(tmp_path / "mine.keras")
+    env = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": TOKEN}
+    run = {"check": True, "capture_output": True, "text": True}
+    load = "import keras_albert as ka; print(ka.load('hf://org/cli').labels)"
+    with running() as hub:
+        env["HF_ENDPOINT"] = hub.url
+        command = [sys.executable, "-m", "keras_albert.cli", "push"]
+        command += ["--input", "mine.keras", "--output", "hf://org/cli"]
+        done = subprocess.run(command, env=env, cwd=tmp_path, **run)
+        assert "6 files, 0.3 MB went to hf://org/cli" in done.stdout
+        load_now = [sys.executable, "-c", load]
+        done = subprocess.run(load_now, env=env, **run)
+        assert "('anger', 'joy', 'calm')" in done.stdout
+    done = subprocess.run(load_now, env={**env, "HF_HUB_OFFLINE": "1"}, **run)
+    assert "('anger', 'joy', 'calm')" in done.stdout
