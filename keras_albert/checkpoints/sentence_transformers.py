@@ -1,7 +1,8 @@
 """Reads and writes folders of sentence-transformers, for vectors of texts.
 
 A folder has modules.json, which lists the steps from a text to its vector: an
-encoder of transformers, its pooling, and perhaps a dense layer. The package
+encoder of transformers, its pooling, perhaps a dense layer, and perhaps a
+scaling to length 1. The package
 sentence-transformers is not needed.
 
 Source: sentence-transformers 2 to 6, as `SentenceTransformer.save` writes.
@@ -28,7 +29,6 @@ from keras_albert.text.pieces import TOKENIZER_CONFIG_FILE
 MODULES_FILE = "modules.json"
 LENGTH_FILE = "sentence_bert_config.json"
 ENCODER, POOLING, DENSE = "Transformer", "Pooling", "Dense"
-# The model normalizes vectors where it is asked to, see `encode`.
 NORMALIZE = "Normalize"
 MODULES = "sentence_transformers.models"
 # In files before version 6, each kind of pooling has a switch.
@@ -67,6 +67,7 @@ def load_sentence_transformers(
         _read_pooling(folder / modules[POOLING]),
         projection=None if dense is None else len(dense[1]),
         max_tokens=_read_length(encoder_folder, encoder),
+        normalize=NORMALIZE in modules,
     )
     if dense is not None:
         kernel = model.projection.kernel
@@ -109,6 +110,8 @@ def save_sentence_transformers(model: AlbertModel, folder: str | Path) -> None:
     modules = [(ENCODER, ""), (POOLING, f"1_{POOLING}")]
     if model.projection is not None:
         modules.append((DENSE, f"2_{DENSE}"))
+    if model.normalize:
+        modules.append((NORMALIZE, f"{len(modules)}_{NORMALIZE}"))
     with written_whole(folder) as unfinished:
         save_huggingface(model.backbone, unfinished)
         write_json(unfinished / LENGTH_FILE, {

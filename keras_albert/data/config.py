@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from keras_albert.errors import AlbertError
+
 
 @dataclasses.dataclass(frozen=True)
 class TableColumns:
@@ -11,8 +13,8 @@ class TableColumns:
     """column of the text"""
     pair: str | None = None
     """column of the second text, if the task has pairs"""
-    negative: str | None = None
-    """column of a text that does not match, to learn embeddings"""
+    negative: tuple[str, ...] = ()
+    """columns of texts that do not match, to learn embeddings"""
     label: str = "label"
     """column of the label: one label, several labels, a label for each word, a
     number, or the right choice"""
@@ -26,3 +28,18 @@ class TableColumns:
     answers: str = "answers"
     """column of the answers to a question: a list of {text, answer_start}, or a
     list of texts that occur once in the context; empty for no answer"""
+
+    def __post_init__(self):
+        # Of JSON a list; folders of older versions have a name or nothing.
+        names = self.negative or ()
+        names = (names,) if isinstance(names, str) else tuple(names)
+        object.__setattr__(self, "negative", names)
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            each = value if field.name == "negative" else (value,)
+            is_absent = value is field.default is None
+            if not is_absent and not all(isinstance(x, str) for x in each):
+                raise AlbertError(
+                    f"`columns.{field.name}` must be the name of a column. "
+                    f"Received: {value!r:.60}."
+                )

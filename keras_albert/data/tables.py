@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,8 @@ from keras_albert.data.bad_rows import BadRows
 from keras_albert.data.table_files import READERS, NumberedRow
 from keras_albert.errors import AlbertError, is_number
 from keras_albert.text.files import check_files
+
+CHARACTERS_AT_ONCE = 20_000_000  # in a part of a table that is read in parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +94,8 @@ def read_parts(
         path: the file; or a dict of columns of equal length.
         fields: the values to read, by their names in `Table.values`.
         skip_bad: whether to skip rows that cannot be read.
-        rows_at_once: rows of each table, including skipped ones, so that a
-            table may be empty; None for a single table.
+        rows_at_once: most rows of each table, including skipped ones, so that
+            a table may be empty; None for a single table.
         complete: function from a row and the values of its fields to the values
             of the example. It raises AlbertError for an invalid row.
     """
@@ -126,7 +127,7 @@ def read_parts(
             for name, each in fields.items()
         }
     good, bad = 0, 0
-    while part := list(itertools.islice(records, rows_at_once)):
+    for part in _parts(records, rows_at_once):
         table = _table(path, part, fields, skip_bad, complete)
         good += len(table)
         bad += len(table.skipped)
@@ -136,6 +137,24 @@ def read_parts(
             f"{path}: no rows. Expected one or more examples."
             + (f" {bad} bad ones were left out." if bad else "")
         )
+
+
+def _parts(
+    records: Iterator[NumberedRow], rows_at_once: int | None
+) -> Iterator[list[NumberedRow]]:
+    """Rows in parts; a part of very long texts has fewer of them."""
+    part, size = [], 0
+    for line, row in records:
+        part.append((line, row))
+        if isinstance(row, dict):  # not an error in place of a row
+            size += sum(len(x) for x in row.values() if isinstance(x, str))
+        if rows_at_once is not None and (
+            len(part) == rows_at_once or size >= CHARACTERS_AT_ONCE
+        ):
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _rows_of(columns: Mapping[str, Sequence]) -> list[NumberedRow]:

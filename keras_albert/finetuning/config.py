@@ -246,11 +246,10 @@ class FinetuneRun:
                     f"{self.task}. Received: {given!r}. Leave "
                     f"--embedding.{name.replace('_', '-')} out."
                 )
-        has_negatives = self.columns.negative is not None
         if (
             self.task == EMBEDDING
             and self.batch_size == 1
-            and not has_negatives
+            and not self.columns.negative
         ):
             raise AlbertError(
                 "a batch of one example has no negatives. Received: "
@@ -302,6 +301,14 @@ class EvaluateRun(ModelUse):
     corpus: Path | None = None
     """for a model of text vectors: a table with further texts, or a text file
     with a text a line, among which the partner of each text is searched"""
+    corpus_column: str | None = None
+    """column of the texts of --corpus; by default as in --data"""
+    dimensions: tuple[int, ...] = ()
+    """for a model of text vectors: sizes to which its vectors are cut, each of
+    which gets a score"""
+    start: str | None = None
+    """for a model of text vectors: another model, such as the one that it was
+    fine-tuned from, whose score stands beside"""
     exit_curve: Path | None = None
     """PNG file for the score of a model with exits against the layers and the
     time that it needs, with many rules of early exit"""
@@ -311,8 +318,16 @@ class EvaluateRun(ModelUse):
         check_flag("skip_bad", self.skip_bad)
         check_flag("any_size", self.any_size)
         check_flag("any_text", self.any_text)
+        for size in self.dimensions:
+            check_positive("dimensions", size)
         if self.sentence_task is not None:
             check_choice("sentence_task", self.sentence_task, ("sop", "nsp"))
+        if self.corpus_column is not None and self.corpus is None:
+            raise AlbertError(
+                "`corpus_column` is a column of `corpus`, and there is none. "
+                f"Received: corpus_column={self.corpus_column!r}. Give "
+                "--corpus."
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The command `embed`: a vector for each text of a file.
 
-The file is read, and the vectors are written, in parts of ROWS_AT_ONCE texts:
-memory does not grow with the file, and an interrupted run continues after the
-last part that was written whole.
+The file is read, and the vectors are written, in parts of at most ROWS_AT_ONCE
+texts: memory does not grow with the file, and an interrupted run continues
+after the last part that was written whole.
 
 Letters: N texts, R rows (windows of texts), D size of the vectors.
 """
@@ -27,6 +27,7 @@ from keras_albert.modeling.text_embedding import normalized
 from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.storage import checksum, read_json, room_at, write_json
 from keras_albert.tasks.names import EMBEDDING
+from keras_albert.text.files import check_files
 from keras_albert.text.model_inputs import text_rows, window_rows
 from keras_albert.text.unknown import PieceCount, check_readable
 from keras_albert.training.run_folder import (
@@ -64,23 +65,23 @@ def embed(run: EmbedRun) -> dict:
             f"`dimensions` must be at most {predictor.model.size}, the size of "
             f"the vectors. Received: {size}."
         )
+    (data,) = check_files([run.data])
     made_of = {
         "model": weights_checksum(predictor.model),
-        "data": checksum(run.data) if run.data.is_file() else None,
+        "data": checksum(data),
     }
     if finished:
         _check_made_of(run, finished, made_of)
         print(f"{run.output} holds these vectors, and they are finished")
         return finished
     count = _checked_rows(predictor, run)
-    if goes_on and (run.output / PROGRESS_FILE).is_file():
-        progress = read_json(run.output / PROGRESS_FILE)
-        _check_made_of(run, progress, made_of)
-    else:
-        if not goes_on:
-            claim_folder(run.output, run)
-        progress = {"done": 0, "bytes": 0, **made_of}
+    if not goes_on:
+        claim_folder(run.output, run)
     with folder_at(run.output).locked("computing these vectors"):
+        progress = {"done": 0, "bytes": 0, **made_of}
+        if (run.output / PROGRESS_FILE).is_file():
+            progress = read_json(run.output / PROGRESS_FILE)
+            _check_made_of(run, progress, made_of)
         with room_at(run.output):
             _write_all(predictor, run, count, size, progress)
         report = {

@@ -6,6 +6,7 @@ import numpy as np
 
 from keras_albert.corpus.shards import ShardSet
 from keras_albert.data.batches import Features
+from keras_albert.data.config import TableColumns
 from keras_albert.data.tables import Table
 from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError
@@ -19,6 +20,7 @@ from keras_albert.finetuning.exit_curve import (
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import (
     BAG_OF_WORDS,
+    START,
     class_report_of,
     print_skipped,
     scores_lines,
@@ -74,11 +76,7 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
         )
     if run.exit_curve is not None:
         check_can_measure(predictor, run.exit_curve)
-    if run.corpus is not None and predictor.task != EMBEDDING:
-        raise AlbertError(
-            "`corpus` is for the task embedding, in which a text is searched. "
-            f"Received: task={predictor.task!r}. Leave --corpus out."
-        )
+    _check_vector_options(predictor, run)
     table = predictor.read_labelled(
         run.data, run.split, skip_bad=run.skip_bad, any_size=run.any_size
     )
@@ -88,7 +86,7 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
     outputs = predictor.outputs(features, run.batch_size)
     report = scores_report(predictor.task, outputs, features, predictor.labels)
     if predictor.definition.makes_vectors:
-        report |= _beside_words(predictor, run, table, features, outputs)
+        report |= _beside(predictor, run, table, features, outputs)
         if run.corpus is not None:
             print(f"also among {report['corpus']:,} texts of {run.corpus}")
     for line in scores_lines(report, examples=""):
@@ -109,32 +107,81 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
     return report
 
 
-def _beside_words(
+def _check_vector_options(predictor: Predictor, run: EvaluateRun) -> None:
+    if run.corpus is not None and predictor.task != EMBEDDING:
+        raise AlbertError(
+            "`corpus` is for the task embedding, in which a text is searched. "
+            f"Received: task={predictor.task!r}. Leave --corpus out."
+        )
+    if not predictor.definition.makes_vectors:
+        _check_unused(run, f"task={predictor.task}", "dimensions", "start")
+        return
+    for size in run.dimensions:
+        if size > predictor.model.size:
+            raise AlbertError(
+                f"`dimensions` must be at most {predictor.model.size}, the "
+                f"size of the vectors. Received: {size}."
+            )
+
+
+def _beside(
     predictor: Predictor,
     run: EvaluateRun,
     table: Table,
     features: Features,
     outputs: Outputs,
 ) -> dict:
-    """The scores of TF-IDF vectors, and those among the texts of a corpus."""
-    task, others, vectors = predictor.definition, [], None
-    if run.corpus is not None:
-        corpus = predictor.read(run.corpus, labelled=False)
-        known = set(task.texts(table))
-        others = [text for text in corpus.values["text"] if text not in known]
-        others = list(dict.fromkeys(others))
-    if others:
-        length = predictor.sequence_length
-        rows = text_rows(predictor.tokenizer, others, None, length)
-        vectors = predictor.outputs(Features(rows), run.batch_size)
-        vectors = np.stack(vectors)
+    """The scores among the texts of a corpus, and what stands beside them.
+
+    These are the scores of vectors of other sizes, of TF-IDF vectors, and of
+    the model before it was fine-tuned.
+    """
+    task, others = predictor.definition, _further_texts(predictor, run, table)
+    vectors = _vectors_of(predictor, run, others)
     values, of_words = task.among(table, features, outputs, others, vectors)
     report = dict(values)
+    report |= task.scores_of_sizes(outputs, features, run.dimensions, vectors)
     if run.corpus is not None:
         report["corpus"] = len(others)
     if of_words is not None:
         report[BAG_OF_WORDS] = of_words
+    if run.start is not None:
+        start = Predictor.load(
+            run.start, task=predictor.task, columns=predictor.columns
+        )
+        features = start.features(table)
+        found = task.scores_among(
+            start.outputs(features, run.batch_size),
+            features,
+            _vectors_of(start, run, others),
+        )
+        report[START] = found.values[task.best]
     return report
+
+
+def _further_texts(
+    predictor: Predictor, run: EvaluateRun, table: Table
+) -> list[str]:
+    """The texts of the corpus, each once, that the table does not have."""
+    if run.corpus is None:
+        return []
+    column = run.corpus_column or predictor.columns.text
+    reader = dataclasses.replace(predictor, columns=TableColumns(text=column))
+    corpus = reader.read(run.corpus, labelled=False)
+    known = set(predictor.definition.texts(table))
+    texts = [text for text in corpus.values["text"] if text not in known]
+    return list(dict.fromkeys(texts))
+
+
+def _vectors_of(
+    predictor: Predictor, run: EvaluateRun, texts: list[str]
+) -> np.ndarray | None:
+    """The vectors of texts, [N, D]; None without texts."""
+    if not texts:
+        return None
+    length = predictor.sequence_length
+    rows = text_rows(predictor.tokenizer, texts, None, length)
+    return np.stack(predictor.outputs(Features(rows), run.batch_size))
 
 
 def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
@@ -146,7 +193,8 @@ def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
         )
     _check_unused(run, "token shards", "split", "any_size", "skip_bad")
     rule = (field.name for field in dataclasses.fields(EarlyExit))
-    _check_unused(run, "a pretrained model", *rule, "exit_curve", "corpus")
+    of_vectors = ("corpus", "dimensions", "start")
+    _check_unused(run, "a pretrained model", *rule, "exit_curve", *of_vectors)
     shards = ShardSet.open(run.data)
     shards.verify()
     difference = shards.tokenizer().difference_from(loaded.tokenizer)

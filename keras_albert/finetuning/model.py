@@ -79,6 +79,7 @@ def continued(run: FinetuneRun, source: AlbertForTextEmbedding) -> dict:
         given,
         pooling=given.pooling or source.pooling,
         projection=given.projection or (projection and projection.units),
+        normalize=given.normalize or source.normalize,
     )
     length = run.sequence_length or source.max_tokens
     return {"embedding": embedding, "sequence_length": length}

@@ -178,6 +178,8 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
             config.hidden_dropout_prob + config.attention_probs_dropout_prob
         )
         task.check_training(tables.train, run.embedding, dropout)
+        for table in filter(None, (tables.train, tables.held_out)):
+            task.check_scores(table, run.embedding)
     length = longest_row(run, pretrained.config)
     reading = reading_of(run, length, names)
     examples = task.examples(tokenizer, tables.train, names, length, reading)
@@ -437,10 +439,9 @@ def _measured(
             examples, run.batch_size, compute=devices.outputs
         )
     report = scores_report(run.task, outputs, examples, names)
-    for size in run.embedding.dimensions:
-        cut = [vectors[..., :size] for vectors in outputs]
-        values = task.measure(cut, examples, names).values
-        report[f"{task.best}_of_{size}_numbers"] = values[task.best]
+    if task.makes_vectors:
+        sizes = run.embedding.dimensions
+        report |= task.scores_of_sizes(outputs, examples, sizes)
     if prepared.teacher_score is not None:
         report[TEACHER] = prepared.teacher_score
     if prepared.tables.held_out is None:

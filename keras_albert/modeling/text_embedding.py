@@ -14,6 +14,7 @@ from keras import ops
 from keras_albert.errors import (
     AlbertError,
     check_choice,
+    check_flag,
     check_positive,
 )
 from keras_albert.modeling.backbone import (
@@ -52,13 +53,14 @@ class AlbertForTextEmbedding(HeadedModel):
             such layer.
         max_tokens: the most tokens of a text; None for as many as the encoder
             reads.
+        normalize: whether the vectors are scaled to length 1.
 
     Call arguments:
         inputs: see AlbertBackbone; or, for examples of T texts, arrays of the
             shape [B, T, S].
 
     Returns:
-        float32 [B, D], not normalized; [B, T, D] for examples of T texts.
+        float32 [B, D]; [B, T, D] for examples of T texts.
     """
 
     takes_several = True
@@ -69,6 +71,7 @@ class AlbertForTextEmbedding(HeadedModel):
         pooling: str = "mean",
         projection: int | None = None,
         max_tokens: int | None = None,
+        normalize: bool = False,
         **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
@@ -83,6 +86,8 @@ class AlbertForTextEmbedding(HeadedModel):
                     f"{most}. Received: {max_tokens}."
                 )
         self.max_tokens = max_tokens
+        check_flag("normalize", normalize)
+        self.normalize = normalize
         self.layer_weights = None
         self.projection = None
         if projection is not None:
@@ -151,7 +156,9 @@ class AlbertForTextEmbedding(HeadedModel):
                 for number, layer in enumerate(outputs["hidden_states"])
             )
         vectors = _POOL[self.pooling](x, padding_mask_of(rows))
-        return self.projection(vectors) if self.projection else vectors
+        if self.projection is not None:
+            vectors = self.projection(vectors)
+        return ops.normalize(vectors) if self.normalize else vectors
 
     def _vectors_in_parts(self, rows: Mapping[str, Any]) -> Any:
         """`_pooled` in training, a part of the rows at a time.
@@ -194,7 +201,7 @@ class AlbertForTextEmbedding(HeadedModel):
         return ops.concatenate(found, axis=0)
 
     def _encoded(self, texts: list[str], batch_size: int) -> np.ndarray:
-        """The vectors of texts, not normalized: float32 [N, D]."""
+        """The vectors of texts, as the model computes them: float32 [N, D]."""
         ids = self.preprocess(texts)
         lengths = ids["padding_mask"].sum(axis=1)
         vectors = np.zeros((len(lengths), self.size), "float32")
@@ -256,6 +263,8 @@ class AlbertForTextEmbedding(HeadedModel):
             config["projection"] = self.projection.units
         if self.max_tokens is not None:
             config["max_tokens"] = self.max_tokens
+        if self.normalize:
+            config["normalize"] = True
         return config
 
 

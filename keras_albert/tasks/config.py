@@ -137,6 +137,9 @@ class EmbeddingOptions:
     dimensions: tuple[int, ...] = ()
     """sizes to which the vectors may be cut after training, such as 128 64 32:
     the mean of their losses is minimized (Matryoshka embeddings)"""
+    normalize: bool = False
+    """the model itself scales its vectors to length 1, and so do the files that
+    `export` makes of it; `encode` and `embed` do so in any case"""
     temperature: float = COSINE_TEMPERATURE
     """number by which cosines are divided in the loss"""
     symmetric: bool = False
@@ -156,6 +159,7 @@ class EmbeddingOptions:
             check_choice("embedding.pooling", self.pooling, POOLINGS)
         check_choice("embedding.loss", self.loss, COSINE_LOSSES)
         check_positive_number("embedding.temperature", self.temperature)
+        check_flag("embedding.normalize", self.normalize)
         check_flag("embedding.symmetric", self.symmetric)
         for name in ("projection", "rows_at_once"):
             if getattr(self, name) is not None:

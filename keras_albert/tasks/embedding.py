@@ -5,6 +5,7 @@ Letters: N examples, T texts of an example, D size of the vectors.
 
 import abc
 import collections
+import itertools
 from collections.abc import Sequence
 
 import keras
@@ -32,9 +33,10 @@ from keras_albert.training.embedding_losses import (
 )
 
 VECTOR = "a vector for a text"  # what the head predicts
-NEGATIVE = "negative"  # the field of texts that do not match
-TEXTS = ("text", PAIR, NEGATIVE)  # the fields of the texts of an example
+NEGATIVE = "negative"  # the field of the first texts that do not match
 RANKED_AT_ONCE = 1_000  # texts, whose cosines with all others are in memory
+# Cosines that differ by less are equal: those of texts of the same tokens.
+ROUNDING = 1e-6
 FOUND_AMONG = 10  # the first results that count for recall and nDCG
 
 
@@ -50,7 +52,7 @@ class _VectorTask(LearnedTask):
         return False  # each text has a row of its own
 
     def features(self, tokenizer, table, names, length):
-        columns = [table.values[n] for n in TEXTS if n in table.values]
+        columns = _texts_of(table)
         rows = text_rows(
             tokenizer,
             # the texts of an example, one after another
@@ -79,6 +81,7 @@ class _VectorTask(LearnedTask):
             embedding.pooling or POOLINGS[0],
             embedding.projection,
             max_tokens,
+            embedding.normalize,
         )
         model.rows_at_once = embedding.rows_at_once
         too_long = [size for size in embedding.dimensions if size > model.size]
@@ -119,10 +122,12 @@ class _VectorTask(LearnedTask):
         `dropout` is that of the encoder.
         """
 
+    def check_scores(self, table: Table, options: EmbeddingOptions) -> None:
+        """Raises AlbertError if a score is outside the range of the options."""
+
     def texts(self, table: Table) -> list[str]:
         """All texts of a table."""
-        columns = [table.values[name] for name in TEXTS if name in table.values]
-        return [text for column in columns for text in column]
+        return [text for column in _texts_of(table) for text in column]
 
     def among(
         self, table: Table, features: Features, outputs, others=(), vectors=None
@@ -140,6 +145,18 @@ class _VectorTask(LearnedTask):
             of_words = found.values[self.best]
         return self.scores_among(outputs, features, vectors).values, of_words
 
+    def scores_of_sizes(
+        self, outputs, features, sizes: Sequence[int], others=None
+    ) -> dict[str, float]:
+        """The best score of vectors that are cut to each of some sizes."""
+        scores = {}
+        for size in sizes:
+            cut = [vectors[..., :size] for vectors in outputs]
+            of_others = None if others is None else others[:, :size]
+            values = self.scores_among(cut, features, of_others).values
+            scores[f"{self.best}_of_{size}_numbers"] = values[self.best]
+        return scores
+
     def scores_among(self, outputs, features, others) -> metrics.Scores:
         """The scores; only a task in which texts are searched has `others`."""
         return self.scores(outputs, features, None)
@@ -149,9 +166,13 @@ class _VectorTask(LearnedTask):
 
     def linear_outputs(self, train, held_out, names):
         """TF-IDF vectors of the held-out texts, as sparse rows [T, D]."""
-        texts = [train.values[n] for n in TEXTS if n in train.values]
-        found = word_vectors(texts, held_out)
+        found = word_vectors(_texts_of(train), held_out)
         return None if found is None else found[0]
+
+
+def _texts_of(table: Table) -> list[Sequence[str]]:
+    """The columns of the texts of an example: its text, its partner, others."""
+    return [table.values[n] for n in table.values if n != LABEL]
 
 
 def word_vectors(
@@ -168,7 +189,7 @@ def word_vectors(
         for each row a sparse matrix [T, D], and that of the others; None if
         there are no words.
     """
-    columns = [table.values[name] for name in TEXTS if name in table.values]
+    columns = _texts_of(table)
     found = bag_of_words.vectors(texts, [*columns, others or [""]])
     if found is None:
         return None
@@ -214,13 +235,14 @@ class Embedding(_VectorTask):
         fields = self.inputs(columns)
         if labelled:
             fields[PAIR] = Field(columns.pair or columns.text, read_text)
-            if columns.negative:
-                fields[NEGATIVE] = Field(columns.negative, read_text)
+            for number, column in enumerate(columns.negative, start=1):
+                name = NEGATIVE if number == 1 else f"{NEGATIVE} {number}"
+                fields[name] = Field(column, read_text)
         return fields
 
     def target_of(self, table):
         """A number for each text, the same for equal texts: int32 [N, T]."""
-        columns = [table.values[n] for n in TEXTS if n in table.values]
+        columns = _texts_of(table)
         if len(columns) == 1:
             return None
         numbers: dict[str, int] = {}
@@ -243,8 +265,7 @@ class Embedding(_VectorTask):
                 f"{train.path}: a single row, whose text has no other one to "
                 "be told from. Give more rows."
             )
-        choices = {*partners, *train.values.get(NEGATIVE, ())}
-        if len(choices) == 1:
+        if len({*itertools.chain(*_texts_of(train)[1:])}) == 1:
             raise AlbertError(
                 f"{train.path}: all partners are equal, so that there is "
                 "nothing to choose from. Give different ones."
@@ -351,16 +372,15 @@ class Similarity(_VectorTask):
                 f"{train.path}: all scores are {train.values[LABEL][0]:g}: "
                 "there is no order to learn. Give pairs of several scores."
             )
-        self.check_scores(train, options)
 
-    def check_scores(self, train, options):
+    def check_scores(self, table, options):
         if not options.score_range:
             return
         lowest, highest = options.score_range
-        for score, line in zip(train.values[LABEL], train.lines, strict=True):
+        for score, line in zip(table.values[LABEL], table.lines, strict=True):
             if not lowest <= score <= highest:
                 raise AlbertError(
-                    f"{train.path}:{line}: the score must be from {lowest:g} "
+                    f"{table.path}:{line}: the score must be from {lowest:g} "
                     f"to {highest:g} (--embedding.score-range). Received: "
                     f"{score:g}."
                 )
@@ -419,8 +439,8 @@ def _ranks(outputs: Sequence, numbers: np.ndarray, others=None) -> np.ndarray:
         )
         for row, text in enumerate(texts[rows].tolist()):
             is_other[row, right[text]] = False
-        closer = (cosines > wanted) & is_other
-        equal = (cosines == wanted) & is_other
+        closer = (cosines > wanted + ROUNDING) & is_other
+        equal = (abs(cosines - wanted) <= ROUNDING) & is_other
         ranks.append(closer.sum(axis=1) + equal.sum(axis=1) / 2)
     return np.concatenate(ranks)
 

@@ -118,13 +118,7 @@ def _check_lengths(lengths: object, head: Head | None) -> None:
 
 def _check_columns(columns: object) -> None:
     _check_keys("columns", columns, TableColumns)
-    for field in dataclasses.fields(TableColumns):
-        value = columns.get(field.name, field.default)
-        if not (isinstance(value, str) or value is field.default is None):
-            raise AlbertError(
-                f"`columns.{field.name}` must be the name of a column. "
-                f"Received: {value!r:.60}."
-            )
+    TableColumns(**columns)
 
 
 def _check_reading(reading: object, longest: int) -> None:

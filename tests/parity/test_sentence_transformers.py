@@ -32,7 +32,7 @@ def embedder(vocab, **options):
     [
         {},
         {"pooling": "cls", "max_tokens": 20},
-        {"pooling": "max", "projection": 7},
+        {"pooling": "max", "projection": 7, "normalize": True},
     ],
 )
 def test_same_vectors_there_and_back(tiny_vocab, tmp_path, options):
@@ -51,6 +51,7 @@ def test_same_vectors_there_and_back(tiny_vocab, tmp_path, options):
     assert theirs.max_seq_length == model.most_tokens
     again = ka.load(folder)
     assert again.pooling == model.pooling
+    assert again.normalize == model.normalize
     found = again.encode(TEXTS, normalize=False)
     np.testing.assert_allclose(found, vectors, **TOLERANCE)
     # As its newest version writes it, with other names, but no spiece.model.

@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from keras_albert.data import tables
+from keras_albert.data.config import TableColumns
 from keras_albert.data.tables import (
     Field,
     label_index,
@@ -308,6 +310,25 @@ def test_a_quote_that_another_ends(tmp_path):
     first, second = table.skipped
     assert ":2: malformed CSV (3 fields in 2 lines)" in first
     assert ":3: expected 2 fields" in second
+
+
+def test_parts_of_long_texts_have_fewer_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "CHARACTERS_AT_ONCE", 10)
+    path = tmp_path / "long.txt"
+    path.write_text("\n".join(["x" * 9, "y" * 9, "z", "z", "w" * 30]))
+    fields = {"text": Field("text", read_text)}
+    parts = read_parts(path, fields, rows_at_once=3)
+    assert [len(part) for part in parts] == [2, 3]
+
+
+def test_columns_of_older_folders():
+    """They have the name of one column of negatives, or none."""
+    for stored, names in (
+        (None, ()),
+        ("no", ("no",)),
+        (["a", "b"], ("a", "b")),
+    ):
+        assert TableColumns(negative=stored).negative == names
 
 
 @pytest.mark.parametrize("rows_at_once", [1, 3, 7, None])

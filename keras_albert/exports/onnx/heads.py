@@ -126,6 +126,8 @@ def _embed(writer: EncoderWriter, inputs: Inputs) -> Outputs:
         vector = add("Div", total, add("Max", count, constant(1.0)))
     if model.projection is not None:
         vector = writer.dense(model.projection, vector, exact=True)
+    if model.normalize:
+        vector = add("LpNormalization", vector, axis=1, p=2)
     return {"embedding": (vector, "float32", (BATCH, model.size))}
 
 
