@@ -160,7 +160,7 @@ class PretrainRun:
     The same command resumes an interrupted run. `--file run.toml` reads options
     from a TOML file or a run.json, and `--set optimizer.learning_rate=0.002`
     changes one of them; the options below override both. `--recipe small` takes
-    the size and the settings of a run of two hours on two CPU cores.
+    the size and the settings of a run of one to two hours on two CPU cores.
     """
 
     data: Path

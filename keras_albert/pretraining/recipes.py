@@ -6,10 +6,10 @@ any command runs.
 
 
 def small(steps: int = 17_000) -> dict[str, str | int | float]:
-    """A run for two CPU cores, see examples/novels.
+    """A run of less than two hours on two CPU cores, see examples/small.
 
-    A model whose encoder computes in two hours what is worth computing for
-    some 45 million tokens, on short rows first. Above a learning rate of about
+    The model is small enough to read some 45 million tokens in that time, in
+    short rows first, which need less time. Above a learning rate of about
     0.0005, AdamW does not leave the level of guessing frequent pieces.
 
     Args:
