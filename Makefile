@@ -177,6 +177,6 @@ $(VENV)/installed-docs: constraints.txt pyproject.toml | $(BIN)/python
 
 # keras-hub and tensorflow-serving-api ask for the large TensorFlow wheel too.
 $(VENV)/installed-peers: $(VENV)/installed-tensorflow
-	$(PIP) kagglehub regex tokenizers transformers
+	$(PIP) datasets kagglehub pandas polars regex tokenizers transformers
 	$(PIP) --no-deps keras-hub sentence-transformers tensorflow-serving-api
 	@touch $@

@@ -29,8 +29,10 @@ _HOMES = {
     "CosineLoss": "training.embedding_losses",
     "EncoderBlock": "modeling.encoder",
     "EarlyExit": "tasks.config",
+    "Evaluation": "commands",
     "ExampleConfig": "pretraining.config",
     "FactorizedEmbedding": "modeling.layers",
+    "FinishedRun": "commands",
     "GraphTokenizer": "text.graph_tokenizer",
     "Lamb": "training.optimizer",
     "MultipleNegativesRanking": "training.embedding_losses",
@@ -44,7 +46,9 @@ _HOMES = {
     "VARIANTS": "modeling.config",
     "WarmupPolynomialDecay": "training.schedules",
     "WeightedCrossEntropy": "training.losses",
+    "evaluate": "commands",
     "export": "exports.run",
+    "finetune": "commands",
     "from_keras_hub": "checkpoints.keras_hub",
     "from_transformers": "checkpoints.huggingface",
     "layer_distances": "finetuning.inspect",
@@ -53,6 +57,7 @@ _HOMES = {
     "load_pretrained": "checkpoints.load",
     "load_tf1": "checkpoints.tf1",
     "phased_dataset": "pretraining.dataset",
+    "pretrain": "commands",
     "pretraining_dataset": "pretraining.dataset",
     "push": "finetuning.push",
     "read_vectors": "finetuning.embed",
@@ -86,6 +91,13 @@ if TYPE_CHECKING:
         save_sentence_transformers as save_sentence_transformers,
     )
     from keras_albert.checkpoints.tf1 import load_tf1 as load_tf1
+    from keras_albert.commands import (
+        Evaluation as Evaluation,
+        FinishedRun as FinishedRun,
+        evaluate as evaluate,
+        finetune as finetune,
+        pretrain as pretrain,
+    )
     from keras_albert.corpus.shards import ShardSet as ShardSet
     from keras_albert.data.config import TableColumns as TableColumns
     from keras_albert.errors import AlbertError as AlbertError

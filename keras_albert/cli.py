@@ -18,7 +18,7 @@ import textwrap
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -345,6 +345,29 @@ def _option_types(run_class, prefix: str = "") -> dict[str, type]:
         else:
             types[prefix + field.name] = field.type
     return types
+
+
+def run_of(command: str, options: Mapping[str, object]):
+    """The settings of a command, of options in Python.
+
+    Sections are dicts; None leaves an option at its default. Raises
+    AlbertError for what the command line refuses.
+    """
+    known, arguments = _option_types(COMMANDS[command].run_class), []
+    options = dict(options)
+    recipe = options.pop("recipe", None)
+    for key, value in flat(options).items():
+        value = list(value) if isinstance(value, tuple) else value
+        value = str(value) if isinstance(value, Path) else value
+        arguments += _option(key, value, known, f"{command}()")
+    if recipe is not None:
+        arguments = _recipe_options(command, recipe, arguments) + arguments
+    try:
+        return _parse([command, *arguments])
+    except SystemExit:  # tyro has printed what is wrong
+        raise AlbertError(
+            f"{command}(): the options are not valid, see above."
+        ) from None
 
 
 def _read_settings(path: Path) -> dict:

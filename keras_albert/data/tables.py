@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_albert.data.bad_rows import BadRows
+from keras_albert.data.frames import Frame, columns_of
 from keras_albert.data.table_files import READERS, NumberedRow
 from keras_albert.errors import AlbertError, is_number
 from keras_albert.text.files import check_files
@@ -72,7 +74,7 @@ class Table:
 
 
 def read_parts(
-    path: str | Path | Mapping[str, Sequence],
+    path: str | Path | Frame,
     fields: Mapping[str, Field],
     skip_bad: bool = False,
     rows_at_once: int | None = None,
@@ -91,7 +93,7 @@ def read_parts(
     file. Blank lines at the end of a .txt file are skipped.
 
     Args:
-        path: the file; or a dict of columns of equal length.
+        path: the file; or a table in memory, see `columns_of`.
         fields: the values to read, by their names in `Table.values`.
         skip_bad: whether to skip rows that cannot be read.
         rows_at_once: most rows of each table, including skipped ones, so that
@@ -99,8 +101,8 @@ def read_parts(
         complete: function from a row and the values of its fields to the values
             of the example. It raises AlbertError for an invalid row.
     """
-    if isinstance(path, Mapping):
-        rows = _rows_of(path)
+    if not isinstance(path, str | os.PathLike):
+        rows = _rows_of(columns_of(path))
         yield _table(Path("columns"), rows, fields, skip_bad, complete)
         return
     (path,) = check_files([path])
@@ -157,20 +159,10 @@ def _parts(
         yield part
 
 
-def _rows_of(columns: Mapping[str, Sequence]) -> list[NumberedRow]:
-    """Converts columns to numbered rows, and NumPy values to Python's."""
-    values = {
-        name: value.tolist() if hasattr(value, "tolist") else list(value)
-        for name, value in columns.items()
-    }
-    if len(set(map(len, values.values()))) > 1:
-        counts = ", ".join(f"{len(v)} {name}" for name, v in values.items())
-        raise AlbertError(
-            f"the columns must be equally long. Received: {counts}."
-        )
-    rows = zip(*values.values(), strict=True)
+def _rows_of(columns: dict[str, list]) -> list[NumberedRow]:
+    rows = zip(*columns.values(), strict=True)
     return [
-        (number, dict(zip(values, row, strict=True)))
+        (number, dict(zip(columns, row, strict=True)))
         for number, row in enumerate(rows, 1)
     ]
 

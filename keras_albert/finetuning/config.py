@@ -309,6 +309,10 @@ class EvaluateRun(ModelUse):
     start: str | None = None
     """for a model of text vectors: another model, such as the one that it was
     fine-tuned from, whose score stands beside"""
+    errors: int | None = None
+    """print so many wrong predictions, those of which the model is surest"""
+    errors_file: Path | None = None
+    """CSV file to write with all wrong predictions, the surest first"""
     exit_curve: Path | None = None
     """PNG file for the score of a model with exits against the layers and the
     time that it needs, with many rules of early exit"""
@@ -318,6 +322,7 @@ class EvaluateRun(ModelUse):
         check_flag("skip_bad", self.skip_bad)
         check_flag("any_size", self.any_size)
         check_flag("any_text", self.any_text)
+        check_fields(check_positive, self, "errors")
         for size in self.dimensions:
             check_positive("dimensions", size)
         if self.sentence_task is not None:

@@ -17,6 +17,12 @@ from keras_albert.finetuning.exit_curve import (
     draw_curve,
     exit_curve,
 )
+from keras_albert.finetuning.mistakes import (
+    check_can_tell,
+    mistakes,
+    mistakes_lines,
+    write_mistakes,
+)
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import (
     BAG_OF_WORDS,
@@ -77,6 +83,9 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
     if run.exit_curve is not None:
         check_can_measure(predictor, run.exit_curve)
     _check_vector_options(predictor, run)
+    tells_mistakes = run.errors is not None or run.errors_file is not None
+    if tells_mistakes:
+        check_can_tell(predictor)
     table = predictor.read_labelled(
         run.data, run.split, skip_bad=run.skip_bad, any_size=run.any_size
     )
@@ -103,8 +112,22 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
         draw_curve(points, best, run.exit_curve)
         print(f"-> {run.exit_curve}")
     if predictor.definition.has_classes:
-        print(report_text(class_report_of(outputs, features, predictor.labels)))
+        of_classes = class_report_of(outputs, features, predictor.labels)
+        report |= of_classes.as_dict()
+        print(report_text(of_classes))
+    if tells_mistakes:
+        _tell_mistakes(
+            run, mistakes(predictor, table, features, outputs), len(table)
+        )
     return report
+
+
+def _tell_mistakes(run: EvaluateRun, found: list[dict], count: int) -> None:
+    if run.errors is not None:
+        print("\n".join(mistakes_lines(found, count, run.errors)))
+    if run.errors_file is not None:
+        write_mistakes(found, run.errors_file)
+        print(f"{len(found):,} wrong predictions -> {run.errors_file}")
 
 
 def _check_vector_options(predictor: Predictor, run: EvaluateRun) -> None:
@@ -193,8 +216,8 @@ def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
         )
     _check_unused(run, "token shards", "split", "any_size", "skip_bad")
     rule = (field.name for field in dataclasses.fields(EarlyExit))
-    of_vectors = ("corpus", "dimensions", "start")
-    _check_unused(run, "a pretrained model", *rule, "exit_curve", *of_vectors)
+    others = ("corpus", "dimensions", "start", "errors", "errors_file")
+    _check_unused(run, "a pretrained model", *rule, "exit_curve", *others)
     shards = ShardSet.open(run.data)
     shards.verify()
     difference = shards.tokenizer().difference_from(loaded.tokenizer)

@@ -19,6 +19,7 @@ from keras_albert.finetuning.predictor import Predictor
 from keras_albert.storage import replacing
 from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.early_exit import check_exits, layers_used
+from keras_albert.training.plots import new_figure
 
 CONFIDENCES = (0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 # The time of a rule is measured on this many examples, this many times in turn
@@ -160,9 +161,7 @@ def curve_lines(points: list[ExitPoint], best: str) -> list[str]:
 
 def draw_curve(points: list[ExitPoint], best: str, path: Path) -> None:
     """Draws the score against the layers, and against the time."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = new_figure(10, 4)
     titles = {
         "layers": "mean number of layers",
         "time": "time (all layers: 1)",

@@ -18,6 +18,7 @@ from keras_albert.modeling.backbone import encoder_of, padding_mask_of
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.storage import replacing
 from keras_albert.text.files import check_files, read_lines
+from keras_albert.training.plots import new_figure
 
 TITLES = {"l2": "L2 distance", "degrees": "angle in degrees"}
 
@@ -97,9 +98,7 @@ def inspect(run: InspectRun) -> dict[str, dict[str, np.ndarray]]:
 
 def _draw(found: dict[str, dict[str, np.ndarray]], path: Path) -> None:
     optional_import("matplotlib", "plots", "drawing the distances")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = new_figure(10, 4)
     for axes, (name, title) in zip(
         figure.subplots(1, len(TITLES)), TITLES.items(), strict=True
     ):

@@ -10,8 +10,9 @@ import keras
 
 from keras_albert import __version__
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
-from keras_albert.finetuning.report import START, TEACHER
+from keras_albert.finetuning.report import BAG_OF_WORDS, START, TEACHER
 from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.storage import replacing
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS
@@ -55,6 +56,7 @@ def card(
         "## Model",
         "",
         _size(model),
+        *_vectors(model),
         f"- started from {start}",
         *_labels(labels or ()),
         "",
@@ -77,16 +79,16 @@ def card(
         "```python",
         "import keras_albert as ka",
         "",
-        f'print(ka.Predictor.load("{THIS_FOLDER}").{call})',
+        f"print(ka.{call})".replace("MODEL", f'"{THIS_FOLDER}"'),
         "```",
         "",
         "## Limits",
         "",
         f"- {limit}",
         "- It has only seen texts like its training examples. Other kinds of "
-        "text, other languages and other labels need examples of their own.",
-        "- It repeats the decisions of those who labelled the examples, with "
-        "their mistakes and prejudices.",
+        "text and other languages need examples of their own.",
+        "- It repeats the decisions of those who made the examples, with their "
+        "mistakes and prejudices.",
         "",
     ]
     return "\n".join(lines)
@@ -141,6 +143,13 @@ def _size(model: AlbertModel) -> str:
     )
 
 
+def _vectors(model: AlbertModel) -> list[str]:
+    if not isinstance(model, AlbertForTextEmbedding):
+        return []
+    kind = model.pooling.replace("_", " ")
+    return [f"- vectors of {model.size:,} numbers, by {kind} pooling"]
+
+
 def _labels(labels: tuple[str, ...]) -> list[str]:
     shown = ", ".join(f"`{name}`" for name in labels[:SHOWN_LABELS])
     more = ", ..." if len(labels) > SHOWN_LABELS else ""
@@ -186,8 +195,9 @@ def _evaluation(run: FinetuneRun, report: dict) -> list[str]:
     ]
     skipped = {"baseline", "training_loss", "epoch", "threshold"}
     skipped |= {START, TEACHER}
+    words = {BAG_OF_WORDS: f"{report['best']} of {report.get('of_words')}"}
     lines += [
-        f"| {name.replace('_', ' ')} | {value:.4f} |"
+        f"| {words.get(name, name.replace('_', ' '))} | {value:.4f} |"
         for name, value in report.items()
         if isinstance(value, float) and name not in skipped
     ]

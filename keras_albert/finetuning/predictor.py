@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from scipy import special
 
 from keras_albert.data.batches import Features
+from keras_albert.data.frames import Frame
 from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import ConvertRun, PredictRun
@@ -175,7 +176,7 @@ class Predictor(TaskModel):
 
     def evaluate(
         self,
-        data: str | Path | Mapping[str, Sequence],
+        data: str | Path | Frame,
         *,
         batch_size: int = PredictRun.batch_size,
         skip_bad: bool = False,
@@ -184,8 +185,9 @@ class Predictor(TaskModel):
 
         Args:
             data: a table (TSV, CSV, JSONL, Parquet, or SQuAD's JSON for
-                questions); or columns of equal length by their names in
-                `self.columns`: {"text": [...], "label": [...]}.
+                questions); or a table in memory whose columns are named as in
+                `self.columns`: {"text": [...], "label": [...]}, a frame of
+                pandas or polars, a dataset, or a list of dicts.
             batch_size: examples at a time.
             skip_bad: leave out rows that cannot be read.
 

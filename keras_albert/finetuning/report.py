@@ -157,24 +157,23 @@ def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
     ]
 
 
-def print_report(report: dict) -> None:
-    """Prints the report of a run, or of several seeds."""
+def finetuned_lines(report: dict) -> list[str]:
+    """The text of the report of a run, or of several seeds."""
     if "seeds" in report:
-        print("\n".join(_seeds_lines(report)))
+        lines = _seeds_lines(report)
     elif "best" in report:
-        for line in scores_lines(report):
-            print(line)
+        lines = scores_lines(report)
     else:
-        print(
+        lines = [
             f"training loss {report['training_loss']:.3f}; nothing was held "
-            "out (--validation)"
-        )
-        for line in scores_lines(
-            report[ON_TRAINING_ROWS], "on training rows, not on new ones: "
-        ):
-            print(line)
+            "out (--validation)",
+            *scores_lines(
+                report[ON_TRAINING_ROWS], "on training rows, not on new ones: "
+            ),
+        ]
     if report.get("cost"):  # reports of older versions have none
-        print(Cost(**report["cost"]).line())
+        lines = [*lines, Cost(**report["cost"]).line()]
+    return lines
 
 
 def print_skipped(table: Table) -> None:

@@ -48,7 +48,7 @@ from keras_albert.finetuning.report import (
     START,
     TEACHER,
     class_report_of,
-    print_report,
+    finetuned_lines,
     print_skipped,
     scores_report,
     seeds_report,
@@ -116,7 +116,7 @@ def _run(
         if devices.is_first:  # it may have been killed just before
             _remove_checkpoints(run)
         print(f"{run.output} holds this run, and it is finished:")
-        print_report(report)
+        print("\n".join(finetuned_lines(report)))
         return report
     if prepared is None:
         prepared = devices.each(lambda: _prepare(run, devices))
@@ -124,7 +124,7 @@ def _run(
     train = _finetune_seeds if run.seeds > 1 else _finetune_once
     report = train(run, prepared, folder, devices)
     if devices.is_first:
-        print_report(report)
+        print("\n".join(finetuned_lines(report)))
         print(f"-> {run.output}")
     return report
 

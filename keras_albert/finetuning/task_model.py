@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import keras
@@ -13,6 +13,7 @@ from rich.progress import track
 
 from keras_albert.data.batches import Features, sorted_plan
 from keras_albert.data.config import TableColumns
+from keras_albert.data.frames import Frame
 from keras_albert.data.tables import Table
 from keras_albert.errors import check_positive
 from keras_albert.finetuning.config import PredictRun
@@ -75,7 +76,7 @@ class TaskModel:
 
     def read(
         self,
-        path: str | Path | Mapping[str, Sequence],
+        path: str | Path | Frame,
         labelled: bool,
         skip_bad: bool = False,
     ) -> Table:

@@ -479,6 +479,7 @@ def _summary(model: AlbertModel) -> str:
         "name": model.name,
         "layers": config.num_hidden_layers,
         "hidden_size": config.hidden_size,
+        "sharing": config.sharing,
         "parameters": f"{model.count_params():,}",
         "vocabulary": f"{config.vocab_size:,} pieces"
         + ", ids only" * (model.tokenizer is None),

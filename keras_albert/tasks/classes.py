@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import keras
 import numpy as np
+from scipy import special
 
 from keras_albert.tasks.metrics import collapsed
 from keras_albert.training.losses import WeightedMean
@@ -19,6 +20,15 @@ def class_loss() -> keras.losses.Loss:
             from_logits=True, reduction="none"
         )
     )
+
+
+def wrong_odds(logits: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """The probability of each prediction that is wrong, else 0: [N].
+
+    `logits` are [N, C], `target` class indices [N].
+    """
+    odds = special.softmax(logits, axis=-1)
+    return np.where(odds.argmax(-1) != target, odds.max(-1), 0)
 
 
 def share_of_most_frequent(target: np.ndarray) -> float:

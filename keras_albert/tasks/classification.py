@@ -36,6 +36,7 @@ class _TextTask(LearnedTask):
     """
 
     problem: str
+    ranks_mistakes = True
 
     def __init__(self, name: str, is_pair: bool = False):
         super().__init__(name)
@@ -156,6 +157,9 @@ class Classification(_TextTask):
         remarks = classes.collapse(features.target, predicted, names, "example")
         return metrics.Scores(found.values, (*found.remarks, *remarks))
 
+    def wrongness(self, outputs, features):
+        return classes.wrong_odds(np.stack(outputs), features.target)
+
     def baseline(self, features):
         if self.best == "matthews":  # 0 for any constant answer
             return 0.0
@@ -217,6 +221,9 @@ class Regression(_TextTask):
         values = {**scores.values, "root_mean_squared_error": error}
         return metrics.Scores(values, remarks)
 
+    def wrongness(self, outputs, features):
+        return np.abs(np.stack(outputs) - features.target)[:, 0]
+
     def decode(self, outputs, features, names):
         return [{"prediction": round(float(row[0]), 6)} for row in outputs]
 
@@ -274,6 +281,11 @@ class MultiLabel(_TextTask):
         labels = [names[i] for i in np.flatnonzero(chosen[0])]
         remark = metrics.collapsed(f"example is given the labels {labels}")
         return metrics.Scores(scores.values, (*scores.remarks, remark))
+
+    def wrongness(self, outputs, features):
+        odds = special.expit(np.stack(outputs))
+        is_wrong = (odds > 0.5) != features.target
+        return np.where(is_wrong, np.maximum(odds, 1 - odds), 0).max(axis=1)
 
     def decode(self, outputs, features, names):
         decoded = []

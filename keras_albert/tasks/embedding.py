@@ -47,6 +47,7 @@ class _VectorTask(LearnedTask):
     of_words = "the cosine of TF-IDF vectors"
     measures_start = True
     makes_vectors = True
+    use: str  # a call of the model, for the model card
 
     def reads_pairs(self, columns):
         return False  # each text has a row of its own
@@ -105,6 +106,10 @@ class _VectorTask(LearnedTask):
 
     def fits(self, model):
         return True
+
+    def card(self, columns, length, reading):
+        _, limit = super().card(columns, length, reading)
+        return f"load(MODEL).{self.use}", limit
 
     def loss(self, names):
         return self.loss_with(EmbeddingOptions())
@@ -222,6 +227,7 @@ class Embedding(_VectorTask):
     """
 
     serving = _VectorServing()
+    use = 'encode(["a text", "another text"])'
     adds = frozenset({"prediction"})
     best = "mrr"
 
@@ -340,6 +346,7 @@ class Similarity(_VectorTask):
     """The cosine of the vectors of two texts, learned from scores of pairs."""
 
     serving = _SimilarityServing()
+    use = 'similarity(["a text"], ["another text"])'
     adds = frozenset({"prediction"})
     best = "spearman"
 

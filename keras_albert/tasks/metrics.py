@@ -8,12 +8,16 @@ second.
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from keras_albert.errors import AlbertError, check_choice
 from keras_albert.storage import replacing
-from keras_albert.training.plots import can_draw
+from keras_albert.training.plots import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MOST_DRAWN_COUNTS = 20  # classes whose counts fit into the cells of a picture
 MOST_SHOWN_COLUMNS = 12  # classes whose confusion matrix fits into 80 columns
@@ -254,28 +258,26 @@ def _confused_lines(report: ClassReport, width: int) -> list[str]:
 
 
 def draw_confusion(report: ClassReport, path: Path) -> None:
-    """Writes the confusion matrix as a PNG; shades are shares of a row."""
-    if not can_draw():
-        raise AlbertError(
-            "a picture of the confusion matrix needs matplotlib: "
-            "pip install 'keras-albert[plots]'"
-        )
-    from matplotlib.figure import Figure
+    """Writes the confusion matrix as a PNG, see `confusion_figure`."""
+    figure = confusion_figure(report.labels, report.confusion)
+    with replacing(path) as unfinished:
+        figure.savefig(unfinished, format="png")
 
-    classes = len(report.labels)
+
+def confusion_figure(labels: Sequence[str], confusion) -> "Figure":
+    """The confusion matrix; shades are shares of the expected label's row."""
+    confusion, classes = np.asarray(confusion), len(labels)
     side = min(4 + 0.4 * classes, 20)
-    figure = Figure(figsize=(side + 1, side), layout="constrained")
+    figure = new_figure(side + 1, side)
     axes = figure.subplots()
-    shares = report.confusion / np.maximum(report.counts, 1)[:, None]
+    shares = confusion / np.maximum(confusion.sum(axis=1), 1)[:, None]
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     figure.colorbar(image, label="share of the expected label")
     axes.set(xlabel="predicted", ylabel="expected")
-    axes.set_xticks(
-        range(classes), report.labels, rotation=90, parse_math=False
-    )
-    axes.set_yticks(range(classes), report.labels, parse_math=False)
+    axes.set_xticks(range(classes), labels, rotation=90, parse_math=False)
+    axes.set_yticks(range(classes), labels, parse_math=False)
     if classes <= MOST_DRAWN_COUNTS:
-        for (row, column), count in np.ndenumerate(report.confusion):
+        for (row, column), count in np.ndenumerate(confusion):
             axes.text(
                 column,
                 row,
@@ -284,8 +286,7 @@ def draw_confusion(report: ClassReport, path: Path) -> None:
                 va="center",
                 color="white" if shares[row, column] > 0.5 else "black",
             )
-    with replacing(path) as unfinished:
-        figure.savefig(unfinished, format="png")
+    return figure
 
 
 def _pair(expected, predicted, axes: int = 1) -> tuple[np.ndarray, np.ndarray]:

@@ -55,6 +55,7 @@ class MultipleChoice(LearnedTask):
 
     heads = {CHOICE: AlbertForMultipleChoice}
     serving = _ChoiceServing()
+    ranks_mistakes = True
     best = "accuracy"
 
     def __init__(self, name: str, has_question: bool = False):
@@ -153,6 +154,9 @@ class MultipleChoice(LearnedTask):
             found.values,
             classes.collapse(features.target, predicted, letters, "question"),
         )
+
+    def wrongness(self, outputs, features):
+        return classes.wrong_odds(np.stack(outputs), features.target)
 
     def baseline(self, features):
         return classes.share_of_most_frequent(features.target)

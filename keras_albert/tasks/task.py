@@ -9,7 +9,7 @@ Letters: N examples, C labels or choices, S tokens of a row.
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from keras_albert.data.batches import Features
 from keras_albert.data.config import TableColumns
+from keras_albert.data.frames import Frame
 from keras_albert.data.tables import Field, Table, read_parts
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
@@ -99,7 +100,7 @@ class Task(abc.ABC):
 
     def read(
         self,
-        path: str | Path | Mapping[str, Sequence],
+        path: str | Path | Frame,
         columns: TableColumns,
         labelled: bool,
         skip_bad: bool = False,
@@ -175,12 +176,16 @@ class Task(abc.ABC):
     def card(
         self, columns: TableColumns, length: int, reading: ReadingConfig | None
     ) -> tuple[str, str]:
-        """For the model card: a call of `predict`, and the limit of length."""
+        """For the model card: how to use the model, and the limit of length.
+
+        The use is what follows `ka.` and has MODEL in place of the folder.
+        """
         inputs = self.inputs(columns)
         first = "a passage" if "question" in inputs else "a text"
         others = [_CALLS[name] for name in _CALLS if name in inputs]
-        call = f"predict({', '.join([f'[{first!r}]', *others])})"
-        return call.replace("'", '"'), f"A text is cut after {length:,} tokens."
+        given = ", ".join([f"[{first!r}]", *others]).replace("'", '"')
+        call = f"Predictor.load(MODEL).predict({given})"
+        return call, f"A text is cut after {length:,} tokens."
 
 
 class LearnedTask(Task):
@@ -196,6 +201,7 @@ class LearnedTask(Task):
     of_words = "a linear model of words"
     # whether the model has a score before it is fine-tuned
     measures_start = False
+    ranks_mistakes = False  # whether there is `wrongness`
 
     @abc.abstractmethod
     def head(
@@ -236,6 +242,14 @@ class LearnedTask(Task):
         logits, target = self.flat(outputs, features)
         loss = self.loss(names)(target, logits)
         return {"loss": float(keras.ops.convert_to_numpy(loss))}
+
+    def wrongness(self, outputs: Outputs, features: Features) -> np.ndarray:
+        """How wrong each prediction is, float [N]; 0 for a right one.
+
+        It is the probability that the model gives to what is wrong, or the
+        difference of a number.
+        """
+        raise NotImplementedError
 
     def linear_outputs(
         self, train: Table, held_out: Table, names: Names

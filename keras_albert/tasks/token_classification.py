@@ -121,7 +121,7 @@ class TokenClassification(LearnedTask):
         ]
 
     def card(self, columns, length, reading):
-        return 'predict([["some", "words"]])', (
+        return 'Predictor.load(MODEL).predict([["some", "words"]])', (
             f"A text of more than {length:,} tokens is read in parts that know "
             "nothing of each other."
         )

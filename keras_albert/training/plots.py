@@ -2,9 +2,14 @@
 
 import importlib.util
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from keras_albert.errors import optional_import
 from keras_albert.storage import replacing
 from keras_albert.training.run_log import CURVES_FILE, HELD_OUT, Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # The panels of the plot. Each shows the columns of the log whose names end so.
 PANELS = ("loss", "accuracy", "tokens_per_second")
@@ -15,20 +20,30 @@ def can_draw() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure, in inches; AlbertError without matplotlib."""
+    figures = optional_import("matplotlib.figure", "plots", "a plot")
+    return figures.Figure(figsize=(width, height), layout="constrained")
+
+
 def draw_curves(rows: list[Row], folder: Path) -> None:
-    """Writes curves.png: losses, accuracies and speed over the steps.
+    """Writes curves.png, see `curves_figure`."""
+    with replacing(folder / CURVES_FILE) as unfinished:
+        curves_figure(rows).savefig(unfinished, format="png")
+
+
+def curves_figure(rows: list[Row]) -> "Figure":
+    """Losses, accuracies and speed over the steps.
 
     The training and held-out values of a quantity have the same colour;
     held-out values are dotted.
     """
-    from matplotlib.figure import Figure
-
     panels = {
         panel: names
         for panel in PANELS
         if (names := [name for name in rows[0] if name.endswith(panel)])
     }
-    figure = Figure(figsize=(5 * len(panels), 4), layout="constrained")
+    figure = new_figure(5 * len(panels), 4)
     for axes, (panel, names) in zip(
         figure.subplots(1, len(panels), squeeze=False)[0],
         panels.items(),
@@ -46,5 +61,4 @@ def draw_curves(rows: list[Row], folder: Path) -> None:
             )
         axes.set(xlabel="step", title=panel.replace("_", " "))
         axes.legend()
-    with replacing(folder / CURVES_FILE) as unfinished:
-        figure.savefig(unfinished, format="png")
+    return figure

@@ -66,6 +66,14 @@ class RunLog:
             writer.writerows(self.rows)
 
 
+def read_log(folder: Path) -> list[Row]:
+    """The rows of a run's log; AlbertError if it has none."""
+    rows = RunLog(folder).rows
+    if not rows:
+        raise AlbertError(f"{folder / LOG_FILE}: no log of a run.")
+    return rows
+
+
 def _numbers(row: dict[str, str]) -> Row:
     values = {k: float(v) if v else None for k, v in row.items()}
     return {**values, "step": int(values["step"])}

@@ -109,6 +109,9 @@ def test_pairs(folder, tmp_path, capsys):
         assert f"{name.replace('_', ' ')} {report[name]:.3f}" in said
     card = (output / "README.md").read_text()
     assert "| mrr at the start |" in card
+    assert "- vectors of 8 numbers, by mean pooling" in card
+    assert "| mrr of the cosine of TF-IDF vectors |" in card
+    assert 'ka.load("this folder").encode(["a text", "another text"])' in card
     # Vectors, from the command and in Python.
     (tmp_path / "texts.txt").write_text("the fox\nan old barn\n")
     main(

@@ -33,6 +33,7 @@ FLOORS = (
     "exports",
     "sweep",
     "cli",
+    "commands",
 )
 # These are TensorFlow graphs, or of one backend: imported inside the functions
 # that need them.

@@ -17,10 +17,12 @@ Source: Rajpurkar et al. 2016 (arXiv:1606.05250) and 2018 (arXiv:1806.03822).
 import dataclasses
 import itertools
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from keras_albert.data.bad_rows import BadRows, check_published
+from keras_albert.data.frames import Frame
 from keras_albert.data.tables import Field, Table, read_parts
 from keras_albert.errors import AlbertError, check_choice
 from keras_albert.text.files import check_files, decode_line
@@ -294,7 +296,7 @@ def read_answers(value: object) -> list[tuple[str, int | None]]:
 
 
 def read_question_parts(
-    path: str | Path,
+    path: str | Path | Frame,
     fields: Mapping[str, Field],
     skip_bad: bool = False,
     rows_at_once: int | None = None,
@@ -304,7 +306,7 @@ def read_question_parts(
     Answers become pairs (text, first character). SQuAD's JSON gives a single
     table, with the `id` of each question in `rows`.
     """
-    is_file = not isinstance(path, Mapping)
+    is_file = isinstance(path, str | os.PathLike)
     if is_file and Path(path).suffix.lower() == SQUAD_EXTENSION:
         yield _squad_table(path, "answers" in fields, skip_bad)
     else:

@@ -1,0 +1,148 @@
+"""`ka.pretrain`, `ka.finetune` and `ka.evaluate`, with data in memory."""
+
+import csv
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from small import TEXT_CONFIG, randomize
+
+import keras_albert as ka
+from keras_albert.cli import main, run_of
+from keras_albert.errors import AlbertError
+
+WORDS = {"animal": ("fox", "hens", "dog"), "place": ("barn", "village")}
+ROWS = [
+    {"body": f"the {word} {count}", "label": label}
+    for count, (label, words) in itertools.product(range(12), WORDS.items())
+    for word in words
+]
+LEARNING = {
+    "columns": {"text": "body"},
+    "batch_size": 10,
+    "epochs": 8,
+    "learning_rate": 0.003,
+    "warmup_share": 0.2,
+}
+
+
+@pytest.fixture(scope="module")
+def model(tiny_vocab):
+    tokenizer = ka.Tokenizer(tiny_vocab)
+    return randomize(ka.AlbertBackbone(TEXT_CONFIG, tokenizer=tokenizer))
+
+
+@pytest.fixture(scope="module")
+def run(model, tmp_path_factory):
+    """Fine-tuned from a model in memory, on a list of rows."""
+    output = tmp_path_factory.mktemp("front") / "classifier"
+    return ka.finetune(model, ROWS, output, **LEARNING)
+
+
+def test_finetune(run, model):
+    assert run.report["accuracy"] > 0.9
+    assert f"accuracy {run.report['accuracy']:.3f}" in repr(run)
+    assert run.predictor.predict(["the fox 1", "the barn 3"]) == [
+        "animal",
+        "place",
+    ]
+    titles = [axes.get_title() for axes in run.plot().axes]
+    assert titles[:2] == ["loss", "accuracy"]
+    # The same call finds the finished run, and does not train again.
+    log = (run.folder / "log.csv").stat().st_mtime_ns
+    again = ka.finetune(model, ROWS, run.folder, **LEARNING)
+    assert again.report == run.report
+    assert (run.folder / "log.csv").stat().st_mtime_ns == log
+
+
+def test_evaluate(run, tmp_path):
+    """In memory and from files, with the same scores as the command."""
+    frame = pytest.importorskip("pandas").DataFrame(ROWS)
+    found = ka.evaluate(run.predictor, frame)
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, ROWS)))
+    assert ka.evaluate(run.folder, path).report == found.report
+    assert f"accuracy {found.report['accuracy']:.3f}" in repr(found)
+    figure = found.plot()
+    assert figure.axes[0].get_ylabel() == "expected"
+    pairs = [{"text": "a fox", "pair": "a dog", "label": n} for n in range(3)]
+    similarity = ka.evaluate(run.folder, pairs, task="similarity")
+    names = [x.get_text() for x in similarity.plot().axes[0].get_yticklabels()]
+    assert names[0] == "spearman"
+
+
+def test_options_are_those_of_the_command(model, tmp_path):
+    recipe = {"recipe": "small", "data": Path("a"), "steps": 170}
+    settings = run_of("pretrain", {**recipe, "output": "b"})
+    assert (settings.variant, settings.warmup_steps) == ("small", 17)
+    for options, words in (
+        ({"epoch": 2}, r"finetune\(\): there is no option `epoch`.*`epochs`"),
+        ({"batch_size": "many"}, "`batch_size` must be an integer"),
+        ({"columns": "body"}, "`columns` is a section"),
+        ({"task": "mood"}, "`task` must be one of"),
+        ({"epochs": 0}, "epochs"),
+    ):
+        with pytest.raises(AlbertError, match=words):
+            ka.finetune(model, ROWS, tmp_path / "model", **options)
+    assert not (tmp_path / "model").exists()
+
+
+def test_pretrain(tiny_lines, tiny_vocab, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(tiny_lines))
+    main(
+        ["prepare", "--input", str(text), "--vocab", str(tiny_vocab)]
+        + ["--output", str(tmp_path / "shards")]
+    )
+    config = tmp_path / "config.json"
+    TEXT_CONFIG.to_json(config)
+    run = ka.pretrain(
+        tmp_path / "shards",
+        tmp_path / "model",
+        validation=None,
+        config=config,
+        steps=2,
+        warmup_steps=0,
+        batch_size=4,
+        examples={"sequence_length": 32},
+    )
+    assert (run.report["step"], type(ka.load(run.folder))) == (
+        2,
+        ka.AlbertForPretraining,
+    )
+    assert "loss" in repr(run) and run.plot().axes
+
+
+def test_mistakes(run, tmp_path, capsys):
+    """The surest first, on the screen and in a file."""
+    flipped = {"animal": "place", "place": "animal"}
+    rows = [
+        {**row, "label": flipped[row["label"]] if n in (3, 7) else row["label"]}
+        for n, row in enumerate(ROWS)
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    main(
+        ["evaluate", "--model", str(run.folder), "--data", str(path)]
+        + ["--errors=1", f"--errors-file={tmp_path / 'wrong.csv'}"]
+    )
+    with open(tmp_path / "wrong.csv", newline="", encoding="utf-8") as file:
+        wrong = list(csv.DictReader(file))
+    lines = [int(row["line"]) for row in wrong]
+    assert {4, 8} <= {*lines}
+    scores = [float(row["score"]) for row in wrong]
+    assert scores == sorted(scores, reverse=True)
+    for row in wrong:
+        assert row["text"] == rows[int(row["line"]) - 1]["body"]
+        assert row["expected"] == flipped[row["prediction"]]
+    said = capsys.readouterr().out
+    first = wrong[0]
+    assert f"{len(wrong)} of 60 examples have a wrong prediction" in said
+    assert (
+        f"line {first['line']}: {first['prediction']} "
+        f"({scores[0]:.3f}), expected {first['expected']}: {first['text']}"
+    ) in said
+    pairs = [{"text": "a fox", "pair": "a dog", "label": n} for n in range(3)]
+    with pytest.raises(AlbertError, match=r"`errors` is for.*'similarity'"):
+        ka.evaluate(run.folder, pairs, task="similarity", errors=3)

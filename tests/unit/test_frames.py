@@ -1,0 +1,86 @@
+"""Tables in memory: each kind gives the same columns."""
+
+import re
+
+import numpy as np
+import pytest
+
+from keras_albert.data.frames import columns_of
+from keras_albert.errors import AlbertError
+
+pytestmark = pytest.mark.any_backend
+
+COLUMNS = {"text": ["a fox", "ein Fuß", "three"], "label": [1, 0, None]}
+ROWS = [
+    dict(zip(COLUMNS, row, strict=True))
+    for row in zip(*COLUMNS.values(), strict=True)
+]
+
+
+def pandas():
+    return pytest.importorskip("pandas").DataFrame(COLUMNS, dtype=object)
+
+
+def polars():
+    return pytest.importorskip("polars").DataFrame(COLUMNS)
+
+
+def arrow():
+    return pytest.importorskip("pyarrow").table(COLUMNS)
+
+
+def hugging_face():
+    return pytest.importorskip("datasets").Dataset.from_dict(COLUMNS)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [pandas, polars, arrow, hugging_face, lambda: COLUMNS, lambda: ROWS],
+)
+def test_each_kind_has_the_same_columns(table):
+    assert columns_of(table()) == COLUMNS
+
+
+def test_numbers_of_pandas_are_not_lost():
+    """A missing number makes a column of floats there."""
+    frame = pytest.importorskip("pandas").DataFrame(COLUMNS)
+    assert columns_of(frame)["label"] == [1.0, 0.0, None]
+
+
+def test_bytes_and_arrays():
+    """As tensorflow_datasets has them."""
+    rows = [{"text": "Fuß".encode(), "label": np.int64(3)}]
+    assert columns_of(rows) == {"text": ["Fuß"], "label": [3]}
+    arrays = {"text": np.array(["a", "b"]), "label": np.array([1, 2])}
+    assert columns_of(arrays) == {"text": ["a", "b"], "label": [1, 2]}
+
+
+def test_tensorflow():
+    tf = pytest.importorskip("tensorflow")
+    columns = {"text": ["a", "Fuß"], "label": [1, 2]}
+    assert columns_of(tf.data.Dataset.from_tensor_slices(columns)) == columns
+
+
+def test_class_labels_of_hugging_face_are_names():
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"label": datasets.ClassLabel(names=["neg", "pos"])}
+    )
+    data = datasets.Dataset.from_dict({"label": [1, 0, -1]}, features)
+    assert columns_of(data) == {"label": ["pos", "neg", None]}
+    splits = datasets.DatasetDict({"train": data, "test": data})
+    with pytest.raises(AlbertError, match=re.escape("dataset['train']")):
+        columns_of(splits)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"a": [1], "b": [1, 2]}, "equally long. Received: 1 a, 2 b"),
+        ([{"a": 1}, 3], "a row that is a int"),
+        (3, "expected a file, or a table in memory.*Received: int"),
+    ],
+)
+def test_what_is_no_table(data, words):
+    with pytest.raises(AlbertError, match=words):
+        columns_of(data)
