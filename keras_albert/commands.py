@@ -23,7 +23,7 @@ from keras_albert.finetuning.report import (
 )
 from keras_albert.finetuning.run import finetune as run_finetune
 from keras_albert.modeling.base import AlbertModel
-from keras_albert.pretraining import report as pretraining_report
+from keras_albert.pretraining.report import report_lines
 from keras_albert.pretraining.run import pretrain as run_pretrain
 from keras_albert.tasks.metrics import confusion_figure
 from keras_albert.training.plots import curves_figure, new_figure
@@ -41,10 +41,12 @@ class FinishedRun:
         folder: its output folder, with the model, the log and the report.
         report: the content of report.json: the scores and what they were
             measured on.
+        lines: the report as text.
     """
 
     folder: Path
     report: dict
+    lines: list[str]
 
     @property
     def predictor(self) -> Predictor:
@@ -60,12 +62,7 @@ class FinishedRun:
         return curves_figure(read_log(self.folder))
 
     def __repr__(self) -> str:
-        lines = (
-            pretraining_report.report_lines(self.report)
-            if "held_out" in self.report
-            else finetuned_lines(self.report)
-        )
-        return "\n".join([f"{self.folder}:", *lines])
+        return "\n".join([f"{self.folder}:", *self.lines])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +98,7 @@ class Evaluation:
 
     def __repr__(self) -> str:
         if "best" not in self.report:
-            return "\n".join(pretraining_report.report_lines(self.report))
+            return "\n".join(report_lines(self.report))
         return "\n".join(scores_lines(self.report, examples=""))
 
 
@@ -124,7 +121,8 @@ def pretrain(
         AlbertError: as the command; an option that it does not have.
     """
     run = run_of("pretrain", {"data": data, "output": output, **options})
-    return FinishedRun(Path(run.output), run_pretrain(run))
+    report = run_pretrain(run)
+    return FinishedRun(run.output, report, report_lines(report))
 
 
 def finetune(
@@ -170,7 +168,8 @@ def finetune(
         path = inputs / "validation.jsonl"
         given["validation"] = _table_path(validation, path)
     run = run_of("finetune", {**given, "output": output, **options})
-    return FinishedRun(Path(run.output), run_finetune(run))
+    report = run_finetune(run)
+    return FinishedRun(run.output, report, finetuned_lines(report))
 
 
 def evaluate(

@@ -96,7 +96,7 @@ def test_pretrain(tiny_lines, tiny_vocab, tmp_path):
         + ["--output", str(tmp_path / "shards")]
     )
     config = tmp_path / "config.json"
-    TEXT_CONFIG.to_json(config)
+    TEXT_CONFIG.replace(vocab_size=160).to_json(config)
     run = ka.pretrain(
         tmp_path / "shards",
         tmp_path / "model",
@@ -105,12 +105,9 @@ def test_pretrain(tiny_lines, tiny_vocab, tmp_path):
         steps=2,
         warmup_steps=0,
         batch_size=4,
-        examples={"sequence_length": 32},
+        examples={"sequence_length": 40, "sentence_task": "none"},
     )
-    assert (run.report["step"], type(ka.load(run.folder))) == (
-        2,
-        ka.AlbertForPretraining,
-    )
+    assert type(ka.load(run.folder)) is ka.AlbertForPretraining
     assert "loss" in repr(run) and run.plot().axes
 
 

@@ -10,7 +10,6 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from keras_albert.errors import AlbertError
-from keras_albert.tasks import metrics
 from keras_albert.tasks.metrics import (
     class_report,
     draw_confusion,
