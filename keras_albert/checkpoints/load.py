@@ -52,6 +52,7 @@ from keras_albert.training.model_folder import (
     ModelFolder,
 )
 
+WORDPIECE_FILE = "vocab.txt"
 SHOWN_FILES = 20  # number of files that an error message lists
 
 
@@ -168,11 +169,21 @@ def load_pretrained(
     """
     backbone = load(source, backbone=True, dtype=dtype, loop=loop, remat=remat)
     if backbone.tokenizer is None:
-        raise AlbertError(
-            f"{source}: the model has no vocabulary. Put its {VOCAB_FILE} into "
-            "the folder."
-        )
+        raise AlbertError(f"{source}: {_no_vocabulary(locate(source))}")
     return plain_encoder(backbone), backbone.tokenizer
+
+
+def _no_vocabulary(path: Path) -> str:
+    """What is said of a model without a vocabulary, and what helps."""
+    folder = path if path.is_dir() else path.parent
+    if (folder / WORDPIECE_FILE).is_file():
+        return (
+            f"the vocabulary is one of WordPiece ({WORDPIECE_FILE}), as Chinese "
+            "ALBERTs have, and only those of SentencePiece are read. The model "
+            "itself takes the ids that transformers.BertTokenizer gives: "
+            "ka.load(...)({'token_ids': ids})."
+        )
+    return f"the model has no vocabulary. Put its {VOCAB_FILE} into the folder."
 
 
 def head_of(source: str | Path) -> str | None:

@@ -483,6 +483,9 @@ def test_vocabularies_that_do_not_fit(tmp_path, tiny_vocab):
     assert ka.load(folder).tokenizer is None
     with pytest.raises(ka.AlbertError, match="no vocabulary"):
         ka.load_pretrained(folder)
+    (folder / "vocab.txt").write_text("[PAD]\n")
+    with pytest.raises(ka.AlbertError, match=r"WordPiece \(vocab.txt\)"):
+        ka.load_pretrained(folder)
     shutil.rmtree(folder)
     folder = folder_of(tmp_path, ka.AlbertBackbone(CONFIG))  # of 61 pieces
     shutil.copy(tiny_vocab / "spiece.model", folder)
