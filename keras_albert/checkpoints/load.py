@@ -178,10 +178,10 @@ def _no_vocabulary(path: Path) -> str:
     folder = path if path.is_dir() else path.parent
     if (folder / WORDPIECE_FILE).is_file():
         return (
-            f"the vocabulary is one of WordPiece ({WORDPIECE_FILE}), as Chinese "
-            "ALBERTs have, and only those of SentencePiece are read. The model "
-            "itself takes the ids that transformers.BertTokenizer gives: "
-            "ka.load(...)({'token_ids': ids})."
+            f"the vocabulary is one of WordPiece ({WORDPIECE_FILE}), as "
+            "Chinese ALBERTs have, and only those of SentencePiece are read. "
+            "The model itself takes the ids that transformers.BertTokenizer "
+            "gives: ka.load(...)({'token_ids': ids})."
         )
     return f"the model has no vocabulary. Put its {VOCAB_FILE} into the folder."
 

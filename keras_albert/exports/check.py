@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_albert.data.batches import Features
+from keras_albert.data.tables import Table
 from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError
 from keras_albert.exports.check_texts import (
@@ -76,14 +77,7 @@ def check(run: CheckRun) -> dict:
     rule = exported.model.early_exit
     if rule is not None:  # the graph stops early: so shall the model
         predictor = dataclasses.replace(predictor, early_exit=rule)
-    for table in predictor.parts(run.data, run.skip_bad, run.rows):
-        print_skipped(table)
-        if len(table):  # the first part with a row that can be read
-            break
-    table = table.first(run.rows)  # the part is a whole file of SQuAD's JSON
-    features = predictor.features(table)
-    found = predictor.unreadable(features, table)
-    check_readable(*found, run.data, run.any_text)
+    table, features = _examples(predictor, run)
     outputs, stops = zip(
         *(_computed(each, features, rule) for each in (predictor, exported)),
         strict=True,
@@ -129,6 +123,19 @@ def check(run: CheckRun) -> dict:
     _judge(report, _spread(outputs[0]), run)
     check_texts(texts, run.export)
     return report
+
+
+def _examples(predictor: Predictor, run: CheckRun) -> tuple[Table, Features]:
+    """The first rows that can be read."""
+    for table in predictor.parts(run.data, run.skip_bad, run.rows):
+        print_skipped(table)
+        if len(table):
+            break
+    table = table.first(run.rows)  # the part is a whole file of SQuAD's JSON
+    features = predictor.features(table)
+    found = predictor.unreadable(features, table)
+    check_readable(*found, run.data, run.any_text)
+    return table, features
 
 
 def _again(run: CheckRun) -> str:

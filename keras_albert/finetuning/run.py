@@ -54,6 +54,7 @@ from keras_albert.finetuning.report import (
     seeds_report,
 )
 from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.pretraining.config import PretrainRun
@@ -174,12 +175,7 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     config = finetuned_config(run, pretrained.config)
     devices.check(config)
     if task.makes_vectors:
-        dropout = (
-            config.hidden_dropout_prob + config.attention_probs_dropout_prob
-        )
-        task.check_training(tables.train, run.embedding, dropout)
-        for table in filter(None, (tables.train, tables.held_out)):
-            task.check_scores(table, run.embedding)
+        _check_texts(run, tables, config)
     length = longest_row(run, pretrained.config)
     reading = reading_of(run, length, names)
     examples = task.examples(tokenizer, tables.train, names, length, reading)
@@ -230,6 +226,15 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
         teacher and teacher.checksum,
         score,
     )
+
+
+def _check_texts(run: FinetuneRun, tables: Tables, config: AlbertConfig):
+    """Raises AlbertError if no vectors can be learned from the tables."""
+    task = ALL_TASKS[run.task]
+    dropout = config.hidden_dropout_prob + config.attention_probs_dropout_prob
+    task.check_training(tables.train, run.embedding, dropout)
+    for table in filter(None, (tables.train, tables.held_out)):
+        task.check_scores(table, run.embedding)
 
 
 def _finetune_seeds(
@@ -331,11 +336,18 @@ def _finetune_once(
     report = _report_of(run, prepared, kept, kept["step"] / steps_per_epoch)
     report["cost"] = dataclasses.asdict(cost)
     report |= _measured(run, prepared, predictor, devices)
+    _finish(run, prepared, model, report)
+    return report
+
+
+def _finish(
+    run: FinetuneRun, prepared: _Prepared, model: AlbertModel, report: dict
+) -> None:
+    """Writes the card and the report; the run is finished with the report."""
     reads = prepared.length, prepared.reading
     write_card(run.output, card(run, report, model, prepared.names, *reads))
     write_report(run.output, report)
     _remove_checkpoints(run)
-    return report
 
 
 def _work(
@@ -473,15 +485,15 @@ def _measured(
     return report
 
 
+def _remove_checkpoints(run: FinetuneRun) -> None:
+    """Removes the checkpoints of a finished run, which nothing will read."""
+    shutil.rmtree(run.output / CHECKPOINTS_FOLDER, ignore_errors=True)
+
+
 def _sample(table: Table) -> Table:
     """Up to MEASURED_ROWS rows, spread evenly over a table."""
     count = min(len(table), MEASURED_ROWS)
     return table.take(np.linspace(0, len(table) - 1, count).astype(int))
-
-
-def _remove_checkpoints(run: FinetuneRun) -> None:
-    """Removes the checkpoints of a finished run, which nothing will read."""
-    shutil.rmtree(run.output / CHECKPOINTS_FOLDER, ignore_errors=True)
 
 
 def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
