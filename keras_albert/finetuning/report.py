@@ -1,7 +1,9 @@
 """Reports of fine-tuning runs: the content of report.json, and its text."""
 
+import collections
 import dataclasses
 import statistics
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,6 +22,7 @@ TEACHER = "teacher"  # key of the score of the teacher
 START = "before_fine_tuning"  # key of the score of the pretrained encoder
 # Keys of scores that are not those of the fine-tuned model.
 COMPARED = ("baseline", BAG_OF_WORDS, TEACHER, START)
+SHOWN_LABELS = 8  # most frequent labels that are printed before a run
 SHOWN_SKIPPED = 3  # skipped rows that are printed
 # Key of the scores on training rows, for a run that held nothing out.
 ON_TRAINING_ROWS = "on_training_rows"
@@ -174,6 +177,15 @@ def finetuned_lines(report: dict) -> list[str]:
     if report.get("cost"):  # reports of older versions have none
         lines = [*lines, Cost(**report["cost"]).line()]
     return lines
+
+
+def labels_text(labels: Sequence[str]) -> str:
+    """How many labels there are, and how frequent some of them."""
+    counts = collections.Counter(labels)
+    most = counts.most_common(SHOWN_LABELS)
+    shown = ", ".join(f"{label} {count}" for label, count in most)
+    more = ", ..." if len(counts) > SHOWN_LABELS else ""
+    return f", {len(counts)} labels ({shown}{more})"
 
 
 def print_skipped(table: Table) -> None:

@@ -1,6 +1,5 @@
 """The command `finetune`: trains a pretrained encoder on a table."""
 
-import collections
 import dataclasses
 import functools
 import math
@@ -49,6 +48,7 @@ from keras_albert.finetuning.report import (
     TEACHER,
     class_report_of,
     finetuned_lines,
+    labels_text,
     print_skipped,
     scores_report,
     seeds_report,
@@ -86,7 +86,6 @@ from keras_albert.training.run_folder import (
 from keras_albert.training.run_log import Row
 from keras_albert.training.speed import Work, matrix_product_peak
 
-SHOWN_LABELS = 8  # most frequent labels that are printed before a run
 # If nothing is held out, this many training rows are scored at the end, which
 # reveals a model that always gives the same answer.
 MEASURED_ROWS = 1_000
@@ -520,15 +519,7 @@ def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
             f"note: {run.model} already has a head ({dropped}): it is dropped, "
             f"and a new one is trained for {run.task}."
         )
-    known = ""
-    if task.has_classes:
-        counts = collections.Counter(table.values[LABEL])
-        shown = ", ".join(
-            f"{label} {count}"
-            for label, count in counts.most_common(SHOWN_LABELS)
-        )
-        more = ", ..." if len(counts) > SHOWN_LABELS else ""
-        known = f", {len(counts)} labels ({shown}{more})"
+    known = labels_text(table.values[LABEL]) if task.has_classes else ""
     print(
         f"{len(table):,} examples{known}; {steps:,} steps on "
         f"{keras.backend.backend()}"
