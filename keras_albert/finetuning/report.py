@@ -55,6 +55,7 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
     """
     first = next(iter(reports.values()))
     best = first.get("best", "training_loss")
+    shared = ("best", *COMPARED, "constant", "of_words", "count")
     names = [
         name
         for name, value in first.items()
@@ -63,9 +64,7 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
     ]
     values = {name: [each[name] for each in reports.values()] for name in names}
     choose = max if "best" in first else min
-    costs = [
-        Cost(**each["cost"]) for each in reports.values() if "cost" in each
-    ]
+    costs = [Cost(**r["cost"]) for r in reports.values() if "cost" in r]
     if len(costs) < len(reports):  # reports of older versions have none
         costs = []
     return {
@@ -73,11 +72,7 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
         "seeds": list(reports),
         "diverged": diverged,
         "best_seed": choose(reports, key=lambda seed: reports[seed][best]),
-        "best": first.get("best"),
-        **{name: first.get(name) for name in COMPARED},
-        "constant": first.get("constant"),
-        "of_words": first.get("of_words"),
-        "count": first.get("count"),
+        **{name: first.get(name) for name in shared},
         "cost": dataclasses.asdict(total(costs)) if costs else None,
         "scores": {
             name: {
@@ -160,21 +155,19 @@ def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
 def print_report(report: dict) -> None:
     """Prints the report of a run, or of several seeds."""
     if "seeds" in report:
-        print("\n".join(_seeds_lines(report)))
+        lines = _seeds_lines(report)
     elif "best" in report:
-        for line in scores_lines(report):
-            print(line)
+        lines = scores_lines(report)
     else:
-        print(
+        examples = "on training rows, not on new ones: "
+        lines = [
             f"training loss {report['training_loss']:.3f}; nothing was held "
-            "out (--validation)"
-        )
-        for line in scores_lines(
-            report[ON_TRAINING_ROWS], "on training rows, not on new ones: "
-        ):
-            print(line)
+            "out (--validation)",
+            *scores_lines(report[ON_TRAINING_ROWS], examples),
+        ]
     if report.get("cost"):  # reports of older versions have none
-        print(Cost(**report["cost"]).line())
+        lines.append(Cost(**report["cost"]).line())
+    print("\n".join(lines))
 
 
 def print_skipped(table: Table) -> None:
