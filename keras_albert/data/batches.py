@@ -140,9 +140,8 @@ class Features:
         if self.choices:
             x = {k: v.reshape(batch_size, width, length) for k, v in x.items()}
         weight = np.zeros(batch_size, "float32")
-        weight[: len(chosen)] = (
-            1 if self.weight is None else self.weight[chosen]
-        )
+        given = self.weight
+        weight[: len(chosen)] = 1 if given is None else given[chosen]
         if self.token_target is not None:
             y = np.full(shape, -1, "int32")
             for row, place in enumerate(places):
@@ -184,9 +183,8 @@ def choose_lengths(
     cost = np.concatenate([[0], np.full(len(sizes), np.inf)])
     begins = []
     for _ in range(min(most, len(sizes))):
-        options = cost[None, :-1] + sizes[:, None] * (
-            seen[1:, None] - seen[None, :-1]
-        )
+        added = seen[1:, None] - seen[None, :-1]
+        options = cost[None, :-1] + sizes[:, None] * added
         options = np.where(np.tri(len(sizes), dtype=bool), options, np.inf)
         begins.append(options.argmin(axis=1))
         cost = np.concatenate([[0], options.min(axis=1)])
@@ -280,12 +278,9 @@ def training_dataset(
             done = max(start_step - epoch * steps, 0)
             for chosen, length in plan[done:]:
                 batch = features.training_batch(chosen, batch_size, length)
-                if host_count == 1:
-                    yield batch
-                else:
-                    yield tf.nest.map_structure(
-                        lambda value: value[mine], batch
-                    )
+                if host_count > 1:
+                    batch = tf.nest.map_structure(lambda x: x[mine], batch)
+                yield batch
 
     # A batch whose rows are as long as any; its length S is not static.
     longest = int(features.lengths.max())

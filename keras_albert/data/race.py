@@ -30,10 +30,7 @@ _BLANKS = str.maketrans(dict.fromkeys("︳︴﹍﹎﹏＿", "_"))
 
 
 def read_race(
-    folder: str | Path,
-    split: str,
-    *,
-    skip_bad: bool = False,
+    folder: str | Path, split: str, *, skip_bad: bool = False
 ) -> Table:
     """The questions of a split, those of the middle schools first.
 
@@ -83,9 +80,7 @@ _FIELDS = ("text", "question", "choices", "label")  # of `Table.values`
 _Question = tuple[str, int, str, str, list[str], int]
 
 
-def _questions(
-    path: Path,
-) -> Iterator[tuple[str, _Question | AlbertError]]:
+def _questions(path: Path) -> Iterator[tuple[str, _Question | AlbertError]]:
     """Yields the place and each question, or the error of it or its passage."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):

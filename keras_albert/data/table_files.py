@@ -123,9 +123,7 @@ def _csv_records(path: Path, delimiter: str) -> Iterator[Record]:
 
 
 def _with_header(
-    path: Path,
-    records: Iterable[Record],
-    remedy: str,
+    path: Path, records: Iterable[Record], remedy: str
 ) -> Iterator[NumberedRow]:
     records = iter(records)
     _, header = next(records, (0, []))
@@ -149,9 +147,7 @@ def _with_header(
 
 
 def named(
-    records: Iterable[Record],
-    header: Sequence[str],
-    remedy: str,
+    records: Iterable[Record], header: Sequence[str], remedy: str
 ) -> Iterator[NumberedRow]:
     """Converts records to rows, which are dicts by the names of the header."""
     for number, record in records:
@@ -216,13 +212,13 @@ def _read_txt(path: Path, columns: Collection[str]) -> Iterator[NumberedRow]:
     # Blank lines are held back, to skip them at the end of the file.
     blanks = []
     for number, line in read_lines_or_faults(path):
-        if not isinstance(line, AlbertError) and not line.strip():
+        is_bad = isinstance(line, AlbertError)
+        if not is_bad and not line.strip():
             blanks.append((number, {column: ""}))
             continue
         yield from blanks
         blanks.clear()
-        bad = isinstance(line, AlbertError)
-        yield number, line if bad else {column: line}
+        yield number, line if is_bad else {column: line}
 
 
 READERS = {

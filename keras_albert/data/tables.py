@@ -115,14 +115,12 @@ def read_parts(
     text_column = fields["text"].column if "text" in fields else None
     others = [n for n, each in fields.items() if each.column != text_column]
     if extension == ".txt" and others:
-        others = ", ".join(others)
         raise AlbertError(
-            f"{path}: a .txt file has one text a line, and no {others}. Give "
-            "a .tsv, .csv, .jsonl or .parquet file."
+            f"{path}: a .txt file has one text a line, and no "
+            f"{', '.join(others)}. Give a .tsv, .csv, .jsonl or .parquet file."
         )
-    records = READERS[extension](
-        path, {each.column for each in fields.values()}
-    )
+    columns = {each.column for each in fields.values()}
+    records = READERS[extension](path, columns)
     if extension == ".txt":
         fields = {
             name: dataclasses.replace(each, read=_or_blank(each.read))
@@ -161,10 +159,8 @@ def _parts(
 
 def _rows_of(columns: dict[str, list]) -> list[NumberedRow]:
     rows = zip(*columns.values(), strict=True)
-    return [
-        (number, dict(zip(columns, row, strict=True)))
-        for number, row in enumerate(rows, 1)
-    ]
+    rows = [dict(zip(columns, row, strict=True)) for row in rows]
+    return list(enumerate(rows, 1))
 
 
 def _table(

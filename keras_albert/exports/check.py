@@ -218,10 +218,9 @@ def _differences(expected: Sequence, found: Sequence) -> tuple[float, float]:
 def _vectors_agree(expected: Sequence, found: Sequence) -> dict[str, float]:
     """How well vectors, and the order of texts by their cosines, agree.
 
-    Returns:
-        `cosine`, the lowest of a vector of the model and that of the export,
-        and `neighbours`, the share of each text's NEIGHBOURS nearest texts in
-        the model that are so in the export.
+    `cosine` is the lowest of a vector of the model and that of the export, and
+    `neighbours` the share of each text's NEIGHBOURS nearest texts in the model
+    that are so in the export.
     """
     ours, theirs = (
         normalized(np.concatenate([np.atleast_2d(each) for each in one]))
@@ -322,40 +321,33 @@ def _latency(run: Run, token_ids: np.ndarray) -> dict:
 
 
 def _lines(report: dict) -> list[str]:
-    total = sum(report["megabytes"].values())
-    sizes = [
-        f"  {name} {size:.2f} MB" for name, size in report["megabytes"].items()
-    ]
-    latencies = [
-        f"{line['batch']} x {line['length']} tokens: p50 {line['p50_ms']:.1f} "
-        f"ms, p99 {line['p99_ms']:.1f} ms ({line['calls']} calls)"
-        for line in report["latencies"]
-    ]
-    layers = []
-    if report["same_layers"] is not None:
-        layers = [
-            f"{report['same_layers']:.2%} of the rows stop after the same "
-            "layer; outputs of the others are not compared"
-        ]
-    vectors, agree = [], report["vectors"]
-    if agree:
-        vectors = [
-            f"vectors have cosines of at least {agree['cosine']:.4f} with the "
-            f"model's, and {agree['neighbours']:.1%} of the {NEIGHBOURS} "
-            "nearest texts of each text are the same"
-        ]
-    compute = report["compute"]
+    sizes, compute = report["megabytes"], report["compute"]
     computed = "" if compute == "float32" else f"computed in {compute}, "
-    return [
+    lines = [
         f"{report['format']}, {report['weights']}, {computed}"
-        f"{report['parameters']:,} parameters, {total:.2f} MB",
-        *sizes,
+        f"{report['parameters']:,} parameters, {sum(sizes.values()):.2f} MB",
+        *(f"  {name} {size:.2f} MB" for name, size in sizes.items()),
         f"{report['rows']:,} rows: {report['same_predictions']:.2%} of the "
         "predictions are the model's, outputs differ by at most "
         f"{report['largest_difference']:.2g}, in the mean by "
         f"{report['error']:.2g} of their standard deviation",
-        *layers,
-        *vectors,
-        *text_lines(report["same_as_texts"]),
-        *latencies,
     ]
+    if report["same_layers"] is not None:
+        lines.append(
+            f"{report['same_layers']:.2%} of the rows stop after the same "
+            "layer; outputs of the others are not compared"
+        )
+    if agree := report["vectors"]:
+        lines.append(
+            f"vectors have cosines of at least {agree['cosine']:.4f} with the "
+            f"model's, and {agree['neighbours']:.1%} of the {NEIGHBOURS} "
+            "nearest texts of each text are the same"
+        )
+    lines += text_lines(report["same_as_texts"])
+    for each in report["latencies"]:
+        lines.append(
+            f"{each['batch']} x {each['length']} tokens: p50 "
+            f"{each['p50_ms']:.1f} ms, p99 {each['p99_ms']:.1f} ms "
+            f"({each['calls']} calls)"
+        )
+    return lines

@@ -8,6 +8,7 @@ from keras_albert.corpus.config import PrepareRun
 from keras_albert.errors import (
     AlbertError,
     check_choice,
+    check_fields,
     check_flag,
     check_positive,
 )
@@ -87,8 +88,7 @@ class ExportRun(ModelUse):
                     "`version` is for a saved_model. Received: --format "
                     f"{self.format}. Leave --version out."
                 )
-        check_flag("skip_bad", self.skip_bad)
-        check_flag("force", self.force)
+        check_fields(check_flag, self, "skip_bad force")
         if self.weights == "int8" and self.data is None and not self.force:
             raise AlbertError(
                 "int8 may cost accuracy. Give labelled examples as --data, on "
@@ -119,7 +119,5 @@ class CheckRun:
     """continue even if the vocabulary cannot read half of the text or more"""
 
     def __post_init__(self):
-        check_flag("skip_bad", self.skip_bad)
-        check_flag("any_text", self.any_text)
-        check_positive("rows", self.rows)
-        check_positive("threads", self.threads)
+        check_fields(check_flag, self, "skip_bad any_text")
+        check_fields(check_positive, self, "rows threads")

@@ -177,21 +177,20 @@ class FinetuneRun:
         self._check_validation()
         self._check_task_options()
         check_teaching(self.teacher, self.teacher_share, self.temperature)
-        if self.warmup_steps is not None and self.steps is None:
-            raise AlbertError("`warmup_steps` needs `steps`. Give --steps.")
         if self.warmup_steps is not None:
+            if self.steps is None:
+                raise AlbertError("`warmup_steps` needs `steps`. Give --steps.")
             check_warmup(self.warmup_steps, self.steps)
 
     def _check_values(self) -> None:
         """Checks the options that have a meaning of their own."""
         flags = "class_weights skip_bad any_size any_text from_scratch"
-        check_fields(check_flag, self, flags)
-        check_fields(
-            check_positive,
-            self,
+        counts = (
             "seeds batch_size depth epochs patience sequence_length steps "
-            "validate_every checkpoint_every",
+            "validate_every checkpoint_every"
         )
+        check_fields(check_flag, self, flags)
+        check_fields(check_positive, self, counts)
         if self.exits is not None:
             check_choice("exits", self.exits, EXITS)
         check_fields(check_positive_number, self, "learning_rate")
@@ -319,9 +318,7 @@ class EvaluateRun(ModelUse):
 
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)
-        check_flag("skip_bad", self.skip_bad)
-        check_flag("any_size", self.any_size)
-        check_flag("any_text", self.any_text)
+        check_fields(check_flag, self, "skip_bad any_size any_text")
         check_fields(check_positive, self, "errors")
         for size in self.dimensions:
             check_positive("dimensions", size)
@@ -389,9 +386,7 @@ class PredictRun(ModelUse):
 
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)
-        check_flag("skip_bad", self.skip_bad)
-        check_flag("any_size", self.any_size)
-        check_flag("any_text", self.any_text)
+        check_fields(check_flag, self, "skip_bad any_size any_text")
 
 
 @dataclasses.dataclass(frozen=True)

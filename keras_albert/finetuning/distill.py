@@ -20,12 +20,9 @@ from keras_albert.tasks.task import Outputs
 class Teacher:
     """A fine-tuned model, or several as an ensemble, for the same labels.
 
-    Args:
-        run: `teacher` names the model.
-        names: the labels of the student; None if it predicts a number.
-
-    Raises:
-        AlbertError: the teacher predicts something else, or other labels.
+    `run.teacher` names the model, and `names` are the labels of the student;
+    None if it predicts a number. Raises AlbertError if the teacher predicts
+    something else, or other labels.
     """
 
     def __init__(self, run: FinetuneRun, names: tuple[str, ...] | None):

@@ -77,20 +77,10 @@ def exit_curve(
 ) -> list[ExitPoint]:
     """Measures many rules of early exit on labelled examples.
 
-    The score and the layers are those of all examples, whose outputs are
-    computed once for all layers; the time is the median of TIMES measurements
-    on TIMED_EXAMPLES examples.
-
-    Args:
-        predictor: a model with exits.
-        features: the examples.
-        batch_size: examples at a time.
-
-    Returns:
-        one point for each rule.
-
-    Raises:
-        AlbertError: the model has no exits.
+    There is a point for each rule. The score and the layers are those of all
+    examples, whose outputs are computed once for all layers; the time is the
+    median of TIMES measurements on TIMED_EXAMPLES examples. Raises AlbertError
+    if the model has no exits.
     """
     model, task = predictor.model, predictor.definition
     whole = dataclasses.replace(predictor, early_exit=None)
@@ -149,23 +139,18 @@ def _rules(predictor: Predictor, features: Features) -> list[EarlyExit]:
 def curve_lines(points: list[ExitPoint], best: str) -> list[str]:
     """The points as a table; `best` is the name of their score."""
     head = f"{'rule':17} {best.replace('_', ' '):>10}  layers  time"
-    return [
-        head,
-        *(
-            f"{point.name:12} {point.value:4g} {point.score:10.3f}  "
-            f"{point.layers:6.2f}  {point.time:4.2f}"
-            for point in points
-        ),
+    rows = [
+        f"{point.name:12} {point.value:4g} {point.score:10.3f}  "
+        f"{point.layers:6.2f}  {point.time:4.2f}"
+        for point in points
     ]
+    return [head, *rows]
 
 
 def draw_curve(points: list[ExitPoint], best: str, path: Path) -> None:
     """Draws the score against the layers, and against the time."""
     figure = new_figure(10, 4)
-    titles = {
-        "layers": "mean number of layers",
-        "time": "time (all layers: 1)",
-    }
+    titles = {"layers": "mean number of layers", "time": "time (all layers: 1)"}
     for axes, (name, title) in zip(
         figure.subplots(1, len(titles)), titles.items(), strict=True
     ):

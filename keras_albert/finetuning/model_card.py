@@ -97,12 +97,9 @@ def card(
 def hub_card(model: AlbertModel, to: str, target: str, text: str | None) -> str:
     """The card of a model in a repository of the Hub.
 
-    Args:
-        model: the model.
-        to: its format there, one of FORMATS.
-        target: `hf://organization/name`.
-        text: the model's own card; None if it has none. It gets the fields by
-            which the Hub finds models, unless it has such fields.
+    `to` is its format there, one of FORMATS, and `target` such as
+    `hf://organization/name`. `text` is the model's own card; None if it has
+    none. It gets the fields by which the Hub finds models, unless it has them.
     """
     if text is None:
         text = "\n".join(

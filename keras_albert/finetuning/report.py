@@ -58,6 +58,7 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
     """
     first = next(iter(reports.values()))
     best = first.get("best", "training_loss")
+    shared = ("best", *COMPARED, "constant", "of_words", "count")
     names = [
         name
         for name, value in first.items()
@@ -66,9 +67,7 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
     ]
     values = {name: [each[name] for each in reports.values()] for name in names}
     choose = max if "best" in first else min
-    costs = [
-        Cost(**each["cost"]) for each in reports.values() if "cost" in each
-    ]
+    costs = [Cost(**r["cost"]) for r in reports.values() if "cost" in r]
     if len(costs) < len(reports):  # reports of older versions have none
         costs = []
     return {
@@ -76,11 +75,7 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
         "seeds": list(reports),
         "diverged": diverged,
         "best_seed": choose(reports, key=lambda seed: reports[seed][best]),
-        "best": first.get("best"),
-        **{name: first.get(name) for name in COMPARED},
-        "constant": first.get("constant"),
-        "of_words": first.get("of_words"),
-        "count": first.get("count"),
+        **{name: first.get(name) for name in shared},
         "cost": dataclasses.asdict(total(costs)) if costs else None,
         "scores": {
             name: {
@@ -167,12 +162,11 @@ def finetuned_lines(report: dict) -> list[str]:
     elif "best" in report:
         lines = scores_lines(report)
     else:
+        examples = "on training rows, not on new ones: "
         lines = [
             f"training loss {report['training_loss']:.3f}; nothing was held "
             "out (--validation)",
-            *scores_lines(
-                report[ON_TRAINING_ROWS], "on training rows, not on new ones: "
-            ),
+            *scores_lines(report[ON_TRAINING_ROWS], examples),
         ]
     if report.get("cost"):  # reports of older versions have none
         lines = [*lines, Cost(**report["cost"]).line()]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,10 +33,7 @@ class Plan:
     @property
     def combinations(self) -> int:
         """The number of combinations of values."""
-        count = 1
-        for values in self.search.values():
-            count *= len(values)
-        return count
+        return math.prod(map(len, self.search.values()))
 
 
 def read_plan(path: Path) -> Plan:

@@ -27,20 +27,13 @@ def linear_outputs(
     for pairs of texts the differences and the products of both texts' weights,
     and their cosine.
 
-    Args:
-        fit: function from the features, a sparse matrix [N, F], and the targets
-            to a function from features to outputs.
-        train: the texts to learn from; an even sample of them, if all together
-            have more than MOST_CHARACTERS.
-        target: their targets, [N] or [N, C].
-        held_out: the texts to predict for.
-
-    Returns:
-        one row of outputs for each held-out text; None if the training texts
-        have no word.
+    `fit` is a function from the features, a sparse matrix [N, F], and the
+    targets, [N] or [N, C], to a function from features to outputs. It learns
+    from an even sample of `train`, if the texts together have more than
+    MOST_CHARACTERS. Returns one row of outputs for each held-out text; None if
+    the training texts have no word.
     """
-    rows = len(target)
-    chosen = _sample(train, rows)
+    chosen = _sample(train, len(target))
     train = [[column[i] for i in chosen] for column in train]
     target = target[chosen]
     # Two classes have one weight a feature; each of several labels is apart.

@@ -15,11 +15,14 @@ from keras_albert.training.losses import WeightedMean
 
 def class_loss() -> keras.losses.Loss:
     """Cross-entropy of logits [..., C] and class indices."""
-    return WeightedMean(
-        keras.losses.SparseCategoricalCrossentropy(
-            from_logits=True, reduction="none"
-        )
-    )
+    loss = keras.losses.SparseCategoricalCrossentropy
+    return WeightedMean(loss(from_logits=True, reduction="none"))
+
+
+def decision_loss() -> keras.losses.Loss:
+    """Cross-entropy of logits [..., C] and decisions, 0 or 1 [..., C]."""
+    loss = keras.losses.BinaryCrossentropy
+    return WeightedMean(loss(from_logits=True, reduction="none"))
 
 
 def wrong_odds(logits: np.ndarray, target: np.ndarray) -> np.ndarray:

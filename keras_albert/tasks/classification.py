@@ -21,11 +21,9 @@ from keras_albert.text.model_inputs import text_rows
 from keras_albert.training.losses import Distilled, WeightedMean
 
 # The values of `AlbertForSequenceClassification.problem`.
-SINGLE_LABEL, MULTI_LABEL, REGRESSION = (
-    "single_label",
-    "multi_label",
-    "regression",
-)
+SINGLE_LABEL = "single_label"
+MULTI_LABEL = "multi_label"
+REGRESSION = "regression"
 
 
 class _TextTask(LearnedTask):
@@ -62,14 +60,13 @@ class _TextTask(LearnedTask):
         """The labels of a table as targets of the loss."""
 
     def linear_outputs(self, train, held_out, names):
-        texts = (
+        texts, others = (
             [table.values[n] for n in ("text", PAIR) if n in table.values]
             for table in (train, held_out)
         )
-        first, second = texts
         target = self.targets(train, names)
         return bag_of_words.linear_outputs(
-            lambda x, y: self.fit_linear(x, y, names), first, target, second
+            lambda x, y: self.fit_linear(x, y, names), texts, target, others
         )
 
     @abc.abstractmethod
@@ -166,13 +163,12 @@ class Classification(_TextTask):
         return classes.share_of_most_frequent(features.target)
 
     def decode(self, outputs, features, names):
-        odds = special.softmax(np.stack(outputs), axis=-1)
         return [
             {
                 "prediction": names[row.argmax()],
                 "score": round(float(row.max()), 6),
             }
-            for row in odds
+            for row in special.softmax(np.stack(outputs), axis=-1)
         ]
 
 
@@ -215,9 +211,8 @@ class Regression(_TextTask):
         error = float(np.sqrt(np.mean((expected - predicted) ** 2)))
         remarks = scores.remarks
         if metrics.is_constant(predicted) and not metrics.is_constant(expected):
-            remarks += (
-                metrics.collapsed(f"example is given {predicted[0]:.4g}"),
-            )
+            remark = metrics.collapsed(f"example is given {predicted[0]:.4g}")
+            remarks = (*remarks, remark)
         values = {**scores.values, "root_mean_squared_error": error}
         return metrics.Scores(values, remarks)
 
@@ -266,9 +261,7 @@ class MultiLabel(_TextTask):
         return bag_of_words.fit_several(x, y)
 
     def loss(self, names):
-        return WeightedMean(
-            keras.losses.BinaryCrossentropy(from_logits=True, reduction="none")
-        )
+        return classes.decision_loss()
 
     def scores(self, outputs, features, names):
         chosen = np.stack(outputs) > 0

@@ -38,9 +38,8 @@ def serve_classes(graph: ServingGraph) -> dict[str, Callable]:
 
     def decode(logits):
         odds = tf.nn.softmax(logits)
-        best = tf.argmax(odds, axis=-1)
         return {
-            "label": tf.gather(names, best),
+            "label": tf.gather(names, tf.argmax(odds, axis=-1)),
             "score": tf.reduce_max(odds, axis=-1),
             **_named(odds, names),
         }
@@ -97,8 +96,7 @@ def _examples(inputs: tf.Tensor) -> tf.Tensor:
     A tf.Example has a single field, number 1, so that its first byte is always
     10. The parser detects further errors.
     """
-    first = tf.strings.substr(inputs, 0, 1)
-    may_be = (first == b"\n") | (inputs == b"")
+    may_be = (tf.strings.substr(inputs, 0, 1) == b"\n") | (inputs == b"")
     check = tf.debugging.Assert(
         tf.reduce_all(may_be),
         ["`inputs` must be serialized tf.Example messages with a string "

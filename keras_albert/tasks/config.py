@@ -233,8 +233,7 @@ class ModelUse:
     def given(self) -> dict:
         """The options that were given, as `Predictor.load` takes them.
 
-        Raises:
-            AlbertError: options for early exit exclude each other.
+        Raises AlbertError if options for early exit exclude each other.
         """
         options = {name: getattr(self, name) for name in ("task", "labels")}
         if self.columns != TableColumns():

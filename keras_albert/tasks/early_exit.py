@@ -15,9 +15,8 @@ from keras_albert.tasks.config import EarlyExit
 class Stopping:
     """Decides for a batch, one layer after another, which examples stop.
 
-    Args:
-        rule: when they stop.
-        problem: what the model predicts, see `AlbertForSequenceClassification`.
+    `problem` says what the model predicts, as in
+    `AlbertForSequenceClassification`.
     """
 
     def __init__(self, rule: EarlyExit, problem: str):
@@ -54,8 +53,7 @@ class Stopping:
 
     def _equal(self, answers: np.ndarray) -> np.ndarray:
         if self._problem == "regression":
-            difference = abs(answers - self._answers)
-            return (difference < self._rule.tolerance).all(-1)
+            return (abs(answers - self._answers) < self._rule.tolerance).all(-1)
         return (answers == self._answers).all(-1)
 
 

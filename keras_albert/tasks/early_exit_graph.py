@@ -102,13 +102,9 @@ def stops_after(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """What `early_exit.Stopping` computes, for a layer of a graph.
 
-    Args:
-        layer: its number, from 1.
-        logits: float32 [R, C].
-        answers, agreements: float32 [R, K] and int32 [R] of the layer before.
-
-    Returns:
-        bool [R], which rows stop; their answers and agreements.
+    `layer` is its number, from 1, and `logits` are float32 [R, C]. `answers`,
+    float32 [R, K], and `agreements`, int32 [R], are those of the layer before.
+    Returns which rows stop, bool [R]; and their answers and agreements.
     """
     rows = tf.shape(logits)[:1]
     if rule.layers is not None:

@@ -97,13 +97,9 @@ class FillMask(Task):
         decoded = []
         for row, output in zip(features.rows, outputs, strict=True):
             count = int((row.token_ids == MASK_ID).sum())
-            scores = output["scores"][:count].astype("float64")
-            decoded.append(
-                {
-                    "prediction": output["pieces"][:count].tolist(),
-                    "score": np.round(scores, 6).tolist(),
-                }
-            )
+            pieces = output["pieces"][:count].tolist()
+            scores = np.round(output["scores"][:count].astype("float64"), 6)
+            decoded.append({"prediction": pieces, "score": scores.tolist()})
         return decoded
 
     def answers(self, outputs, features, names):

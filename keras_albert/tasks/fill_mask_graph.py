@@ -91,11 +91,9 @@ def mask_positions(token_ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     place = tf.cast(tf.where(is_mask), tf.int32)  # row by row
     splits = tf.concat([[0], tf.cumsum(counts)], axis=0)
     number = tf.range(tf.shape(place)[0]) - tf.gather(splits, place[:, 0])
-    positions = tf.scatter_nd(
-        tf.stack([place[:, 0], number], axis=1),
-        place[:, 1],
-        tf.stack([tf.shape(token_ids)[0], most]),
-    )
+    index = tf.stack([place[:, 0], number], axis=1)
+    shape = tf.stack([tf.shape(token_ids)[0], most])
+    positions = tf.scatter_nd(index, place[:, 1], shape)
     is_given = tf.range(most)[tf.newaxis] < counts[:, tf.newaxis]
     return positions, is_given
 

@@ -106,12 +106,10 @@ def _checked_lengths(
         powers = (2**power for power in range(longest.bit_length()))
         short = [n for n in powers if SHORTEST_LENGTH <= n < longest]
         return (*short, longest)
-    is_list = isinstance(lengths, list | tuple) and len(lengths) > 0
     if (
-        not is_list
-        or any(
-            type(each) is not int or each < SHORTEST_SINGLE for each in lengths
-        )
+        not isinstance(lengths, list | tuple)
+        or not lengths
+        or any(type(n) is not int or n < SHORTEST_SINGLE for n in lengths)
         or sorted(set(lengths)) != list(lengths)
         or lengths[-1] > most
     ):
@@ -128,9 +126,7 @@ def _checked_reading(
     """How contexts are read; None for a task without contexts."""
     if not ALL_TASKS[task].reads_contexts:
         if reading is not None:
-            fitting = [
-                name for name, each in ALL_TASKS.items() if each.reads_contexts
-            ]
+            fitting = [n for n, t in ALL_TASKS.items() if t.reads_contexts]
             raise AlbertError(
                 f"`reading` is for {', '.join(fitting)}. Received: "
                 f"task={task!r}. Leave it out."

@@ -66,12 +66,11 @@ def measure(
     for name in metrics:
         check_choice("metrics", name, tuple(_METRICS))
         metric, reason_against = _METRICS[name]
-        reason = reason_against(expected, predicted, names)
-        if reason:
+        if reason := reason_against(expected, predicted, names):
             remarks.append(f"{name} is not defined ({reason}) and set to 0")
-        defined = not reason
-        score = metric(expected, predicted) if defined else UNDEFINED
-        values[name] = float(score)
+            values[name] = UNDEFINED
+        else:
+            values[name] = float(metric(expected, predicted))
     return Scores(values, tuple(remarks))
 
 
@@ -79,16 +78,13 @@ def multilabel_scores(expected, predicted) -> Scores:
     """F1 of several labels an example: over all decisions, and over labels.
 
     `expected` and `predicted` say whether each label applies, 0 or 1 [N, C].
-
-    Returns:
-        `micro_f1`, of all N x C decisions together; `macro_f1`, the mean of the
-        labels' F1, which is 0 for a label that neither occurs nor is predicted.
+    `micro_f1` is that of all N x C decisions together; `macro_f1` the mean of
+    the labels' F1, which is 0 for a label that neither occurs nor is predicted.
     """
     expected, predicted = map(_decided, _pair(expected, predicted, axes=2))
-    of_labels = map(_f1, expected.T, predicted.T)
     values = {
         "micro_f1": float(_f1(expected.ravel(), predicted.ravel())),
-        "macro_f1": float(np.mean([*of_labels])),
+        "macro_f1": float(np.mean([*map(_f1, expected.T, predicted.T)])),
     }
     absent = int((~(expected | predicted).any(axis=0)).sum())
     remarks = ()
@@ -107,10 +103,8 @@ def entity_f1(
 
     An entity is right if its type, beginning and end are: in [B-PER, I-PER, O]
     predicted as [B-PER, O, O] there is none. Labels are those of each word of
-    each text, such as O, B-PER, I-PER (IOB2).
-
-    Returns:
-        0 if there are no entities; None if there are other labels.
+    each text, such as O, B-PER, I-PER (IOB2). The score is 0 if there are no
+    entities; None if there are other labels.
     """
     pairs = list(zip(expected, predicted, strict=True))
     tags = {tag for pair in pairs for tags in pair for tag in tags}
@@ -178,10 +172,7 @@ def class_report(expected, predicted, labels: Sequence[str]) -> ClassReport:
 
     `expected` and `predicted` are class indices, int [N].
     """
-    from sklearn.metrics import (
-        confusion_matrix,
-        precision_recall_fscore_support,
-    )
+    from sklearn import metrics
 
     expected, predicted = _pair(expected, predicted)
     classes = range(len(labels))
@@ -191,12 +182,12 @@ def class_report(expected, predicted, labels: Sequence[str]) -> ClassReport:
                 f"`{name}` must be class indices from 0 to {len(labels) - 1}. "
                 f"Received: {values.min()} to {values.max()}."
             )
-    precision, recall, f1, _ = precision_recall_fscore_support(
+    precision, recall, f1, _ = metrics.precision_recall_fscore_support(
         expected, predicted, labels=classes, zero_division=UNDEFINED
     )
     return ClassReport(
         tuple(map(str, labels)),
-        confusion_matrix(expected, predicted, labels=classes),
+        metrics.confusion_matrix(expected, predicted, labels=classes),
         precision,
         recall,
         f1,
@@ -210,23 +201,13 @@ def report_text(report: ClassReport) -> str:
     """
     width = max(len("label"), *map(len, report.labels))
     lines = [f"{'label':{width}}  precision  recall     F1  examples"]
-    for label, precision, recall, f1, count in zip(
-        report.labels,
-        report.precision,
-        report.recall,
-        report.f1,
-        report.counts,
-        strict=True,
-    ):
+    for each in report.as_dict()["classes"]:
         lines.append(
-            f"{label:{width}}  {precision:9.3f}  {recall:6.3f}  {f1:5.3f}  "
-            f"{count:8,}"
+            f"{each['label']:{width}}  {each['precision']:9.3f}  "
+            f"{each['recall']:6.3f}  {each['f1']:5.3f}  {each['count']:8,}"
         )
-    shown = (
-        _matrix_lines
-        if len(report.labels) <= MOST_SHOWN_COLUMNS
-        else _confused_lines
-    )
+    is_narrow = len(report.labels) <= MOST_SHOWN_COLUMNS
+    shown = _matrix_lines if is_narrow else _confused_lines
     return "\n".join([*lines, "", *shown(report, width)])
 
 
@@ -234,8 +215,7 @@ def _matrix_lines(report: ClassReport, width: int) -> list[str]:
     numbers = [str(i + 1) for i in range(len(report.labels))]
     cell = max(len(str(report.confusion.max())), len(numbers[-1]))
     head = "  ".join(f"{number:>{cell}}" for number in numbers)
-    lines = ["expected in rows, predicted in columns"]
-    lines.append(f"{'':{width + 6}}{head}")
+    lines = ["expected in rows, predicted in columns", " " * (width + 6) + head]
     for number, label, row in zip(
         numbers, report.labels, report.confusion, strict=True
     ):
@@ -320,10 +300,6 @@ def _decided(values: np.ndarray) -> np.ndarray:
     return values.astype(bool)
 
 
-def _accuracy(expected: np.ndarray, predicted: np.ndarray) -> float:
-    return (expected == predicted).mean()
-
-
 def _f1(expected: np.ndarray, predicted: np.ndarray) -> float:
     from sklearn.metrics import f1_score
 
@@ -382,7 +358,7 @@ def is_constant(values: np.ndarray) -> bool:
 _Metric = Callable[[np.ndarray, np.ndarray], float]
 _Reason = Callable[[np.ndarray, np.ndarray, _Names], str | None]
 _METRICS: dict[str, tuple[_Metric, _Reason]] = {
-    "accuracy": (_accuracy, lambda *_: None),
+    "accuracy": (lambda a, b: (a == b).mean(), lambda *_: None),
     "f1": (_f1, _no_ones),
     "matthews": (_matthews, _constant),
     "pearson": (_pearson, _constant),

@@ -107,19 +107,15 @@ class MultipleChoice(LearnedTask):
 
     def features(self, tokenizer, table, names, length):
         values = table.values
-        count = len(values["choices"][0])
-        for line, choices in zip(table.lines, values["choices"], strict=True):
+        texts, choices = values["text"], values["choices"]
+        count = len(choices[0])
+        for line, each in zip(table.lines, choices, strict=True):
             try:
-                _check_number(choices, count)
+                _check_number(each, count)
             except AlbertError as error:
                 raise AlbertError(f"{table.path}:{line}: {error}") from None
-        rows = choice_rows(
-            tokenizer,
-            values["text"],
-            values.get(QUESTION, [""] * len(table)),
-            values["choices"],
-            length,
-        )
+        questions = values.get(QUESTION, [""] * len(table))
+        rows = choice_rows(tokenizer, texts, questions, choices, length)
         target = np.array(values[LABEL], "int32") if LABEL in values else None
         return Features(rows, target, choices=count)
 

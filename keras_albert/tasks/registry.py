@@ -77,9 +77,8 @@ def _read_race(
 ) -> Table:
     table = read_race(folder, split, skip_bad=skip_bad)
     if not any_size:
-        count = len(table) + len(table.skipped)
-        size = RACE_SIZES[split]
-        check_published(folder, count, (size,), f"questions in {split}")
+        count, sizes = len(table) + len(table.skipped), (RACE_SIZES[split],)
+        check_published(folder, count, sizes, f"questions in {split}")
     return table
 
 
@@ -171,7 +170,6 @@ def submit(
 ) -> Path:
     """Writes the file for a test split from the logits of each row, or [1]."""
     logits = np.stack(outputs)
-    answers = (
-        logits.argmax(-1) if GLUE[task].labels is not None else logits[:, 0]
-    )
+    has_labels = GLUE[task].labels is not None
+    answers = logits.argmax(-1) if has_labels else logits[:, 0]
     return write_submission(folder, task, split, table, answers)

@@ -82,7 +82,8 @@ def check_task(task: object, head: Head | None = None) -> None:
     definition = ALL_TASKS[name]
     definition.labels.check(_needed(task, "labels"), name)
     _check_lengths(_needed(task, "lengths"), head)
-    _check_columns(_needed(task, "columns"))
+    _check_keys("columns", _needed(task, "columns"), TableColumns)
+    TableColumns(**task["columns"])  # raises AlbertError
     if definition.reads_contexts:
         _check_reading(_needed(task, "reading"), task["lengths"][-1])
     if "early_exit" in task:
@@ -116,18 +117,10 @@ def _check_lengths(lengths: object, head: Head | None) -> None:
         )
 
 
-def _check_columns(columns: object) -> None:
-    _check_keys("columns", columns, TableColumns)
-    TableColumns(**columns)
-
-
 def _check_reading(reading: object, longest: int) -> None:
     _check_keys("reading", reading, ReadingConfig, all_of_them=True)
-    for name, settings in (
-        ("windows", WindowConfig),
-        ("answers", AnswerConfig),
-    ):
-        _check_settings(f"reading.{name}", reading[name], settings)
+    _check_settings("reading.windows", reading["windows"], WindowConfig)
+    _check_settings("reading.answers", reading["answers"], AnswerConfig)
     threshold = reading["threshold"]
     if threshold is not None and not is_number(threshold):
         raise AlbertError(
@@ -274,6 +267,7 @@ def stored_settings(content: dict) -> dict[str, Any]:
     task = ALL_TASKS.get(content["task"])
     if task is None:
         return {}
+    rule = content.get("early_exit")
     return {
         "task": task.name,
         "labels": content["labels"] and tuple(content["labels"]),
@@ -282,9 +276,7 @@ def stored_settings(content: dict) -> dict[str, Any]:
         "reading": ReadingConfig.from_dict(content["reading"])
         if task.reads_contexts
         else None,
-        "early_exit": EarlyExit(**content["early_exit"])
-        if "early_exit" in content
-        else None,
+        "early_exit": rule and EarlyExit(**rule),
     }
 
 

@@ -69,10 +69,8 @@ def _rows(
 
     `pieces` are those of each word, int32 [N, (pieces)], `splits` the index of
     the first word of each text [B + 1], and `longest` the most tokens of a row.
-
-    Returns:
-        the rows, int32 [R, S]; and for each word its row and the position of
-        its first piece there, int32 [N].
+    Returns the rows, int32 [R, S]; and for each word its row and the position
+    of its first piece there, int32 [N].
     """
     # A word whose characters are all dropped also has a label.
     lengths = tf.cast(pieces.row_lengths(), tf.int32)

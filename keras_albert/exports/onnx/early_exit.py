@@ -84,24 +84,17 @@ def _stops_after(
 ) -> tuple[str, str, str]:
     """(tasks.early_exit.Stopping) for the layer of an iteration.
 
-    Args:
-        number: that of the iteration, from 0.
-        logits: float32 [R, C].
-        before: the state, with `answers` float32 [R, K] and `agreements` int32
-            [R] of the layer before.
-
-    Returns:
-        bool [R], which rows stop; their answers and agreements.
+    `number` is that of the iteration, from 0, and `logits` are float32 [R, C].
+    `before` is the state, with `answers`, float32 [R, K], and `agreements`,
+    int32 [R], of the layer before. Returns which rows stop, bool [R]; and their
+    answers and agreements.
     """
     add, constant = graph.add, graph.constant
     answers, agreements = before["answers"], before["agreements"]
     if rule.layers is not None:
         is_last = add("Equal", number, constant(rule.layers - 1))
-        return (
-            add("Expand", is_last, add("Shape", agreements)),
-            answers,
-            agreements,
-        )
+        stops = add("Expand", is_last, add("Shape", agreements))
+        return stops, answers, agreements
     if rule.confidence is not None:
         if problem == "single_label":
             probs = add("Softmax", logits, axis=-1)

@@ -59,11 +59,9 @@ class Inputs(NamedTuple):
         positions = add("Range", constant(0), length, constant(1))
         is_cls = add("Equal", ids, constant(CLS_ID, "int32"))
         is_first = add("Equal", positions, constant(0))
-        is_padding = add(
-            "Or",
-            add("Equal", ids, constant(PAD_ID, "int32")),
-            add("And", is_cls, add("Not", is_first)),
-        )
+        is_pad = add("Equal", ids, constant(PAD_ID, "int32"))
+        is_later_cls = add("And", is_cls, add("Not", is_first))
+        is_padding = add("Or", is_pad, is_later_cls)
         ids = add("Where", is_padding, constant(PAD_ID, "int32"), ids)
         segment_ids = None
         if reads_pairs:
@@ -100,11 +98,9 @@ class EncoderWriter:
         return self.add("Add", y, self.constant(array(layer.bias)))
 
     def layer_norm(self, layer: keras.layers.LayerNormalization, x: str) -> str:
-        return self._normalized(
-            self.constant(array(layer.gamma)),
-            self.constant(array(layer.beta)),
-            x,
-        )
+        weights = layer.gamma, layer.beta
+        gamma, beta = (self.constant(array(each)) for each in weights)
+        return self._normalized(gamma, beta, x)
 
     def first(self, x: str) -> str:
         """The first tokens: [B, S, ...] -> [B, 1, ...]."""
@@ -135,12 +131,8 @@ class EncoderWriter:
         """
         backbone: AlbertBackbone = self.model.backbone
         x = self._embedded(backbone.embeddings, inputs)
-        bias = self.add(
-            "Where",
-            inputs.is_padding,
-            self.constant(MASKED_SCORE),
-            self.constant(0.0),
-        )
+        masked, zero = self.constant(MASKED_SCORE), self.constant(0.0)
+        bias = self.add("Where", inputs.is_padding, masked, zero)
         return x, self.add("Unsqueeze", bias, self.constant([1, 2]))
 
     def first_layer(self, x: str, bias: str) -> str:
@@ -166,11 +158,8 @@ class EncoderWriter:
         if inputs.segment_ids is None:
             position = position + segment[0]
         x = self.graph.rows(array(embeddings.word.embeddings), inputs.token_ids)
-        x = self.add(
-            "Add",
-            x,
-            self.add("Gather", self.constant(position), inputs.positions),
-        )
+        rows = self.constant(position)
+        x = self.add("Add", x, self.add("Gather", rows, inputs.positions))
         if inputs.segment_ids is not None:
             rows = self.constant(segment)
             x = self.add("Add", x, self.add("Gather", rows, inputs.segment_ids))
@@ -226,10 +215,8 @@ class EncoderWriter:
         count, rank, size = b.shape
         diagonal = np.zeros((count, rank, count, size), b.dtype)
         diagonal[range(count), :, range(count)] = b
-        return (
-            self.constant(part["a"]),
-            self.constant(diagonal.reshape(count * rank, count * size)),
-        )
+        diagonal = diagonal.reshape(count * rank, count * size)
+        return self.constant(part["a"]), self.constant(diagonal)
 
     def _linear(self, weights: dict, half: str, name: str, x: str) -> str:
         kernel, bias = weights[half][name]
@@ -254,22 +241,15 @@ class EncoderWriter:
         return self._summed(weights["feed_forward"], x, output)
 
     def _summed(self, half: dict, x: str, output: str) -> str:
-        return self._normalized(
-            half["layer_norm"]["gamma"],
-            half["layer_norm"]["beta"],
-            self.add("Add", output, x),
-        )
+        norm, x = half["layer_norm"], self.add("Add", output, x)
+        return self._normalized(norm["gamma"], norm["beta"], x)
 
     def _attention(self, weights, x: str, bias: str, first_only: bool) -> str:
         """The context vectors of all heads, side by side, [B, S, H]."""
         heads, hidden = self.config.num_attention_heads, self.config.hidden_size
-        query, key, value = self.add(
-            "Split",
-            self._linear(weights, "attention", "qkv", x),
-            self.constant([hidden] * 3),
-            outputs=3,
-            axis=2,
-        )
+        qkv = self._linear(weights, "attention", "qkv", x)
+        sizes = self.constant([hidden] * 3)
+        query, key, value = self.add("Split", qkv, sizes, outputs=3, axis=2)
         if first_only:
             query = self.first(query)
         shape = self.constant([0, 0, heads, hidden // heads])

@@ -95,13 +95,8 @@ class Graph:
         if kernel.scales is None:
             return self.add("MatMul", x, kernel.values)
         values, scale, zero = self.add("DynamicQuantizeLinear", x, outputs=3)
-        y = self.add(
-            "MatMulInteger",
-            values,
-            kernel.values,
-            zero,
-            self.constant(0, "int8"),
-        )
+        kernel_zero = self.constant(0, "int8")
+        y = self.add("MatMulInteger", values, kernel.values, zero, kernel_zero)
         y = self.add("Cast", y, to=onnx.TensorProto.FLOAT)
         return self.add("Mul", y, self.add("Mul", scale, kernel.scales))
 
@@ -160,13 +155,10 @@ class Graph:
             ],
         )
         self._nodes = outside
+        limit = self.constant(most)
+        values = [value for value, _, _ in state.values()]
         last = self.add(
-            "Loop",
-            self.constant(most),
-            begins,
-            *(value for value, _, _ in state.values()),
-            outputs=len(state),
-            body=body,
+            "Loop", limit, begins, *values, outputs=len(state), body=body
         )
         return dict(zip(state, last, strict=True))
 
@@ -182,7 +174,6 @@ class Graph:
         """
         for name, (value, _, _) in outputs.items():
             self._nodes.append(helper.make_node("Identity", [value], [name]))
-
         model = helper.make_model(
             helper.make_graph(
                 self._nodes,

@@ -30,10 +30,7 @@ from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnswering,
     AlbertForQuestionAnsweringV2,
 )
-from keras_albert.modeling.text_embedding import (
-    PADDED,
-    AlbertForTextEmbedding,
-)
+from keras_albert.modeling.text_embedding import PADDED, AlbertForTextEmbedding
 from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.early_exit import check_can_export
 from keras_albert.text.special_tokens import SEP_ID
@@ -160,11 +157,9 @@ def _beam(writer: EncoderWriter, inputs: Inputs) -> Outputs:
         writer.graph.matmul(vectors, writer.graph.kernel(kernel))
         for vectors, kernel in zip((x, starts), kernels, strict=True)
     )
-    hidden = add(
-        "Add",
-        add("Unsqueeze", of_x, constant([1])),
-        add("Unsqueeze", of_starts, constant([2])),
-    )  # [B, K, S, H]
+    of_x = add("Unsqueeze", of_x, constant([1]))
+    of_starts = add("Unsqueeze", of_starts, constant([2]))
+    hidden = add("Add", of_x, of_starts)  # [B, K, S, H]
     bias = constant(array(model.end_dense.bias))
     hidden = add("Tanh", add("Add", hidden, bias))
     hidden = writer.layer_norm(model.end_layer_norm, hidden)

@@ -172,15 +172,12 @@ def _predictions(
         rows[window.question].append(w)
     predictions = []
     for question, own in zip(questions, rows, strict=True):
-        candidates = _candidates(
-            question.context, [spans[w] for w in own], config.n_best
-        )
-        least = min((no_answer[w] for w in own), default=math.inf)
-        predictions.append(
-            Prediction(
-                question.id, candidates, least if candidates else math.inf
-            )
-        )
+        found = [spans[w] for w in own]
+        candidates = _candidates(question.context, found, config.n_best)
+        least = math.inf
+        if candidates:
+            least = min(no_answer[w] for w in own)
+        predictions.append(Prediction(question.id, candidates, least))
     return predictions
 
 
@@ -222,7 +219,5 @@ def _less_best_candidate(prediction: Prediction) -> Prediction:
     if not prediction.candidates:
         return prediction
     best = prediction.candidates[0]
-    return dataclasses.replace(
-        prediction,
-        no_answer=prediction.no_answer - best.start_score - best.end_score,
-    )
+    no_answer = prediction.no_answer - best.start_score - best.end_score
+    return dataclasses.replace(prediction, no_answer=no_answer)

@@ -222,9 +222,7 @@ def _spans_of_logits(
     return spans, sum(first)
 
 
-def _spans_of_beam(
-    outputs: dict[str, tf.Tensor],
-) -> tuple[_Spans, tf.Tensor]:
+def _spans_of_beam(outputs: dict[str, tf.Tensor]) -> tuple[_Spans, tf.Tensor]:
     """(decode_beam): the spans, and the logit of no answer, float64 [W]."""
     ends = outputs["end_top_index"]  # [W, K, K]
     starts = outputs["start_top_index"][:, :, tf.newaxis]
@@ -279,9 +277,8 @@ def _best(
     scores = tf.gather_nd(scores, places)
     # Sorts by question, then by score, with ties in their order.
     order = tf.argsort(scores, direction="DESCENDING", stable=True)
-    order = tf.gather(
-        order, tf.argsort(tf.gather(question, order), stable=True)
-    )
+    by_question = tf.argsort(tf.gather(question, order), stable=True)
+    order = tf.gather(order, by_question)
     question, scores, window = (
         tf.gather(x, order) for x in (question, scores, window)
     )
@@ -318,9 +315,7 @@ def _best(
         tf.where(kept, weights, 0.0), question, count
     )
     chosen = tf.math.unsorted_segment_min(
-        tf.where(kept & (end > begin), number, tf.size(number)),
-        question,
-        count,
+        tf.where(kept & (end > begin), number, tf.size(number)), question, count
     )
     chosen = tf.minimum(chosen, tf.size(number))  # the padding if there is none
     return _Best(

@@ -61,11 +61,8 @@ def score_v1(
                 f"question {question.id} has no answers, but SQuAD 1.1 scores "
                 "compare with answers. Take the scores of SQuAD 2.0."
             )
-    exact, f1_ = _scores(
-        questions,
-        texts,
-        [[words(a.text) for a in question.answers] for question in questions],
-    )
+    accepted = [[words(a.text) for a in each.answers] for each in questions]
+    exact, f1_ = _scores(questions, texts, accepted)
     return {
         "exact_match": _percent(exact),
         "f1": _percent(f1_),

@@ -11,7 +11,6 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
-import keras
 import numpy as np
 from scipy import special
 
@@ -22,7 +21,8 @@ from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnswering,
     AlbertForQuestionAnsweringV2,
 )
-from keras_albert.tasks.labels import Labels
+from keras_albert.tasks import classes
+from keras_albert.tasks.labels import ClassNames, Labels, NoLabels
 from keras_albert.tasks.metrics import Scores, collapsed
 from keras_albert.tasks.question_answering.config import AnswerConfig
 from keras_albert.tasks.question_answering.decoding import (
@@ -41,7 +41,6 @@ from keras_albert.tasks.question_answering.windows import Window, make_windows
 from keras_albert.tasks.serving import Serving
 from keras_albert.tasks.task import LearnedTask
 from keras_albert.text.model_inputs import Row
-from keras_albert.training.losses import WeightedMean
 
 # What the heads predict.
 ANSWER, ANSWER_OR_NONE = "an answer", "an answer, or none"
@@ -95,19 +94,11 @@ class _AnswerNames(Labels):
         )
 
     def check(self, labels, task):
-        if labels is None and self.may_refuse:
-            raise AlbertError(
-                f"`labels` must be the names of the labels. Received: null, "
-                f"with task={task!r}."
-            )
-        if labels is None:
-            return
         if self.may_refuse is False:
-            raise AlbertError(
-                f"`labels` must be null, with task={task!r}. "
-                f"Received: {labels!r:.80}."
-            )
-        if labels != list(NAMES):
+            NoLabels().check(labels, task)
+        elif labels is None and self.may_refuse:
+            ClassNames().check(labels, task)
+        elif labels not in (None, list(NAMES)):
             raise AlbertError(
                 f"`labels` must be {list(NAMES)}"
                 f"{' or null' if self.may_refuse is None else ''}. "
@@ -193,10 +184,8 @@ class QuestionAnswering(LearnedTask):
         if ANSWERS not in table.values:
             return Features(rows, source=asked)
         start = np.array([window.start for window in windows], "int32")
-        target = {
-            "start": start,
-            "end": np.array([window.end for window in windows], "int32"),
-        }
+        end = np.array([window.end for window in windows], "int32")
+        target = {"start": start, "end": end}
         if names:
             target["answer_class"] = (start == 0).astype("float32")[:, None]
         lost = np.array([window.is_lost for window in windows])
@@ -214,17 +203,9 @@ class QuestionAnswering(LearnedTask):
         return AlbertForQuestionAnswering(backbone)
 
     def loss(self, names):
-        options = {"from_logits": True, "reduction": "none"}
-        losses = {
-            name: WeightedMean(
-                keras.losses.SparseCategoricalCrossentropy(**options)
-            )
-            for name in ("start", "end")
-        }
+        losses = {"start": classes.class_loss(), "end": classes.class_loss()}
         if names:
-            losses["answer_class"] = WeightedMean(
-                keras.losses.BinaryCrossentropy(**options)
-            )
+            losses["answer_class"] = classes.decision_loss()
         return losses
 
     def held_out_loss(self, outputs, features, names):
@@ -299,24 +280,21 @@ class QuestionAnswering(LearnedTask):
 def predictions_of(outputs: Outputs, features: Features) -> list[Prediction]:
     """The answers to each question, the best first."""
     asked = features.source
+    questions, windows, config = asked.questions, asked.windows, asked.config
     if "start" not in outputs[0]:
         stacked = {
             name: np.stack([output[name] for output in outputs])
             for name in outputs[0]
         }
-        return decode_beam(
-            asked.questions, asked.windows, stacked, asked.config
-        )
+        return decode_beam(questions, windows, stacked, config)
     start, end = (
         [
             output[name][: len(window.token_ids)]
-            for output, window in zip(outputs, asked.windows, strict=True)
+            for output, window in zip(outputs, windows, strict=True)
         ]
         for name in ("start", "end")
     )
-    return decode_logits(
-        asked.questions, asked.windows, start, end, asked.config
-    )
+    return decode_logits(questions, windows, start, end, config)
 
 
 def against_of(predictions: Sequence[Prediction]) -> dict[str, float]:
