@@ -14,11 +14,7 @@ from keras_albert.modeling.config import VARIANTS, AlbertConfig
 from keras_albert.modeling.pretraining import AlbertForPretraining
 from keras_albert.modeling.warm_start import warm_start
 from keras_albert.modeling.weight_checks import weights_checksum
-from keras_albert.pretraining.config import (
-    SIZES,
-    ExampleConfig,
-    PretrainRun,
-)
+from keras_albert.pretraining.config import SIZES, ExampleConfig, PretrainRun
 from keras_albert.pretraining.dataset import (
     MORE_PAIRS,
     ExampleStream,
@@ -37,11 +33,7 @@ from keras_albert.pretraining.report import held_out_report, report_lines
 from keras_albert.storage import checksum
 from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.cost import fit_with_cost
-from keras_albert.training.loop import (
-    Timetable,
-    Training,
-    evaluate_until,
-)
+from keras_albert.training.loop import Timetable, Training, evaluate_until
 from keras_albert.training.losses import DistilledCrossEntropy
 from keras_albert.training.model_folder import PRETRAINING, ModelFolder
 from keras_albert.training.optimizer import make_optimizer
@@ -51,11 +43,7 @@ from keras_albert.training.run_folder import (
     same_settings,
     write_report,
 )
-from keras_albert.training.run_log import (
-    HELD_OUT,
-    Row,
-    check_tensorboard,
-)
+from keras_albert.training.run_log import HELD_OUT, Row, check_tensorboard
 from keras_albert.training.schedules import WarmupPolynomialDecay
 from keras_albert.training.speed import Work, matrix_product_peak
 
