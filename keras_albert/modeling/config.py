@@ -21,6 +21,7 @@ from keras_albert.errors import (
     check_positive,
     check_positive_number,
     check_probability,
+    errors_about,
 )
 
 # The most blocks that a model may apply. The deepest published ALBERT has 48.
@@ -229,10 +230,8 @@ class AlbertConfig:
 
         path = Path(path)
         content = read_json(path)
-        try:
+        with errors_about(path):
             return cls.from_dict(content)
-        except AlbertError as error:
-            raise AlbertError(f"{path}: {error}") from None
 
     @classmethod
     def from_dict(cls, content: dict) -> "AlbertConfig":

@@ -235,12 +235,3 @@ class AlbertForMaskedLM(_MaskedModel):
     ) -> Any:
         outputs = self.backbone(inputs, training=training)
         return self.masked_logits(outputs["sequence_output"], inputs)
-
-
-def __getattr__(name: str):
-    # For imports of names that are in masked_texts.py now.
-    if name in ("MASK", "filled", "masked_ids"):
-        from keras_albert.modeling import masked_texts
-
-        return getattr(masked_texts, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -75,10 +75,7 @@ def pretrain(run: PretrainRun) -> dict:
             return report
         inputs = devices.each(lambda: _Inputs.of(run, devices))
         devices.check_equal(
-            {
-                "the config": dataclasses.asdict(inputs.config),
-                **_checksums(run),
-            }
+            {"the config": dataclasses.asdict(inputs.config), **_checksums(run)}
         )
         return _train(run, inputs, folder, devices)
 
