@@ -288,8 +288,7 @@ def _lines_of(
     all. (Lines before it would not do: a part does not read those before its
     start, so that two parts might see different numbers of them.)
     """
-    packed = part.file.path.endswith(GZIP_SUFFIX)
-    end = float("inf") if packed else part.end
+    end = float("inf") if part.file.path.endswith(GZIP_SUFFIX) else part.end
     inside = not part.start
     copies = itertools.tee(_lines_from(part, file, end), in_a_row)
     lines, *later = (itertools.islice(c, i, None) for i, c in enumerate(copies))

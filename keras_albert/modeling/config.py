@@ -133,9 +133,8 @@ class AlbertConfig:
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
             if field.type is int and field.name != "relaxed_rank":
-                check_positive(field.name, value)
+                check_positive(field.name, getattr(self, field.name))
         if type(self.relaxed_rank) is not int or self.relaxed_rank < 0:
             raise AlbertError(
                 "`relaxed_rank` must be an integer, 0 (off) or more. "

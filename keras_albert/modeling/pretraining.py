@@ -183,8 +183,7 @@ class AlbertForPretraining(_MaskedModel):
         self, inputs: Mapping[str, Any], training: bool | None = None
     ) -> dict[str, Any]:
         outputs = self.backbone(inputs, training=training)
-        sequence_output = outputs["sequence_output"]
-        logits = {"mlm": self.masked_logits(sequence_output, inputs)}
+        logits = {"mlm": self.masked_logits(outputs["sequence_output"], inputs)}
         if self.sentence_pair is not None:
             logits[self.sentence_task] = self.sentence_pair(
                 outputs["pooled_output"]
