@@ -215,10 +215,7 @@ class _AfterKeras:
 
     @classmethod
     def find_spec(
-        cls,
-        name: str,
-        path: Any = None,
-        target: types.ModuleType | None = None,
+        cls, name: str, path: Any = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if name != "keras":
             return None

@@ -110,8 +110,7 @@ def main(arguments: list[str] | None = None) -> None:
         status = NO_READER_STATUS
     except (AlbertError, OSError) as error:  # OSError: full disk, permission
         print(f"error: {error}", file=sys.stderr)
-        lost = isinstance(error, LostProcess)
-        status = LOST_PROCESS_STATUS if lost else 2
+        status = LOST_PROCESS_STATUS if isinstance(error, LostProcess) else 2
     except KeyboardInterrupt:
         status = 130
     # Not in the handlers above: objects in the traceback must not live until
@@ -275,8 +274,8 @@ def _with_settings(arguments: list[str]) -> list[str]:
     given = [*options, *changes, *ordinary]
     for place in ("command line", "--set", "file"):
         if place in recipes:
-            given = _recipe_options(command, recipes[place], given) + given
-            break
+            own = _recipe_options(command, recipes[place], given)
+            return [command, *own, *given]
     return [command, *given]
 
 
@@ -413,16 +412,12 @@ def _check_option(argument: str, known: dict[str, type], command: str) -> None:
 def _close_to(key: str, known: Iterable[str]) -> str | None:
     """The option that was probably meant."""
     section, dot, last = key.rpartition(".")
-    ends = [
-        name.removeprefix(section + dot)
-        for name in known
-        if name.startswith(section + dot)
-    ]
-    if section and ends:  # the section is known
-        close = difflib.get_close_matches(last, ends, n=1)
-        return section + dot + close[0] if close else None
-    close = difflib.get_close_matches(key, known, n=1)
-    return close[0] if close else None
+    prefix = section + dot
+    ends = [n.removeprefix(prefix) for n in known if n.startswith(prefix)]
+    if not ends:  # the section is unknown
+        prefix, last, ends = "", key, known
+    close = difflib.get_close_matches(last, ends, n=1)
+    return prefix + close[0] if close else None
 
 
 def _option(key: str, value, known: dict[str, type], source: str) -> list[str]:
@@ -459,6 +454,7 @@ def _option(key: str, value, known: dict[str, type], source: str) -> list[str]:
 def _check_kind(key: str, value, kind: type, source: str) -> None:
     """Raises AlbertError for a value of another type than the option's."""
     kind, text = _without_none(kind), str(value)
+    values = value if isinstance(value, list) else [value]
     choices = typing.get_args(kind)
     if kind is bool:
         wanted, fits = "true or false", text.lower() in ("true", "false")
@@ -466,12 +462,10 @@ def _check_kind(key: str, value, kind: type, source: str) -> None:
         wanted, fits = f"one of {', '.join(choices)}", value in choices
     elif typing.get_origin(kind) is tuple and choices[0] in (int, float):
         wanted = "a number or a list of numbers"
-        numbers = value if isinstance(value, list) else [value]
-        fits = all(map(is_number, numbers))
+        fits = all(map(is_number, values))
     elif typing.get_origin(kind) is tuple or isinstance(kind, types.UnionType):
         wanted = "a text or a list of texts"
-        texts = value if isinstance(value, list) else [value]
-        fits = all(isinstance(each, str) for each in texts)
+        fits = all(isinstance(each, str) for each in values)
     elif kind in (int, float):
         wanted = "an integer" if kind is int else "a number"
         try:

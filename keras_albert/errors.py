@@ -3,11 +3,12 @@
 This module only imports the standard library.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -31,6 +32,15 @@ class LostProcess(AlbertError):
     Unlike other AlbertErrors, this is not a mistake of the user. The command
     line exits with status 75, and the run can be started again.
     """
+
+
+@contextlib.contextmanager
+def errors_about(place: object) -> Iterator[None]:
+    """Context manager that puts `place` in front of the AlbertErrors in it."""
+    try:
+        yield
+    except AlbertError as error:
+        raise AlbertError(f"{place}: {error}") from None
 
 
 LARGEST_COUNT = 2**31 - 1  # backends count in int32

@@ -314,7 +314,9 @@ def unfinished_folder(output: Path) -> Path:
     prefix = f"{output.name}.unfinished-"
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=output.parent))
     # mkdtemp only gives permissions to the owner; the output needs the usual.
-    folder.chmod(0o777 & ~_umask())
+    mask = os.umask(0)  # it can only be read by setting it
+    os.umask(mask)
+    folder.chmod(0o777 & ~mask)
     return folder
 
 
@@ -327,12 +329,6 @@ def remove_folder(folder: Path) -> None:
             path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         folder.rmdir()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def settings_of(run) -> dict:

@@ -71,9 +71,7 @@ def compile_for_slice(run: CompileRun) -> None:
     first = compiled(run)
     for line in lines_of(run, topology, first):
         print(line, flush=True)
-    largest = None
-    if run.search:
-        largest = _search(run, topology, rows, first)
+    largest = _search(run, topology, rows, first) if run.search else None
     if not first.fits:
         raise AlbertError(
             f"the step does not fit {slices_name(run)}: it needs "

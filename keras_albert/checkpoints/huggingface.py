@@ -25,7 +25,8 @@ from keras_albert.checkpoints.transfer import (
     imported,
     read_projection,
 )
-from keras_albert.errors import AlbertError, optional_import
+from keras_albert.download import reason_of
+from keras_albert.errors import AlbertError, errors_about, optional_import
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.config import AlbertConfig
@@ -104,10 +105,8 @@ def _read(
     `path` and `source` are where the config and the weights come from, for
     messages. The weights are read after the config has been checked.
     """
-    try:
+    with errors_about(path):
         config = our_config(content, gelu)
-    except AlbertError as error:
-        raise AlbertError(f"{path}: {error}") from None
     tensors = _canonical(tensors_of(), source)
     tensors, config = read_projection(tensors, config, "huggingface")
     shared = stored_sharing(content, config)
@@ -127,10 +126,8 @@ def _read(
         tokenizer=tokenizer,
         **form,
     )
-    try:
+    with errors_about(path):
         model = with_head(architecture, encoder, content)
-    except AlbertError as error:
-        raise AlbertError(f"{path}: {error}") from None
     imported(model, tensors, "huggingface", source, aside=backbone)
     return model
 
@@ -420,9 +417,9 @@ def _float32(path: str | Path, name: str, value: np.ndarray) -> np.ndarray:
 
 
 def _damaged(path: Path, error: Exception) -> AlbertError:
-    reason = str(error).strip().splitlines() or [type(error).__name__]
     return AlbertError(
-        f"{path}: damaged or incomplete ({reason[0]:.200}). Fetch it again."
+        f"{path}: damaged or incomplete ({reason_of(error):.200}). Fetch it "
+        "again."
     )
 
 
@@ -440,9 +437,7 @@ def _canonical(
         if name.endswith(_BUFFERS):
             continue
         for old, new in _OLD_ENDINGS.items():
-            if name.endswith(f"LayerNorm{old}") or name.endswith(
-                f"layer_norm{old}"
-            ):
+            if name.endswith((f"LayerNorm{old}", f"layer_norm{old}")):
                 name = name.removesuffix(old) + new
         if not prefixed and name.startswith(
             ("embeddings.", "encoder.", "pooler.")
@@ -502,11 +497,7 @@ def _tokenizer_settings(tokenizer: Tokenizer, config: AlbertConfig) -> dict:
     pad, unknown, cls, sep, mask = SPECIAL_PIECES
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_input_names": [
-            "input_ids",
-            "token_type_ids",
-            "attention_mask",
-        ],
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "do_lower_case": tokenizer.lower_case,
         "keep_accents": tokenizer.keep_accents,
         "model_max_length": config.max_position_embeddings,

@@ -108,8 +108,7 @@ def stored_sharing(content: dict, config: AlbertConfig) -> AlbertConfig | None:
         shared = config.replace(**own)
     except AlbertError:
         return None
-    same = groups_there(shared) == groups_there(config)
-    return shared if same else None
+    return shared if groups_there(shared) == groups_there(config) else None
 
 
 def _labels(content: dict) -> dict:

@@ -28,6 +28,7 @@ from keras_albert.checkpoints.transfer import (
     imported,
     read_projection,
 )
+from keras_albert.download import reason_of
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel, check_model
@@ -37,7 +38,7 @@ from keras_albert.modeling.pretraining import (
     AlbertForMaskedLM,
     AlbertForPretraining,
 )
-from keras_albert.modeling.weight_checks import check_plausible, objects_with
+from keras_albert.modeling.weight_checks import check_sizes
 from keras_albert.private_apis import sublayers
 from keras_albert.storage import check_room, read_json, written_whole
 from keras_albert.text.charsmap import normalizing_model
@@ -353,19 +354,16 @@ def _check_sizes(folder: Path) -> None:
     stored = sum(file.stat().st_size for file in folder.glob("*.h5"))
     for name in (PRESET_CONFIG_FILE, PRESET_TASK_FILE):
         path = folder / name
-        content = read_json(path) if path.is_file() else None
-        outputs = [
-            part["num_classes"]
-            for part in objects_with(content, {"num_classes"})
-            if type(part["num_classes"]) is int
-        ]
-        for part in objects_with(content, {"vocabulary_size", "hidden_dim"}):
-            known = {ours: part[x] for ours, x in _FIELDS.items() if x in part}
-            try:
-                config = AlbertConfig(**known)
-            except AlbertError as error:
-                raise AlbertError(f"{path}: {error}") from None
-            check_plausible(config, stored, str(path), max(outputs, default=0))
+        check_sizes(
+            read_json(path) if path.is_file() else None,
+            {"vocabulary_size", "hidden_dim"},
+            lambda part: AlbertConfig(
+                **{ours: part[x] for ours, x in _FIELDS.items() if x in part}
+            ),
+            "num_classes",
+            stored,
+            path,
+        )
 
 
 def _weights(theirs) -> dict:
@@ -451,8 +449,7 @@ def _explained(folder: Path) -> Iterator[None]:
             )
             yield
     except Exception as error:  # KerasHub, Keras and h5py raise many kinds
-        reason = str(error).strip().splitlines() or [type(error).__name__]
         raise AlbertError(
-            f"{folder}: KerasHub cannot read this preset ({reason[0]:.200}). "
-            "Fetch it again."
+            f"{folder}: KerasHub cannot read this preset "
+            f"({reason_of(error):.200}). Fetch it again."
         ) from error

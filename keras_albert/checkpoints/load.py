@@ -1,13 +1,6 @@
 """Loads a model from any supported checkpoint format.
 
-A folder written by this package has these files:
-
-model.keras         weights and architecture, for every backend
-albert_config.json  the architecture, in the format of the original
-spiece.model        the vocabulary, with its settings in spiece.json
-task.json           the task that the model was trained for
-report.json         the results of the training; log.csv has their course
-README.md           the model card, if the model was fine-tuned
+The files of a folder of this package are listed in training/model_folder.py.
 """
 
 import json

@@ -124,7 +124,7 @@ def read_part(
     path = part.file.path
     if path.endswith(PARQUET_SUFFIX):
         lines = _parquet_lines(part, column, opener)
-    elif _is_jsonl(path):
+    elif path.lower().removesuffix(GZIP_SUFFIX).endswith(JSONL_SUFFIXES):
         lines = _jsonl_lines(part, column, opener)
     else:
         lines = _text_lines(part, opener, blank_lines)
@@ -171,39 +171,26 @@ def splitting_language(code: str) -> str:
     Codes are therefore checked with the registry of language tags.
     """
     _import("sentencex")
-    language = _language_of(code)
-    if language is None:
-        meant = _language_of_territory(code)
+    langcodes = _import("langcodes")
+
+    def found(tag: str):
+        is_valid = langcodes.tag_is_valid(tag)
+        return langcodes.Language.get(tag) if is_valid else None
+
+    language = found(code)
+    if language is None or language.language is None:
+        territory = found(f"und-{code}")  # "jp", whose main language is "ja"
+        meant = None if territory is None else territory.maximize().language
         hint = f"Did you mean `{meant}`?" if meant else "English is `en`."
         raise AlbertError(
             "`split_sentences` must be a language code (ISO 639). Received: "
             f"split_sentences={code!r}. {hint}"
         )
-    return language
-
-
-def _language_of(code: str) -> str | None:
-    langcodes = _import("langcodes")
-    if not langcodes.tag_is_valid(code):
-        return None
-    return langcodes.Language.get(code).language
-
-
-def _language_of_territory(code: str) -> str | None:
-    """The main language of a territory, such as "ja" for "jp"; or None."""
-    langcodes = _import("langcodes")
-    tag = f"und-{code}"
-    if not langcodes.tag_is_valid(tag):
-        return None
-    return langcodes.Language.get(tag).maximize().language
+    return language.language
 
 
 def _import(library: str):
     return optional_import(library, "sentences", "splitting sentences")
-
-
-def _is_jsonl(path: str) -> bool:
-    return path.lower().removesuffix(GZIP_SUFFIX).endswith(JSONL_SUFFIXES)
 
 
 def _text_lines(part: Part, opener: Opener, blank_lines: int) -> Iterator[str]:
@@ -301,8 +288,7 @@ def _lines_of(
     all. (Lines before it would not do: a part does not read those before its
     start, so that two parts might see different numbers of them.)
     """
-    packed = part.file.path.endswith(GZIP_SUFFIX)
-    end = float("inf") if packed else part.end
+    end = float("inf") if part.file.path.endswith(GZIP_SUFFIX) else part.end
     inside = not part.start
     copies = itertools.tee(_lines_from(part, file, end), in_a_row)
     lines, *later = (itertools.islice(c, i, None) for i, c in enumerate(copies))

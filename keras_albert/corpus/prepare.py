@@ -121,7 +121,9 @@ def prepare(run: PrepareRun) -> Manifest | None:
         return Manifest.read(output)
     units = plan(files, run.shard_bytes, run.column)
     try:
-        with _claimed(folder, command) as work, _sigterm_as_ctrl_c():
+        # SIGTERM ends the run as Ctrl-C does: with a KeyboardInterrupt.
+        as_ctrl_c = _handled(signal.default_int_handler, signal.SIGTERM)
+        with _claimed(folder, command) as work, as_ctrl_c:
             recipe.tokenizer().save(work)
             job = _Job(dataclasses.replace(run, vocab=work), work)
             reports = _make_all(job, units, run.workers or _cores())
@@ -241,15 +243,6 @@ def _keep_or_remove(folder: Path) -> None:
         "same command goes on from there.",
         file=sys.stderr,
     )
-
-
-def _interrupt(*_) -> None:
-    raise KeyboardInterrupt
-
-
-def _sigterm_as_ctrl_c():
-    """Makes SIGTERM end the run as Ctrl-C (SIGINT) does."""
-    return _handled(_interrupt, signal.SIGTERM)
 
 
 @contextlib.contextmanager

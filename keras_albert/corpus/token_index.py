@@ -65,8 +65,7 @@ class Corpus:
         bounds = np.empty((2, len(sentences)), "int64")
         for shard, mine in _by_shard(self.first_documents, numbers):
             local = numbers[mine] - self.first_documents[shard]
-            documents = self.shards[shard].documents
-            bounds[:, mine] = documents[[local, local + 1]]
+            bounds[:, mine] = self.shards[shard].documents[[local, local + 1]]
             bounds[:, mine] += self.first_sentences[shard]
         return bounds
 

@@ -125,11 +125,8 @@ def _several_devices(backend: str, config: DeviceConfig) -> str | None:
             return "tpu"
         if "TF_CONFIG" in os.environ:
             return "multiworker"
-        return (
-            "mirrored"
-            if len(tf.config.list_logical_devices("GPU")) > 1
-            else None
-        )
+        several = len(tf.config.list_logical_devices("GPU")) > 1
+        return "mirrored" if several else None
     if backend == "jax":
         import jax
 

@@ -77,10 +77,7 @@ class Devices(abc.ABC):
         Returns the loss and the metrics, by name.
         """
         return model.evaluate(
-            batches,
-            callbacks=list(callbacks),
-            return_dict=True,
-            verbose=0,
+            batches, callbacks=list(callbacks), return_dict=True, verbose=0
         )
 
     def outputs(self, model: keras.Model, x):

@@ -270,9 +270,8 @@ def _join(config: DeviceConfig) -> bool:
     if processes.coordinator is not None:
         if processes.count == 1:
             return False
-        wait_for_processes(
-            processes
-        )  # before JAX, whose own rendezvous gives no reasons
+        # Before JAX, whose own rendezvous gives no reasons.
+        wait_for_processes(processes)
         # Only used by CPUs, for which some versions of JAX have no default.
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         address = (processes.coordinator, processes.count, processes.index)

@@ -275,8 +275,7 @@ def _gradients(devices: Strategy, model: keras.Model, data) -> list:
     # is the replica's share: the gradients are summed, not averaged. The
     # metric averages over replicas, so it gets the share times their number.
     model.metrics[0].update_state(
-        loss * devices.replicas,
-        sample_weight=tf.shape(tree.flatten(x)[0])[0],
+        loss * devices.replicas, sample_weight=tf.shape(tree.flatten(x)[0])[0]
     )
     model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
     return tape.gradient(scaled, model.trainable_variables)
@@ -353,14 +352,6 @@ def _replica():
     return 0 if context is None else context.replica_id_in_sync_group
 
 
-def _device_names() -> list[str]:
-    """Names of the GPUs; without GPUs, those of the CPUs."""
-    devices = tf.config.list_logical_devices("GPU")
-    return [
-        device.name for device in devices or tf.config.list_logical_devices()
-    ]
-
-
 def _processes_of_tf_config(config: DeviceConfig) -> ProcessConfig:
     """Reads the processes from the environment variable TF_CONFIG."""
     try:
@@ -390,7 +381,10 @@ def _processes_of_tf_config(config: DeviceConfig) -> ProcessConfig:
 
 
 def _mirrored(config: DeviceConfig):
-    devices = _device_names()
+    gpus = tf.config.list_logical_devices("GPU")
+    devices = [
+        device.name for device in gpus or tf.config.list_logical_devices()
+    ]
     if len(devices) < 2:
         raise AlbertError(
             "`distribution=mirrored` needs two devices or more. Found: "
@@ -425,12 +419,7 @@ def _tpu(config: DeviceConfig):
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         strategy = tf.distribute.TPUStrategy(resolver)
-    except (
-        ValueError,
-        IndexError,
-        tf.errors.OpError,
-        RuntimeError,
-    ) as error:
+    except (ValueError, IndexError, tf.errors.OpError, RuntimeError) as error:
         raise AlbertError(
             f"no TPU answers as {name!r} ({str(error).splitlines()[0][:200]})."
             " TensorFlow reaches one with the package tensorflow-tpu alone, "

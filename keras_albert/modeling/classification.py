@@ -238,8 +238,7 @@ class AlbertForTokenClassification(HeadedModel):
         self, inputs: Mapping[str, Any], training: bool | None = None
     ) -> Any:
         x = self.backbone(inputs, training=training)["sequence_output"]
-        logits = self.classifier(self.dropout(x, training=training))
-        return logits  # [B, S, C]
+        return self.classifier(self.dropout(x, training=training))  # [B, S, C]
 
     def classes(self, shape: Any) -> dict[str | None, Classes]:
         """Labels are 0 to C - 1, or names."""

@@ -21,6 +21,7 @@ from keras_albert.errors import (
     check_positive,
     check_positive_number,
     check_probability,
+    errors_about,
 )
 
 # The most blocks that a model may apply. The deepest published ALBERT has 48.
@@ -132,9 +133,8 @@ class AlbertConfig:
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
             if field.type is int and field.name != "relaxed_rank":
-                check_positive(field.name, value)
+                check_positive(field.name, getattr(self, field.name))
         if type(self.relaxed_rank) is not int or self.relaxed_rank < 0:
             raise AlbertError(
                 "`relaxed_rank` must be an integer, 0 (off) or more. "
@@ -229,10 +229,8 @@ class AlbertConfig:
 
         path = Path(path)
         content = read_json(path)
-        try:
+        with errors_about(path):
             return cls.from_dict(content)
-        except AlbertError as error:
-            raise AlbertError(f"{path}: {error}") from None
 
     @classmethod
     def from_dict(cls, content: dict) -> "AlbertConfig":

@@ -169,8 +169,7 @@ class EncoderBlock(VectorLayer):
         if not return_attention_scores:
             return output
         batch, length, _ = x.shape
-        heads = self.config.num_attention_heads
-        probs = (batch, heads, length, length)
+        probs = (batch, self.config.num_attention_heads, length, length)
         return output, keras.KerasTensor(probs, self.compute_dtype)
 
 
@@ -377,7 +376,6 @@ class SharedEncoder(VectorLayer):
     ) -> Any:
         config, (batch, length, hidden) = self.config, x.shape
         heads = config.num_attention_heads
-
         lengths = [length] * config.num_hidden_layers
         lengths[-1] = 1 if first_only else length
         states = [

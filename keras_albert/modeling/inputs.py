@@ -55,8 +55,7 @@ def is_column(inputs) -> bool:
         and not hasattr(inputs, "shape")
         and not hasattr(inputs, "dtype")
         and not isinstance(
-            inputs,
-            str | bytes | dict | list | tuple | keras.utils.PyDataset,
+            inputs, str | bytes | dict | list | tuple | keras.utils.PyDataset
         )
     )
 

@@ -8,7 +8,12 @@ from pathlib import Path
 import keras
 from keras import ops
 
-from keras_albert.errors import AlbertError, check_choice, check_flag
+from keras_albert.errors import (
+    AlbertError,
+    check_choice,
+    check_flag,
+    errors_about,
+)
 from keras_albert.modeling.backbone import encoder_of
 from keras_albert.modeling.base import AlbertModel, quantized_paths
 from keras_albert.modeling.config import LOOPS, PRECISIONS
@@ -91,10 +96,8 @@ def _read(path: str | Path) -> keras.Model:
         raise
     except Exception as error:  # so do Keras, its backends and h5py
         raise _damaged(path, error) from None
-    try:
+    with errors_about(path):
         check_finite(model)
-    except AlbertError as error:
-        raise AlbertError(f"{path}: {error}") from None
     return model
 
 

@@ -183,8 +183,7 @@ class AlbertForPretraining(_MaskedModel):
         self, inputs: Mapping[str, Any], training: bool | None = None
     ) -> dict[str, Any]:
         outputs = self.backbone(inputs, training=training)
-        sequence_output = outputs["sequence_output"]
-        logits = {"mlm": self.masked_logits(sequence_output, inputs)}
+        logits = {"mlm": self.masked_logits(outputs["sequence_output"], inputs)}
         if self.sentence_pair is not None:
             logits[self.sentence_task] = self.sentence_pair(
                 outputs["pooled_output"]
@@ -235,12 +234,3 @@ class AlbertForMaskedLM(_MaskedModel):
     ) -> Any:
         outputs = self.backbone(inputs, training=training)
         return self.masked_logits(outputs["sequence_output"], inputs)
-
-
-def __getattr__(name: str):
-    # For imports of names that are in masked_texts.py now.
-    if name in ("MASK", "filled", "masked_ids"):
-        from keras_albert.modeling import masked_texts
-
-        return getattr(masked_texts, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

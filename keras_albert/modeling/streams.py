@@ -156,9 +156,7 @@ def _collated(model, collate: Callable, is_default: bool, samples) -> tuple:
         # torch's default_collate has transposed the choices, from B lists of C
         # texts to C lists of B texts. This transposes them back.
         x["choices"] = [list(row) for row in zip(*x["choices"], strict=True)]
-    return keras.tree.map_structure(
-        lambda value: torch.as_tensor(value), batch_of_ids(model, batch)
-    )
+    return keras.tree.map_structure(torch.as_tensor, batch_of_ids(model, batch))
 
 
 def _numpy(batch):

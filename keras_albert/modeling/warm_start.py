@@ -166,17 +166,14 @@ def _add_differences(ours: SharedEncoder, theirs: SharedEncoder) -> None:
 
 def _kernels(parts: dict, half: str, with_difference=False) -> list[np.ndarray]:
     """The kernels of a half, with or without its own low-rank differences."""
-    kernels = [
-        ops.convert_to_numpy(ops.cast(weight, "float32"))
-        for weight in parts[half].weights
-        if weight.name == "kernel"
-    ]
+
+    def array(weight):
+        return ops.convert_to_numpy(ops.cast(weight, "float32"))
+
+    kernels = [array(w) for w in parts[half].weights if w.name == "kernel"]
     if not with_difference or f"{half}_delta" not in parts:
         return kernels
-    factors = [
-        ops.convert_to_numpy(ops.cast(weight, "float32"))
-        for weight in parts[f"{half}_delta"].weights
-    ]
+    factors = [array(weight) for weight in parts[f"{half}_delta"].weights]
     return [
         kernel + a @ b
         for kernel, a, b in zip(
@@ -209,20 +206,16 @@ def _blocks(
     ours: SharedEncoder, theirs: SharedEncoder
 ) -> Iterator[tuple[dict, dict]]:
     """The parts of each block, and those of the source's in its place."""
-    layers, their_layers = (
-        each.config.num_hidden_layers for each in (ours, theirs)
-    )
-    inners, their_inners = (
-        each.config.inner_group_num for each in (ours, theirs)
-    )
+    config, source = ours.config, theirs.config
+    layers, inners = config.num_hidden_layers, config.inner_group_num
     for layer in range(layers):
         for inner in range(inners):
             yield (
                 _parts(ours, layer, inner),
                 _parts(
                     theirs,
-                    layer * their_layers // layers,
-                    inner * their_inners // inners,
+                    layer * source.num_hidden_layers // layers,
+                    inner * source.inner_group_num // inners,
                 ),
             )
 

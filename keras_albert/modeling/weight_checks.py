@@ -7,14 +7,14 @@ and compared with the size of the weights file.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from zipfile import ZipFile
 
 import keras
 import numpy as np
 
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, errors_about
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.parameter_count import of_blocks, of_embedding
 
@@ -94,32 +94,50 @@ def check_keras_archive(path: Path, archive: ZipFile) -> None:
     """
     content = json.loads(archive.read(KERAS_CONFIG_FILE))
     stored = archive.getinfo(KERAS_WEIGHTS_FILE).file_size
+    check_sizes(
+        content,
+        _ENCODER_KEYS,
+        AlbertConfig.from_dict,
+        "num_labels",
+        stored,
+        path,
+    )
+    for part in _objects_with(content, {"lora"}):
+        lora = part["lora"]
+        rank = lora.get("rank") if isinstance(lora, dict) else None
+        if type(rank) is int and rank > stored:
+            raise AlbertError(
+                f"{path}: adapters of rank {rank} do not belong to these "
+                f"weights, whose file can hold {stored:,} parameters. Use "
+                "another copy of the model."
+            )
+
+
+def check_sizes(
+    content: object,
+    encoder_keys: frozenset | set,
+    config_of: Callable[[Mapping], AlbertConfig],
+    outputs_key: str,
+    stored: int,
+    path: Path,
+) -> None:
+    """Calls `check_plausible` for every encoder config in a JSON value.
+
+    An encoder config is an object that has all `encoder_keys`. A head has its
+    number of outputs at `outputs_key`; the largest one counts.
+    """
     outputs = [
-        part["num_labels"]
-        for part in objects_with(content, {"num_labels"})
-        if type(part["num_labels"]) is int
+        part[outputs_key]
+        for part in _objects_with(content, {outputs_key})
+        if type(part[outputs_key]) is int
     ]
-    for part in objects_with(content, _ENCODER_KEYS):
-        try:
-            config = AlbertConfig.from_dict(part)
-        except AlbertError as error:
-            raise AlbertError(f"{path}: {error}") from None
+    for part in _objects_with(content, encoder_keys):
+        with errors_about(path):
+            config = config_of(part)
         check_plausible(config, stored, str(path), max(outputs, default=0))
-    for part in objects_with(content, {"lora"}):
-        _check_rank(part["lora"], stored, path)
 
 
-def _check_rank(lora: object, stored: int, path: Path) -> None:
-    rank = lora.get("rank") if isinstance(lora, dict) else None
-    if type(rank) is int and rank > stored:
-        raise AlbertError(
-            f"{path}: adapters of rank {rank} do not belong to these weights, "
-            f"whose file can hold {stored:,} parameters. Use another copy of "
-            "the model."
-        )
-
-
-def objects_with(content: object, keys: frozenset | set) -> Iterator[Mapping]:
+def _objects_with(content: object, keys: frozenset | set) -> Iterator[Mapping]:
     """All objects at any depth of a JSON value that have all of the keys."""
     if isinstance(content, dict):
         if keys <= content.keys():
@@ -127,7 +145,7 @@ def objects_with(content: object, keys: frozenset | set) -> Iterator[Mapping]:
         content = list(content.values())
     if isinstance(content, list):
         for part in content:
-            yield from objects_with(part, keys)
+            yield from _objects_with(part, keys)
 
 
 def weights_checksum(model: keras.Model) -> str:

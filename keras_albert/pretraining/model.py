@@ -39,7 +39,6 @@ def compile_for_pretraining(
 
     `masked_lm` is another loss of masked LM than WeightedCrossEntropy.
     """
-
     tasks = [task for task in ("mlm", model.sentence_task) if task]
     # Keras puts the name of an output before, where there are several.
     prefix = "mlm_" if len(tasks) == 1 else ""

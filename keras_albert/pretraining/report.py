@@ -21,11 +21,14 @@ def held_out_report(measured: dict, batches) -> dict:
     report = {}
     for task, parts in labels.items():
         counted = np.concatenate(parts)
+        count = len(counted)
         report |= {
             f"{task}_loss": measured[f"{task}_cross_entropy"],
             f"{task}_accuracy": measured[f"{task}_accuracy"],
-            f"{task}_baseline": _best_constant_guess(counted),
-            f"{task}_count": len(counted),
+            f"{task}_baseline": float(np.bincount(counted).max() / count)
+            if count
+            else 0.0,
+            f"{task}_count": count,
         }
     return report
 
@@ -67,9 +70,3 @@ def report_lines(report: dict, examples: str = "held-out ") -> list[str]:
             "model is kept"
         )
     return lines
-
-
-def _best_constant_guess(labels: np.ndarray) -> float:
-    return (
-        float(np.bincount(labels).max() / len(labels)) if len(labels) else 0.0
-    )

@@ -14,11 +14,7 @@ from keras_albert.modeling.config import VARIANTS, AlbertConfig
 from keras_albert.modeling.pretraining import AlbertForPretraining
 from keras_albert.modeling.warm_start import warm_start
 from keras_albert.modeling.weight_checks import weights_checksum
-from keras_albert.pretraining.config import (
-    SIZES,
-    ExampleConfig,
-    PretrainRun,
-)
+from keras_albert.pretraining.config import SIZES, ExampleConfig, PretrainRun
 from keras_albert.pretraining.dataset import (
     MORE_PAIRS,
     ExampleStream,
@@ -37,11 +33,7 @@ from keras_albert.pretraining.report import held_out_report, report_lines
 from keras_albert.storage import checksum
 from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.cost import fit_with_cost
-from keras_albert.training.loop import (
-    Timetable,
-    Training,
-    evaluate_until,
-)
+from keras_albert.training.loop import Timetable, Training, evaluate_until
 from keras_albert.training.losses import DistilledCrossEntropy
 from keras_albert.training.model_folder import PRETRAINING, ModelFolder
 from keras_albert.training.optimizer import make_optimizer
@@ -51,11 +43,7 @@ from keras_albert.training.run_folder import (
     same_settings,
     write_report,
 )
-from keras_albert.training.run_log import (
-    HELD_OUT,
-    Row,
-    check_tensorboard,
-)
+from keras_albert.training.run_log import HELD_OUT, Row, check_tensorboard
 from keras_albert.training.schedules import WarmupPolynomialDecay
 from keras_albert.training.speed import Work, matrix_product_peak
 
@@ -87,10 +75,7 @@ def pretrain(run: PretrainRun) -> dict:
             return report
         inputs = devices.each(lambda: _Inputs.of(run, devices))
         devices.check_equal(
-            {
-                "the config": dataclasses.asdict(inputs.config),
-                **_checksums(run),
-            }
+            {"the config": dataclasses.asdict(inputs.config), **_checksums(run)}
         )
         return _train(run, inputs, folder, devices)
 
@@ -397,7 +382,7 @@ def _describe(
     devices: Devices,
 ) -> None:
     config, shards, packing = inputs.config, inputs.shards, inputs.packing
-    print(
+    lines = [
         f"{parameters:,} parameters, {config.num_hidden_layers} "
         f"layers of {config.hidden_size}; {shards.num_tokens:,} tokens in "
         f"{shards.num_documents:,} documents; {run.steps:,} steps of "
@@ -409,38 +394,31 @@ def _describe(
         )
         + f" on {keras.backend.backend()}"
         + (f", {devices.replicas} devices" if devices.replicas > 1 else ""),
-        flush=True,
-    )
-    print(
         f"{work.flops / 1e9:,.4g} GFLOP a step; a large matrix product reaches "
         f"{work.peak / 1e9:,.3g} GFLOP/s in {run.precision} here",
-        flush=True,
-    )
+    ]
     if packing:
-        print(
+        lines.append(
             f"rows of {packing.examples_per_row:.2f} examples on average; "
-            f"{packing.fill:.1%} of their tokens are not padding",
-            flush=True,
+            f"{packing.fill:.1%} of their tokens are not padding"
         )
     if inputs.share_of_pairs is not None:
         advice = f". {MORE_PAIRS}" if inputs.share_of_pairs < FEW_PAIRS else ""
-        print(
+        lines.append(
             f"{inputs.share_of_pairs:.1%} of the examples count for the "
             f"sentence task {run.examples.sentence_task}, the others are a "
-            f"single sentence{advice}",
-            flush=True,
+            f"single sentence{advice}"
         )
-    advice = learning_rate_advice(run, config, packing)
-    if advice:
-        print(advice, flush=True)
+    if advice := learning_rate_advice(run, config, packing):
+        lines.append(advice)
     gigabytes = _activation_bytes(run, config) / devices.replicas / 1e9
     if gigabytes > MANY_GIGABYTES:
-        print(
+        lines.append(
             f"a step keeps roughly {gigabytes:,.0f} GB of activations on this "
             "device; if that is too much, raise --accumulate, or lower "
-            "--batch-size, and --optimizer.learning-rate with its square root",
-            flush=True,
+            "--batch-size, and --optimizer.learning-rate with its square root"
         )
+    print("\n".join(lines), flush=True)
 
 
 def _activation_bytes(run: PretrainRun, config: AlbertConfig) -> int:

@@ -68,8 +68,7 @@ def print_sizes(run: SizesRun) -> list[dict]:
         AlbertError: a name is unknown, a file is no config, or rows are longer
             than `max_position_embeddings`.
     """
-    known = known_configs()
-    configs = {name: _config(name) for name in run.config} or known
+    configs = {name: _config(name) for name in run.config} or known_configs()
     for name, config in configs.items():
         if run.sequence_length > config.max_position_embeddings:
             raise AlbertError(

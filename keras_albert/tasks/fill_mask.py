@@ -13,12 +13,10 @@ from keras_albert.data.tables import Field, read_text
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import FILL_MASK_CHOICES
+from keras_albert.modeling.masked_texts import MASK, filled, masked_ids
 from keras_albert.modeling.pretraining import (
-    MASK,
     AlbertForMaskedLM,
     AlbertForPretraining,
-    filled,
-    masked_ids,
 )
 from keras_albert.tasks.serving import Serving
 from keras_albert.tasks.task import Task

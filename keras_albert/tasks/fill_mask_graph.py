@@ -3,7 +3,7 @@
 Letters: B texts, P parts of texts between masks, S tokens of the longest row,
 M masks of the text with most of them, K pieces for a mask, V vocabulary.
 
-It computes the same as `modeling.pretraining` outside a graph; a name in
+It computes the same as `modeling.masked_texts` outside a graph; a name in
 parentheses is that of the function there.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_albert.modeling.config import FILL_MASK_CHOICES
-from keras_albert.modeling.pretraining import MASK
+from keras_albert.modeling.masked_texts import MASK
 from keras_albert.tasks.graph import ServingGraph
 from keras_albert.text.graph_characters import Characters, ragged, rows_of
 from keras_albert.text.graph_tokenizer import GraphTokenizer

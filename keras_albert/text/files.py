@@ -82,9 +82,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         yield number, line
 
 
-def read_lines_or_faults(
-    path: Path,
-) -> Iterator[tuple[int, str | AlbertError]]:
+def read_lines_or_faults(path: Path) -> Iterator[tuple[int, str | AlbertError]]:
     """As `read_lines`, but yields an error for a line that is not UTF-8."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):

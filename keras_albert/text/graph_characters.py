@@ -77,8 +77,9 @@ class Characters(NamedTuple):
         are the old end.
         """
         is_word = ~self.is_space()
+        size = tf.size(is_word)
         first = tf.minimum(next_true(is_word, starts), ends)
-        last = tf.size(is_word) - next_true(is_word[::-1], _flip(is_word, ends))
+        last = size - next_true(is_word[::-1], size - ends)
         return first, tf.maximum(first, last)
 
     def words(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -126,10 +127,6 @@ def _before(values: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
     before = tf.concat([[False], values], axis=0)[:-1]
     place = tf.range(tf.size(values))
     return before & (place > tf.gather(splits, rows_of(splits)))
-
-
-def _flip(values: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    return tf.size(values) - places
 
 
 def equally_many(**inputs: tf.Tensor) -> list[tf.Tensor]:

@@ -93,7 +93,8 @@ class Checkpoints:
         unfinished = None
         try:
             # Before anything is written: a full disk then leaves no rest.
-            check_room(self.folder, _size_of(state))
+            arrays = [a for group in state.values() for a in group.values()]
+            check_room(self.folder, sum(array.nbytes for array in arrays))
             self.folder.mkdir(exist_ok=True)
             unfinished = unfinished_folder(self.folder / "checkpoint")
             _save_state(unfinished, state)
@@ -287,12 +288,6 @@ def _groups(model: keras.Model) -> dict[str, list[keras.Variable]]:
         "optimizer": model.optimizer.variables,
         "metrics": model.metrics_variables,
     }
-
-
-def _size_of(state: State) -> int:
-    return sum(
-        array.nbytes for group in state.values() for array in group.values()
-    )
 
 
 def _digests(folder: Path) -> dict[str, list]:

@@ -152,8 +152,7 @@ def fit_into_folder(training: Training) -> Row:
 
         def begin() -> list[Row]:
             nonlocal log
-            run_folder = folder_at(folder)
-            stack.enter_context(run_folder.locked("at work on this run"))
+            stack.enter_context(folder_at(folder).locked("at work on this run"))
             log = RunLog(folder)
             return log.rows
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from keras_albert.distribution.backend import to_numpy
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, errors_about
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.classification import default_labels
 from keras_albert.modeling.config import CONFIG_FILE, AlbertConfig
@@ -102,10 +102,8 @@ class ModelFolder:
             with not_as_written(folder / CONFIG_FILE):
                 check_same_config(config, model)
         if tokenizer is not None:
-            try:
+            with errors_about(folder):
                 model.tokenizer = tokenizer
-            except AlbertError as error:
-                raise AlbertError(f"{folder}: {error}") from None
         return cls(model, tokenizer, task)
 
 

@@ -69,9 +69,7 @@ class SpeedMeter:
     """
 
     def __init__(
-        self,
-        work_of: Callable[[int], Work] | None,
-        clock=time.perf_counter,
+        self, work_of: Callable[[int], Work] | None, clock=time.perf_counter
     ):
         self.work_of = work_of
         self._clock = clock
