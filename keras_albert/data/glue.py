@@ -87,79 +87,89 @@ def _splits(
     }
 
 
+def _mnli_splits() -> dict[str, GlueSplit]:
+    sizes = {"matched": (9_815, 9_796), "mismatched": (9_832, 9_847)}
+    splits = {"train": GlueSplit("MNLI/train.tsv", (392_702,))}
+    for kind, (dev, _) in sizes.items():
+        splits[f"dev_{kind}"] = GlueSplit(f"MNLI/dev_{kind}.tsv", (dev,))
+    for kind, (_, test) in sizes.items():
+        splits[f"test_{kind}"] = GlueSplit(
+            f"MNLI/test_{kind}.tsv",
+            (test,),
+            submission=f"MNLI-{'m' if kind == 'matched' else 'mm'}.tsv",
+        )
+    return splits
+
+
 # Sizes: the dataset card of nyu-mll/glue, which counts the published files.
 GLUE = {
     "CoLA": GlueTask(
-        _SENTENCE,
-        _BINARY,
-        ("matthews",),
-        _splits(
+        columns=_SENTENCE,
+        labels=_BINARY,
+        metrics=("matthews",),
+        splits=_splits(
             "CoLA", 8_551, 1_043, 1_063, ("source", "label", "mark", "sentence")
         ),
     ),
     "SST-2": GlueTask(
-        _SENTENCE, _BINARY, ("accuracy",), _splits("SST-2", 67_349, 872, 1_821)
+        columns=_SENTENCE,
+        labels=_BINARY,
+        metrics=("accuracy",),
+        splits=_splits("SST-2", 67_349, 872, 1_821),
     ),
     "MRPC": GlueTask(
-        TableColumns("#1 String", "#2 String", label="Quality"),
-        _BINARY,
-        ("accuracy", "f1"),
-        _splits("MRPC", 3_668, 408, 1_725),
+        columns=TableColumns("#1 String", "#2 String", label="Quality"),
+        labels=_BINARY,
+        metrics=("accuracy", "f1"),
+        splits=_splits("MRPC", 3_668, 408, 1_725),
     ),
     "STS-B": GlueTask(
-        dataclasses.replace(_SENTENCES, label="score"),
-        None,
-        ("pearson", "spearman"),
-        _splits("STS-B", 5_749, 1_500, 1_379),
+        columns=dataclasses.replace(_SENTENCES, label="score"),
+        labels=None,
+        metrics=("pearson", "spearman"),
+        splits=_splits("STS-B", 5_749, 1_500, 1_379),
     ),
     # The first edition, of 2018, has about 20 more lines, which are broken off,
     # and two rows without a second question (datasets, issue 277). The second
     # one, of 2021, lacks three rows (TFDS, pull request 3031).
     "QQP": GlueTask(
-        TableColumns("question1", "question2", label="is_duplicate"),
-        _BINARY,
-        ("accuracy", "f1"),
-        _splits("QQP", (363_849, 363_846), 40_430, 390_965),
+        columns=TableColumns("question1", "question2", label="is_duplicate"),
+        labels=_BINARY,
+        metrics=("accuracy", "f1"),
+        splits=_splits("QQP", (363_849, 363_846), 40_430, 390_965),
         index="id",
     ),
     "MNLI": GlueTask(
-        dataclasses.replace(_SENTENCES, label="gold_label"),
-        _INFERENCE,
-        ("accuracy",),
-        {
-            "train": GlueSplit("MNLI/train.tsv", (392_702,)),
-            "dev_matched": GlueSplit("MNLI/dev_matched.tsv", (9_815,)),
-            "dev_mismatched": GlueSplit("MNLI/dev_mismatched.tsv", (9_832,)),
-            "test_matched": GlueSplit(
-                "MNLI/test_matched.tsv", (9_796,), submission="MNLI-m.tsv"
-            ),
-            "test_mismatched": GlueSplit(
-                "MNLI/test_mismatched.tsv", (9_847,), submission="MNLI-mm.tsv"
-            ),
-        },
+        columns=dataclasses.replace(_SENTENCES, label="gold_label"),
+        labels=_INFERENCE,
+        metrics=("accuracy",),
+        splits=_mnli_splits(),
     ),
     # The second edition. That of 2018, with 108,436 rows, was withdrawn.
     "QNLI": GlueTask(
-        TableColumns("question", "sentence"),
-        _ENTAILMENT,
-        ("accuracy",),
-        _splits("QNLI", 104_743, 5_463, 5_463),
+        columns=TableColumns("question", "sentence"),
+        labels=_ENTAILMENT,
+        metrics=("accuracy",),
+        splits=_splits("QNLI", 104_743, 5_463, 5_463),
     ),
     "RTE": GlueTask(
-        _SENTENCES,
-        _ENTAILMENT,
-        ("accuracy",),
-        _splits("RTE", 2_490, 277, 3_000),
+        columns=_SENTENCES,
+        labels=_ENTAILMENT,
+        metrics=("accuracy",),
+        splits=_splits("RTE", 2_490, 277, 3_000),
     ),
     "WNLI": GlueTask(
-        _SENTENCES, _BINARY, ("accuracy",), _splits("WNLI", 635, 71, 146)
+        columns=_SENTENCES,
+        labels=_BINARY,
+        metrics=("accuracy",),
+        splits=_splits("WNLI", 635, 71, 146),
     ),
     # It has no examples to learn from: a model of MNLI answers it.
     "AX": GlueTask(
-        _SENTENCES,
-        _INFERENCE,
-        ("matthews",),
-        {
+        columns=_SENTENCES,
+        labels=_INFERENCE,
+        metrics=("matthews",),
+        splits={
             "test": GlueSplit(
                 "diagnostic/diagnostic.tsv", (1_104,), submission="AX.tsv"
             )
@@ -266,9 +276,11 @@ def _submitted(labels: tuple[str, ...] | None, prediction) -> str:
         return f"{min(max(value, 0.0), HIGHEST_SIMILARITY):.3f}"
     if labels is not None and value in range(len(labels)):
         return labels[int(value)]
-    expected = "finite numbers"
-    if labels:
-        expected = f"class indices from 0 to {len(labels) - 1}"
+    expected = (
+        f"class indices from 0 to {len(labels) - 1}"
+        if labels
+        else "finite numbers"
+    )
     raise AlbertError(f"`predictions` must be {expected}. Received: {value!r}.")
 
 
@@ -324,9 +336,9 @@ def _example(
 def _label(label: str, labels: tuple[str, ...] | None) -> str | float:
     if labels is not None:
         if label not in labels:
+            known = ", ".join(map(repr, labels))
             raise AlbertError(
-                f"unknown label {label!r}. Expected one of "
-                f"{', '.join(map(repr, labels))}."
+                f"unknown label {label!r}. Expected one of {known}."
             )
         return label
     try:
