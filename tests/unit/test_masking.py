@@ -25,15 +25,6 @@ def build(pairs, seed=0, sequence_length=17, **settings):
     ]
 
 
-def positions_of(a, b=(), repeats=60, **settings):
-    """The different sets of positions that are masked in one pair."""
-    x, _, weight = build([(a, b)] * repeats, **settings)
-    return {
-        tuple(row[used > 0].tolist())
-        for row, used in zip(x["masked_positions"], weight["mlm"], strict=True)
-    }
-
-
 def test_batch_by_hand():
     # A prediction of one token at most, and 10 is the only word of one.
     x, y, weight = build(
@@ -65,33 +56,11 @@ def test_the_fullest_row():
     assert (x["token_ids"] == SEP).sum() == 1
 
 
-def test_masking_by_hand():
-    # words: (10 50) (11); 5 tokens, so prob 0.2 gives 1 token, 0.4 gives 2.
-    text = [10, 50, 11]
-    assert positions_of(text, masked_lm_prob=0.2) == {(3,)}
-    assert positions_of(text, masked_lm_prob=0.4) == {(1, 2), (3,)}
-    assert positions_of(text, masked_lm_prob=0.6) == {(1, 2, 3)}
-    # the limit on predictions counts before the probability
-    assert positions_of(text, masked_lm_prob=0.6, max_predictions=1) == {(3,)}
-
-
 def test_the_budget_rounds_as_the_reference():
     examples = ExampleConfig(masked_lm_prob=0.5)
     tokens = np.array([25, 27, 3, 100, 1])  # Python: round(12.5) is 12
     found = masking.budgets(tokens, examples).numpy()
     assert found.tolist() == [12, 14, 2, 20, 1]
-
-
-def test_words_reach_over_a_separator_only_where_asked():
-    # (10) | (60 61): the continuation piece after [SEP] is a word of its own
-    pair = [10], [60, 61]
-    assert positions_of(*pair, masked_lm_prob=0.34) == {(1,), (3, 4)}
-    # ... and at the beginning, where truncation cut into a word
-    assert positions_of([60, 10], masked_lm_prob=0.75, ngram=1) == {(1, 2)}
-    # The reference: 10 60 61 is one word, of which 2 are too few, 3 the whole.
-    over = {"cross_sep": True}
-    assert positions_of(*pair, masked_lm_prob=0.34, **over) == {()}
-    assert positions_of(*pair, masked_lm_prob=0.5, **over) == {(1, 3, 4)}
 
 
 def share_of_pairs(cross_sep):
