@@ -130,17 +130,6 @@ def test_what_the_reference_drops_is_kept(tokenizer):
     assert marked(window, context) == "대한민국의"
 
 
-def test_context_of_100_000_characters(tokenizer):
-    context = "The fox found two hens. " * 4_200 + "A dog sold £9 of tea."
-    assert len(context) > 100_000
-    asked = question(context, "£9 of tea")
-    windows = make_windows(tokenizer, [asked], WindowConfig())
-    owned = sum(window.max_context.sum() for window in windows)
-    assert owned == len(tokenizer.encode(context))
-    (answer,) = (window for window in windows if window.start)
-    assert marked(answer, context) == "£9 of tea"
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
