@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import filelock
-import numpy as np
 import pytest
 from reference_examples import documents_of
 
@@ -90,13 +89,6 @@ def test_shards_of_any_size_hold_the_same_documents(
         counts = [shard.counts["documents"] for shard in manifest.shards]
         assert counts == documents
         assert verified(output) == expected
-
-
-def test_arrays_are_those_of_numpy(corpus, tiny_vocab, tmp_path):
-    prepare(PrepareRun((corpus,), tiny_vocab, tmp_path / "shards"))
-    for path in (tmp_path / "shards").glob("*.npy"):
-        np.save(tmp_path / "again.npy", np.load(path))
-        assert (tmp_path / "again.npy").read_bytes() == path.read_bytes()
 
 
 def test_processes_write_the_same_bytes(
