@@ -1,6 +1,5 @@
 """Questions from files to answers: what is read, learned, said and scored."""
 
-import dataclasses
 import json
 import math
 from pathlib import Path
@@ -426,8 +425,3 @@ def test_options_of_other_tasks(tmp_path):
     message = "`n_best_output` and `null_odds_output` are"
     with pytest.raises(AlbertError, match=message):
         predict(run)
-
-
-def test_settings_come_back():
-    stored = json.loads(json.dumps(dataclasses.asdict(READING)))
-    assert ReadingConfig.from_dict(stored) == READING
