@@ -1,6 +1,5 @@
 """Texts and labels in every form that `fit` takes: the ids are the same."""
 
-import sys
 import types
 
 import keras
@@ -532,12 +531,3 @@ def test_refused(call, message, classifier, chooser, backbone, tokenizer):
         call(here)
     if "at least one batch" not in message:
         assert "\n" not in str(caught.value)
-
-
-@pytest.mark.any_backend
-def test_without_tensorflow_text(tokenizer, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
-    monkeypatch.delitem(sys.modules, "keras_albert.text.graph_tokenizer", False)
-    with pytest.raises(ka.AlbertError, match="pip install") as caught:
-        ka.Preprocessor(tokenizer)
-    assert "\n" not in str(caught.value)
