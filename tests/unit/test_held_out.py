@@ -13,14 +13,12 @@ pytestmark = pytest.mark.any_backend
 
 
 def table(labels, texts=None, pairs=None):
-    values = {
-        "text": texts or [f"text {i}" for i in range(len(labels))],
-        "label": labels,
-    }
+    numbers = range(len(labels))
+    texts = texts or [f"text {i}" for i in numbers]
+    values = {"text": texts, "label": labels}
     if pairs:
         values["pair"] = pairs
-    rows = [{"id": i} for i in range(len(labels))]
-    lines = [i + 2 for i in range(len(labels))]
+    rows, lines = [{"id": i} for i in numbers], [i + 2 for i in numbers]
     return Table(Path("a.tsv"), values, rows, lines, ["a.tsv:9: a fault"])
 
 
@@ -33,11 +31,8 @@ def test_a_tenth_of_each_label():
     labels = ["a"] * 200 + ["b"] * 35 + ["c"] * 5 + ["d"] * 4
     random.Random(0).shuffle(labels)
     train, held_out = hold_out(table(labels), ["text"], "label")
-    assert collections.Counter(held_out.values["label"]) == {
-        "a": 20,
-        "b": 4,
-        "c": 1,
-    }
+    counts = collections.Counter(held_out.values["label"])
+    assert counts == {"a": 20, "b": 4, "c": 1}
     assert sorted(ids(train) + ids(held_out)) == list(range(len(labels)))
     for part in (train, held_out):
         assert ids(part) == sorted(ids(part)), "in the order of the file"

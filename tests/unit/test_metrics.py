@@ -20,22 +20,6 @@ from keras_albert.tasks.metrics import (
 
 pytestmark = pytest.mark.any_backend
 
-# Of 7 ones 4 are found, and 2 of 6 zeros are taken for ones.
-EXPECTED = [1] * 7 + [0] * 6
-PREDICTED = [1, 1, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0]
-
-
-def test_classes_by_hand():
-    scores = measure(["accuracy", "f1", "matthews"], EXPECTED, PREDICTED)
-    assert scores.values == {
-        "accuracy": pytest.approx(8 / 13),
-        "f1": pytest.approx(2 * 4 / (2 * 4 + 2 + 3)),
-        "matthews": pytest.approx(
-            (4 * 4 - 2 * 3) / math.sqrt((4 + 2) * (4 + 3) * (4 + 2) * (4 + 3))
-        ),
-    }
-    assert scores.remarks == ()
-
 
 def test_matthews_of_three_classes_by_hand():
     """R_3 of [[2, 1, 0], [0, 2, 0], [1, 0, 3]]: (7 * 9 - 3 * 3 - 3 * 2 -
@@ -46,26 +30,11 @@ def test_matthews_of_three_classes_by_hand():
     assert scores.values["matthews"] == pytest.approx(36 / math.sqrt(54 * 52))
 
 
-def test_correlations_by_hand():
-    """Ranks 1, 2, 3.5, 3.5 and 2, 1, 3, 4: covariance 3.5, variances 4.5, 5."""
-    expected = np.array([0, 1, 2, 2], "float32")
-    predicted = np.array([0.5, 0.25, 3, 4], "float32")
-    scores = measure(["pearson", "spearman"], expected, predicted)
-    a = np.array([-1.25, -0.25, 0.75, 0.75])
-    b = np.array([0.5, 0.25, 3, 4]) - 7.75 / 4
-    assert scores.values == {
-        "pearson": pytest.approx(a @ b / math.sqrt((a @ a) * (b @ b))),
-        "spearman": pytest.approx(3.5 / math.sqrt(4.5 * 5)),
-    }
-
-
-pairs_of_bits = st.lists(
-    st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=40
-)
+bits = st.booleans()
 
 
 @settings(max_examples=30)
-@given(pairs_of_bits)
+@given(st.lists(st.tuples(bits, bits), min_size=1, max_size=40))
 @pytest.mark.filterwarnings("ignore:A single label")
 def test_classes_are_those_of_scikit_learn(pairs):
     expected, predicted = np.array(pairs, int).T
@@ -99,6 +68,9 @@ def test_correlations_are_those_of_scipy(pairs):
         assert len(scores.remarks) == 2
 
 
+NEXT = np.nextafter(np.float32(2.5), np.float32(9))
+
+
 @pytest.mark.parametrize(
     ("metric", "expected", "predicted", "reason"),
     [
@@ -110,27 +82,16 @@ def test_correlations_are_those_of_scipy(pairs):
         ("spearman", [1.0, 2.0], [2.5, 2.5], "all predictions are 2.5"),
         ("pearson", [3.0, 3.0], [1.0, 2.5], "all labels are 3"),
         ("pearson", [3.0], [1.0], "all predictions are 1"),
+        # A regression that collapsed: float32 neighbours of one number.
+        ("pearson", [1.0, 2.0], [2.5, NEXT], "all predictions are 2.5"),
     ],
 )
 @pytest.mark.filterwarnings("error")
 def test_what_is_not_defined_is_0_and_said(metric, expected, predicted, reason):
     scores = measure(["accuracy", metric], expected, predicted)
     assert scores.values[metric] == 0
-    if reason is None:
-        assert scores.remarks == ()
-    else:
-        said = f"{metric} is not defined ({reason}) and set to 0"
-        assert scores.remarks == (said,)
-
-
-@pytest.mark.filterwarnings("error")
-def test_rounding_errors_are_no_predictions():
-    """A regression that collapsed: float32 neighbours of one number."""
-    predicted = np.nextafter(np.float32(2.5), np.array([9, 0, 9, 0], "float32"))
-    assert len(set(predicted.tolist())) == 2
-    scores = measure(["pearson"], [1.0, 2.0, 3.0, 1.0], predicted)
-    assert scores.values == {"pearson": 0}
-    assert scores.remarks
+    said = f"{metric} is not defined ({reason}) and set to 0"
+    assert scores.remarks == ((said,) if reason else ())
 
 
 @pytest.mark.parametrize(
@@ -147,9 +108,6 @@ def test_rounding_errors_are_no_predictions():
 def test_what_cannot_be_measured(names, expected, predicted, message):
     with pytest.raises(AlbertError, match=message):
         measure(names, expected, predicted)
-
-
-# Several labels, and each class.
 
 
 @pytest.mark.filterwarnings("error")
@@ -190,13 +148,9 @@ def test_each_class_by_hand():
     assert report.counts.tolist() == [5, 3, 0]
     as_dict = report.as_dict()
     assert as_dict["confusion"] == report.confusion.tolist()
-    assert as_dict["classes"][1] == {
-        "label": "dog",
-        "precision": 0.5,
-        "recall": pytest.approx(2 / 3),
-        "f1": pytest.approx(4 / 7),
-        "count": 3,
-    }
+    dog = {"precision": 0.5, "recall": 2 / 3, "f1": 4 / 7, "count": 3}
+    assert as_dict["classes"][1].pop("label") == "dog"
+    assert as_dict["classes"][1] == pytest.approx(dog)
     with pytest.raises(AlbertError, match=r"`predicted` .*to 2.*0 to 3"):
         class_report([0, 0], [0, 3], LABELS)
 
@@ -241,10 +195,8 @@ def test_picture_shows_the_shares(tmp_path):
         rows, columns = np.nonzero(dark[:, : int(0.8 * dark.shape[1])])
         return rows.mean(), columns.mean(), len(rows)
 
-    (right_row, right_column, right), (row, column, count) = (
-        darkest([0, 0]),
-        darkest([1, 1]),
-    )
+    right_row, right_column, right = darkest([0, 0])
+    row, column, count = darkest([1, 1])
     assert min(right, count) > 1000
     assert column > right_column + 50, "the second column is the predicted one"
     assert row == pytest.approx(right_row, abs=20)
@@ -259,12 +211,10 @@ def test_pictures_need_matplotlib(tmp_path, monkeypatch):
 
 
 def test_remarks_name_the_labels():
-    names = ["art", "news", "sports"]
     for metric, expected, predicted, reason in (
-        ("matthews", [0, 1, 2], [2, 2, 2], "all predictions are 'sports'"),
-        ("matthews", [1, 1], [0, 1], "all labels are 'news'"),
-        ("f1", [0, 0], [0, 0], "'news' neither occurs nor is predicted"),
+        ("matthews", [0, 1, 2], [2, 2, 2], "all predictions are 'ox'"),
+        ("matthews", [1, 1], [0, 1], "all labels are 'dog'"),
+        ("f1", [0, 0], [0, 0], "'dog' neither occurs nor is predicted"),
     ):
-        remarks = measure([metric], expected, predicted, names).remarks
-        said = f"{metric} is not defined ({reason}) and set to 0"
-        assert remarks == (said,)
+        (remark,) = measure([metric], expected, predicted, LABELS).remarks
+        assert reason in remark

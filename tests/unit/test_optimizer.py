@@ -13,8 +13,6 @@ from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.optimizer import make_optimizer
 
 RATE, BETA_1, BETA_2, EPSILON, DECAY = 0.01, 0.9, 0.999, 1e-6, 0.01
-
-
 VALUES = {
     "dense/kernel": np.array([[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]], "float32"),
     "dense/bias": np.array([0.5, -0.25], "float32"),
@@ -22,34 +20,34 @@ VALUES = {
 }
 
 
-def variables(values=VALUES, prefix="model/"):
+def variables(prefix="model/"):
     made = []
-    for name, value in values.items():
+    for name, value in VALUES.items():
         variable = keras.Variable(value, name=name.split("/")[-1])
         variable._path = prefix + name
         made.append(variable)
     return made
 
 
+def step(optimizer, gradient, made):
+    optimizer.apply([ops.convert_to_tensor(g) for g in gradient.values()], made)
+
+
 def steps(optimizer, gradients, prefix="model/"):
-    made = variables(prefix=prefix)
+    made = variables(prefix)
     optimizer.build(made)
     for gradient in gradients:
-        optimizer.apply(
-            [ops.convert_to_tensor(g) for g in gradient.values()], made
-        )
-    return {n: v.numpy() for n, v in zip(VALUES, made, strict=True)}
+        step(optimizer, gradient, made)
+    return {n: numpy(v) for n, v in zip(VALUES, made, strict=True)}
 
 
 def random_gradients(count):
     rng = np.random.default_rng(1)
-    return [
-        {
-            n: rng.normal(size=v.shape).astype("float32")
-            for n, v in VALUES.items()
-        }
-        for _ in range(count)
-    ]
+
+    def like(value):
+        return rng.normal(size=value.shape).astype("float32")
+
+    return [{n: like(v) for n, v in VALUES.items()} for _ in range(count)]
 
 
 def reference(gradients, excluded, adapt=True, clip=None):
@@ -58,12 +56,10 @@ def reference(gradients, excluded, adapt=True, clip=None):
     m = {n: 0 * v for n, v in w.items()}
     v = {n: 0 * x for n, x in w.items()}
     for gradient in gradients:
-        norm = math.sqrt(
-            sum((g.astype("float64") ** 2).sum() for g in gradient.values())
-        )
-        scale = 1.0 if clip is None else min(1.0, clip / norm)
+        gradient = {n: g.astype("float64") for n, g in gradient.items()}
+        norm = math.sqrt(sum((g**2).sum() for g in gradient.values()))
         for n in w:
-            g = gradient[n].astype("float64") * scale
+            g = gradient[n] * (min(1.0, clip / norm) if clip else 1.0)
             m[n] = BETA_1 * m[n] + (1 - BETA_1) * g
             v[n] = BETA_2 * v[n] + (1 - BETA_2) * g**2
             u = m[n] / (np.sqrt(v[n]) + EPSILON)
@@ -82,13 +78,15 @@ NOT_KERNELS = {"dense/bias", "layer_norm/gamma"}
 @pytest.mark.parametrize("clip", [None, 1.0])
 def test_five_steps(adapt, clip):
     gradients = random_gradients(5)
-    optimizer = ka.Lamb(RATE, layer_adaptation=adapt, global_clipnorm=clip)
-    ours = steps(optimizer, gradients)
     theirs = reference(gradients, NOT_KERNELS, adapt, clip)
-    named = steps(
-        ka.Lamb(RATE, layer_adaptation=adapt, global_clipnorm=clip),
-        gradients,
-        prefix="bias_study/layer_norm/",  # a model's name excludes nothing
+    # A model's name excludes nothing.
+    ours, named = (
+        steps(
+            ka.Lamb(RATE, layer_adaptation=adapt, global_clipnorm=clip),
+            gradients,
+            prefix,
+        )
+        for prefix in ("model/", "bias_study/layer_norm/")
     )
     for name, value in theirs.items():
         np.testing.assert_allclose(ours[name], value, atol=5e-7)
@@ -105,10 +103,8 @@ def test_zero_gradient_and_zero_weight():
 def test_exclusions_can_differ():
     """AdamW's exclusions for decay, the trust ratio for every variable."""
     gradients = random_gradients(1)
-    ours = steps(
-        ka.Lamb(RATE, exclude_from_layer_adaptation=(), global_clipnorm=None),
-        gradients,
-    )
+    options = {"exclude_from_layer_adaptation": (), "global_clipnorm": None}
+    ours = steps(ka.Lamb(RATE, **options), gradients)
     bias, g = VALUES["dense/bias"], gradients[0]["dense/bias"]
     u = 0.1 * g / (np.sqrt(0.001) * np.abs(g) + EPSILON)
     u *= np.linalg.norm(bias) / np.linalg.norm(u)
@@ -119,35 +115,28 @@ def test_parts_of_a_batch_are_averaged_before_all_else():
     """Clipping, both moments, decay and the schedule see updates, not parts."""
     parts = random_gradients(6)
     schedule = ka.WarmupPolynomialDecay(RATE, 3, 0)
-    optimizer = ka.Lamb(
-        schedule,
-        gradient_accumulation_steps=2,
-        use_ema=True,
-        ema_momentum=0.8,
-    )
+    averaged = {"use_ema": True, "ema_momentum": 0.8}
+    optimizer = ka.Lamb(schedule, gradient_accumulation_steps=2, **averaged)
     made = variables()
     optimizer.build(made)
     seen = []
     for part in parts:
-        optimizer.apply([ops.convert_to_tensor(g) for g in part.values()], made)
+        step(optimizer, part, made)
         seen.append([numpy(v).copy() for v in made])
     for untouched, before in ((0, VALUES.values()), (2, seen[1]), (4, seen[3])):
         for a, b in zip(seen[untouched], before, strict=True):
             np.testing.assert_array_equal(a, b)
-    plain, means = variables(), []
-    for i in (0, 2, 4):
-        means.append({n: (parts[i][n] + parts[i + 1][n]) / 2 for n in VALUES})
-    other = ka.Lamb(schedule)
+    plain, other = variables(), ka.Lamb(schedule)
     other.build(plain)
-    for i, mean in enumerate(means):
-        other.apply([ops.convert_to_tensor(g) for g in mean.values()], plain)
-        for a, b in zip(seen[2 * i + 1], plain, strict=True):
+    for i in (0, 2, 4):
+        mean = {n: (parts[i][n] + parts[i + 1][n]) / 2 for n in VALUES}
+        step(other, mean, plain)
+        for a, b in zip(seen[i + 1], plain, strict=True):
             np.testing.assert_allclose(a, numpy(b), atol=1e-6)
     assert int(numpy(optimizer.iterations)) == 3
     assert float(optimizer.learning_rate) == 0.0, "after three of three"
-    assert optimizer.last_learning_rate == pytest.approx(
-        float(numpy(schedule(2)))
-    )
+    last = float(numpy(schedule(2)))
+    assert optimizer.last_learning_rate == pytest.approx(last)
     # 0.8 (0.8 w1 + 0.2 w2) + 0.2 w3: the first average is the first weight.
     for i, average in enumerate(optimizer.averages):
         w1, w2, w3 = (seen[step][i] for step in (1, 3, 5))
@@ -186,26 +175,15 @@ def test_optimizer_round_trip():
 
 
 def test_every_setting_reaches_the_optimizer():
-    config = OptimizerConfig(
-        optimizer="adamw",
-        beta_1=0.8,
-        beta_2=0.97,
-        epsilon=1e-3,
-        weight_decay=0.05,
-        clip_norm=0.7,
-        ema_momentum=0.6,
-    )
+    same = {"beta_1": 0.8, "beta_2": 0.97, "epsilon": 1e-3}
+    same |= {"weight_decay": 0.05, "ema_momentum": 0.6}
+    config = OptimizerConfig(optimizer="adamw", clip_norm=0.7, **same)
     made = make_optimizer(config, 0.3, accumulate=4).get_config()
     assert made["learning_rate"] == pytest.approx(0.3)
-    expected = {
-        "beta_1": 0.8,
-        "beta_2": 0.97,
-        "epsilon": 1e-3,
-        "weight_decay": 0.05,
+    expected = same | {
         "global_clipnorm": 0.7,
         "layer_adaptation": False,
         "use_ema": True,
-        "ema_momentum": 0.6,
         "gradient_accumulation_steps": 4,
     }
     assert {name: made[name] for name in expected} == expected
@@ -233,13 +211,8 @@ def test_schedule_by_hand():
 def test_schedule_without_warmup_and_power():
     schedule = ka.WarmupPolynomialDecay(1.0, 10, power=2.0)
     assert float(schedule(0)) == 1.0
-    assert float(schedule(5)) == pytest.approx(0.25)
-    assert schedule.get_config() == {
-        "learning_rate": 1.0,
-        "steps": 10,
-        "warmup_steps": 0,
-        "power": 2.0,
-    }
+    again = ka.WarmupPolynomialDecay.from_config(schedule.get_config())
+    assert float(again(5)) == pytest.approx(0.25)
     with pytest.raises(ka.AlbertError, match="warmup_steps=10, steps=10"):
         ka.WarmupPolynomialDecay(1.0, 10, 10)
 

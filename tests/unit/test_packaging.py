@@ -24,9 +24,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 pytestmark = pytest.mark.any_backend
 
 
-# What is built.
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> dict[str, Path]:
     """A source distribution, and a wheel that is built from it."""
@@ -85,18 +82,18 @@ def test_the_wheel_works_where_it_is_installed(built, tmp_path):
         + [str(tmp_path / "site"), str(built["wheel"])],
         check=True,
     )
-    options = {
-        "cwd": tmp_path,
-        "env": {**os.environ, "PYTHONPATH": str(tmp_path / "site")},
-        "check": True,
-        "capture_output": True,
-        "text": True,
-    }
-    command = [sys.executable, "-m", "keras_albert.cli", "--version"]
-    out = subprocess.run(command, **options).stdout
-    assert out == f"keras-albert {keras_albert.__version__}\n"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+
+    def printed(*arguments):
+        command = [sys.executable, *arguments]
+        return subprocess.check_output(
+            command, cwd=tmp_path, env=environment, text=True
+        )
+
+    version = f"keras-albert {keras_albert.__version__}\n"
+    assert printed("-m", "keras_albert.cli", "--version") == version
     code = "import keras_albert as ka; print(ka.__file__, ka.AlbertConfig())"
-    out = subprocess.run([sys.executable, "-c", code], **options).stdout
+    out = printed("-c", code)
     assert out.startswith(str(tmp_path / "site" / "keras_albert"))
     assert "hidden_size=768" in out
 
@@ -107,18 +104,11 @@ def test_supported_versions_are_the_same_everywhere():
         int(re.search(rf"^{name}=(\d+)$", script, re.MULTILINE)[1])
         for name in ("FIRST", "LAST")
     )
-    assert SpecifierSet(PROJECT["requires-python"]) == SpecifierSet(
-        f">=3.{first},<3.{last + 1}"
-    )
-    classified = {
-        int(found[1])
-        for line in PROJECT["classifiers"]
-        if (found := re.search(r"Python :: 3\.(\d+)$", line))
-    }
-    assert classified == set(range(first, last + 1))
-
-
-# Dependencies.
+    supported = SpecifierSet(f">=3.{first},<3.{last + 1}")
+    assert SpecifierSet(PROJECT["requires-python"]) == supported
+    lines = "\n".join(PROJECT["classifiers"])
+    classified = re.findall(r"Python :: 3\.(\d+)$", lines, re.MULTILINE)
+    assert {*map(int, classified)} == {*range(first, last + 1)}
 
 
 def pins(path: Path) -> dict[str, str]:
@@ -156,9 +146,6 @@ def test_every_lower_bound_is_a_tested_version():
         assert Version(lower.version) == Version(oldest[name]), name
 
 
-# Types.
-
-
 def test_type_checkers_see_every_public_name():
     tree = ast.parse(Path(keras_albert.__file__).read_text())
     (block,) = (
@@ -167,18 +154,16 @@ def test_type_checkers_see_every_public_name():
         if isinstance(node, ast.If)
         and ast.unparse(node.test) == "TYPE_CHECKING"
     )
-    expected = [
+    expected = sorted(
         f"from keras_albert.{home} import {name} as {name}"
-        for home, name in sorted(
-            (home, name) for name, home in keras_albert._HOMES.items()
-        )
-    ]
+        for name, home in keras_albert._HOMES.items()
+    )
     found = [
         f"from {node.module} import {alias.name} as {alias.asname}"
         for node in block.body
         for alias in node.names
     ]
-    assert sorted(found) == sorted(expected), "\n".join(expected)
+    assert sorted(found) == expected, "\n".join(expected)
 
 
 def own_functions(public) -> dict[str, object]:
@@ -209,22 +194,18 @@ def test_public_signatures_are_annotated():
     incomplete = {}
     for path, function in functions.items():
         signature = inspect.signature(function)
+        exempt = {"self", "cls"}
         missing = [
             each.name
             for each in signature.parameters.values()
-            if each.annotation is each.empty
-            and each.name not in ("self", "cls")
+            if each.annotation is each.empty and each.name not in exempt
         ]
-        if signature.return_annotation is signature.empty:
+        returns = signature.return_annotation is not signature.empty
+        if not returns and not path.endswith(".__init__"):
             missing.append("return")
-        if path.endswith(".__init__"):
-            missing = [each for each in missing if each != "return"]
         if missing:
             incomplete[path] = missing
     assert incomplete == {}
-
-
-# The interpreter that `make` takes.
 
 
 def find_python(*commands: str, **environment) -> tuple[int, str, str]:

@@ -11,11 +11,11 @@ from small import CONFIG, inputs, numpy, pretraining_batch
 import keras_albert as ka
 
 STEPS = 50
-WIDE = CONFIG.replace(
-    hidden_size=52,
-    embedding_size=31,
-    num_hidden_layers=12,
-)
+WIDE = CONFIG.replace(hidden_size=52, embedding_size=31, num_hidden_layers=12)
+
+
+def as_float32(output):
+    return numpy(ops.cast(output, "float32"))
 
 
 @pytest.mark.parametrize(
@@ -39,14 +39,13 @@ def test_forward_is_close_to_float32(precision, sharing):
     full.set_weights(weights)
     half = ka.AlbertBackbone(config, dtype=precision)
     half.set_weights(weights)
+    outputs = half(inputs())
     for name, expected in full(inputs()).items():
-        found = half(inputs())[name]
-        assert keras.backend.standardize_dtype(found.dtype) == (
-            precision.removeprefix("mixed_")
-        )
-        found = numpy(ops.cast(found, "float32"))
-        difference = np.linalg.norm(found - numpy(expected))
-        assert difference < 2e-2 * np.linalg.norm(numpy(expected))
+        kind = keras.backend.standardize_dtype(outputs[name].dtype)
+        assert kind == precision.removeprefix("mixed_")
+        expected, found = numpy(expected), as_float32(outputs[name])
+        difference = np.linalg.norm(found - expected)
+        assert difference < 2e-2 * np.linalg.norm(expected)
 
 
 def test_dropout_in_half_precision():
@@ -56,10 +55,8 @@ def test_dropout_in_half_precision():
     )
     model = ka.AlbertBackbone(config, dtype="mixed_bfloat16")
     still, moved = (
-        numpy(
-            ops.cast(model(inputs(), training=t)["sequence_output"], "float32")
-        )
-        for t in (False, True)
+        as_float32(model(inputs(), training=training)["sequence_output"])
+        for training in (False, True)
     )
     assert np.isfinite(moved).all()
     assert np.abs(moved - still).max() > 0.1
@@ -69,30 +66,14 @@ def test_dropout_in_half_precision():
 def losses(precision, loop):
     """Of fifty LAMB steps on one batch, from the same weights."""
     keras.utils.set_random_seed(7)
-    model = ka.AlbertForPretraining(
-        ka.AlbertBackbone(
-            CONFIG.replace(num_hidden_layers=2, initializer_range=0.1),
-            loop=loop,
-            remat=loop == "scan",
-            dtype=precision,
-        )
-    )
-    model.compile(
-        ka.Lamb(0.003),
-        loss={
-            "mlm": ka.WeightedCrossEntropy(),
-            "sop": ka.WeightedCrossEntropy(),
-        },
-    )
+    config = CONFIG.replace(num_hidden_layers=2, initializer_range=0.1)
+    form = {"loop": loop, "remat": loop == "scan", "dtype": precision}
+    model = ka.AlbertForPretraining(ka.AlbertBackbone(config, **form))
+    tasks = {name: ka.WeightedCrossEntropy() for name in ("mlm", "sop")}
+    model.compile(ka.Lamb(0.003), tasks)
     x, y, weight = pretraining_batch()
     history = model.fit(
-        x,
-        y,
-        sample_weight=weight,
-        batch_size=len(y["sop"]),
-        epochs=STEPS,
-        verbose=0,
-        shuffle=False,
+        x, y, sample_weight=weight, epochs=STEPS, verbose=0, shuffle=False
     )
     assert all(w.dtype == np.float32 for w in model.get_weights())
     return np.array(history.history["loss"]), model.optimizer

@@ -1,8 +1,6 @@
 """Text to token shards: processes, and whatever may stop them."""
 
-import dataclasses
-import functools
-import json
+import contextlib
 import os
 import random
 import resource
@@ -11,10 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import filelock
-import numpy as np
 import pytest
 from reference_examples import documents_of
 
@@ -86,20 +84,11 @@ def test_shards_of_any_size_hold_the_same_documents(
     expected = [tokenizer.encode_batch(lines) for lines in DOCUMENTS]
     for shard_bytes, documents in ((1_000, [3]), (60, [1, 2]), (1, [1, 1, 1])):
         output = tmp_path / str(shard_bytes)
-        run = PrepareRun(
-            (corpus,), tiny_vocab, output, shard_bytes=shard_bytes, workers=1
-        )
-        manifest = prepare(run)
+        run = PrepareRun((corpus,), tiny_vocab, output, workers=1)
+        manifest = prepare(replace(run, shard_bytes=shard_bytes))
         counts = [shard.counts["documents"] for shard in manifest.shards]
         assert counts == documents
         assert verified(output) == expected
-
-
-def test_arrays_are_those_of_numpy(corpus, tiny_vocab, tmp_path):
-    prepare(PrepareRun((corpus,), tiny_vocab, tmp_path / "shards"))
-    for path in (tmp_path / "shards").glob("*.npy"):
-        np.save(tmp_path / "again.npy", np.load(path))
-        assert (tmp_path / "again.npy").read_bytes() == path.read_bytes()
 
 
 def test_processes_write_the_same_bytes(
@@ -117,8 +106,7 @@ def test_a_finished_run_is_not_run_again(corpus, tiny_vocab, tmp_path, capsys):
     text = tmp_path / "a.txt"
     text.write_bytes(corpus.read_bytes())
     run = PrepareRun((text,), tiny_vocab, tmp_path / "shards")
-    manifest = prepare(run)
-    before = content(run.output)
+    manifest, before = prepare(run), content(run.output)
     assert prepare(run) == manifest
     assert content(run.output) == before
     assert "they are finished" in capsys.readouterr().out
@@ -156,11 +144,9 @@ def test_sentences_are_split_where_wanted(tiny_vocab, tmp_path):
     text = tmp_path / "a.txt"
     text.write_text("The fox chased two hens. A dog found nothing.\n")
     for language, expected in ((None, 1), ("en", 2)):
-        output = tmp_path / str(language)
-        prepare(
-            PrepareRun((text,), tiny_vocab, output, split_sentences=language)
-        )
-        (document,) = documents_of(ShardSet.open(output))
+        run = PrepareRun((text,), tiny_vocab, tmp_path / str(language))
+        prepare(replace(run, split_sentences=language))
+        (document,) = documents_of(ShardSet.open(run.output))
         assert len(document) == expected
 
 
@@ -174,7 +160,7 @@ def test_a_log_gets_two_lines(tiny_vocab, tmp_path, capsys):
     assert counts.endswith("; 1 shard")
     assert single.startswith("66.7% of the documents are a single line")
     assert "--blank-lines 2" in single
-    run = dataclasses.replace(run, output=tmp_path / "joined", blank_lines=2)
+    run = replace(run, output=tmp_path / "joined", blank_lines=2)
     prepare(run)
     assert capsys.readouterr().err.splitlines()[1] == (
         "0.0% of the documents are a single line and give no example of "
@@ -203,23 +189,20 @@ def test_a_mistake_leaves_nothing_behind(corpus, tiny_vocab, tmp_path):
     bad.write_bytes(b"fine\n\n\xff\n")
     work = tmp_path / "work"
     work.mkdir()
-
-    def attempt(inputs, vocab=tiny_vocab, output=work / "out", **options):
-        prepare(PrepareRun(inputs, vocab, output, **options))
-
-    with pytest.raises(AlbertError, match=r"bad\.txt:3"):
-        attempt((corpus, bad))
-    with pytest.raises(AlbertError, match="no such file"):
-        attempt((corpus, tmp_path / "gone.txt"))
-    with pytest.raises(AlbertError, match="no such file or folder"):
-        attempt((corpus,), vocab=tmp_path / "gone.model")
-    assert list(work.iterdir()) == []
-    with pytest.raises(AlbertError, match="expected a folder to write to"):
-        attempt((corpus,), output=bad / "below a file")
-    with pytest.raises(AlbertError, match="workers=0"):
-        attempt((corpus,), workers=0)
-    with pytest.raises(AlbertError, match="shard_bytes=0"):
-        attempt((corpus,), shard_bytes=0)
+    gone = tmp_path / "gone"
+    below_a_file = bad / "below"
+    for changes, message in (
+        ({"input": (corpus, bad)}, r"bad\.txt:3"),
+        ({"input": (corpus, gone)}, "no such file"),
+        ({"vocab": gone}, "no such file or folder"),
+        ({"output": below_a_file}, "expected a folder to write to"),
+        ({"workers": 0}, "workers=0"),
+        ({"shard_bytes": 0}, "shard_bytes=0"),
+    ):
+        arguments = {"input": (corpus,), "vocab": tiny_vocab, **changes}
+        with pytest.raises(AlbertError, match=message):
+            prepare(PrepareRun(**{"output": work / "out", **arguments}))
+        assert list(work.iterdir()) == []
 
 
 def test_an_output_in_use_is_left_alone(corpus, tiny_vocab, tmp_path):
@@ -271,8 +254,9 @@ def leftover(run):
     return run.output.with_name("out.unfinished")
 
 
-def changed(run, **changes):
-    return PrepareRun(**{**vars(run), **changes})
+def assert_as_if_undisturbed(run, other_output):
+    prepare(replace(run, output=other_output))
+    assert content(run.output) == content(other_output)
 
 
 def test_a_corrected_run_goes_on(stopped, tmp_path, capsys):
@@ -286,9 +270,7 @@ def test_a_corrected_run_goes_on(stopped, tmp_path, capsys):
     moved = stopped.output / kept.name
     assert moved.stat().st_ino == inode, "it was made again"
     assert "again" not in capsys.readouterr().err
-    fresh = changed(stopped, output=tmp_path / "fresh")
-    prepare(fresh)
-    assert content(stopped.output) == content(fresh.output)
+    assert_as_if_undisturbed(stopped, tmp_path / "fresh")
     assert not leftover(stopped).exists()
 
 
@@ -298,8 +280,7 @@ def test_the_way_on_is_named(stopped, capsys):
     shown = capsys.readouterr().err
     assert "1 shard finished, in " in shown
     assert "out.unfinished: the same command goes on" in shown
-    notes = leftover(stopped) / NOTES
-    assert not list(notes.glob("work-*"))
+    assert not list(leftover(stopped).glob(f"{NOTES}/work-*"))
 
 
 @pytest.mark.parametrize(
@@ -330,54 +311,43 @@ def test_another_command_is_refused(stopped, tmp_path, changes, message):
         changes = {"input": (*stopped.input, more)}
     before = content(leftover(stopped) / NOTES)
     with pytest.raises(AlbertError, match=message) as refused:
-        prepare(changed(stopped, **changes))
+        prepare(replace(stopped, **changes))
     assert "another command" in str(refused.value)
     assert "remove the folder" in str(refused.value)
     assert content(leftover(stopped) / NOTES) == before
 
 
-def damaged_shard(run):
-    path = leftover(run) / "shard-00000.tokens.npy"
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
-
-
-def lost_shard(run):
-    (leftover(run) / "shard-00000.sentences.npy").unlink()
-
-
-def damaged_note(run):
-    (leftover(run) / NOTES / "unit-00000.json").write_text("{")
-
-
-def foreign_note(run):
-    (leftover(run) / NOTES / "unit-00000.json").write_text("[1]")
-
-
-def changed_text(run):
-    path = run.input[0]
-    path.write_text(path.read_text().replace("hens", "dogs"))
-
-
 @pytest.mark.parametrize(
-    "change",
-    [damaged_shard, lost_shard, damaged_note, foreign_note, changed_text],
+    ("file", "change"),
+    [
+        ("shard-00000.tokens.npy", lambda data: data[:-1] + b"x"),
+        ("shard-00000.sentences.npy", None),  # lost
+        (f"{NOTES}/unit-00000.json", lambda _: b"{"),
+        (f"{NOTES}/unit-00000.json", lambda _: b"[1]"),
+        ("../good.txt", lambda data: data.replace(b"hens", b"dogs")),
+    ],
 )
-def test_what_is_not_sound_is_made_again(stopped, tmp_path, change, capsys):
+def test_what_is_not_sound_is_made_again(
+    stopped, tmp_path, file, change, capsys
+):
     stopped.input[1].write_text(CORRECTED)
-    change(stopped)
+    path = leftover(stopped) / file
+    if change:
+        path.write_bytes(change(path.read_bytes()))
+    else:
+        path.unlink()
     prepare(stopped)
     assert "shard 00000: its text has changed, or it is damaged" in (
         capsys.readouterr().err
     )
-    fresh = changed(stopped, output=tmp_path / "fresh")
-    prepare(fresh)
-    assert content(stopped.output) == content(fresh.output)
+    assert_as_if_undisturbed(stopped, tmp_path / "fresh")
 
 
 def test_a_shard_no_longer_planned_is_removed(stopped, capsys):
     stopped.input[0].write_text("")
     stopped.input[1].write_text(CORRECTED)
-    for part in ("tokens", "sentences", "documents"):
+    parts = ("tokens", "sentences", "documents")
+    for part in parts:
         (leftover(stopped) / f"shard-00009.{part}.npy").write_bytes(b"x")
     (leftover(stopped) / NOTES / "unit-00009.json").write_text("{}")
     capsys.readouterr()
@@ -386,8 +356,7 @@ def test_a_shard_no_longer_planned_is_removed(stopped, capsys):
     assert removed.startswith("shard 00009: ") and "is removed" in removed
     assert again.startswith("shard 00000: ") and "made again" in again
     assert {path.name for path in stopped.output.glob("shard-*")} == {
-        f"shard-00000.{part}.npy"
-        for part in ("tokens", "sentences", "documents")
+        f"shard-00000.{part}.npy" for part in parts
     }
 
 
@@ -411,13 +380,8 @@ def test_a_full_disk(corpus, tiny_vocab, tmp_path, workers, capsys):
     """A limit on the size of files: writing fails as on a full disk."""
     large = tmp_path / "large.txt"
     large.write_text("two hens in the old barn\n" * 60_000)  # 1.5 MB
-    run = PrepareRun(
-        (corpus, large),
-        tiny_vocab,
-        tmp_path / "out",
-        shard_bytes=750_000,
-        workers=workers,
-    )
+    run = PrepareRun((corpus, large), tiny_vocab, tmp_path / "out")
+    run = replace(run, shard_bytes=750_000, workers=workers)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
     try:
@@ -436,11 +400,17 @@ def test_a_full_disk(corpus, tiny_vocab, tmp_path, workers, capsys):
 # Processes that are stopped from outside.
 
 
-def start(corpus, vocab, output, workers, program=("-m", "keras_albert.cli")):
+@contextlib.contextmanager
+def started(corpus, vocab, output, workers, program=("-m", "keras_albert.cli")):
+    """A process, killed in the end if it has not ended before."""
     command = [sys.executable, *program, "prepare"]
     command += ["--input", corpus, "--vocab", vocab, "--output", output]
     command += ["--shard-bytes", "100_000", "--workers", str(workers)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
+        try:
+            yield run
+        finally:
+            run.kill()
 
 
 # Every process of the run reads it: two shards are made, no other ends.
@@ -495,21 +465,19 @@ def test_killed_at_random_moments(
     rng = random.Random(5)
     output = tmp_path / "out"
     unfinished = output.with_name("out.unfinished")
+    kept = {}  # shard file -> inode: a file that is made again has another
+    before = set()
 
-    def further_than(before):
+    def went_on():
         return finished_shards(output) > before or output.exists()
 
-    kept = {}  # shard file -> inode: a file that is made again has another
     for attempt in range(6):
         before = finished_shards(output)
-        with start(
+        with started(
             large_corpus, tiny_vocab, output, 1 + attempt % 2
         ) as process:
-            try:
-                wait_for(functools.partial(further_than, before), process)
-                time.sleep(rng.uniform(0, 0.2))
-            finally:
-                process.kill()
+            wait_for(went_on, process)
+            time.sleep(rng.uniform(0, 0.2))
         if output.exists():
             break
         with pytest.raises(AlbertError, match="not a folder of token shards"):
@@ -530,14 +498,10 @@ def test_processes_end_with_their_parent(
     large_corpus, tiny_vocab, tmp_path, endless
 ):
     output = tmp_path / "out"
-    with start(large_corpus, tiny_vocab, output, 2, endless) as process:
-        try:
-            wait_for(lambda: finished_shards(output), process)
-            tasks = f"/proc/{process.pid}/task/{process.pid}/children"
-            with open(tasks) as file:
-                children = file.read().split()
-        finally:
-            process.kill()
+    with started(large_corpus, tiny_vocab, output, 2, endless) as process:
+        wait_for(lambda: finished_shards(output), process)
+        tasks = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        children = tasks.read_text().split()
     assert len(children) >= 2
     deadline = time.monotonic() + 20
     while any(os.path.exists(f"/proc/{child}/exe") for child in children):
@@ -551,32 +515,15 @@ def test_a_signal_ends_it_cleanly(
 ):
     output = tmp_path / "out"
     workers = 1 + (number == signal.SIGTERM)
-    with start(large_corpus, tiny_vocab, output, workers, endless) as process:
-        try:
-            wait_for(lambda: finished_shards(output), process)
-            process.send_signal(number)
-            _, shown = process.communicate(timeout=60)
-        finally:
-            process.kill()
+    with started(large_corpus, tiny_vocab, output, workers, endless) as process:
+        wait_for(lambda: finished_shards(output), process)
+        process.send_signal(number)
+        _, shown = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "finished, in" in shown and shown.count("\n") == 1
     assert not list(tmp_path.glob(f"out.unfinished/{NOTES}/work-*"))
     prepare(large_run(large_corpus, tiny_vocab, output, workers=1))
     assert content(output) == large_shards
-
-
-def test_notes_tell_where_a_shard_came_from(stopped):
-    note = json.loads(
-        (leftover(stopped) / NOTES / "unit-00000.json").read_text()
-    )
-    (part,) = note["unit"]["parts"]
-    path = stopped.input[0]
-    assert part["file"] == {
-        "path": str(path),
-        "size": path.stat().st_size,
-        "changed": path.stat().st_mtime_ns,
-    }
-    assert (part["start"], part["end"]) == (0, path.stat().st_size)
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="needs /proc")

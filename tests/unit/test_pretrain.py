@@ -1,6 +1,7 @@
 """What a pretraining run checks and reports, without running."""
 
 import dataclasses
+import functools
 import json
 import re
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.prepare import prepare
-from keras_albert.corpus.shards import MANIFEST_FILE, PARTS, ShardSet
+from keras_albert.corpus.shards import MANIFEST_FILE, ShardSet
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.finetuning.evaluate import _evaluate_pretrained
@@ -40,9 +41,8 @@ def vocabularies(tiny_vocab, tmp_path_factory):
         ("others", True, False, b"\xf8\x7f\x01"),
     ):
         made[name] = folder / name
-        Tokenizer.from_bytes(model + end, lower_case, keep_accents).save(
-            made[name]
-        )
+        tokenizer = Tokenizer.from_bytes(model + end, lower_case, keep_accents)
+        tokenizer.save(made[name])
         shards = made[name] / "shards"
         prepare(PrepareRun((folder / "a.txt",), made[name], shards, workers=1))
     return made
@@ -62,41 +62,32 @@ def test_another_vocabulary(vocabularies, other, difference):
     Its shards are no other tokens here, as the text has neither capitals nor
     accents; the manifest, by which a run that goes on knows them, differs.
     """
-    ours, theirs = vocabularies["ours"], vocabularies[other]
-    shards, others = (
-        ShardSet.open(folder / "shards") for folder in (ours, theirs)
-    )
+    folders = [vocabularies[name] / "shards" for name in ("ours", other)]
+    shards, others = map(ShardSet.open, folders)
     config = VARIANTS["base_v2"].replace(vocab_size=shards.vocab_size)
-    source = SimpleNamespace(tokenizer=Tokenizer(theirs))
     run = dataclasses.replace(RUN, validation=Path("held-out"))
     pretrain._check_fit(run, config, shards, shards, None)
-    with pytest.raises(
-        AlbertError, match="held-out was prepared with another vocabulary than "
-    ) as error:
-        pretrain._check_fit(run, config, shards, others, None)
-    assert difference in str(error.value)
-    with pytest.raises(
-        AlbertError, match="old has another vocabulary than shards"
-    ) as error:
-        pretrain._check_fit(run, config, shards, None, source)
-    assert difference in str(error.value)
-    loaded = SimpleNamespace(tokenizer=Tokenizer(ours))
-    with pytest.raises(AlbertError, match="--vocab model") as error:
-        _evaluate_pretrained(
-            loaded, EvaluateRun(Path("model"), theirs / "shards")
-        )
-    assert difference in str(error.value)
-    for part in PARTS:
-        tokens = [
-            (folder / "shards" / f"shard-00000.{part}.npy").read_bytes()
-            for folder in (ours, theirs)
-        ]
-        assert tokens[0] == tokens[1]
-    manifests = [
-        (folder / "shards" / MANIFEST_FILE).read_bytes()
-        for folder in (ours, theirs)
-    ]
-    assert manifests[0] != manifests[1]
+    theirs = SimpleNamespace(tokenizer=others.tokenizer())
+    ours = SimpleNamespace(tokenizer=shards.tokenizer())
+    evaluation = EvaluateRun(Path("model"), folders[1])
+    for check, message in (
+        (
+            lambda: pretrain._check_fit(run, config, shards, others, None),
+            "held-out was prepared with another vocabulary than ",
+        ),
+        (
+            lambda: pretrain._check_fit(run, config, shards, None, theirs),
+            "old has another vocabulary than shards",
+        ),
+        (lambda: _evaluate_pretrained(ours, evaluation), "--vocab model"),
+    ):
+        with pytest.raises(AlbertError, match=message) as error:
+            check()
+        assert difference in str(error.value)
+    for file in folders[0].glob("*.npy"):
+        assert file.read_bytes() == (folders[1] / file.name).read_bytes()
+    one, another = ((each / MANIFEST_FILE).read_bytes() for each in folders)
+    assert one != another
 
 
 def test_a_finished_run_knows_its_shards(vocabularies):
@@ -107,9 +98,8 @@ def test_a_finished_run_knows_its_shards(vocabularies):
 
     def check(run):
         sources = [run.data, run.validation]
-        check_made_of(
-            run.output, report, sources, lambda: pretrain._checksums(run)
-        )
+        made_of = functools.partial(pretrain._checksums, run)
+        check_made_of(run.output, report, sources, made_of)
 
     check(run)
     other = dataclasses.replace(run, validation=folders[0])
@@ -118,50 +108,42 @@ def test_a_finished_run_knows_its_shards(vocabularies):
     check(dataclasses.replace(run, data=Path("gone")))
 
 
+NOVELS = Path(__file__).parents[2] / "examples" / "novels"
+
+
 def test_the_report_of_the_novels_can_be_read():
     """It is of a run before the model of the lowest loss was kept."""
-    folder = Path(__file__).parents[2] / "examples" / "novels"
-    report = json.loads((folder / "report.json").read_text())
+    report = json.loads((NOVELS / "report.json").read_text())
     masked, order = pretrain.report_lines(report)
     assert "masked-LM accuracy      0.310" in masked
     assert "sentence-order accuracy 0.637" in order and "868 pairs" in order
 
 
-def test_the_table_of_the_novels_is_that_of_the_reports():
-    folder = Path(__file__).parents[2] / "examples" / "novels"
-    number = r"(-?[\d.]+ \+- [\d.]+)"
+@pytest.mark.parametrize(
+    ("folder", "number", "end"),
+    [("glue", r"(-?[\d.]+ \+- [\d.]+)", ""), ("reading", r"([\d.]+)", r"\n")],
+)
+def test_tables_of_the_novels_are_those_of_the_reports(folder, number, end):
     rows = re.findall(
-        rf"\| (\S+) \(([\d,]+)\) \| (\w+) \| {number} \| {number} \|",
-        (folder / "README.md").read_text(),
+        rf"\| (\S+) \(([\d,]+)\) \| ([\w ]+) \| {number} \| {number} \|{end}",
+        (NOVELS / "README.md").read_text(),
     )
     assert len(rows) == 5
     for task, count, score, *shown in rows:
         for start, text in zip(("scratch", "pretrained"), shown, strict=True):
-            path = folder / "glue" / f"{task}-{start}.json"
+            path = NOVELS / folder / f"{task}-{start}.json"
             report = json.loads(path.read_text())
-            found = report["scores"][score.lower()]
-            mean, spread = found["mean"], found["standard_deviation"]
-            assert text == f"{100 * mean:.1f} +- {100 * spread:.1f}"
             assert report["count"] == int(count.replace(",", ""))
-            assert len(report["seeds"]) == 3 and not report["diverged"]
-
-
-def test_the_table_of_reading_is_that_of_the_reports():
-    folder = Path(__file__).parents[2] / "examples" / "novels"
-    rows = re.findall(
-        r"\| (\S+) \(([\d,]+)\) \| ([\w ]+) \| ([\d.]+) \| ([\d.]+) \|\n",
-        (folder / "README.md").read_text(),
-    )
-    assert len(rows) == 5
-    for task, count, score, *shown in rows:
-        for start, text in zip(("scratch", "pretrained"), shown, strict=True):
-            path = folder / "reading" / f"{task}-{start}.json"
-            report = json.loads(path.read_text())
-            percent = 1 if task.startswith("SQuAD") else 100
-            found = percent * report[score.replace(" ", "_")]
-            assert text == f"{found:.1f}"
-            assert report["count"] == int(count.replace(",", ""))
-            assert report["from_scratch"] == (start == "scratch")
+            name = score.lower().replace(" ", "_")
+            if folder == "glue":
+                found = report["scores"][name]
+                mean, spread = found["mean"], found["standard_deviation"]
+                assert text == f"{100 * mean:.1f} +- {100 * spread:.1f}"
+                assert len(report["seeds"]) == 3 and not report["diverged"]
+            else:
+                percent = 1 if task.startswith("SQuAD") else 100
+                assert text == f"{percent * report[name]:.1f}"
+                assert report["from_scratch"] == (start == "scratch")
 
 
 def test_advice_is_for_models_of_released_size():
@@ -177,24 +159,12 @@ def test_advice_is_for_models_of_released_size():
 def test_the_best_constant_guess_is_the_more_frequent_label():
     """Three of four pairs are labelled 1; a fifth does not count."""
 
-    class Batches:
-        def as_numpy_iterator(self):
-            y = {
-                "mlm": np.array([[7, 7], [7, 9]]),
-                "sop": np.array([1, 1, 0, 1, 0]),
-            }
-            weight = {
-                "mlm": np.array([[1, 1], [1, 1]]),
-                "sop": np.array([1, 1, 1, 1, 0]),
-            }
-            yield None, y, weight
-
-    measured = {
-        f"{task}_{what}": 0.5
-        for task in ("mlm", "sop")
-        for what in ("accuracy", "cross_entropy")
-    }
-    report = pretrain.held_out_report(measured, Batches())
+    y = {"mlm": np.array([[7, 7], [7, 9]]), "sop": np.array([1, 1, 0, 1, 0])}
+    weight = {"mlm": np.ones((2, 2)), "sop": np.array([1, 1, 1, 1, 0])}
+    batches = SimpleNamespace(as_numpy_iterator=lambda: [(None, y, weight)])
+    names = "mlm_accuracy mlm_cross_entropy sop_accuracy sop_cross_entropy"
+    measured = dict.fromkeys(names.split(), 0.5)
+    report = pretrain.held_out_report(measured, batches)
     assert report["sop_baseline"] == 0.75 and report["sop_count"] == 4
     assert report["mlm_baseline"] == 0.75 and report["mlm_count"] == 4
     _, line = pretrain.report_lines({"held_out": report})

@@ -2,11 +2,14 @@
 
 import ast
 import os
+from itertools import chain
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from keras import ops
+from small import numpy
 
 from keras_albert import private_apis
 
@@ -14,6 +17,12 @@ PACKAGE = Path(private_apis.__file__).parent
 HOME = PACKAGE / "private_apis.py"
 # Private in spelling only: documented methods of the standard library.
 DOCUMENTED = {"_asdict", "_exit", "_fields", "_make", "_replace"}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
 KERAS_CLASSES = (
     keras.Model,
     keras.callbacks.Callback,
@@ -27,20 +36,13 @@ KERAS_CLASSES = (
     keras.random.SeedGenerator,
 )
 KERAS_PRIVATE = {
-    name
-    for kind in KERAS_CLASSES
-    for name in dir(kind)
-    if name.startswith("_") and not name.startswith("__")
+    *filter(is_private, chain.from_iterable(map(dir, KERAS_CLASSES)))
 }
 TREES = {
     path: ast.parse(path.read_text())
     for path in sorted(PACKAGE.rglob("*.py"))
     if path != HOME
 }
-
-
-def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
 
 
 def private_imports(tree: ast.AST) -> list[str]:
@@ -51,14 +53,12 @@ def private_imports(tree: ast.AST) -> list[str]:
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names += [f"{node.module}.{alias.name}" for alias in node.names]
+    others = (name for name in names if not name.startswith("keras_albert."))
     return [
         name
-        for name in names
-        if not name.startswith("keras_albert.")
-        and (
-            name.startswith(("keras.src", "tensorflow.python"))
-            or any(is_private(part) for part in name.split("."))
-        )
+        for name in others
+        if name.startswith(("keras.src", "tensorflow.python"))
+        or any(map(is_private, name.split(".")))
     ]
 
 
@@ -102,26 +102,30 @@ def test_no_other_file_uses_private_apis():
         assert private_uses(tree, own) == [], path
 
 
+SOURCE = """
+from jax._src import distributed
+from tensorflow.python.eager import context
+import keras.src.backend
+from numpy import linalg
+from keras_albert.text.model_inputs import _rows
+class Optimizer:
+    def _clip_gradients(self): ...
+model._symbolic_build()
+row._replace(a=self._ours)
+"""
+
+
 @pytest.mark.any_backend
 def test_private_apis_are_recognized():
-    tree = ast.parse(
-        "from jax._src import distributed\n"
-        "from tensorflow.python.eager import context\n"
-        "import keras.src.backend\n"
-        "from numpy import linalg\n"
-        "from keras_albert.text.model_inputs import _rows\n"
-        "class Optimizer:\n    def _clip_gradients(self): ...\n"
-        "model._symbolic_build()\n"
-        "row._replace(a=self._ours)\n"
-    )
+    tree = ast.parse(SOURCE)
     assert private_imports(tree) == [
         "jax._src.distributed",
         "tensorflow.python.eager.context",
         "keras.src.backend",
     ]
     assert private_uses(tree, {"_ours", "_clip_gradients"}) == [
-        "line 7: def _clip_gradients",
-        "line 8: model._symbolic_build",
+        "line 8: def _clip_gradients",
+        "line 9: model._symbolic_build",
     ]
 
 
@@ -171,15 +175,11 @@ def test_layers_and_seeds_are_found_at_any_depth():
 
 
 def test_a_drawn_seed_decides_dropout():
+    kind = keras.random.SeedGenerator().next().dtype
+
     def dropped(seed):
-        seed = keras.ops.convert_to_tensor(
-            seed, keras.random.SeedGenerator().next().dtype
-        )
-        drawn = private_apis.DrawnSeed(seed)
-        ones = keras.ops.ones((4, 50))
-        return keras.ops.convert_to_numpy(
-            keras.random.dropout(ones, 0.5, seed=drawn)
-        )
+        drawn = private_apis.DrawnSeed(ops.convert_to_tensor(seed, kind))
+        return numpy(keras.random.dropout(ops.ones((4, 50)), 0.5, seed=drawn))
 
     np.testing.assert_array_equal(dropped([3, 1]), dropped([3, 1]))
     assert (dropped([3, 1]) != dropped([4, 1])).any()
@@ -217,21 +217,20 @@ def test_keras_calls_the_optimizer_s_hooks():
     )
     variables = [keras.Variable([0.0, 2.0]), keras.Variable([1.0])]
     optimizer.build(variables)
-    gradients = [keras.ops.array([3.0, 4.0]), keras.ops.array([0.5])]
-    optimizer.apply(gradients)
-    numpy = keras.ops.convert_to_numpy
-    # Norms 5 and 0.5 are clipped to 1 and 0.5; the rate is halved to 0.25.
-    np.testing.assert_allclose(numpy(variables[0]), [-0.15, 1.8], rtol=1e-6)
-    np.testing.assert_allclose(numpy(variables[1]), [0.875], rtol=1e-6)
+    optimizer.apply([ops.array([3.0, 4.0]), ops.array([0.5])])
+    # Norms 5 and 0.5 are clipped to 1 and 0.5; the rate is halved to 0.25. The
+    # first average is the value itself.
+    for found, expected in (
+        (variables[0], [-0.15, 1.8]),
+        (variables[1], [0.875]),
+        (optimizer.moving_averages[0], [-0.15, 1.8]),
+    ):
+        np.testing.assert_allclose(numpy(found), expected, rtol=1e-6)
     called = [each for each in optimizer.called if each != "rate"]
     assert called == ["clip", 0, 1, "averages"]
     assert "rate" in optimizer.called
     assert optimizer.rate_or_schedule is rate
     assert int(numpy(optimizer.calls)) == 1
-    # The first average is the value itself.
-    np.testing.assert_allclose(
-        numpy(optimizer.moving_averages[0]), [-0.15, 1.8], rtol=1e-6
-    )
 
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX's own")

@@ -1,20 +1,13 @@
 """The embedding, a block and the encoder as Keras layers like any other."""
 
+import functools
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from keras import layers
-from small import (
-    BATCH,
-    CONFIG,
-    LENGTH,
-    QUICK,
-    inputs,
-    numpy,
-    randomize,
-)
+from small import BATCH, CONFIG, LENGTH, QUICK, inputs, numpy, randomize
 
 import keras_albert as ka
 
@@ -22,6 +15,7 @@ OLD_FILE = Path(__file__).parents[1] / "data" / "before_public_layers.keras"
 H = CONFIG.hidden_size
 TWO = CONFIG.replace(num_hidden_layers=2)
 BFLOAT16 = "mixed_bfloat16"
+SCANNED = functools.partial(ka.SharedEncoder, loop="scan")
 
 
 def vectors(seed=1):
@@ -34,18 +28,21 @@ def built(layer):
     return randomize(layer)
 
 
+def assert_close(found, expected):
+    np.testing.assert_allclose(numpy(found), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_they_compose_to_the_backbone():
     """One block called L times is the encoder; the weights fit as they are."""
     backbone = randomize(ka.AlbertBackbone(CONFIG))
     x = inputs()
     embedding, block = ka.FactorizedEmbedding(CONFIG), ka.EncoderBlock(CONFIG)
     encoder = ka.SharedEncoder(CONFIG, loop="scan")
-    parts = (
+    for layer, source in (
         (embedding, backbone.embeddings),
         (block, backbone.encoder.shared[0][0]),
         (encoder, backbone.encoder),
-    )
-    for layer, source in parts:
+    ):
         layer.build()
         layer.set_weights(source.get_weights())
     embedded = embedding(x["token_ids"], x["segment_ids"])
@@ -53,9 +50,8 @@ def test_they_compose_to_the_backbone():
     for _ in range(CONFIG.num_hidden_layers):
         vector = block(vector, x["padding_mask"])
     expected = numpy(backbone(x)["sequence_output"])
-    np.testing.assert_allclose(numpy(vector), expected, rtol=1e-5, atol=1e-5)
-    scanned = numpy(encoder(embedded, padding_mask=x["padding_mask"]))
-    np.testing.assert_allclose(scanned, expected, rtol=1e-5, atol=1e-5)
+    assert_close(vector, expected)
+    assert_close(encoder(embedded, padding_mask=x["padding_mask"]), expected)
 
 
 def shapes_and_dtypes(tensors):
@@ -66,24 +62,16 @@ def shapes_and_dtypes(tensors):
 
 
 @pytest.mark.parametrize(
-    ("make", "arguments"),
+    ("make", "returned"),
     [
-        (ka.EncoderBlock, {"return_attention_scores": True}),
-        (
-            ka.SharedEncoder,
-            {"return_hidden_states": True, "return_attention_scores": True},
-        ),
-        (
-            ka.SharedEncoder,
-            {"return_attention_scores": True, "first_only": True},
-        ),
-        (
-            lambda *a, **k: ka.SharedEncoder(*a, loop="scan", **k),
-            {"return_hidden_states": True, "first_only": True},
-        ),
+        (ka.EncoderBlock, "return_attention_scores"),
+        (ka.SharedEncoder, "return_hidden_states return_attention_scores"),
+        (ka.SharedEncoder, "return_attention_scores first_only"),
+        (SCANNED, "return_hidden_states first_only"),
     ],
 )
-def test_symbolic_outputs_are_those_of_a_call(make, arguments):
+def test_symbolic_outputs_are_those_of_a_call(make, returned):
+    arguments = dict.fromkeys(returned.split(), True)
     layer = make(TWO.replace(inner_group_num=2), dtype=BFLOAT16)
     x = keras.KerasTensor((BATCH, LENGTH, H))
     symbolic = layer.compute_output_spec(x, **arguments)
@@ -166,12 +154,9 @@ def test_a_block_passes_on_what_it_is_asked():
     assert np.abs(moved - still).max() > 1e-3
     ids = np.ones((BATCH, LENGTH), "int32")
     ids[:, 7:] = 2
-    together = numpy(layer(x, example_ids=ids))
+    together = layer(x, example_ids=ids)
     for part in (slice(0, 7), slice(7, None)):
-        alone = numpy(layer(x[:, part]))
-        np.testing.assert_allclose(
-            together[:, part], alone, rtol=1e-5, atol=1e-5
-        )
+        assert_close(together[:, part], numpy(layer(x[:, part])))
 
 
 def test_file_from_before():
@@ -181,14 +166,9 @@ def test_file_from_before():
     ids = np.array([[2, 5, 12, 7, 3], [2, 9, 3, 0, 0]])
     outputs = model({"token_ids": ids})
     expected = [3.0564086, 1.6023104, 2.2297363, 1.293449, 1.3263829]
-    found = numpy(outputs["mlm"])[:, :, :3].sum((0, 2))
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(
-        numpy(outputs["sop"]),
-        [[0.78698456, 0.6404128], [0.7894589, 0.5997758]],
-        rtol=1e-5,
-        atol=1e-5,
-    )
+    assert_close(numpy(outputs["mlm"])[:, :, :3].sum((0, 2)), expected)
+    expected = [[0.78698456, 0.6404128], [0.7894589, 0.5997758]]
+    assert_close(outputs["sop"], expected)
 
 
 NARROW = np.zeros((2, 3, 5), "float32")

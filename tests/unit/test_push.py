@@ -19,14 +19,8 @@ from keras_albert.finetuning.config import PushRun
 # Files are read and written as NumPy arrays.
 pytestmark = pytest.mark.any_backend
 huggingface_hub = pytest.importorskip("huggingface_hub", reason="not installed")
-OURS = [
-    "README.md",
-    "albert_config.json",
-    "model.keras",
-    "spiece.json",
-    "spiece.model",
-    "task.json",
-]
+OURS = ["README.md", "albert_config.json", "model.keras"]
+OURS += ["spiece.json", "spiece.model", "task.json"]
 
 
 @pytest.fixture(scope="module")
@@ -40,27 +34,24 @@ def to_stand_in(hub, monkeypatch, tmp_path):
     """huggingface_hub of this process talks to the stand-in."""
     from huggingface_hub import constants
 
-    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
     template = constants.HUGGINGFACE_CO_URL_TEMPLATE
-    monkeypatch.setattr(
-        constants,
-        "HUGGINGFACE_CO_URL_TEMPLATE",
-        hub.url + template[template.index("/{repo_id}") :],
-    )
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
+    path = template[template.index("/{repo_id}") :]
+    for name, value in (
+        ("ENDPOINT", hub.url),
+        ("HUGGINGFACE_CO_URL_TEMPLATE", hub.url + path),
+        ("HF_HUB_CACHE", str(tmp_path / "cache")),
+        ("HF_TOKEN_PATH", str(tmp_path / "none")),
+    ):
+        monkeypatch.setattr(constants, name, value)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
 
 
 @pytest.fixture
 def classifier(tiny_vocab):
     encoder = ka.AlbertBackbone(TEXT_CONFIG, tokenizer=ka.Tokenizer(tiny_vocab))
-    return randomized(
-        ka.AlbertForSequenceClassification(
-            encoder, num_labels=3, labels=("anger", "joy", "calm")
-        ),
-        scale=0.3,
-    )
+    labels = ("anger", "joy", "calm")
+    head = ka.AlbertForSequenceClassification(encoder, 3, labels=labels)
+    return randomized(head, scale=0.3)
 
 
 def test_a_model_there_and_back(hub, to_stand_in, classifier, capsys):
@@ -71,13 +62,11 @@ def test_a_model_there_and_back(hub, to_stand_in, classifier, capsys):
     assert hub.private["org/mine"]
     assert same_weights(ka.load(target), classifier)
     texts = ["The fox sold two hens", "Élodie"]
-    again = ka.Predictor.load(target)
-    expected = ka.Predictor(classifier)
-    assert again.predict(texts) == expected.predict(texts)
+    expected = ka.Predictor(classifier).predict(texts)
+    assert ka.Predictor.load(target).predict(texts) == expected
     card = hub.commits["org/mine"][-1]["README.md"].decode()
-    assert card.startswith(
-        "---\nlibrary_name: keras-albert\npipeline_tag: text"
-    )
+    start = "---\nlibrary_name: keras-albert\npipeline_tag: text"
+    assert card.startswith(start)
     assert 'ka.load("hf://org/mine")' in card and "`calm`" in card
     hub.tag("org/mine", "v1")
     with pytest.raises(ka.AlbertError, match=r"not empty, it has.*overwrite"):
@@ -89,13 +78,9 @@ def test_a_model_there_and_back(hub, to_stand_in, classifier, capsys):
     assert "model.safetensors" in files and "model.keras" not in files
     card = hub.commits["org/mine"][-1]["README.md"].decode()
     assert "library_name: transformers\npipeline_tag: fill-mask" in card
-    last = ka.load(target)
-    assert isinstance(last, ka.AlbertForMaskedLM)
-    first = ka.load(f"{target}@v1")
-    assert np.array_equal(
-        first.classifier.get_weights()[0],
-        classifier.classifier.get_weights()[0],
-    )
+    assert isinstance(ka.load(target), ka.AlbertForMaskedLM)
+    first, same = ka.load(f"{target}@v1").classifier, classifier.classifier
+    assert np.array_equal(first.get_weights()[0], same.get_weights()[0])
     with pytest.raises(ka.AlbertError, match=r"@v9: cannot be downloaded"):
         ka.load(f"{target}@v9")
 

@@ -29,19 +29,16 @@ def ids(table):
 
 def test_the_original_layout(tmp_path):
     marked = b"\xef\xbb\xbf" + json.dumps(passage("b")).encode()
-    race_files(
-        tmp_path, middle=[passage("a", 3), marked], high=[passage("c", 1)]
-    )
+    middle = [passage("a", 3), marked]
+    race_files(tmp_path, middle=middle, high=[passage("c", 1)])
     (tmp_path / "dev" / "high" / "notes.md").write_text("no passage")
     found = read_race(tmp_path, "dev")
     assert found.skipped == []
-    assert ids(found) == [
-        *("a.txt-1", "a.txt-2", "a.txt-3", "b.txt-1", "b.txt-2", "c.txt-1")
-    ]
+    names = "a.txt-1 a.txt-2 a.txt-3 b.txt-1 b.txt-2 c.txt-1"
+    assert ids(found) == names.split()
     assert found.groups == ["middle"] * 5 + ["high"]
-    assert found.values["text"] == [
-        f"The article of {name}." for name in "aaabbc"
-    ]
+    texts = [f"The article of {name}." for name in "aaabbc"]
+    assert found.values["text"] == texts
     assert found.values["question"][3] == "b: which is 0?"
     assert found.values["choices"][4] == ["1w", "1x", "1y", "1z"]
     assert found.values["label"] == [3, 2, 1, 3, 2, 3]
@@ -88,8 +85,8 @@ def test_bad_passages(tmp_path, content, message):
     if isinstance(content, dict):
         content = passage("b", **content)
     race_files(tmp_path, middle=[passage("a"), content], high=[passage("c", 1)])
-    place = r"middle.1\.txt:1: .*"
-    with pytest.raises(AlbertError, match=place + message) as error:
+    message = r"middle.1\.txt:1: .*" + message
+    with pytest.raises(AlbertError, match=message) as error:
         read_race(tmp_path, "dev")
     assert "--skip-bad" in str(error.value)
     found = read_race(tmp_path, "dev", skip_bad=True)
@@ -111,11 +108,10 @@ def test_bad_passages(tmp_path, content, message):
     ],
 )
 def test_bad_questions(tmp_path, changes, message):
-    race_files(
-        tmp_path, middle=[passage("a", **changes)], high=[passage("b", 1)]
-    )
-    place = r"0\.txt:1: question 2: .*"
-    with pytest.raises(AlbertError, match=place + message):
+    middle = [passage("a", **changes)]
+    race_files(tmp_path, middle=middle, high=[passage("b", 1)])
+    message = r"0\.txt:1: question 2: .*" + message
+    with pytest.raises(AlbertError, match=message):
         read_race(tmp_path, "dev")
     found = read_race(tmp_path, "dev", skip_bad=True)
     assert ids(found) == ["a.txt-1", "b.txt-1"]
@@ -140,20 +136,14 @@ def test_folders_that_are_something_else(tmp_path):
 
 def reference_rows(tokenizer, found, length, longest_ending):
     """race_utils.py, `read_examples` and `convert_single_example`."""
-    for context, question, options in zip(
-        found.values["text"],
-        found.values["question"],
-        found.values["choices"],
-        strict=True,
-    ):
+    columns = (found.values[name] for name in ("text", "question", "choices"))
+    for context, question, options in zip(*columns, strict=True):
         question = normalize(question)
         passage_ids = tokenizer.encode(context)
         for option in map(normalize, options):
-            joined = (
-                question.replace("_", option)
-                if "_" in question
-                else f"{question} {option}"
-            )
+            joined = f"{question} {option}"
+            if "_" in question:
+                joined = question.replace("_", option)
             ending = tokenizer.encode(joined, normalize=False)
             ending = ending[-longest_ending:]
             kept = passage_ids[: length - 3 - len(ending)]
@@ -176,9 +166,7 @@ def model_rows(tokenizer, found, length):
     for row, length, segment in zip(ids, mask.sum(-1), segments, strict=True):
         row = row[:length].tolist()
         first = row.index(SEP_ID) + 1
-        assert segment.tolist() == [0] * first + [1] * (length - first) + [
-            0
-        ] * (len(segment) - length)
+        assert np.flatnonzero(segment).tolist() == [*range(first, length)]
         yield row
 
 
@@ -190,11 +178,9 @@ def test_the_model_reads_what_the_reference_did(tmp_path, tiny_vocab):
     options = [[" Élodie ", "the\t old barn", "£9", "a_b"]] * len(questions)
     answers = ["A"] * len(questions)
     rest = {"questions": questions, "options": options, "answers": answers}
-    race_files(
-        tmp_path,
-        middle=[passage("a", **rest, article=short)],
-        high=[passage("b", **rest, article=long)],
-    )
+    middle = [passage("a", **rest, article=short)]
+    high = [passage("b", **rest, article=long)]
+    race_files(tmp_path, middle=middle, high=high)
     found = read_race(tmp_path, "dev")
     expected = list(reference_rows(tokenizer, found, 61, longest_ending=29))
     assert list(model_rows(tokenizer, found, 61)) == expected
@@ -210,16 +196,13 @@ def test_published_passages(data_folder):
     assert np.bincount(found.values["label"]).tolist() == [346, 441, 423, 419]
     assert len(set(ids(found))) == len(found)
     one = json.loads((folder / "dev" / "high" / "1048.txt").read_text("utf-8"))
-    places = [
-        i
-        for i, name in enumerate(ids(found))
-        if name.startswith("high1048.txt-")
-    ]
-    assert [found.values["question"][i] for i in places] == [
-        " ".join(question.split()) for question in one["questions"]
-    ]
-    assert {found.values["text"][i] for i in places} == {one["article"]}
-    assert ["ABCD"[found.values["label"][i]] for i in places] == one["answers"]
+    place = ids(found).index("high1048.txt-1")
+    rows = slice(place, place + len(one["questions"]))
+    questions = [" ".join(question.split()) for question in one["questions"]]
+    assert found.values["question"][rows] == questions
+    assert {*found.values["text"][rows]} == {one["article"]}
+    labels = found.values["label"][rows]
+    assert ["ABCD"[label] for label in labels] == one["answers"]
 
 
 def test_published_passages_are_read_as_the_reference_did(data_folder):

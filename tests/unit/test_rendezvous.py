@@ -23,10 +23,8 @@ def place():
 def at_once(*calls):
     """What each raised, or None."""
     with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
-        return [
-            future.exception()
-            for future in [pool.submit(call) for call in calls]
-        ]
+        started = [pool.submit(call) for call in calls]
+        return [future.exception() for future in started]
 
 
 def process(place, index, count=4, wait=20):

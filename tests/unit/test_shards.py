@@ -10,12 +10,7 @@ from reference_examples import documents_of
 
 from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.prepare import prepare
-from keras_albert.corpus.shards import (
-    MANIFEST_FILE,
-    Manifest,
-    ShardSet,
-    token_dtype,
-)
+from keras_albert.corpus.shards import MANIFEST_FILE, ShardSet, token_dtype
 from keras_albert.errors import AlbertError
 from keras_albert.text.tokenizer import Tokenizer
 
@@ -29,16 +24,11 @@ DOCUMENTS = [
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
-    path.write_text("\n\n".join("\n".join(lines) for lines in DOCUMENTS))
-    return path
-
-
-@pytest.fixture(scope="module")
-def folder(corpus, tiny_vocab, tmp_path_factory):
-    output = tmp_path_factory.mktemp("shards") / "new" / "shards"
-    prepare(PrepareRun(input=(corpus,), vocab=tiny_vocab, output=output))
+def folder(tiny_vocab, tmp_path_factory):
+    corpus = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    corpus.write_text("\n\n".join("\n".join(lines) for lines in DOCUMENTS))
+    output = corpus.with_name("new") / "shards"
+    prepare(PrepareRun((corpus,), tiny_vocab, output))
     return output
 
 
@@ -63,33 +53,22 @@ def test_every_sentence_comes_back(folder, tiny_vocab):
 
 
 def test_a_folder_needs_nothing_beside_it(copy, tiny_vocab):
-    moved = copy.rename(copy.with_name("moved"))
-    shards = ShardSet.open(moved)
+    shards = ShardSet.open(copy.rename(copy.with_name("moved")))
     shards.verify()
-    assert shards.tokenizer().encode("two hens") == Tokenizer(
-        tiny_vocab
-    ).encode("two hens")
+    assert shards.tokenizer().model_bytes == Tokenizer(tiny_vocab).model_bytes
 
 
 PARTS = ("tokens", "sentences", "documents")
 
 
 @pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("keep", [0, 40, -1])
-def test_truncated_file(copy, part, keep):
+def test_files_of_another_length(copy, part):
     path = copy / f"shard-00000.{part}.npy"
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(AlbertError, match=rf"{path.name}.*damaged"):
-        ShardSet.open(copy)
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_missing_or_longer_file(copy, part):
-    path = copy / f"shard-00000.{part}.npy"
-    content = path.read_bytes()
-    path.write_bytes(content + b"x")
-    with pytest.raises(AlbertError, match=path.name):
-        ShardSet.open(copy)
+    whole = path.read_bytes()
+    for content in (b"", whole[:40], whole[:-1], whole + b"x"):
+        path.write_bytes(content)
+        with pytest.raises(AlbertError, match=rf"{path.name}.*damaged"):
+            ShardSet.open(copy)
     path.unlink()
     with pytest.raises(AlbertError, match=rf"{path.name}: no such file"):
         ShardSet.open(copy)
@@ -125,19 +104,25 @@ def test_a_flipped_bit_is_found_by_verify(copy):
         ShardSet.open(copy).verify()
 
 
+def changed_manifest(folder, change):
+    path = folder / MANIFEST_FILE
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
 def test_tokens_outside_of_the_vocabulary(copy):
     """Under a checksum that fits, as of a faulty writer."""
-    shards = ShardSet.open(copy)
-    last = shards.vocab_size - 1
+    last = ShardSet.open(copy).vocab_size - 1
     path = copy / "shard-00000.tokens.npy"
     tokens = np.load(path)
-    manifest = json.loads((copy / MANIFEST_FILE).read_text())
     for token in (last, last + 1):
         tokens[3] = token
         np.save(path, tokens)
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        manifest["shards"][0]["sha256"]["tokens"] = digest
-        (copy / MANIFEST_FILE).write_text(json.dumps(manifest))
+        sums = {"tokens": hashlib.sha256(path.read_bytes()).hexdigest()}
+        changed_manifest(
+            copy, lambda m, sums=sums: m["shards"][0]["sha256"].update(sums)
+        )
         if token == last:
             ShardSet.open(copy).verify()
     message = rf"tokens\.npy: it has the token id {last + 1}, .* 0 to {last}\."
@@ -167,10 +152,7 @@ def test_tokens_outside_of_the_vocabulary(copy):
     ],
 )
 def test_foreign_or_damaged_manifest(copy, change, message):
-    path = copy / MANIFEST_FILE
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
+    changed_manifest(copy, change)
     with pytest.raises(AlbertError, match=message):
         ShardSet.open(copy)
 
@@ -193,18 +175,8 @@ def test_missing_vocabulary(copy):
 
 
 def test_an_older_manifest_kept_no_accents(copy):
-    path = copy / MANIFEST_FILE
-    content = json.loads(path.read_text())
-    assert content.pop("keep_accents") is False
-    path.write_text(json.dumps(content))
+    changed_manifest(copy, lambda m: m.pop("keep_accents"))
     assert not ShardSet.open(copy).tokenizer().keep_accents
-
-
-def test_manifest_survives_the_file(folder):
-    manifest = Manifest.read(folder)
-    before = (folder / MANIFEST_FILE).read_bytes()
-    manifest.write(folder)
-    assert (folder / MANIFEST_FILE).read_bytes() == before
 
 
 def test_tokens_take_two_bytes_where_they_fit():

@@ -77,17 +77,13 @@ AGAINST = {"a": -1.0, "b": 0.5, "c": 2.0, "d": 3.0}
 
 
 def test_score_v2():
+    halves = ("exact", "HasAns_exact", "NoAns_exact", "NoAns_f1")  # a, d
+    counts = {"total": 4, "HasAns_total": 2, "NoAns_total": 2, "unanswered": 0}
     assert score_v2(QUESTIONS, TEXTS) == {
-        "exact": 50.0,  # a, d
+        **dict.fromkeys(halves, 50.0),
+        **counts,
         "f1": pytest.approx(100 * (1 + 2 / 3 + 1) / 4),
-        "total": 4,
-        "HasAns_exact": 50.0,
         "HasAns_f1": pytest.approx(100 * (1 + 2 / 3) / 2),
-        "HasAns_total": 2,
-        "NoAns_exact": 50.0,
-        "NoAns_f1": 50.0,
-        "NoAns_total": 2,
-        "unanswered": 0,
     }
 
 
@@ -124,15 +120,14 @@ def test_answers_without_words():
 
 
 def test_refusing_all():
-    answered, refused = np.zeros(2), np.ones(2)
+    def best(*scores):
+        return best_threshold(np.zeros(2), np.ones(2), np.array(scores))
+
     # Probabilities: the official 0. Other scores: below all of them.
-    assert best_threshold(answered, refused, np.array([0.2, 0.1])) == (100, 0)
+    assert best(0.2, 0.1) == (100, 0)
     for lowest in (0.0, -3.0):
-        best, threshold = best_threshold(
-            answered, refused, np.array([2.0, lowest])
-        )
-        assert best == 100
-        assert threshold < lowest
+        accuracy, threshold = best(2.0, lowest)
+        assert accuracy == 100 and threshold < lowest
 
 
 def test_what_cannot_be_scored():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import expit
 
 from keras_albert.data.batches import Features
 from keras_albert.data.config import TableColumns
@@ -96,7 +97,6 @@ def test_right_choice():
 def test_more_choices_than_letters(tokenizer):
     """The last of thirty is 29, and no letter."""
     many = [f"choice {i}" for i in range(30)]
-    assert choice_index("29", many) == 29
     with pytest.raises(AlbertError, match=r"A to Z.*0 to 29"):
         choice_index("31", many)
     quiz = {"text": ["a", "b"], "choices": [many] * 2, "label": [29, 1]}
@@ -125,11 +125,10 @@ def test_a_class(tokenizer):
     assert task.baseline(examples) == pytest.approx(2 / 3)
     collapsed = task.scores([np.array([1, 0])] * 3, examples, names)
     assert "taken for 'no'" in collapsed.remarks[-1]
-    unknown = table(text=["a"], label=["maybe"])
-    with pytest.raises(
-        AlbertError, match="x:1: the label is the unknown label 'maybe'"
-    ):
-        task.features(tokenizer, unknown, names, 40)
+    unknown = {"text": ["a"], "label": ["maybe"]}
+    message = "x:1: the label is the unknown label 'maybe'"
+    with pytest.raises(AlbertError, match=message):
+        features("classification", names, tokenizer, **unknown)
 
 
 def test_groups_are_scored_alone(tokenizer):
@@ -162,23 +161,17 @@ def test_a_part_of_the_examples(tokenizer):
     assert part.token_target[0] is words.token_target[1]
 
 
-def report(accuracy, loss):
-    return {
-        "task": "RTE",
-        "best": "accuracy",
-        "baseline": 0.5,
-        "count": 9,
-        "accuracy": accuracy,
-        "training_loss": loss,
-        "epoch": 3.0,
-        "cost": {"minutes": 0.5, "tokens": 64, "flops": 2.0, "joules": None},
-    }
+COST = {"minutes": 0.5, "tokens": 64, "flops": 2.0, "joules": None}
 
 
 def test_several_seeds_by_hand():
-    found = seeds_report(
-        {3: report(0.5, 2.0), 4: report(0.75, 1.0), 6: report(0.7, 0.0)}, [5]
-    )
+    rest = {"task": "RTE", "best": "accuracy", "baseline": 0.5, "count": 9}
+    rest |= {"epoch": 3.0, "cost": COST}
+    reports = {
+        seed: rest | {"accuracy": accuracy, "training_loss": loss}
+        for seed, accuracy, loss in ((3, 0.5, 2.0), (4, 0.75, 1.0), (6, 0.7, 0))
+    }
+    found = seeds_report(reports, [5])
     assert found["seeds"] == [3, 4, 6] and found["diverged"] == [5]
     assert found["best_seed"] == 4
     assert found["scores"]["accuracy"] == {
@@ -188,12 +181,8 @@ def test_several_seeds_by_hand():
         "all": [0.5, 0.75, 0.7],
     }
     assert found["scores"].keys() == {"accuracy", "training_loss"}
-    assert found["cost"] == {
-        "minutes": 1.5,
-        "tokens": 192,
-        "flops": 6.0,
-        "joules": None,
-    }
+    total = {"minutes": 1.5, "tokens": 192, "flops": 6.0, "joules": None}
+    assert found["cost"] == total
     # Without held-out examples the lowest loss is best.
     bare = {"task": "RTE", "training_loss": 2.0}
     found = seeds_report({0: bare, 1: bare | {"training_loss": 1.0}}, [])
@@ -217,15 +206,13 @@ def test_a_score_stands_beside_its_baselines():
         assert re.fullmatch(rf".* accuracy 0.700 \(.*{words}\){expected}", line)
     seeds = {s: scores | {"task": "RTE", "bag_of_words": 0.65} for s in (0, 1)}
     found = seeds_report(seeds, [])
-    assert found["bag_of_words"] == 0.65 and list(found["scores"]) == [
-        "accuracy"
-    ]
+    assert found["bag_of_words"] == 0.65
+    assert list(found["scores"]) == ["accuracy"]
 
 
 def test_a_number(tokenizer):
-    examples = features(
-        "regression", None, tokenizer, text=["a", "b"], label=[1.0, 3.0]
-    )
+    texts = {"text": ["a", "b"], "label": [1.0, 3.0]}
+    examples = features("regression", None, tokenizer, **texts)
     outputs = [np.array([2.0]), np.array([4.0])]
     scores = ALL_TASKS["regression"].scores(outputs, examples, None).values
     assert scores["pearson"] == pytest.approx(1)
@@ -243,14 +230,13 @@ def test_a_number(tokenizer):
 
 def test_several_labels(tokenizer):
     names = ("a", "b", "c")
-    examples = features(
-        "multilabel", names, tokenizer, text=["x", "y"], label=[["c", "a"], []]
-    )
+    texts = {"text": ["x", "y"], "label": [["c", "a"], []]}
+    examples = features("multilabel", names, tokenizer, **texts)
     assert examples.target.tolist() == [[1, 0, 1], [0, 0, 0]]
     outputs = [np.array([5.0, -5.0, 0.1]), np.array([0.0, -1.0, -9.0])]
     first, second = ALL_TASKS["multilabel"].decode(outputs, examples, names)
     assert first["prediction"] == ["a", "c"]
-    assert first["score"]["a"] == pytest.approx(1 / (1 + np.exp(-5)), abs=1e-6)
+    assert first["score"]["a"] == pytest.approx(expit(5), abs=1e-6)
     assert second["prediction"] == [] and second["score"]["a"] == 0.5
     scores = ALL_TASKS["multilabel"].scores(outputs, examples, names).values
     assert scores["micro_f1"] == 1
@@ -263,19 +249,15 @@ def test_a_label_for_each_word(tokenizer):
     texts = {"text": [words, ["hens"]], "label": [["X", "O"] * 9, ["X"]]}
     examples = features("tokens", names, tokenizer, **texts)
     pieces = tokenizer.encode_batch(words)
-    fit, used = 0, 0
-    while used + len(pieces[fit]) <= 38:
-        used += len(pieces[fit])
-        fit += 1
+    ends = np.cumsum([len(each) for each in pieces])
+    fit = np.searchsorted(ends, 38, "right")
     assert fit < 18 and len(examples) > examples.count == 2
     assert examples.cut == 0
     row, target = examples.rows[0], examples.token_target[0]
-    assert len(row.token_ids) == len(target) == used + 2
+    assert len(row.token_ids) == len(target) == ends[fit - 1] + 2
     starts = np.flatnonzero(target >= 0)
     assert target[starts].tolist() == ([1, 0] * 9)[:fit]
-    assert starts.tolist() == [
-        1 + sum(map(len, pieces[:i])) for i in range(fit)
-    ]
+    assert starts.tolist() == [1, *(1 + ends[: fit - 1])]
     read = [id for each in examples.rows[:-1] for id in each.token_ids[1:-1]]
     assert read == [id for word in pieces for id in word], "every one"
     outputs = [np.zeros((len(each.token_ids), 2)) for each in examples.rows]
@@ -292,25 +274,22 @@ def test_a_label_for_each_word(tokenizer):
 
 def test_what_is_cut_is_counted(tokenizer):
     """Of choices once for all of them; a row that just fits is whole."""
-    whole = text_rows(tokenizer, ["two hens and a fox"], None, 40)[0]
-    length = len(whole.token_ids)
-    for longest, cut in ((length, 0), (length - 1, 2)):
-        texts = [*["two hens and a fox"] * 2, "a"]
-        assert Features(text_rows(tokenizer, texts, None, longest)).cut == cut
-    whole = text_rows(tokenizer, ["two hens"], ["and a fox"], 40)[0]
-    length = len(whole.token_ids)
-    for longest, cut in ((length, 0), (length - 1, 1)):
-        rows = text_rows(tokenizer, ["two hens"], ["and a fox"], longest)
-        assert Features(rows).cut == cut
-    quiz = table(text=["the committee met " * 9, "a"], choices=[["b", "c"]] * 2)
-    assert ALL_TASKS["choice"].features(tokenizer, quiz, None, 40).cut == 1
-    quiz = table(
-        text=["a"] * 2, choices=[["b", "c"], ["the committee " * 19] * 2]
-    )
-    assert ALL_TASKS["choice"].features(tokenizer, quiz, None, 40).cut == 1
-    long_word = table(text=[["committee" * 20, "a"]])
-    features = ALL_TASKS["tokens"].features(tokenizer, long_word, ("O",), 40)
-    assert (len(features), features.count, features.cut) == (2, 1, 1)
+    for texts, pairs in (
+        (["two hens and a fox", "a"], None),
+        (["two hens", "a"], ["and a fox", "b"]),
+    ):
+        whole = text_rows(tokenizer, texts, pairs, 40)
+        length = len(whole[0].token_ids)
+        assert Features(text_rows(tokenizer, texts, pairs, length)).cut == 0
+        assert Features(text_rows(tokenizer, texts, pairs, length - 1)).cut == 1
+    long = "the committee met " * 9
+    for quiz in (
+        {"text": [long, "a"], "choices": [["b", "c"]] * 2},
+        {"text": ["a", "a"], "choices": [["b", "c"], [long] * 2]},
+    ):
+        assert features("choice", None, tokenizer, **quiz).cut == 1
+    words = features("tokens", ("O",), tokenizer, text=[["hen" * 30, "a"]])
+    assert (len(words), words.count, words.cut) == (2, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -324,12 +303,10 @@ def test_what_is_cut_is_counted(tokenizer):
     ],
 )
 def test_rows_that_do_not_fit(tmp_path, task, good, bad, message):
-    rows = [
-        {"text": "a b", "choices": ["x", "y"], "label": label}
-        for label in (good, bad, good)
-    ]
+    rest = {"text": "a b", "choices": ["x", "y"]}
     path = tmp_path / "x.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
+    rows = (json.dumps(rest | {"label": each}) for each in (good, bad, good))
+    path.write_text("\n".join(rows))
     names = None if task == "choice" else ("no", "yes")
     read = ALL_TASKS[task].read
     with pytest.raises(AlbertError, match=rf"x\.jsonl:2: .*{message}") as error:

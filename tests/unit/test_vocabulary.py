@@ -28,13 +28,9 @@ def corpus(tmp_path):
     return file
 
 
-def run(corpus, name="vocab", **changes):
-    files = corpus if isinstance(corpus, tuple) else (corpus,)
-    return VocabRun(
-        input=files,
-        output=files[0].parent / name,
-        **{"vocab_size": 41, **changes},
-    )
+def run(*files, name="vocab", **changes):
+    output = files[0].parent / name
+    return VocabRun(files, output, **{"vocab_size": 41, **changes})
 
 
 def test_recipe(corpus):
@@ -61,7 +57,7 @@ def test_marks_are_kept_where_wanted(tmp_path):
     assert tokenizer.keep_accents
     assert tokenizer.decode(tokenizer.encode(text)) == text.lower()
     assert Tokenizer(tmp_path / "vocab").encode(text) == tokenizer.encode(text)
-    published = train_vocabulary(run(path, "published", vocab_size=27))
+    published = train_vocabulary(run(path, name="published", vocab_size=27))
     found = published.decode(published.encode(text)).split()
     assert found[0] == found[1] and found[4] == found[5] == "kase"
 
@@ -75,7 +71,7 @@ def test_cased(corpus):
 
 
 def test_same_input_same_bytes(corpus):
-    first = train_vocabulary(run(corpus, "first"))
+    first = train_vocabulary(run(corpus))
     # Another process: no state of this one may be part of the result.
     code = (
         "import sys; from pathlib import Path\n"
@@ -94,8 +90,8 @@ def test_files_are_read_in_order(corpus, tmp_path):
     parts = tmp_path / "a.txt", tmp_path / "b.txt"
     parts[0].write_text("".join(LINES[:half]), encoding="utf-8")
     parts[1].write_text("".join(LINES[half:]).rstrip(), encoding="utf-8")
-    whole = train_vocabulary(run(corpus, "whole"))
-    split = train_vocabulary(run(parts, "split"))
+    whole = train_vocabulary(run(corpus))
+    split = train_vocabulary(run(*parts, name="split"))
     assert split.model_bytes == whole.model_bytes
 
 
@@ -104,77 +100,66 @@ def test_other_formats_hold_the_same_text(corpus, tmp_path):
     jsonl = tmp_path / "corpus.jsonl.gz"
     jsonl.write_bytes(gzip.compress("".join(rows).encode()))
     expected = train_vocabulary(run(corpus)).fingerprint
-    found = train_vocabulary(run(jsonl, "rows", column="body")).fingerprint
-    assert found == expected
+    rows = run(jsonl, name="rows", column="body")
+    assert train_vocabulary(rows).fingerprint == expected
 
 
-def test_long_lines_are_used(tmp_path):
-    # SentencePiece's own limit is 4192 bytes a line.
-    file = tmp_path / "long.txt"
-    file.write_text(" ".join(LINES).replace("\n", ""), encoding="utf-8")
+@pytest.mark.parametrize("dropped", ["\n", " "])
+def test_no_line_is_dropped(tmp_path, dropped):
+    """Longer than SentencePiece's limit of 4192 bytes, or with NUL."""
+    file = tmp_path / "odd.txt"
+    put = {"\n": "", " ": "\0"}[dropped]
+    file.write_text("".join(LINES).replace(dropped, put), encoding="utf-8")
     assert train_vocabulary(run(file)).piece_to_id("x") != 1
 
 
-def test_nul_does_not_drop_a_line(tmp_path):
-    file = tmp_path / "nul.txt"
-    file.write_text("".join(x.replace(" ", "\0") for x in LINES))
-    assert train_vocabulary(run(file)).piece_to_id("x") != 1
-
-
-def assert_refused(a_run, message):
+def refusal(a_run, message):
     with pytest.raises(AlbertError, match=message) as raised:
         train_vocabulary(a_run)
     assert "\n" not in str(raised.value)
     assert not a_run.output.exists()
+    return str(raised.value)
 
 
-def test_vocab_size_too_large(corpus):
-    with pytest.raises(AlbertError, match=r"Pass at most (\d+)") as raised:
-        train_vocabulary(run(corpus, vocab_size=30_000))
-    assert not (corpus.parent / "vocab").exists()
-    largest = int(str(raised.value).split("at most ")[1].split(",")[0])
+@pytest.mark.parametrize(
+    ("size", "bound", "step"), [(30_000, "most", 1), (9, "least", -1)]
+)
+def test_vocab_size_out_of_range(corpus, size, bound, step):
+    said = refusal(run(corpus, vocab_size=size), rf"Pass at {bound} \d+")
+    limit = int(said.split(f"at {bound} ")[1].split(",")[0])
     # The remedy works, and is the limit.
-    assert_refused(run(corpus, vocab_size=largest + 1), f"most {largest},")
-    assert train_vocabulary(run(corpus, vocab_size=largest))
+    refusal(run(corpus, vocab_size=limit + step), f"{bound} {limit},")
+    assert train_vocabulary(run(corpus, vocab_size=limit))
 
 
-def test_vocab_size_too_small(corpus):
-    with pytest.raises(AlbertError, match=r"Pass at least (\d+)") as raised:
-        train_vocabulary(run(corpus, vocab_size=9))
-    smallest = int(str(raised.value).split("at least ")[1].split(",")[0])
-    assert_refused(run(corpus, vocab_size=smallest - 1), f"least {smallest},")
-    assert train_vocabulary(run(corpus, vocab_size=smallest))
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"no text to train on .*a\.txt"),
+        (b"\n \n\t\n", "no text to train on"),
+        ("\u0301\n\0\n".encode(), "no text to train on"),
+        (b"good\n\ncaf\xe9\n", r"a\.txt:3: not UTF-8 .*byte 0xe9"),
+    ],
+)
+def test_texts_that_train_nothing(tmp_path, content, message):
+    file = tmp_path / "a.txt"
+    file.write_bytes(content)
+    refusal(run(file), message)
 
 
-@pytest.mark.parametrize("content", ["", "\n \n\t\n", "\u0301\n\0\n"])
-def test_empty_corpus(tmp_path, content):
-    file = tmp_path / "empty.txt"
-    file.write_text(content, encoding="utf-8")
-    assert_refused(run(file), r"no text to train on .*empty\.txt")
-
-
-def test_no_input(tmp_path):
-    a_run = VocabRun(input=(), output=tmp_path / "vocab")
-    assert_refused(a_run, "no text file given")
-
-
-def test_missing_file(corpus, tmp_path):
-    a_run = run((corpus, tmp_path / "absent.txt"))
-    assert_refused(a_run, r"absent\.txt: no such file")
-
-
-def test_bad_utf8(tmp_path):
-    file = tmp_path / "latin.txt"
-    file.write_bytes(b"good\n\ncaf\xe9 noir\n")
-    assert_refused(run(file), r"latin\.txt:3: not UTF-8 .*byte 0xe9")
+def test_missing_input(corpus, tmp_path):
+    refusal(VocabRun((), tmp_path / "vocab"), "no text file given")
+    absent = run(corpus, tmp_path / "absent.txt")
+    refusal(absent, r"absent\.txt: no such file")
 
 
 def test_taken_output(corpus):
     train_vocabulary(run(corpus))
-    before = (corpus.parent / "vocab" / "spiece.model").read_bytes()
+    model = corpus.parent / "vocab" / "spiece.model"
+    before = model.read_bytes()
     with pytest.raises(AlbertError, match="not empty"):
         train_vocabulary(run(corpus, cased=True))
-    assert (corpus.parent / "vocab" / "spiece.model").read_bytes() == before
+    assert model.read_bytes() == before
 
 
 def test_empty_output_folder_is_used(corpus):
