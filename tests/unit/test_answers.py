@@ -70,11 +70,10 @@ def test_candidates_and_their_probabilities():
     prediction = read_logits(start, end, n_best=2)
     assert prediction.id == "q"
     # "saw fox" would end before it starts.
-    total = math.exp(0) + math.exp(-1)
-    first, second = prediction.candidates
-    assert first == Candidate("the fox", 0, 7, 1 / total, 3.0, 1.0)
-    assert second == Candidate(
-        "the fox saw", 0, 11, math.exp(-1) / total, 3.0, 0.0
+    odds = 1 / (1 + math.exp(-1))
+    assert prediction.candidates == (
+        Candidate("the fox", 0, 7, odds, 3.0, 1.0),
+        Candidate("the fox saw", 0, 11, pytest.approx(1 - odds), 3.0, 0.0),
     )
     more = read_logits(start, end, n_best=3)
     assert texts(more)[:3] == ["the fox", "the fox saw", "saw"]
@@ -104,11 +103,10 @@ def test_answer_length():
 
 def test_each_text_once():
     # "fox" twice in the context: the more likely place is kept.
-    start, end = row(p4=1, p7=2), row(p4=1, p7=2)
-    prediction = read_logits(start, end, n_best=2)
+    scores = row(p4=1, p7=2)
+    prediction = read_logits(scores, scores, n_best=2)
     assert texts(prediction) == ["fox", "fox saw the fox"]
-    assert prediction.candidates[0].start == 16
-    assert prediction.candidates[1].start == 4
+    assert [c.start for c in prediction.candidates] == [16, 4]
 
 
 def test_equal_scores_keep_their_order():
@@ -182,16 +180,15 @@ def test_beam():
     assert [c.probability for c in prediction.candidates] == pytest.approx(
         [w / sum(weights) for w in weights], rel=1e-12
     )
-    assert prediction.candidates[0].start_score == -1.0
-    assert prediction.candidates[0].end_score == -0.25
+    best = prediction.candidates[0]
+    assert (best.start_score, best.end_score) == (-1.0, -0.25)
     assert prediction.no_answer == 0.75
     assert prediction.text(0.75) == "saw"
     assert prediction.text(0.7) == ""
 
 
 def test_beam_of_two_windows():
-    outputs = beam()
-    both = {name: np.concatenate([a, a]) for name, a in outputs.items()}
+    both = {name: np.concatenate([a, a]) for name, a in beam().items()}
     both["answer_class"] = np.array([[0.75], [-0.5]])
     (prediction,) = decode_beam([ask()], [window()] * 2, both, FULL)
     assert prediction.no_answer == -0.5

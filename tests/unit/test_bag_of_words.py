@@ -49,23 +49,18 @@ def test_pairs_are_compared():
     is_same = rng.integers(2, size=300)
     second = np.where(is_same[:, None], first, rng.choice(words, (300, 3)))
     texts = [[" ".join(row) for row in side] for side in (first, second)]
-    outputs = linear_outputs(
-        lambda x, y: fit_classes(x, y, 2),
-        [side[:200] for side in texts],
-        is_same[:200],
-        [side[200:] for side in texts],
+    train, held_out = (
+        [side[part] for side in texts] for part in (slice(200), slice(200, 300))
     )
-    right = outputs.argmax(1) == is_same[200:]
-    assert right.mean() > 0.95
+    outputs = linear_outputs(
+        lambda x, y: fit_classes(x, y, 2), train, is_same[:200], held_out
+    )
+    assert (outputs.argmax(1) == is_same[200:]).mean() > 0.95
     shared = np.array(
         [len(set(a) & set(b)) for a, b in zip(first, second, strict=True)]
     )
-    numbers = linear_outputs(
-        fit_number,
-        [side[:200] for side in texts],
-        shared[:200, None].astype("float32"),
-        [side[200:] for side in texts],
-    )
+    target = shared[:200, None].astype("float32")
+    numbers = linear_outputs(fit_number, train, target, held_out)
     assert numbers.shape == (100, 1)
     assert stats.pearsonr(numbers[:, 0], shared[200:])[0] > 0.85
 
@@ -113,9 +108,9 @@ def test_texts_without_words():
 def test_large_tables_are_sampled(monkeypatch):
     texts = GOOD + BAD
     quarter = sum(map(len, texts)) // 4
-    module = "keras_albert.tasks.bag_of_words"
-    monkeypatch.setattr(f"{module}.MOST_CHARACTERS", quarter)
     assert quarter < MOST_CHARACTERS
+    name = "keras_albert.tasks.bag_of_words.MOST_CHARACTERS"
+    monkeypatch.setattr(name, quarter)
     seen = []
 
     def fit(features, target):

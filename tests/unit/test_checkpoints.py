@@ -77,6 +77,9 @@ def test_every_weight_has_a_row(sharing):
     )
     rows = {row.ours for row in name_table(config)}
     encoder = ka.AlbertBackbone(config)
+    rows_of_encoder = {
+        row for row in rows if "/block_" in row or "_block_" in row
+    }
     for model in (
         ka.AlbertForPretraining(encoder),
         ka.AlbertForQuestionAnswering(encoder),
@@ -85,35 +88,27 @@ def test_every_weight_has_a_row(sharing):
         ka.AlbertForTokenClassification(encoder, num_labels=3),
         ka.AlbertForMultipleChoice(encoder),
     ):
-        assert variables(model).keys() <= rows
-        rows_of_heads = {
-            row for row in rows if "/block_" not in row and "_block_" not in row
-        }
-        assert rows - rows_of_heads <= variables(model).keys()
+        assert rows_of_encoder <= variables(model).keys() <= rows
 
 
 def test_no_name_stands_for_two_weights():
     for sharing in ("all", "attention", "none"):
         rows = name_table(CONFIG.replace(sharing=sharing))
         for dialect in DIALECTS:
-            names = [getattr(row, dialect) for row in rows]
-            names = [name for name in names if name is not None]
+            names = [*filter(None, (getattr(row, dialect) for row in rows))]
             assert len(names) == len(set(names))
         assert all(row.form in FORMS for row in rows)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_forms_are_inverse(dialect):
+    rows = {row.ours: row for row in name_table(CONFIG)}
+    heads = CONFIG.num_attention_heads
     model = randomized(ka.AlbertBackbone(CONFIG))
-    values = weights_of(model)
-    for row in name_table(CONFIG):
-        if row.ours not in values:
-            continue
-        value = values[row.ours]
-        there = row.there(value, dialect, CONFIG.num_attention_heads)
-        assert there.shape == row.shape_there(
-            value.shape, dialect, CONFIG.num_attention_heads
-        )
+    for name, value in weights_of(model).items():
+        row = rows[name]
+        there = row.there(value, dialect, heads)
+        assert there.shape == row.shape_there(value.shape, dialect, heads)
         assert np.array_equal(row.here(there, dialect, value.shape), value)
 
 
@@ -148,11 +143,9 @@ def test_merged_adapters_are_exported():
     tuned = ka.AlbertBackbone(CONFIG)
     tuned.set_weights(plain.get_weights())
     tuned.enable_lora(2)
-    for layer in tuned.leaves().values():
-        if layer.lora_enabled:
-            layer.lora_kernel_b.assign(
-                np.ones(layer.lora_kernel_b.shape, "float32")
-            )
+    for variable in tuned.variables:
+        if "lora_kernel_b" in variable.path:
+            variable.assign(np.ones(variable.shape))
     before, after = weights_of(plain), weights_of(tuned)
     assert before.keys() == after.keys()
     name = "encoder/group_0_block_0/attention/query/kernel"
@@ -166,8 +159,7 @@ def test_merged_adapters_are_exported():
 
 
 def test_exports_are_float32():
-    policy = "bfloat16"
-    model = randomized(ka.AlbertBackbone(CONFIG, dtype=policy))
+    model = randomized(ka.AlbertBackbone(CONFIG, dtype="bfloat16"))
     tensors = exported(model, "huggingface")
     assert {value.dtype.name for value in tensors.values()} == {"float32"}
     name = "encoder/group_0_block_0/feed_forward/intermediate/kernel"
@@ -176,7 +168,7 @@ def test_exports_are_float32():
         keras.ops.cast(variables(model)[name], "float32")
     )
     assert np.array_equal(ours.T, tensors[there])
-    again = ka.AlbertBackbone(CONFIG, dtype=policy)
+    again = ka.AlbertBackbone(CONFIG, dtype="bfloat16")
     imported(again, tensors, "huggingface", "there")
     assert same_weights(model, again)
 
@@ -212,12 +204,12 @@ def test_a_pooler_is_added():
     bare = randomized(ka.AlbertBackbone(CONFIG, pooler=False))
     first, second = plain_encoder(bare), plain_encoder(bare)
     assert same_weights(first, second)
-    values = weights_of(first)
-    assert values.pop("pooler/kernel").std() > 0
-    assert not values.pop("pooler/bias").any()
-    for name, value in weights_of(bare).items():
-        assert np.array_equal(value, values.pop(name))
-    assert not values
+    values, before = weights_of(first), weights_of(bare)
+    assert values.keys() - before.keys() == {"pooler/kernel", "pooler/bias"}
+    assert values["pooler/kernel"].std() > 0
+    assert not values["pooler/bias"].any()
+    for name, value in before.items():
+        assert np.array_equal(value, values[name])
     assert plain_encoder(first) is first
 
 
@@ -235,11 +227,7 @@ def test_what_is_no_model(tmp_path, folder):
         ("s3://bucket/model", {}, "scheme 's3'"),
         (tmp_path, {"gelu": "exact"}, "`gelu` must be one of tanh, erf"),
         (folder, {}, r"more than one.*model\.keras"),
-        (
-            folder / "model.keras",
-            {"gelu": "erf"},
-            r"a \.keras file. Leave gelu='erf'",
-        ),
+        (folder / "model.keras", {"gelu": "erf"}, r"\.keras file. Leave gelu"),
     ):
         with pytest.raises(ka.AlbertError, match=message):
             ka.load(source, **options)
@@ -351,25 +339,19 @@ def test_damaged_weights(folder, capsys):
     content = path.read_bytes()
     for broken in (b"", content[:100], content[:-10], b"abc" * 99):
         path.write_bytes(broken)
-        with pytest.raises(
-            ka.AlbertError, match=r"model\.safetensors: damaged"
-        ):
+        with pytest.raises(ka.AlbertError, match=r"\.safetensors: damaged"):
             ka.load(folder)
     path.unlink()
     path = folder / "pytorch_model.bin"
     torch.save({"a": torch.ones(1000)}, path)
     content = path.read_bytes()
-    for broken in (
-        *(b"", content[: len(content) // 2], b"abc" * 99),
-        *([torch.ones(3)], {"a": Runs()}),
-    ):
+    halved = content[: len(content) // 2]
+    for broken in (b"", halved, b"abc" * 99, [torch.ones(3)], {"a": Runs()}):
         if isinstance(broken, bytes):
             path.write_bytes(broken)
         else:
             torch.save(broken, path)
-        with pytest.raises(
-            ka.AlbertError, match=r"pytorch_model\.bin: damaged"
-        ):
+        with pytest.raises(ka.AlbertError, match=r"_model\.bin: damaged"):
             ka.load(folder)
     assert "was run" not in capsys.readouterr().out
     path.unlink()
@@ -377,10 +359,7 @@ def test_damaged_weights(folder, capsys):
         ("[1]", "weight_map"),
         ('{"weight_map": 3}', "weight_map"),
         ('{"weight_map": {"a": "../there.safetensors"}}', "weight_map"),
-        (
-            '{"weight_map": {"a": "b.safetensors"}}',
-            r"missing: b\.safetensors",
-        ),
+        ('{"weight_map": {"a": "b.safetensors"}}', r"missing: b\.safeten"),
         ("{", "not a JSON file"),
     ):
         (folder / "model.safetensors.index.json").write_text(content)
@@ -388,7 +367,9 @@ def test_damaged_weights(folder, capsys):
             ka.load(folder)
 
 
-CLASSIFIER = {"architectures": ["AlbertForSequenceClassification"]}
+def classifier(**changes):
+    """The config of a classifier of transformers."""
+    return {"architectures": ["AlbertForSequenceClassification"], **changes}
 
 
 @pytest.mark.parametrize(
@@ -406,22 +387,10 @@ CLASSIFIER = {"architectures": ["AlbertForSequenceClassification"]}
         ({"quantization_config": {"bits": 8}}, "`quantization_config`"),
         ({"num_hidden_groups": 2}, r"layer_groups\.1\..*missing in"),
         ({"hidden_dropout_prob": 2}, "`hidden_dropout_prob` must be in"),
-        (
-            {**CLASSIFIER, "id2label": ["a"]},
-            "`id2label` must be an object",
-        ),
-        (
-            {**CLASSIFIER, "id2label": {"a": "b"}},
-            "`id2label` must be an object",
-        ),
-        (
-            {**CLASSIFIER, "problem_type": "ranking"},
-            "`problem_type` must be one of",
-        ),
-        (
-            {**CLASSIFIER, "classifier_dropout_prob": 2},
-            "`dropout` must be in",
-        ),
+        (classifier(id2label=["a"]), "`id2label` must be an object"),
+        (classifier(id2label={"a": "b"}), "`id2label` must be an object"),
+        (classifier(problem_type="ranking"), "`problem_type` must be one of"),
+        (classifier(classifier_dropout_prob=2), "`dropout` must be in"),
     ],
 )
 def test_configs_that_do_not_fit(folder, changes, message):
@@ -445,10 +414,12 @@ def test_weights_that_do_not_fit_are_all_listed(folder):
     save_file(tensors, path)
     with pytest.raises(ka.AlbertError) as caught:
         ka.load(folder)
-    message = str(caught.value)
-    assert "predictions.bias: missing" in message
-    assert "predictions.dense.bias: expected (13,), found (5,)" in message
-    assert "albert.more: in the checkpoint, not in the model" in message
+    for fault in (
+        "predictions.bias: missing",
+        "predictions.dense.bias: expected (13,), found (5,)",
+        "albert.more: in the checkpoint, not in the model",
+    ):
+        assert fault in str(caught.value)
     tensors["predictions.decoder.weight"] = np.ones((61, 13), "float32")
     save_file(tensors, path)
     with pytest.raises(ka.AlbertError, match=r"decoder\.weight differs"):
@@ -497,9 +468,11 @@ def test_download_patterns():
     """What a repository of a released model holds, and what is fetched."""
 
     def fetched(name):
-        return any(fnmatch.fnmatch(name, p) for p in places._WANTED) and not (
-            any(fnmatch.fnmatch(name, p) for p in places._UNWANTED)
+        wanted, unwanted = (
+            any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+            for patterns in (places._WANTED, places._UNWANTED)
         )
+        return wanted and not unwanted
 
     wanted = "config.json tokenizer_config.json spiece.model model.keras"
     wanted += " model.safetensors model-00001-of-00002.safetensors"

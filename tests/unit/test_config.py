@@ -77,7 +77,6 @@ def test_variants():
         ({"num_hidden_layers": 0}, "num_hidden_layers=0"),
         ({"vocab_size": True}, "vocab_size=True"),
         ({"hidden_act": "swish"}, "'swish'"),
-        ({"hidden_act": None}, "hidden_act=None"),
         ({"hidden_dropout_prob": 1}, r"in \[0, 1\). Received: .*=1"),
         ({"hidden_dropout_prob": "x"}, "hidden_dropout_prob='x'"),
         ({"initializer_range": -0.1}, "initializer_range=-0.1"),

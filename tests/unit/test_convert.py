@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from small import randomized, same_weights
+from small import EXCHANGED, randomized, same_weights
 
 import keras_albert as ka
 from keras_albert import cli
@@ -22,22 +22,12 @@ pytestmark = pytest.mark.any_backend
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 
 
-@pytest.fixture
-def config(tiny_vocab):
-    return ka.AlbertConfig(
-        vocab_size=ka.Tokenizer(tiny_vocab).vocab_size,
-        embedding_size=16,
-        hidden_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=3,
-        intermediate_size=32,
-        max_position_embeddings=32,
-    )
+CONFIG = EXCHANGED.replace(vocab_size=160, num_hidden_layers=1)
 
 
 @pytest.fixture
-def masked_lm(config, tiny_vocab):
-    encoder = ka.AlbertBackbone(config, tokenizer=ka.Tokenizer(tiny_vocab))
+def masked_lm(tiny_vocab):
+    encoder = ka.AlbertBackbone(CONFIG, tokenizer=ka.Tokenizer(tiny_vocab))
     return randomized(ka.AlbertForMaskedLM(encoder), scale=0.3)
 
 
@@ -64,7 +54,7 @@ def test_round_the_formats(tmp_path, masked_lm, capsys):
     assert same_weights(model, again)
 
 
-def test_a_folder_of_ours(tmp_path, masked_lm, config):
+def test_a_folder_of_ours(tmp_path, masked_lm):
     ka.save_huggingface(masked_lm, tmp_path / "there")
     run(tmp_path / "there", tmp_path / "here")
     files = {path.name for path in (tmp_path / "here").iterdir()}
@@ -81,12 +71,12 @@ def test_a_folder_of_ours(tmp_path, masked_lm, config):
     assert tokenizer.model_bytes == masked_lm.tokenizer.model_bytes
     assert backbone.pooler is not None  # added, for a head that wants it
     assert backbone.config.hidden_act == "gelu_new"
-    assert backbone.config.replace(hidden_act=config.hidden_act) == config
+    assert backbone.config.replace(hidden_act=CONFIG.hidden_act) == CONFIG
 
 
-def test_what_is_asked_for(tmp_path, config):
+def test_what_is_asked_for(tmp_path):
     """The form of GELU, the encoder alone; a vocabulary is not needed."""
-    bare = ka.AlbertBackbone(config.replace(hidden_act="gelu_erf"))
+    bare = ka.AlbertBackbone(CONFIG.replace(hidden_act="gelu_erf"))
     ka.save_huggingface(bare, tmp_path / "there")
     tanh = run(tmp_path / "there", tmp_path / "tanh")
     assert tanh.config.hidden_act == "gelu"
@@ -95,15 +85,15 @@ def test_what_is_asked_for(tmp_path, config):
         ka.load_pretrained(tmp_path / "tanh")
     erf = run(tmp_path / "there", tmp_path / "erf", gelu="erf")
     assert erf.config.hidden_act == "gelu_erf"
-    model = ka.AlbertForQuestionAnsweringV2(ka.AlbertBackbone(config))
+    model = ka.AlbertForQuestionAnsweringV2(ka.AlbertBackbone(CONFIG))
     model.save(tmp_path / "mine.keras")
     source, output = tmp_path / "mine.keras", tmp_path / "out"
     encoder = run(source, output, "huggingface", backbone=True)
     assert isinstance(encoder, ka.AlbertBackbone)
 
 
-def test_nothing_is_left_of_a_failure(tmp_path, config):
-    model = ka.AlbertForQuestionAnsweringV2(ka.AlbertBackbone(config))
+def test_nothing_is_left_of_a_failure(tmp_path):
+    model = ka.AlbertForQuestionAnsweringV2(ka.AlbertBackbone(CONFIG))
     model.save(tmp_path / "mine.keras")
     with pytest.raises(ka.AlbertError, match=r"has no class.*--backbone"):
         run(tmp_path / "mine.keras", tmp_path / "out", "huggingface")
@@ -125,10 +115,9 @@ def test_command_line(tmp_path, masked_lm, capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main([*arguments, "--output", str(output)])
     assert "not empty" in capsys.readouterr().err
+    output = str(tmp_path / "x")
     with pytest.raises(SystemExit, match="2"):
-        cli.main(
-            ["convert", "--input", "s3://a/b", "--output", str(tmp_path / "x")]
-        )
+        cli.main(["convert", "--input", "s3://a/b", "--output", output])
     assert "s3://a/b: expected a path, hf://" in capsys.readouterr().err
 
 
@@ -168,9 +157,8 @@ def test_a_full_disk(tmp_path, masked_lm, monkeypatch, capsys, to):
     usage = shutil.disk_usage(tmp_path)._replace(free=100_000)
     monkeypatch.undo()
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(
-        ka.AlbertError, match=r"out: .*MB are needed, 0\.1 MB free"
-    ):
+    message = r"out: .*MB are needed, 0\.1 MB free"
+    with pytest.raises(ka.AlbertError, match=message):
         run(source, output, "kerashub")
     assert not output.exists()
 

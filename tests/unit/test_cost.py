@@ -79,18 +79,13 @@ def test_work_of_fine_tuning_is_that_of_its_batches():
     assert static.tolist() == [8, 16, 23]
     work_of = finetuning._work(
         SimpleNamespace(batch_size=3, seed=7, precision="float32"),
-        SimpleNamespace(
-            examples=examples,
-            lengths=static,
-            config=CONFIG,
-        ),
+        SimpleNamespace(examples=examples, lengths=static, config=CONFIG),
         replicas=1,
     )
     batches = training_dataset(examples, static, batch_size=3, seed=7, epochs=2)
     found = [x["token_ids"].shape for x, *_ in batches]
-    assert [work_of(step).tokens for step in range(1, 11)] == [
-        np.prod(shape) for shape in found
-    ]
+    tokens = [work_of(step).tokens for step in range(1, 11)]
+    assert tokens == [np.prod(shape) for shape in found]
     flops = work_of(1).flops / np.prod(found[0])
     # By hand: 5 layers of 4 kernels H x H, 2 of H x F, S scores and sums of
     # width H; E x H before them; 2 operations, forward and twice backward.

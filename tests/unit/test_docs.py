@@ -3,7 +3,7 @@
 tests/e2e/test_road.py runs the Python blocks.
 """
 
-import importlib.util
+import importlib
 import json
 import re
 import tomllib
@@ -32,11 +32,10 @@ def names(paths):
     return [str(path.relative_to(ROOT)) for path in paths]
 
 
-def drawing():
-    spec = importlib.util.spec_from_file_location("draw", DOCS / "draw.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def draw(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    return importlib.import_module("draw")
 
 
 def anchors(page):
@@ -87,8 +86,7 @@ def test_every_public_name_is_in_the_reference():
     assert sorted(shown) == keras_albert.__all__
 
 
-def test_pictures_are_up_to_date():
-    draw = drawing()
+def test_pictures_are_up_to_date(draw):
     for name, picture in draw.pictures().items():
         file = DOCS / "pictures" / name
         assert file.read_text(encoding="utf-8") == picture, (
@@ -96,9 +94,8 @@ def test_pictures_are_up_to_date():
         )
 
 
-def test_numbers_of_the_pictures_and_the_table():
+def test_numbers_of_the_pictures_and_the_table(draw):
     """They are those of the published ALBERT-base and the paper's Table 3."""
-    draw = drawing()
     albert, bert = (
         sum(draw.parameters(config).values())
         for config in (draw.ALBERT, draw.BERT)

@@ -39,6 +39,18 @@ def with_rows_that_differ(model):
     return model
 
 
+def rows_of_ids(vocab_size):
+    """The inputs of 16 rows, every second of which has padding."""
+    rng = np.random.default_rng(1)
+    ids = rng.integers(5, vocab_size, (16, 12)).astype("int32")
+    ids[:, 0], ids[::2, 9:] = CLS_ID, PAD_ID
+    return {
+        "token_ids": ids,
+        "segment_ids": np.zeros_like(ids),
+        "padding_mask": (ids != PAD_ID).astype("int32"),
+    }
+
+
 def by_label(*columns):
     """Logits [N, L, 2] whose highest label is given for each layer."""
     return np.array([[[1 - c, c] for c in row] for row in columns], "float32")
@@ -48,10 +60,8 @@ def by_label(*columns):
 def test_patience_by_hand():
     logits = by_label([0, 0, 0, 0, 0], [0, 1, 1, 0, 0], [0, 1, 0, 1, 0])
     for patience, expected in ((1, [2, 3, 5]), (2, [3, 5, 5]), (5, [5, 5, 5])):
-        found = layers_used(
-            EarlyExit(patience=patience), "single_label", logits
-        )
-        assert found.tolist() == expected
+        rule = EarlyExit(patience=patience)
+        assert layers_used(rule, "single_label", logits).tolist() == expected
 
 
 @pytest.mark.any_backend
@@ -149,7 +159,7 @@ def test_mixed_precision():
 
 def test_a_curve(with_texts):
     """Scores and layers by hand; a regression has a tolerance of its own."""
-    tokenizer = with_texts[0].tokenizer
+    tokenizer = with_texts.tokenizer
     texts = ["the fox", "a barn in the village", "the old house", "a hen"]
     for problem, name, rules in (
         ("single_label", "accuracy", 4 + 6 + 5),
@@ -196,13 +206,8 @@ def test_the_loss_by_hand(exits):
     model.compile("sgd", loss, metrics=["accuracy"], **QUICK)
     x, y = inputs(), np.array([0, 2, 1])
     logits = numpy(model(x, return_exits=True))
-    each = [
-        -np.log(np.exp(row[label]) / np.exp(row).sum())
-        for row, label in zip(
-            logits.reshape(-1, LABELS), np.repeat(y, 5), strict=True
-        )
-    ]
-    expected = (np.reshape(each, (3, 5)).mean(0) * [1, 2, 3, 4, 5]).sum() / 15
+    each = -special.log_softmax(logits, axis=-1)[range(3), :, y]
+    expected = each.mean(0) @ [1, 2, 3, 4, 5] / 15
     before = model.get_weights()
     found = model.train_on_batch(x, y, return_dict=True)
     assert found["loss"] == pytest.approx(expected, abs=1e-5)
@@ -211,9 +216,8 @@ def test_the_loss_by_hand(exits):
     assert found["accuracy"] == pytest.approx(right)
     # Each classifier is trained.
     if exits == "own":
-        index = [w.path for w in model.weights].index(
-            model.exit_classifiers.kernel.path
-        )
+        paths = [weight.path for weight in model.weights]
+        index = paths.index(model.exit_classifiers.kernel.path)
         change = abs(model.get_weights()[index] - before[index])
         assert (change.max(axis=(1, 2)) > 0).all()
 
@@ -252,17 +256,13 @@ def test_saved(exits, tmp_path):
 
 @pytest.fixture(scope="module")
 def with_texts(tiny_vocab):
-    """A model with exits and a vocabulary, and ids of 16 rows."""
+    """A model with exits and a vocabulary."""
     tokenizer = ka.Tokenizer(tiny_vocab)
     model = model_with(
         "own", vocab_size=tokenizer.vocab_size, max_position_embeddings=40
     )
     with_rows_that_differ(model).tokenizer = tokenizer
-    rng = np.random.default_rng(1)
-    ids = rng.integers(5, tokenizer.vocab_size, (16, 12)).astype("int32")
-    ids[:, 0] = CLS_ID
-    ids[::2, 9:] = 0
-    return model, ids
+    return model
 
 
 @pytest.mark.any_backend
@@ -280,15 +280,13 @@ def test_exported(with_texts, tmp_path, form, rule):
 
     A SavedModel and LiteRT are traced from the same functions.
     """
-    model, ids = with_texts
-    x = {"token_ids": ids, "padding_mask": (ids > 0).astype("int32")}
-    x["segment_ids"] = np.zeros_like(ids)
-    expected = LayerByLayer(model, rule).with_layers(model, x)
-    predictor = ka.Predictor(model, early_exit=rule)
+    x = rows_of_ids(with_texts.config.vocab_size)
+    expected = LayerByLayer(with_texts, rule).with_layers(with_texts, x)
+    predictor = ka.Predictor(with_texts, early_exit=rule)
     ka.export(predictor, tmp_path / "served", format=form)
     exported = load_exported(tmp_path / "served")
     assert exported.model.early_exit == rule
-    found = exported.model.run(ids)
+    found = exported.model.run(x["token_ids"])
     np.testing.assert_array_equal(found["layers"], expected["layers"])
     np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
     assert len(set(found["layers"])) > 1, "rows stop at different layers"
@@ -309,11 +307,8 @@ def test_graphs_of_every_problem(problem, rule):
     model = with_rows_that_differ(
         model_with("shared", problem, inner_group_num=2)
     )
-    rng = np.random.default_rng(1)
-    ids = rng.integers(5, model.config.vocab_size, (16, 12)).astype("int32")
-    ids[:, 0], ids[::2, 9:] = CLS_ID, PAD_ID
-    x = {"token_ids": ids, "padding_mask": (ids > 0).astype("int32")}
-    x["segment_ids"] = np.zeros_like(ids)
+    x = rows_of_ids(model.config.vocab_size)
+    ids = x["token_ids"]
     expected = LayerByLayer(model, rule).with_layers(model, x)
     assert len(set(expected["layers"])) > 1 or rule.layers
     pytest.importorskip("onnx")
@@ -344,8 +339,7 @@ def test_an_export_is_checked_with_its_rule(
 
     A row that rounding moves to another layer is not compared.
     """
-    model, _ = with_texts
-    ka.Predictor(model).save(tmp_path / "model")
+    ka.Predictor(with_texts).save(tmp_path / "model")
     source = ["--model", str(tmp_path / "model")]
     texts = tmp_path / "texts.txt"
     texts.write_text("the fox\na barn in the village\nan old house\n")
@@ -356,39 +350,34 @@ def test_an_export_is_checked_with_its_rule(
         out = capsys.readouterr().out
         assert "3 rows: 100.00% of the predictions" in out
         assert "100.00% of the rows stop after the same layer" in out
+    check = ["check", served, *source, "--data", str(texts)]
     exact = LayerByLayer.with_layers
 
-    def one_moved(self, model, x):
-        found = exact(self, model, x)
-        found["layers"][0] += 1
-        found["logits"][0] += 9
-        return found
+    def move(rows, least):
+        def with_layers(self, model, x):
+            found = exact(self, model, x)
+            found["layers"][:rows] += 1
+            found["logits"][:rows] += 9
+            return found
 
-    monkeypatch.setattr(LayerByLayer, "with_layers", one_moved)
-    monkeypatch.setattr(checking, "LEAST_SAME", 0.5)
-    main(["check", served, *source, "--data", str(texts)])
+        monkeypatch.setattr(LayerByLayer, "with_layers", with_layers)
+        monkeypatch.setattr(checking, "LEAST_SAME", least)
+
+    move(1, 0.5)
+    main(check)
     assert "66.67% of the rows stop" in capsys.readouterr().out
-    monkeypatch.setattr(checking, "LEAST_SAME", 0.9)
-    with pytest.raises(SystemExit):
-        main(["check", served, *source, "--data", str(texts)])
-    assert "67% of the rows stop after the same" in capsys.readouterr().err
-    monkeypatch.setattr(checking, "LEAST_SAME", 0.5)
-
-    def all_moved(self, model, x):
-        found = exact(self, model, x)
-        return found | {"layers": found["layers"] + 1}
-
-    monkeypatch.setattr(LayerByLayer, "with_layers", all_moved)
-    capsys.readouterr()
-    with pytest.raises(SystemExit):
-        main(["check", served, *source, "--data", str(texts)])
-    assert "0% of the rows stop after the same layer" in capsys.readouterr().err
+    for rows, least, words in ((1, 0.9, "67% of the"), (3, 0.5, " 0% of the")):
+        move(rows, least)
+        with pytest.raises(SystemExit):
+            main(check)
+        error = capsys.readouterr().err
+        assert f"{words} rows stop after the same layer" in error
 
 
 @pytest.mark.any_backend
 def test_a_converted_model(with_texts, tmp_path, capsys):
     """transformers has one classifier, and KerasHub too: said, or refused."""
-    own, shared = with_texts[0], model_with("shared", vocab_size=160)
+    own, shared = with_texts, model_with("shared", vocab_size=160)
     shared.tokenizer = own.tokenizer
     rule = EarlyExit(patience=1)
     for name, model in (("own", own), ("shared", shared)):
@@ -409,7 +398,7 @@ def test_a_converted_model(with_texts, tmp_path, capsys):
 def test_an_export_of_layers_that_differ(with_texts, tmp_path):
     model = model_with("shared", sharing="ffn", vocab_size=160)
     predictor = ka.Predictor(
-        model, tokenizer=with_texts[0].tokenizer, early_exit=EarlyExit(layers=1)
+        model, tokenizer=with_texts.tokenizer, early_exit=EarlyExit(layers=1)
     )
     with pytest.raises(AlbertError, match=r"share all weights.*'ffn'"):
         ka.export(predictor, tmp_path / "served")
@@ -449,7 +438,3 @@ def test_rules_that_do_not_fit():
         model_with(None)(inputs(), return_exits=True)
     with pytest.raises(AlbertError, match="single layer"):
         model_with("own", num_hidden_layers=1)
-    quantized = model_with("own")
-    quantized.quantize("int8")
-    with pytest.raises(AlbertError, match="a model in int8"):
-        LayerByLayer(quantized, one)

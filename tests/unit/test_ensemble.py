@@ -29,6 +29,10 @@ def member(seed, head=ka.AlbertForSequenceClassification, **options):
     return head(ka.AlbertBackbone(config), **options)
 
 
+def close(found, expected, atol=1e-6):
+    np.testing.assert_allclose(found, expected, atol=atol)
+
+
 def both(ensemble, x):
     """The outputs of the ensemble, and of its members, as arrays."""
     return numpy(ensemble(x)), [numpy(each(x)) for each in ensemble.members]
@@ -44,10 +48,7 @@ def test_mean_of_probabilities(head):
     ensemble = AlbertEnsemble([member(1, head), member(2, head, config=other)])
     found, each = both(ensemble, inputs())
     expected = np.mean([special.softmax(x, axis=-1) for x in each], axis=0)
-    np.testing.assert_allclose(
-        special.softmax(found, axis=-1), expected, atol=1e-6
-    )
-    np.testing.assert_allclose(np.exp(found), expected, atol=1e-6)
+    close(np.exp(found), expected)
 
 
 def test_mean_of_several_labels_and_of_numbers():
@@ -55,16 +56,14 @@ def test_mean_of_several_labels_and_of_numbers():
         [member(s, problem="multi_label") for s in (1, 2)]
     )
     found, each = both(ensemble, inputs())
-    np.testing.assert_allclose(
-        special.expit(found), np.mean(special.expit(each), axis=0), atol=1e-6
-    )
+    close(special.expit(found), np.mean(special.expit(each), axis=0))
     numbers = [member(s, problem="regression", num_labels=1) for s in (1, 2, 3)]
     found, each = both(AlbertEnsemble(numbers), inputs())
-    np.testing.assert_allclose(found, np.mean(each, axis=0), atol=1e-6)
+    close(found, np.mean(each, axis=0))
     choices = [member(s, ka.AlbertForMultipleChoice) for s in (1, 2)]
     x = {name: value[None] for name, value in inputs().items()}
     found, each = both(AlbertEnsemble(choices), x)
-    np.testing.assert_allclose(found, np.mean(each, axis=0), atol=1e-6)
+    close(found, np.mean(each, axis=0))
 
 
 def test_mean_of_weights():
@@ -77,15 +76,16 @@ def test_mean_of_weights():
     found = mean_weights(models)
     assert found is models[0]
     for weight, mean in zip(found.get_weights(), expected, strict=True):
-        np.testing.assert_allclose(weight, mean, atol=1e-6)
-    with pytest.raises(AlbertError, match=r"same architecture.*model 2"):
-        mean_weights([member(1), member(1, config={"hidden_size": 39})])
-    with pytest.raises(AlbertError, match=r"same architecture.*model 2"):
-        mean_weights([member(1), member(1, exits="own")])
+        close(weight, mean)
     int8, adapted = member(1), member(1)
     int8.quantize("int8")
     adapted.backbone.enable_lora(2)
-    for model, words in ((int8, "quantized"), (adapted, "LoRA")):
+    for model, words in (
+        (member(1, config={"hidden_size": 39}), "same architecture.*model 2"),
+        (member(1, exits="own"), "same architecture.*model 2"),
+        (int8, "quantized"),
+        (adapted, "LoRA"),
+    ):
         with pytest.raises(AlbertError, match=words):
             mean_weights([member(2), model])
 
@@ -142,10 +142,8 @@ def test_what_does_not_belong_together():
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory, tiny_vocab):
     """Folders of three classifiers, and of the output of three seeds."""
-    folder, tokenizer = (
-        tmp_path_factory.mktemp("seeds"),
-        ka.Tokenizer(tiny_vocab),
-    )
+    folder = tmp_path_factory.mktemp("seeds")
+    tokenizer = ka.Tokenizer(tiny_vocab)
     config = {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 40}
     for seed in range(3):
         model = member(seed, labels=LABELS, config=config)
@@ -168,42 +166,27 @@ def test_commands(folders, tmp_path, capsys):
     each = [ka.Predictor.load(s).probabilities(texts) for s in sources]
     ensemble = ka.Predictor.load(folders)
     expected = np.mean(each, axis=0)
-    np.testing.assert_allclose(
-        ensemble.probabilities(texts), expected, atol=1e-6
-    )
-    np.testing.assert_allclose(
-        ka.Predictor.load(sources[:2]).probabilities(texts),
-        np.mean(each[:2], axis=0),
-        atol=1e-6,
-    )
-    answers = tmp_path / "answers.jsonl"
-    main(["predict", "--model", *sources, *data, "--output", str(answers)])
-    rows = [json.loads(line) for line in answers.open()]
-    assert [row["score"] for row in rows] == pytest.approx(
-        expected.max(-1), abs=1e-5
-    )
-    answers.unlink()
-    of_mean = ka.Predictor.load(folders, average="weights").probabilities(texts)
-    main(
-        ["predict", "--model", str(folders), *data, "--average=weights"]
-        + ["--output", str(answers)]
-    )
-    rows = [json.loads(line) for line in answers.open()]
-    assert [row["score"] for row in rows] == pytest.approx(
-        of_mean.max(-1), abs=1e-5
-    )
+    close(ensemble.probabilities(texts), expected)
+    two = ka.Predictor.load(sources[:2])
+    close(two.probabilities(texts), np.mean(each[:2], axis=0))
+    soup = ka.Predictor.load(folders, average="weights")
+    assert isinstance(soup.model, ka.AlbertForSequenceClassification)
+    for options, wanted in (
+        (sources, expected),
+        ([str(folders), "--average=weights"], soup.probabilities(texts)),
+    ):
+        capsys.readouterr()
+        main(["predict", "--model", *options, *data])
+        lines = capsys.readouterr().out.splitlines()
+        scores = [json.loads(line)["score"] for line in lines]
+        close(scores, wanted.max(-1), atol=1e-5)
     ensemble.save(tmp_path / "saved")
-    np.testing.assert_allclose(
-        ka.Predictor.load(tmp_path / "saved").probabilities(texts),
-        expected,
-        atol=1e-6,
-    )
+    again = ka.Predictor.load(tmp_path / "saved")
+    close(again.probabilities(texts), expected)
     capsys.readouterr()
     main(["evaluate", "--model", str(folders), *data])
     right = np.mean(expected.argmax(-1) == [0, 1])
     assert f"accuracy {right:.3f}" in capsys.readouterr().out
-    soup = ka.Predictor.load(folders, average="weights")
-    assert isinstance(soup.model, ka.AlbertForSequenceClassification)
     # A list may name the output of several seeds, too.
     main(["evaluate", "--model", str(folders), sources[0], *data])
     main(["evaluate", "--model", str(folders), *data, "--average=weights"])
@@ -218,28 +201,25 @@ def test_exported(folders, tmp_path):
     members = [str(folders / f"seed-{seed}") for seed in range(3)]
     main(["export", "--model", *members, "--output", str(served)])
     ids = np.array([[2, 9, 11, 3]], "int32")
-    ensemble = ka.Predictor.load(folders).model
-    expected = ensemble.predict_on_batch({"token_ids": ids})
-    found = load_exported(served).model.run(ids)["logits"]
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+    def check(exported, source, **options):
+        found = load_exported(exported).model.run(ids)["logits"]
+        model = ka.Predictor.load(source, **options).model
+        expected = model.predict_on_batch({"token_ids": ids})
+        close(found, expected, atol=1e-5)
+
+    check(served, folders)
     rows = str(folders / "rows.jsonl")
     main(["check", str(served), "--model", str(folders), "--data", rows])
     light = ka.export(members[:2], tmp_path / "light", format="litert")
-    expected = ka.Predictor.load(members[:2]).model.predict_on_batch(
-        {"token_ids": ids}
-    )
-    found = load_exported(light).model.run(ids)["logits"]
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    check(light, members[:2])
     # The mean of the weights is a model like any other.
     output, source = str(tmp_path / "onnx"), ["--model", str(folders)]
     options = ["--output", output, "--format=onnx"]
     with pytest.raises(SystemExit):
         main(["export", *source, *options])
     main(["export", *source, *options, "--average=weights"])
-    found = load_exported(output).model.run(ids)["logits"]
-    soup = ka.Predictor.load(folders, average="weights")
-    wanted = soup.model.predict_on_batch({"token_ids": ids})
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    check(output, folders, average="weights")
     main(["check", output, *source, "--data", rows, "--average=weights"])
 
 

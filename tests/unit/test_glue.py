@@ -32,18 +32,16 @@ def test_every_layout(tmp_path, task, split):
     settings = GLUE[task]
     columns = settings.columns
     assert table.skipped == []
-    assert table.values["text"] == [f"{columns.text} {i}" for i in range(6)]
-    if columns.pair:
-        assert table.values["pair"] == [f"{columns.pair} {i}" for i in range(6)]
-    else:
-        assert "pair" not in table.values
+    for name in ("text", "pair"):
+        column = getattr(columns, name)
+        texts = [f"{column} {i}" for i in range(6)] if column else None
+        assert table.values.get(name) == texts
     headless = settings.splits[split].header is not None
     assert table.lines == list(range(2 - headless, 8 - headless))
     if settings.submission_of(split):
         assert "label" not in table.values
-        assert [row[settings.index] for row in table.rows] == [
-            str(100 + i) for i in range(6)
-        ]
+        indices = [row[settings.index] for row in table.rows]
+        assert indices == [str(100 + i) for i in range(6)]
         return
     labels = settings.labels or (0.0, 3.75, 5.0)
     assert table.values["label"] == [labels[i % len(labels)] for i in range(6)]
@@ -51,18 +49,11 @@ def test_every_layout(tmp_path, task, split):
 
 def test_the_table_of_tasks():
     assert len(GLUE) == 10
-    submissions = {
-        value.submission_of(split)
-        for value in GLUE.values()
-        for split in value.test_splits
-    }
+    tests = [(task, s) for task in GLUE.values() for s in task.test_splits]
     names = "AX CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST-2 STS-B WNLI"
+    submissions = {task.submission_of(split) for task, split in tests}
     assert submissions == {f"{name}.tsv" for name in names.split()}
-    rows = sum(
-        value.splits[split].sizes[0]
-        for value in GLUE.values()
-        for split in value.test_splits
-    )
+    rows = sum(task.splits[split].sizes[0] for task, split in tests)
     assert rows == 426_320 - 11, "lines of a whole submission, less headers"
     with pytest.raises(AlbertError, match="must be one of 'CoLA', 'SST-2'"):
         glue_task("cola")
@@ -70,8 +61,7 @@ def test_the_table_of_tasks():
 
 def read_cola(folder, content, split="dev", **options):
     write(folder, GLUE["CoLA"].splits[split].path, content)
-    options = {"any_size": True, **options}
-    return read_glue(folder, "CoLA", split, **options)
+    return read_glue(folder, "CoLA", split, any_size=True, **options)
 
 
 def test_what_looks_like_a_line_or_a_quote_is_text(tmp_path):
@@ -115,7 +105,6 @@ GOOD = "s\t1\t\tfine"
         (b"s\t1\t\t\xff", "not UTF-8 text"),
         (b"s\t1\t\t ", "the text in column `sentence` is empty"),
         (b"s\t2\t\tx", "unknown label '2'. Expected one of '0', '1'"),
-        (b"s\t\t\tx", "unknown label ''"),
     ],
 )
 def test_bad_rows(tmp_path, bad, message):
@@ -174,7 +163,6 @@ def wnli_of_four(monkeypatch):
     [
         (3, 0, 0, False),
         (4, 0, 0, True),
-        (5, 0, 0, False),
         (7, 0, 0, True),
         (8, 0, 0, False),
         (4, 0, 2, True),  # the broken ones are halves of a fifth row
@@ -182,7 +170,6 @@ def wnli_of_four(monkeypatch):
         (2, 0, 1, False),
         (2, 0, 2, True),
         (5, 0, 1, False),
-        (3, 2, 1, False),
     ],
 )
 def test_sizes(tmp_path, wnli_of_four, good, empty, broken, fits):
