@@ -14,6 +14,7 @@ import numpy as np
 from keras import layers, ops
 from workload import FORWARD, LEARNING_RATE, OPTIMIZER, Facts, Workload
 
+from keras_albert.checkpoints.huggingface_config import CONFIG_FIELDS
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.config import LAYER_NORM_EPSILON, AlbertConfig
@@ -92,18 +93,11 @@ def _keras_hub(mode: str, dtype: str, workload: Workload) -> Side:
             max_sequence_length=config.max_position_embeddings,
             num_segments=config.type_vocab_size,
         )
-        model = (
-            backbone
-            if mode == FORWARD
-            else _KerasHubForPretraining(backbone, config)
-        )
-    return _keras_side(
-        model,
-        mode,
-        workload,
-        layers=backbone.num_layers,
-        heads=backbone.num_heads,
-    )
+        model = backbone
+        if mode != FORWARD:
+            model = _KerasHubForPretraining(backbone, config)
+    sizes = {"layers": backbone.num_layers, "heads": backbone.num_heads}
+    return _keras_side(model, mode, workload, **sizes)
 
 
 class _KerasHubForPretraining(keras.Model):
@@ -142,10 +136,8 @@ class _KerasHubForPretraining(keras.Model):
             outputs["sequence_output"], inputs["masked_positions"]
         )  # [B, P, V]
         sop = self.sentence_order(outputs["pooled_output"])
-        return {
-            "mlm": ops.cast(mlm, "float32"),
-            "sop": ops.cast(sop, "float32"),
-        }
+        logits = {"mlm": mlm, "sop": sop}
+        return {k: ops.cast(v, "float32") for k, v in logits.items()}
 
 
 @contextlib.contextmanager
@@ -196,11 +188,8 @@ def _keras_side(
         first_loss=first_loss,
         **sizes,
     )
-    how = {
-        "jit_compile": bool(model.jit_compile),
-        "policy": model.dtype_policy.name,
-    }
-    return Side(call, facts, how)
+    compiled, policy = bool(model.jit_compile), model.dtype_policy.name
+    return Side(call, facts, {"jit_compile": compiled, "policy": policy})
 
 
 def _transformers(mode: str, dtype: str, workload: Workload) -> Side:
@@ -211,20 +200,8 @@ def _transformers(mode: str, dtype: str, workload: Workload) -> Side:
     config = workload.config
     whole = transformers.AlbertForPreTraining(
         transformers.AlbertConfig(
-            vocab_size=config.vocab_size,
-            embedding_size=config.embedding_size,
-            hidden_size=config.hidden_size,
-            num_hidden_layers=config.num_hidden_layers,
-            num_hidden_groups=config.num_hidden_groups,
-            num_attention_heads=config.num_attention_heads,
-            intermediate_size=config.intermediate_size,
-            inner_group_num=config.inner_group_num,
+            **{name: getattr(config, name) for name in CONFIG_FIELDS},
             hidden_act="gelu_new",  # as its albert-base-v2 has; the tanh form
-            hidden_dropout_prob=config.hidden_dropout_prob,
-            attention_probs_dropout_prob=config.attention_probs_dropout_prob,
-            max_position_embeddings=config.max_position_embeddings,
-            type_vocab_size=config.type_vocab_size,
-            initializer_range=config.initializer_range,
             layer_norm_eps=LAYER_NORM_EPSILON,
             classifier_dropout_prob=0.0,  # the reference's heads have none
             num_labels=2,
@@ -260,13 +237,11 @@ def _transformers(mode: str, dtype: str, workload: Workload) -> Side:
         def call():
             with torch.inference_mode(), autocast:
                 outputs = encode(x)
-            return {
-                name: output.float().cpu().numpy()
-                for name, output in (
-                    ("sequence_output", outputs.last_hidden_state),
-                    ("pooled_output", outputs.pooler_output),
-                )
+            found = {
+                "sequence_output": outputs.last_hidden_state,
+                "pooled_output": outputs.pooler_output,
             }
+            return {k: v.float().cpu().numpy() for k, v in found.items()}
 
         outputs = call()
     else:
@@ -310,14 +285,8 @@ def _transformers(mode: str, dtype: str, workload: Workload) -> Side:
         learning_rate=optimizer and optimizer.param_groups[0]["lr"],
         first_loss=first_loss,
     )
-    return Side(
-        call,
-        facts,
-        {
-            "attention": encoder.config._attn_implementation,
-            "autocast": dtype,
-        },
-    )
+    attention = encoder.config._attn_implementation
+    return Side(call, facts, {"attention": attention, "autocast": dtype})
 
 
 def _autocast(dtype: str):
