@@ -5,6 +5,15 @@ import numpy as np
 from small import EXCHANGED
 
 TOLERANCE = 2e-5  # absolute, float32
+# What is changed in EXCHANGED.
+SIZES = {
+    "one_group": {},
+    "two_groups": {"num_hidden_groups": 2},
+    "group_a_layer": {"num_hidden_groups": 4},
+    "groups_and_inner": {"num_hidden_groups": 2, "inner_group_num": 2},
+    "equal_sizes": {"embedding_size": 21},
+    "wide_heads": {"hidden_size": 256, "num_attention_heads": 2},
+}
 
 
 def random_value(rng, name, shape, width=EXCHANGED.hidden_size):

@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 from exchange import (
+    SIZES,
     TOLERANCE,
     arrays,
     assert_close,
@@ -33,22 +34,12 @@ transformers = pytest.importorskip(
 )
 
 LABELS = ("anger", "joy", "calm")
-CONFIGS = {
-    "one_group": {},
-    "two_groups": {"num_hidden_groups": 2},
-    "group_a_layer": {"num_hidden_groups": 4},
+CONFIGS = SIZES | {
     "two_inner": {"inner_group_num": 2},
-    "groups_and_inner": {"num_hidden_groups": 2, "inner_group_num": 2},
-    "equal_sizes": {"embedding_size": 21},
-    "wide_heads": {"hidden_size": 256, "num_attention_heads": 2},
     "relu": {"hidden_act": "relu"},
     "gelu_erf": {"hidden_act": "gelu_erf"},
 }
 THEIR_GELU = {"gelu": "gelu_new", "gelu_erf": "gelu"}
-
-
-def our_config(**changes) -> ka.AlbertConfig:
-    return EXCHANGED.replace(**changes)
 
 
 def their_config(**changes):
@@ -125,7 +116,7 @@ def assert_same_layers(ours, theirs):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_config_both_ways(tmp_path, name):
     """Written here and read there; then written there with other weights."""
-    config = our_config(**CONFIGS[name])
+    config = EXCHANGED.replace(**CONFIGS[name])
     ours = randomized(ka.AlbertBackbone(config), config.hidden_size)
     ka.save_huggingface(ours, tmp_path / "out")
     attention = "eager" if name in ("one_group", "two_inner") else "sdpa"
@@ -177,7 +168,9 @@ def test_every_head_both_ways(
 ):
     """No warning there; bit for bit the same back here."""
     pooler = architecture in POOLED
-    ours = ka.AlbertBackbone(our_config(num_hidden_groups=2), pooler=pooler)
+    ours = ka.AlbertBackbone(
+        EXCHANGED.replace(num_hidden_groups=2), pooler=pooler
+    )
     options = {}
     if architecture in HEADS:
         ours_class, settings = HEADS[architecture]
@@ -212,7 +205,7 @@ def test_every_head_both_ways(
 )
 def test_halves_shared_alone(tmp_path, sharing, groups):
     """There each layer is a group of its own, here they stay shared."""
-    config = our_config(sharing=sharing, num_hidden_groups=groups)
+    config = EXCHANGED.replace(sharing=sharing, num_hidden_groups=groups)
     ours = randomized(ka.AlbertBackbone(config))
     ka.save_huggingface(ours, tmp_path / "out")
     theirs = read_there("AlbertModel", tmp_path / "out")
@@ -225,10 +218,9 @@ def test_halves_shared_alone(tmp_path, sharing, groups):
     assert same_weights(again, ours)
     # Trained there, the copies go their own ways: read as separate layers.
     with torch.no_grad():
-        theirs.encoder.albert_layer_groups[1].albert_layers[
-            0
-        ].attention.dense.bias += 1
-        theirs.encoder.albert_layer_groups[2].albert_layers[0].ffn.bias += 1
+        (_, second, third, _) = theirs.encoder.albert_layer_groups
+        second.albert_layers[0].attention.dense.bias += 1
+        third.albert_layers[0].ffn.bias += 1
     theirs.save_pretrained(tmp_path / "trained")
     apart = ka.load(tmp_path / "trained")
     assert_close(arrays(apart(x)), heads_there(of_transformers(theirs, x)))
@@ -283,7 +275,7 @@ def test_labels_and_problem(tmp_path):
         ("regression", "regression"),
     ):
         ours = ka.AlbertForSequenceClassification(
-            ka.AlbertBackbone(our_config()),
+            ka.AlbertBackbone(EXCHANGED),
             num_labels=3,
             problem=problem,
             dropout=0.25,
@@ -336,16 +328,12 @@ def test_shards_and_pickles(tmp_path):
     weights["albert.embeddings.position_ids"] = torch.arange(19)[None]
     torch.save(weights, folder / "pytorch_model.bin")
     assert_close(arrays(ka.load(folder)(x)), expected)
-    names = sorted(weights)
-    places = {
-        n: f"pytorch_model-0000{i % 2 + 1}-of-00002.bin"
-        for i, n in enumerate(names)
-    }
-    for file in set(places.values()):
-        torch.save(
-            {n: weights[n] for n in names if places[n] == file}, folder / file
-        )
     (folder / "pytorch_model.bin").unlink()
+    names, places = sorted(weights), {}
+    for i in (0, 1):
+        file = f"pytorch_model-0000{i + 1}-of-00002.bin"
+        torch.save({n: weights[n] for n in names[i::2]}, folder / file)
+        places |= dict.fromkeys(names[i::2], file)
     (folder / "pytorch_model.bin.index.json").write_text(
         json.dumps({"metadata": {}, "weight_map": places})
     )
@@ -367,7 +355,7 @@ def test_half_precision_files(tmp_path, dtype):
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_vocabulary(tmp_path, tiny_vocab, lower_case):
     tokenizer = ka.Tokenizer(tiny_vocab / "spiece.model", lower_case)
-    config = our_config(vocab_size=tokenizer.vocab_size)
+    config = EXCHANGED.replace(vocab_size=tokenizer.vocab_size)
     ours = ka.AlbertForMaskedLM(ka.AlbertBackbone(config, tokenizer=tokenizer))
     ka.save_huggingface(ours, tmp_path / "out")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
@@ -394,7 +382,9 @@ def test_vocabulary(tmp_path, tiny_vocab, lower_case):
 def test_vocabulary_as_released(tmp_path, data_folder):
     """Every id of texts in which the released pieces are at work."""
     tokenizer = ka.Tokenizer(data_folder / "vocab" / "30k-clean.model")
-    model = ka.AlbertBackbone(our_config(vocab_size=tokenizer.vocab_size))
+    model = ka.AlbertBackbone(
+        EXCHANGED.replace(vocab_size=tokenizer.vocab_size)
+    )
     model.tokenizer = tokenizer
     ka.save_huggingface(model, tmp_path / "out")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
@@ -416,7 +406,7 @@ def test_vocabulary_as_released(tmp_path, data_folder):
     ],
 )
 def test_models_that_transformers_has_not(tmp_path, wrap):
-    model = wrap(ka.AlbertBackbone(our_config()))
+    model = wrap(ka.AlbertBackbone(EXCHANGED))
     with pytest.raises(ka.AlbertError, match=r"model\.backbone"):
         ka.save_huggingface(model, tmp_path / "out")
     assert not list(tmp_path.iterdir())
@@ -425,18 +415,15 @@ def test_models_that_transformers_has_not(tmp_path, wrap):
 
 
 def test_sentence_tasks_there(tmp_path):
-    model = randomized(
-        ka.AlbertForPretraining(
-            ka.AlbertBackbone(our_config()), sentence_task=None
-        )
-    )
+    encoder = ka.AlbertBackbone(EXCHANGED)
+    model = randomized(ka.AlbertForPretraining(encoder, sentence_task=None))
     ka.save_huggingface(model, tmp_path / "out")
     theirs = read_there("AlbertForMaskedLM", tmp_path / "out")
     x = batch()
     expected = heads_there(of_transformers(theirs, x))["logits"]
     assert_close({"mlm": expected}, arrays(model(x)))
     # The original's sentence order has no dropout; theirs would be 0.1.
-    model = ka.AlbertForPretraining(ka.AlbertBackbone(our_config()))
+    model = ka.AlbertForPretraining(ka.AlbertBackbone(EXCHANGED))
     ka.save_huggingface(model, tmp_path / "order")
     config = transformers.AutoConfig.from_pretrained(tmp_path / "order")
     assert config.classifier_dropout_prob == 0

@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from exchange import arrays, assert_close, batch, randomized
+from exchange import SIZES, arrays, assert_close, batch, randomized
 from sentencepiece import sentencepiece_model_pb2
 from small import EXCHANGED, numpy, same_weights
 
@@ -21,23 +21,11 @@ from keras_albert.text.special_tokens import UNK_ID
 pytestmark = pytest.mark.any_backend
 keras_hub = pytest.importorskip("keras_hub", reason="keras-hub is missing")
 
-CONFIGS = {
-    "one_group": {},
-    "two_groups": {"num_hidden_groups": 2},
-    "group_a_layer": {"num_hidden_groups": 4},
-    "groups_and_inner": {"num_hidden_groups": 2, "inner_group_num": 2},
-    "equal_sizes": {"embedding_size": 21},
-    "wide_heads": {"hidden_size": 256, "num_attention_heads": 2},
-    "own_halves": {"sharing": "attention"},
-}
-
-
-def our_config(**changes) -> ka.AlbertConfig:
-    return EXCHANGED.replace(**changes)
+CONFIGS = SIZES | {"own_halves": {"sharing": "attention"}}
 
 
 def their_encoder(**changes):
-    config = our_config(**changes)
+    config = EXCHANGED.replace(**changes)
     return keras_hub.models.AlbertBackbone(
         vocabulary_size=config.vocab_size,
         num_layers=config.num_hidden_layers,
@@ -68,7 +56,7 @@ def with_our_epsilon(theirs):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_encoder_both_ways(tmp_path, name):
     """Written here and read there; then written there with other weights."""
-    config = our_config(**CONFIGS[name])
+    config = EXCHANGED.replace(**CONFIGS[name])
     ours = randomized(ka.AlbertBackbone(config), config.hidden_size)
     ka.save_keras_hub(ours, tmp_path / "out")
     theirs = keras_hub.models.AlbertBackbone.from_preset(str(tmp_path / "out"))
@@ -89,18 +77,15 @@ def test_encoder_both_ways(tmp_path, name):
 
 
 def test_masked_lm(tmp_path):
-    theirs = randomized(
-        keras_hub.models.AlbertMaskedLM(their_encoder(num_hidden_groups=2))
-    )
+    encoder = their_encoder(num_hidden_groups=2)
+    theirs = randomized(keras_hub.models.AlbertMaskedLM(encoder))
     theirs.save_to_preset(str(tmp_path / "theirs"))
     ours = ka.load(tmp_path / "theirs")
     assert isinstance(ours, ka.AlbertForMaskedLM)
     expected = arrays(with_our_epsilon(theirs)(every_position()))
     assert_close(arrays(ours(batch())), expected)
     ka.save_keras_hub(ours, tmp_path / "ours")
-    again = keras_hub.models.AlbertMaskedLM.from_preset(
-        str(tmp_path / "ours"), preprocessor=None
-    )
+    again = read_there(keras_hub.models.AlbertMaskedLM, tmp_path / "ours")
     found = arrays(with_our_epsilon(again)(every_position()))
     for name, value in found.items():
         assert np.array_equal(value, expected[name])
@@ -108,19 +93,19 @@ def test_masked_lm(tmp_path):
     assert isinstance(encoder, ka.AlbertBackbone)
 
 
+def read_there(kind, folder):
+    """A task of KerasHub without a preprocessor."""
+    return kind.from_preset(str(folder), preprocessor=None)
+
+
 def test_masked_lm_without_pooler(tmp_path):
     """There it has one, of zeros; back here it has none."""
-    ours = randomized(
-        ka.AlbertForMaskedLM(ka.AlbertBackbone(our_config(), pooler=False))
-    )
+    encoder = ka.AlbertBackbone(EXCHANGED, pooler=False)
+    ours = randomized(ka.AlbertForMaskedLM(encoder))
     ka.save_keras_hub(ours, tmp_path / "out")
-    theirs = keras_hub.models.AlbertMaskedLM.from_preset(
-        str(tmp_path / "out"), preprocessor=None
-    )
-    assert_close(
-        arrays(ours(batch())),
-        arrays(with_our_epsilon(theirs)(every_position())),
-    )
+    theirs = read_there(keras_hub.models.AlbertMaskedLM, tmp_path / "out")
+    expected = arrays(with_our_epsilon(theirs)(every_position()))
+    assert_close(arrays(ours(batch())), expected)
     again = ka.load(tmp_path / "out")
     assert again.backbone.pooler is None
     assert same_weights(again, ours)
@@ -138,9 +123,8 @@ def test_classifier(tmp_path):
     assert ours.get_config()["dropout"] == 0.25
     assert_close(arrays(ours(batch())), arrays(theirs(batch())))
     ka.save_keras_hub(ours, tmp_path / "ours")
-    again = keras_hub.models.AlbertTextClassifier.from_preset(
-        str(tmp_path / "ours"), preprocessor=None
-    )
+    kind = keras_hub.models.AlbertTextClassifier
+    again = read_there(kind, tmp_path / "ours")
     assert again.dropout == 0.25
     assert_close(arrays(again(batch())), arrays(theirs(batch())))
 
@@ -162,7 +146,7 @@ TEXTS = (
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_vocabulary(tmp_path, tiny_vocab, lower_case):
     tokenizer = ka.Tokenizer(tiny_vocab / "spiece.model", lower_case)
-    config = our_config(vocab_size=tokenizer.vocab_size)
+    config = EXCHANGED.replace(vocab_size=tokenizer.vocab_size)
     model = ka.AlbertForMaskedLM(ka.AlbertBackbone(config, tokenizer=tokenizer))
     ka.save_keras_hub(model, tmp_path / "out")
     there = str(tmp_path / "out")
@@ -181,7 +165,7 @@ def test_vocabulary(tmp_path, tiny_vocab, lower_case):
 def test_a_vocabulary_that_keras_hub_replaced(tmp_path, tiny_vocab):
     """Then ours beside it is of another model, and is not taken."""
     tokenizer = ka.Tokenizer(tiny_vocab)
-    config = our_config(vocab_size=tokenizer.vocab_size)
+    config = EXCHANGED.replace(vocab_size=tokenizer.vocab_size)
     model = ka.AlbertBackbone(config, tokenizer=tokenizer)
     ka.save_keras_hub(model, tmp_path / "a")
     # KerasHub alone writes it again: capitals are still known there and here.
@@ -222,7 +206,7 @@ SEVERAL_LABELS = functools.partial(
     ],
 )
 def test_what_keras_hub_has_not(tmp_path, changes, head, message):
-    model = ka.AlbertBackbone(our_config(**changes))
+    model = ka.AlbertBackbone(EXCHANGED.replace(**changes))
     if head:
         model = head(model)
     with pytest.raises(ka.AlbertError, match=message):
@@ -231,7 +215,7 @@ def test_what_keras_hub_has_not(tmp_path, changes, head, message):
 
 
 def test_damaged_presets(tmp_path):
-    model = ka.AlbertForMaskedLM(ka.AlbertBackbone(our_config()))
+    model = ka.AlbertForMaskedLM(ka.AlbertBackbone(EXCHANGED))
     ka.save_keras_hub(model, tmp_path / "out")
     weights = (tmp_path / "out" / "model.weights.h5").read_bytes()
     config = (tmp_path / "out" / "config.json").read_bytes()
@@ -257,7 +241,7 @@ def test_damaged_presets(tmp_path):
 
 def test_huge_sizes(tmp_path):
     """They are held against the weights before KerasHub builds anything."""
-    encoder = ka.AlbertBackbone(our_config())
+    encoder = ka.AlbertBackbone(EXCHANGED)
     model = ka.AlbertForSequenceClassification(encoder, num_labels=2)
     ka.save_keras_hub(model, tmp_path / "out")
     for name, key, value in (
