@@ -30,6 +30,7 @@ from pairing import (
     benchmark_parser,
     in_process,
     paired_times,
+    resident,
     warm_up,
     write_report,
 )
@@ -128,18 +129,6 @@ def memory(workload: Workload, mode: str) -> int | None:
         side.call()
     after = resident("VmHWM")
     return None if before is None else max(after - before, 0)
-
-
-def resident(field: str) -> int | None:
-    """VmRSS, what this process holds now, or VmHWM, the most so far."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return None
-    for line in status.read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == field:
-            return 1024 * int(value.split()[0])
-    return None
 
 
 def times(sides: dict[str, Workload], mode: str, pairs: int) -> dict:

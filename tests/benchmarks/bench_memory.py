@@ -123,14 +123,11 @@ def run(folder: Path, output: Path, mode: str, backend: str, options) -> dict:
 def ratios(found: dict[str, list[dict]]) -> dict[str, float]:
     """The medians, over all pairs, of the speed and the growth of memory."""
     pairs = list(zip(found["returned"], found["kept"], strict=True))
-
-    def median(name: str) -> float:
-        return statistics.median(b[name] / a[name] for a, b in pairs)
-
-    return {
-        "speed": median("tokens_per_second"),
-        "memory": median("memory") - 1,
-    }
+    speed, memory = (
+        statistics.median(b[name] / a[name] for a, b in pairs)
+        for name in ("tokens_per_second", "memory")
+    )
+    return {"speed": speed, "memory": memory - 1}
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import argparse
 import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import multiprocessing
@@ -87,6 +88,16 @@ def in_process(prepare: Callable, setting, function: Callable, *arguments):
         initargs=(setting,),
     ) as pool:
         return pool.submit(function, *arguments).result()
+
+
+def resident(field: str) -> int | None:
+    """Bytes: VmRSS, what this process holds, or VmHWM, the most so far."""
+    with contextlib.suppress(OSError):  # Linux alone says it
+        for line in Path("/proc/self/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == field:
+                return 1024 * int(value.split()[0])
+    return None
 
 
 def seconds(call: Callable[[], object]) -> float:

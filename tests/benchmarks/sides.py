@@ -7,6 +7,7 @@ weights. Keras reads KERAS_BACKEND; the backend of all but transformers.
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import keras
@@ -158,10 +159,7 @@ def _keras_side(
     first_loss = optimizer = None
     if mode == FORWARD:
         x = workload.inputs()
-
-        def call():
-            return model.predict_on_batch(x)
-
+        call = functools.partial(model.predict_on_batch, x)
         outputs = call()
     else:
         x, y, weight = workload.training_batch()
@@ -327,33 +325,28 @@ class PeakMemory:
 
     def read(self) -> int | None:
         """None without a GPU, and where an earlier peak hides this one."""
-        now = self._read()
-        if now is None or now[1] == self._before[1]:
-            return None
-        return now[1] - self._before[0]
+        before, peak_before = self._before
+        _, peak = self._read()
+        return None if peak == peak_before else peak - before
 
-    def _read(self) -> tuple[int, int] | None:
-        """Bytes that are taken, and the most so far."""
+    def _read(self) -> tuple[int, int]:
+        """Bytes that are taken, and the most so far; 0 without a GPU."""
         if self._library == "torch":
             import torch
 
-            if not torch.cuda.is_available():
-                return None
-            return (
-                torch.cuda.memory_allocated(),
-                torch.cuda.max_memory_allocated(),
-            )
+            gpu = torch.cuda
+            return gpu.memory_allocated(), gpu.max_memory_allocated()
         if self._library == "jax":
             import jax
 
-            found = jax.devices()[0].memory_stats()
-            if not found:
-                return None
-            return found["bytes_in_use"], found["peak_bytes_in_use"]
+            found = jax.devices()[0].memory_stats() or {}
+            return found.get("bytes_in_use", 0), found.get(
+                "peak_bytes_in_use", 0
+            )
         import tensorflow as tf
 
         if not tf.config.list_physical_devices("GPU"):
-            return None
+            return 0, 0
         found = tf.config.experimental.get_memory_info("GPU:0")
         return found["current"], found["peak"]
 
@@ -378,11 +371,7 @@ def device_name() -> str:
     return tf.config.experimental.get_device_details(found[0])["device_name"]
 
 
-SIDES = {
-    "ours": _ours,
-    "keras_hub": _keras_hub,
-    "transformers": _transformers,
-}
+SIDES = {"ours": _ours, "keras_hub": _keras_hub, "transformers": _transformers}
 
 
 def finite(loss) -> float:
