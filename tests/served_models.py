@@ -4,6 +4,7 @@ Imports TensorFlow no more than Keras does: the package alone says what the
 answers are.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import numpy as np
 from small import TEXT_CONFIG, randomize
 
 from keras_albert.data.config import TableColumns
+from keras_albert.exports.config import ExportRun
+from keras_albert.exports.run import export_run
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
@@ -75,6 +78,30 @@ def random_predictor(tokenizer, kind, reading=READING):
         columns=TableColumns(**columns),
         reading=reading if reads else None,
     )
+
+
+def exporter(served, models, tokenizer, export_format, **options):
+    """Returns what gives the predictor and the export of a kind of task.
+
+    Args:
+        served: folder of the exports, each in a folder of its kind's name.
+        models: folder of the model folders.
+    """
+
+    def of(kind):
+        predictor = random_predictor(tokenizer, kind)
+        if predictor.reading is None:
+            # An odd number of pieces: it matters which text of a pair is cut.
+            predictor = dataclasses.replace(predictor, lengths=(16, 24))
+        out = served / kind.replace(" ", "_")
+        if not out.exists():
+            predictor.save(models / out.name)
+            export_run(
+                ExportRun(models / out.name, out, export_format, **options)
+            )
+        return predictor, out
+
+    return of
 
 
 def inputs_of(kind, texts):

@@ -59,7 +59,7 @@ FIELDS = {
 class Refused(Exception):
     """What the server answers instead of a result."""
 
-    def __init__(self, code: grpc.StatusCode, message: str):
+    def __init__(self, message: str, code=Code.INVALID_ARGUMENT):
         super().__init__(message)
         self.code = code
 
@@ -95,15 +95,15 @@ class Version:
             if kind == "predict_log":
                 self.predict(log.predict_log.request)
             else:
-                raise Refused(Code.UNIMPLEMENTED, f"Warm-up with a {kind}")
+                raise Refused(f"Warm-up with a {kind}", Code.UNIMPLEMENTED)
             self.warmed_up += 1
 
     def signature(self, name: str):
         name = name or "serving_default"
         if name not in self.signatures:
             raise Refused(
-                Code.FAILED_PRECONDITION,
                 f'Serving signature key "{name}" not found.',
+                Code.FAILED_PRECONDITION,
             )
         return self.signatures[name]
 
@@ -114,63 +114,57 @@ class Version:
         sent, needed = set(request.inputs), set(signature.inputs)
         if sent != needed:
             raise Refused(
-                Code.INVALID_ARGUMENT,
                 "input size does not match signature. Sent extra: "
                 f"{{{','.join(sorted(sent - needed))}}}. Missing but required: "
-                f"{{{','.join(sorted(needed - sent))}}}.",
+                f"{{{','.join(sorted(needed - sent))}}}."
             )
+        arrays = {}
         for name, tensor in request.inputs.items():
-            if tensor.dtype != signature.inputs[name].dtype:
+            expected, found = (
+                tf.as_dtype(each.dtype).name
+                for each in (signature.inputs[name], tensor)
+            )
+            if found != expected:
                 raise Refused(
-                    Code.INVALID_ARGUMENT,
-                    f"Expects {name} to be "
-                    f"{tf.as_dtype(signature.inputs[name].dtype).name} but "
-                    f"{tf.as_dtype(tensor.dtype).name} is provided",
+                    f"Expects {name} to be {expected} but {found} is provided"
                 )
-        return self._run(
-            signature,
-            {name: tf.make_ndarray(t) for name, t in request.inputs.items()},
-        )
+            arrays[name] = tf.make_ndarray(tensor)
+        return self._run(signature, arrays)
 
     def classify(
         self, request: classification_pb2.ClassificationRequest
     ) -> classification_pb2.ClassificationResult:
         signature = self.signature(request.model_spec.signature_name)
         if len(signature.inputs) != 1:
-            raise Refused(Code.INVALID_ARGUMENT, "Expected one input Tensor.")
+            raise Refused("Expected one input Tensor.")
         if not {*signature.outputs} <= {"classes", "scores"}:
             raise Refused(
-                Code.FAILED_PRECONDITION,
                 "Expected classification signature outputs to contain at least "
                 'one of "classes" or "scores"',
+                Code.FAILED_PRECONDITION,
             )
         examples = request.input.example_list.examples
         if not examples:
-            raise Refused(Code.INVALID_ARGUMENT, "Input is empty.")
+            raise Refused("Input is empty.")
         rows = np.array([e.SerializeToString() for e in examples], object)
         outputs = self._run(signature, {"inputs": rows})
         result = classification_pb2.ClassificationResult()
-        for labels, scores in zip(
-            outputs["classes"], outputs["scores"], strict=True
-        ):
+        columns = outputs["classes"], outputs["scores"]
+        for labels, scores in zip(*columns, strict=True):
             classes = result.classifications.add().classes
             for label, score in zip(labels, scores, strict=True):
                 classes.add(label=label, score=score)
         return result
 
     def _run(self, signature, inputs) -> dict[str, np.ndarray]:
+        fetched = {name: out.name for name, out in signature.outputs.items()}
+        fed = {signature.inputs[n].name: value for n, value in inputs.items()}
         try:
-            return self.session.run(
-                {name: out.name for name, out in signature.outputs.items()},
-                {
-                    signature.inputs[n].name: value
-                    for n, value in inputs.items()
-                },
-            )
+            return self.session.run(fetched, fed)
         except tf.errors.OpError as error:
-            raise Refused(CODES[error.error_code], error.message) from None
+            raise Refused(error.message, CODES[error.error_code]) from None
         except ValueError as error:  # of Python: a shape that does not fit
-            raise Refused(Code.INVALID_ARGUMENT, str(error)) from None
+            raise Refused(str(error)) from None
 
 
 class Model:
@@ -201,9 +195,8 @@ class Model:
             else:
                 self.versions = {**self.versions, number: version}
         if not wanted or {*wanted} & self.versions.keys():
-            self.versions = {
-                n: v for n, v in self.versions.items() if n in wanted
-            }
+            kept = {n: v for n, v in self.versions.items() if n in wanted}
+            self.versions = kept
 
     def _wanted(self, found: list[int]) -> list[int]:
         policy = self.config.model_version_policy
@@ -223,9 +216,8 @@ class Model:
             case "version_label":
                 if spec.version_label not in self.config.version_labels:
                     raise Refused(
-                        Code.INVALID_ARGUMENT,
                         "Unrecognized servable version label: "
-                        f"{spec.version_label}",
+                        f"{spec.version_label}"
                     )
                 number = self.config.version_labels[spec.version_label]
             case _:
@@ -238,7 +230,7 @@ class Model:
 
 
 def _not_found(request: str) -> Refused:
-    return Refused(Code.NOT_FOUND, f"Servable not found for request: {request}")
+    return Refused(f"Servable not found for request: {request}", Code.NOT_FOUND)
 
 
 class StandIn:
@@ -246,17 +238,15 @@ class StandIn:
 
     Args:
         config: which models, as in --model_config_file.
-        poll: seconds between looks into their folders.
         warm_up: whether versions are, as with --enable_model_warmup.
     """
 
     def __init__(
         self,
         config: model_server_config_pb2.ModelServerConfig,
-        poll: float = 0.05,
         warm_up: bool = True,
     ):
-        self._poll, self._warm_up = poll, warm_up
+        self._warm_up = warm_up
         self._stopped = threading.Event()
         self.models = {
             each.name: Model(each) for each in config.model_config_list.config
@@ -294,13 +284,12 @@ class StandIn:
         while not self._stopped.is_set():
             for model in self.models.values():
                 model.poll(self._warm_up)
-            self._stopped.wait(self._poll)
+            self._stopped.wait(0.05)
 
-    def wait_for(self, name: str, *versions: int, seconds: float = 60) -> None:
+    def wait_for(self, name: str, *versions: int) -> None:
         """Until exactly these versions of a model are available."""
-        end = time.monotonic() + seconds
-        while {*self.models[name].versions} != {*versions}:
-            model = self.models[name]
+        end, model = time.monotonic() + 60, self.models[name]
+        while {*model.versions} != {*versions}:
             assert time.monotonic() < end, (model.versions, model.failed)
             time.sleep(0.01)
 
@@ -347,10 +336,15 @@ class _Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
 
 def _tensor_proto(value: np.ndarray) -> tensor_pb2.TensorProto:
     dtype = tf.as_dtype(value.dtype).as_datatype_enum
+    proto = _empty_proto(dtype, value.shape)
+    getattr(proto, FIELDS[dtype]).extend(value.reshape(-1).tolist())
+    return proto
+
+
+def _empty_proto(dtype: int, shape) -> tensor_pb2.TensorProto:
     proto = tensor_pb2.TensorProto(dtype=dtype)
-    for size in value.shape:
+    for size in shape:
         proto.tensor_shape.dim.add(size=size)
-    getattr(proto, FIELDS[proto.dtype]).extend(value.reshape(-1).tolist())
     return proto
 
 
@@ -379,10 +373,8 @@ class _Rest(BaseHTTPRequestHandler):
         try:
             found = re.fullmatch(pattern, self.path)
             if found is None:
-                raise Refused(
-                    Code.INVALID_ARGUMENT,
-                    f"Malformed request: {self.command} {self.path}",
-                )
+                request = f"{self.command} {self.path}"
+                raise Refused(f"Malformed request: {request}")
             name, version, label, what = found.groups()
             spec = model_pb2.ModelSpec(name=unquote(name))
             if version:
@@ -409,14 +401,10 @@ def _parsed(body: bytes) -> dict:
     try:
         content = json.loads(body)
     except ValueError as error:
-        raise _invalid(f"JSON Parse error: {error}") from None
+        raise Refused(f"JSON Parse error: {error}") from None
     if not isinstance(content, dict):
-        raise _invalid("JSON Value: Is not object")
+        raise Refused("JSON Value: Is not object")
     return content
-
-
-def _invalid(message: str) -> Refused:
-    return Refused(Code.INVALID_ARGUMENT, message)
 
 
 def _rest_status(server: StandIn, spec, _) -> dict:
@@ -431,12 +419,12 @@ def _rest_predict(server: StandIn, spec, content: dict) -> dict:
     request.model_spec.signature_name = name
     _, version = server.model(spec).version(spec)
     if (name or "serving_default") not in version.signatures:
-        raise _invalid(
+        raise Refused(
             f'Serving signature name: "{name}" not found in signature def'
         )
     specs = version.signature(name).inputs
     if "instances" not in content:
-        raise _invalid("Missing 'instances' key")
+        raise Refused("Missing 'instances' key")
     columns = _columns(content["instances"], specs)
     for key, column in columns.items():
         tensor = _from_json(column, specs[key].dtype, key)
@@ -444,31 +432,30 @@ def _rest_predict(server: StandIn, spec, content: dict) -> dict:
     _, outputs = server.predict(request)
     shown = {key: _to_json(value, key) for key, value in outputs.items()}
     if len({len(value) for value in shown.values()}) != 1:
-        raise _invalid("Outputs differ in their batch size")
+        raise Refused("Outputs differ in their batch size")
+    rows = [
+        dict(zip(shown, row, strict=True))
+        for row in zip(*shown.values(), strict=True)
+    ]
     if len(shown) == 1:
-        return {"predictions": next(iter(shown.values()))}
-    return {
-        "predictions": [
-            dict(zip(shown, row, strict=True))
-            for row in zip(*shown.values(), strict=True)
-        ]
-    }
+        (rows,) = shown.values()
+    return {"predictions": rows}
 
 
 def _columns(rows, specs) -> dict[str, list]:
     if not isinstance(rows, list) or not rows:
-        raise _invalid("Expecting 'instances' to be a list with values")
+        raise Refused("Expecting 'instances' to be a list with values")
     if all(isinstance(row, dict) and row.keys() != {"b64"} for row in rows):
         for number, row in enumerate(rows):
             if row.keys() != {*specs}:
-                raise _invalid(
+                raise Refused(
                     f"Failed to process element: {number} of 'instances' list. "
                     f"JSON object: {row} keys must be equal to: "
                     f"{','.join(sorted(specs))}"
                 )
         return {name: [row[name] for row in rows] for name in specs}
     if len(specs) > 1:
-        raise _invalid(
+        raise Refused(
             "instances is a plain list, but expecting list of objects as "
             "multiple input tensors required as per tensorinfo_map"
         )
@@ -480,22 +467,20 @@ def _from_json(content, dtype: int, name: str) -> tensor_pb2.TensorProto:
     while isinstance(first, list):
         shape.append(len(first))
         first = first[0] if first else None
-    proto = tensor_pb2.TensorProto(dtype=dtype)
-    for size in shape:
-        proto.tensor_shape.dim.add(size=size)
+    proto = _empty_proto(dtype, shape)
     values = getattr(proto, FIELDS[dtype])
 
     def fill(value, level):
         if isinstance(value, list):
             if level == len(shape) or len(value) != shape[level]:
-                raise _invalid(
+                raise Refused(
                     f"Failed to process key: {name}. Encountered list at "
                     f"unexpected size: {len(value)} at level: {level}"
                 )
             for each in value:
                 fill(each, level + 1)
         elif level != len(shape):
-            raise _invalid(f"{name}: {value} found at incorrect level")
+            raise Refused(f"{name}: {value} found at incorrect level")
         else:
             values.append(_scalar(value, dtype))
 
@@ -511,22 +496,21 @@ def _scalar(value, dtype: int) -> bytes | int:
             return value.encode()
     elif type(value) is int:  # no other inputs are numbers
         return value
-    raise _invalid(
+    raise Refused(
         f"JSON Value: {json.dumps(value)} is not of expected type: "
         f"{tf.as_dtype(dtype).name}"
     )
 
 
 def _to_json(value: np.ndarray, name: str) -> list:
-    def text(each):
+    def shown(each):
+        if isinstance(each, list):
+            return [*map(shown, each)]
         if not isinstance(each, bytes):
             return each
         if name.endswith("_bytes"):
             return {"b64": base64.b64encode(each).decode()}
         return each.decode()
-
-    def shown(each):
-        return [*map(shown, each)] if isinstance(each, list) else text(each)
 
     return shown(value.tolist())
 
@@ -535,7 +519,7 @@ def _rest_classify(server: StandIn, spec, content: dict) -> dict:
     request = classification_pb2.ClassificationRequest(model_spec=spec)
     request.model_spec.signature_name = content.get("signature_name", "")
     if not isinstance(content.get("examples"), list):
-        raise _invalid(
+        raise Refused(
             "When method is classify, key 'examples' is expected and was not "
             "found"
         )
@@ -549,9 +533,8 @@ def _rest_classify(server: StandIn, spec, content: dict) -> dict:
             )
     _, version = server.model(spec).version(spec)
     result = version.classify(request)
-    return {
-        "results": [
-            [[each.label, each.score] for each in row.classes]
-            for row in result.classifications
-        ]
-    }
+    rows = [
+        [[each.label, each.score] for each in row.classes]
+        for row in result.classifications
+    ]
+    return {"results": rows}

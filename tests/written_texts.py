@@ -41,6 +41,21 @@ def trained_tokenizer(
     return Tokenizer(run.output)
 
 
+def split_tokenizer(folder: Path, lines: list[str]) -> Tokenizer:
+    """One with the pieces, such as "50,", that are encoded once more."""
+    lines = [*lines, *WRITTEN.values(), "in 1950, 7, 19, 50, of 1950,"]
+    tokenizer = trained_tokenizer(folder, lines * 3, 310)
+    assert tokenizer.resplits
+    return tokenizer
+
+
+def texts_of_every_character() -> list[str]:
+    """Each character of Unicode after letters, before and after a sigma."""
+    codes = [*range(0x323B0), *range(0xE0000, 0xE0200), 0x10FFFF]
+    codes = [i for i in codes if i != 10 and not 0xD800 <= i < 0xE000]
+    return [f"A{c}Σ{c}b {c}Σ {c}" for c in map(chr, codes)]
+
+
 def chosen_texts(lines: list[str], count: int = 200) -> list[str]:
     """Texts without line ends and tabs, some of them pathological.
 

@@ -19,14 +19,21 @@ KERAS_BACKEND chooses the backend. Run it on a machine that does nothing else.
 
 import argparse
 import contextlib
-import json
+import dataclasses
 import os
 import sys
 import tempfile
 from pathlib import Path
 
 from bench_model import CPU_ONLY, machine, print_machine
-from pairing import benchmark_parser, in_process, paired_times, warm_up
+from pairing import (
+    benchmark_parser,
+    in_process,
+    paired_times,
+    resident,
+    warm_up,
+    write_report,
+)
 from workload import FORWARD, MODES, SIZES, TRAIN, Workload
 
 CALLS_FOR_MEMORY = 3  # a peak is reached by the second call
@@ -57,9 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
             ready, backend, times, sides, mode, options.pairs
         )
     print("\n".join(table(found)))
-    if options.output:
-        report = about | {"backend": backend, "measured": found}
-        options.output.write_text(json.dumps(report, indent=2) + "\n")
+    write_report(options, about | {"backend": backend, "measured": found})
 
 
 def parser() -> argparse.ArgumentParser:
@@ -79,10 +84,10 @@ def both(albert: Workload) -> dict[str, Workload]:
     config = albert.config.replace(
         sharing="none", embedding_size=albert.config.hidden_size
     )
-    bert = Workload(
-        config, albert.batch_size, albert.length, albert.predictions
-    )
-    return {"ALBERT": albert, "BERT": bert}
+    return {
+        "ALBERT": albert,
+        "BERT": dataclasses.replace(albert, config=config),
+    }
 
 
 def ready(backend: str) -> None:
@@ -126,18 +131,6 @@ def memory(workload: Workload, mode: str) -> int | None:
     return None if before is None else max(after - before, 0)
 
 
-def resident(field: str) -> int | None:
-    """VmRSS, what this process holds now, or VmHWM, the most so far."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return None
-    for line in status.read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == field:
-            return 1024 * int(value.split()[0])
-    return None
-
-
 def times(sides: dict[str, Workload], mode: str, pairs: int) -> dict:
     """Medians of both, and the quartiles of the ratio ALBERT / BERT."""
     from sides import make_side
@@ -154,37 +147,29 @@ def times(sides: dict[str, Workload], mode: str, pairs: int) -> dict:
 def table(found: dict) -> list[str]:
     """The Markdown table of README.md."""
     albert, bert = found["ALBERT"], found["BERT"]
-    rows = [
-        (
-            "parameters",
-            f"{albert['parameters']:,}",
-            f"{bert['parameters']:,}",
-            albert["parameters"] / bert["parameters"],
-        ),
-        (
-            "`.keras` file, MB",
-            f"{albert['file'] / 1e6:.1f}",
-            f"{bert['file'] / 1e6:.1f}",
-            albert["file"] / bert["file"],
-        ),
-    ]
-    for mode, title in TITLES.items():
-        used = [side[f"{mode}_bytes"] for side in (albert, bert)]
-        if None not in used and all(used):
-            shown = (f"{number / 1e6:,.0f}" for number in used)
-            rows.append((f"memory, {title}, MB", *shown, used[0] / used[1]))
-    for mode, title in TITLES.items():
-        summary = found[mode]
-        shown = (f"{summary[f'{side}_ms']:,.0f}" for side in ("ours", "peer"))
-        rows.append((f"time, {title}, ms", *shown, summary["ratio"]))
     lines = [
         "| | ALBERT-base | BERT-base | ALBERT / BERT |",
         "|---|---|---|---|",
     ]
-    return lines + [
-        f"| {name} | {one} | {two} | {ratio:.2f} |"
-        for name, one, two, ratio in rows
-    ]
+
+    def add(title, one, two, ratio, decimals=0):
+        one, two = f"{one:,.{decimals}f}", f"{two:,.{decimals}f}"
+        lines.append(f"| {title} | {one} | {two} | {ratio:.2f} |")
+
+    def compare(title, field, unit=1, decimals=0):
+        one, two = albert[field], bert[field]
+        if one and two:  # memory is not known everywhere
+            add(title, one / unit, two / unit, one / two, decimals)
+
+    compare("parameters", "parameters")
+    compare("`.keras` file, MB", "file", 1e6, decimals=1)
+    for mode, title in TITLES.items():
+        compare(f"memory, {title}, MB", f"{mode}_bytes", 1e6)
+    for mode, title in TITLES.items():
+        times = found[mode]
+        shown = times["ours_ms"], times["peer_ms"], times["ratio"]
+        add(f"time, {title}, ms", *shown)
+    return lines
 
 
 if __name__ == "__main__":

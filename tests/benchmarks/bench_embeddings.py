@@ -17,7 +17,7 @@ vocab/30k-clean.model.
 """
 
 import argparse
-import json
+import functools
 import os
 import sys
 import tempfile
@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 from bench_model import machine, print_machine
-from pairing import benchmark_parser, paired_times, warm_up
+from pairing import benchmark_parser, paired_times, warm_up, write_report
 
 BATCH_SIZE = 32
 LEAST_COSINE = 0.98  # of int8
@@ -51,9 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
         f"(quartiles {1 / line['ratio_quartiles'][1]:.2f} to "
         f"{1 / line['ratio_quartiles'][0]:.2f})"
     )
-    if options.output:
-        report = json.dumps(about | {"lines": [line]}, indent=2)
-        options.output.write_text(report + "\n")
+    write_report(options, about | {"lines": [line]})
     return 0
 
 
@@ -96,14 +94,13 @@ def compare(options: argparse.Namespace) -> dict:
         if options.int8:
             encode, side = onnx_encoder(model, folder), "ONNX int8"
 
-        def ours():
-            return encode(texts, batch_size=BATCH_SIZE)
-
-        def peer():
-            return theirs.encode(
-                texts, batch_size=BATCH_SIZE, normalize_embeddings=True
-            )
-
+        ours = functools.partial(encode, texts, batch_size=BATCH_SIZE)
+        peer = functools.partial(
+            theirs.encode,
+            texts,
+            batch_size=BATCH_SIZE,
+            normalize_embeddings=True,
+        )
         check_same(ours(), peer(), options.int8)
         warm_up(ours)
         warm_up(peer)
@@ -118,13 +115,8 @@ def onnx_encoder(model, folder: Path):
     from keras_albert.modeling.text_embedding import normalized
 
     ka.Predictor(model).save(folder / "model")
-    ka.export(
-        folder / "model",
-        folder / "onnx",
-        format="onnx",
-        weights="int8",
-        force=True,
-    )
+    options = {"format": "onnx", "weights": "int8", "force": True}
+    ka.export(folder / "model", folder / "onnx", **options)
     predictor = load_exported(folder / "onnx", os.cpu_count())
 
     def encode(texts, batch_size):

@@ -25,7 +25,6 @@ a million of them, alone in their rows and sharing them.
 
 import argparse
 import dataclasses
-import json
 import os
 import random
 import re
@@ -38,7 +37,16 @@ from types import SimpleNamespace
 
 import numpy as np
 from bench_model import cpuinfo
-from pairing import PairedTimes, benchmark_parser, in_process
+from pairing import (
+    PairedTimes,
+    benchmark_parser,
+    in_process,
+    in_turn,
+    percent,
+    print_table,
+    quartiles,
+    write_report,
+)
 from worker import CpuMeter
 
 from keras_albert.corpus.config import PrepareRun, VocabRun
@@ -48,7 +56,6 @@ TESTS = Path(__file__).parents[1]
 KNOWN = frozenset(string.ascii_lowercase + string.punctuation)
 PUNCTUATION = frozenset(string.punctuation)
 COPIES = 20  # of the default text
-ROW = "{:>5} {:>6} {:>14} {:>14} {:>7} {:>15} {:>9} {:>5} {:>6}"
 PACKED = {"pack": True}
 
 
@@ -85,8 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
                     )
                     lines.append({"cores": cores} | line)
     print_tables(report)
-    if options.output:
-        options.output.write_text(json.dumps(report, indent=2) + "\n")
+    write_report(options, report)
     return 0
 
 
@@ -182,23 +188,11 @@ def compare(
     shards = ShardSet.open(folder)
     examples = ExampleConfig(sequence_length=length)
     ours, peer, facts = make_sides(shards, examples, batch_size, batches)
-    sides = {"ours": ours, "peer": peer}
-    calls = {"ours": [], "peer": []}
     ours(), peer()  # warm up
     meter = CpuMeter()
-    for pair in range(pairs):
-        for name in sides if pair % 2 == 0 else reversed(sides):
-            calls[name].append(sides[name]())
+    calls = in_turn({"ours": ours, "peer": peer}, pairs)
     others = meter.others()
-    wall, cpu = (
-        PairedTimes(
-            *(
-                [getattr(call, clock) / call.tokens for call in calls[name]]
-                for name in ("peer", "ours")  # of speeds, the ratio is reversed
-            )
-        ).summary()
-        for clock in ("seconds", "cpu_seconds")
-    )
+    wall, cpu = peer_beside_ours(calls, a_token=True)
     return {
         "length": length,
         "ratio": wall["ratio"],
@@ -224,6 +218,29 @@ class Call:
     seconds: float
     cpu_seconds: float
     """of all threads"""
+
+
+def peer_beside_ours(
+    calls: dict[str, list[Call]], a_token: bool = False
+) -> tuple[dict, dict]:
+    """Summaries of peer / ours, by the clock and by the processor's.
+
+    Args:
+        a_token: compares the times for a token, not those of calls.
+    """
+    wall, cpu = (
+        PairedTimes(
+            *(
+                [
+                    getattr(call, clock) / (call.tokens if a_token else 1)
+                    for call in calls[side]
+                ]
+                for side in ("peer", "ours")
+            )
+        ).summary()
+        for clock in ("seconds", "cpu_seconds")
+    )
+    return wall, cpu
 
 
 class Stopwatch:
@@ -363,9 +380,9 @@ def time_planning(settings: dict) -> float:
 
 def print_tables(report: dict) -> None:
     """A row a line."""
-    print_table(report["lines"], "ours tokens/s", "peer tokens/s")
+    print_lines(report["lines"], "ours tokens/s", "peer tokens/s")
     print("examples that share rows, beside one a row:")
-    print_table(report["packed"], "shared", "one a row")
+    print_lines(report["packed"], "shared", "one a row")
     for line in report["packed"]:
         print(
             f"{line['length']} tokens: {line['fill']:.1%} filled, "
@@ -378,30 +395,24 @@ def print_tables(report: dict) -> None:
     )
 
 
-def print_table(lines: list[dict], ours: str, peer: str) -> None:
+def print_lines(lines: list[dict], ours: str, peer: str) -> None:
     """Speeds, under the names of the two sides."""
-    print(
-        ROW.format(
-            *("cores", "length", ours, peer, "ratio"),
-            *("quartiles", "cpu ratio", "pairs", "others"),
-        )
-    )
-    for line in lines:
-        low, high = line["ratio_quartiles"]
-        others = line["others"]
-        print(
-            ROW.format(
-                line["cores"],
-                line["length"],
-                f"{line['ours']:,.0f}",
-                f"{line['peer']:,.0f}",
+    titles = ("cores", "length", ours, peer, "ratio")
+    print_table(
+        (*titles, "quartiles", "cpu ratio", "pairs", "others"),
+        (
+            (
+                *(line[name] for name in ("cores", "length")),
+                *(f"{line[name]:,.0f}" for name in ("ours", "peer")),
                 f"{line['ratio']:.2f}",
-                f"{low:.2f} - {high:.2f}",
+                quartiles(line, 2),
                 f"{line['cpu_ratio']:.2f}",
                 line["pairs"],
-                "-" if others is None else f"{others:.0%}",
+                percent(line["others"]),
             )
-        )
+            for line in lines
+        ),
+    )
 
 
 if __name__ == "__main__":

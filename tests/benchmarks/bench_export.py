@@ -25,7 +25,6 @@ disturbs less (with more than one thread a runtime may count waiting in).
 """
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -35,7 +34,15 @@ import numpy as np
 from bench_examples import trained_vocab, write_text
 from bench_finetune import SIZES, VOCAB
 from bench_model import CPU_ONLY, installed, machine, print_machine
-from pairing import benchmark_parser, in_process
+from pairing import (
+    available_cores,
+    benchmark_parser,
+    in_process,
+    percent,
+    print_table,
+    quartiles,
+    write_report,
+)
 
 from keras_albert.errors import AlbertError, check_positive
 
@@ -52,7 +59,6 @@ PEERS = {
 }
 WEIGHTS = ("float32", "int8")
 ONLY_FLOAT32 = {"saved_model", "text"}
-ROW = "{:<8} {:>5} {:>6} {:<12} {:<12} {:>8} {:>8}  {:>6} {:>15} {:>6} {:>6}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -100,8 +106,7 @@ def measure(options: argparse.Namespace, folder: Path, report: dict) -> None:
         report["lines"] += found.pop("lines")
         for part, values in found.items():
             report[part][weights] = values
-        if options.output:
-            options.output.write_text(json.dumps(report, indent=2) + "\n")
+        write_report(options, report)
 
 
 def export_all(*arguments) -> None:
@@ -130,9 +135,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--threads",
         type=int,
-        default=len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        default=available_cores(),
         help="of every side; default: all cores",
     )
     add(
@@ -176,40 +179,26 @@ def prepare(threads: int) -> None:
 
 def print_report(report: dict) -> None:
     """Sizes and errors; a row a line; and who is fastest at each point."""
-    for weights, sizes in report["megabytes"].items():
-        print(
-            f"{weights}, MB: "
-            + ", ".join(f"{name} {size:.2f}" for name, size in sizes.items())
-        )
-    for weights, errors in report["errors"].items():
-        print(
-            f"{weights}, error: "
-            + ", ".join(f"{name} {error:.2g}" for name, error in errors.items())
-        )
-    print(
-        ROW.format(
-            *("weights", "batch", "length", "ours", "peer", "ours ms"),
-            *("peer ms", "ratio", "quartiles", "cpu", "others"),
-        )
-    )
-    for line in report["lines"]:
-        low, high = line["ratio_quartiles"]
-        others = line["others"]
-        print(
-            ROW.format(
-                line["weights"],
-                line["batch"],
-                line["length"],
-                line["ours"],
-                line["peer"],
-                f"{line['ours_ms']:.1f}",
-                f"{line['peer_ms']:.1f}",
+    for what, digits in (("megabytes", ".2f"), ("errors", ".2g")):
+        for weights, numbers in report[what].items():
+            shown = (f"{name} {x:{digits}}" for name, x in numbers.items())
+            print(f"{weights}, {what}: {', '.join(shown)}")
+    names = ("weights", "batch", "length", "ours", "peer")
+    titles = ("ours ms", "peer ms", "ratio", "quartiles", "cpu", "others")
+    print_table(
+        names + titles,
+        (
+            (
+                *(line[name] for name in names),
+                *(f"{line[name]:.1f}" for name in ("ours_ms", "peer_ms")),
                 f"{line['ratio']:.3f}",
-                f"{low:.3f} - {high:.3f}",
+                quartiles(line),
                 f"{line['cpu_ratio']:.3f}",
-                "-" if others is None else f"{others:.0%}",
+                percent(line["others"]),
             )
-        )
+            for line in report["lines"]
+        ),
+    )
     for verdict in verdicts(report["lines"]):
         print(verdict)
 

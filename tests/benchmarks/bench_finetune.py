@@ -29,13 +29,13 @@ that of any size; what is done once a batch weighs more than in a large one.
 
 import argparse
 import dataclasses
-import json
+import functools
 import os
 import statistics
 import sys
 from pathlib import Path
 
-from bench_examples import Call, Stopwatch
+from bench_examples import Call, Stopwatch, peer_beside_ours
 from bench_model import (
     BACKENDS,
     CPU_ONLY,
@@ -45,7 +45,15 @@ from bench_model import (
     machine,
     print_machine,
 )
-from pairing import PairedTimes, benchmark_parser, in_process
+from pairing import (
+    benchmark_parser,
+    in_process,
+    in_turn,
+    percent,
+    print_table,
+    quartiles,
+    write_report,
+)
 from worker import CpuMeter
 
 from keras_albert.errors import AlbertError, check_positive
@@ -73,7 +81,6 @@ SIZES = {
         max_position_embeddings=64,
     ),
 }
-ROW = "{:<10} {:<10} {:<12} {:>10} {:>8} {:>7} {:>7} {:>6} {:>15} {:>9} {:>6}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -101,15 +108,14 @@ def main(arguments: list[str] | None = None) -> int:
             report["lines"] += in_process(
                 use_backend, backend, compare, peer, options
             )
-            if options.output:
-                options.output.write_text(json.dumps(report, indent=2) + "\n")
+            write_report(options, report)
     except AlbertError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if not report["lines"]:
         print("error: nothing is left to measure, see above.", file=sys.stderr)
         return 2
-    print_table(report["lines"])
+    print_lines(report["lines"])
     return 0
 
 
@@ -190,11 +196,14 @@ def compare(peer_name: str, options: argparse.Namespace) -> list[dict]:
         f"{losses['ours']:.4f} and {losses['peer']:.4f}",
         flush=True,
     )
-    calls = {"ours": [], "peer": []}
     meter = CpuMeter()
-    for pair in range(options.pairs):
-        for name in both if pair % 2 == 0 else reversed(both):
-            calls[name].append(timed(both[name], training, dev))
+    calls = in_turn(
+        {
+            name: functools.partial(timed, side, training, dev)
+            for name, side in both.items()
+        },
+        options.pairs,
+    )
     shared = {
         "backend": os.environ["KERAS_BACKEND"],
         "peer": peer_name,
@@ -252,15 +261,7 @@ def line(
 
     Two pairs of calls that take 3 and 1, 5 and 1 seconds: a ratio of 4.
     """
-    wall, cpu = (
-        PairedTimes(
-            *(
-                [getattr(call, clock) for call in calls[side]]
-                for side in ("peer", "ours")  # the ratio is peer / ours
-            )
-        ).summary()
-        for clock in ("seconds", "cpu_seconds")
-    )
+    wall, cpu = peer_beside_ours(calls)
     result = {
         "ratio": wall["ratio"],
         "ratio_quartiles": wall["ratio_quartiles"],
@@ -280,41 +281,33 @@ def line(
     return result
 
 
-def print_table(lines: list[dict]) -> None:
+def print_lines(lines: list[dict]) -> None:
     """Two rows a line, of our side and of the peer's; then the goals."""
-    print(
-        ROW.format(
-            *("backend", "mode", "side", "examples/s", "tokens/s"),
-            *("padding", "first s", "ratio", "quartiles", "cpu ratio"),
-            "others",
-        )
-    )
+    rows = []
     for line in lines:
-        low, high = line["ratio_quartiles"]
-        others = line["others"]
-        found = {
-            "ours": ("", "", "", ""),
-            "peer": (
-                f"{line['ratio']:.2f}",
-                f"{low:.2f} - {high:.2f}",
-                f"{line['cpu_ratio']:.2f}",
-                "-" if others is None else f"{others:.0%}",
-            ),
-        }
-        for side, ratios in found.items():
+        compared = (
+            f"{line['ratio']:.2f}",
+            quartiles(line, 2),
+            f"{line['cpu_ratio']:.2f}",
+            percent(line["others"]),
+        )
+        for side, ratios in (("ours", ("",) * 4), ("peer", compared)):
             own = line["sides"][side]
-            print(
-                ROW.format(
+            rows.append(
+                (
                     line["backend"],
                     line["mode"],
                     line["peer"] if side == "peer" else side,
                     f"{own['examples_per_second']:.1f}",
                     f"{own['tokens_per_second']:,.0f}",
-                    f"{own['padding']:.0%}",
+                    percent(own["padding"]),
                     f"{own['first_seconds']:.1f}",
                     *ratios,
                 )
             )
+    titles = ("backend", "mode", "side", "examples/s", "tokens/s", "padding")
+    titles += ("first s", "ratio", "quartiles", "cpu ratio", "others")
+    print_table(titles, rows)
     for line in lines:
         if line["mode"] == "both":
             goal = GOALS[line["peer"]]

@@ -8,7 +8,6 @@ without `keep_freed_memory`, in turn. Prints tokens a second, the highest
 resident memory, and the median of the ratios.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -16,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from pairing import benchmark_parser, write_report
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CONFIG = {
@@ -40,13 +41,9 @@ main(sys.argv[2:])
 
 def main() -> None:
     """Reads the arguments, runs all pairs, prints a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = benchmark_parser(__doc__, pairs=3)
     parser.add_argument("--backends", nargs="+", default=["tensorflow"])
-    parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--output", type=Path, help="also write JSON there")
     options = parser.parse_args()
     rows = {}
     with tempfile.TemporaryDirectory() as name:
@@ -70,8 +67,7 @@ def main() -> None:
             f"| {backend} | {before:,.0f} | {after:,.0f} | "
             f"{row['speed']:.2f} | {row['memory']:+.0%} |"
         )
-    if options.output:
-        options.output.write_text(json.dumps(rows, indent=1) + "\n")
+    write_report(options, rows)
 
 
 def make_data(folder: Path) -> None:
@@ -127,14 +123,11 @@ def run(folder: Path, output: Path, mode: str, backend: str, options) -> dict:
 def ratios(found: dict[str, list[dict]]) -> dict[str, float]:
     """The medians, over all pairs, of the speed and the growth of memory."""
     pairs = list(zip(found["returned"], found["kept"], strict=True))
-
-    def median(name: str) -> float:
-        return statistics.median(b[name] / a[name] for a, b in pairs)
-
-    return {
-        "speed": median("tokens_per_second"),
-        "memory": median("memory") - 1,
-    }
+    speed, memory = (
+        statistics.median(b[name] / a[name] for a, b in pairs)
+        for name in ("tokens_per_second", "memory")
+    )
+    return {"speed": speed, "memory": memory - 1}
 
 
 if __name__ == "__main__":

@@ -34,7 +34,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from pairing import benchmark_parser
+from pairing import (
+    available_cores,
+    benchmark_parser,
+    percent,
+    print_table,
+    quartiles,
+    write_report,
+)
 from workload import MODES, SIZES
 
 FOLDER = Path(__file__).parent
@@ -81,8 +88,6 @@ PACKAGES = (
     "onnxruntime",
     "ai-edge-litert",
 )
-ROW = "{:<10} {:<7} {:<12} {:<20} {:>8} {:>8}  {:>6} {:>15} {:>5} {:>6}"
-SIDE_ROW = "{:<10} {:<7} {:<12} {:<9} {:>10} {:>12} {:>10}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -97,8 +102,14 @@ def main(arguments: list[str] | None = None) -> int:
     if not plan:
         print("error: nothing is left to measure, see above.", file=sys.stderr)
         return 2
-    about = header(options)
-    print_header(about)
+    work = SIZES[options.size]
+    about = machine() | {"workload": dataclasses.asdict(work)}
+    print_machine(about)
+    print(
+        f"{work.batch_size} x {work.length} tokens, {work.predictions} "
+        f"predictions a row, {work.config.num_hidden_layers} layers of "
+        f"{work.config.hidden_size}"
+    )
     count = sum(map(len, plan.values()))
     print(
         f"{count} lines of {options.pairs} pairs, a process for each of "
@@ -113,10 +124,8 @@ def main(arguments: list[str] | None = None) -> int:
         for part, some in found.items():
             report[part] += some
         failed += [backend] * bool(status)
-        if options.output:
-            options.output.write_text(json.dumps(report, indent=2) + "\n")
-    print_table(report["lines"])
-    print_sides(report["lines"])
+        write_report(options, report)
+    print_lines(report["lines"])
     print(f"{(time.perf_counter() - start) / 60:.1f} minutes")
     if failed:
         print(f"error: failed on {', '.join(failed)}.", file=sys.stderr)
@@ -190,19 +199,16 @@ def measure(
     options: argparse.Namespace, backend: str, todo: list[dict]
 ) -> tuple[dict, int]:
     """What the worker wrote, and its exit status."""
+    task_for_it = {
+        "size": options.size,
+        "pairs": options.pairs,
+        "probe": not options.dtypes,
+        "device": options.device,
+        "lines": todo,
+    }
     with tempfile.TemporaryDirectory() as folder:
         task, result = Path(folder, "task.json"), Path(folder, "result.json")
-        task.write_text(
-            json.dumps(
-                {
-                    "size": options.size,
-                    "pairs": options.pairs,
-                    "probe": not options.dtypes,
-                    "device": options.device,
-                    "lines": todo,
-                }
-            )
-        )
+        task.write_text(json.dumps(task_for_it))
         status = subprocess.run(
             [sys.executable, FOLDER / "worker.py", task, result],
             env={
@@ -218,11 +224,6 @@ def measure(
     return found, status
 
 
-def header(options: argparse.Namespace) -> dict:
-    """Machine, versions and size, for the reader of the numbers."""
-    return machine() | {"workload": dataclasses.asdict(SIZES[options.size])}
-
-
 def machine() -> dict:
     """Cores, processor and versions."""
     versions = {"python": platform.python_version()}
@@ -232,9 +233,7 @@ def machine() -> dict:
         except importlib.metadata.PackageNotFoundError:
             continue
     return {
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": available_cores(),
         "processor": cpuinfo("model name") or platform.machine(),
         # Zen 3 and older, Skylake and older have none: bfloat16 is emulated.
         "bfloat16_units": sorted(
@@ -263,77 +262,38 @@ def print_machine(about: dict) -> None:
     print(", ".join(f"{k} {v}" for k, v in about["versions"].items()))
 
 
-def print_header(about: dict) -> None:
-    """The header for a reader; the file has all of it."""
-    print_machine(about)
-    work = about["workload"]
-    print(
-        f"{work['batch_size']} x {work['length']} tokens, "
-        f"{work['predictions']} predictions a row, "
-        f"{work['config']['num_hidden_layers']} layers of "
-        f"{work['config']['hidden_size']}"
+def print_lines(found: list[dict]) -> None:
+    """A row a line; then both sides: how fast, how much of the device."""
+    names = ("backend", "mode", "peer", "ours_dtype", "peer_dtype")
+    titles = (*names, "ours ms", "peer ms", "ratio", "quartiles", "others")
+    print_table(
+        titles,
+        (
+            (
+                *(line[name] for name in names),
+                *(f"{line[name]:.1f}" for name in ("ours_ms", "peer_ms")),
+                f"{line['ratio']:.3f}",
+                quartiles(line),
+                percent(line["others"]),
+            )
+            for line in found
+        ),
     )
-
-
-def print_table(found: list[dict]) -> None:
-    """A row a line."""
-    print(
-        ROW.format(
-            "backend",
-            "mode",
-            "peer",
-            "ours vs peer dtype",
-            "ours ms",
-            "peer ms",
-            "ratio",
-            "quartiles",
-            "pairs",
-            "others",
-        )
-    )
-    for line in found:
-        low, high = line["ratio_quartiles"]
-        dtypes = (line["ours_dtype"], line["peer_dtype"])
-        print(
-            ROW.format(
+    print_table(
+        ("backend", "mode", "side", "tokens/s", "utilization", "GiB of memory"),
+        (
+            (
                 line["backend"],
                 line["mode"],
-                line["peer"],
-                " vs ".join(dtypes),
-                f"{line['ours_ms']:.1f}",
-                f"{line['peer_ms']:.1f}",
-                f"{line['ratio']:.3f}",
-                f"{low:.3f} - {high:.3f}",
-                line["pairs"],
-                "-" if line["others"] is None else f"{line['others']:.0%}",
+                side,
+                f"{line[f'{role}_tokens_per_second']:,.0f}",
+                percent(line[f"{role}_utilization"], 1),
+                (memory := line[f"{role}_memory"]) and f"{memory / 2**30:.2f}",
             )
-        )
-
-
-def print_sides(found: list[dict]) -> None:
-    """Of each line both sides: how fast, and how much of the device."""
-    print(
-        SIDE_ROW.format(
-            *("backend", "mode", "side", "dtype"),
-            *("tokens/s", "utilization", "memory"),
-        )
+            for line in found
+            for role, side in (("ours", "ours"), ("peer", line["peer"]))
+        ),
     )
-    for line in found:
-        for role, side in (("ours", "ours"), ("peer", line["peer"])):
-            share, memory = (
-                line[f"{role}_{name}"] for name in ("utilization", "memory")
-            )
-            print(
-                SIDE_ROW.format(
-                    line["backend"] if role == "ours" else "",
-                    line["mode"] if role == "ours" else "",
-                    side,
-                    line[f"{role}_dtype"],
-                    f"{line[f'{role}_tokens_per_second']:,.0f}",
-                    "-" if share is None else f"{share:.1%}",
-                    "-" if memory is None else f"{memory / 2**30:.2f} GiB",
-                )
-            )
 
 
 if __name__ == "__main__":

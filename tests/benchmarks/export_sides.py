@@ -5,6 +5,7 @@ Letters: B rows, S tokens, C labels, R rounds.
 
 import argparse
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -47,12 +48,9 @@ Side = Callable[[Rows], np.ndarray]
 
 def export_all(options: argparse.Namespace, folder: Path) -> None:
     """Every file that is to be measured, of one model."""
-    import torch  # noqa: F401  (must precede TensorFlow in a process)
-
     from keras_albert.checkpoints.huggingface import save_huggingface
     from keras_albert.exports.run import export_run
     from keras_albert.finetuning.predictor import Predictor
-    from keras_albert.training.model_folder import ModelFolder
 
     tokenizer = Tokenizer(options.vocab)
     config = SIZES[options.size]
@@ -66,25 +64,17 @@ def export_all(options: argparse.Namespace, folder: Path) -> None:
         )
     texts = rows_of(tokenizer, ERROR_TEXTS, min(longest, ERROR_LENGTH)).texts
     model = classifier(config, tokenizer, texts)
-    (folder / MODEL).mkdir()
-    settings = Predictor(
-        model, TASK, LABELS, tokenizer, (longest,), TableColumns()
-    ).settings()
-    ModelFolder(model, tokenizer, settings).save(folder / MODEL)
+    Predictor(model, TASK, LABELS, tokenizer, (longest,), TableColumns()).save(
+        folder / MODEL
+    )
     save_huggingface(model, folder / HUGGING_FACE)
     formats = {"saved_model" if x == "text" else x for x in options.ours}
-    for name in sorted(formats):
-        for weights in options.weights:
-            if (name, weights) != ("saved_model", "int8"):
-                export_run(
-                    ExportRun(
-                        model=folder / MODEL,
-                        output=folder / f"{name}-{weights}",
-                        format=name,
-                        weights=weights,
-                        force=True,
-                    )
-                )
+    for name, weights in itertools.product(sorted(formats), options.weights):
+        if (name, weights) != ("saved_model", "int8"):
+            output = folder / f"{name}-{weights}"
+            export_run(
+                ExportRun(folder / MODEL, output, name, weights, force=True)
+            )
     if "onnxruntime" in options.peers:
         export_peer(folder, longest)
 
@@ -96,12 +86,8 @@ def export_peer(folder: Path, longest: int) -> None:
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     model = torch_model(folder)
-    ids = torch.full((2, longest), 7)
-    inputs = {
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
-        "token_type_ids": torch.zeros_like(ids),
-    }
+    inputs = their_inputs(np.full((2, longest), 7))
+    inputs = {name: torch.from_numpy(x) for name, x in inputs.items()}
     positions = model.config.max_position_embeddings
     sizes = {
         0: torch.export.Dim("batch", min=1, max=4096),
@@ -129,6 +115,16 @@ def export_peer(folder: Path, longest: int) -> None:
     onnx.save(graph, ready)
     quant_pre_process(str(ready), str(ready), skip_symbolic_shape=True)
     quantize_dynamic(ready, quantized)
+
+
+def their_inputs(ids: np.ndarray) -> dict[str, np.ndarray]:
+    """What transformers calls them, int64 [B, S], for rows without padding."""
+    ids = ids.astype("int64")
+    return {
+        "input_ids": ids,
+        "attention_mask": np.ones_like(ids),
+        "token_type_ids": np.zeros_like(ids),
+    }
 
 
 def torch_model(folder: Path):
@@ -207,13 +203,10 @@ def torch_side(folder: Path, weights: str, threads: int) -> Side:
         )
 
     def call(rows: Rows) -> np.ndarray:
-        ids = torch.from_numpy(rows.token_ids).long()
+        inputs = their_inputs(rows.token_ids)
+        inputs = {name: torch.from_numpy(x) for name, x in inputs.items()}
         with torch.inference_mode():
-            logits = model(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                token_type_ids=torch.zeros_like(ids),
-            ).logits
+            logits = model(**inputs).logits
         return log_softmax(logits.numpy())
 
     return call
@@ -232,15 +225,7 @@ def onnxruntime_side(folder: Path, weights: str, threads: int) -> Side:
     )
 
     def call(rows: Rows) -> np.ndarray:
-        ids = rows.token_ids.astype("int64")
-        (logits,) = session.run(
-            ["logits"],
-            {
-                "input_ids": ids,
-                "attention_mask": np.ones_like(ids),
-                "token_type_ids": np.zeros_like(ids),
-            },
-        )
+        (logits,) = session.run(["logits"], their_inputs(rows.token_ids))
         return log_softmax(logits)
 
     return call
@@ -319,15 +304,16 @@ def compare(options: argparse.Namespace, folder: Path, weights: str) -> dict:
         "errors": errors,
         "lines": [],
     }
-    for batch in options.batch_sizes:
-        for length in options.lengths:
-            rows = rows_of(tokenizer, batch, length)
-            if weights == "float32":
-                check_same(sides, exact, rows)
-            found["lines"] += [
-                {"weights": weights, "batch": batch, "length": length} | line
-                for line in lines_of(options, sides, rows)
-            ]
+    for batch, length in itertools.product(
+        options.batch_sizes, options.lengths
+    ):
+        rows = rows_of(tokenizer, batch, length)
+        if weights == "float32":
+            check_same(sides, exact, rows)
+        found["lines"] += [
+            {"weights": weights, "batch": batch, "length": length} | line
+            for line in lines_of(options, sides, rows)
+        ]
     return found
 
 
@@ -375,23 +361,19 @@ def lines_of(
     meter = CpuMeter()
     wall, cpu = times_in_turn(sides, rows, options.pairs)
     others = meter.others()
-    lines = []
-    for ours in options.ours:
-        for peer in options.peers:
-            if ours not in sides:
-                continue
-            summary = PairedTimes(wall[ours], wall[peer]).summary()
-            processor = PairedTimes(cpu[ours], cpu[peer]).summary()
-            lines.append(
-                {"ours": ours, "peer": peer, "others": others}
-                | summary
-                | {
-                    "cpu_ratio": processor["ratio"],
-                    "ours_seconds": wall[ours],
-                    "peer_seconds": wall[peer],
-                }
-            )
-    return lines
+    return [
+        {
+            "ours": ours,
+            "peer": peer,
+            "others": others,
+            **PairedTimes(wall[ours], wall[peer]).summary(),
+            "cpu_ratio": PairedTimes(cpu[ours], cpu[peer]).summary()["ratio"],
+            "ours_seconds": wall[ours],
+            "peer_seconds": wall[peer],
+        }
+        for ours, peer in itertools.product(options.ours, options.peers)
+        if ours in sides
+    ]
 
 
 def times_in_turn(

@@ -1,14 +1,14 @@
-"""Times of two callables, taken in turn, and the ratio of each pair.
-
-And processes to take them in.
-"""
+"""What all benchmarks have: options, processes, pairs of times, tables."""
 
 import argparse
 import concurrent.futures
+import contextlib
 import dataclasses
+import json
 import multiprocessing
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +22,8 @@ STILL_WARMING = 0.8
 class PairedTimes:
     """Seconds of each call, in order; `ours[i]` and `peer[i]` are a pair."""
 
-    ours: tuple[float, ...]
-    peer: tuple[float, ...]
+    ours: Sequence[float]
+    peer: Sequence[float]
 
     def summary(self) -> dict:
         """Medians in ms; quartiles of ours / peer, below 1 where ours wins.
@@ -72,6 +72,13 @@ def at_least_two(text: str) -> int:
     return int(text)
 
 
+def available_cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
 def in_process(prepare: Callable, setting, function: Callable, *arguments):
     """Calls it in a new process, in which `prepare(setting)` comes first."""
     with concurrent.futures.ProcessPoolExecutor(
@@ -81,6 +88,16 @@ def in_process(prepare: Callable, setting, function: Callable, *arguments):
         initargs=(setting,),
     ) as pool:
         return pool.submit(function, *arguments).result()
+
+
+def resident(field: str) -> int | None:
+    """Bytes: VmRSS, what this process holds, or VmHWM, the most so far."""
+    with contextlib.suppress(OSError):  # Linux alone says it
+        for line in Path("/proc/self/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == field:
+                return 1024 * int(value.split()[0])
+    return None
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -101,13 +118,52 @@ def warm_up(call: Callable[[], object]) -> int:
     return count
 
 
+def in_turn(
+    sides: Mapping[str, Callable[[], object]], pairs: int
+) -> dict[str, list]:
+    """What both sides return; who is first changes every time."""
+    found = {name: [] for name in sides}
+    for pair in range(pairs):
+        for name in sides if pair % 2 == 0 else reversed(sides):
+            found[name].append(sides[name]())
+    return found
+
+
 def paired_times(
     ours: Callable[[], object], peer: Callable[[], object], pairs: int
 ) -> PairedTimes:
-    """Calls both in turn, `pairs` times; who is first changes every time."""
-    times = {"ours": [], "peer": []}
-    both = [("ours", ours), ("peer", peer)]
-    for pair in range(pairs):
-        for name, call in both if pair % 2 == 0 else reversed(both):
-            times[name].append(seconds(call))
-    return PairedTimes(tuple(times["ours"]), tuple(times["peer"]))
+    """Seconds of both, called in turn."""
+    sides = {"ours": lambda: seconds(ours), "peer": lambda: seconds(peer)}
+    return PairedTimes(**in_turn(sides, pairs))
+
+
+# What is said of it.
+
+
+def print_table(titles: Sequence[str], rows: Iterable[Sequence]) -> None:
+    """Columns as wide as their widest cell; nothing is shown as "-"."""
+    table = [titles, *rows]
+    table = [
+        ["-" if cell is None else str(cell) for cell in row] for row in table
+    ]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        cells = zip(row, widths, strict=True)
+        print("  ".join(cell.rjust(width) for cell, width in cells))
+
+
+def quartiles(line: dict, digits: int = 3) -> str:
+    """Those of the ratio, as a cell."""
+    low, high = line["ratio_quartiles"]
+    return f"{low:.{digits}f} - {high:.{digits}f}"
+
+
+def percent(share: float | None, digits: int = 0) -> str | None:
+    """A share as a cell."""
+    return None if share is None else f"{share:.{digits}%}"
+
+
+def write_report(options: argparse.Namespace, report: dict) -> None:
+    """Writes the file of --output."""
+    if options.output:
+        options.output.write_text(json.dumps(report, indent=2) + "\n")

@@ -7,6 +7,7 @@ weights. Keras reads KERAS_BACKEND; the backend of all but transformers.
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import keras
@@ -14,6 +15,7 @@ import numpy as np
 from keras import layers, ops
 from workload import FORWARD, LEARNING_RATE, OPTIMIZER, Facts, Workload
 
+from keras_albert.checkpoints.huggingface_config import CONFIG_FIELDS
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.config import LAYER_NORM_EPSILON, AlbertConfig
@@ -92,18 +94,11 @@ def _keras_hub(mode: str, dtype: str, workload: Workload) -> Side:
             max_sequence_length=config.max_position_embeddings,
             num_segments=config.type_vocab_size,
         )
-        model = (
-            backbone
-            if mode == FORWARD
-            else _KerasHubForPretraining(backbone, config)
-        )
-    return _keras_side(
-        model,
-        mode,
-        workload,
-        layers=backbone.num_layers,
-        heads=backbone.num_heads,
-    )
+        model = backbone
+        if mode != FORWARD:
+            model = _KerasHubForPretraining(backbone, config)
+    sizes = {"layers": backbone.num_layers, "heads": backbone.num_heads}
+    return _keras_side(model, mode, workload, **sizes)
 
 
 class _KerasHubForPretraining(keras.Model):
@@ -142,10 +137,8 @@ class _KerasHubForPretraining(keras.Model):
             outputs["sequence_output"], inputs["masked_positions"]
         )  # [B, P, V]
         sop = self.sentence_order(outputs["pooled_output"])
-        return {
-            "mlm": ops.cast(mlm, "float32"),
-            "sop": ops.cast(sop, "float32"),
-        }
+        logits = {"mlm": mlm, "sop": sop}
+        return {k: ops.cast(v, "float32") for k, v in logits.items()}
 
 
 @contextlib.contextmanager
@@ -166,10 +159,7 @@ def _keras_side(
     first_loss = optimizer = None
     if mode == FORWARD:
         x = workload.inputs()
-
-        def call():
-            return model.predict_on_batch(x)
-
+        call = functools.partial(model.predict_on_batch, x)
         outputs = call()
     else:
         x, y, weight = workload.training_batch()
@@ -196,11 +186,8 @@ def _keras_side(
         first_loss=first_loss,
         **sizes,
     )
-    how = {
-        "jit_compile": bool(model.jit_compile),
-        "policy": model.dtype_policy.name,
-    }
-    return Side(call, facts, how)
+    compiled, policy = bool(model.jit_compile), model.dtype_policy.name
+    return Side(call, facts, {"jit_compile": compiled, "policy": policy})
 
 
 def _transformers(mode: str, dtype: str, workload: Workload) -> Side:
@@ -211,20 +198,8 @@ def _transformers(mode: str, dtype: str, workload: Workload) -> Side:
     config = workload.config
     whole = transformers.AlbertForPreTraining(
         transformers.AlbertConfig(
-            vocab_size=config.vocab_size,
-            embedding_size=config.embedding_size,
-            hidden_size=config.hidden_size,
-            num_hidden_layers=config.num_hidden_layers,
-            num_hidden_groups=config.num_hidden_groups,
-            num_attention_heads=config.num_attention_heads,
-            intermediate_size=config.intermediate_size,
-            inner_group_num=config.inner_group_num,
+            **{name: getattr(config, name) for name in CONFIG_FIELDS},
             hidden_act="gelu_new",  # as its albert-base-v2 has; the tanh form
-            hidden_dropout_prob=config.hidden_dropout_prob,
-            attention_probs_dropout_prob=config.attention_probs_dropout_prob,
-            max_position_embeddings=config.max_position_embeddings,
-            type_vocab_size=config.type_vocab_size,
-            initializer_range=config.initializer_range,
             layer_norm_eps=LAYER_NORM_EPSILON,
             classifier_dropout_prob=0.0,  # the reference's heads have none
             num_labels=2,
@@ -260,13 +235,11 @@ def _transformers(mode: str, dtype: str, workload: Workload) -> Side:
         def call():
             with torch.inference_mode(), autocast:
                 outputs = encode(x)
-            return {
-                name: output.float().cpu().numpy()
-                for name, output in (
-                    ("sequence_output", outputs.last_hidden_state),
-                    ("pooled_output", outputs.pooler_output),
-                )
+            found = {
+                "sequence_output": outputs.last_hidden_state,
+                "pooled_output": outputs.pooler_output,
             }
+            return {k: v.float().cpu().numpy() for k, v in found.items()}
 
         outputs = call()
     else:
@@ -310,14 +283,8 @@ def _transformers(mode: str, dtype: str, workload: Workload) -> Side:
         learning_rate=optimizer and optimizer.param_groups[0]["lr"],
         first_loss=first_loss,
     )
-    return Side(
-        call,
-        facts,
-        {
-            "attention": encoder.config._attn_implementation,
-            "autocast": dtype,
-        },
-    )
+    attention = encoder.config._attn_implementation
+    return Side(call, facts, {"attention": attention, "autocast": dtype})
 
 
 def _autocast(dtype: str):
@@ -358,33 +325,28 @@ class PeakMemory:
 
     def read(self) -> int | None:
         """None without a GPU, and where an earlier peak hides this one."""
-        now = self._read()
-        if now is None or now[1] == self._before[1]:
-            return None
-        return now[1] - self._before[0]
+        before, peak_before = self._before
+        _, peak = self._read()
+        return None if peak == peak_before else peak - before
 
-    def _read(self) -> tuple[int, int] | None:
-        """Bytes that are taken, and the most so far."""
+    def _read(self) -> tuple[int, int]:
+        """Bytes that are taken, and the most so far; 0 without a GPU."""
         if self._library == "torch":
             import torch
 
-            if not torch.cuda.is_available():
-                return None
-            return (
-                torch.cuda.memory_allocated(),
-                torch.cuda.max_memory_allocated(),
-            )
+            gpu = torch.cuda
+            return gpu.memory_allocated(), gpu.max_memory_allocated()
         if self._library == "jax":
             import jax
 
-            found = jax.devices()[0].memory_stats()
-            if not found:
-                return None
-            return found["bytes_in_use"], found["peak_bytes_in_use"]
+            found = jax.devices()[0].memory_stats() or {}
+            return found.get("bytes_in_use", 0), found.get(
+                "peak_bytes_in_use", 0
+            )
         import tensorflow as tf
 
         if not tf.config.list_physical_devices("GPU"):
-            return None
+            return 0, 0
         found = tf.config.experimental.get_memory_info("GPU:0")
         return found["current"], found["peak"]
 
@@ -409,11 +371,7 @@ def device_name() -> str:
     return tf.config.experimental.get_device_details(found[0])["device_name"]
 
 
-SIDES = {
-    "ours": _ours,
-    "keras_hub": _keras_hub,
-    "transformers": _transformers,
-}
+SIDES = {"ours": _ours, "keras_hub": _keras_hub, "transformers": _transformers}
 
 
 def finite(loss) -> float:

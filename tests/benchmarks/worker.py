@@ -76,15 +76,15 @@ def main(task_file: str, result_file: str) -> None:
 
     def speed(role, milliseconds, dtype, memory):
         """What the table of sides says."""
-        rate = 1000 / milliseconds
-        if dtype not in peaks:
-            peaks[dtype] = matrix_product_peak(dtype)
+        rate, utilization = 1000 / milliseconds, None
+        if mode == TRAIN:
+            if dtype not in peaks:
+                peaks[dtype] = matrix_product_peak(dtype)
+            utilization = training * rate / peaks[dtype]
         tokens = workload.batch_size * workload.length
         return {
             f"{role}_tokens_per_second": tokens * rate,
-            f"{role}_utilization": training * rate / peaks[dtype]
-            if mode == TRAIN
-            else None,
+            f"{role}_utilization": utilization,
             f"{role}_memory": memory,
         }
 

@@ -144,22 +144,16 @@ def main(dropout: float = 0.0, dtype: str = "float32") -> None:
     function, arguments = pure_step(model, data)
     program = lowered(function, arguments)
     entry = program[program.index("\nENTRY") :]
-    print(
-        json.dumps(
-            {
-                "variables": len(arguments[0]),
-                "arguments": len(tree.flatten(arguments)),
-                "parameters": len(re.findall(r" parameter\(\d+\)", entry)),
-                "results": len(
-                    re.findall(
-                        _TYPE, entry[entry.index("->") : entry.index("{\n")]
-                    )
-                ),
-                "flops": flops(program),
-                "calls_to_the_host": re.findall(rf"= .* ({_HOST})\(", program),
-            }
-        )
-    )
+    returned = entry[entry.index("->") : entry.index("{\n")]
+    found = {
+        "variables": len(arguments[0]),
+        "arguments": len(tree.flatten(arguments)),
+        "parameters": len(re.findall(r" parameter\(\d+\)", entry)),
+        "results": len(re.findall(_TYPE, returned)),
+        "flops": flops(program),
+        "calls_to_the_host": re.findall(rf"= .* ({_HOST})\(", program),
+    }
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Starts and ends the processes of a run."""
 
+import contextlib
 import json
 import os
 import signal
@@ -15,13 +16,11 @@ LIMIT = 300  # seconds, after which a process counts as hanging
 
 def free_ports(count: int) -> list[int]:
     """Finds ports of this machine that are free."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 class Run:
@@ -55,12 +54,10 @@ class Run:
             environment["OMP_NUM_THREADS"] = "1"
             told = [f"--processes.wait={wait}"] if count > 1 else []
             if count > 1 and backend == "tensorflow":
-                workers = [f"127.0.0.1:{port}" for port in ports]
+                cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+                task = {"type": "worker", "index": index}
                 environment["TF_CONFIG"] = json.dumps(
-                    {
-                        "cluster": {"worker": workers},
-                        "task": {"type": "worker", "index": index},
-                    }
+                    {"cluster": cluster, "task": task}
                 )
             elif count > 1:
                 told += [
@@ -68,17 +65,15 @@ class Run:
                     f"--processes.count={count}",
                     f"--processes.index={index}",
                 ]
+            told += (options or {}).get(index, [])
             with open(self.logs[index], "w") as log:
-                self.processes.append(
-                    subprocess.Popen(
-                        [sys.executable, str(WORKER), str(devices), *command]
-                        + told
-                        + (options or {}).get(index, []),
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        env=environment,
-                    )
+                process = subprocess.Popen(
+                    [sys.executable, WORKER, str(devices), *command, *told],
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
                 )
+            self.processes.append(process)
 
     def text(self, index: int = 0) -> str:
         """What a process has printed."""

@@ -12,6 +12,7 @@ import hypothesis
 import keras
 import numpy as np
 import pytest
+from commands import refused, run as command
 from hypothesis import strategies as st
 
 from keras_albert.aot import compile as compiling
@@ -28,7 +29,6 @@ from keras_albert.aot.config import CompileRun
 from keras_albert.aot.hlo import array_bytes, exchanged_bytes
 from keras_albert.aot.step import batch_spec, compile_step, needed_bytes
 from keras_albert.aot.topologies import topology_of
-from keras_albert.cli import main as command
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import own_path
@@ -93,17 +93,11 @@ def tiny(tmp_path):
 
 
 def options_of(run):
-    return [
-        "compile",
-        f"--config={run.config}",
-        f"--topology={run.topology}",
-        f"--batch-size={run.batch_size}",
-        f"--precision={run.precision}",
-        f"--loop={run.loop}",
-        *(["--remat"] if run.remat else []),
-        f"--examples.sequence-length={run.examples.sequence_length}",
-        f"--examples.max-predictions={run.examples.max_predictions}",
-    ]
+    names = ("config", "topology", "batch_size", "precision", "loop")
+    return {name: getattr(run, name) for name in names} | {
+        f"examples.{name}": getattr(run.examples, name)
+        for name in ("sequence_length", "max_predictions")
+    }
 
 
 # What is read, and what is asked of the compiler.
@@ -188,10 +182,8 @@ def test_what_the_compiler_says(message, size):
     [
         ("v3-8", "v3:2x2", 4, 8, 16),
         ("v3-128", "v3:8x8", 64, 128, 16),
-        ("v4-8", "v4:2x2x1", 4, 4, 32),
         ("v4-32", "v4:2x2x4", 16, 16, 32),
         ("v5e-1", "v5e:1x1", 1, 1, 16),
-        ("v5e-16", "v5e:4x4", 16, 16, 16),
         ("v5p-8", "v5:2x2x1", 4, 4, 95),
         ("v6e-256", "v6e:16x16", 256, 256, 32),
     ],
@@ -212,13 +204,8 @@ def test_the_batch_is_that_of_the_data(task, pack):
     tf = pytest.importorskip("tensorflow")
     from keras_albert.pretraining.masking import Rows, build_batch
 
-    examples = ExampleConfig(
-        sequence_length=41,
-        max_predictions=5,
-        max_examples=3,
-        sentence_task=task,
-        pack=pack,
-    )
+    sizes = {"sequence_length": 41, "max_predictions": 5, "max_examples": 3}
+    examples = ExampleConfig(**sizes, sentence_task=task, pack=pack)
     many = None if pack else 7
 
     def batch(*parts):
@@ -399,7 +386,7 @@ def test_options_that_do_not_fit(changes, message, monkeypatch):
         ),
         (
             {"examples": ExampleConfig(sequence_length=128)},
-            "must not exceed the model's max_position_embeddings=64",
+            "must not exceed the model.s max_position_embeddings=64",
         ),
     ],
 )
@@ -417,12 +404,9 @@ def test_without_libtpu(tiny, monkeypatch, capsys):
         "find_spec",
         lambda name: None if name == "libtpu" else find(name),
     )
-    with pytest.raises(SystemExit) as stop:
-        command(options_of(tiny))
-    assert stop.value.code == 2
-    assert capsys.readouterr().err == (
+    assert refused(capsys, "compile", "--remat", **options_of(tiny)) == (
         "error: compiling for a TPU needs libtpu: "
-        "pip install 'keras-albert[tpu-compile]'\n"
+        "pip install 'keras-albert[tpu-compile]'"
     )
 
 
@@ -435,13 +419,8 @@ def test_without_libtpu(tiny, monkeypatch, capsys):
     ],
 )
 def test_a_process_that_fails(code, error, message, monkeypatch):
-    monkeypatch.setattr(
-        compiling.subprocess,
-        "run",
-        lambda command, **_: subprocess.CompletedProcess(
-            command, code, b"", b"some traceback"
-        ),
-    )
+    done = subprocess.CompletedProcess([], code, b"", b"some traceback")
+    monkeypatch.setattr(compiling.subprocess, "run", lambda *_, **__: done)
     with pytest.raises(error, match=message):
         compiled(RUN)
 
@@ -497,9 +476,8 @@ def test_a_tiny_model(changes, tiny):
 def test_too_large_a_batch(tiny, capsys):
     """The report is printed; then the command ends with status 2."""
     run = dataclasses.replace(tiny, batch_size=2**22)
-    with pytest.raises(SystemExit) as stop:
-        command([*options_of(run), "--no-search"])
-    assert stop.value.code == 2
+    with pytest.raises(SystemExit, match="2"):
+        command("compile", "--remat", "--no-search", **options_of(run))
     out, err = capsys.readouterr()
     assert f"{PARAMETERS:,} parameters" in out
     assert "DOES NOT FIT" in out and "largest" not in out
@@ -514,7 +492,7 @@ def test_the_largest_batch(tiny, capsys):
     """The batch that is named fits, and the next size does not."""
     run = dataclasses.replace(tiny, batch_size=2**22)
     with pytest.raises(SystemExit):
-        command(options_of(run))
+        command("compile", "--remat", **options_of(run))
     out, err = capsys.readouterr()
     (found,) = re.findall(
         r"largest batch that fits: ([\d,]+) \(([\d,]+) does not\)", out

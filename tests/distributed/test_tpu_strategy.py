@@ -53,27 +53,19 @@ def printed(python, script, *arguments):
 
 @pytest.mark.parametrize(
     "python",
-    [
-        sys.executable,
-        pytest.param(TPU_PYTHON, marks=needs_tpu_tensorflow),
-    ],
+    [sys.executable, pytest.param(TPU_PYTHON, marks=needs_tpu_tensorflow)],
     ids=["this TensorFlow", "TensorFlow for TPUs"],
 )
 @pytest.mark.parametrize(
     "arguments",
-    [
-        pytest.param([], id="plain", marks=pytest.mark.proof),
-        pytest.param(
-            ["0.1", "2", "3"], id="dropout, accumulated, several steps"
-        ),
-    ],
+    [pytest.param([], marks=pytest.mark.proof), ["0.1", "2", "3"]],
+    ids=["plain", "dropout, accumulated, several steps"],
 )
 def test_each_gradient_is_summed_across_replicas(arguments, python):
     """So are, in each part of a batch, the normalizers of the two losses."""
     found = printed(python, "trace_tpu_strategy.py", *arguments)
     operations = found["operations"]
-    assert found["strategy"] == "TPUStrategyV2"
-    assert found["replicas"] == 2
+    assert (found["strategy"], found["replicas"]) == ("TPUStrategyV2", 2)
     assert found["variables"] == "TPUDistributedVariable"
     programs = 2 if arguments else 1  # a part; and the step of all parts
     assert operations["TPUReplicateMetadata"] == programs
@@ -93,8 +85,7 @@ def test_each_operation_has_a_kernel_for_tpus(arguments):
     assert found["parameters"] == found["arguments"]
     assert found["results"] == found["variables"]
     assert found["calls_to_the_host"] == []
+    flops = {"f32": TIMES * (PRODUCTS + LOGITS)}
     if arguments:
         flops = {"bf16": TIMES * PRODUCTS, "f32": TIMES * LOGITS}
-    else:
-        flops = {"f32": TIMES * (PRODUCTS + LOGITS)}
     assert found["flops"] == flops

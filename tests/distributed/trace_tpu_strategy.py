@@ -118,11 +118,8 @@ def counted(graph: tf.Graph) -> collections.Counter:
 
 def main(dropout: float = 0.0, parts: int = 1, steps: int = 1) -> None:
     strategy = strategy_on_cpus()
-    devices = Strategy(
-        DeviceConfig(distribution="tpu", steps_per_execution=steps),
-        parts,
-        strategy,
-    )
+    config = DeviceConfig(distribution="tpu", steps_per_execution=steps)
+    devices = Strategy(config, parts, strategy)
     batches = dataset()
     with devices.scope():
         config = CONFIG.replace(
@@ -141,17 +138,14 @@ def main(dropout: float = 0.0, parts: int = 1, steps: int = 1) -> None:
     assert model.make_train_function() is model.train_function
     iterator = iter(devices._distributed(batches))
     traced = model.train_function.traced.get_concrete_function(iterator)
-    print(
-        json.dumps(
-            {
-                "strategy": type(strategy).__name__,
-                "replicas": strategy.num_replicas_in_sync,
-                "variables": type(model.weights[0].value).__name__,
-                "trainable": len(model.trainable_variables),
-                "operations": counted(traced.graph),
-            }
-        )
-    )
+    found = {
+        "strategy": type(strategy).__name__,
+        "replicas": strategy.num_replicas_in_sync,
+        "variables": type(model.weights[0].value).__name__,
+        "trainable": len(model.trainable_variables),
+        "operations": counted(traced.graph),
+    }
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

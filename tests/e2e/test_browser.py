@@ -4,8 +4,6 @@ Its modules run in Node.js, and the page in headless Chromium, with
 onnxruntime-web from the npm registry.
 """
 
-import contextlib
-import dataclasses
 import functools
 import html
 import http.server
@@ -26,12 +24,15 @@ import numpy as np
 import pytest
 import sentencepiece
 from scipy.special import expit
-from served_models import expected, inputs_of, random_predictor, softmax
-from written_texts import WRITTEN, chosen_texts, trained_tokenizer
+from served_models import expected, exporter, inputs_of, softmax
+from written_texts import (
+    WRITTEN,
+    chosen_texts,
+    split_tokenizer,
+    texts_of_every_character,
+)
 
-from keras_albert.exports.config import ExportRun
 from keras_albert.exports.onnx.format import ONNX_FILE, run_onnx
-from keras_albert.exports.run import export_run
 from keras_albert.text.normalization import normalize
 from keras_albert.text.tokenizer import Tokenizer
 
@@ -72,7 +73,8 @@ WATCHING = """<!doctype html>
 </script>
 """
 
-# Programs for Node.js in the folder of the page. They read JSON and write it.
+# Programs for Node.js in the folder of the page. They begin with READING: they
+# read JSON and write it.
 READING = """
 import { readFileSync } from "node:fs";
 const json = (file) => JSON.parse(readFileSync(file, "utf8"));
@@ -80,19 +82,14 @@ const tables = json("unicode_tables.json");
 const write = (value) => console.log(JSON.stringify(value));
 const given = json(0);
 """
-NORMALIZING = (
-    READING
-    + """
+NORMALIZING = """
 import { Normalization } from "./tokenizer.js";
 const both = [false, true].map(
   (keep_accents) => new Normalization(tables, { keep_accents }),
 );
 write(given.map((text) => both.map((each) => each.normalize(text))));
 """
-)
-TOKENIZING = (
-    READING
-    + """
+TOKENIZING = """
 import { Tokenizer } from "./tokenizer.js";
 const file = (name) => `${given.folder}/${name}`;
 const tokenizer = new Tokenizer(
@@ -100,10 +97,7 @@ const tokenizer = new Tokenizer(
 );
 write(given.texts.map((text) => tokenizer.encode(text)));
 """
-)
-ANSWERING = (
-    READING
-    + """
+ANSWERING = """
 import { Model } from "./model.js";
 const url = (name) => new URL(name, given.url);
 const answers = async (folder) => {
@@ -119,7 +113,6 @@ for (const folder of given.folders) {
 }
 write(all);
 """
-)
 
 
 @pytest.fixture(scope="module")
@@ -169,14 +162,7 @@ def posted():
 
 @pytest.fixture(scope="module")
 def served(root, posted):
-    """The URL of the folder."""
-    with serving(root, posted) as url:
-        yield url
-
-
-@contextlib.contextmanager
-def serving(folder, posted):
-    """As `python -m http.server` does, without a line for each request."""
+    """The URL of the folder, served as `python -m http.server` does."""
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_):
@@ -188,14 +174,12 @@ def serving(folder, posted):
             self.send_response(204)
             self.end_headers()
 
-    handler = functools.partial(Handler, directory=folder)
+    handler = functools.partial(Handler, directory=root)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
-        server.shutdown()
-        server.server_close()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
 
 
 @pytest.fixture(scope="module")
@@ -207,29 +191,14 @@ def texts(tiny_lines):
 def exports(root, tmp_path_factory, tiny_lines):
     """Returns the predictor and the int8 export of a kind of task."""
     folder = tmp_path_factory.mktemp("models")
-    lines = [*tiny_lines, *WRITTEN.values(), "in 1950, 7, 19, 50, of 1950,"]
-    tokenizer = trained_tokenizer(folder, lines * 3, 310)
-    assert tokenizer.resplits
-
-    def of(kind):
-        predictor = random_predictor(tokenizer, kind)
-        if predictor.reading is None:
-            # An odd number of pieces: it matters which text of a pair is cut.
-            predictor = dataclasses.replace(predictor, lengths=(16, 24))
-        out = root / kind.replace(" ", "_")
-        if not out.exists():
-            model = folder / out.name
-            predictor.save(model)
-            run = ExportRun(model, out, "onnx", weights="int8", force=True)
-            export_run(run)
-        return predictor, out
-
-    return of
+    tokenizer = split_tokenizer(folder, tiny_lines)
+    options = {"weights": "int8", "force": True}
+    return exporter(root, folder, tokenizer, "onnx", **options)
 
 
 def node(folder, program, given):
     """What a program writes for what it is given."""
-    (folder / "program.js").write_text(program)
+    (folder / "program.js").write_text(READING + program)
     done = subprocess.run(
         ["node", "program.js"],
         cwd=folder,
@@ -333,9 +302,7 @@ def test_same_ids_with_the_published_vocabulary(root, data_folder, texts):
 
 
 def test_every_character_is_normalized_as_in_python(root):
-    codes = [*range(0x323B0), *range(0xE0000, 0xE0200), 0x10FFFF]
-    codes = [i for i in codes if not 0xD800 <= i < 0xE000]
-    texts = [f"A{c}Σ{c}b {c}Σ {c}" for c in map(chr, codes)]
+    texts = [*texts_of_every_character(), "A\nΣ\nb \nΣ \n"]
     found = node(root / "browser", NORMALIZING, texts)
     wanted = [
         [normalize(text, keep_accents=keep) for keep in (False, True)]

@@ -1,5 +1,6 @@
 """Text embeddings through the commands: trained, measured, used, exported."""
 
+import dataclasses
 import json
 import random
 import re
@@ -8,11 +9,11 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from commands import refused, report_of, rows_of, run, write_rows
 from small import numpy
 
 import keras_albert as ka
 import keras_albert.exports.check as check_module
-from keras_albert.cli import main
 from keras_albert.data.config import TableColumns
 from keras_albert.errors import AlbertError
 from keras_albert.exports.load import load_exported
@@ -54,19 +55,20 @@ def folder(tmp_path_factory, pretrained_folder):
             pair = near(word if same else other, rng)
             scored.append({"text": row["a"], "pair": pair, "label": 5 * same})
         for name, rows in (("pairs", pairs), ("scored", scored)):
-            lines = "\n".join(map(json.dumps, rows))
-            (folder / f"{name}.{part}.jsonl").write_text(lines)
+            write_rows(folder / f"{name}.{part}.jsonl", rows)
     return folder
+
+
+def settings(folder, output, table):
+    """What `finetune` and `refused` are told of the model and the table."""
+    train = folder / f"{table}.train.jsonl"
+    return {"model": folder / "pretrained", "train": train, "output": output}
 
 
 def finetune(folder, output, table, *options):
     """Fine-tunes, and returns the report."""
-    main(
-        ["finetune", "--model", str(folder / "pretrained")]
-        + ["--train", str(folder / f"{table}.train.jsonl")]
-        + ["--output", str(output), *LEARNING, *options]
-    )
-    return json.loads((output / "report.json").read_text())
+    run("finetune", *LEARNING, *options, **settings(folder, output, table))
+    return report_of(output)
 
 
 def held(folder, table):
@@ -85,13 +87,9 @@ def test_pairs(folder, tmp_path, capsys):
         "pairs",
         *PAIRS,
         held(folder, "pairs"),
-        "--columns.negative",
-        *("no", "no2"),
-        "--embedding.projection=8",
-        "--embedding.dimensions",
-        *("8", "4"),
-        "--embedding.symmetric",
-        "--embedding.rows-at-once=9",
+        *("--columns.negative", "no", "no2"),
+        *("--embedding.projection=8", "--embedding.dimensions", "8", "4"),
+        *("--embedding.symmetric", "--embedding.rows-at-once=9"),
     )
     assert report["mrr"] > report["before_fine_tuning"] + 0.1, report
     assert 0 < report["bag_of_words"] < 1
@@ -100,10 +98,7 @@ def test_pairs(folder, tmp_path, capsys):
     said = capsys.readouterr().out
     assert f"before fine-tuning: {report['before_fine_tuning']:.3f}" in said
     assert f"TF-IDF vectors: {report['bag_of_words']:.3f}" in said
-    main(
-        ["evaluate", "--model", str(output)]
-        + ["--data", str(folder / "pairs.held.jsonl")]
-    )
+    run("evaluate", model=output, data=folder / "pairs.held.jsonl")
     said = capsys.readouterr().out
     for name in ("mrr", "recall_at_1", "recall_at_10", "ndcg_at_10"):
         assert f"{name.replace('_', ' ')} {report[name]:.3f}" in said
@@ -113,13 +108,10 @@ def test_pairs(folder, tmp_path, capsys):
     assert "| mrr of the cosine of TF-IDF vectors |" in card
     assert 'ka.load("this folder").encode(["a text", "another text"])' in card
     # Vectors, from the command and in Python.
-    (tmp_path / "texts.txt").write_text("the fox\nan old barn\n")
-    main(
-        ["predict", "--model", str(output), "--columns.text=text"]
-        + ["--data", str(tmp_path / "texts.txt")]
-    )
-    rows = map(json.loads, capsys.readouterr().out.splitlines())
-    found = [row["prediction"] for row in rows]
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the fox\nan old barn\n")
+    run("predict", "--columns.text=text", model=output, data=texts)
+    found = [row["prediction"] for row in rows_of(capsys.readouterr().out)]
     model = ka.load(output)
     vectors = model.encode(["the fox", "an old barn"], normalize=False)
     assert vectors.shape == (2, 8)
@@ -138,17 +130,14 @@ def test_scores_of_pairs(folder, tmp_path, capsys, loss):
         "scored",
         "--task=similarity",
         held(folder, "scored"),
-        f"--embedding.loss={loss}",
-        "--embedding.score-range",
-        *("0", "5"),
+        *(f"--embedding.loss={loss}", "--embedding.score-range", "0", "5"),
     )
     assert report["spearman"] > report["before_fine_tuning"] + 0.1, report
-    data = folder / "scored.held.jsonl"
-    capsys.readouterr()
-    main(["evaluate", "--model", str(output), "--data", str(data)])
+    told = {"model": output, "data": folder / "scored.held.jsonl"}
+    run("evaluate", **told)
     assert f"spearman {report['spearman']:.3f}" in capsys.readouterr().out
-    main(["predict", "--model", str(output), "--data", str(data)])
-    rows = [*map(json.loads, capsys.readouterr().out.splitlines())]
+    run("predict", **told)
+    rows = rows_of(capsys.readouterr().out)
     model = ka.load(output)
     cosines = [
         model.similarity([row["text"]], [row["pair"]]).item() for row in rows
@@ -156,8 +145,7 @@ def test_scores_of_pairs(folder, tmp_path, capsys, loss):
     np.testing.assert_allclose(
         [row["prediction"] for row in rows], cosines, atol=1e-5
     )
-    predictor = ka.Predictor.load(output)
-    found = predictor.predict(["the fox"], ["a fox"])
+    found = ka.Predictor.load(output).predict(["the fox"], ["a fox"])
     assert found == pytest.approx(model.similarity(["the fox"], ["a fox"])[0])
 
 
@@ -180,13 +168,12 @@ def test_exported(folder, tmp_path, capsys, task, pooling, projection, unit):
     model = ka.AlbertForTextEmbedding(
         backbone, pooling, projection, normalize=unit
     )
-    saved, data = tmp_path / "model", str(folder / "scored.held.jsonl")
-    ka.Predictor(model, task=task).save(saved)
+    data = folder / "scored.held.jsonl"
+    told = {"model": tmp_path / "model", "data": data}
+    ka.Predictor(model, task=task).save(tmp_path / "model")
     for target in ("saved_model", "litert", "onnx"):
-        output = str(tmp_path / target)
-        names = ["--model", str(saved), "--data", data]
-        main(["export", *names, "--output", output, "--format", target])
-        main(["check", *names, "--export", output])
+        run("export", **told, output=tmp_path / target, format=target)
+        run("check", **told, export=tmp_path / target)
         said = capsys.readouterr().out
         assert "cosines of at least 1.0000 with the model's" in said, said
         assert re.search(r"[\d.]{4,5}% of the 10 nearest texts of each", said)
@@ -209,17 +196,16 @@ def test_exported(folder, tmp_path, capsys, task, pooling, projection, unit):
 
 
 @pytest.mark.any_backend
-def test_vectors_that_disagree():
+def test_vectors_that_disagree(monkeypatch):
     """Of four texts in a plane: one vector is turned by 90 degrees."""
     angles = np.radians([0, 15, 50, 100])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     found = vectors * 3  # the length of a vector does not matter
     same = check_module._vectors_agree([*vectors], [*found])
     assert same == {"cosine": pytest.approx(1), "neighbours": 1}
-    check_module.NEIGHBOURS, before = 1, check_module.NEIGHBOURS
+    monkeypatch.setattr(check_module, "NEIGHBOURS", 1)
     found[0] = [0, 1]
     turned = check_module._vectors_agree([*vectors], [*found])
-    check_module.NEIGHBOURS = before
     # The nearest texts: 1, 0, 1, 2 before; 3, 2, 1, 0 afterwards.
     assert turned["cosine"] == pytest.approx(0, abs=1e-6)
     assert turned["neighbours"] == 1 / 4
@@ -230,31 +216,24 @@ def test_vectors_that_disagree():
 def test_texts_alone(folder, tmp_path, capsys):
     """SimCSE: nothing is held out, and pairs tell afterwards what it is."""
     output = tmp_path / "model"
-    options = ("--task=embedding", "--columns.text=a", "--steps=2")
-    with pytest.raises(SystemExit):
-        finetune(folder, output, "pairs", *options)
-    assert "--dropout 0.1, or name the column" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        finetune(folder, output, "pairs", *options, held(folder, "pairs"))
-    assert "`validation` needs pairs of texts" in capsys.readouterr().err
+    told = settings(folder, output, "pairs") | {"task": "embedding", "steps": 2}
+    said = refused(capsys, "finetune", "--columns.text=a", **told)
+    assert "--dropout 0.1, or name the column" in said
+    options = ("--columns.text=a", held(folder, "pairs"))
+    said = refused(capsys, "finetune", *options, **told)
+    assert "`validation` needs pairs of texts" in said
     assert not output.exists()
     texts = tmp_path / "lines.txt"
-    rows = (folder / "pairs.train.jsonl").read_text().splitlines()
-    texts.write_text("\n".join(json.loads(row)["a"] for row in rows))
-    main(
-        ["finetune", "--model", str(folder / "pretrained"), "--task=embedding"]
-        + ["--train", str(texts), "--output", str(output), "--steps=2"]
-        + ["--dropout=0.1"]
-    )
+    rows = rows_of((folder / "pairs.train.jsonl").read_text())
+    texts.write_text("\n".join(row["a"] for row in rows))
+    run("finetune", **told | {"train": texts, "dropout": 0.1})
     said = capsys.readouterr().out
     assert "nothing is held out: each text stands alone" in said
     assert "every text is its own partner" in said
-    data = str(folder / "scored.held.jsonl")
+    data = folder / "scored.held.jsonl"
     for model in (output, folder / "pretrained"):
-        main(
-            ["evaluate", "--model", str(model), "--data", data]
-            + ["--task=similarity", "--columns.text=text"]
-        )
+        options = ("--task=similarity", "--columns.text=text")
+        run("evaluate", *options, model=model, data=data)
         assert "spearman" in capsys.readouterr().out
 
 
@@ -319,13 +298,10 @@ def test_bad_input(
     folder, tmp_path, capsys, monkeypatch, table, options, words
 ):
     monkeypatch.chdir(tmp_path)
-    scores = [
-        json.dumps({"text": "a", "pair": "b", "label": x}) for x in (5, 5.5)
-    ]
-    Path("outside.jsonl").write_text("\n".join(scores))
-    with pytest.raises(SystemExit):
-        finetune(folder, tmp_path / "model", table, *options)
-    said = " ".join(capsys.readouterr().err.split())
+    scores = [{"text": "a", "pair": "b", "label": x} for x in (5, 5.5)]
+    write_rows(Path("outside.jsonl"), scores)
+    told = settings(folder, tmp_path / "model", table)
+    said = refused(capsys, "finetune", *LEARNING, *options, **told)
     assert re.search(words, said), said
     assert not (tmp_path / "model").exists()
 
@@ -338,13 +314,9 @@ def test_vectors_are_trained_further(folder, tmp_path, capsys):
     before = finetune(
         folder, first, "pairs", *options, *head, "--sequence-length=16"
     )
-    main(
-        ["finetune", "--model", str(first), "--output", str(second)]
-        + ["--train", str(folder / "pairs.train.jsonl"), *options]
-        + ["--learning-rate=1e-30", "--steps=1"]
-    )
+    again = (f"--model={first}", "--learning-rate=1e-30", "--steps=1")
+    report = finetune(folder, second, "pairs", *options, *again)
     assert "further: pooling max, projection to 7" in capsys.readouterr().out
-    report = json.loads((second / "report.json").read_text())
     assert report["before_fine_tuning"] == pytest.approx(before["mrr"])
     assert report["mrr"] == pytest.approx(before["mrr"])
     one, other = (ka.load(path) for path in (first, second))
@@ -355,14 +327,11 @@ def test_vectors_are_trained_further(folder, tmp_path, capsys):
 
 @pytest.mark.any_backend
 def test_equal_texts(folder, tmp_path, capsys):
-    (tmp_path / "same.tsv").write_text("a\tb\n" + "the fox\tthe fox\n" * 60)
-    with pytest.raises(SystemExit):
-        main(
-            ["finetune", "--model", str(folder / "pretrained"), *PAIRS]
-            + ["--train", str(tmp_path / "same.tsv")]
-            + ["--output", str(tmp_path / "model")]
-        )
-    assert "all partners are equal" in " ".join(capsys.readouterr().err.split())
+    table = tmp_path / "same.tsv"
+    table.write_text("a\tb\n" + "the fox\tthe fox\n" * 60)
+    told = settings(folder, tmp_path / "model", "pairs") | {"train": table}
+    said = refused(capsys, "finetune", *PAIRS, **told)
+    assert "all partners are equal" in said
 
 
 @pytest.mark.any_backend
@@ -394,21 +363,21 @@ def by_hand(model, rows, more, size=None):
 def test_evaluated_beside_others(folder, model, tmp_path):
     """Among further texts, in several sizes, beside the model before."""
     data = folder / "pairs.held.jsonl"
-    rows = [*map(json.loads, data.read_text().splitlines())]
+    rows = rows_of(data.read_text())
     columns = TableColumns("a", "b", ("no", "no2"))
     more = [f"{near(word, random.Random(1))} sold" for word in ANIMALS * 5]
     corpus = tmp_path / "corpus.jsonl"
-    lines = [json.dumps({"c": text}) for text in [*more, rows[0]["b"]]]
-    corpus.write_text("\n".join(lines))
-    options = {"task": "embedding", "data": data, "columns": columns}
+    write_rows(corpus, [{"c": text} for text in [*more, rows[0]["b"]]])
+    asked = EvaluateRun(
+        str(folder / "model"), data, task="embedding", columns=columns
+    )
     report = evaluate(
-        EvaluateRun(
-            model=str(folder / "model"),
+        dataclasses.replace(
+            asked,
             corpus=corpus,
             corpus_column="c",
             dimensions=(16, 4),
             start=str(folder / "pretrained"),
-            **options,
         )
     )
     assert report["corpus"] == len({*more})
@@ -426,9 +395,7 @@ def test_evaluated_beside_others(folder, model, tmp_path):
         ({"corpus": corpus}, "no column `a`"),
     ):
         with pytest.raises(AlbertError, match=words):
-            evaluate(
-                EvaluateRun(model=str(folder / "model"), **options, **wrong)
-            )
+            evaluate(dataclasses.replace(asked, **wrong))
 
 
 # The command `embed`.
@@ -451,10 +418,8 @@ def embed(folder, tmp_path, output="vectors", data=None, *options):
     if data is None:
         data = tmp_path / "texts.txt"
         data.write_text("\n".join(TEXTS))
-    main(
-        ["embed", "--model", str(folder / "model"), "--data", str(data)]
-        + ["--output", str(tmp_path / output), *options]
-    )
+    told = {"model": folder / "model", "output": tmp_path / output}
+    run("embed", *options, data=data, **told)
     return tmp_path / output
 
 
@@ -476,18 +441,14 @@ def test_vectors_of_a_file(folder, model, tmp_path):
     found = ka.read_vectors(embed(folder, tmp_path))
     assert found.dtype == "float32" and isinstance(found, np.memmap)
     np.testing.assert_allclose(found, unit, atol=1e-5)
+    short = expected[:, :4]
+    short = short / np.linalg.norm(short, axis=1, keepdims=True)
     for name, options, values in (
         ("plain", ["--no-normalize"], expected),
         ("cut", ["--long-texts=cut", "--no-normalize"], cut),
-        (
-            "short",
-            ["--dimensions=4"],
-            expected[:, :4]
-            / np.linalg.norm(expected[:, :4], axis=1, keepdims=True),
-        ),
+        ("short", ["--dimensions=4"], short),
     ):
-        made = embed(folder, tmp_path, name, None, *options)
-        found = ka.read_vectors(made)
+        found = ka.read_vectors(embed(folder, tmp_path, name, None, *options))
         np.testing.assert_allclose(found, values, atol=1e-5)
 
 
@@ -506,37 +467,36 @@ def test_numbers_and_files(folder, model, tmp_path):
     assert bits.shape == (4, 2) and bits.dtype == "uint8"
     assert (np.unpackbits(bits, axis=1) == (unit > 0)).all()
     # With the rows of a table.
-    data = tmp_path / "rows.jsonl"
-    rows = [
-        {"id": i, "t": text or "a", "more": [float("nan")]}
-        for i, text in enumerate(TEXTS)
-    ]
-    data.write_text("\n".join(map(json.dumps, rows)))
+    data = write_rows(
+        tmp_path / "rows.jsonl",
+        [
+            {"id": i, "t": text or "a", "more": [float("nan")]}
+            for i, text in enumerate(TEXTS)
+        ],
+    )
     made = embed(folder, tmp_path, "l", data, "--to=jsonl", "--column=t")
     lines = (made / "vectors.jsonl").read_text().splitlines()
     found = [json.loads(line, parse_constant=pytest.fail) for line in lines]
     assert [row["id"] for row in found] == [0, 1, 2, 3]
-    close = {"atol": 1e-5}
     same = [0, 2, 3]  # the blank text has become another one
     vectors = np.array([row["vector"] for row in found])
-    np.testing.assert_allclose(vectors[same], unit[same], **close)
+    np.testing.assert_allclose(vectors[same], unit[same], atol=1e-5)
     made = embed(folder, tmp_path, "p", data, "--to=parquet", "--column=t")
     from pyarrow import parquet
 
     table = parquet.read_table(made / "vectors")
     assert table.column_names == ["id", "t", "more", "vector"]
     vectors = np.array(table["vector"].to_pylist())
-    np.testing.assert_allclose(vectors[same], unit[same], **close)
+    np.testing.assert_allclose(vectors[same], unit[same], atol=1e-5)
 
 
 @pytest.mark.parametrize("to", ["npy", "jsonl", "parquet"])
 def test_an_interrupted_run_goes_on(folder, model, tmp_path, monkeypatch, to):
     """Parts that are written are not computed again, and none is lost."""
     monkeypatch.setattr(embedding, "ROWS_AT_ONCE", 2)
-    data = tmp_path / "texts.jsonl"
     texts = [f"the fox {number}" for number in range(7)]
-    lines = [json.dumps({"text": text}) for text in texts]
-    data.write_text("\n".join(lines))
+    rows = [{"text": text} for text in texts]
+    data = write_rows(tmp_path / "texts.jsonl", rows)
     whole = embed(folder, tmp_path, "whole", data, f"--to={to}")
     compute, done = embedding._vectors, []
 
@@ -572,22 +532,19 @@ def test_other_vectors_than_before(folder, model, tmp_path, capsys):
     other.write_text("a barn\n")
     (tmp_path / "texts.txt").write_text("a barn\n")
 
-    def refused(*arguments, words):
-        capsys.readouterr()
-        with pytest.raises(SystemExit):
-            embed(folder, tmp_path, *arguments)
-        said = " ".join(capsys.readouterr().err.split())
+    def check(output, data, *options, words):
+        told = {"model": folder / "model", "output": tmp_path / output}
+        said = refused(capsys, "embed", *options, data=data, **told)
         assert re.search(words, said), said
         assert (made / "vectors.npy").read_bytes() == before
 
     texts = tmp_path / "texts.txt"
-    refused("vectors", texts, words="has vectors of another data")
-    refused("vectors", other, words="data=.*there")
-    refused("vectors", texts, "--numbers=int8", words="numbers='float32' there")
-    refused("new", other, "--dimensions=17", words="at most 16.*Received: 17")
-    refused("new", tmp_path / "none.txt", words="none.txt")
+    check("vectors", texts, words="has vectors of another data")
+    check("vectors", other, words="data=.*there")
+    check("vectors", texts, "--numbers=int8", words="numbers='float32' there")
+    check("new", other, "--dimensions=17", words="at most 16.*Received: 17")
+    check("new", tmp_path / "none.txt", words="none.txt")
     assert not (tmp_path / "new").exists()
-    row = tmp_path / "row.jsonl"
-    row.write_text('{"text": "a", "vector": 1}')
-    refused("new", row, "--to=jsonl", words="column `vector`")
+    row = write_rows(tmp_path / "row.jsonl", [{"text": "a", "vector": 1}])
+    check("new", row, "--to=jsonl", words="column `vector`")
     assert not (tmp_path / "new").exists()

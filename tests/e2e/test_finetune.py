@@ -1,5 +1,6 @@
 """Every fine-tuning task through the commands a user types."""
 
+import csv
 import dataclasses
 import json
 import random
@@ -9,11 +10,11 @@ import signal
 
 import numpy as np
 import pytest
+from commands import read_json, refused, report_of, rows_of, run, write_rows
 from small import signalled
 
 import keras_albert as ka
 from keras_albert import Predictor, load
-from keras_albert.cli import main
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.classification import PROBLEMS
 from keras_albert.tasks.names import (
@@ -90,20 +91,22 @@ def folder(tmp_path_factory, pretrained_folder):
     for task in LABELLED_TASKS:
         rng = random.Random(0)
         for part, count in (("train", EXAMPLES), ("held", HELD_OUT)):
-            lines = [json.dumps(example(task, rng)) for _ in range(count)]
-            (folder / f"{task}.{part}.jsonl").write_text("\n".join(lines))
+            rows = [example(task, rng) for _ in range(count)]
+            write_rows(folder / f"{task}.{part}.jsonl", rows)
     return folder
 
 
+def settings(folder, table, output):
+    """What `finetune` is told of the model and of the table."""
+    train = folder / f"{table}.train.jsonl"
+    return {"model": folder / "pretrained", "train": train, "output": output}
+
+
 def finetune(folder, task, output, *options):
-    main(
-        ["finetune", "--model", str(folder / "pretrained"), "--task", task]
-        + ["--train", str(folder / f"{task}.train.jsonl")]
-        + ["--validation", str(folder / f"{task}.held.jsonl")]
-        + ["--output", str(output), "--classifier-dropout=0"]
-        + [*LEARNING.split(), *options]
-    )
-    return json.loads((output / "report.json").read_text())
+    held_out = f"--validation={folder / task}.held.jsonl"
+    options = *LEARNING.split(), "--classifier-dropout=0", held_out, *options
+    run("finetune", *options, task=task, **settings(folder, task, output))
+    return report_of(output)
 
 
 def test_every_task_has_a_name():
@@ -150,16 +153,14 @@ def test_trained_evaluated_predicted(
         assert report["baseline"] is None or report[best] > report["baseline"]
     request.getfixturevalue("eagerly")
     held_out = folder / f"{task}.held.jsonl"
+    told = {"model": output, "data": held_out}
     capsys.readouterr()
-    main(["evaluate", "--model", str(output), "--data", str(held_out)])
+    run("evaluate", **told)
     assert f"{report[best]:.3f}" in capsys.readouterr().out
     answers = tmp_path / "answers.jsonl"
-    main(
-        ["predict", "--model", str(output), "--data", str(held_out)]
-        + ["--output", str(answers)]
-    )
-    rows = [json.loads(line) for line in answers.read_text().splitlines()]
-    given = [json.loads(line) for line in held_out.read_text().splitlines()]
+    run("predict", **told, output=answers)
+    rows = rows_of(answers.read_text())
+    given = rows_of(held_out.read_text())
     assert [
         {name: row[name] for name in before}
         for row, before in zip(rows, given, strict=True)
@@ -171,27 +172,22 @@ def test_trained_evaluated_predicted(
         odd = tmp_path / "odd.jsonl"
         odd.write_text('{"text": "a", "more": [NaN, 1e999]}\n{"text": 3}\n')
         capsys.readouterr()
-        main(
-            ["predict", "--model", str(output), "--data", str(odd)]
-            + ["--skip-bad"]
-        )
+        run("predict", "--skip-bad", model=output, data=odd)
         said = capsys.readouterr()
         assert '"more": [null, null]' in said.out
         assert "1 bad rows are left out:" in said.err
     # In parts, too.
     monkeypatch.setattr("keras_albert.finetuning.predict.ROWS_AT_ONCE", 7)
     capsys.readouterr()
-    main(["predict", "--model", str(output), "--data", str(held_out)])
-    streamed = map(json.loads, capsys.readouterr().out.splitlines())
+    run("predict", **told)
+    streamed = rows_of(capsys.readouterr().out)
     for row, again in zip(rows, streamed, strict=True):
         # Another batch may round a number in another way.
         assert again.keys() == row.keys()
+        expected = row["prediction"]
         if task == "regression":
-            assert again["prediction"] == pytest.approx(
-                row["prediction"], abs=1e-5
-            )
-        else:
-            assert again["prediction"] == row["prediction"]
+            expected = pytest.approx(expected, abs=1e-5)
+        assert again["prediction"] == expected
     limit = "is read in parts" if task == "tokens" else "is cut after"
     assert limit in (output / "README.md").read_text()
     predictor = Predictor.load(output)
@@ -240,26 +236,18 @@ def test_trained_evaluated_predicted(
 def test_nothing_is_left_of_a_mistake(
     folder, tmp_path, capsys, rows, options, message
 ):
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(SystemExit) as stop:
-        main(
-            ["finetune", "--model", str(folder / "pretrained")]
-            + ["--task=tokens", "--train", str(tmp_path / "a.jsonl")]
-            + ["--output", str(tmp_path / "model"), *options]
-        )
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
+    write_rows(tmp_path / "a.train.jsonl", rows)
+    told = settings(tmp_path, "a", tmp_path / "model")
+    told |= {"task": "tokens", "model": folder / "pretrained"}
+    assert message in refused(capsys, "finetune", *options, **told)
     assert not (tmp_path / "model").exists()
 
 
 def finetune_alone(folder, output, *options, train="classification"):
     """Fine-tunes without a file to validate on."""
-    main(
-        ["finetune", "--model", str(folder / "pretrained")]
-        + ["--train", str(folder / f"{train}.train.jsonl")]
-        + ["--output", str(output), "--learning-rate=0.002", *options]
-    )
-    return json.loads((output / "report.json").read_text())
+    told = settings(folder, train, output)
+    run("finetune", "--learning-rate=0.002", *options, **told)
+    return report_of(output)
 
 
 @pytest.mark.any_backend
@@ -277,10 +265,7 @@ def test_a_tenth_is_held_out(folder, tmp_path, capsys):
     line = f"12 of the 120 rows of {folder}/classification.train.jsonl are held"
     assert said.count(line) == 2
     assert report["count"] == 12
-    seeds = [
-        json.loads((output / f"seed-{i}" / "report.json").read_text())
-        for i in (0, 1)
-    ]
+    seeds = [report_of(output / f"seed-{i}") for i in (0, 1)]
     assert seeds[0]["made_of"] == seeds[1]["made_of"] == report["made_of"]
     for seed in seeds:
         assert seed["split"] == {"training_rows": 108, "held_out_rows": 12}
@@ -302,28 +287,28 @@ def test_nothing_is_held_out(folder, tmp_path, capsys):
         folder, output, "--validation=none", "--steps=2", "--learning-rate=0.3"
     )
     said = capsys.readouterr().out
-    assert "chosen for 120 rows and a model of width 24: --batch-size 16" in (
-        said
-    )
+    for words in (
+        "chosen for 120 rows and a model of width 24: --batch-size 16",
+        "nothing was held out",
+        "on training rows, not on new ones: accuracy 0.",
+        "no better than guessing",
+        "the training has collapsed, or has not begun to learn",
+    ):
+        assert words in said
     assert report["chosen"] == {"batch_size": 16}
-    assert "nothing was held out" in said
-    assert "on training rows, not on new ones: accuracy 0." in said
-    assert "no better than guessing" in said
-    assert "the training has collapsed, or has not begun to learn" in said
     scores = report["on_training_rows"]
     assert scores["count"] == 120 and scores["accuracy"] <= scores["baseline"]
     assert "accuracy" not in report and "split" not in report
     few = tmp_path / "few.train.jsonl"
     rows = (folder / "classification.train.jsonl").read_text().splitlines()
     few.write_text("\n".join(rows[:40]))
-    finetune_alone(tmp_path, tmp_path / "b", f"--model={folder}/pretrained",
-                   "--steps=1", train="few")  # fmt: skip
+    told = settings(folder, "few", tmp_path / "b") | {"train": few}
+    run("finetune", "--steps=1", **told)
     said = capsys.readouterr().out
     assert f"nothing is held out: {few} has 40 rows, fewer than 50" in said
-    with pytest.raises(SystemExit):
-        finetune_alone(tmp_path, tmp_path / "c", f"--model={folder}/pretrained",
-                       "--patience=2", train="few")  # fmt: skip
-    assert "too few rows to hold any out (40)" in capsys.readouterr().err
+    told["output"] = tmp_path / "c"
+    said = refused(capsys, "finetune", "--patience=2", **told)
+    assert "too few rows to hold any out (40)" in said
 
 
 @pytest.mark.any_backend
@@ -335,34 +320,24 @@ def test_predictions_of_a_text_file(folder, tmp_path, capsys):
     lines = ["the fox", "", "the barn", " ", "a dog", ""]
     (tmp_path / "a.txt").write_text("\n".join(lines))
     answers = tmp_path / "answers.jsonl"
-    predict = ["predict", "--model", str(output), "--output", str(answers)]
-    predict += ["--data", str(tmp_path / "a.txt")]
+    told = {"model": output, "data": tmp_path / "a.txt", "output": answers}
     capsys.readouterr()
-    main(predict)
-    assert "2 blank lines: each is predicted as an empty text" in (
-        capsys.readouterr().err
-    )
-    rows = [json.loads(line) for line in answers.read_text().splitlines()]
-    assert [row["text"] for row in rows] == [
-        "the fox",
-        "",
-        "the barn",
-        "",
-        "a dog",
-    ]
+    run("predict", **told)
+    said = capsys.readouterr().err
+    assert "2 blank lines: each is predicted as an empty text" in said
+    rows = rows_of(answers.read_text())
+    texts = ["the fox", "", "the barn", "", "a dog"]
+    assert [row["text"] for row in rows] == texts
     empty = Predictor.load(output).predict([""])
     assert [rows[1]["prediction"], rows[3]["prediction"]] == empty * 2
     answers.unlink()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
-        with pytest.raises(SystemExit) as stop:
-            main(predict)
+        error = refused(capsys, "predict", **told)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert stop.value.code == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith(f"error: {answers}: cannot be written (File too la")
+    assert f"error: {answers}: cannot be written (File too la" in error
     assert not answers.exists()
 
 
@@ -395,29 +370,25 @@ def squad(tmp_path_factory):
 def test_questions_without_an_answer(folder, squad, tmp_path, capsys):
     """SQuAD 2.0's files: its head, a threshold, and what its scorer takes."""
     output, dev = tmp_path / "model", squad / "dev-v2.0.json"
-    main(
-        ["finetune", "--model", str(folder / "pretrained")]
-        + ["--task=SQuAD-2.0", "--train", str(squad), "--any-size"]
-        + ["--output", str(output), "--batch-size=8", "--epochs=10"]
-        + ["--learning-rate=0.003", "--validate-every=75"]
+    run(
+        *("finetune", "--task=SQuAD-2.0", "--any-size", "--batch-size=8"),
+        *("--epochs=10", "--learning-rate=0.003", "--validate-every=75"),
+        **settings(folder, "none", output) | {"train": squad},
     )
-    report = json.loads((output / "report.json").read_text())
+    report = report_of(output)
     assert report["f1"] > max(60, report["baseline"] + 5), report
-    task = json.loads((output / "task.json").read_text())
+    task = read_json(output / "task.json")
     assert task["reading"]["threshold"] == report["threshold"] != 0
     assert task["labels"] == ["answer", "no answer"]
     capsys.readouterr()
-    main(["evaluate", "--model", str(output), "--data", str(dev)])
+    run("evaluate", model=output, data=dev)
     assert f"f1 {report['f1']:.3f}, " in capsys.readouterr().out
-    files = {name: tmp_path / f"{name}.json" for name in ("best", "odds")}
-    answers = tmp_path / "answers.json"
-    main(
-        ["predict", "--model", str(output), "--data", str(dev)]
-        + ["--output", str(answers), "--n-best-output", str(files["best"])]
-        + ["--null-odds-output", str(files["odds"])]
-    )
-    texts = json.loads(answers.read_text())
-    best, odds = (json.loads(file.read_text()) for file in files.values())
+    files = {
+        name: tmp_path / f"{name}.json"
+        for name in ("output", "n_best_output", "null_odds_output")
+    }
+    run("predict", model=output, data=dev, **files)
+    texts, best, odds = map(read_json, files.values())
     questions = read_squad(dev)
     assert list(texts) == list(odds) == list(best) == [q.id for q in questions]
     scores = score_v2(questions, texts)
@@ -451,8 +422,8 @@ def test_early_exit(folder, tmp_path, capsys):
     )
     capsys.readouterr()
     curve = tmp_path / "curve.png"
-    options = ["--model", str(output), "--data", str(held_out)]
-    main(["evaluate", *options, "--layers=1", "--exit-curve", str(curve)])
+    told = {"model": output, "data": held_out}
+    run("evaluate", **told, layers=1, exit_curve=curve)
     out = capsys.readouterr().out
     assert "early exit after 1.00 of 2 layers on average" in out
     accuracy = re.search(r"^accuracy ([\d.]+)", out)[1]
@@ -460,13 +431,12 @@ def test_early_exit(folder, tmp_path, capsys):
     assert re.search(r"^patience +1 +\S+ +2\.00 +\d", out, re.M)
     assert len(re.findall(r"^(patience|confidence|layers) ", out, re.M)) == 9
     assert curve.read_bytes().startswith(b"\x89PNG")
-    texts = [json.loads(line)["text"] for line in held_out.open()]
     rule = ka.EarlyExit(layers=1)
     predictor = Predictor.load(output, early_exit=rule)
-    found = predictor.predict(texts)
     answers = tmp_path / "answers.jsonl"
-    main(["predict", *options, "--layers=1", "--output", str(answers)])
-    rows = [json.loads(line) for line in answers.open()]
+    run("predict", **told, layers=1, output=answers)
+    rows = rows_of(answers.read_text())
+    found = predictor.predict([row["text"] for row in rows])
     assert [row["prediction"] for row in rows] == found
     predictor.save(tmp_path / "saved")
     assert Predictor.load(tmp_path / "saved").early_exit == rule
@@ -477,14 +447,10 @@ def test_early_exit(folder, tmp_path, capsys):
         (["--layers=3"], "has 2 layers. Received: layers=3"),
         ([f"--exit-curve={tmp_path}/none/x.png"], "Make the folder first"),
     ):
-        with pytest.raises(SystemExit):
-            main(["evaluate", *options, *wrong])
-        assert words in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        finetune(folder, "tokens", tmp_path / "none", "--exits=own")
-    assert "Received: task='tokens'. Leave --exits out" in (
-        capsys.readouterr().err
-    )
+        assert words in refused(capsys, "evaluate", *wrong, **told)
+    told = settings(folder, "tokens", tmp_path / "none") | {"task": "tokens"}
+    said = refused(capsys, "finetune", "--exits=own", **told)
+    assert "Received: task='tokens'. Leave --exits out" in said
 
 
 @pytest.mark.any_backend
@@ -508,9 +474,7 @@ def test_an_interrupted_run_goes_on(folder, tmp_path, capsys):
     tokens(outputs[1])
     assert "going on from step 4 of 5" in capsys.readouterr().out
     assert not (outputs[1] / "checkpoints").exists()
-    reports = [
-        json.loads((each / "report.json").read_text()) for each in outputs
-    ]
+    reports = [report_of(each) for each in outputs]
     for each in reports:
         # Measured values, which differ; of a part of a run there is no energy.
         del each["cost"]["minutes"], each["cost"]["joules"]
@@ -529,9 +493,8 @@ def test_the_best_model_is_kept_and_the_run_ends_early(folder, tmp_path):
         *("classification", tmp_path / "model", "--patience=1"),
         *("--batch-size=60", "--learning-rate=0.1"),
     )
-    log = (tmp_path / "model" / "log.csv").read_text().splitlines()
-    header = log[0].split(",")
-    rows = [dict(zip(header, line.split(","), strict=True)) for line in log[1:]]
+    with open(tmp_path / "model" / "log.csv") as file:
+        rows = list(csv.DictReader(file))
     # Of two equal accuracies, the one with the lower loss is better.
     scores = [
         (float(row["val_accuracy"]), -float(row["val_loss"])) for row in rows

@@ -4,12 +4,12 @@ It is registered by its name, in the registry and in the table of names; no
 other file of the package knows it.
 """
 
-import json
 import random
 
 import keras
 import numpy as np
 import pytest
+from commands import write_rows
 from scipy import special
 
 from keras_albert import Predictor
@@ -98,19 +98,17 @@ def test_a_task_in_a_few_lines(
         label = rng.choice(["yes", "no"])
         word = rng.choice(ANIMALS if label == "yes" else PLACES)
         rows.append({"text": f"the {word}", "label": label})
-    table = tmp_path / "rows.jsonl"
-    table.write_text("\n".join(map(json.dumps, rows)))
-    report = finetune(
-        config.FinetuneRun(
-            model=str(pretrained_folder),
-            task="animals",
-            train=table,
-            validation=table,
-            output=tmp_path / "model",
-            batch_size=8,
-            steps=2,
-        )
+    table = write_rows(tmp_path / "rows.jsonl", rows)
+    run = config.FinetuneRun(
+        model=str(pretrained_folder),
+        task="animals",
+        train=table,
+        validation=table,
+        output=tmp_path / "model",
+        batch_size=8,
+        steps=2,
     )
+    report = finetune(run)
     accuracy = report["accuracy"]
     line = f"held-out accuracy {accuracy:.3f} (80 examples)"
     assert line in capsys.readouterr().out
@@ -121,9 +119,7 @@ def test_a_task_in_a_few_lines(
     assert predictor.task == "animals" and predictor.labels is None
     found = predictor.predict(["the hens", "the barn"])
     assert 0 < found[0] < 1 and found[0] != found[1]
-    again = evaluate(
-        config.EvaluateRun(model=str(tmp_path / "model"), data=table)
-    )
+    again = evaluate(config.EvaluateRun(str(tmp_path / "model"), table))
     assert again["accuracy"] == accuracy
     # Other tasks know nothing of it; a head alone is for the first that fits.
     assert Predictor(predictor.model).task == "multilabel"

@@ -1,13 +1,12 @@
 """Published tasks through the commands: GLUE's and RACE's own files."""
 
-import json
 import statistics
 
 import pytest
+from commands import refused, report_of, rows_of, run, write_rows
 from published import glue_file, passage, race_files
 
 from keras_albert import Predictor
-from keras_albert.cli import main
 from keras_albert.data.glue import GLUE
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("eagerly")]
@@ -23,38 +22,33 @@ def glue(tmp_path_factory):
     return folder
 
 
+def settings(model, task, folder, output):
+    """What `finetune` is told."""
+    told = {"model": model, "task": task, "train": folder, "output": output}
+    return told | {"steps": 3, "batch_size": 4}
+
+
 def finetune(model, task, folder, output, *options):
-    main(
-        ["finetune", "--model", str(model), "--task", task, "--steps=3"]
-        + ["--train", str(folder), "--output", str(output), "--batch-size=4"]
-        + [*options]
-    )
-    return json.loads((output / "report.json").read_text())
+    run("finetune", *options, **settings(model, task, folder, output))
+    return report_of(output)
+
+
+SEEDS = ("--seeds=2", "--any-size", "--seed=5")
 
 
 @pytest.fixture(scope="module")
 def mnli(tmp_path_factory, pretrained_folder, glue):
     """The output of two runs of three steps."""
     output = tmp_path_factory.mktemp("runs") / "mnli"
-    options = ("--seeds=2", "--any-size", "--seed=5")
-    finetune(pretrained_folder, "MNLI", glue, output, *options)
+    finetune(pretrained_folder, "MNLI", glue, output, *SEEDS)
     return output
 
 
-def refused(capsys, *arguments):
-    with pytest.raises(SystemExit):
-        main([*arguments])
-    return capsys.readouterr().err
-
-
 def test_seeds(mnli, glue, pretrained_folder, capsys):
-    report = json.loads((mnli / "report.json").read_text())
+    report = report_of(mnli)
     assert report["seeds"] == [5, 6]
     assert report["diverged"] == []
-    both = [
-        json.loads((mnli / f"seed-{seed}" / "report.json").read_text())
-        for seed in (5, 6)
-    ]
+    both = [report_of(mnli / f"seed-{seed}") for seed in (5, 6)]
     assert report["scores"].keys() == {
         "accuracy",
         "matched_accuracy",
@@ -70,41 +64,32 @@ def test_seeds(mnli, glue, pretrained_folder, capsys):
     best = max((5, 6), key=lambda seed: both[seed - 5]["accuracy"])
     assert report["best_seed"] == best
     # Given again, it is finished.
-    options = ("--seeds=2", "--any-size", "--seed=5")
-    assert finetune(pretrained_folder, "MNLI", glue, mnli, *options) == report
+    told = (pretrained_folder, "MNLI", glue, mnli)
+    assert finetune(*told, *SEEDS) == report
     assert "it is finished" in capsys.readouterr().out
     # Of other data, it is not that run.
     file = glue / GLUE["MNLI"].splits["train"].path
     before = file.read_text()
     file.write_text(before.replace("neutral", "entailment", 1))
-    said = refused(
-        capsys,
-        *["finetune", "--model", str(pretrained_folder), "--task", "MNLI"],
-        *["--steps=3", "--train", str(glue), "--output", str(mnli)],
-        *["--batch-size=4", *options],
-    )
+    said = refused(capsys, "finetune", *SEEDS, **settings(*told))
     file.write_text(before)
     assert "is finished, and was made of other data" in said
 
 
 def test_two_dev_splits(mnli, glue, capsys):
-    report = json.loads((mnli / "seed-5" / "report.json").read_text())
+    report = report_of(mnli / "seed-5")
     assert report["count"] == 12
     parts = [report[f"{part}_accuracy"] for part in ("matched", "mismatched")]
     assert report["accuracy"] == pytest.approx(statistics.fmean(parts))
-    main(
-        ["evaluate", "--model", str(mnli / "seed-5"), "--data", str(glue)]
-        + ["--any-size"]
-    )
+    run("evaluate", "--any-size", model=mnli / "seed-5", data=glue)
     assert f"matched accuracy {parts[0]:.3f}" in capsys.readouterr().out
 
 
 def test_submissions(mnli, glue, tmp_path, capsys):
-    arguments = ("predict", "--model", str(mnli / "seed-5"), "--data")
-    arguments += (str(glue), "--any-size")
-    assert "--output" in refused(capsys, *arguments)
-    arguments += ("--output", str(tmp_path / "submission"))
-    main([*arguments])
+    told = {"model": mnli / "seed-5", "data": glue}
+    assert "--output" in refused(capsys, "predict", "--any-size", **told)
+    told["output"] = tmp_path / "submission"
+    run("predict", "--any-size", **told)
     predictor = Predictor.load(mnli / "seed-5")
     names = {"MNLI-m": "matched", "MNLI-mm": "mismatched", "AX": None}
     files = {path.stem: path for path in (tmp_path / "submission").iterdir()}
@@ -117,7 +102,7 @@ def test_submissions(mnli, glue, tmp_path, capsys):
             "index\tprediction",
             *(f"{100 + i}\t{name}" for i, name in enumerate(expected)),
         ]
-    assert "exists" in refused(capsys, *arguments)
+    assert "exists" in refused(capsys, "predict", "--any-size", **told)
 
 
 def test_start_from_another_task(
@@ -137,11 +122,9 @@ def test_similarities(pretrained_folder, glue, tmp_path, capsys):
     assert report.keys() >= {"pearson", "spearman"}
     log = (output / "log.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in log] == ["step", "2", "3"]
-    main(
-        ["predict", "--model", str(output), "--data", str(glue)]
-        + ["--any-size", "--output", str(tmp_path / "submission")]
-    )
-    lines = (tmp_path / "submission" / "STS-B.tsv").read_text().splitlines()
+    submission = tmp_path / "submission"
+    run("predict", "--any-size", model=output, data=glue, output=submission)
+    lines = (submission / "STS-B.tsv").read_text().splitlines()
     assert len(lines) == 7
     assert all(0 <= float(line.split("\t")[1]) <= 5 for line in lines[1:])
 
@@ -154,42 +137,30 @@ def test_constant_answers_have_no_matthews(pretrained_folder, glue, tmp_path):
 
 
 def test_schools(pretrained_folder, tmp_path, capsys):
+    data, output = tmp_path / "RACE", tmp_path / "race"
     for split in ("train", "dev", "test"):
-        race_files(
-            tmp_path / "RACE",
-            split,
-            middle=[passage("a", 3)],
-            high=[passage("b", 1)],
-        )
-    output = tmp_path / "race"
-    arguments = pretrained_folder, "RACE", tmp_path / "RACE", output
-    with pytest.raises(SystemExit):
-        finetune(*arguments)
-    refusal = capsys.readouterr().err
+        race_files(data, split, [passage("a", 3)], [passage("b", 1)])
+    told = pretrained_folder, "RACE", data, output
+    refusal = refused(capsys, "finetune", **settings(*told))
     assert "expected 87,866 questions in train, as published" in refusal
-    report = finetune(*arguments, "--any-size")
+    report = finetune(*told, "--any-size")
     assert report["accuracy"] == pytest.approx(
         (3 * report["middle_accuracy"] + report["high_accuracy"]) / 4
     )
     capsys.readouterr()
-    main(
-        ["evaluate", "--model", str(output), "--split=test", "--any-size"]
-        + ["--data", str(tmp_path / "RACE")]
-    )
+    run("evaluate", "--split=test", "--any-size", model=output, data=data)
     # The test split is the same file as the dev split.
     shown = f"accuracy {report['accuracy']:.3f}, middle accuracy"
     assert shown in capsys.readouterr().out
-    refusal = refused(
-        capsys,
-        *("predict", "--model", str(output), "--data", str(tmp_path / "RACE")),
-    )
+    refusal = refused(capsys, "predict", model=output, data=data)
     assert "not fine-tuned on a task of GLUE" in refusal
 
 
 @pytest.mark.parametrize(
     ("task", "options", "message"),
     [
-        ("CoLA", ("--validation", "x.tsv"), "Leave --validation out"),
+        ("CoLA", ("--validation=x.tsv",), "Leave --validation out"),
+        ("CoLA", ("--train={glue}/CoLA/train.tsv",), "not a folder"),
         ("CoLA", (), "expected 8,551 rows, as published. Received: 6"),
         ("STS-B", ("--any-size", "--class-weights"), "Leave --class-weights"),
         ("WNLI", (), "WNLI/train.tsv: no such file"),
@@ -200,71 +171,53 @@ def test_schools(pretrained_folder, tmp_path, capsys):
 def test_mistakes(
     pretrained_folder, glue, tmp_path, capsys, task, options, message
 ):
-    with pytest.raises(SystemExit):
-        finetune(pretrained_folder, task, glue, tmp_path / "out", *options)
-    assert message in capsys.readouterr().err
+    told = settings(pretrained_folder, task, glue, tmp_path / "out")
+    options = (option.format(glue=glue) for option in options)
+    assert message in refused(capsys, "finetune", *options, **told)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_is_no_benchmark(pretrained_folder, glue, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        path = glue / "CoLA" / "train.tsv"
-        finetune(pretrained_folder, "CoLA", path, tmp_path / "out")
-    assert "not a folder" in capsys.readouterr().err
-
-
 def test_labels_that_are_not_published(mnli, glue, capsys):
-    refusal = refused(
-        capsys,
-        *("evaluate", "--model", str(mnli / "seed-5"), "--data", str(glue)),
-        "--split=test",
-    )
+    told = {"model": mnli / "seed-5", "data": glue, "split": "test"}
+    refusal = refused(capsys, "evaluate", **told)
     assert "MNLI's test split are not published" in refusal
 
 
 def test_the_best_of_several_is_named(mnli, tmp_path, capsys):
     """`predict` averages several models; other commands take one."""
-    best = json.loads((mnli / "report.json").read_text())["best_seed"]
-    output = str(tmp_path / "out")
-    refusal = refused(
-        capsys, "convert", "--input", str(mnli), "--output", output
-    )
+    best = report_of(mnli)["best_seed"]
+    output = tmp_path / "out"
+    refusal = refused(capsys, "convert", input=mnli, output=output)
     assert f"the best is {mnli / f'seed-{best}'}" in refusal
 
 
 def test_what_a_prediction_would_replace(mnli, tmp_path, capsys):
     """The column is in the second row; no prediction is printed."""
     row = {"text": "a", "pair": "b"}
-    table = tmp_path / "table.jsonl"
-    rows = [row, row | {"score": 3}]
-    table.write_text("\n".join(map(json.dumps, rows)))
-    arguments = ("predict", "--model", str(mnli / "seed-5"))
-    refusal = refused(capsys, *arguments, "--data", str(table))
+    table = write_rows(tmp_path / "table.jsonl", [row, row | {"score": 3}])
+    told = {"model": mnli / "seed-5", "data": table}
+    refusal = refused(capsys, "predict", **told)
     assert "would be replaced: score" in refusal
-    table.write_text(json.dumps(row))
-    main([*arguments, "--data", str(table)])
-    (found,) = map(json.loads, capsys.readouterr().out.splitlines())
+    write_rows(table, [row])
+    run("predict", **told)
+    (found,) = rows_of(capsys.readouterr().out)
     assert found.keys() == {"text", "pair", "prediction", "score"}
 
 
 def test_an_export_is_compared_on_the_dev_split(mnli, glue, tmp_path, capsys):
     for name in ("onnx", "onnxruntime"):
         pytest.importorskip(name, reason=f"{name} is missing")
-    report = json.loads((mnli / "seed-5" / "report.json").read_text())
-    main(
-        ["export", "--model", str(mnli / "seed-5"), "--format", "onnx"]
-        + ["--data", str(glue), "--output", str(tmp_path / "out")]
-    )
-    assert (
-        f"accuracy {report['accuracy']:.4f} as a model, "
-        f"{report['accuracy']:.4f} as onnx float32"
-    ) in capsys.readouterr().out
+    told = {"model": mnli / "seed-5", "data": glue, "format": "onnx"}
+    run("export", **told, output=tmp_path / "out")
+    found = f"{report_of(mnli / 'seed-5')['accuracy']:.4f}"
+    expected = f"accuracy {found} as a model, {found} as onnx float32"
+    assert expected in capsys.readouterr().out
 
 
 def test_card(mnli, glue):
     folder = mnli / "seed-5"
     text = (folder / "README.md").read_text()
-    report = json.loads((folder / "report.json").read_text())
+    report = report_of(folder)
     assert text.startswith("# ALBERT for MNLI\n")
     for expected in (
         "3 labels: `contradiction`, `entailment`, `neutral`",

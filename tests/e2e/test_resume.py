@@ -14,10 +14,10 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from commands import read_json, run
+from small import TEXT_CONFIG
 
 from keras_albert import load_pretrained
-from keras_albert.cli import main
-from keras_albert.modeling.config import AlbertConfig
 from keras_albert.training.checkpointing import Checkpoints
 
 pytestmark = [
@@ -29,16 +29,8 @@ pytestmark = [
     ),
 ]
 STEPS = 33
-CONFIG = AlbertConfig(
-    vocab_size=160,
-    embedding_size=8,
-    hidden_size=12,
-    num_hidden_layers=1,
-    num_attention_heads=3,
-    intermediate_size=16,
-    max_position_embeddings=64,
-    hidden_dropout_prob=0.1,
-    initializer_range=0.1,
+CONFIG = TEXT_CONFIG.replace(
+    vocab_size=160, max_position_embeddings=64, hidden_dropout_prob=0.1
 )
 # Imports once and forks a process for each command, as a life of seconds
 # would be spent on imports. Nothing of a run is shared: TensorFlow begins in
@@ -117,10 +109,8 @@ def processes(tmp_path_factory, tiny_lines, tiny_vocab):
     documents = ["\n".join(tiny_lines[i : i + 12]) for i in range(0, 240, 12)]
     (folder / "train.txt").write_text("\n\n".join(documents))
     CONFIG.to_json(folder / "config.json")
-    main(
-        ["prepare", "--input", str(folder / "train.txt")]
-        + ["--vocab", str(tiny_vocab), "--output", str(folder / "shards")]
-    )
+    text, shards = folder / "train.txt", folder / "shards"
+    run("prepare", input=text, vocab=tiny_vocab, output=shards)
     processes = Processes(folder)
     yield processes
     processes.server.stdin.close()
@@ -145,7 +135,7 @@ def assert_same_end(output, other):
     states, logs = [], []
     for folder in (output, other):
         path = folder / "checkpoints" / f"step-{STEPS:08d}" / "manifest.json"
-        origin = json.loads(path.read_text())["origin"]
+        origin = read_json(path)["origin"]
         found = Checkpoints(folder / "checkpoints", 2, origin).newest()
         assert found.step == STEPS
         states.append(found.state)
@@ -188,10 +178,10 @@ def test_killed_again_and_again(processes, uninterrupted, kills):
             if since is None and step >= begun + after:
                 since = time.monotonic()
             waited = since is not None and time.monotonic() - since >= delay
-            if waited or (step > begun and step >= far):
+            done = waited or (step > begun and step >= far)
+            if done:
                 os.kill(pid, signal.SIGKILL)
-                return True
-            return False
+            return done
 
         status, printed = processes.pretrain(
             output, "--checkpoint-every=1", until=kill
@@ -201,10 +191,10 @@ def test_killed_again_and_again(processes, uninterrupted, kills):
     assert 0 < killed < STEPS
 
     def terminate(pid):
-        if newest_step(output) == killed:
-            return False
-        os.kill(pid, signal.SIGTERM)
-        return True
+        done = newest_step(output) != killed
+        if done:
+            os.kill(pid, signal.SIGTERM)
+        return done
 
     status, printed = processes.pretrain(
         output, "--checkpoint-every=1", until=terminate

@@ -5,7 +5,6 @@ console script does. What is learned is shown on TensorFlow, the fastest.
 """
 
 import csv
-import dataclasses
 import json
 import math
 import re
@@ -15,10 +14,10 @@ import signal
 import keras
 import numpy as np
 import pytest
-import sentencepiece
+from commands import read_json, report_of, write_rows
 from documentation import PAGES, README, blocks
 from scipy import stats
-from small import signalled
+from small import numpy, signalled
 
 import keras_albert as ka
 from keras_albert import load_pretrained
@@ -94,8 +93,9 @@ def road(command):
     return command.folder
 
 
-def report_of(folder):
-    return json.loads((folder / "report.json").read_text())
+def log_of(folder):
+    with open(folder / "log.csv") as file:
+        return [*csv.DictReader(file)]
 
 
 def test_pretraining_report(road):
@@ -110,8 +110,7 @@ def test_pretraining_report(road):
     assert speed == pytest.approx(report["tokens_per_second"], rel=0.8)
     assert held_out["mlm_baseline"] > 0
     assert 0.5 <= held_out["sop_baseline"] < 0.6
-    with open(road / "pre" / "log.csv") as file:
-        log = list(csv.DictReader(file))
+    log = log_of(road / "pre")
     validated = [160, 240] if LEARNS else [6]
     assert [int(row["step"]) for row in log] == validated
     best = min(log, key=lambda row: float(row["val_loss"]))
@@ -245,12 +244,11 @@ def test_examples_share_rows(command, tmp_path, tiny_lines, capsys):
     assert report["rows_seen"] == 3 * 8 and "examples_seen" not in report
     measured = {name.split("_")[0] for name in report["held_out"]}
     assert measured == {"mlm", "nsp"}
-    task = json.loads((folder / "task.json").read_text())
+    task = read_json(folder / "task.json")
     for pack in (True, False):
         task["examples"]["pack"] = pack
         (folder / "task.json").write_text(json.dumps(task))
-        run = EvaluateRun(model=folder, data=shards)
-        held_out = evaluate(run)["held_out"]
+        held_out = evaluate(EvaluateRun(folder, shards))["held_out"]
         assert held_out == pytest.approx(report["held_out"], abs=1e-5)
 
 
@@ -272,8 +270,10 @@ def test_evaluate_repeats_the_report(command, road, capsys):
 @pytest.mark.usefixtures("eagerly")
 def test_the_other_sentence_task(road, capsys):
     """The head for sentence order answers whether B is of another document."""
-    run = EvaluateRun(str(road / "pre"), road / "shards-held")
-    found = evaluate(dataclasses.replace(run, sentence_task="nsp"))["held_out"]
+    run = EvaluateRun(
+        str(road / "pre"), road / "shards-held", sentence_task="nsp"
+    )
+    found = evaluate(run)["held_out"]
     assert "next-sentence accuracy" in capsys.readouterr().out
     assert not any(name.startswith("sop") for name in found)
     folder = ModelFolder.load(road / "pre")
@@ -288,13 +288,11 @@ def test_the_other_sentence_task(road, capsys):
         right += (answers == y["nsp"])[weight["nsp"] > 0].tolist()
     assert found["nsp_count"] == len(right) > 20
     assert found["nsp_accuracy"] == pytest.approx(np.mean(right), abs=1e-6)
-    fine = dataclasses.replace(run, model=str(road / "fine"))
+    fine = EvaluateRun(
+        str(road / "fine"), road / "test.tsv", sentence_task="nsp"
+    )
     with pytest.raises(AlbertError, match="Leave --sentence-task out"):
-        evaluate(
-            dataclasses.replace(
-                fine, data=road / "test.tsv", sentence_task="nsp"
-            )
-        )
+        evaluate(fine)
 
 
 @pytest.mark.any_backend
@@ -316,8 +314,7 @@ def test_finetuning_starts_from_the_pretrained_encoder(command, road):
     rows = [
         {"a": f"A dog {i}.", "b": "The fox.", "gold": i % 2} for i in range(20)
     ]
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    (road / "renamed.jsonl").write_text(text)
+    write_rows(road / "renamed.jsonl", rows)
 
     def finetuned(name, option):
         """A fine-tuned model whose learning rate changes nothing."""
@@ -338,8 +335,7 @@ def test_finetuning_starts_from_the_pretrained_encoder(command, road):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
     fresh = finetuned("fresh", "--from-scratch").model.backbone
     assert fresh.config == CONFIG
-    kernel = np.asarray(keras.ops.convert_to_numpy(fresh.pooler.kernel))
-    assert abs(kernel - pretrained[-2]).max() > 1e-3
+    assert abs(numpy(fresh.pooler.kernel) - pretrained[-2]).max() > 1e-3
     # The model knows the names of the columns that it was trained on.
     assert loaded.task["labels"] == ["0", "1"]
     assert loaded.task["columns"]["pair"]
@@ -369,15 +365,13 @@ def test_interrupted_pretraining_goes_on(command, road, capsys):
         ("--steps=13", "steps=12 there, 13 here"),
         ("--examples.ngram=2 --seed=3", "examples.ngram=3 there, 2 here"),
     ):
-        with pytest.raises(SystemExit) as stop:
+        with pytest.raises(SystemExit, match="2"):
             pretrain(options)
-        assert stop.value.code == 2
         assert named in capsys.readouterr().err
     # Options that change nothing in the model may differ.
     pretrain("--checkpoint-every=3 --tensorboard")
     assert "going on from step 5 of 12" in capsys.readouterr().out
-    with open(road / "twice" / "log.csv") as file:
-        rows = list(csv.DictReader(file))
+    rows = log_of(road / "twice")
     assert [row["step"] for row in rows] == ["8", "12"]
     assert float(rows[-1]["tokens_per_second"]) > 0
     assert (road / "twice" / "tensorboard").is_dir()
@@ -389,33 +383,17 @@ def test_interrupted_pretraining_goes_on(command, road, capsys):
     assert (road / "twice" / "log.csv").stat().st_mtime_ns == before
 
 
-# Mistakes of a user: the options, and a part of the message.
+# Mistakes of a user: the options, and a part of the message. More of them are
+# in the unit tests of what a command calls.
 RUN = PRETRAIN + "--steps=9 --warmup-steps=1 --output {0}/never "
 TUNE = FINETUNE + "--output {0}/never "
 BAD = {
-    "wrong special ids": (
-        "prepare --input {0}/train.txt --output {0}/never "
-        "--vocab {0}/foreign.model",
-        "Train one with `keras-albert vocab`",
-    ),
     "damaged shards": (
         RUN + "--data {0}/shards-damaged",
         "shard-00000.tokens.npy: its checksum",
     ),
-    "missing corpus": (
-        "vocab --input {0}/absent.txt --output {0}/never",
-        "absent.txt",
-    ),
-    "empty corpus": (
-        "vocab --input {0}/empty.txt --output {0}/never",
-        "empty.txt",
-    ),
     "output in use": (
         "vocab --input {0}/train.txt --output {0}/vocab --vocab-size 160",
-        "the output folder is not empty",
-    ),
-    "model output in use": (
-        RUN + "--output {0}/pre",
         "the output folder is not empty",
     ),
     "file of predictions in use": (
@@ -425,10 +403,6 @@ BAD = {
     "another vocabulary size": (
         RUN + "--config {0}/wider.json",
         "vocab_size is 161",
-    ),
-    "config field": (
-        RUN + "--config {0}/typo.json",
-        "Did you mean `hidden_size`?",
     ),
     "one segment": (
         RUN + "--config {0}/segment.json",
@@ -441,10 +415,6 @@ BAD = {
     "no shards": (RUN + "--data {0}/vocab", "keras-albert prepare"),
     "seed": (RUN + "--seed 4294967296", "from 0 to 4294967295"),
     "unknown label": (TUNE + "--validation {0}/other.tsv", "strange"),
-    "one label": (
-        TUNE + "--train {0}/one.tsv",
-        "two or more different labels",
-    ),
     "labels and texts swapped": (
         TUNE + "--columns.label text --columns.text label",
         "--columns.label",
@@ -459,7 +429,6 @@ BAD = {
         "Rename the right one, or add it (of a TSV or CSV file, in its first "
         "line). Or name another column with --columns.text.",
     ),
-    "no model": (TUNE + "--model {0}/vocab", "no model here"),
     "table for shards": (
         "evaluate --model {0}/pre --data {0}/test.tsv",
         "is a pretrained model",
@@ -507,25 +476,12 @@ def bad_files(road):
         ("segment", {"type_vocab_size": 1}),
     ):
         CONFIG.replace(**changes).to_json(road / f"{name}.json")
-    for name, text in {
-        "typo.json": '{"hiden_size": 32}',
-        "mistold/task.json": "[]",
-        "empty.txt": "\n \n",
-        "other.tsv": "text\tlabel\nA dog.\tstrange\n",
-        "one.tsv": "text\tlabel\nA dog.\tplain\n",
-    }.items():
-        (road / name).parent.mkdir(exist_ok=True)
-        (road / name).write_text(text)
+    (road / "other.tsv").write_text("text\tlabel\nA dog.\tstrange\n")
+    (road / "mistold").mkdir()
+    (road / "mistold" / "task.json").write_text("[]")
     shutil.copytree(road / "fine", road / "broken")
     model = road / "broken" / "model.keras"
     model.write_bytes(model.read_bytes()[:9999])
-    with open(road / "foreign.model", "wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter((road / "train.txt").read_text().split()),
-            model_writer=file,
-            vocab_size=60,
-            minloglevel=2,
-        )
     damaged = road / "shards-damaged"
     shutil.copytree(road / "shards-train", damaged)
     tokens = damaged / "shard-00000.tokens.npy"

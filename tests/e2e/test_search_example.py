@@ -43,12 +43,10 @@ def test_tables(search, tmp_path, monkeypatch):
     """Held-out docstrings are not learned from; the corpus has all answers."""
     library = tmp_path / "library"
     (library / "animals").mkdir(parents=True)
-    (library / "animals" / "a.py").write_text(
-        "\n".join(
-            f'def f{n}():\n    """{question(n)} {answer(n)}"""'
-            for n in range(100)
-        )
+    functions = (
+        f'def f{n}():\n    """{question(n)} {answer(n)}"""' for n in range(100)
     )
+    (library / "animals" / "a.py").write_text("\n".join(functions))
     (library / "broken.py").write_text("def (")
     paths = {"stdlib": str(library)}
     monkeypatch.setattr(search.sysconfig, "get_paths", lambda: paths)

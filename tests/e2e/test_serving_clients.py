@@ -7,6 +7,7 @@ while it answers.
 import contextlib
 import functools
 import http.client
+import io
 import itertools
 import json
 import multiprocessing
@@ -37,12 +38,13 @@ pytest.importorskip(
 )
 
 import grpc  # noqa: E402
+from commands import rows_of, run as command, write_rows  # noqa: E402
 from google.protobuf import text_format  # noqa: E402
+from served_models import READING, close  # noqa: E402
 from serving_stand_in import StandIn  # noqa: E402
 from small import TEXT_CONFIG, randomize  # noqa: E402
 from tensorflow_serving.config import model_server_config_pb2  # noqa: E402
 
-from keras_albert.cli import main  # noqa: E402
 from keras_albert.data.config import TableColumns  # noqa: E402
 from keras_albert.exports import run as exporting  # noqa: E402
 from keras_albert.exports.config import ExportRun  # noqa: E402
@@ -51,14 +53,8 @@ from keras_albert.exports.saved_model import signatures  # noqa: E402
 from keras_albert.exports.saved_model.warm_up import BATCH_SIZES  # noqa: E402
 from keras_albert.finetuning.predictor import Predictor  # noqa: E402
 from keras_albert.modeling.backbone import AlbertBackbone  # noqa: E402
-from keras_albert.tasks.question_answering.config import (  # noqa: E402
-    AnswerConfig,
-    ReadingConfig,
-    WindowConfig,
-)
 from keras_albert.tasks.registry import ALL_TASKS  # noqa: E402
 from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
-from keras_albert.training.model_folder import ModelFolder  # noqa: E402
 
 SERVING = Path(__file__).parents[2] / "examples" / "serving"
 sys.path.insert(0, str(SERVING))
@@ -66,10 +62,6 @@ import client_grpc  # noqa: E402
 import client_rest  # noqa: E402
 
 CLIENTS = {"rest": client_rest, "grpc": client_grpc}
-READING = ReadingConfig(
-    WindowConfig(sequence_length=32, stride=8, query_length=8),
-    AnswerConfig(n_best=12, answer_length=8),
-)
 # Names in the server: the task, its labels, its columns.
 MODELS = {
     "albert": ("classification", ("no", "yes"), {}),
@@ -104,11 +96,7 @@ def folder(tmp_path_factory, tiny_vocab):
             columns=TableColumns(**columns),
             reading=READING if name == "answers" else None,
         )
-        model = folder / "models" / name
-        model.mkdir(parents=True)
-        ModelFolder(
-            predictor.model, predictor.tokenizer, predictor.settings()
-        ).save(model)
+        predictor.save(folder / "models" / name)
         only = functools.partial(
             signatures.serving_module, only={"serving_default", "pair"}
         )
@@ -122,10 +110,7 @@ def folder(tmp_path_factory, tiny_vocab):
 
 
 def export(folder, model, name):
-    main(
-        ["export", "--model", str(folder / "models" / model)]
-        + ["--output", str(folder / name)]
-    )
+    command("export", model=folder / "models" / model, output=folder / name)
 
 
 @pytest.fixture(scope="module")
@@ -194,14 +179,10 @@ def ask(request, server, capsys):
         options = ["--server", to, "--timeout", "60"]
         status = CLIENTS[request.param].main([*options, *arguments])
         out, error = capsys.readouterr()
-        return status, [*map(json.loads, out.splitlines())], error
+        return status, rows_of(out), error
 
     ask.kind = request.param
     return ask
-
-
-def close(found, wanted):
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 # Answers.
@@ -217,9 +198,8 @@ def test_as_a_program(server, expected, kind):
         env={**os.environ, "PYTHONPATH": "", "PYTHONPROFILEIMPORTTIME": "1"},
     )
     assert run.returncode == 0, run.stderr
-    answers = [*map(json.loads, run.stdout.splitlines())]
     close(
-        [answer["probabilities"] for answer in answers],
+        [answer["probabilities"] for answer in rows_of(run.stdout)],
         expected("albert").probabilities(TEXTS),
     )
     imported = re.findall(r"\| +([\w.]+)$", run.stderr.decode(), re.MULTILINE)
@@ -269,31 +249,22 @@ def test_questions(ask, expected):
 
 def test_rows_of_a_file(ask, expected, tmp_path, monkeypatch):
     """Rows are for any signature; they may come from standard input."""
-    vocabulary = expected("albert").tokenizer
-    rows = [{"token_ids": [2, 7, 8, 3]}, {"token_ids": [2, 9, 3, 0]}]
+    predictor, ids = expected("albert"), [[2, 7, 8, 3], [2, 9, 3, 0]]
     path = tmp_path / "rows.jsonl"
-    path.write_text("\n\n".join(map(json.dumps, rows)) + "\n")
+    lines = [json.dumps({"token_ids": row}) for row in ids]
+    path.write_text("\n\n".join(lines) + "\n")
     status, answers, _ = ask("--rows", str(path), "--signature=token_ids")
     assert status == 0
     # REST leaves out the name of a single output.
     logits = [a["logits"] if ask.kind == "grpc" else a for a in answers]
-    x = {
-        "token_ids": np.array([row["token_ids"] for row in rows], "int32"),
-        "segment_ids": np.zeros([2, 4], "int32"),
-        "padding_mask": np.array([[1, 1, 1, 1], [1, 1, 1, 0]], "int32"),
-    }
-    close(logits, np.asarray(expected("albert").model(x)))
+    x = {"token_ids": np.array(ids, "int32")}
+    close(logits, np.asarray(predictor.model(x)))
     lines = "\n".join(json.dumps({"text": text}) for text in TEXTS)
-    monkeypatch.setattr("sys.stdin", open_text(tmp_path / "in", lines))
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     status, answers, _ = ask("--rows=-", "--signature=tokenize")
-    packed = vocabulary(TEXTS, max_length=32)
+    packed = predictor.tokenizer(TEXTS, max_length=32)
     assert status == 0
     assert [a["token_ids"] for a in answers] == packed["token_ids"].tolist()
-
-
-def open_text(path, content):
-    path.write_text(content, encoding="utf-8")
-    return path.open(encoding="utf-8")
 
 
 def commands(start):
@@ -307,14 +278,13 @@ def commands(start):
     ]
 
 
-def send(server, method, path, body=None):
+def send(server, path, body):
     """Sends a request as curl does; returns the status and the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", server.rest_port)
-    form = {"Content-Type": "application/x-www-form-urlencoded"}
-    headers = {"User-Agent": "curl/8.5.0", "Accept": "*/*"}
-    headers |= form if body is not None else {}
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    headers |= {"User-Agent": "curl/8.5.0", "Accept": "*/*"}
     with contextlib.closing(connection):
-        connection.request(method, path, body, headers)
+        connection.request("POST", path, body, headers)
         response = connection.getresponse()
         return response.status, json.loads(response.read())
 
@@ -322,11 +292,9 @@ def send(server, method, path, body=None):
 def test_curl(server, expected):
     """The README's curl commands are answered as they stand."""
     answered = []
-    for words in commands("curl -d"):
-        _, _, body, url = words
-        host, path = re.fullmatch(r"(http://localhost:8501)(/.*)", url).groups()
-        assert host == "http://localhost:8501"
-        status, answer = send(server, "POST", path, body.encode())
+    for _, _, body, url in commands("curl -d"):
+        (path,) = re.fullmatch(r"http://localhost:8501(/.*)", url).groups()
+        status, answer = send(server, path, body.encode())
         assert status == 200, answer
         ((kind, (row,)),) = answer.items()
         answered.append(kind)
@@ -407,7 +375,7 @@ def test_rows_that_do_not_fit(ask, tmp_path):
         ([{"text": 5}], "string"),
         ([{"text": "a"}, {"pair": "b"}], "pair"),
     ]:
-        path.write_text("\n".join(map(json.dumps, content)))
+        write_rows(path, content)
         signature = "token_ids" if "token_ids" in content[0] else "embed"
         status, _, error = ask(f"--rows={path}", f"--signature={signature}")
         assert status and message in error, content
@@ -415,27 +383,30 @@ def test_rows_that_do_not_fit(ask, tmp_path):
     assert "expected an object" in ask(f"--rows={path}")[2]
 
 
+def listening(kind):
+    """A server that never answers, and its address for a client."""
+    server = socket.create_server(("127.0.0.1", 0))
+    scheme = "http://" if kind == "rest" else ""
+    return server, f"{scheme}127.0.0.1:{server.getsockname()[1]}"
+
+
 def test_no_server(ask, monkeypatch):
     """A client tries again after growing waits; its error has the address."""
     waits = []
     clock = types.SimpleNamespace(sleep=waits.append)
     monkeypatch.setattr(CLIENTS[ask.kind], "time", clock)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    nobody = f"127.0.0.1:{port}"
-    url = f"http://{nobody}" if ask.kind == "rest" else nobody
-    status, _, error = ask("a", "--retries=2", server_address=url)
+    closed, to = listening(ask.kind)
+    closed.close()
+    status, _, error = ask("a", "--retries=2", server_address=to)
     assert (status, waits) == (1, [0.5, 1.0])
-    assert nobody in error
+    assert to.removeprefix("http://") in error
 
 
 def test_no_answer_in_time(ask, monkeypatch):
     """A client does not try again: the server has enough to do."""
     monkeypatch.setattr(CLIENTS[ask.kind], "time", None)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        to = f"127.0.0.1:{port}"
-        to = f"http://{to}" if ask.kind == "rest" else to
+    silent, to = listening(ask.kind)
+    with silent:
         status, _, error = ask("a", "--timeout=0.3", server_address=to)
     wanted = {"rest": "within 0.3 s", "grpc": "DEADLINE_EXCEEDED"}[ask.kind]
     assert status == 1 and wanted in error
@@ -444,56 +415,19 @@ def test_no_answer_in_time(ask, monkeypatch):
 # Other versions.
 
 
-class Asking:
-    """Sends one request after another until the `with` block ends."""
+class Repeating(threading.Thread):
+    """Does something again and again until the `with` block ends."""
 
-    def __init__(self, ask):
-        self.ask = ask
-        self.labels, self.errors = [], []
-        self.stopped = threading.Event()
-        self.thread = threading.Thread(target=self.go_on)
+    seconds: float
+    """between two times"""
 
-    def go_on(self):
-        while not self.stopped.wait(0.02):
-            try:
-                self.labels.append(self.ask())
-            except Exception as error:
-                self.errors.append(error)
-
-    def wait_for(self, labels):
-        """Waits until a request that begins now is answered so."""
-        count, end = len(self.labels), time.monotonic() + 60
-        while labels not in self.labels[count:]:
-            assert time.monotonic() < end and not self.errors, self.errors
-            time.sleep(0.01)
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stopped.set()
-        self.thread.join()
-
-
-class Watching(threading.Thread):
-    """Records what a folder holds, looking again and again as a server does."""
-
-    def __init__(self, folder):
+    def __init__(self):
         super().__init__()
-        self.folder, self.stopped = folder, threading.Event()
-        self.names, self.found = set(), {}
+        self.stopped = threading.Event()
 
     def run(self):
-        while not self.stopped.wait(0.001):
-            self.look()
-        self.look()
-
-    def look(self):
-        for name in os.listdir(self.folder):
-            self.names.add(name)
-            if name.isdecimal() and name not in self.found:
-                self.found[name] = sizes(self.folder / name)
+        while not self.stopped.wait(self.seconds):
+            self.once()
 
     def __enter__(self):
         self.start()
@@ -502,6 +436,47 @@ class Watching(threading.Thread):
     def __exit__(self, *_):
         self.stopped.set()
         self.join()
+
+
+class Asking(Repeating):
+    """Sends one request after another."""
+
+    seconds = 0.02
+
+    def __init__(self, ask):
+        super().__init__()
+        self.ask = ask
+        self.labels, self.errors = [], []
+
+    def once(self):
+        try:
+            self.labels.append(self.ask())
+        except Exception as error:
+            self.errors.append(error)
+
+    def wait_for(self, labels):
+        """Waits until a request that begins now is answered so."""
+        count, end = len(self.labels), time.monotonic() + 60
+        while labels not in self.labels[count:]:
+            assert time.monotonic() < end and not self.errors, self.errors
+            time.sleep(0.01)
+
+
+class Watching(Repeating):
+    """Records what a folder holds, as often as a server looks and more."""
+
+    seconds = 0.001
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+        self.names, self.found = set(), {}
+
+    def once(self):
+        for name in os.listdir(self.folder):
+            self.names.add(name)
+            if name.isdecimal() and name not in self.found:
+                self.found[name] = sizes(self.folder / name)
 
 
 def sizes(folder):
@@ -530,6 +505,7 @@ def test_other_versions(server_of_versions, folder):
         wait_for(old, 1)
         with Watching(versions) as watching:
             export(folder, "better", "versions")
+            watching.once()
         check_published(watching, versions / "2")
         wait_for(new, 1, 2)
         version = server.models["albert"].versions[2]
@@ -622,8 +598,8 @@ def settings(name):
     return {field: value.strip() for field, value in found}
 
 
-def test_batching():
-    """The fields are those of session_bundle_config.proto."""
+def test_batching_and_monitoring():
+    """The fields are those of the server's protocol buffers."""
     found = settings("batching.config")
     assert found.keys() == {
         "max_batch_size",
@@ -638,15 +614,11 @@ def test_batching():
     assert options.batch_size <= int(found["max_batch_size"])
     assert found["pad_variable_length_inputs"] == "false"
     assert int(found["batch_timeout_micros"]) < 100_000
-
-
-def test_monitoring():
-    """The fields are those of monitoring_config.proto."""
     found = settings("monitoring.config")
     assert found.keys() == {"prometheus_config", "enable", "path"}
     assert found["enable"] == "true"
-    path = json.loads(found["path"])
-    assert f":8501{path}`" in (SERVING / "README.md").read_text()
+    shown = (SERVING / "README.md").read_text()
+    assert f":8501{json.loads(found['path'])}`" in shown
 
 
 @pytest.mark.parametrize("name", ["models.config", "labels.config"])
@@ -665,11 +637,6 @@ def test_compose(server):
     content = yaml.safe_load((SERVING / "compose.yaml").read_text())
     (service,) = content["services"].values()
     assert re.fullmatch(r"tensorflow/serving:\d+\.\d+\.\d+", service["image"])
-    assert service["ports"] == ["8500:8500", "8501:8501"]
-    assert all(
-        volume["type"] == "bind" and volume["read_only"]
-        for volume in service["volumes"]
-    )
     mounts = {each["target"]: each["source"] for each in service["volumes"]}
     assert mounts["/models/albert"].startswith("${ALBERT_EXPORT:?")
     assert mounts["/config"] == "."
@@ -694,14 +661,12 @@ def test_compose(server):
     if shutil.which("bash") is None:
         pytest.skip("the health check needs bash")
     for model, healthy in [("albert", True), ("absent", False)]:
-        command = [
-            word.replace("/8501", f"/{server.rest_port}").replace(
-                "/models/albert", f"/models/{model}"
-            )
-            for word in check[1:]
-        ]
-        assert command != check[1:]
-        assert (subprocess.run(command).returncode == 0) == healthy
+        shell, option, script = check[1:]
+        port = f"/{server.rest_port}"
+        asked = script.replace("/8501", port).replace("/albert", f"/{model}")
+        assert asked != script
+        done = subprocess.run([shell, option, asked])
+        assert (done.returncode == 0) == healthy
 
 
 # Tensors without TensorFlow.

@@ -1,15 +1,23 @@
 """transformers computes the same, in both directions, for every head.
 
-Random weights, wide enough that errors show; biases and norms are not trivial.
-Tolerances are absolute, float32.
+Weights are random; see exchange.py.
 """
 
 import json
 import warnings
 
-import keras
 import numpy as np
 import pytest
+from exchange import (
+    SIZES,
+    TOLERANCE,
+    arrays,
+    assert_close,
+    batch,
+    of_transformers,
+    random_value,
+    randomized,
+)
 from small import EXCHANGED, same_weights
 
 import keras_albert as ka
@@ -25,24 +33,13 @@ transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed"
 )
 
-TOLERANCE = 2e-5
 LABELS = ("anger", "joy", "calm")
-CONFIGS = {
-    "one_group": {},
-    "two_groups": {"num_hidden_groups": 2},
-    "group_a_layer": {"num_hidden_groups": 4},
+CONFIGS = SIZES | {
     "two_inner": {"inner_group_num": 2},
-    "groups_and_inner": {"num_hidden_groups": 2, "inner_group_num": 2},
-    "equal_sizes": {"embedding_size": 21},
-    "wide_heads": {"hidden_size": 256, "num_attention_heads": 2},
     "relu": {"hidden_act": "relu"},
     "gelu_erf": {"hidden_act": "gelu_erf"},
 }
 THEIR_GELU = {"gelu": "gelu_new", "gelu_erf": "gelu"}
-
-
-def our_config(**changes) -> ka.AlbertConfig:
-    return EXCHANGED.replace(**changes)
 
 
 def their_config(**changes):
@@ -51,18 +48,9 @@ def their_config(**changes):
         "hidden_act": "gelu_new",
         **changes,
     }
-    settings["hidden_act"] = THEIR_GELU.get(
-        settings["hidden_act"], settings["hidden_act"]
-    )
+    act = settings["hidden_act"]
+    settings["hidden_act"] = THEIR_GELU.get(act, act)
     return transformers.AlbertConfig(**settings)
-
-
-def random_value(rng, name, shape, width):
-    """Scores stay in reach of softmax whatever the width."""
-    value = rng.normal(scale=1.5 / width**0.5, size=shape)
-    if "gamma" in name or name.endswith(("LayerNorm.weight", "norm.weight")):
-        value += 1
-    return value.astype("float32")
 
 
 def randomize_theirs(model, seed=0):
@@ -92,44 +80,6 @@ def read_there(architecture, folder, **options):
     return model.eval()
 
 
-def randomized(model, seed=0):
-    rng = np.random.default_rng(seed)
-    width = model.config.hidden_size
-    for variable in model.variables:
-        if "seed_generator" not in variable.path:
-            variable.assign(
-                random_value(rng, variable.path, variable.shape, width)
-            )
-    return model
-
-
-def batch(choices=None):
-    """Padding in two rows, a second segment in all."""
-    rng = np.random.default_rng(5)
-    shape = (4, 11) if choices is None else (4, choices, 11)
-    token_ids = rng.integers(1, EXCHANGED.vocab_size, shape)
-    lengths = np.array([11, 7, 4, 10]).reshape(4, *[1] * (len(shape) - 1))
-    places = np.arange(11)
-    padding_mask = np.broadcast_to(places < lengths, shape)
-    segment_ids = np.broadcast_to(places >= lengths // 2, shape) & padding_mask
-    arrays = {
-        "token_ids": token_ids * padding_mask,
-        "segment_ids": segment_ids,
-        "padding_mask": padding_mask,
-    }
-    return {k: np.array(v, "int32", order="C") for k, v in arrays.items()}
-
-
-def their_outputs(model, x, **options):
-    with torch.no_grad():
-        return model(
-            input_ids=torch.from_numpy(x["token_ids"]).long(),
-            attention_mask=torch.from_numpy(x["padding_mask"]).long(),
-            token_type_ids=torch.from_numpy(x["segment_ids"]).long(),
-            **options,
-        )
-
-
 def heads_there(outputs) -> dict[str, np.ndarray]:
     """transformers' outputs under our names."""
     names = {
@@ -148,43 +98,26 @@ def heads_there(outputs) -> dict[str, np.ndarray]:
     }
 
 
-def heads_here(model, x) -> dict[str, np.ndarray]:
-    outputs = model(x)
-    if not isinstance(outputs, dict):
-        outputs = {"logits": outputs}
-    return {k: keras.ops.convert_to_numpy(v) for k, v in outputs.items()}
-
-
-def assert_close(ours, theirs):
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        assert ours[name].shape == theirs[name].shape, name
-        assert np.abs(ours[name] - theirs[name]).max() <= TOLERANCE, name
-
-
 def assert_same_layers(ours, theirs):
     """All hidden states and outputs."""
     x = batch()
-    expected = their_outputs(theirs, x, output_hidden_states=True)
+    expected = of_transformers(theirs, x, output_hidden_states=True)
     outputs = ours(x, return_hidden_states=True)
-    states = outputs.pop("hidden_states")
+    states = arrays(dict(enumerate(outputs.pop("hidden_states"))))
     # theirs are of every inner block, the projected embedding before them.
     inner = ours.config.inner_group_num
     layers = expected.hidden_states[-inner * len(states) :][inner - 1 :: inner]
     assert len(layers) == len(states) == 4
-    for layer, state in zip(layers, states, strict=True):
-        state = keras.ops.convert_to_numpy(state)
-        assert np.abs(state - layer.numpy()).max() <= TOLERANCE
-    assert_close(
-        {k: keras.ops.convert_to_numpy(v) for k, v in outputs.items()},
-        heads_there(expected),
-    )
+    layers = {i: layer.numpy() for i, layer in enumerate(layers)}
+    assert_close(states, layers)
+    assert_close(arrays(outputs), heads_there(expected))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_config_both_ways(tmp_path, name):
     """Written here and read there; then written there with other weights."""
-    ours = randomized(ka.AlbertBackbone(our_config(**CONFIGS[name])))
+    config = EXCHANGED.replace(**CONFIGS[name])
+    ours = randomized(ka.AlbertBackbone(config), config.hidden_size)
     ka.save_huggingface(ours, tmp_path / "out")
     attention = "eager" if name in ("one_group", "two_inner") else "sdpa"
     theirs = read_there(
@@ -193,9 +126,8 @@ def test_every_config_both_ways(tmp_path, name):
     assert_same_layers(ours, theirs)
     gelu = "erf" if name == "gelu_erf" else "tanh"
     again = ka.load(tmp_path / "out", gelu=gelu)
-    assert again.config.replace(hidden_act="gelu") == our_config(
-        **{**CONFIGS[name], "hidden_act": "gelu"}
-    )
+    tanh = {"hidden_act": "gelu"}
+    assert again.config.replace(**tanh) == config.replace(**tanh)
     assert same_weights(again, ours)
     randomize_theirs(theirs, seed=1).save_pretrained(tmp_path / "back")
     back = ka.load(tmp_path / "back", gelu=gelu)
@@ -236,7 +168,9 @@ def test_every_head_both_ways(
 ):
     """No warning there; bit for bit the same back here."""
     pooler = architecture in POOLED
-    ours = ka.AlbertBackbone(our_config(num_hidden_groups=2), pooler=pooler)
+    ours = ka.AlbertBackbone(
+        EXCHANGED.replace(num_hidden_groups=2), pooler=pooler
+    )
     options = {}
     if architecture in HEADS:
         ours_class, settings = HEADS[architecture]
@@ -254,13 +188,13 @@ def test_every_head_both_ways(
         "Loading weights", ""
     )
     x = batch_for(architecture)
-    assert_close(heads_here(ours, x), heads_there(their_outputs(theirs, x)))
+    assert_close(arrays(ours(x)), heads_there(of_transformers(theirs, x)))
     again = ka.load(tmp_path / "out")
     assert type(again) is type(ours)
     assert same_weights(again, ours)
     randomize_theirs(theirs, seed=1).save_pretrained(tmp_path / "back")
     back = ka.load(tmp_path / "back")
-    assert_close(heads_here(back, x), heads_there(their_outputs(theirs, x)))
+    assert_close(arrays(back(x)), heads_there(of_transformers(theirs, x)))
     backbone = getattr(back, "backbone", back)
     assert (backbone.pooler is not None) == pooler
     assert same_weights(ka.load(tmp_path / "back", backbone=True), backbone)
@@ -271,26 +205,25 @@ def test_every_head_both_ways(
 )
 def test_halves_shared_alone(tmp_path, sharing, groups):
     """There each layer is a group of its own, here they stay shared."""
-    config = our_config(sharing=sharing, num_hidden_groups=groups)
+    config = EXCHANGED.replace(sharing=sharing, num_hidden_groups=groups)
     ours = randomized(ka.AlbertBackbone(config))
     ka.save_huggingface(ours, tmp_path / "out")
     theirs = read_there("AlbertModel", tmp_path / "out")
     assert theirs.config.num_hidden_groups == 4
     x = batch()
-    expected = heads_there(their_outputs(theirs, x))
-    assert_close(heads_here(ours, x), expected)
+    expected = heads_there(of_transformers(theirs, x))
+    assert_close(arrays(ours(x)), expected)
     again = ka.load(tmp_path / "out")
     assert again.config.replace(hidden_act="gelu") == config
     assert same_weights(again, ours)
     # Trained there, the copies go their own ways: read as separate layers.
     with torch.no_grad():
-        theirs.encoder.albert_layer_groups[1].albert_layers[
-            0
-        ].attention.dense.bias += 1
-        theirs.encoder.albert_layer_groups[2].albert_layers[0].ffn.bias += 1
+        (_, second, third, _) = theirs.encoder.albert_layer_groups
+        second.albert_layers[0].attention.dense.bias += 1
+        third.albert_layers[0].ffn.bias += 1
     theirs.save_pretrained(tmp_path / "trained")
     apart = ka.load(tmp_path / "trained")
-    assert_close(heads_here(apart, x), heads_there(their_outputs(theirs, x)))
+    assert_close(arrays(apart(x)), heads_there(of_transformers(theirs, x)))
 
 
 # Equal outputs of random weights show the same, unless a weight does little.
@@ -305,7 +238,7 @@ def test_every_weight_counts(tmp_path, architecture):
     theirs.save_pretrained(tmp_path)
     ours = ka.load(tmp_path)
     x = batch_for(architecture)
-    before = heads_here(ours, x)
+    before = arrays(ours(x))
     tensors = {
         name: value.numpy()
         for name, value in theirs.state_dict().items()
@@ -322,7 +255,7 @@ def test_every_weight_counts(tmp_path, architecture):
         imported(ours, changed, "huggingface", "mutated")
         difference = max(
             np.abs(value - before[key]).max()
-            for key, value in heads_here(ours, x).items()
+            for key, value in arrays(ours(x)).items()
         )
         if name.endswith("key.bias"):
             # It adds the same to all scores of a query: softmax drops it.
@@ -342,7 +275,7 @@ def test_labels_and_problem(tmp_path):
         ("regression", "regression"),
     ):
         ours = ka.AlbertForSequenceClassification(
-            ka.AlbertBackbone(our_config()),
+            ka.AlbertBackbone(EXCHANGED),
             num_labels=3,
             problem=problem,
             dropout=0.25,
@@ -376,40 +309,35 @@ def test_labels_from_transformers(tmp_path):
 def test_shards_and_pickles(tmp_path):
     theirs = their_model("AlbertForPreTraining")
     x = batch()
-    expected = heads_there(their_outputs(theirs, x))
+    expected = heads_there(of_transformers(theirs, x))
     theirs.save_pretrained(tmp_path / "shards", max_shard_size="8KB")
     assert len(list((tmp_path / "shards").glob("model-*.safetensors"))) > 2
-    assert_close(heads_here(ka.load(tmp_path / "shards"), x), expected)
+    assert_close(arrays(ka.load(tmp_path / "shards")(x)), expected)
     # As written years ago: a pickle, with names that are now computed.
     folder = tmp_path / "pickle"
     theirs.config.save_pretrained(folder)
     content = json.loads((folder / "config.json").read_text())
     content["architectures"] = ["AlbertForPreTraining"]
     (folder / "config.json").write_text(json.dumps(content))
-    weights = theirs.state_dict()
     weights = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
-            "LayerNorm.bias", "LayerNorm.beta"
+        name.replace("Norm.weight", "Norm.gamma").replace(
+            "Norm.bias", "Norm.beta"
         ): value
-        for name, value in weights.items()
+        for name, value in theirs.state_dict().items()
     }
     weights["albert.embeddings.position_ids"] = torch.arange(19)[None]
     torch.save(weights, folder / "pytorch_model.bin")
-    assert_close(heads_here(ka.load(folder), x), expected)
-    names = sorted(weights)
-    places = {
-        n: f"pytorch_model-0000{i % 2 + 1}-of-00002.bin"
-        for i, n in enumerate(names)
-    }
-    for file in set(places.values()):
-        torch.save(
-            {n: weights[n] for n in names if places[n] == file}, folder / file
-        )
+    assert_close(arrays(ka.load(folder)(x)), expected)
     (folder / "pytorch_model.bin").unlink()
+    names, places = sorted(weights), {}
+    for i in (0, 1):
+        file = f"pytorch_model-0000{i + 1}-of-00002.bin"
+        torch.save({n: weights[n] for n in names[i::2]}, folder / file)
+        places |= dict.fromkeys(names[i::2], file)
     (folder / "pytorch_model.bin.index.json").write_text(
         json.dumps({"metadata": {}, "weight_map": places})
     )
-    assert_close(heads_here(ka.load(folder), x), expected)
+    assert_close(arrays(ka.load(folder)(x)), expected)
 
 
 @pytest.mark.parametrize(
@@ -420,14 +348,14 @@ def test_half_precision_files(tmp_path, dtype):
     theirs.save_pretrained(tmp_path)
     ours = ka.load(tmp_path)
     x = batch()
-    expected = heads_there(their_outputs(theirs.float(), x))
-    assert_close(heads_here(ours, x), expected)
+    expected = heads_there(of_transformers(theirs.float(), x))
+    assert_close(arrays(ours(x)), expected)
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_vocabulary(tmp_path, tiny_vocab, lower_case):
     tokenizer = ka.Tokenizer(tiny_vocab / "spiece.model", lower_case)
-    config = our_config(vocab_size=tokenizer.vocab_size)
+    config = EXCHANGED.replace(vocab_size=tokenizer.vocab_size)
     ours = ka.AlbertForMaskedLM(ka.AlbertBackbone(config, tokenizer=tokenizer))
     ka.save_huggingface(ours, tmp_path / "out")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
@@ -454,7 +382,9 @@ def test_vocabulary(tmp_path, tiny_vocab, lower_case):
 def test_vocabulary_as_released(tmp_path, data_folder):
     """Every id of texts in which the released pieces are at work."""
     tokenizer = ka.Tokenizer(data_folder / "vocab" / "30k-clean.model")
-    model = ka.AlbertBackbone(our_config(vocab_size=tokenizer.vocab_size))
+    model = ka.AlbertBackbone(
+        EXCHANGED.replace(vocab_size=tokenizer.vocab_size)
+    )
     model.tokenizer = tokenizer
     ka.save_huggingface(model, tmp_path / "out")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
@@ -476,7 +406,7 @@ def test_vocabulary_as_released(tmp_path, data_folder):
     ],
 )
 def test_models_that_transformers_has_not(tmp_path, wrap):
-    model = wrap(ka.AlbertBackbone(our_config()))
+    model = wrap(ka.AlbertBackbone(EXCHANGED))
     with pytest.raises(ka.AlbertError, match=r"model\.backbone"):
         ka.save_huggingface(model, tmp_path / "out")
     assert not list(tmp_path.iterdir())
@@ -485,18 +415,15 @@ def test_models_that_transformers_has_not(tmp_path, wrap):
 
 
 def test_sentence_tasks_there(tmp_path):
-    model = randomized(
-        ka.AlbertForPretraining(
-            ka.AlbertBackbone(our_config()), sentence_task=None
-        )
-    )
+    encoder = ka.AlbertBackbone(EXCHANGED)
+    model = randomized(ka.AlbertForPretraining(encoder, sentence_task=None))
     ka.save_huggingface(model, tmp_path / "out")
     theirs = read_there("AlbertForMaskedLM", tmp_path / "out")
     x = batch()
-    expected = heads_there(their_outputs(theirs, x))["logits"]
-    assert_close({"mlm": expected}, heads_here(model, x))
+    expected = heads_there(of_transformers(theirs, x))["logits"]
+    assert_close({"mlm": expected}, arrays(model(x)))
     # The original's sentence order has no dropout; theirs would be 0.1.
-    model = ka.AlbertForPretraining(ka.AlbertBackbone(our_config()))
+    model = ka.AlbertForPretraining(ka.AlbertBackbone(EXCHANGED))
     ka.save_huggingface(model, tmp_path / "order")
     config = transformers.AutoConfig.from_pretrained(tmp_path / "order")
     assert config.classifier_dropout_prob == 0

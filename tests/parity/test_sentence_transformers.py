@@ -1,17 +1,18 @@
 """Folders of sentence-transformers, against the package itself."""
 
 import json
+import operator
 import shutil
 
 import numpy as np
 import pytest
+from commands import run
 from small import TEXT_CONFIG, randomize
 
 import keras_albert as ka
 from keras_albert.checkpoints.sentence_transformers import (
     save_sentence_transformers,
 )
-from keras_albert.cli import main
 from keras_albert.errors import AlbertError
 
 pytest.importorskip("sentence_transformers")
@@ -27,6 +28,14 @@ def embedder(vocab, **options):
     return randomize(ka.AlbertForTextEmbedding(backbone, **options))
 
 
+def converted(model, folder):
+    """Their folder, as the command makes it."""
+    ka.Predictor(model).save(folder / "ours")
+    there = {"to": "sentence-transformers", "output": folder / "theirs"}
+    run("convert", input=folder / "ours", **there)
+    return folder / "theirs"
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -40,12 +49,7 @@ def test_same_vectors_there_and_back(tiny_vocab, tmp_path, options):
 
     model = embedder(tiny_vocab, **options)
     vectors = model.encode(TEXTS, normalize=False)
-    folder = tmp_path / "theirs"
-    ka.Predictor(model).save(tmp_path / "ours")
-    main(
-        ["convert", "--input", str(tmp_path / "ours"), "--output", str(folder)]
-        + ["--to=sentence-transformers"]
-    )
+    folder = converted(model, tmp_path)
     theirs = SentenceTransformer(str(folder), device="cpu")
     np.testing.assert_allclose(theirs.encode(TEXTS), vectors, **TOLERANCE)
     assert theirs.max_seq_length == model.most_tokens
@@ -70,12 +74,7 @@ def test_the_gelu_of_transformers(tiny_vocab, tmp_path):
     from sentence_transformers import SentenceTransformer
 
     model = embedder(tiny_vocab)
-    folder = tmp_path / "theirs"
-    ka.Predictor(model).save(tmp_path / "ours")
-    main(
-        ["convert", "--input", str(tmp_path / "ours"), "--output", str(folder)]
-        + ["--to=sentence-transformers"]
-    )
+    folder = converted(model, tmp_path)
     config = json.loads((folder / "config.json").read_text())
     config["hidden_act"] = "gelu"
     (folder / "config.json").write_text(json.dumps(config))
@@ -107,20 +106,12 @@ def test_folders_that_cannot_be_read(tiny_vocab, tmp_path):
         (lambda steps: steps[0].update(path="0"), "must be in 0"),
     ):
         refused("modules.json", change, words)
-    for change, words in (
-        (
-            lambda pooling: pooling.update(pooling_mode_cls_token=True),
-            "Received: mean, cls",
-        ),
-        (
-            lambda pooling: pooling.update(pooling_mode="lasttoken"),
-            "mean, cls, max. Received: lasttoken",
-        ),
-        (
-            lambda pooling: pooling.update(pooling_mode_mean_tokens=False),
-            "Received: none",
-        ),
+    for changes, words in (
+        ({"pooling_mode_cls_token": True}, "Received: mean, cls"),
+        ({"pooling_mode": "lasttoken"}, "mean, cls, max. Received: lasttoken"),
+        ({"pooling_mode_mean_tokens": False}, "Received: none"),
     ):
+        change = operator.methodcaller("update", changes)
         refused("1_Pooling/config.json", change, words)
     refused(
         "2_Dense/config.json",

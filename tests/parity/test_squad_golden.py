@@ -45,12 +45,8 @@ def features(data_folder, part):
 @pytest.fixture(scope="module")
 def questions(data_folder):
     """The 160 questions, in the order of the golden files."""
-    by_id = {
-        question.id: question
-        for question in read_squad(
-            data_folder / "squad" / "train-v1.1.head.json"
-        )
-    }
+    path = data_folder / "squad" / "train-v1.1.head.json"
+    by_id = {question.id: question for question in read_squad(path)}
     found = features(data_folder, "train")
     ids = dict.fromkeys(feature["qas_id"] for feature in found)
     assert len(ids) == 160

@@ -141,12 +141,9 @@ HEADS = {
 
 def checkpoint(folder, config, heads=(), prefix=RELEASED, scope=""):
     tensors = filled(shapes(config, heads))
-    optimizer = {}
-    for name in tensors:
-        optimizer[f"{name}/adam_m"] = np.float32(1)
-        optimizer[f"{name}/adam_v"] = np.float32(1)
-    optimizer["global_step"] = np.int64(7)
-    written = {**tensors, **optimizer}
+    moments = [f"{name}/adam_{x}" for name in tensors for x in "mv"]
+    optimizer = dict.fromkeys(moments, np.float32(1))
+    written = {**tensors, **optimizer, "global_step": np.int64(7)}
     write_tf1(folder / prefix, {scope + name: v for name, v in written.items()})
     config.to_json(folder / "albert_config.json")
     return tensors
@@ -205,9 +202,8 @@ def test_own_halves_from_a_group_a_layer(tmp_path, sharing):
     if shared:
         name = f"bert/encoder/transformer/group_3/inner_group_0/{shared[1]}beta"
         write_tf1(tmp_path / "b", {**tensors, name: tensors[name] + 1})
-        with pytest.raises(
-            ka.AlbertError, match=f"{name}: differs from another"
-        ):
+        message = f"{name}: differs from another"
+        with pytest.raises(ka.AlbertError, match=message):
             ka.load_tf1(model, tmp_path / "b")
 
 
@@ -250,24 +246,22 @@ def test_any_prefix(tmp_path):
 
 def test_one_output_is_not_guessed(tmp_path):
     head = {"output_weights": (1, HIDDEN), "output_bias": (1,)}
-    config = EXCHANGED
-    tensors = checkpoint(tmp_path, config, head)
+    tensors = checkpoint(tmp_path, EXCHANGED, head)
     with pytest.raises(ka.AlbertError, match=r"regression.*multiple choice"):
         ka.load(tmp_path)
-    model = ka.AlbertForMultipleChoice(ka.AlbertBackbone(config))
+    model = ka.AlbertForMultipleChoice(ka.AlbertBackbone(EXCHANGED))
     ka.load_tf1(model, tmp_path / RELEASED)
     assert assert_holds(model, tensors) == tensors.keys()
     assert_holds(ka.load(tmp_path, backbone=True), tensors)
 
 
 def test_what_does_not_fit_is_listed(tmp_path):
-    config = EXCHANGED
-    tensors = filled(shapes(config, MASKED_LM))
+    tensors = filled(shapes(EXCHANGED, MASKED_LM))
     del tensors["bert/pooler/dense/bias"]
     tensors["bert/embeddings/LayerNorm/beta"] = np.zeros(17, "float32")
     tensors["bert/extra"] = np.zeros(3, "float32")
     write_tf1(tmp_path / RELEASED, tensors)
-    model = ka.AlbertBackbone(config)
+    model = ka.AlbertBackbone(EXCHANGED)
     before = weights_of(model)
     with pytest.raises(ka.AlbertError) as caught:
         ka.load_tf1(model, tmp_path / RELEASED)
@@ -282,33 +276,26 @@ def test_what_does_not_fit_is_listed(tmp_path):
 
 def test_config_is_needed(tmp_path):
     write_tf1(tmp_path / RELEASED, filled(shapes(EXCHANGED)))
-    with pytest.raises(
-        ka.AlbertError, match=r"albert_config\.json: no such.*to_"
-    ):
+    message = r"albert_config\.json: no such.*to_"
+    with pytest.raises(ka.AlbertError, match=message):
         ka.load(tmp_path)
 
 
 def test_groups_that_the_reference_computes_otherwise(tmp_path):
     """int(15 / 22 * 22) is 14 there."""
     config = EXCHANGED.replace(num_hidden_layers=22, num_hidden_groups=22)
-    tensors = filled(shapes(config))
-    write_tf1(tmp_path / RELEASED, tensors)
-    config.to_json(tmp_path / "albert_config.json")
-    with pytest.raises(
-        ka.AlbertError, match=r"layer 15 .* group 15 here, in 14"
-    ):
+    checkpoint(tmp_path, config)
+    message = "layer 15 .* group 15 here, in 14"
+    with pytest.raises(ka.AlbertError, match=message):
         ka.load(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["vocab_size", "num_hidden_layers"])
 def test_huge_sizes_beside_a_checkpoint(tmp_path, name):
     """They are held against the weights before a model is built."""
-    write_tf1(tmp_path / RELEASED, filled(shapes(EXCHANGED)))
+    checkpoint(tmp_path, EXCHANGED)
     path = tmp_path / "albert_config.json"
-    EXCHANGED.to_json(path)
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps({**content, name: 10**9}))
-    with pytest.raises(
-        ka.AlbertError, match=rf"config\.json: .*{name}=10{{9}}"
-    ):
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: 10**9}))
+    message = rf"config\.json: .*{name}=10{{9}}"
+    with pytest.raises(ka.AlbertError, match=message):
         ka.load(tmp_path)

@@ -45,12 +45,8 @@ def test_digit_comma(tokenizer):
     # None of the 260 texts has such a piece; these follow tokenization.py by
     # hand. "1990," without a space before it gains a word mark when it is
     # encoded again, so it would be "▁1990" if that were no piece of its own.
-    assert tokenizer.tokenize("in 2010, we") == [
-        "▁in",
-        "▁2010",
-        ",",
-        "▁we",
-    ]
+    pieces = tokenizer.tokenize("in 2010, we")
+    assert pieces == ["▁in", "▁2010", ",", "▁we"]
     assert tokenizer.tokenize("9,") == ["▁9", ","]
     assert len(tokenizer.resplits) == 141
     for pieces in tokenizer.resplits.values():

@@ -27,7 +27,7 @@ from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
 pytestmark = pytest.mark.any_backend
 
-FAST = settings(max_examples=150, deadline=None)
+FAST = settings(max_examples=150)
 # Digits and commas, sigmas, dotted I, marks, NUL and other controls, odd and
 # invisible spaces, characters that become several (½ ﬁ 🄁) or one of several
 # (the jamo of 한, ｶﾞ), half a character.

@@ -1,7 +1,7 @@
 """GraphAligner equals Aligner: the same pieces at the same places."""
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text")
@@ -15,11 +15,7 @@ from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
 
 pytestmark = pytest.mark.any_backend
 
-FAST = settings(
-    max_examples=120,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+FAST = settings(max_examples=120)
 # What is dropped, taken for a space, made one of several or several of one.
 LIKELY = st.text(
     "09,, aAbcx.()-£ΣİI\u0301\u0345\0\x01\x1c\x85\u00a0\u3000¨ﬁ½²한각\u1112"
@@ -47,14 +43,8 @@ def twins(request, digit_comma_vocab):
         characters = Characters.of(texts)
         pieces = graph(characters)
         base = tf.gather(characters.splits, pieces.ids.value_rowids())
-        return [
-            pieces.ids.with_values(values)
-            for values in (
-                pieces.ids.values,
-                pieces.starts - base,
-                pieces.ends - base,
-            )
-        ]
+        places = pieces.starts - base, pieces.ends - base
+        return [pieces.ids, *map(pieces.ids.with_values, places)]
 
     return tokenizer, Aligner(tokenizer), align
 
@@ -71,12 +61,8 @@ def twins(request, digit_comma_vocab):
 @example(["a " * 3000 + "é, 1990,", "😀" * 300])
 def test_pieces(twins, texts):
     tokenizer, aligner, align = twins
-    found = align(
-        tf.constant(
-            [x if isinstance(x, bytes) else x.encode() for x in texts],
-            tf.string,
-        )
-    )
+    written = [x if isinstance(x, bytes) else x.encode() for x in texts]
+    found = align(tf.constant(written, tf.string))
     for i, text in enumerate(texts):
         ours = aligner(to_text(text))
         ids, starts, ends = (rows[i].numpy().tolist() for rows in found)

@@ -114,6 +114,14 @@ def test_truncation_is_what_a_loop_would_do(a, b, sequence_length, seed):
     assert (front >= 0).all() and (front <= [a, b] - lengths[0]).all()
 
 
+def built(rows, word_starts, config):
+    """x, y and weights of a batch as arrays."""
+    return (
+        {name: np.asarray(tensor) for name, tensor in part.items()}
+        for part in masking.build_batch(rows, word_starts, config)
+    )
+
+
 @st.composite
 def pairs(draw):
     tokens = st.integers(5, VOCAB_SIZE - 1)
@@ -121,15 +129,12 @@ def pairs(draw):
     return a, draw(st.lists(tokens, max_size=MOST_TOKENS - 3 - len(a)))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(pairs(), min_size=1, max_size=9), configs, seeds)
 def test_masking_is_what_a_loop_would_do(texts, config, seed):
     rows = rows_of(texts, MOST_TOKENS, seed)
     config = ExampleConfig(**{**vars(config), "sequence_length": MOST_TOKENS})
-    x, y, weight = (
-        {name: np.asarray(tensor) for name, tensor in part.items()}
-        for part in masking.build_batch(rows, WORD_STARTS, config)
-    )
+    x, y, weight = built(rows, WORD_STARTS, config)
     harmonic = np.cumsum(1 / np.arange(1, config.ngram + 1))
     bits = fold(
         fold(rows.keys.numpy(), REPLACE)[:, None],
@@ -141,33 +146,22 @@ def test_masking_is_what_a_loop_would_do(texts, config, seed):
         ngrams = ngrams_of(
             words_of(tokens, WORD_STARTS, config.cross_sep), config.ngram
         )
-        visits = masking.draw_visits(
-            rows.keys[row : row + 1],
-            np.array([len(ngrams)]),
-            MOST_TOKENS - 2,
-        ).numpy()[0]
+        key, words = rows.keys[row : row + 1], np.array([len(ngrams)])
+        visits = masking.draw_visits(key, words, MOST_TOKENS - 2).numpy()[0]
 
         def draw(visit):
             share = (visit >> 16) % 2**20 / 2**20
             return 1 + int((share >= harmonic[:-1] / harmonic[-1]).sum())
 
-        positions = sorted(
-            choose(
-                (
-                    (ngrams[visit % 2**16], lambda visit=visit: draw(visit))
-                    for visit in sorted(visits.tolist(), reverse=True)
-                    if visit >= 0
-                ),
-                budget_of(length, config),
-            )
+        visited = (
+            (ngrams[visit % 2**16], lambda visit=visit: draw(visit))
+            for visit in sorted(visits[visits >= 0].tolist(), reverse=True)
         )
+        positions = sorted(choose(visited, budget_of(length, config)))
         count = len(positions)
-        assert x["masked_positions"][row].tolist() == positions + [0] * (
-            config.num_predictions - count
-        )
-        assert weight["mlm"][row].tolist() == [1] * count + [0] * (
-            config.num_predictions - count
-        )
+        unused = [0] * (config.num_predictions - count)
+        assert x["masked_positions"][row].tolist() == positions + unused
+        assert weight["mlm"][row].tolist() == [1] * count + unused
         masked = list(tokens)
         for position, random in zip(
             positions, bits[row, :count].tolist(), strict=True
@@ -186,7 +180,7 @@ def test_masking_is_what_a_loop_would_do(texts, config, seed):
         assert x["padding_mask"][row].tolist() == [1] * length + padding
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     corpora.filter(lambda documents: len(documents) > 1),
     configs,
@@ -197,10 +191,7 @@ def test_masking_is_what_a_loop_would_do(texts, config, seed):
 def test_batches(documents, config, seed, epoch, step):
     half = len(documents) // 2
     first = shard_of(documents[:half])
-    shards = [
-        first,
-        shard_of(documents[half:], first_token=5 + len(first.tokens)),
-    ]
+    shards = [first, shard_of(documents[half:], 5 + len(first.tokens))]
     end = 5 + sum(map(sum, documents))
     word_starts = np.arange(end) % 3 > 0
     stream = ExampleStream(set_of(shards, word_starts), config, seed)
@@ -210,11 +201,12 @@ def test_batches(documents, config, seed, epoch, step):
     rows = masking.Rows(
         text, lengths, labels, np.ones(len(numbers), "float32"), keys
     )
-    x, y, weight = (
-        {name: np.asarray(tensor) for name, tensor in part.items()}
-        for part in masking.build_batch(rows, word_starts, config)
-    )
+    x, y, weight = built(rows, word_starts, config)
     document_ends = 5 + np.cumsum([sum(d) for d in documents])
+
+    def home(token):
+        return np.searchsorted(document_ends, token, side="right")
+
     task = config.sentence_task
     for row in range(len(numbers)):
         length = x["padding_mask"][row].sum()
@@ -234,22 +226,14 @@ def test_batches(documents, config, seed, epoch, step):
         a, b = tokens[1 : ends[0]], tokens[ends[0] + 1 : -1]
         for part in (a, b):  # a text without a gap, of one document
             if len(part):
-                assert part.tolist() == list(
-                    range(part[0], part[0] + len(part))
-                )
-                home = np.searchsorted(
-                    document_ends, part[[0, -1]], side="right"
-                )
-                assert home[0] == home[1]
+                assert (np.diff(part) == 1).all()
+                assert home(part[0]) == home(part[-1])
         if task == "none":
             assert not len(b) and set(y) == {"mlm"}
             continue
         assert weight[task][row] == (len(b) > 0) == (len(ends) == 2)
         if len(b):
-            home_a, home_b = np.searchsorted(
-                document_ends, [a[0], b[0]], side="right"
-            )
-            if home_a == home_b:  # B comes first exactly if swapped
+            if home(a[0]) == home(b[0]):  # B comes first exactly if swapped
                 assert (
                     y[task][row]
                     == (a[0] > b[0])
@@ -271,10 +255,8 @@ def test_batches(documents, config, seed, epoch, step):
 
 @given(corpora, configs, seeds)
 def test_a_plan_is_a_partition(documents, config, seed):
-    shards = SimpleNamespace(
-        shards=(shard_of(documents), shard_of(documents[:1]))
-    )
-    corpus = Corpus(shards)
+    shards = shard_of(documents), shard_of(documents[:1])
+    corpus = Corpus(SimpleNamespace(shards=shards))
     plan = plan_epoch(corpus, config, seed, 0)
     count = corpus.first_sentences[-1]
     assert plan.edges[0] == 0 and plan.edges[-1] == count

@@ -1,15 +1,18 @@
 """GraphTokenizer equals Tokenizer: any text, any bytes, any pair."""
 
+import functools
 import os
 import subprocess
 import sys
 import unicodedata
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text")
+
+from served_models import used  # noqa: E402
 
 from keras_albert.text.graph_tokenizer import GraphTokenizer  # noqa: E402
 from keras_albert.text.normalization import normalize, to_text  # noqa: E402
@@ -17,11 +20,7 @@ from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
 
 pytestmark = pytest.mark.any_backend
 
-FAST = settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+FAST = settings(max_examples=150)
 # Text that meets the rules often: digits and commas, sigmas, dotted I, marks,
 # NUL, odd spaces, compatibility characters, a new capital, an astral letter.
 LIKELY = st.text(
@@ -40,22 +39,17 @@ BYTES = st.one_of(
 )
 
 
-@pytest.fixture(scope="module")
-def folder(digit_comma_vocab):
-    return digit_comma_vocab
-
-
 @pytest.fixture(
     scope="module", params=["lower", "cased", "accents", "released"]
 )
-def twins(request, folder):
+def twins(request, digit_comma_vocab):
     """A Tokenizer, and its twin's ids and normal forms."""
     if request.param == "released":
         data = request.getfixturevalue("data_folder")
         tokenizer = Tokenizer(data / "vocab" / "30k-clean.model")
     else:
         tokenizer = Tokenizer(
-            folder,
+            digit_comma_vocab,
             lower_case=request.param != "cased",
             keep_accents=request.param == "accents",
         )
@@ -63,13 +57,8 @@ def twins(request, folder):
 
 
 def utf8(texts):
-    return tf.constant(
-        [
-            text if isinstance(text, bytes) else text.encode("utf-8")
-            for text in texts
-        ],
-        tf.string,
-    )
+    texts = [x if isinstance(x, bytes) else x.encode() for x in texts]
+    return tf.constant(texts, tf.string)
 
 
 def is_tie(tokenizer, ours, theirs):
@@ -92,8 +81,8 @@ def assert_same_ids(tokenizer, graph, texts):
         assert a == b or is_tie(tokenizer, a, b), (text, a, b)
 
 
-def test_vocabulary_has_digit_comma_pieces(folder):
-    tokenizer = Tokenizer(folder)
+def test_vocabulary_has_digit_comma_pieces(digit_comma_vocab):
+    tokenizer = Tokenizer(digit_comma_vocab)
     pieces = {tokenizer.id_to_piece(i) for i in tokenizer.resplits}
     assert {"9,", "▁9,", "1990,", "▁1990,"} <= pieces
 
@@ -159,46 +148,38 @@ IDS = st.lists(st.integers(5, 49), max_size=12)
 )
 @example([([], [])], 5, True)
 @example([([9] * 12, [8] * 12), ([9] * 12, []), ([], [8] * 12)], 5, True)
-def test_pack(folder, rows, max_length, paired):
-    tokenizer, graph = Tokenizer(folder), graph_of(folder)
+def test_pack(digit_comma_vocab, rows, max_length, paired):
+    graph = graph_of(digit_comma_vocab)
     ragged = [
-        tf.RaggedTensor.from_row_lengths(
-            tf.constant([i for row in side for i in row], tf.int32),
-            tf.constant([len(row) for row in side], tf.int64),
-        )
+        tf.ragged.constant(side, tf.int32, ragged_rank=1)
         for side in ([a for a, _ in rows], [b for _, b in rows])
     ]
     found = graph.pack(ragged[0], ragged[1] if paired else None, max_length)
-    packed = [
-        tokenizer.pack(a, b if paired else None, max_length) for a, b in rows
-    ]
+    pack = Tokenizer(digit_comma_vocab).pack
+    packed = [pack(a, b if paired else None, max_length) for a, b in rows]
     width = max((len(ids) for ids, _ in packed), default=2)
     expected = {
-        "token_ids": [ids + [0] * (width - len(ids)) for ids, _ in packed],
-        "segment_ids": [s + [0] * (width - len(s)) for _, s in packed],
-        "padding_mask": [
-            [1] * len(ids) + [0] * (width - len(ids)) for ids, _ in packed
-        ],
+        "token_ids": [ids for ids, _ in packed],
+        "segment_ids": [segments for _, segments in packed],
+        "padding_mask": [[1] * len(ids) for ids, _ in packed],
     }
     assert list(found) == list(expected)
     for name, values in expected.items():
+        values = [row + [0] * (width - len(row)) for row in values]
         assert found[name].dtype == tf.int32
         assert found[name].shape == (len(rows), width)
         assert found[name].numpy().tolist() == values
 
 
-GRAPHS = {}
-
-
+@functools.cache
 def graph_of(folder):
-    if folder not in GRAPHS:
-        GRAPHS[folder] = GraphTokenizer(Tokenizer(folder))
-    return GRAPHS[folder]
+    return GraphTokenizer(Tokenizer(folder))
 
 
-def test_saved_model(folder, tmp_path):
+def test_saved_model(digit_comma_vocab, tmp_path):
     """Saved and loaded, with no operation a server might not link."""
-    tokenizer, graph = Tokenizer(folder), graph_of(folder)
+    tokenizer = Tokenizer(digit_comma_vocab)
+    graph = graph_of(digit_comma_vocab)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)] * 2)
     def pairs(a, b):
@@ -214,17 +195,14 @@ def test_saved_model(folder, tmp_path):
     for name in expected:
         assert found[name].numpy().tolist() == expected[name].tolist()
 
-    graph_def = loaded.pairs.concrete_functions[0].graph.as_graph_def()
-    functions = graph_def.library.function
-    ops = {node.op for node in graph_def.node}
-    ops |= {node.op for function in functions for node in function.node_def}
+    ops = used(loaded.pairs.concrete_functions[0].graph.as_graph_def())
     text_ops = {op for op in ops if "entencepiece" in op or ">" in op}
     assert text_ops == {"SentencepieceOp", "SentencepieceTokenizeOp"} & ops
     assert not {"Assert", "PyFunc", "EagerPyFunc"} & ops
 
 
 @pytest.mark.proof
-def test_turkish_server(folder):
+def test_turkish_server(digit_comma_vocab):
     """The locale of the process does not matter, as it would to ICU."""
     code = (
         "import sys, tensorflow as tf\n"
@@ -234,9 +212,8 @@ def test_turkish_server(folder):
         "assert graph.normalize(tf.constant(['IN'])).numpy()[0] == b'in'\n"
     )
     environment = {**os.environ, "LC_ALL": "tr_TR.UTF-8"}
-    subprocess.run(
-        [sys.executable, "-c", code, str(folder)], check=True, env=environment
-    )
+    command = [sys.executable, "-c", code, str(digit_comma_vocab)]
+    subprocess.run(command, check=True, env=environment)
 
 
 def test_missing_tensorflow_text(monkeypatch):
