@@ -640,6 +640,8 @@ def test_compose(server):
     mounts = {each["target"]: each["source"] for each in service["volumes"]}
     assert mounts["/models/albert"].startswith("${ALBERT_EXPORT:?")
     assert mounts["/config"] == "."
+    assert all(volume["read_only"] for volume in service["volumes"])
+    assert service["ports"] == ["8500:8500", "8501:8501"]
     flags = dict(flag.split("=") for flag in service["command"])
     for value in flags.values():
         if value.startswith("/config/"):
