@@ -3,12 +3,11 @@
 They take the options of the commands, and tables and models in memory, too.
 """
 
-import contextlib
 import dataclasses
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,10 +83,16 @@ class Evaluation:
         if "confusion" in self.report:
             names = [each["label"] for each in self.report["classes"]]
             return confusion_figure(names, self.report["confusion"])
-        report, best = self.report, self.report.get("best", "mlm_accuracy")
-        values = {best: report.get(best)} | {
-            name: report[name] for name in COMPARED if name in report
-        }
+        if "held_out" in self.report:  # of a pretrained model
+            shown = [
+                name
+                for name in self.report["held_out"]
+                if name.endswith(("accuracy", "baseline"))
+            ]
+            values = {name: self.report["held_out"][name] for name in shown}
+        else:
+            shown = [self.report["best"], *COMPARED]
+            values = {name: self.report.get(name) for name in shown}
         values = {k: v for k, v in values.items() if v is not None}
         figure = new_figure(5, 3)
         bars = figure.subplots()
@@ -157,17 +162,16 @@ def finetune(
     """
     if output is None:
         output = Path(tempfile.mkdtemp(prefix="keras-albert-")) / "model"
-    inputs = Path(f"{output}.inputs")
+    inputs = _Inputs(Path(f"{output}.inputs"))
     given = {
-        "model": _model_path(model, inputs),
-        "train": _table_path(train, inputs / "train.jsonl"),
+        "model": inputs.model(model),
+        "train": inputs.table(train, "train.jsonl"),
+        "validation": "none",
     }
-    if validation is None:
-        given["validation"] = "none"
-    elif not isinstance(validation, str) or validation != "auto":
-        path = inputs / "validation.jsonl"
-        given["validation"] = _table_path(validation, path)
+    if validation is not None:
+        given["validation"] = inputs.table(validation, "validation.jsonl")
     run = run_of("finetune", {**given, "output": output, **options})
+    inputs.write()
     report = run_finetune(run)
     return FinishedRun(run.output, report, finetuned_lines(report))
 
@@ -191,42 +195,62 @@ def evaluate(
     Raises:
         AlbertError: as the command; an option that it does not have.
     """
-    with _scratch() as folder:
+    with tempfile.TemporaryDirectory(prefix="keras-albert-") as folder:
+        inputs = _Inputs(Path(folder))
         given = {
-            "model": _model_path(model, folder),
-            "data": _table_path(data, folder / "data.jsonl"),
+            "model": inputs.model(model),
+            "data": inputs.table(data, "data.jsonl"),
         }
         run = run_of("evaluate", {**given, **options})
+        inputs.write()
         return Evaluation(evaluation.evaluate(run))
 
 
-@contextlib.contextmanager
-def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="keras-albert-") as folder:
-        yield Path(folder)
+class _Inputs:
+    """The paths of models and tables; what is in memory is written to files.
+
+    That is done by `write`, after the options have been checked.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._writes: list[Callable[[], None]] = []
+
+    def model(self, model: Any) -> str:
+        """The source of a model."""
+        if not isinstance(model, AlbertModel | Predictor):
+            return str(model)
+        path = self.folder / "model"
+        self._writes.append(lambda: _write_model(model, path))
+        return str(path)
+
+    def table(self, data: Any, name: str) -> str:
+        """The path of a table; `name` is that of its file if there is none."""
+        if isinstance(data, str | Path):
+            return str(data)
+        columns, path = columns_of(data), self.folder / name
+        self._writes.append(lambda: _write_table(columns, path))
+        return str(path)
+
+    def write(self) -> None:
+        if self._writes:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        for write in self._writes:
+            write()
 
 
-def _model_path(model: Any, folder: Path) -> str:
-    """The source of a model; one in memory is written into the folder."""
-    if not isinstance(model, AlbertModel | Predictor):
-        return str(model)
-    path = folder / "model"
+def _write_model(model: AlbertModel | Predictor, path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
     if isinstance(model, Predictor):
         model.save(path)
     else:
         model.save_to_preset(path)
-    return str(path)
 
 
-def _table_path(data: Any, path: Path) -> str:
-    """The path of a table; one in memory is written to `path`."""
-    if isinstance(data, str | Path):
-        return str(data)
-    columns: Mapping[str, list] = columns_of(data)
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _write_table(columns: dict[str, list], path: Path) -> None:
     with open(path, "w", encoding="utf-8") as file:
         for row in zip(*columns.values(), strict=True):
             values = dict(zip(columns, row, strict=True))
-            print(json.dumps(values, ensure_ascii=False), file=file)
-    return str(path)
+            print(
+                json.dumps(values, ensure_ascii=False, default=str), file=file
+            )

@@ -85,7 +85,7 @@ def test_options_are_those_of_the_command(model, tmp_path):
     ):
         with pytest.raises(AlbertError, match=words):
             ka.finetune(model, ROWS, tmp_path / "model", **options)
-    assert not (tmp_path / "model").exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_pretrain(tiny_lines, tiny_vocab, tmp_path):
@@ -109,6 +109,10 @@ def test_pretrain(tiny_lines, tiny_vocab, tmp_path):
     )
     assert type(ka.load(run.folder)) is ka.AlbertForPretraining
     assert "loss" in repr(run) and run.plot().axes
+    scores = ka.evaluate(run.folder, tmp_path / "shards")
+    assert "masked-LM accuracy" in repr(scores)
+    names = [x.get_text() for x in scores.plot().axes[0].get_yticklabels()]
+    assert names == ["mlm accuracy", "mlm baseline"]
 
 
 def test_mistakes(run, tmp_path, capsys):
