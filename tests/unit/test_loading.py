@@ -211,8 +211,8 @@ def test_repr_says_what_it_is(sources):
     count = f"{model.count_params():,}"
     assert repr(model) == (
         "<AlbertForSequenceClassification name=mine, layers=5, "
-        f"hidden_size=26, parameters={count}, vocabulary=97 pieces, ids only, "
-        "labels=('no', 'yes')>"
+        f"hidden_size=26, sharing=all, parameters={count}, "
+        "vocabulary=97 pieces, ids only, labels=('no', 'yes')>"
     )
     backbone, tokenizer = ka.load_pretrained(sources["folder"])
     assert repr(tokenizer) == (
