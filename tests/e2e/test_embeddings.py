@@ -360,6 +360,7 @@ def by_hand(model, rows, more, size=None):
     return np.mean(1 / (1 + np.array(ranks)))
 
 
+@pytest.mark.any_backend
 def test_evaluated_beside_others(folder, model, tmp_path):
     """Among further texts, in several sizes, beside the model before."""
     data = folder / "pairs.held.jsonl"
@@ -452,6 +453,7 @@ def test_vectors_of_a_file(folder, model, tmp_path):
         np.testing.assert_allclose(found, values, atol=1e-5)
 
 
+@pytest.mark.any_backend
 def test_numbers_and_files(folder, model, tmp_path):
     """int8 keeps cosines to a hundredth, bits the sign of each number."""
     unit = ka.read_vectors(embed(folder, tmp_path))
@@ -490,6 +492,7 @@ def test_numbers_and_files(folder, model, tmp_path):
     np.testing.assert_allclose(vectors[same], unit[same], atol=1e-5)
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("to", ["npy", "jsonl", "parquet"])
 def test_an_interrupted_run_goes_on(folder, model, tmp_path, monkeypatch, to):
     """Parts that are written are not computed again, and none is lost."""
@@ -524,6 +527,7 @@ def test_an_interrupted_run_goes_on(folder, model, tmp_path, monkeypatch, to):
     assert len(done) == 5
 
 
+@pytest.mark.any_backend
 def test_other_vectors_than_before(folder, model, tmp_path, capsys):
     """What has changed is named, and the vectors stay as they are."""
     made = embed(folder, tmp_path)

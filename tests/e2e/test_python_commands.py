@@ -12,6 +12,9 @@ import keras_albert as ka
 from keras_albert.cli import main, run_of
 from keras_albert.errors import AlbertError
 
+# They are the commands, which other tests run on all backends.
+pytestmark = pytest.mark.any_backend
+
 WORDS = {"animal": ("fox", "hens", "dog"), "place": ("barn", "village")}
 ROWS = [
     {"body": f"the {word} {count}", "label": label}
