@@ -70,7 +70,10 @@ def read_log(folder: Path) -> list[Row]:
     """The rows of a run's log; AlbertError if it has none."""
     rows = RunLog(folder).rows
     if not rows:
-        raise AlbertError(f"{folder / LOG_FILE}: no log of a run.")
+        raise AlbertError(
+            f"{folder / LOG_FILE}: no log of a run. A run of several seeds has "
+            "one in the folder of each."
+        )
     return rows
 
 
