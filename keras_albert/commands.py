@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from keras_albert.cli import run_of
 from keras_albert.data.frames import Frame, columns_of
 from keras_albert.finetuning import evaluate as evaluation
+from keras_albert.finetuning.config import OWN_VALIDATION
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import (
     COMPARED,
@@ -135,7 +136,7 @@ def finetune(
     train: str | Path | Frame,
     output: str | Path | None = None,
     *,
-    validation: str | Path | Frame | None = "auto",
+    validation: str | Path | Frame | None = OWN_VALIDATION,
     **options: Any,
 ) -> FinishedRun:
     """Fine-tunes a model, as the command `finetune`; resumes a stopped run.

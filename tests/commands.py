@@ -11,8 +11,8 @@ from keras_albert.cli import main
 
 def run(command: str, *options: str | Path, **settings) -> None:
     """Runs a command; `batch_size=8` stands for --batch-size=8."""
-    told = [f"--{k.replace('_', '-')}={v}" for k, v in settings.items()]
-    main([command, *told, *map(str, options)])
+    given = [f"--{k.replace('_', '-')}={v}" for k, v in settings.items()]
+    main([command, *given, *map(str, options)])
 
 
 def refused(capsys, command: str, *options: str | Path, **settings) -> str:

@@ -18,7 +18,7 @@ from keras_albert.finetuning.exit_curve import (
     exit_curve,
 )
 from keras_albert.finetuning.mistakes import (
-    check_can_tell,
+    check_can_rank,
     mistakes,
     mistakes_lines,
     write_mistakes,
@@ -83,9 +83,9 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
     if run.exit_curve is not None:
         check_can_measure(predictor, run.exit_curve)
     _check_vector_options(predictor, run)
-    tells_mistakes = run.errors is not None or run.errors_file is not None
-    if tells_mistakes:
-        check_can_tell(predictor)
+    wants_mistakes = run.errors is not None or run.errors_file is not None
+    if wants_mistakes:
+        check_can_rank(predictor)
     table = predictor.read_labelled(
         run.data, run.split, skip_bad=run.skip_bad, any_size=run.any_size
     )
@@ -115,14 +115,14 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
         of_classes = class_report_of(outputs, features, predictor.labels)
         report |= of_classes.as_dict()
         print(report_text(of_classes))
-    if tells_mistakes:
-        _tell_mistakes(
+    if wants_mistakes:
+        _show_mistakes(
             run, mistakes(predictor, table, features, outputs), len(table)
         )
     return report
 
 
-def _tell_mistakes(run: EvaluateRun, found: list[dict], count: int) -> None:
+def _show_mistakes(run: EvaluateRun, found: list[dict], count: int) -> None:
     if run.errors is not None:
         print("\n".join(mistakes_lines(found, count, run.errors)))
     if run.errors_file is not None:

@@ -17,9 +17,9 @@ EXPECTED = "expected"
 WIDTH = 100  # characters of a printed text
 
 
-def check_can_tell(predictor: Predictor) -> None:
+def check_can_rank(predictor: Predictor) -> None:
     """Raises AlbertError for a task whose mistakes have no order."""
-    if not predictor.definition.ranks_mistakes:
+    if predictor.definition.wrongness is None:
         raise AlbertError(
             "`errors` is for tasks with a label, labels, a number or a choice "
             f"an example. Received: task={predictor.task!r}. Leave --errors "

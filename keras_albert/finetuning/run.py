@@ -227,7 +227,9 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     )
 
 
-def _check_texts(run: FinetuneRun, tables: Tables, config: AlbertConfig):
+def _check_texts(
+    run: FinetuneRun, tables: Tables, config: AlbertConfig
+) -> None:
     """Raises AlbertError if no vectors can be learned from the tables."""
     task = ALL_TASKS[run.task]
     dropout = config.hidden_dropout_prob + config.attention_probs_dropout_prob

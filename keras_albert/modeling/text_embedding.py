@@ -233,7 +233,8 @@ class AlbertForTextEmbedding(HeadedModel):
         Args:
             texts: N texts.
             batch_size: number of texts per batch.
-            normalize: whether to scale the vectors to length 1.
+            normalize: whether to scale the vectors to length 1; a model that
+                was made with `normalize` does so in any case.
             dimensions: how many of the first numbers of each vector are kept;
                 None for all. A model that was trained for it (`finetune
                 --embedding.dimensions`) loses little.

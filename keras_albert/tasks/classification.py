@@ -34,7 +34,6 @@ class _TextTask(LearnedTask):
     """
 
     problem: str
-    ranks_mistakes = True
 
     def __init__(self, name: str, is_pair: bool = False):
         super().__init__(name)

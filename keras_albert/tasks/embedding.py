@@ -35,8 +35,6 @@ from keras_albert.training.embedding_losses import (
 VECTOR = "a vector for a text"  # what the head predicts
 NEGATIVE = "negative"  # the field of the first texts that do not match
 RANKED_AT_ONCE = 1_000  # texts, whose cosines with all others are in memory
-# Cosines that differ by less are equal: those of texts of the same tokens.
-ROUNDING = 1e-6
 FOUND_AMONG = 10  # the first results that count for recall and nDCG
 
 
@@ -446,8 +444,9 @@ def _ranks(outputs: Sequence, numbers: np.ndarray, others=None) -> np.ndarray:
         )
         for row, text in enumerate(texts[rows].tolist()):
             is_other[row, right[text]] = False
-        closer = (cosines > wanted + ROUNDING) & is_other
-        equal = (abs(cosines - wanted) <= ROUNDING) & is_other
+        # Texts of the same tokens have cosines that differ by rounding alone.
+        closer = (cosines > wanted + metrics.ROUNDING) & is_other
+        equal = (abs(cosines - wanted) <= metrics.ROUNDING) & is_other
         ranks.append(closer.sum(axis=1) + equal.sum(axis=1) / 2)
     return np.concatenate(ranks)
 

@@ -55,7 +55,6 @@ class MultipleChoice(LearnedTask):
 
     heads = {CHOICE: AlbertForMultipleChoice}
     serving = _ChoiceServing()
-    ranks_mistakes = True
     best = "accuracy"
 
     def __init__(self, name: str, has_question: bool = False):

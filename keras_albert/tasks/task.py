@@ -178,7 +178,8 @@ class Task(abc.ABC):
     ) -> tuple[str, str]:
         """For the model card: how to use the model, and the limit of length.
 
-        The use is what follows `ka.` and has MODEL in place of the folder.
+        The first is Python code without its leading `ka.`, in which MODEL
+        stands for the folder of the model.
         """
         inputs = self.inputs(columns)
         first = "a passage" if "question" in inputs else "a text"
@@ -201,7 +202,10 @@ class LearnedTask(Task):
     of_words = "a linear model of words"
     # whether the model has a score before it is fine-tuned
     measures_start = False
-    ranks_mistakes = False  # whether there is `wrongness`
+    # Method from outputs and features to how wrong each prediction is, float
+    # [N], and 0 for a right one: the probability of what is wrong, or the
+    # difference of a number. None: mistakes have no order.
+    wrongness: Callable[[Outputs, Features], np.ndarray] | None = None
 
     @abc.abstractmethod
     def head(
@@ -242,14 +246,6 @@ class LearnedTask(Task):
         logits, target = self.flat(outputs, features)
         loss = self.loss(names)(target, logits)
         return {"loss": float(keras.ops.convert_to_numpy(loss))}
-
-    def wrongness(self, outputs: Outputs, features: Features) -> np.ndarray:
-        """How wrong each prediction is, float [N]; 0 for a right one.
-
-        It is the probability that the model gives to what is wrong, or the
-        difference of a number.
-        """
-        raise NotImplementedError
 
     def linear_outputs(
         self, train: Table, held_out: Table, names: Names

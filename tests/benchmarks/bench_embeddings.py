@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 from bench_model import machine, print_machine
-from pairing import benchmark_parser, paired_times, warm_up, write_report
+from pairing import benchmark_parser, paired_times, write_report
 
 BATCH_SIZE = 32
 LEAST_COSINE = 0.98  # of int8
@@ -101,9 +101,8 @@ def compare(options: argparse.Namespace) -> dict:
             batch_size=BATCH_SIZE,
             normalize_embeddings=True,
         )
+        # Also the warm-up: it compiles and allocates for all lengths.
         check_same(ours(), peer(), options.int8)
-        warm_up(ours)
-        warm_up(peer)
         times = paired_times(ours, peer, options.pairs)
     return {"side": side, "sentences": len(texts), **times.summary()}
 
