@@ -46,6 +46,7 @@ _HOMES = {
     "VARIANTS": "modeling.config",
     "WarmupPolynomialDecay": "training.schedules",
     "WeightedCrossEntropy": "training.losses",
+    "attention_figure": "finetuning.inspect",
     "evaluate": "commands",
     "export": "exports.run",
     "finetune": "commands",
@@ -104,6 +105,7 @@ if TYPE_CHECKING:
     from keras_albert.exports.run import export as export
     from keras_albert.finetuning.embed import read_vectors as read_vectors
     from keras_albert.finetuning.inspect import (
+        attention_figure as attention_figure,
         layer_distances as layer_distances,
     )
     from keras_albert.finetuning.predictor import Predictor as Predictor

@@ -1,12 +1,15 @@
-"""The command `inspect`: how far each layer moves the vectors of tokens.
+"""What happens inside a model: the command `inspect`, and attention.
 
-Figure 1 of the paper: with shared layers the distances change smoothly from
-layer to layer and do not converge to zero. L is the number of layers.
+`inspect` shows how far each layer moves the vectors of tokens. Figure 1 of the
+paper: with shared layers the distances change smoothly from layer to layer and
+do not converge to zero. L is the number of layers.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from keras import ops
@@ -19,6 +22,9 @@ from keras_albert.modeling.base import AlbertModel
 from keras_albert.storage import replacing
 from keras_albert.text.files import check_files, read_lines
 from keras_albert.training.plots import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TITLES = {"l2": "L2 distance", "degrees": "angle in degrees"}
 
@@ -72,6 +78,58 @@ def _distances(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     cosine = np.clip((x * y).sum(axis=1) / lengths, -1, 1)
     distance = np.linalg.norm(x - y, axis=1)
     return distance.sum(), np.degrees(np.arccos(cosine)).sum()
+
+
+def attention_figure(
+    model: AlbertModel, text: str, pair: str | None = None, layer: int = -1
+) -> "Figure":
+    """Draws which tokens each token of a text attends to, head by head.
+
+    Args:
+        model: a model with a vocabulary, with any head or none.
+        text: a text; a longer one is cut off. Up to some thirty tokens remain
+            readable.
+        pair: a second text.
+        layer: the layer, from 0; -1 is the last one.
+
+    Returns:
+        a matplotlib figure with a panel for each head. A row of a panel is a
+        token, and its shades are the probabilities with which it attends to
+        the tokens of the columns: each row has a sum of 1.
+
+    Raises:
+        AlbertError: there is no such layer, the model has no vocabulary, or
+            matplotlib is not installed.
+    """
+    backbone = encoder_of(model)
+    texts = [text] if pair is None else ([text], [pair])
+    inputs = backbone.preprocess(texts)
+    layers = backbone(inputs, return_attention_scores=True)["attention_scores"]
+    if not -len(layers) <= layer < len(layers):
+        raise AlbertError(
+            f"`layer` must be from 0 to {len(layers) - 1}, or negative to "
+            f"count from the last one. Received: {layer!r}."
+        )
+    ids = inputs["token_ids"][0][inputs["padding_mask"][0] > 0]
+    pieces = [backbone.tokenizer.id_to_piece(int(each)) for each in ids]
+    scores = ops.convert_to_numpy(ops.cast(layers[layer][0], "float32"))
+    heads, places = len(scores), range(len(pieces))
+    columns = min(heads, 4)
+    side = 1.5 + 0.14 * len(pieces)
+    rows = math.ceil(heads / columns)
+    figure = new_figure(columns * side, rows * (side + 0.5))
+    panels = figure.subplots(rows, columns, squeeze=False).flat
+    for head, axes in enumerate(panels):
+        if head >= heads:
+            axes.set_axis_off()
+            continue
+        shown = scores[head, : len(pieces), : len(pieces)]
+        axes.imshow(shown, cmap="Blues", vmin=0, vmax=1)
+        axes.set_title(f"head {head}", fontsize=8)
+        style = {"fontsize": 6, "parse_math": False}
+        axes.set_xticks(places, pieces, rotation=90, **style)
+        axes.set_yticks(places, pieces, **style)
+    return figure
 
 
 def inspect(run: InspectRun) -> dict[str, dict[str, np.ndarray]]:

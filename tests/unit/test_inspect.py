@@ -1,12 +1,17 @@
 """The distances that layers move the vectors of tokens."""
 
+import keras
 import numpy as np
 import pytest
 from small import CONFIG, randomize
 
 import keras_albert as ka
 from keras_albert.cli import main
-from keras_albert.finetuning.inspect import _distances, layer_distances
+from keras_albert.finetuning.inspect import (
+    _distances,
+    attention_figure,
+    layer_distances,
+)
 
 TEXTS = ["the fox", "hens sleep in the barn all night", "a fox " * 4]
 
@@ -37,6 +42,25 @@ def test_padding_does_not_count(model):
         expected = np.average([a[name] for a in alone], axis=0, weights=counts)
         np.testing.assert_allclose(values, expected, rtol=1e-4)
     assert (together["degrees"] > 0).all()
+
+
+def test_attention_figure(model):
+    """The panels show the probabilities of the real tokens, padding aside."""
+    texts = ["the fox", "hens sleep"]
+    figure = attention_figure(model, *texts, layer=0)
+    inputs = model.preprocess(([texts[0]], [texts[1]]))
+    count = inputs["padding_mask"].sum()
+    scores = model.backbone(inputs, return_attention_scores=True)
+    expected = keras.ops.convert_to_numpy(scores["attention_scores"][0])[0]
+    panels = figure.axes[: CONFIG.num_attention_heads]
+    for head, axes in enumerate(panels):
+        shown = axes.images[0].get_array()
+        np.testing.assert_allclose(shown, expected[head, :count, :count])
+        np.testing.assert_allclose(shown.sum(axis=1), 1, rtol=1e-5)
+    labels = [each.get_text() for each in panels[0].get_yticklabels()]
+    assert (labels[0], labels[-1]) == ("[CLS]", "[SEP]")
+    with pytest.raises(ka.AlbertError, match=r"from 0 to 4, .*Received: 5\."):
+        attention_figure(model, "the fox", layer=CONFIG.num_hidden_layers)
 
 
 @pytest.mark.any_backend
