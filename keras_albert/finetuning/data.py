@@ -1,10 +1,12 @@
 """Reads the tables of a fine-tuning run and chooses the length of rows."""
 
 import dataclasses
+import re
 
 import numpy as np
 
 from keras_albert.data.held_out import FEWEST_OF_A_LABEL, FEWEST_ROWS, hold_out
+from keras_albert.data.table_files import READERS
 from keras_albert.data.tables import MissingColumn, Table
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
@@ -16,6 +18,8 @@ from keras_albert.tasks.question_answering.config import (
 from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS, read_split
 from keras_albert.tasks.task import LABEL
 from keras_albert.text.tokenizer import SHORTEST_PAIR, SHORTEST_SINGLE
+
+_NUMBER = re.compile(r"\s*[-+.,:/\d]*\s*").fullmatch  # or a date, or nothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +38,42 @@ class Tables:
             "train": self.train.checksum,
             "validation": self.held_out and self.held_out.checksum,
         }
+
+
+def with_text_column(run: FinetuneRun) -> FinetuneRun:
+    """The run, with the only column of texts if none is called `text`.
+
+    The first row decides. Nothing is guessed if the user named a column, if the
+    task reads two texts, or if several columns could be meant.
+    """
+    task, columns = ALL_TASKS[run.task], run.columns
+    suffix = run.train.suffix.lower()
+    if (
+        columns.text != FinetuneRun.columns.text
+        or run.task in BENCHMARKS
+        or [*task.inputs(columns)] != ["text"]
+        or suffix not in READERS
+        or not run.train.is_file()
+    ):
+        return run
+    others = {each.column for each in task.fields(columns, True).values()}
+    others.discard(columns.text)
+    _, row = next(READERS[suffix](run.train, others), (0, None))
+    if not isinstance(row, dict) or columns.text in row or others - row.keys():
+        return run
+    texts = [
+        name
+        for name, value in row.items()
+        if name not in others and isinstance(value, str) and not _NUMBER(value)
+    ]
+    if len(texts) != 1:
+        return run
+    print(
+        f"{run.train} has no column `{columns.text}`: the texts are read from "
+        f"`{texts[0]}`, the only other column with text (--columns.text)"
+    )
+    columns = dataclasses.replace(columns, text=texts[0])
+    return dataclasses.replace(run, columns=columns)
 
 
 def read_tables(run: FinetuneRun) -> Tables:

@@ -28,6 +28,7 @@ from keras_albert.finetuning.data import (
     longest_row,
     read_tables,
     reading_of,
+    with_text_column,
 )
 from keras_albert.finetuning.distill import Teacher, with_teacher
 from keras_albert.finetuning.model import (
@@ -99,6 +100,7 @@ def finetune(run: FinetuneRun) -> dict:
     processes.
     """
     leave_gpu_to_backend()
+    run = with_text_column(run)
     with opened(run.devices) as devices:
         devices.check_equal(same_settings(run))
         return _run(run, None, devices)

@@ -1,5 +1,6 @@
 """Own labelled texts, from files to batches."""
 
+import dataclasses
 import json
 import re
 
@@ -20,6 +21,8 @@ from keras_albert.data.tables import (
     read_words,
 )
 from keras_albert.errors import AlbertError
+from keras_albert.finetuning.config import FinetuneRun
+from keras_albert.finetuning.data import with_text_column
 
 pytestmark = pytest.mark.any_backend
 
@@ -349,3 +352,28 @@ def test_parquet(tmp_path):
     path.write_bytes(b"PAR1")
     with pytest.raises(AlbertError, match="not a Parquet file"):
         read_table(path, FIELDS)
+
+
+@pytest.mark.parametrize(
+    "header, row, expected",
+    [
+        ("review,label", "Good.,1", "review"),
+        ("id,date,review,label", "7,2026-11-24,Good.,1", "review"),
+        ("text,review,label", "Good.,Bad.,1", "text"),
+        ("title,review,label", "Good,Good.,1", "text"),  # two could be meant
+        ("review,gold", "Good.,1", "text"),  # there is no label, either
+        ("id,label", "7,1", "text"),
+    ],
+)
+def test_the_only_column_of_texts_is_read(
+    header, row, expected, tmp_path, capsys
+):
+    path = tmp_path / "a.csv"
+    path.write_text(f"{header}\n{row}\n")
+    run = FinetuneRun(model="m", train=path, output=tmp_path / "out")
+    assert with_text_column(run).columns.text == expected
+    assert ("read from `review`" in capsys.readouterr().out) == (
+        expected == "review"
+    )
+    pairs = dataclasses.replace(run, columns=TableColumns(pair="title"))
+    assert with_text_column(pairs) is pairs
