@@ -32,6 +32,9 @@ HUB_PREFIX = Path("variables", "variables")
 HUB_SCOPE = "module/"
 HUB_ASSETS = "assets"
 
+# The kernel of the projection in brightmart/albert_zh, modeling.py.
+WIDE_PROJECTION = "bert/embeddings/word_embeddings_2"
+
 # Variables that are not weights of the model: optimizer slots and the step.
 _SKIPPED = re.compile(
     r"(/adam_[mv](_\d+)?|/AdamWeightDecayOptimizer.*|(^|/)global_step)$"
@@ -68,6 +71,13 @@ def load_tf1_model(prefix: Path, backbone: bool = False, **form) -> AlbertModel:
     is optional. The other arguments are those of `load_huggingface`.
     """
     tensors = read_tf1(prefix)
+    if WIDE_PROJECTION in tensors:
+        raise AlbertError(
+            f"{prefix}: a model of brightmart/albert_zh, which adds positions "
+            "and segments behind the projection of the embedding and not "
+            "before it: another architecture, which this package does not "
+            "have. Its releases with `google` in the name can be loaded."
+        )
     config_file = _beside(prefix, CONFIG_FILE)
     config = AlbertConfig.from_json(config_file)
     stored = sum(value.size for value in tensors.values())

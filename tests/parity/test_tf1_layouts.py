@@ -255,6 +255,19 @@ def test_one_output_is_not_guessed(tmp_path):
     assert_holds(ka.load(tmp_path, backbone=True), tensors)
 
 
+def test_another_architecture(tmp_path):
+    """Names and shapes of brightmart/albert_zh, whose projection differs."""
+    tensors = shapes(EXCHANGED)
+    size = EXCHANGED.embedding_size, EXCHANGED.hidden_size
+    write_tf1(
+        tmp_path / RELEASED,
+        filled({**tensors, "bert/embeddings/word_embeddings_2": size}),
+    )
+    EXCHANGED.to_json(tmp_path / "albert_config.json")
+    with pytest.raises(ka.AlbertError, match=r"albert_zh.*another archi"):
+        ka.load(tmp_path)
+
+
 def test_what_does_not_fit_is_listed(tmp_path):
     tensors = filled(shapes(EXCHANGED, MASKED_LM))
     del tensors["bert/pooler/dense/bias"]
