@@ -2,8 +2,12 @@
 
 import dataclasses
 import json
+import os
 import random
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import keras
@@ -525,6 +529,45 @@ def test_an_interrupted_run_goes_on(folder, model, tmp_path, monkeypatch, to):
     # Finished: nothing is computed.
     embed(folder, tmp_path, "parts", data, f"--to={to}")
     assert len(done) == 5
+
+
+KILLED = """
+import os, signal, sys
+from keras_albert import cli
+from keras_albert.finetuning import embed
+
+embed.ROWS_AT_ONCE, write, calls = 2, embed.write_json, []
+
+def write_or_die(path, content):
+    calls.append(path)
+    if len(calls) == 2:  # the vectors are there, and the progress is not
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(path, content)
+
+embed.write_json = write_or_die
+cli.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.any_backend
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+def test_a_killed_run_goes_on(folder, model, tmp_path, monkeypatch):
+    """A part whose progress was not written is computed and written again."""
+    monkeypatch.setattr(embedding, "ROWS_AT_ONCE", 2)
+    rows = [{"text": f"the fox {number}"} for number in range(5)]
+    data = write_rows(tmp_path / "texts.jsonl", rows)
+    whole = embed(folder, tmp_path, "whole", data, "--to=jsonl")
+    options = ["--model", folder / "model", "--data", data, "--to=jsonl"]
+    options += ["--output", tmp_path / "parts"]
+    child = subprocess.run(
+        [sys.executable, "-c", KILLED, "embed", *map(str, options)], timeout=300
+    )
+    assert child.returncode == -signal.SIGKILL
+    left = tmp_path / "parts" / "vectors.jsonl"
+    assert len(left.read_text().splitlines()) == 4
+    assert json.loads((left.parent / "progress.json").read_text())["done"] == 2
+    embed(folder, tmp_path, "parts", data, "--to=jsonl")
+    assert left.read_bytes() == (whole / "vectors.jsonl").read_bytes()
 
 
 @pytest.mark.any_backend
