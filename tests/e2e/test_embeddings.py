@@ -438,6 +438,7 @@ def windows(model, text):
     return np.average(vectors, axis=0, weights=weights)
 
 
+@pytest.mark.any_backend
 def test_vectors_of_a_file(folder, model, tmp_path):
     expected = np.array([windows(model, text) for text in TEXTS])
     cut = model.encode(TEXTS, normalize=False)

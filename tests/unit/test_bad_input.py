@@ -495,6 +495,7 @@ def test_unknown_arguments_are_named(here):
         ka.AlbertForMaskedLM(here.backbone, labels=3)
 
 
+@pytest.mark.any_backend
 def test_labels_in_lists(here):
     x, y = ["a text", "another"], [[0, 1, 0], [1, 0, 0]]
     here.classifier.fit(x, y, validation_data=[x, y], verbose=0)

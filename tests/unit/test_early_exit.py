@@ -157,6 +157,7 @@ def test_mixed_precision():
         )
 
 
+@pytest.mark.any_backend
 def test_a_curve(with_texts):
     """Scores and layers by hand; a regression has a tolerance of its own."""
     tokenizer = with_texts.tokenizer

@@ -45,6 +45,7 @@ def ranking(vectors, temperature=0.05, left_out=(), rows=range(5)):
     return np.mean(losses)
 
 
+@pytest.mark.any_backend
 def test_the_partner_is_found_among_all_texts():
     for temperature in (0.05, 1.0):
         found = value(MultipleNegativesRanking(temperature), NUMBERS, VECTORS)
@@ -193,7 +194,15 @@ def trained(rows_at_once, dropout=0.0, pooling="mean"):
     return loss, [a - b for a, b in zip(after, before, strict=True)]
 
 
-@pytest.mark.parametrize("pooling", ["mean", "max", "cls", "weighted_layers"])
+@pytest.mark.parametrize(
+    "pooling",
+    [
+        "mean",
+        "max",
+        pytest.param("cls", marks=pytest.mark.any_backend),
+        pytest.param("weighted_layers", marks=pytest.mark.any_backend),
+    ],
+)
 def test_gradients_in_parts(pooling):
     """Twelve texts, five at a time, have the gradient of all at once."""
     loss, whole = trained(None, pooling=pooling)

@@ -109,6 +109,7 @@ def refusal(capsys, call, *arguments):
     return capsys.readouterr().err
 
 
+@pytest.mark.any_backend
 def test_computed_in_bfloat16(folder, tmp_path, capsys):
     """The outputs are near the model's, and have the digits of bfloat16."""
     rows = str(folder / "rows.jsonl")

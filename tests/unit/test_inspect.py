@@ -13,6 +13,8 @@ from keras_albert.finetuning.inspect import (
     layer_distances,
 )
 
+pytestmark = pytest.mark.any_backend
+
 TEXTS = ["the fox", "hens sleep in the barn all night", "a fox " * 4]
 
 
@@ -63,7 +65,6 @@ def test_attention_figure(model):
         attention_figure(model, "the fox", layer=CONFIG.num_hidden_layers)
 
 
-@pytest.mark.any_backend
 def test_command(model, tmp_path, capsys):
     model.save(tmp_path / "model.keras")
     (tmp_path / "text.txt").write_text("\n\n".join(TEXTS))

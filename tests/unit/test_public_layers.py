@@ -159,6 +159,7 @@ def test_a_block_passes_on_what_it_is_asked():
         assert_close(together[:, part], numpy(layer(x[:, part])))
 
 
+@pytest.mark.any_backend
 def test_file_from_before():
     """Paths inside `.keras` files are what they were."""
     model = ka.load_model(OLD_FILE)
