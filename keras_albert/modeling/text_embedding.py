@@ -102,7 +102,10 @@ class AlbertForTextEmbedding(HeadedModel):
         if self.pooling == "weighted_layers":
             # A softmax of zeros: at first all layers have the same weight.
             self.layer_weights = self.add_weight(
-                (self.config.num_hidden_layers,), "zeros", name="layer_weights"
+                (self.config.num_hidden_layers,),
+                "zeros",
+                autocast=False,  # the pooling computes in float32
+                name="layer_weights",
             )
         if self.projection is not None:
             self.projection.build((None, self.config.hidden_size))

@@ -12,6 +12,7 @@ from scipy.special import log_softmax, softmax
 from small import QUICK, TEXT_CONFIG as CONFIG
 
 import keras_albert as ka
+from keras_albert.modeling.backbone import padding_mask_of
 from keras_albert.text.special_tokens import CLS_ID, MASK_ID, SEP_ID
 
 B, S, C, V, H = 5, 17, 3, CONFIG.vocab_size, CONFIG.hidden_size
@@ -395,6 +396,19 @@ def test_two_heads_of_one_backbone_in_a_file(inputs, tmp_path):
     again = keras.models.load_model(tmp_path / "two.keras")
     assert len(again.weights) == len(model.weights) == len(backbone.weights) + 4
     assert_close(again(inputs), expected)
+
+
+def test_weighted_layers_in_half_precision(inputs):
+    """Their weights stay float32, as the vectors that they are for."""
+    backbone = ka.AlbertBackbone(CONFIG, dtype="mixed_bfloat16")
+    model = ka.AlbertForTextEmbedding(backbone, pooling="weighted_layers")
+    vectors = model(inputs)
+    assert keras.backend.standardize_dtype(vectors.dtype) == "float32"
+    states = backbone(inputs, return_hidden_states=True)["hidden_states"]
+    mean = sum(numpy(ops.cast(x, "float32")) for x in states) / len(states)
+    mask = numpy(padding_mask_of(inputs))[..., None]
+    expected = (mean * mask).sum(axis=1) / mask.sum(axis=1)
+    np.testing.assert_allclose(numpy(vectors), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", HEADS)
