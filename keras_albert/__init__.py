@@ -29,10 +29,10 @@ _HOMES = {
     "CosineLoss": "training.embedding_losses",
     "EncoderBlock": "modeling.encoder",
     "EarlyExit": "tasks.config",
-    "Evaluation": "commands",
+    "Evaluation": "python_api",
     "ExampleConfig": "pretraining.config",
     "FactorizedEmbedding": "modeling.layers",
-    "FinishedRun": "commands",
+    "FinishedRun": "python_api",
     "GraphTokenizer": "text.graph_tokenizer",
     "Lamb": "training.optimizer",
     "MultipleNegativesRanking": "training.embedding_losses",
@@ -47,9 +47,9 @@ _HOMES = {
     "WarmupPolynomialDecay": "training.schedules",
     "WeightedCrossEntropy": "training.losses",
     "attention_figure": "finetuning.inspect",
-    "evaluate": "commands",
+    "evaluate": "python_api",
     "export": "exports.run",
-    "finetune": "commands",
+    "finetune": "python_api",
     "from_keras_hub": "checkpoints.keras_hub",
     "from_transformers": "checkpoints.huggingface",
     "layer_distances": "finetuning.inspect",
@@ -58,7 +58,7 @@ _HOMES = {
     "load_pretrained": "checkpoints.load",
     "load_tf1": "checkpoints.tf1",
     "phased_dataset": "pretraining.dataset",
-    "pretrain": "commands",
+    "pretrain": "python_api",
     "pretraining_dataset": "pretraining.dataset",
     "push": "finetuning.push",
     "read_vectors": "finetuning.embed",
@@ -92,13 +92,6 @@ if TYPE_CHECKING:
         save_sentence_transformers as save_sentence_transformers,
     )
     from keras_albert.checkpoints.tf1 import load_tf1 as load_tf1
-    from keras_albert.commands import (
-        Evaluation as Evaluation,
-        FinishedRun as FinishedRun,
-        evaluate as evaluate,
-        finetune as finetune,
-        pretrain as pretrain,
-    )
     from keras_albert.corpus.shards import ShardSet as ShardSet
     from keras_albert.data.config import TableColumns as TableColumns
     from keras_albert.errors import AlbertError as AlbertError
@@ -147,6 +140,13 @@ if TYPE_CHECKING:
         phased_dataset as phased_dataset,
         pretraining_dataset as pretraining_dataset,
         validation_dataset as validation_dataset,
+    )
+    from keras_albert.python_api import (
+        Evaluation as Evaluation,
+        FinishedRun as FinishedRun,
+        evaluate as evaluate,
+        finetune as finetune,
+        pretrain as pretrain,
     )
     from keras_albert.tasks.config import EarlyExit as EarlyExit
     from keras_albert.tasks.question_answering.config import (

@@ -11,6 +11,7 @@ import importlib.metadata
 import inspect
 import io
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -355,18 +356,35 @@ def run_of(command: str, options: Mapping[str, object]):
     known, arguments = _option_types(COMMANDS[command].run_class), []
     options = dict(options)
     recipe = options.pop("recipe", None)
+    for name, value in options.items():
+        if dataclasses.is_dataclass(value):  # a section
+            options[name] = _given(value)
     for key, value in flat(options).items():
         value = list(value) if isinstance(value, tuple) else value
         value = str(value) if isinstance(value, Path) else value
         arguments += _option(key, value, known, f"{command}()")
     if recipe is not None:
         arguments = _recipe_options(command, recipe, arguments) + arguments
+    complaint = io.StringIO()
     try:
-        return _parse([command, *arguments])
-    except SystemExit:  # tyro has printed what is wrong
+        with contextlib.redirect_stderr(complaint):
+            return _parse([command, *arguments])
+    except SystemExit:
+        words = re.sub(
+            r"[^\w\s.,:;'\"`()=<>{}|/\\-]", " ", complaint.getvalue()
+        )
         raise AlbertError(
-            f"{command}(): the options are not valid, see above."
+            f"{command}(): the options are not valid: {' '.join(words.split())}"
         ) from None
+
+
+def _given(section: object) -> dict[str, object]:
+    """The fields of a section's dataclass that are not at their defaults."""
+    return {
+        field.name: getattr(section, field.name)
+        for field in dataclasses.fields(section)
+        if getattr(section, field.name) != field.default
+    }
 
 
 def _read_settings(path: Path) -> dict:
@@ -473,8 +491,8 @@ def _check_kind(key: str, value, kind: type, source: str) -> None:
         except ValueError:
             fits = False
     else:  # text or a path
-        wanted = "a single value"
-        fits = not isinstance(value, list) and text.lower() != "none"
+        wanted = "a text, a number or a path"
+        fits = isinstance(value, str | int | float) and text.lower() != "none"
     if not fits:
         raise AlbertError(
             f"{source}: `{key}` must be {wanted}. Received: {value!r}."

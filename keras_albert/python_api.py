@@ -3,34 +3,43 @@
 They take the options of the commands, and tables and models in memory, too.
 """
 
+import contextlib
 import dataclasses
+import hashlib
+import io
 import json
+import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_albert.cli import run_of
 from keras_albert.data.frames import Frame, columns_of
+from keras_albert.errors import AlbertError
 from keras_albert.finetuning import evaluate as evaluation
-from keras_albert.finetuning.config import OWN_VALIDATION
 from keras_albert.finetuning.predictor import Predictor
-from keras_albert.finetuning.report import (
-    COMPARED,
-    finetuned_lines,
-    scores_lines,
-)
+from keras_albert.finetuning.report import COMPARED, finetuned_lines
 from keras_albert.finetuning.run import finetune as run_finetune
 from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.pretraining.report import report_lines
 from keras_albert.pretraining.run import pretrain as run_pretrain
+from keras_albert.storage import replacing
 from keras_albert.tasks.metrics import confusion_figure
 from keras_albert.training.plots import curves_figure, new_figure
+from keras_albert.training.run_folder import SEED_FOLDER, holds_run
 from keras_albert.training.run_log import read_log
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+INPUTS = "{}.inputs"  # what was given in memory, beside an output folder
+# Options that may be models or tables in memory, too.
+MODELS = ("model", "teacher", "start", "warm_start")
+TABLES = ("train", "validation", "data", "corpus")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,12 +63,16 @@ class FinishedRun:
         return Predictor.load(self.folder)
 
     def plot(self) -> "Figure":
-        """The losses, scores and speed over the steps.
+        """The losses, scores and speed over the steps; of several seeds, the
+        best one's.
 
         Raises:
             AlbertError: matplotlib is not installed.
         """
-        return curves_figure(read_log(self.folder))
+        folder = self.folder
+        if "best_seed" in self.report:
+            folder = folder / SEED_FOLDER.format(self.report["best_seed"])
+        return curves_figure(read_log(folder), self.report.get("best"))
 
     def __repr__(self) -> str:
         return "\n".join([f"{self.folder}:", *self.lines])
@@ -71,9 +84,11 @@ class Evaluation:
 
     Args:
         report: the scores by name, and what stands beside them.
+        text: what the command `evaluate` prints.
     """
 
     report: dict
+    text: str
 
     def plot(self) -> "Figure":
         """The confusion matrix, or the score beside those of the baselines.
@@ -85,14 +100,13 @@ class Evaluation:
             names = [each["label"] for each in self.report["classes"]]
             return confusion_figure(names, self.report["confusion"])
         if "held_out" in self.report:  # of a pretrained model
-            shown = [
-                name
-                for name in self.report["held_out"]
+            values = {
+                name: value
+                for name, value in self.report["held_out"].items()
                 if name.endswith(("accuracy", "baseline"))
-            ]
-            values = {name: self.report["held_out"][name] for name in shown}
+            }
         else:
-            shown = [self.report["best"], *COMPARED]
+            shown = (self.report["best"], *COMPARED)
             values = {name: self.report.get(name) for name in shown}
         values = {k: v for k, v in values.items() if v is not None}
         figure = new_figure(5, 3)
@@ -103,9 +117,7 @@ class Evaluation:
         return figure
 
     def __repr__(self) -> str:
-        if "best" not in self.report:
-            return "\n".join(report_lines(self.report))
-        return "\n".join(scores_lines(self.report, examples=""))
+        return self.text
 
 
 def pretrain(
@@ -118,7 +130,8 @@ def pretrain(
         output: the output folder.
         options: the options of the command, with `_` in place of `-`; those of
             a section as a dict, such as `optimizer={"learning_rate": 1e-3}`.
-            `recipe` names a set of options.
+            `recipe` names a set of options. `warm_start` and `teacher` may be
+            models.
 
     Returns:
         the finished run.
@@ -126,34 +139,40 @@ def pretrain(
     Raises:
         AlbertError: as the command; an option that it does not have.
     """
-    run = run_of("pretrain", {"data": data, "output": output, **options})
-    report = run_pretrain(run)
+    inputs = _Inputs(_path(output))
+    given = inputs.given(
+        {"output": _path(output), **options, "data": _path(data)}
+    )
+    run = run_of("pretrain", given)
+    with inputs.written(run):
+        report = run_pretrain(run)
     return FinishedRun(run.output, report, report_lines(report))
 
 
 def finetune(
-    model: str | Path | AlbertModel | Predictor,
+    model: "str | Path | AlbertModel | Predictor | FinishedRun",
     train: str | Path | Frame,
     output: str | Path | None = None,
     *,
-    validation: str | Path | Frame | None = OWN_VALIDATION,
+    validation: str | Path | Frame | None = "auto",
     **options: Any,
 ) -> FinishedRun:
     """Fine-tunes a model, as the command `finetune`; resumes a stopped run.
 
     Args:
         model: a folder, `hf://organization/name` or any other source of
-            `load`; or a model.
+            `load`; or a model, or a finished run.
         train: a file; or a table in memory: a dict of columns, a frame of
-            pandas or polars, a Hugging Face dataset, a tf.data.Dataset of
-            dicts, or a list of dicts.
+            pandas or polars, a pyarrow.Table, a Hugging Face dataset, a
+            tf.data.Dataset of dicts, or a list of dicts.
         output: the output folder; None for a new folder for temporary files.
             What is given in memory is kept beside it, in `<output>.inputs`, so
             that a stopped run can be resumed.
         validation: rows to measure on, as `train`; "auto" holds out some rows
             of `train`, and None none.
         options: the options of the command, with `_` in place of `-`; those of
-            a section as a dict, such as `columns={"text": "body"}`.
+            a section as a dict, such as `columns={"text": "body"}`. `teacher`
+            may be a model.
 
     Returns:
         the finished run; `predictor` is the model with its task.
@@ -161,34 +180,45 @@ def finetune(
     Raises:
         AlbertError: as the command; an option that it does not have.
     """
+    temporary = None
     if output is None:
-        output = Path(tempfile.mkdtemp(prefix="keras-albert-")) / "model"
-    inputs = _Inputs(Path(f"{output}.inputs"))
-    given = {
-        "model": inputs.model(model),
-        "train": inputs.table(train, "train.jsonl"),
-        "validation": "none",
-    }
-    if validation is not None:
-        given["validation"] = inputs.table(validation, "validation.jsonl")
-    run = run_of("finetune", {**given, "output": output, **options})
-    inputs.write()
-    report = run_finetune(run)
+        temporary = tempfile.mkdtemp(prefix="keras-albert-")
+    inputs = _Inputs(Path(temporary, "model") if temporary else _path(output))
+    given = {"model": model, "train": train, "validation": validation}
+    if validation is None:
+        given["validation"] = "none"
+    try:
+        options = {**options, **given, "output": inputs.output}
+        run = run_of("finetune", inputs.given(options))
+        if temporary:
+            print(
+                f"the output folder is {inputs.output}; with it as `output`, "
+                "the same call goes on if it is interrupted"
+            )
+        with inputs.written(run):
+            report = run_finetune(run)
+    except AlbertError:
+        if temporary:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise
     return FinishedRun(run.output, report, finetuned_lines(report))
 
 
 def evaluate(
-    model: str | Path | AlbertModel | Predictor,
+    model: "str | Path | AlbertModel | Predictor | FinishedRun | list",
     data: str | Path | Frame,
     **options: Any,
 ) -> Evaluation:
     """Scores a model, as the command `evaluate`.
 
     Args:
-        model: a folder or another source of `load`; or a model in memory.
+        model: a folder or another source of `load`, a finished run, or a
+            fine-tuned model in memory; a list of them is averaged.
         data: labelled examples in a file, or a table in memory, see
-            `finetune`; for a pretrained model a folder of token shards.
-        options: the options of the command, with `_` in place of `-`.
+            `finetune`; for the folder of a pretrained model a folder of token
+            shards.
+        options: the options of the command, with `_` in place of `-`. `start`
+            may be a model, and `corpus` a table.
 
     Returns:
         the scores; `plot` draws the confusion matrix if there are classes.
@@ -197,61 +227,132 @@ def evaluate(
         AlbertError: as the command; an option that it does not have.
     """
     with tempfile.TemporaryDirectory(prefix="keras-albert-") as folder:
-        inputs = _Inputs(Path(folder))
-        given = {
-            "model": inputs.model(model),
-            "data": inputs.table(data, "data.jsonl"),
-        }
-        run = run_of("evaluate", {**given, **options})
-        inputs.write()
-        return Evaluation(evaluation.evaluate(run))
+        inputs = _Inputs(Path(folder, "evaluated"))
+        given = inputs.given({**options, "model": model, "data": data})
+        run = run_of("evaluate", given)
+        printed = io.StringIO()
+        with inputs.written(), contextlib.redirect_stdout(printed):
+            report = evaluation.evaluate(run)
+        return Evaluation(report, inputs.named(printed.getvalue()).rstrip())
 
 
 class _Inputs:
-    """The paths of models and tables; what is in memory is written to files.
+    """Files in place of models and tables in memory.
 
-    That is done by `write`, after the options have been checked.
+    Their names have checksums of their contents: a call with other contents is
+    another run. They are written after the options have been checked.
     """
 
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self._writes: list[Callable[[], None]] = []
+    def __init__(self, output: Path):
+        self.output = output
+        self._folder = Path(INPUTS.format(output))
+        self._names: dict[str, str] = {}  # of options, by paths
+        self._writes: dict[Path, Callable[[Path], None]] = {}
 
-    def model(self, model: Any) -> str:
-        """The source of a model."""
+    def given(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options, with paths in place of what is in memory."""
+        found = dict(options)
+        for name in options.keys() & {*MODELS}:
+            value = options[name]
+            many = isinstance(value, list | tuple)
+            paths = [self._model(name, x) for x in (value if many else [value])]
+            found[name] = paths if many else paths[0]
+        for name in options.keys() & {*TABLES}:
+            found[name] = self._table(name, options[name])
+        return found
+
+    def _model(self, name: str, model: Any) -> Any:
+        if isinstance(model, FinishedRun):
+            return str(model.folder)
+        if isinstance(model, str | os.PathLike) or (
+            model is None and name != "model"
+        ):
+            return model and os.path.expanduser(model)
         if not isinstance(model, AlbertModel | Predictor):
-            return str(model)
-        path = self.folder / "model"
-        self._writes.append(lambda: _write_model(model, path))
+            raise AlbertError(
+                f"`{name}` must be a model, a folder, hf://organization/name "
+                f"or a finished run. Received: {type(model).__name__}."
+            )
+        weights = model.model if isinstance(model, Predictor) else model
+        return self._kept(
+            name,
+            f"{name}-{weights_checksum(weights)[:12]}",
+            lambda path: _write_model(model, path),
+        )
+
+    def _table(self, name: str, data: Any) -> Any:
+        if data is None or isinstance(data, str | os.PathLike):
+            return data if data is None else str(_path(data))
+        columns = columns_of(data)
+        rows = zip(*columns.values(), strict=True)
+        lines = (
+            json.dumps(dict(zip(columns, row, strict=True)), default=str)
+            for row in rows
+        )
+        content = "".join(f"{line}\n" for line in lines)
+        checksum = hashlib.sha256(content.encode()).hexdigest()
+        return self._kept(
+            name,
+            f"{name}-{checksum[:12]}.jsonl",
+            lambda path: _write_text(path, content),
+        )
+
+    def _kept(self, name: str, file: str, write: Callable[[Path], None]) -> str:
+        path = self._folder / file
+        self._writes[path] = write
+        self._names[str(path)] = name
         return str(path)
 
-    def table(self, data: Any, name: str) -> str:
-        """The path of a table; `name` is that of its file if there is none."""
-        if isinstance(data, str | Path):
-            return str(data)
-        columns, path = columns_of(data), self.folder / name
-        self._writes.append(lambda: _write_table(columns, path))
-        return str(path)
+    @contextlib.contextmanager
+    def written(self, run: Any = None) -> Iterator[None]:
+        """Writes the files; in errors they have the names of the options.
 
-    def write(self) -> None:
-        if self._writes:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        for write in self._writes:
-            write()
+        Nothing is written if the output folder holds something else than `run`.
+        """
+        if run is not None:
+            holds_run(run.output, run)
+        for path, write in self._writes.items():
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write(path)
+        try:
+            yield
+        except AlbertError as error:
+            raise AlbertError(self.named(str(error))) from error
+
+    def named(self, text: str) -> str:
+        """A message of a command, in the words of a call in Python."""
+        for path, name in self._names.items():
+            parts = re.split(rf"{re.escape(path)}(?::(\d+))?", text)
+            for place in range(1, len(parts), 2):
+                line = parts[place]
+                parts[place] = f"`{name}`"
+                if line is not None:
+                    parts[place] += f", row {int(line) - 1}"
+            text = "".join(parts)
+        return re.sub(
+            r"--([a-z][-.a-z]*[a-z])",
+            lambda option: f"`{option[1].replace('-', '_')}`",
+            text,
+        )
+
+
+def _path(value: Any) -> Path:
+    """The path of a file or folder; "~" is the user's own folder."""
+    if not isinstance(value, str | os.PathLike):
+        raise AlbertError(
+            f"expected the path of a file or folder. Received: {value!r:.60}."
+        )
+    return Path(value).expanduser()
+
+
+def _write_text(path: Path, content: str) -> None:
+    with replacing(path) as unfinished:
+        unfinished.write_text(content)
 
 
 def _write_model(model: AlbertModel | Predictor, path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
     if isinstance(model, Predictor):
         model.save(path)
     else:
         model.save_to_preset(path)
-
-
-def _write_table(columns: dict[str, list], path: Path) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        for row in zip(*columns.values(), strict=True):
-            values = dict(zip(columns, row, strict=True))
-            print(
-                json.dumps(values, ensure_ascii=False, default=str), file=file
-            )

@@ -1,9 +1,12 @@
 """Tables in memory: frames of pandas and polars, datasets, lists of rows."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from keras_albert.errors import AlbertError
+
+_MISSING = ("NAType", "NaTType")  # classes of pandas
 
 # Columns by their names, or another table that `columns_of` takes.
 Frame = Any
@@ -22,41 +25,49 @@ def columns_of(data: Frame) -> dict[str, list]:
         AlbertError: it is something else, several splits, or columns of
             unequal length.
     """
-    if isinstance(data, Mapping):
-        if any(hasattr(part, "features") for part in data.values()):
-            raise AlbertError(
-                f"the dataset has the splits {', '.join(data)}. Give one of "
-                f"them: dataset[{next(iter(data))!r}]."
-            )
-        columns = {name: _listed(values) for name, values in data.items()}
-    elif hasattr(data, "features") and hasattr(data, "to_dict"):  # datasets
-        columns = {
-            name: _named(values, data.features[name])
-            for name, values in data.to_dict().items()
-        }
-    elif hasattr(data, "to_pydict"):  # pyarrow
-        columns = data.to_pydict()
-    elif hasattr(data, "iloc"):  # pandas, whose missing values are NaN
-        known = data.astype(object).where(data.notna(), None)
-        columns = known.to_dict(orient="list")
-    elif hasattr(data, "to_dicts"):  # polars
-        columns = data.to_dict(as_series=False)
-    elif hasattr(data, "as_numpy_iterator"):  # tf.data
-        columns = _columns_of_rows(data.as_numpy_iterator())
-    elif isinstance(data, Sequence) and not isinstance(data, str | bytes):
-        columns = _columns_of_rows(data)
-    else:
-        raise AlbertError(
-            "expected a file, or a table in memory: a dict of columns, a frame "
-            "of pandas or polars, a Hugging Face dataset, a tf.data.Dataset "
-            f"of dicts, or a list of dicts. Received: {type(data).__name__}."
-        )
+    columns = {name: _listed(name, v) for name, v in _columns(data).items()}
     if len(set(map(len, columns.values()))) > 1:
         counts = ", ".join(f"{len(v)} {name}" for name, v in columns.items())
         raise AlbertError(
             f"the columns must be equally long. Received: {counts}."
         )
     return columns
+
+
+def _columns(data: Frame) -> Mapping[str, Any]:
+    """The columns, with values as the table has them."""
+    if isinstance(data, Mapping):
+        if any(
+            hasattr(part, "features") or hasattr(part, "columns")
+            for part in data.values()
+        ):
+            raise AlbertError(
+                f"the dataset has the splits {', '.join(data)}. Give one of "
+                f"them: dataset[{next(iter(data))!r}]."
+            )
+        return data
+    if hasattr(data, "features") and hasattr(data, "to_dict"):  # datasets
+        return {
+            name: _named(values, data.features[name])
+            for name, values in data.to_dict().items()
+        }
+    if hasattr(data, "to_pydict"):  # pyarrow
+        return data.to_pydict()
+    if hasattr(data, "iloc") and hasattr(data, "columns"):  # pandas
+        known = data.astype(object).where(data.notna(), None)
+        return known.to_dict(orient="list")
+    if hasattr(data, "to_dicts"):  # polars
+        return data.to_dict(as_series=False)
+    if hasattr(data, "as_numpy_iterator"):  # tf.data
+        return _columns_of_rows(data.as_numpy_iterator())
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes):
+        return _columns_of_rows(data)
+    raise AlbertError(
+        "expected a file, or a table in memory: a dict of columns, a frame of "
+        "pandas or polars, a pyarrow.Table, a Hugging Face dataset, a "
+        "tf.data.Dataset of dicts, or a list of dicts. Received: "
+        f"{type(data).__name__}."
+    )
 
 
 def _columns_of_rows(rows: Iterable) -> dict[str, list]:
@@ -68,22 +79,44 @@ def _columns_of_rows(rows: Iterable) -> dict[str, list]:
                 f"that is a {type(row).__name__}."
             )
     names = dict.fromkeys(name for row in rows for name in row)
-    return {name: _listed([row.get(name) for row in rows]) for name in names}
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _listed(values: Iterable) -> list:
-    """The values of a column as Python's; bytes are UTF-8, as in tf.data."""
+def _listed(name: object, values: Any) -> list:
+    """The values of a column as Python's."""
+    if not isinstance(name, str):
+        raise AlbertError(
+            "the columns must have names that are texts. Received: "
+            f"{name!r}. Rename it."
+        )
     plain = values.tolist() if hasattr(values, "tolist") else values
+    if isinstance(plain, str | bytes) or not isinstance(plain, Iterable):
+        raise AlbertError(
+            f"the column `{name}` must be a list of values, one for each row. "
+            f"Received: {plain!r:.60}."
+        )
     return [_plain(value) for value in plain]
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> object:
+    """A value of Python: bytes are UTF-8, and NaN or NA is no value."""
     value = value.tolist() if hasattr(value, "tolist") else value
-    return value.decode("utf-8", "replace") if type(value) is bytes else value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return None if type(value).__name__ in _MISSING else value
 
 
 def _named(values: list, feature: Any) -> list:
     """Class labels of a Hugging Face dataset by name; -1 is no label."""
+    if hasattr(feature, "feature"):  # a list of them in each row
+        return [
+            None if each is None else _named(each, feature.feature)
+            for each in values
+        ]
     if not hasattr(feature, "int2str"):
         return values
     return [

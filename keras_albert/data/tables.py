@@ -230,7 +230,15 @@ def read_text(value: object) -> str:
 
 
 def read_label(value: object) -> str:
-    """Reads a label; numbers and booleans become text as in JSON."""
+    """Reads a label; numbers and booleans become text as in JSON.
+
+    A whole number is the same label as an integer and as a float, as which
+    frames have integers beside missing values.
+    """
+    if isinstance(value, float):
+        if not is_number(value):
+            raise AlbertError(f"is missing. Received: {value!r}.")
+        value = int(value) if value.is_integer() else value
     if isinstance(value, bool | int | float):
         value = json.dumps(value)
     if not isinstance(value, str):

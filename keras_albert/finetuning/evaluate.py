@@ -18,6 +18,7 @@ from keras_albert.finetuning.exit_curve import (
     exit_curve,
 )
 from keras_albert.finetuning.mistakes import (
+    Mistake,
     check_can_rank,
     mistakes,
     mistakes_lines,
@@ -62,7 +63,8 @@ def evaluate(run: EvaluateRun) -> dict:
         return _evaluate_finetuned(Predictor.of(loaded, **run.given), run)
     raise AlbertError(
         f"{shown(run.model)} has no head that was fine-tuned for a task. Run "
-        "`keras-albert finetune`, or use `ka.load` and `model.evaluate`."
+        "`keras-albert finetune`, or use `ka.load` and `model.evaluate`. To "
+        "score a pretrained model, give the folder that `pretrain` wrote."
     )
 
 
@@ -80,6 +82,11 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
             f"{shown(run.model)} is a fine-tuned model: it is evaluated on a "
             f"table, but {run.data} is a folder. Name the file."
         )
+    for path in (run.errors_file, run.exit_curve):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise AlbertError(
+                f"{path}: there is no folder {path.absolute().parent}. Make it."
+            )
     if run.exit_curve is not None:
         check_can_measure(predictor, run.exit_curve)
     _check_vector_options(predictor, run)
@@ -116,17 +123,18 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
         report |= of_classes.as_dict()
         print(report_text(of_classes))
     if wants_mistakes:
-        _show_mistakes(
-            run, mistakes(predictor, table, features, outputs), len(table)
-        )
+        found = mistakes(predictor, table, features, outputs)
+        _show_mistakes(run, found, table)
     return report
 
 
-def _show_mistakes(run: EvaluateRun, found: list[dict], count: int) -> None:
+def _show_mistakes(
+    run: EvaluateRun, found: list[Mistake], table: Table
+) -> None:
     if run.errors is not None:
-        print("\n".join(mistakes_lines(found, count, run.errors)))
+        print("\n".join(mistakes_lines(found, len(table), run.errors)))
     if run.errors_file is not None:
-        write_mistakes(found, run.errors_file)
+        write_mistakes(found, table, run.errors_file)
         print(f"{len(found):,} wrong predictions -> {run.errors_file}")
 
 

@@ -1,6 +1,8 @@
 """The mistakes of a fine-tuned model, the most confident ones first."""
 
 import csv
+import dataclasses
+import json
 import textwrap
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from keras_albert.finetuning.predictor import Predictor
 from keras_albert.storage import replacing
 from keras_albert.tasks.task import LABEL, Outputs
 
-EXPECTED = "expected"
+# Columns of the file of mistakes, beside those of the table and of `predict`.
+LINE, EXPECTED = "line", "expected"
 WIDTH = 100  # characters of a printed text
 
 
@@ -27,59 +30,86 @@ def check_can_rank(predictor: Predictor) -> None:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class Mistake:
+    """An example with a wrong prediction."""
+
+    line: int  # of the file
+    texts: tuple[str, ...]
+    expected: object
+    predicted: dict[str, object]  # what `predict` writes
+    row: dict[str, object]  # all columns of the file
+
+
 def mistakes(
     predictor: Predictor, table: Table, features: Features, outputs: Outputs
-) -> list[dict[str, object]]:
+) -> list[Mistake]:
     """The examples with a wrong prediction, the most confident one first.
 
-    Each has the line of the file, the texts, the `expected` label, and what
-    `predict` writes. Numbers are in the order of their difference.
+    Numbers are in the order of their difference.
     """
     task = predictor.definition
     names = task.inputs(predictor.columns)
     wrong = task.wrongness(outputs, features)
-    order = np.argsort(-wrong, kind="stable")
-    chosen = [int(row) for row in order if wrong[row] > 0]
     decoded = predictor.decode(outputs, features)
     return [
-        {
-            "line": table.lines[row],
-            **{name: table.values[name][row] for name in names},
-            EXPECTED: table.values[LABEL][row],
-            **decoded[row],
-        }
-        for row in chosen
+        Mistake(
+            table.lines[place],
+            tuple(str(table.values[name][place]) for name in names),
+            table.values[LABEL][place],
+            decoded[place],
+            table.rows[place],
+        )
+        for place in map(int, np.argsort(-wrong, kind="stable"))
+        if wrong[place] > 0
     ]
 
 
-def mistakes_lines(
-    found: list[dict[str, object]], count: int, most: int
-) -> list[str]:
+def mistakes_lines(found: list[Mistake], count: int, most: int) -> list[str]:
     """The lines that a user reads; `count` examples were predicted."""
     lines = [f"{len(found):,} of {count:,} examples have a wrong prediction"]
+    are_numbers = found != [] and isinstance(found[0].expected, float)
+    first = "farthest off" if are_numbers else "of which the model is surest"
     if most < len(found):
-        lines[0] += f"; the {most} of which the model is surest:"
+        lines[0] += f"; the {most} {first}:"
     for each in found[:most]:
-        score = each.get("score")
+        score = each.predicted.get("score")
         odds = f" ({score:.3f})" if isinstance(score, float) else ""
-        skipped = ("line", EXPECTED, "prediction", "score")
-        texts = " | ".join(
-            str(value) for name, value in each.items() if name not in skipped
-        )
-        lines.append(
-            f"line {each['line']}: {each['prediction']}{odds}, expected "
-            f"{each[EXPECTED]}: {textwrap.shorten(texts, WIDTH)}"
-        )
+        texts = textwrap.shorten(" | ".join(each.texts), WIDTH)
+        prediction, expected = each.predicted["prediction"], each.expected
+        if are_numbers:
+            prediction, expected = f"{prediction:.4g}", f"{expected:.4g}"
+        line = f"line {each.line}: {prediction}{odds}, expected {expected}"
+        lines.append(_printable(f"{line}: {texts}"))
     return lines
 
 
-def write_mistakes(found: list[dict[str, object]], path: Path) -> None:
-    """Writes a CSV file with a row for each mistake."""
-    names = dict.fromkeys(name for each in found for name in each)
+def write_mistakes(found: list[Mistake], table: Table, path: Path) -> None:
+    """Writes a CSV file with the columns of the table, a row a mistake."""
+    columns = [LINE, *dict.fromkeys(name for row in table.rows for name in row)]
+    added = found[0].predicted if found else ("prediction",)
+    columns = dict.fromkeys([*columns, EXPECTED, *added])
     with (
         replacing(path) as unfinished,
         open(unfinished, "w", newline="", encoding="utf-8") as file,
     ):
-        writer = csv.DictWriter(file, list(names))
+        writer = csv.DictWriter(file, list(columns))
         writer.writeheader()
-        writer.writerows(found)
+        for each in found:
+            own = {LINE: each.line, EXPECTED: each.expected}
+            row = {**each.row, **own, **each.predicted}
+            writer.writerow({k: _cell(value) for k, value in row.items()})
+
+
+def _cell(value: object) -> object:
+    """A value as tables have it: several labels are separated by "|"."""
+    if isinstance(value, list):
+        return _printable("|".join(map(str, value)))
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return _printable(value) if isinstance(value, str) else value
+
+
+def _printable(text: str) -> str:
+    """Half a character (a lone surrogate) as an escape, which UTF-8 has."""
+    return text.encode("utf-8", "backslashreplace").decode()

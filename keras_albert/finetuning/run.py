@@ -100,7 +100,6 @@ def finetune(run: FinetuneRun) -> dict:
     processes.
     """
     leave_gpu_to_backend()
-    run = with_text_column(run)
     with opened(run.devices) as devices:
         devices.check_equal(same_settings(run))
         return _run(run, None, devices)
@@ -110,6 +109,7 @@ def _run(
     run: FinetuneRun, prepared: "_Prepared | None", devices: Devices
 ) -> dict:
     folder = RunFolder(run, devices)
+    run = with_text_column(run)
     sources = [run.train]
     if run.validation not in (None, OWN_VALIDATION):
         sources.append(run.validation)

@@ -394,7 +394,7 @@ class TrainingSteps(keras.callbacks.Callback):
         if self.tensorboard:
             self.tensorboard.write(row)
         if can_draw() and self.devices.is_first:
-            draw_curves(self.log.rows, self.training.folder)
+            draw_curves(self.log.rows, self.training.folder, self.training.best)
         self.progress.line(
             f"step {self.step:,}/{self.timetable.steps:,}: {shown_values(row)}"
         )

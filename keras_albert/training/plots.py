@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # The panels of the plot. Each shows the columns of the log whose names end so.
-PANELS = ("loss", "accuracy", "tokens_per_second")
+PANELS = ("loss", "accuracy", "{best}", "tokens_per_second")
 
 
 def can_draw() -> bool:
@@ -26,21 +26,21 @@ def new_figure(width: float, height: float) -> "Figure":
     return figures.Figure(figsize=(width, height), layout="constrained")
 
 
-def draw_curves(rows: list[Row], folder: Path) -> None:
+def draw_curves(rows: list[Row], folder: Path, best: str | None = None) -> None:
     """Writes curves.png, see `curves_figure`."""
     with replacing(folder / CURVES_FILE) as unfinished:
-        curves_figure(rows).savefig(unfinished, format="png")
+        curves_figure(rows, best).savefig(unfinished, format="png")
 
 
-def curves_figure(rows: list[Row]) -> "Figure":
-    """Losses, accuracies and speed over the steps.
+def curves_figure(rows: list[Row], best: str | None = None) -> "Figure":
+    """Losses, accuracies, the score `best`, and speed over the steps.
 
     The training and held-out values of a quantity have the same colour;
     held-out values are dotted.
     """
     panels = {
         panel: names
-        for panel in PANELS
+        for panel in (each.format(best=best) for each in PANELS)
         if (names := [name for name in rows[0] if name.endswith(panel)])
     }
     figure = new_figure(5 * len(panels), 4)

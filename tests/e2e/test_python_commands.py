@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,12 @@ def model(tiny_vocab):
     return randomize(ka.AlbertBackbone(TEXT_CONFIG, tokenizer=tokenizer))
 
 
+def written(folder):
+    """The files of a folder, with the times at which they were written."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: path.stat().st_mtime_ns for path in files}
+
+
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """Fine-tuned from a model in memory, on a list of rows."""
@@ -53,10 +60,17 @@ def test_finetune(run, model):
     titles = [axes.get_title() for axes in run.plot().axes]
     assert titles[:2] == ["loss", "accuracy"]
     # The same call finds the finished run, and does not train again.
-    log = (run.folder / "log.csv").stat().st_mtime_ns
+    before = written(run.folder.parent)
     again = ka.finetune(model, ROWS, run.folder, **LEARNING)
     assert again.report == run.report
-    assert (run.folder / "log.csv").stat().st_mtime_ns == log
+    # Other data, or another model, are another run.
+    other = randomize(ka.AlbertBackbone(TEXT_CONFIG), seed=9)
+    other.tokenizer = model.tokenizer
+    changed = {"train": [model, ROWS[:-1]], "model": [other, ROWS]}
+    for name, given in changed.items():
+        with pytest.raises(AlbertError, match=f"other settings.*{name}="):
+            ka.finetune(*given, run.folder, **LEARNING)
+    assert written(run.folder.parent) == before
 
 
 def test_evaluate(run, tmp_path):
@@ -66,6 +80,9 @@ def test_evaluate(run, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(map(json.dumps, ROWS)))
     assert ka.evaluate(run.folder, path).report == found.report
+    assert ka.evaluate(run, path).report == found.report
+    two = ka.evaluate([run, run.predictor], frame)
+    assert two.report["accuracy"] == found.report["accuracy"]
     assert f"accuracy {found.report['accuracy']:.3f}" in repr(found)
     figure = found.plot()
     assert figure.axes[0].get_ylabel() == "expected"
@@ -85,10 +102,53 @@ def test_options_are_those_of_the_command(model, tmp_path):
         ({"columns": "body"}, "`columns` is a section"),
         ({"task": "mood"}, "`task` must be one of"),
         ({"epochs": 0}, "epochs"),
+        ({"teacher": 3}, "`teacher` must be a model, a folder.*Received: int"),
+        ({"train": [{"body": "a"}]}, r"`train`, row 0: no column `text`"),
+        ({"train": {"body": "abc"}}, "`body` must be a list of values"),
+        ({"embedding": {"dimensions": [1.5]}}, "dimensions.*1.5"),
+        ({"columns": ka.TableColumns("t")}, "no column `t`.*`columns.text`"),
+    ):
+        given = {"train": ROWS, **options}
+        with pytest.raises(AlbertError, match=words):
+            ka.finetune(model, output=tmp_path / "model", **given)
+        assert not (tmp_path / "model").exists()
+    for data, words in (
+        (3, "path of a file"),
+        ("x.jsonl", "folder of token sh"),
     ):
         with pytest.raises(AlbertError, match=words):
-            ka.finetune(model, ROWS, tmp_path / "model", **options)
+            ka.pretrain(data, tmp_path / "model")
+
+
+def test_a_folder_for_temporary_files(model, tmp_path, monkeypatch, capsys):
+    """It is named, and goes if the call is refused."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(AlbertError, match="no column"):
+        ka.finetune(model, ROWS, columns={"text": "none of them"})
     assert not list(tmp_path.iterdir())
+    run = ka.finetune(model, ROWS, steps=1, columns=ka.TableColumns("body"))
+    assert run.folder.is_relative_to(tmp_path)
+    assert f"the output folder is {run.folder}" in capsys.readouterr().out
+
+
+def test_seeds_and_numbers(model, tmp_path):
+    """The picture has the score; of several seeds, that of the best one."""
+    rows = [{**row, "label": len(row["body"])} for row in ROWS]
+    run = ka.finetune(
+        model,
+        rows,
+        tmp_path / "numbers",
+        task="regression",
+        seeds=2,
+        **{**LEARNING, "epochs": 1},
+    )
+    titles = [axes.get_title() for axes in run.plot().axes]
+    assert titles == ["loss", "pearson", "tokens per second"]
+    wrong = tmp_path / "wrong.csv"
+    found = ka.evaluate(run, rows, errors=1, errors_file=wrong)
+    assert "the 1 farthest off:\nline" in repr(found)
+    with pytest.raises(AlbertError, match="there is no folder"):
+        ka.evaluate(run, rows, errors_file=tmp_path / "none" / "wrong.csv")
 
 
 def test_pretrain(tiny_lines, tiny_vocab, tmp_path):
@@ -138,14 +198,14 @@ def test_mistakes(run, tmp_path, capsys):
     scores = [float(row["score"]) for row in wrong]
     assert scores == sorted(scores, reverse=True)
     for row in wrong:
-        assert row["text"] == rows[int(row["line"]) - 1]["body"]
+        assert row["body"] == rows[int(row["line"]) - 1]["body"]
         assert row["expected"] == flipped[row["prediction"]]
     said = capsys.readouterr().out
     first = wrong[0]
     assert f"{len(wrong)} of 60 examples have a wrong prediction" in said
     assert (
         f"line {first['line']}: {first['prediction']} "
-        f"({scores[0]:.3f}), expected {first['expected']}: {first['text']}"
+        f"({scores[0]:.3f}), expected {first['expected']}: {first['body']}"
     ) in said
     pairs = [{"text": "a fox", "pair": "a dog", "label": n} for n in range(3)]
     with pytest.raises(AlbertError, match=r"`errors` is for.*'similarity'"):

@@ -41,10 +41,20 @@ def test_each_kind_has_the_same_columns(table):
     assert columns_of(table()) == COLUMNS
 
 
-def test_numbers_of_pandas_are_not_lost():
+def test_what_is_missing_in_pandas():
     """A missing number makes a column of floats there."""
-    frame = pytest.importorskip("pandas").DataFrame(COLUMNS)
-    assert columns_of(frame)["label"] == [1.0, 0.0, None]
+    pd = pytest.importorskip("pandas")
+    assert columns_of(pd.DataFrame(COLUMNS))["label"] == [1.0, 0.0, None]
+    values = [pd.NA, float("nan"), pd.NaT, "a"]
+    assert columns_of({"label": values}) == {"label": [None, None, None, "a"]}
+
+
+def test_lists_in_cells():
+    """As Parquet files give them to pandas."""
+    pd = pytest.importorskip("pandas")
+    cells = [np.array(["a", "b"]), [b"c", np.int64(1)]]
+    expected = {"label": [["a", "b"], ["c", 1]]}
+    assert columns_of(pd.DataFrame({"label": cells})) == expected
 
 
 def test_bytes_and_arrays():
@@ -68,9 +78,15 @@ def test_class_labels_of_hugging_face_are_names():
     )
     data = datasets.Dataset.from_dict({"label": [1, 0, -1]}, features)
     assert columns_of(data) == {"label": ["pos", "neg", None]}
+    words = datasets.Features(
+        {"label": datasets.List(datasets.ClassLabel(names=["O", "B"]))}
+    )
+    listed = datasets.Dataset.from_dict({"label": [[1, 0], [0]]}, words)
+    assert columns_of(listed) == {"label": [["B", "O"], ["O"]]}
     splits = datasets.DatasetDict({"train": data, "test": data})
-    with pytest.raises(AlbertError, match=re.escape("dataset['train']")):
-        columns_of(splits)
+    for each in (splits, {"train": data.to_pandas()}):
+        with pytest.raises(AlbertError, match=re.escape("dataset['train']")):
+            columns_of(each)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +95,9 @@ def test_class_labels_of_hugging_face_are_names():
         ({"a": [1], "b": [1, 2]}, "equally long. Received: 1 a, 2 b"),
         ([{"a": 1}, 3], "a row that is a int"),
         (3, "expected a file, or a table in memory.*Received: int"),
+        ({"label": 3}, "`label` must be a list of values.*Received: 3"),
+        ({"text": "abc"}, "`text` must be a list of values.*Received: 'abc'"),
+        ({("a", 1): [2]}, "names that are texts. Received: \\('a', 1\\)"),
     ],
 )
 def test_what_is_no_table(data, words):

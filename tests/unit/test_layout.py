@@ -33,7 +33,7 @@ FLOORS = (
     "exports",
     "sweep",
     "cli",
-    "commands",
+    "python_api",
 )
 # These are TensorFlow graphs, or of one backend: imported inside the functions
 # that need them.

@@ -194,6 +194,8 @@ def test_label_index():
     [
         (read_number, "2.50", 2.5),
         (read_number, 3, 3.0),
+        (read_label, 1.0, "1"),
+        (read_label, 1.5, "1.5"),
         (read_labels, ["b", 1], ["b", "1"]),
         (read_labels, "b| a|", ["b", "a"]),
         (read_labels, "", []),
@@ -218,6 +220,7 @@ def test_values(read, value, expected):
         (read_number, "1,234,567", r"Received: '1,234,567'\.$"),
         (read_number, True, "must be a number"),
         (read_labels, 3, "must be a list of labels"),
+        (read_label, float("nan"), "is missing. Received: nan"),
         (read_words, [], "must be a list of words"),
         (read_words, " ", "must be a list of words"),
         (read_words, ["a", ""], "is empty"),
