@@ -16,10 +16,7 @@ import shutil
 import sys
 import tempfile
 import textwrap
-import tomllib
-import types
-import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -29,7 +26,7 @@ from keras_albert import __version__
 from keras_albert.aot.config import CompileRun
 from keras_albert.corpus.config import PrepareRun, VocabRun
 from keras_albert.distribution.config import LOST_PROCESS_STATUS
-from keras_albert.errors import AlbertError, LostProcess, is_number
+from keras_albert.errors import AlbertError, LostProcess
 from keras_albert.exports.config import CheckRun, ExportRun
 from keras_albert.finetuning.config import (
     ConvertRun,
@@ -40,11 +37,16 @@ from keras_albert.finetuning.config import (
     PredictRun,
     PushRun,
 )
-from keras_albert.finetuning.recipes import RECIPES
+from keras_albert.options import (
+    check_option,
+    option_arguments,
+    option_types,
+    read_settings,
+    recipe_options,
+)
 from keras_albert.pretraining.config import PretrainRun
-from keras_albert.pretraining.recipes import RECIPES as PRETRAINING
 from keras_albert.pretraining.sizes import SizesRun
-from keras_albert.storage import flat, read_json
+from keras_albert.storage import flat
 from keras_albert.sweep.config import SweepRun
 
 
@@ -203,7 +205,7 @@ def _with_names(arguments: list[str]) -> list[str]:
     """
     if arguments[:1] != ["check"]:
         return arguments
-    known = _option_types(CheckRun)
+    known = option_types(CheckRun)
     rest, named, bare = iter(arguments[1:]), [], []
     for argument in rest:
         if not argument.startswith("-"):
@@ -240,7 +242,7 @@ def _with_settings(arguments: list[str]) -> list[str]:
             + (f"Did you mean `{close[0]}`? " if close else "")
             + f"The commands are {', '.join(COMMANDS)}."
         )
-    known = _option_types(COMMANDS[command].run_class)
+    known = option_types(COMMANDS[command].run_class)
     options, changes, ordinary = [], [], []
     recipes = {}  # by where the option was given
     rest = iter(rest)
@@ -248,7 +250,7 @@ def _with_settings(arguments: list[str]) -> list[str]:
         name, equals, value = argument.partition("=")
         is_own = name.removeprefix("--") in known  # `sweep` has a --file
         if name not in ("--file", "--set", "--recipe") or is_own:
-            _check_option(name, known, command)
+            check_option(name, known, command)
             ordinary.append(argument)
             continue
         value = value if equals else next(rest, "")
@@ -256,11 +258,11 @@ def _with_settings(arguments: list[str]) -> list[str]:
             recipes["command line"] = value
             continue
         if name == "--file":
-            settings = _read_settings(Path(value))
+            settings = read_settings(Path(value))
             if "recipe" in settings:
                 recipes["file"] = str(settings.pop("recipe"))
             for key, setting in settings.items():
-                options += _option(key, setting, known, value)
+                options += option_arguments(key, setting, known, value)
             continue
         key, equals, value = value.partition("=")
         if not equals:
@@ -271,80 +273,15 @@ def _with_settings(arguments: list[str]) -> list[str]:
         if key == "recipe":
             recipes["--set"] = value
             continue
-        changes += _option(key.replace("-", "_"), value, known, "--set")
+        changes += option_arguments(
+            key.replace("-", "_"), value, known, "--set"
+        )
     given = [*options, *changes, *ordinary]
     for place in ("command line", "--set", "file"):
         if place in recipes:
-            own = _recipe_options(command, recipes[place], given)
+            own = recipe_options(command, recipes[place], given)
             return [command, *own, *given]
     return [command, *given]
-
-
-def _recipe_options(command: str, name: str, given: list[str]) -> list[str]:
-    """The options of a recipe of `pretrain` or `finetune`."""
-    options = {"pretrain": _pretraining, "finetune": _finetuning}.get(command)
-    if options is None:
-        raise AlbertError(
-            "`--recipe` is for `pretrain` and `finetune`. Received: "
-            f"{command}. Leave it out."
-        )
-    return [
-        f"--{key.replace('_', '-')}={value}"
-        for key, value in options(name, given).items()
-    ]
-
-
-def _pretraining(name: str, given: list[str]) -> dict:
-    """The options of a recipe of `pretrain`, for the number of steps given."""
-    if name not in PRETRAINING:
-        raise AlbertError(
-            f"`--recipe` must be {', '.join(PRETRAINING)}. Received: {name!r}."
-        )
-    steps = _last_value("--steps", given)
-    settings = PRETRAINING[name](*[int(steps)] if steps.isdecimal() else [])
-    if any(_last_value(each, given) for each in ("--config", "--warm-start")):
-        del settings["variant"]  # the model's size is given
-    return settings
-
-
-def _finetuning(name: str, given: list[str]) -> dict:
-    """The options of a row of the paper's Table 14; "paper" means --task's."""
-    if name == "paper":
-        name = _last_value("--task", given)
-    if name not in RECIPES:
-        raise AlbertError(
-            "`--recipe` must be `paper` (then --task is one of the following) "
-            f"or one of {', '.join(RECIPES)}. Received: "
-            f"{name or 'no --task'}."
-        )
-    settings = dataclasses.asdict(RECIPES[name])
-    del settings["start"]  # a model, which `finetune --model` gives
-    # With another number of steps, warm-up keeps its share of them.
-    options = {option.partition("=")[0] for option in given}
-    if not options.isdisjoint({"--steps", "--epochs", "--warmup-share"}):
-        steps, warmup_steps = settings["steps"], settings.pop("warmup_steps")
-        settings["warmup_share"] = warmup_steps / steps
-    if "--epochs" in options:
-        del settings["steps"]
-    return settings
-
-
-def _last_value(option: str, given: list[str]) -> str:
-    """The last value of an option: of "--task=CoLA", or "--task", "CoLA"."""
-    words = [part for word in given for part in word.split("=", 1)]
-    places = [i for i, word in enumerate(words) if word == option]
-    return "".join(words[places[-1] + 1 :][:1]) if places else ""
-
-
-def _option_types(run_class, prefix: str = "") -> dict[str, type]:
-    """{"seed": int, "optimizer.beta_1": float, ...}."""
-    types = {}
-    for field in dataclasses.fields(run_class):
-        if dataclasses.is_dataclass(field.type):
-            types |= _option_types(field.type, f"{prefix}{field.name}.")
-        else:
-            types[prefix + field.name] = field.type
-    return types
 
 
 def run_of(command: str, options: Mapping[str, object]):
@@ -353,7 +290,7 @@ def run_of(command: str, options: Mapping[str, object]):
     Sections are dicts; None leaves an option at its default. Raises
     AlbertError for what the command line refuses.
     """
-    known, arguments = _option_types(COMMANDS[command].run_class), []
+    known, arguments = option_types(COMMANDS[command].run_class), []
     options = dict(options)
     recipe = options.pop("recipe", None)
     for name, value in options.items():
@@ -362,9 +299,9 @@ def run_of(command: str, options: Mapping[str, object]):
     for key, value in flat(options).items():
         value = list(value) if isinstance(value, tuple) else value
         value = str(value) if isinstance(value, Path) else value
-        arguments += _option(key, value, known, f"{command}()")
+        arguments += option_arguments(key, value, known, f"{command}()")
     if recipe is not None:
-        arguments = _recipe_options(command, recipe, arguments) + arguments
+        arguments = recipe_options(command, recipe, arguments) + arguments
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -385,127 +322,6 @@ def _given(section: object) -> dict[str, object]:
         for field in dataclasses.fields(section)
         if getattr(section, field.name) != field.default
     }
-
-
-def _read_settings(path: Path) -> dict:
-    """The options of a TOML file, or of the run.json of another run."""
-    if not path.is_file():
-        raise AlbertError(
-            f"{path}: no such file. `--file` takes a TOML file or a run.json."
-        )
-    if path.suffix == ".json":
-        settings = read_json(path)
-    else:
-        try:
-            settings = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-        except ValueError as error:
-            raise AlbertError(f"{path}: not a TOML file ({error}).") from None
-    if not isinstance(settings, dict):
-        raise AlbertError(f"{path}: expected options with their values.")
-    return flat(settings)
-
-
-def _check_option(argument: str, known: dict[str, type], command: str) -> None:
-    """Raises AlbertError for an option that the command does not have.
-
-    `argument` does not have its value after "="; `known` are the types of the
-    command's options by name.
-    """
-    if not argument.startswith("--"):
-        return  # the value of an option
-    key = argument.removeprefix("--").replace("-", "_")
-    section, dot, last = key.rpartition(".")
-    switch = section + dot + last.removeprefix("no_")
-    if key in (*known, "help") or known.get(switch) is bool:
-        return
-    close = _close_to(key, [*known, "file", "set", "recipe"])
-    hint = (
-        f"Did you mean `--{close.replace('_', '-')}`?"
-        if close
-        else f"See `keras-albert {command} --help`."
-    )
-    raise AlbertError(f"`{command}` has no option `{argument}`. {hint}")
-
-
-def _close_to(key: str, known: Iterable[str]) -> str | None:
-    """The option that was probably meant."""
-    section, dot, last = key.rpartition(".")
-    prefix = section + dot
-    ends = [n.removeprefix(prefix) for n in known if n.startswith(prefix)]
-    if not ends:  # the section is unknown
-        prefix, last, ends = "", key, known
-    close = difflib.get_close_matches(last, ends, n=1)
-    return prefix + close[0] if close else None
-
-
-def _option(key: str, value, known: dict[str, type], source: str) -> list[str]:
-    """The arguments for a setting from `source`, a file or "--set"."""
-    if value is None:
-        # For most options None is the default. `finetune --validation` has
-        # another default, and run.json contains null if it was none.
-        return ["--validation=None"] if key == "validation" else []
-    inside = [name for name in known if name.startswith(f"{key}.")]
-    if inside:
-        raise AlbertError(
-            f"{source}: `{key}` is a section. Give one of its options, such as "
-            f"`{inside[0]}`. Received: {key}={value!r}."
-        )
-    if key not in known:
-        close = _close_to(key, known)
-        hint = f"Did you mean `{close}`?" if close else "See --help."
-        raise AlbertError(f"{source}: there is no option `{key}`. {hint}")
-    name = key.replace("_", "-")
-    may_be_absent = _without_none(known[key]) is not known[key]
-    if may_be_absent and str(value).lower() == "none":
-        return [f"--{name}=None"]  # overrides a value in a file
-    _check_kind(key, value, known[key], source)
-    if isinstance(value, list):
-        return [f"--{name}", *map(str, value)]
-    if known[key] is not bool:
-        return [f"--{name}={value}"]
-    if str(value).lower() == "true":
-        return [f"--{name}"]
-    section, dot, last = name.rpartition(".")
-    return [f"--{section}{dot}no-{last}"]
-
-
-def _check_kind(key: str, value, kind: type, source: str) -> None:
-    """Raises AlbertError for a value of another type than the option's."""
-    kind, text = _without_none(kind), str(value)
-    values = value if isinstance(value, list) else [value]
-    choices = typing.get_args(kind)
-    if kind is bool:
-        wanted, fits = "true or false", text.lower() in ("true", "false")
-    elif typing.get_origin(kind) is typing.Literal:
-        wanted, fits = f"one of {', '.join(choices)}", value in choices
-    elif typing.get_origin(kind) is tuple and choices[0] in (int, float):
-        wanted = "a number or a list of numbers"
-        fits = all(map(is_number, values))
-    elif typing.get_origin(kind) is tuple or isinstance(kind, types.UnionType):
-        wanted = "a text or a list of texts"
-        fits = all(isinstance(each, str) for each in values)
-    elif kind in (int, float):
-        wanted = "an integer" if kind is int else "a number"
-        try:
-            fits = not isinstance(value, bool) and kind(text) is not None
-        except ValueError:
-            fits = False
-    else:  # text or a path
-        wanted = "a text, a number or a path"
-        fits = isinstance(value, str | int | float) and text.lower() != "none"
-    if not fits:
-        raise AlbertError(
-            f"{source}: `{key}` must be {wanted}. Received: {value!r}."
-        )
-
-
-def _without_none(kind: type) -> type:
-    """The type without None: int for `int | None`."""
-    kinds = set(typing.get_args(kind))
-    if not isinstance(kind, types.UnionType) or type(None) not in kinds:
-        return kind
-    (kind,) = kinds - {type(None)}
-    return kind
 
 
 def _parse(arguments: list[str]):

@@ -143,8 +143,9 @@ class FinetuneRun:
     `pretrain --warm-start` describes"""
     exits: Literal[EXITS] | None = None
     """train a classifier after every layer, so that `predict --patience` can
-    stop before the last one: each layer's own, one shared by all layers, or
-    shared and in each step trained on one layer, drawn at random"""
+    stop before the last one. own: each layer has its own; shared: all layers
+    have the same; drawn: the same, trained in each step on one layer, drawn at
+    random"""
     seed: int = 0
     """seed of the classifier's weights, the order of examples and dropout"""
     seeds: int = 1
@@ -309,7 +310,8 @@ class EvaluateRun(ModelUse):
     """for a model of text vectors: another model, such as the one that it was
     fine-tuned from, whose score stands beside"""
     errors: int | None = None
-    """print so many wrong predictions, those of which the model is surest"""
+    """how many wrong predictions to print, the surest first (of numbers, the
+    farthest off)"""
     errors_file: Path | None = None
     """CSV file to write with all wrong predictions, the surest first"""
     exit_curve: Path | None = None

@@ -158,10 +158,13 @@ def held_out_line(run: FinetuneRun, tables: Tables) -> str | None:
             "afterwards: `keras-albert evaluate`"
         )
     if tables.held_out is None and run.validation is not None:
+        count = len(tables.train)
+        why = f"no label with {FEWEST_OF_A_LABEL} different texts"
+        if count < FEWEST_ROWS:
+            why = f"{count:,} rows, fewer than {FEWEST_ROWS}"
         return (
-            f"nothing is held out: {run.train} has {len(tables.train):,} rows, "
-            f"fewer than {FEWEST_ROWS}, or no label with {FEWEST_OF_A_LABEL} "
-            "of them. Give others to measure on with --validation"
+            f"nothing is held out: {run.train} has {why}. Give rows to measure "
+            "on with --validation"
         )
     return None
 

@@ -52,10 +52,8 @@ def embed(run: EmbedRun) -> dict:
     leave_gpu_to_backend()
     goes_on = holds_run(run.output, run)
     finished = goes_on and finished_report(run.output)
-    if not finished:
-        parquet = "writing Parquet files"
-        if run.to == "parquet":
-            optional_import("pyarrow", "parquet", parquet)
+    if run.to == "parquet" and not finished:
+        optional_import("pyarrow", "parquet", "writing Parquet files")
     predictor = Predictor.load(
         run.model, task=EMBEDDING, columns=TableColumns(text=run.column)
     )

@@ -45,7 +45,11 @@ def card(
     `run` has all settings that were chosen for it, and `report` the key "best"
     if rows were held out. `length` is the most tokens of a row.
     """
-    start = "random weights" if run.from_scratch else f"`{_name(run.model)}`"
+    start = f"`{_name(run.model)}`"
+    if run.from_scratch:
+        start = "random weights"
+    elif Path(run.model).parent == Path(f"{run.output}.inputs"):
+        start = "a model in memory"
     call, limit = ALL_TASKS[run.task].card(run.columns, length, reading)
     lines = [
         f"# ALBERT for {run.task}",

@@ -1,5 +1,6 @@
 """Uploads a model to the Hugging Face Hub."""
 
+import dataclasses
 import os
 import tempfile
 from pathlib import Path
@@ -20,14 +21,8 @@ _OF_THE_HUB = ".gitattributes"  # which the Hub itself puts into a repository
 
 def push_run(run: PushRun) -> None:
     """The command `push`."""
-    push(
-        run.output,
-        run.input,
-        to=run.to,
-        private=run.private,
-        overwrite=run.overwrite,
-        dry_run=run.dry_run,
-    )
+    options = dataclasses.asdict(run)
+    push(options.pop("output"), options.pop("input"), **options)
 
 
 def push(
@@ -52,7 +47,7 @@ def push(
         to: the format of the files: "keras-albert", "huggingface", "kerashub"
             or "sentence-transformers".
         private: if the repository is made: whether only its owners see it. Some
-            organizations have it so by default.
+            organizations make repositories private by default.
         overwrite: whether to replace all files of a repository that has some.
             Its history keeps them.
         dry_run: only print the files. Needs neither token nor network.
@@ -65,6 +60,11 @@ def push(
             has files already, the Hub refuses, huggingface_hub is not
             installed, or the format has no such model.
     """
+    if not isinstance(target, str):
+        raise AlbertError(
+            "the first argument of `push` is the repository, and the second "
+            f"one the model. Received: {type(target).__name__} as repository."
+        )
     PushRun("", target, to, private, overwrite, dry_run)  # checks them
     name = hub_name(target)
     purpose = f"{target}: an upload"

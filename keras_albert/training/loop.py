@@ -474,7 +474,10 @@ class StopRequest:
             raise KeyboardInterrupt
         self.signal = number
         # `print` may not be entered twice.
-        os.write(2, b"\nstopping when the step has ended (once more: now)\n")
+        os.write(
+            2,
+            b"\nstopping after this step; press Ctrl-C again to stop at once\n",
+        )
 
 
 def plain(optimizer: keras.optimizers.Optimizer) -> Lamb:

@@ -32,6 +32,7 @@ FLOORS = (
     "aot",
     "exports",
     "sweep",
+    "options",
     "cli",
     "python_api",
 )
