@@ -107,7 +107,18 @@ def load(
     found = _found(path)
     if len(found) != 1:
         raise AlbertError(f"{source}: {_several_or_none(path, found)}")
-    kind, what = found[0]
+    return _read(source, *found[0], gelu, backbone, form)
+
+
+def _read(
+    source: str | Path,
+    kind: str,
+    what: Path,
+    gelu: str,
+    backbone: bool,
+    form: dict,
+) -> AlbertModel:
+    """The model at the path `what`; the other arguments are those of `load`."""
     if kind == _ADAPTER:
         of_base = {"gelu": gelu, **form}
         return load_adapter(what, lambda base: load(base, **of_base), backbone)

@@ -34,7 +34,7 @@ from keras_albert.checkpoints.transfer import (
 )
 from keras_albert.distribution.backend import to_numpy
 from keras_albert.errors import AlbertError, errors_about, is_number
-from keras_albert.modeling.backbone import encoder_of
+from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
 from keras_albert.modeling.base import AlbertModel, check_plain, own_path
 from keras_albert.modeling.classification import (
     AlbertForMultipleChoice,
@@ -47,6 +47,7 @@ from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnsweringV2,
 )
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+from keras_albert.modeling.weight_checks import check_plausible
 from keras_albert.storage import read_json, replacing, write_json
 from keras_albert.training.model_folder import ModelFolder, name_labels
 
@@ -284,49 +285,60 @@ def load_adapter(
         AlbertError: the base model is not there, or another one; a file is
             damaged, or is of another kind of adapter.
     """
-    path = folder / CONFIG_FILE
+    path, source = folder / CONFIG_FILE, folder / TENSORS_FILE
     content = _content(path)
-    with errors_about(folder / TENSORS_FILE):
-        tensors = _tensors(folder / TENSORS_FILE)
+    with errors_about(source):
+        tensors = _tensors(source)
     try:
-        model = load(_base_of(content))
+        model = base = load(_base_of(content))
     except AlbertError as error:
         raise AlbertError(
             f"{path}: the base model {content[BASE]} cannot be loaded: {error} "
             f"If it was moved, edit `{BASE}` in this file."
         ) from None
-    own = content.get(_OWN, {})
-    if own and own["base_config"] != _checksum(model.config):
+    own = content.get(_OWN)
+    if own and own["base_config"] != _checksum(base.config):
         raise AlbertError(
             f"{path}: the adapter was trained on a model with another config "
             f"than {content[BASE]} has. Edit `{BASE}` in this file, so that it "
             "names the model that the training started from."
         )
-    check_plain(model)
-    encoder, head = encoder_of(model), head_of_adapter(folder)
-    if any(name.startswith("albert.pooler.") for name in tensors):
-        encoder = plain_encoder(encoder)  # which has a pooler
+    with errors_about(path):
+        check_plain(base)
+        encoder = encoder_of(base)
+        if any(name.startswith("albert.pooler.") for name in tensors):
+            encoder = plain_encoder(encoder)  # which has a pooler
+        if backbone:
+            model = encoder
+        else:
+            model = _with_head(base, encoder, content, tensors)
+    needed = variables(model).keys() - variables(encoder).keys()
+    if model is base:  # the adapter need not have its head
+        needed = set()
+    left = _apply(model, content, tensors, source, needed)
     if backbone:
-        model = encoder
-    elif own:
-        with errors_about(path):
-            model = _with_own_head(encoder, head, own["arguments"])
-    elif head and not _has_head(model, head, tensors):
-        count = len(tensors.get("classifier.bias", ()))
-        model = with_head(head, encoder, {"num_labels": count})
-    _apply(model, content, tensors, folder / TENSORS_FILE, backbone)
+        left = [name for name in left if name.startswith("albert.")]
+    if left:
+        raise AlbertError(
+            f"{source}: neither LoRA nor weights of the model: {listed(left)}. "
+            "Merge the adapter with peft: model.merge_and_unload()."
+        )
     return model
 
 
 def head_of_adapter(folder: Path) -> str | None:
     """The class name of the head that an adapter holds; None if of none."""
-    content = _content(folder / CONFIG_FILE)
+    return _head(_content(folder / CONFIG_FILE))
+
+
+def _head(content: dict) -> str | None:
     if _OWN in content:
         return content[_OWN]["head"]
-    if content.get("task_type") in _TASK_TYPES:
-        return _TASK_TYPES[content["task_type"]]
-    name = (content.get("auto_mapping") or {}).get("base_model_class")
-    return name if name in _HEADS and name in ARCHITECTURES else None
+    mapping = content.get("auto_mapping")
+    names = mapping if isinstance(mapping, dict) else {}
+    task_type = str(content.get("task_type"))
+    name = _TASK_TYPES.get(task_type, names.get("base_model_class"))
+    return name if name in ARCHITECTURES and name in _HEADS else None
 
 
 def _content(path: Path) -> dict:
@@ -391,22 +403,31 @@ def _base_of(content: dict) -> str:
     return f"hf://{name}" + (f"@{revision}" if revision else "")
 
 
-def _with_own_head(encoder, head: str, arguments: dict) -> AlbertModel:
-    try:
-        return _HEADS[head](encoder, **arguments)
-    except (TypeError, ValueError) as error:
-        raise AlbertError(
-            f"`{_OWN}` has arguments that {head} does not take: {error}"
-        ) from None
+def _with_head(
+    base: AlbertModel, encoder: AlbertBackbone, content: dict, tensors: dict
+) -> AlbertModel:
+    """The encoder with a new head of the adapter's class.
 
-
-def _has_head(model: AlbertModel, head: str, tensors: dict) -> bool:
-    """Whether the base has the head of the adapter already."""
-    size = getattr(model, "num_labels", None)
-    there = tensors.get("classifier.bias")
-    return type(model).__name__ == head and (
-        there is None or size in (None, len(there))
-    )
+    It is the base itself if the adapter has no head, or the base has the same.
+    """
+    head, own = _head(content), content.get(_OWN)
+    if own:
+        sizes = [n for n in own["arguments"].values() if type(n) is int]
+        stored = sum(value.size for value in tensors.values())
+        stored += encoder.count_params()
+        check_plausible(encoder.config, stored, head, max(sizes, default=0))
+        try:
+            return _HEADS[head](encoder, **own["arguments"])
+        except (TypeError, ValueError) as error:
+            raise AlbertError(
+                f"`{_OWN}` is not what `finetune` writes: {error}"
+            ) from None
+    count = len(tensors.get("classifier.bias", ()))
+    is_same = type(base).__name__ == head
+    labels = getattr(base, "num_labels", count)
+    if head is None or (is_same and count in (0, labels)):
+        return base
+    return with_head(head, encoder, {"num_labels": count or 2})
 
 
 def _apply(
@@ -414,12 +435,13 @@ def _apply(
     content: dict,
     tensors: dict[str, np.ndarray],
     source: Path,
-    backbone: bool,
-) -> None:
+    needed: set[str],
+) -> list[str]:
     """Adds the adapters to their kernels and sets the weights trained whole.
 
-    If a tensor does not fit, an AlbertError lists all of them, and the model is
-    unchanged. `backbone` ignores the weights of a head.
+    Returns the names of the tensors that are neither. If a tensor does not
+    fit, or there is none for a weight in `needed`, an AlbertError lists all of
+    them, and the model is unchanged.
     """
     targets, left, problems = variables(model), dict(tensors), []
     heads = model.config.num_attention_heads
@@ -437,7 +459,8 @@ def _apply(
         if value is None:
             kernel = to_numpy(targets[row.ours])
             value = row.there(kernel, "huggingface", heads)
-            value = value + _product(a, b, expected, content, module)
+            with errors_about(source):
+                value = value + _product(a, b, expected, content, module)
         problem = problem_of(value, expected)
         if problem is None:
             value = row.here(value, "huggingface", shape)
@@ -445,11 +468,7 @@ def _apply(
                 problem = "differs from another layer's, the model shares them"
         if problem:
             problems.append(f"{row.huggingface}: {problem}")
-    problems += [
-        f"{name}: neither LoRA nor a weight of the model"
-        for name in sorted(left)
-        if not backbone or name.startswith("albert.")
-    ]
+    problems += [f"{n}: missing" for n in sorted(needed - values.keys())]
     if problems:
         raise AlbertError(
             f"{source} does not fit the base model: {listed(problems, '; ')}. "
@@ -457,6 +476,7 @@ def _apply(
         )
     for name, value in values.items():
         targets[name].assign(value)
+    return sorted(left)
 
 
 def _product(a, b, shape, content: dict, module: str) -> np.ndarray:

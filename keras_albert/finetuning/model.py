@@ -179,8 +179,9 @@ def _freeze(run: FinetuneRun, model: AlbertModel) -> None:
             weight.trainable = True
     if run.freeze is not None:
         parts = backbone.embeddings.weights, backbone.encoder.weights, pooler
-        for weight in sum(parts[: 1 + FROZEN.index(run.freeze)], []):
-            weight.trainable = False
+        for part in parts[: 1 + FROZEN.index(run.freeze)]:
+            for weight in part:
+                weight.trainable = False
 
 
 def model_folder(

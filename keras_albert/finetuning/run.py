@@ -85,6 +85,7 @@ from keras_albert.training.run_folder import (
     write_report,
 )
 from keras_albert.training.run_log import Row
+from keras_albert.training.speed import Work
 
 # If nothing is held out, this many training rows are scored at the end, which
 # reveals a model that always gives the same answer.
@@ -157,6 +158,14 @@ class _Prepared:
     def lengths(self) -> tuple[int, ...]:
         chosen = choose_lengths(self.examples.lengths, self.length)
         return tuple(np.union1d(chosen, self.length).tolist())
+
+    def work_of_steps(
+        self, run: FinetuneRun, replicas: int
+    ) -> Callable[[int], Work]:
+        """See `data.work_of_steps`; `run` has the chosen settings."""
+        return work_of_steps(
+            run, self.examples, self.config, self.lengths, replicas
+        )
 
 
 def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
@@ -299,13 +308,7 @@ def _finetune_once(
     )
     _describe(run, prepared, steps)
     folder.claim()
-    work_of = work_of_steps(
-        run,
-        prepared.examples,
-        prepared.config,
-        prepared.lengths,
-        devices.replicas,
-    )
+    work_of = prepared.work_of_steps(run, devices.replicas)
     every = run.validate_every or steps_per_epoch
     training = Training(
         model_folder(run, prepared.pretrained.config, predictor),

@@ -14,6 +14,7 @@ from commands import read_json, refused, report_of, run, write_rows
 from small import TEXT_CONFIG, randomized, signalled
 
 import keras_albert as ka
+from keras_albert.checkpoints import lora
 from keras_albert.checkpoints.transfer import weights_of
 
 # A resumed run rounds in another way on PyTorch.
@@ -209,6 +210,11 @@ def changed_copy(adapter, tmp_path, **changes):
 
 BASE = "base_model_name_or_path"
 OWN = {"base_config": "0", "head": "AlbertForMultipleChoice", "arguments": {}}
+HUGE = {
+    "base_config": "of the base",
+    "head": "AlbertForTokenClassification",
+    "arguments": {"num_labels": 10**12},
+}
 
 
 @pytest.mark.any_backend
@@ -223,10 +229,14 @@ OWN = {"base_config": "0", "head": "AlbertForMultipleChoice", "arguments": {}}
         ({"use_dora": True}, "`use_dora` must be False .* Received: True"),
         ({"init_lora_weights": "pissa"}, "Received: 'pissa'. Merge"),
         ({"lora_alpha": 0}, "`lora_alpha` must be a positive number.*: 0"),
-        ({"task_type": "SEQ_CLS"}, "num_labels"),
+        ({"task_type": "SEQ_CLS"}, "classifier/bias: missing; classifier/k"),
+        ({"keras_albert": HUGE}, "the sizes do not belong to these weights"),
     ],
 )
-def test_what_an_adapter_cannot_be(adapter, tmp_path, changes, message):
+def test_what_an_adapter_cannot_be(
+    adapter, tmp_path, monkeypatch, changes, message
+):
+    monkeypatch.setattr(lora, "_checksum", lambda config: "of the base")
     with pytest.raises(ka.AlbertError, match=message):
         ka.load(changed_copy(adapter, tmp_path, **changes))
 
@@ -243,7 +253,7 @@ def test_tensors_that_do_not_fit(folder, adapter, tmp_path):
     more = {**good, f"{name}.lora_magnitude_vector": np.ones(3, "float32")}
     for tensors, message in (
         (cut, r"ffn: expected lora_A \[R, 26\] and lora_B \[37, R\]"),
-        (more, "lora_magnitude_vector: neither LoRA nor a weight"),
+        (more, "neither LoRA nor weights of the model: .*magnitude"),
         ({"query": np.ones(3)}, "expected names that begin with base_model"),
     ):
         save_file(tensors, path)
