@@ -376,9 +376,8 @@ def _shards(folder: Path, name: str) -> list[Path]:
     return paths
 
 
-def safetensors():
+def safetensors(needed_by: str = "a model of transformers"):
     """The module that reads and writes .safetensors files of NumPy arrays."""
-    needed_by = "a model of transformers"
     optional_import("ml_dtypes", "huggingface", needed_by)  # NumPy's bfloat16
     return optional_import("safetensors.numpy", "huggingface", needed_by)
 

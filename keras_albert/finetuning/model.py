@@ -5,6 +5,7 @@ from pathlib import Path
 
 import keras
 
+from keras_albert.checkpoints.huggingface import safetensors
 from keras_albert.checkpoints.load import load
 from keras_albert.checkpoints.lora import ADAPTER_FOLDER, PlainFolder
 from keras_albert.errors import AlbertError
@@ -107,6 +108,8 @@ def finetuned_config(run: FinetuneRun, config: AlbertConfig) -> AlbertConfig:
 
     Raises AlbertError if it cannot have this depth, exits or frozen weights.
     """
+    if run.lora_rank:
+        safetensors("`lora_rank`")  # before the training, not at its end
     if run.lora_rank and run.depth not in (None, config.num_hidden_layers):
         raise AlbertError(
             "adapters belong to the model as it is, which has "
