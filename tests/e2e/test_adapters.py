@@ -200,6 +200,17 @@ def test_an_adapter_by_hand(folder, adapter, tmp_path, stabilized, scale):
     np.testing.assert_allclose(difference, scale / 4, atol=1e-6)
 
 
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    "base", ["hf://a/b", "hf://a/b@v1", "kaggle://a/b/c/d"]
+)
+def test_names_of_base_models(base):
+    """peft knows models of the Hub without `hf://`."""
+    entries = lora._base_entries(base)
+    assert lora._base_of(entries) == base
+    assert entries[BASE] == ("a/b" if "hf" in base else base)
+
+
 def changed_copy(adapter, tmp_path, **changes):
     copy = tmp_path / "copy"
     shutil.copytree(adapter, copy)
