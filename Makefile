@@ -175,8 +175,11 @@ $(VENV)/installed-docs: constraints.txt pyproject.toml | $(BIN)/python
 	$(PIP) --editable ".[docs]"
 	@touch $@
 
-# keras-hub and tensorflow-serving-api ask for the large TensorFlow wheel too.
+# keras-hub and tensorflow-serving-api ask for the large TensorFlow wheel too,
+# peft and accelerate for PyTorch.
 $(VENV)/installed-peers: $(VENV)/installed-tensorflow
-	$(PIP) datasets kagglehub pandas polars regex tokenizers transformers
-	$(PIP) --no-deps keras-hub sentence-transformers tensorflow-serving-api
+	$(PIP) datasets kagglehub pandas polars psutil regex tokenizers \
+	  transformers
+	$(PIP) --no-deps accelerate keras-hub peft sentence-transformers \
+	  tensorflow-serving-api
 	@touch $@

@@ -333,7 +333,7 @@ def _tokenizer_here(theirs: Any) -> Tokenizer:
 def read_tensors(folder: Path) -> dict[str, np.ndarray]:
     """The weights in a folder of transformers, by their names, float32."""
     for name, read in (
-        (SAFETENSORS_FILE, _read_safetensors),
+        (SAFETENSORS_FILE, read_safetensors),
         (PICKLE_FILE, _read_pickle),
     ):
         paths = _shards(folder, name)
@@ -376,14 +376,14 @@ def _shards(folder: Path, name: str) -> list[Path]:
     return paths
 
 
-def safetensors():
+def safetensors(needed_by: str = "a model of transformers"):
     """The module that reads and writes .safetensors files of NumPy arrays."""
-    needed_by = "a model of transformers"
     optional_import("ml_dtypes", "huggingface", needed_by)  # NumPy's bfloat16
     return optional_import("safetensors.numpy", "huggingface", needed_by)
 
 
-def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+def read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a .safetensors file by name, float32."""
     library = safetensors()
     try:
         tensors = library.load_file(path)

@@ -24,6 +24,11 @@ from keras_albert.checkpoints.keras_hub import (
     keras_hub_task,
     load_keras_hub,
 )
+from keras_albert.checkpoints.lora import (
+    head_of_adapter,
+    is_adapter,
+    load_adapter,
+)
 from keras_albert.checkpoints.sentence_transformers import (
     is_sentence_transformers,
     load_sentence_transformers,
@@ -65,7 +70,8 @@ def load(
             of a TF1 checkpoint, or its path without `.index` (with
             albert_config.json beside it), or of a TF-Hub module; a folder of
             transformers or sentence-transformers; a preset folder of KerasHub;
-            or `hf://organization/name[@revision]` or
+            the folder of a LoRA adapter, which is merged into the base model
+            that it names; or `hf://organization/name[@revision]` or
             `kaggle://organization/model/framework/variation`, which must hold
             one of these.
         gelu: the meaning of `hidden_act` "gelu" in a config of transformers:
@@ -101,7 +107,21 @@ def load(
     found = _found(path)
     if len(found) != 1:
         raise AlbertError(f"{source}: {_several_or_none(path, found)}")
-    kind, what = found[0]
+    return _read(source, *found[0], gelu, backbone, form)
+
+
+def _read(
+    source: str | Path,
+    kind: str,
+    what: Path,
+    gelu: str,
+    backbone: bool,
+    form: dict,
+) -> AlbertModel:
+    """The model at the path `what`; the other arguments are those of `load`."""
+    if kind == _ADAPTER:
+        of_base = {"gelu": gelu, **form}
+        return load_adapter(what, lambda base: load(base, **of_base), backbone)
     if kind != _HUGGING_FACE and gelu != DEFAULT_GELU:
         raise AlbertError(
             f"{source}: `gelu` says how to read a model of transformers, this "
@@ -191,6 +211,8 @@ def head_of(source: str | Path) -> str | None:
     kind, what = found[0]
     if kind == _SENTENCES:
         name = None
+    elif kind == _ADAPTER:
+        name = head_of_adapter(what)
     elif kind == _HUGGING_FACE:
         names = read_json(what / "config.json").get("architectures") or [None]
         name = names[0]
@@ -221,6 +243,7 @@ _TF1 = "a TF1 checkpoint"
 _HUGGING_FACE = "a folder of transformers"
 _SENTENCES = "a folder of sentence-transformers"
 _KERAS_HUB = "a preset of KerasHub"
+_ADAPTER = "a LoRA adapter"
 # The readers of formats without a choice of their own, as `gelu` is one.
 _READERS = {
     _TF1: load_tf1_model,
@@ -244,6 +267,8 @@ def _found(path: Path) -> list[tuple[str, Path]]:
         found.append((_SENTENCES, path))
     elif is_huggingface(path):
         found.append((_HUGGING_FACE, path))
+    if is_adapter(path):
+        found.append((_ADAPTER, path))
     if is_keras_hub(path):
         found.append((_KERAS_HUB, path))
     return found
@@ -268,6 +293,7 @@ def _several_or_none(path: Path, found: list[tuple[str, Path]]) -> str:
         f"no model here, {seen}. Expected a folder written by keras-albert "
         f"({TASK_FILE}, {MODEL_FILE}), a .keras file of it, a TF1 checkpoint "
         f"({CONFIG_FILE}, *.index), a folder of transformers (config.json, "
-        "model.safetensors) or sentence-transformers (modules.json), or a "
-        "preset of KerasHub (config.json, model.weights.h5)."
+        "model.safetensors) or sentence-transformers (modules.json), a preset "
+        "of KerasHub (config.json, model.weights.h5), or a LoRA adapter "
+        "(adapter_config.json)."
     )

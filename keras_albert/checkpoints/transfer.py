@@ -81,7 +81,7 @@ def exported(model: AlbertModel, dialect: str) -> dict[str, np.ndarray]:
             )
     if left_over:
         raise AlbertError(
-            f"{DIALECTS[dialect]} has no weights like {_listed(left_over)} of "
+            f"{DIALECTS[dialect]} has no weights like {listed(left_over)} of "
             f"this {type(model).__name__}. {EXPORT_ENCODER}"
         )
     if not config.has_projection and dialect != "tf1":
@@ -118,7 +118,7 @@ def imported(
         used.add(name)
         shape = tuple(targets[row.ours].shape)
         expected = row.shape_there(shape, dialect, config.num_attention_heads)
-        problem = _problem(tensors.get(name), expected)
+        problem = problem_of(tensors.get(name), expected)
         if problem is None:
             value = row.here(tensors[name], dialect, shape)
             first = values.setdefault(row.ours, value)
@@ -139,14 +139,14 @@ def imported(
     if problems:
         raise AlbertError(
             f"{source} does not fit the model: "
-            f"{_listed(problems, '; ')}. Build the model from the config that "
+            f"{listed(problems, '; ')}. Build the model from the config that "
             "belongs to the weights."
         )
     for name, value in values.items():
         targets[name].assign(value)
 
 
-def _problem(value: np.ndarray | None, shape: tuple[int, ...]) -> str | None:
+def problem_of(value: np.ndarray | None, shape: tuple[int, ...]) -> str | None:
     """Why a value of the checkpoint cannot be used; None if it can."""
     if value is None:
         return "missing in the checkpoint"
@@ -243,7 +243,8 @@ def _array(value) -> np.ndarray:
     return np.asarray(ops.convert_to_numpy(value)).astype("float32")
 
 
-def _listed(names, separator: str = ", ") -> str:
+def listed(names, separator: str = ", ") -> str:
+    """Names in a message: the first SHOWN, and how many more there are."""
     names = sorted(names) if isinstance(names, set) else list(names)
     more = len(names) - SHOWN
     text = separator.join(names[:SHOWN])

@@ -48,6 +48,7 @@ VECTOR_FILES = ("npy", "jsonl", "parquet")  # of `embed`
 VECTOR_NUMBERS = ("float32", "float16", "int8", "binary")
 LONG_TEXTS = ("windows", "cut")
 FORMATS = ("keras-albert", "huggingface", "kerashub", "sentence-transformers")
+FROZEN = ("embeddings", "encoder", "backbone")
 OWN_VALIDATION = Path("auto")  # a part of the training table
 
 
@@ -117,7 +118,7 @@ class FinetuneRun:
     """optimizer steps, instead of --epochs"""
     learning_rate: float | None = None
     """peak learning rate; by default 3e-4 for a hidden size up to 256, 1e-4
-    below 768, else 2e-5"""
+    below 768, else 2e-5; ten times as much if all layers are frozen"""
     warmup_share: float = 0.1
     """share of the steps used for linear warm-up (Table 14: 0.06 for CoLA, 0.1
     for MNLI, 0.25 for RTE)"""
@@ -128,6 +129,13 @@ class FinetuneRun:
     dropout: float | None = None
     """hidden and attention dropout of the encoder (Table 14, "ALBERT DR"); by
     default as in the pretrained config"""
+    freeze: Literal[FROZEN] | None = None
+    """weights that are not trained: those of the embeddings; those and all
+    layers, so that the pooler and the head learn; or all but the head"""
+    lora_rank: int | None = None
+    """train small matrices of this rank beside the query and value kernels
+    (LoRA), the pooler and the head, and no other weight: 8 is usual. They are
+    merged into the model; OUTPUT/adapter also has them alone, for `peft`"""
     teacher: str | None = None
     """a model that was fine-tuned for the same labels, or the output of
     `finetune --seeds` or an ensemble that was saved: the model also learns
@@ -177,6 +185,7 @@ class FinetuneRun:
         self._check_values()
         self._check_validation()
         self._check_task_options()
+        self._check_frozen()
         check_teaching(self.teacher, self.teacher_share, self.temperature)
         if self.warmup_steps is not None:
             if self.steps is None:
@@ -188,7 +197,7 @@ class FinetuneRun:
         flags = "class_weights skip_bad any_size any_text from_scratch"
         counts = (
             "seeds batch_size depth epochs patience sequence_length steps "
-            "validate_every checkpoint_every"
+            "validate_every checkpoint_every lora_rank"
         )
         check_fields(check_flag, self, flags)
         check_fields(check_positive, self, counts)
@@ -198,6 +207,26 @@ class FinetuneRun:
         shares = "warmup_share classifier_dropout dropout"
         check_fields(check_probability, self, shares)
         check_seed(self.seed)
+
+    def _check_frozen(self) -> None:
+        """Checks the options by which most weights stay as they are."""
+        if self.freeze is not None:
+            check_choice("freeze", self.freeze, FROZEN)
+        if self.lora_rank is None:
+            return
+        for name in ("freeze", "from_scratch"):
+            if getattr(self, name):
+                raise AlbertError(
+                    "`lora_rank` trains adapters of a pretrained encoder, all "
+                    f"of which is frozen. Received: {name}="
+                    f"{getattr(self, name)!r}. Leave "
+                    f"--{name.replace('_', '-')} or --lora-rank out."
+                )
+
+    @property
+    def trains_few(self) -> bool:
+        """Whether all layers are frozen."""
+        return self.lora_rank is not None or self.freeze in FROZEN[1:]
 
     def _check_validation(self) -> None:
         """Checks the options that depend on the held-out rows."""

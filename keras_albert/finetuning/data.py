@@ -1,16 +1,21 @@
 """Reads the tables of a fine-tuning run and chooses the length of rows."""
 
 import dataclasses
+import functools
 import re
+from collections.abc import Callable
 
+import keras
 import numpy as np
 
+from keras_albert.data.batches import Features, epoch_plan
 from keras_albert.data.held_out import FEWEST_OF_A_LABEL, FEWEST_ROWS, hold_out
 from keras_albert.data.table_files import READERS
 from keras_albert.data.tables import MissingColumn, Table
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
 from keras_albert.modeling.config import AlbertConfig
+from keras_albert.pretraining.flops import encoder_flops
 from keras_albert.tasks.question_answering.config import (
     ReadingConfig,
     WindowConfig,
@@ -18,6 +23,7 @@ from keras_albert.tasks.question_answering.config import (
 from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS, read_split
 from keras_albert.tasks.task import LABEL
 from keras_albert.text.tokenizer import SHORTEST_PAIR, SHORTEST_SINGLE
+from keras_albert.training.speed import Work, matrix_product_peak
 
 _NUMBER = re.compile(r"\s*[-+.,:/\d]*\s*").fullmatch  # or a date, or nothing
 
@@ -229,3 +235,34 @@ def reading_of(run: FinetuneRun, length: int, names) -> ReadingConfig | None:
         return None
     reading = ReadingConfig(run.windows.of(length), run.answers)
     return reading if names else dataclasses.replace(reading, threshold=None)
+
+
+def work_of_steps(
+    run: FinetuneRun,
+    examples: Features,
+    config: AlbertConfig,
+    static_lengths: tuple[int, ...],
+    replicas: int,
+) -> Callable[[int], Work]:
+    """Maps the number of a step, from 1, to its work in the encoder."""
+    rows = run.batch_size * (examples.choices or 1)
+    peak = matrix_product_peak(keras.DTypePolicy(run.precision).compute_dtype)
+    peak *= replicas
+
+    @functools.lru_cache(maxsize=1)
+    def lengths(epoch: int) -> list[int]:
+        static = np.array(static_lengths)
+        plan = epoch_plan(
+            examples.lengths, static, run.batch_size, run.seed, epoch
+        )
+        return [length for _, length in plan]
+
+    steps_per_epoch = len(lengths(0))
+
+    def work_of(step: int) -> Work:
+        epoch, place = divmod(step - 1, steps_per_epoch)
+        length = lengths(epoch)[place]
+        flops = rows * encoder_flops(config, length)
+        return Work(rows * length, flops, peak)
+
+    return work_of

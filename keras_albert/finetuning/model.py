@@ -1,19 +1,25 @@
 """The model that is fine-tuned, with its loss and optimizer."""
 
 import dataclasses
+from pathlib import Path
 
 import keras
 
+from keras_albert.checkpoints.huggingface import safetensors
 from keras_albert.checkpoints.load import load
+from keras_albert.checkpoints.lora import ADAPTER_FOLDER, PlainFolder
 from keras_albert.errors import AlbertError
-from keras_albert.finetuning.config import FinetuneRun
+from keras_albert.finetuning.config import FROZEN, FinetuneRun
+from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.modeling.warm_start import warm_start
+from keras_albert.storage import read_json, write_json
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.training.config import OptimizerConfig
+from keras_albert.training.model_folder import TASK_FILE, ModelFolder
 from keras_albert.training.optimizer import make_optimizer
 from keras_albert.training.schedules import WarmupPolynomialDecay
 
@@ -100,8 +106,27 @@ def copy_head(
 def finetuned_config(run: FinetuneRun, config: AlbertConfig) -> AlbertConfig:
     """The pretrained architecture with the dropout and depth of a run.
 
-    Raises AlbertError if it cannot have this depth, or exits.
+    Raises AlbertError if it cannot have this depth, exits or frozen weights.
     """
+    if run.lora_rank:
+        safetensors("`lora_rank`")  # before the training, not at its end
+    if run.lora_rank and run.depth not in (None, config.num_hidden_layers):
+        raise AlbertError(
+            "adapters belong to the model as it is, which has "
+            f"{config.num_hidden_layers} layers. Received: "
+            f"lora_rank={run.lora_rank}, depth={run.depth}. Leave --depth or "
+            "--lora-rank out."
+        )
+    if run.freeze in ("encoder", "backbone") and (
+        ALL_TASKS[run.task].makes_vectors
+        and run.embedding.projection is None
+        and run.embedding.pooling != "weighted_layers"
+    ):
+        raise AlbertError(
+            "nothing would be left to train: the head of this task has no "
+            f"weights. Received: freeze={run.freeze!r}, task={run.task!r}. "
+            "Give --embedding.projection, or --freeze embeddings."
+        )
     if run.dropout is not None:
         config = config.replace(
             hidden_dropout_prob=run.dropout,
@@ -140,6 +165,40 @@ def _model(
             "embedding": run.embedding,
             "max_tokens": run.sequence_length,
         }
-    return ALL_TASKS[run.task].head(
+    model = ALL_TASKS[run.task].head(
         backbone, names, run.classifier_dropout, **options
     )
+    _freeze(run, model)
+    return model
+
+
+def _freeze(run: FinetuneRun, model: AlbertModel) -> None:
+    """Freezes weights, or adds adapters to a frozen encoder, as a run says."""
+    backbone = model.backbone
+    pooler = backbone.pooler.weights
+    if run.lora_rank is not None:
+        backbone.enable_lora(run.lora_rank)  # freezes the pooler, too
+        for weight in pooler:
+            weight.trainable = True
+    if run.freeze is not None:
+        parts = backbone.embeddings.weights, backbone.encoder.weights, pooler
+        for part in parts[: 1 + FROZEN.index(run.freeze)]:
+            for weight in part:
+                weight.trainable = False
+
+
+def model_folder(
+    run: FinetuneRun, start: AlbertConfig, predictor: Predictor
+) -> ModelFolder:
+    """What a run saves; `start` is the config of the pretrained model."""
+    content = predictor.model, predictor.tokenizer, predictor.settings()
+    if run.lora_rank is None and run.freeze is None:
+        return ModelFolder(*content)
+    return PlainFolder(*content, run.model, start)
+
+
+def finish_adapter(folder: Path) -> None:
+    """Gives the adapter of a finished run the task of its model."""
+    if (folder / ADAPTER_FOLDER).is_dir():
+        task = read_json(folder / TASK_FILE)
+        write_json(folder / ADAPTER_FOLDER / TASK_FILE, task)

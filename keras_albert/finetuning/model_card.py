@@ -9,6 +9,7 @@ from pathlib import Path
 import keras
 
 from keras_albert import __version__
+from keras_albert.checkpoints.lora import ADAPTER_FOLDER
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
 from keras_albert.finetuning.report import BAG_OF_WORDS, START, TEACHER
 from keras_albert.modeling.base import AlbertModel
@@ -162,6 +163,15 @@ def _extras(run: FinetuneRun) -> list[str]:
     lines = []
     if run.depth is not None:
         lines.append(f"- `--depth` gave it {run.depth} layers")
+    if run.freeze is not None:
+        lines.append(
+            f"- `--freeze {run.freeze}` left those weights as they are"
+        )
+    if run.lora_rank is not None:
+        lines.append(
+            f"- only adapters (LoRA) of rank {run.lora_rank}, the pooler and "
+            f"the head were trained; `{ADAPTER_FOLDER}` has them alone"
+        )
     if run.teacher is not None:
         lines.append(
             "- it also learned from the predictions of the teacher "

@@ -13,7 +13,6 @@ from keras_albert.checkpoints.load import head_of, load_pretrained
 from keras_albert.data.batches import (
     Features,
     choose_lengths,
-    epoch_plan,
     training_dataset,
 )
 from keras_albert.data.tables import Table
@@ -29,6 +28,7 @@ from keras_albert.finetuning.data import (
     read_tables,
     reading_of,
     with_text_column,
+    work_of_steps,
 )
 from keras_albert.finetuning.distill import Teacher, with_teacher
 from keras_albert.finetuning.model import (
@@ -37,6 +37,8 @@ from keras_albert.finetuning.model import (
     copy_head,
     embedder_of,
     finetuned_config,
+    finish_adapter,
+    model_folder,
 )
 from keras_albert.finetuning.model_card import card, write_card
 from keras_albert.finetuning.predictor import Predictor
@@ -59,7 +61,6 @@ from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.pretraining.config import PretrainRun
-from keras_albert.pretraining.flops import encoder_flops
 from keras_albert.storage import remove_folder, write_json
 from keras_albert.tasks.metrics import draw_confusion, report_text
 from keras_albert.tasks.question_answering.config import ReadingConfig
@@ -85,7 +86,7 @@ from keras_albert.training.run_folder import (
     write_report,
 )
 from keras_albert.training.run_log import Row
-from keras_albert.training.speed import Work, matrix_product_peak
+from keras_albert.training.speed import Work
 
 # If nothing is held out, this many training rows are scored at the end, which
 # reveals a model that always gives the same answer.
@@ -160,6 +161,14 @@ class _Prepared:
         chosen = choose_lengths(self.examples.lengths, self.length)
         return tuple(np.union1d(chosen, self.length).tolist())
 
+    def work_of_steps(
+        self, run: FinetuneRun, replicas: int
+    ) -> Callable[[int], Work]:
+        """See `data.work_of_steps`; `run` has the chosen settings."""
+        return work_of_steps(
+            run, self.examples, self.config, self.lengths, replicas
+        )
+
 
 def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     """Reads and checks everything, and writes nothing."""
@@ -183,7 +192,8 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     inputs, values = task.inputs(run.columns), tables.train.values
     found = judged(tokenizer, examples.rows, values, inputs)
     check_readable(*found, tables.train.path, run.any_text)
-    settings = choose(len(examples), pretrained.config.hidden_size)
+    width = pretrained.config.hidden_size
+    settings = choose(len(examples), width, run.trains_few)
     if run.steps is not None:
         del settings["epochs"]
     chosen = {
@@ -300,10 +310,10 @@ def _finetune_once(
     )
     _describe(run, prepared, steps)
     folder.claim()
-    work_of = _work(run, prepared, devices.replicas)
+    work_of = prepared.work_of_steps(run, devices.replicas)
     every = run.validate_every or steps_per_epoch
     training = Training(
-        ModelFolder(model, prepared.tokenizer, predictor.settings()),
+        model_folder(run, prepared.pretrained.config, predictor),
         run.output,
         lambda step: training_dataset(
             prepared.examples,
@@ -349,37 +359,9 @@ def _finish(
     """Writes the card and the report; the run is finished with the report."""
     reads = prepared.length, prepared.reading
     write_card(run.output, card(run, report, model, prepared.names, *reads))
+    finish_adapter(run.output)
     write_report(run.output, report)
     _remove_checkpoints(run)
-
-
-def _work(
-    run: FinetuneRun, prepared: _Prepared, replicas: int
-) -> Callable[[int], Work]:
-    """Maps the number of a step, from 1, to its work in the encoder."""
-    examples = prepared.examples
-    config = prepared.config
-    rows = run.batch_size * (examples.choices or 1)
-    peak = matrix_product_peak(keras.DTypePolicy(run.precision).compute_dtype)
-    peak *= replicas
-
-    @functools.lru_cache(maxsize=1)
-    def lengths(epoch: int) -> list[int]:
-        static = np.array(prepared.lengths)
-        plan = epoch_plan(
-            examples.lengths, static, run.batch_size, run.seed, epoch
-        )
-        return [length for _, length in plan]
-
-    steps_per_epoch = len(lengths(0))
-
-    def work_of(step: int) -> Work:
-        epoch, place = divmod(step - 1, steps_per_epoch)
-        length = lengths(epoch)[place]
-        flops = rows * encoder_flops(config, length)
-        return Work(rows * length, flops, peak)
-
-    return work_of
 
 
 def _validation(

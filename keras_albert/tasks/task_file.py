@@ -16,6 +16,7 @@ import keras
 from keras_albert.checkpoints.huggingface_config import DEFAULT_GELU
 from keras_albert.checkpoints.keras_hub import is_keras_hub
 from keras_albert.checkpoints.load import load
+from keras_albert.checkpoints.lora import is_adapter
 from keras_albert.data.config import TableColumns
 from keras_albert.download import locate
 from keras_albert.errors import AlbertError, check_choice, is_number
@@ -193,9 +194,14 @@ def load_with_task(
     is_run = not is_keras_hub(path) and any(
         (path / name).is_file() for name in (TASK_FILE, RUN_FILE, REPORT_FILE)
     )
-    if not is_run or gelu != DEFAULT_GELU:
-        model = load(source, gelu=gelu, **form)
-        return ModelFolder(model, model.tokenizer, {"task": WEIGHTS})
+    adapted = is_adapter(path)
+    if adapted or not is_run or gelu != DEFAULT_GELU:
+        model, task = load(source, gelu=gelu, **form), {"task": WEIGHTS}
+        if adapted and (path / TASK_FILE).is_file():
+            task = read_json(path / TASK_FILE)
+            with not_as_written(path / TASK_FILE):
+                check_task(task, head_of(model))
+        return ModelFolder(model, model.tokenizer, task)
     if (path / TASK_FILE).is_file():
         with not_as_written(path / TASK_FILE):
             check_task(read_json(path / TASK_FILE))

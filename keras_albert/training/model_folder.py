@@ -131,15 +131,17 @@ def _point_to_best_seed(folder: Path) -> None:
 
 
 def _bare_copy(model: AlbertModel, labels: Sequence[str] | None) -> AlbertModel:
-    """A copy in float32 without optimizer, whose state would triple the file.
-
-    The head gets `labels`, if they are names and not numbers.
-    """
+    """A copy in float32; an optimizer would triple the file."""
     bare = rebuilt(model, to_numpy, dtype="float32")
-    if labels and hasattr(bare, "labels"):
-        has_names = tuple(labels) != default_labels(len(labels))
-        bare.labels = tuple(labels) if has_names else None
+    name_labels(bare, labels)
     return bare
+
+
+def name_labels(model: AlbertModel, labels: Sequence[str] | None) -> None:
+    """Gives the head `labels`, if they are names and not numbers."""
+    if labels and hasattr(model, "labels"):
+        has_names = tuple(labels) != default_labels(len(labels))
+        model.labels = tuple(labels) if has_names else None
 
 
 def check_same_config(found: AlbertConfig, model: AlbertModel) -> None:

@@ -368,3 +368,5 @@ def test_what_is_chosen(rows, hidden_size, batch_size, epochs, learning_rate):
         "epochs": epochs,
         "learning_rate": learning_rate,
     }
+    of_few = choose(rows, hidden_size, trains_few=True)["learning_rate"]
+    assert of_few == pytest.approx(10 * learning_rate)

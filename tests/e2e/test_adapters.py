@@ -1,0 +1,313 @@
+"""Runs of `finetune` that train adapters (LoRA), or only a part of a model.
+
+What peft makes of the adapters is in tests/parity/test_peft.py.
+"""
+
+import json
+import shutil
+import signal
+
+import keras
+import numpy as np
+import pytest
+from commands import read_json, refused, report_of, run, write_rows
+from small import TEXT_CONFIG, randomized, signalled
+
+import keras_albert as ka
+from keras_albert.checkpoints import lora
+from keras_albert.checkpoints.transfer import weights_of
+
+# A resumed run rounds in another way on PyTorch.
+TOLERANCE = 1e-6 if keras.backend.backend() == "torch" else 0
+ROWS = [
+    {"text": f"the {word} near London", "label": label}
+    for word, label in (("fox", "animal"), ("barn", "place"))
+] * 8
+QUESTIONS = [
+    {"context": "The fox sold hens.", "question": "Who?", "answers": ["fox"]},
+    {"context": "A dog found nothing.", "question": "Where?", "answers": []},
+] * 4
+PAIRS = [
+    {"text": "a fox", "pair": pair, "label": label}
+    for pair, label in (("two hens", 0.2), ("a dog", 0.7))
+] * 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_vocab):
+    """A model of two layers with random weights, and tables."""
+    folder = tmp_path_factory.mktemp("adapters")
+    tokenizer = ka.Tokenizer(tiny_vocab)
+    config = TEXT_CONFIG.replace(
+        vocab_size=tokenizer.vocab_size, num_hidden_layers=2
+    )
+    base = ka.AlbertBackbone(config, tokenizer=tokenizer)
+    randomized(base, 0.2).save_to_preset(folder / "base")
+    for name, rows in (
+        ("classification", ROWS),
+        ("qa", QUESTIONS),
+        ("similarity", PAIRS),
+    ):
+        write_rows(folder / f"{name}.jsonl", rows)
+    return folder
+
+
+def told(folder, output, task="classification", **settings):
+    table = folder / f"{task}.jsonl"
+    return {
+        **{"model": folder / "base", "train": table, "output": output},
+        **{"task": task, "validation": table, "batch_size": 8, "steps": 3},
+        **{"warmup_share": 0, "learning_rate": 0.01, **settings},
+    }
+
+
+def changed(folder, output):
+    """The weights of the encoder that a run has changed, and by how much."""
+    before = weights_of(ka.load(folder / "base"))
+    after = weights_of(ka.load(output, backbone=True))
+    differences = {name: after[name] - before[name] for name in before}
+    return {k: v for k, v in differences.items() if v.any()}
+
+
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.parametrize(
+    ("freeze", "parts"),
+    [
+        ("embeddings", {"encoder", "pooler"}),
+        ("encoder", {"pooler"}),
+        ("backbone", set()),
+    ],
+)
+def test_frozen_weights_stay(folder, tmp_path, freeze, parts):
+    output = tmp_path / "model"
+    run("finetune", **told(folder, output, freeze=freeze))
+    found = {name.split("/")[0] for name in changed(folder, output)}
+    assert found == parts
+    model = ka.load(output)
+    assert len(model.trainable_variables) == len(model.weights)
+    assert not (output / "adapter").exists()
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_an_adapter_is_merged_and_stands_beside(folder, tmp_path, capsys):
+    output, adapter = tmp_path / "model", tmp_path / "model" / "adapter"
+    run("finetune", **told(folder, output, lora_rank=3))
+    differences = changed(folder, output)
+    block = "encoder/group_0_block_0/attention/"
+    for name in ("query", "value"):
+        kernel = differences.pop(f"{block}{name}/kernel")
+        values = np.linalg.svd(kernel, compute_uv=False)
+        assert values[2] > 0 and values[3] < 1e-5 * values[0]
+    assert differences.keys() == {"pooler/kernel", "pooler/bias"}
+    model = ka.load(output)
+    assert not any("lora" in each.path for each in model.variables)
+    assert len(model.trainable_variables) == len(model.weights)
+    assert {each.name for each in adapter.iterdir()} == {
+        *("adapter_config.json", "adapter_model.safetensors", "task.json")
+    }
+    # Every command reads the adapter as it reads the model.
+    again = ka.load(adapter)
+    assert type(again) is type(model) and again.labels == ("animal", "place")
+    assert_close(again, model)
+    whole, alone = ka.Predictor.load(output), ka.Predictor.load(adapter)
+    assert alone.settings() == whole.settings()
+    texts = [row["text"] for row in ROWS[:2]]
+    assert alone.predict(texts) == whole.predict(texts)
+    capsys.readouterr()
+    run("evaluate", model=adapter, data=folder / "classification.jsonl")
+    assert f"{report_of(output)['accuracy']:.3f}" in capsys.readouterr().out
+    run("convert", input=adapter, output=tmp_path / "merged")
+    assert_close(ka.load(tmp_path / "merged"), model)
+    again = told(folder, tmp_path / "again", model=adapter, lora_rank=2)
+    run("finetune", **again)
+    stored = read_json(tmp_path / "again" / "adapter" / "adapter_config.json")
+    assert stored["base_model_name_or_path"] == str(adapter)
+    assert_close(
+        ka.load(tmp_path / "again" / "adapter"), ka.load(tmp_path / "again")
+    )
+
+
+def assert_close(one, other):
+    one, other = weights_of(one), weights_of(other)
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        np.testing.assert_allclose(value, other[name], atol=1e-6)
+
+
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("qa", {}),
+        ("similarity", {"embedding.projection": 5}),
+        ("classification", {"exits": "own"}),
+    ],
+)
+def test_heads_that_only_this_package_has(folder, tmp_path, task, options):
+    output = tmp_path / "model"
+    run("finetune", **told(folder, output, task, lora_rank=2, **options))
+    stored = read_json(output / "adapter" / "adapter_config.json")
+    assert stored["task_type"] is stored["modules_to_save"] is None
+    read = ka.Predictor.load(output / "adapter")
+    assert read.settings() == ka.Predictor.load(output).settings()
+    assert_close(read.model, ka.load(output))
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_an_interrupted_run_goes_on(folder, tmp_path):
+    outputs = tmp_path / "whole", tmp_path / "interrupted"
+    settings = told(folder, outputs[0], lora_rank=2, validate_every=2, steps=6)
+    run("finetune", **settings)
+    settings["output"] = outputs[1]
+    with signalled(signal.SIGTERM, step=3), pytest.raises(SystemExit):
+        run("finetune", **settings)
+    run("finetune", **settings)
+    for names in (".", "adapter"):
+        one, other = (weights_of(ka.load(each / names)) for each in outputs)
+        for name, value in one.items():
+            np.testing.assert_allclose(value, other[name], atol=TOLERANCE)
+    reports = [report_of(each) for each in outputs]
+    assert reports[0]["step"] == reports[1]["step"]
+
+
+@pytest.fixture(scope="module")
+def adapter(folder):
+    """A folder with an adapter whose numbers are all 0.25."""
+    from safetensors.numpy import save_file
+
+    adapter, prefix = folder / "by_hand", "base_model.model.albert.encoder."
+    adapter.mkdir()
+    module = f"{prefix}albert_layer_groups.0.albert_layers.0.ffn"
+    width, inner = TEXT_CONFIG.hidden_size, TEXT_CONFIG.intermediate_size
+    tensors = {
+        f"{module}.lora_A.weight": np.full((4, width), 0.25, "float32"),
+        f"{module}.lora_B.weight": np.full((inner, 4), 0.25, "float32"),
+    }
+    save_file(tensors, adapter / "adapter_model.safetensors")
+    content = {"peft_type": "LORA", "r": 4, "lora_alpha": 6}
+    content["base_model_name_or_path"] = str(folder / "base")
+    (adapter / "adapter_config.json").write_text(json.dumps(content))
+    return adapter
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(("stabilized", "scale"), [(False, 1.5), (True, 3)])
+def test_an_adapter_by_hand(folder, adapter, tmp_path, stabilized, scale):
+    """Every number of B A is 4 / 16, times alpha / r or alpha / sqrt(r)."""
+    copy = changed_copy(adapter, tmp_path, use_rslora=stabilized)
+    ((name, difference),) = changed(folder, copy).items()
+    assert name == "encoder/group_0_block_0/feed_forward/intermediate/kernel"
+    np.testing.assert_allclose(difference, scale / 4, atol=1e-6)
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    "base", ["hf://a/b", "hf://a/b@v1", "kaggle://a/b/c/d"]
+)
+def test_names_of_base_models(base):
+    """peft knows models of the Hub without `hf://`."""
+    entries = lora._base_entries(base)
+    assert lora._base_of(entries) == base
+    assert entries[BASE] == ("a/b" if "hf" in base else base)
+
+
+def changed_copy(adapter, tmp_path, **changes):
+    copy = tmp_path / "copy"
+    shutil.copytree(adapter, copy)
+    content = read_json(copy / "adapter_config.json") | changes
+    (copy / "adapter_config.json").write_text(json.dumps(content))
+    return copy
+
+
+BASE = "base_model_name_or_path"
+OWN = {"base_config": "0", "head": "AlbertForMultipleChoice", "arguments": {}}
+HUGE = {
+    "base_config": "of the base",
+    "head": "AlbertForTokenClassification",
+    "arguments": {"num_labels": 10**12},
+}
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({BASE: "/moved"}, f"/moved cannot be loaded: .* moved, edit `{BASE}`"),
+        ({BASE: ""}, f"`{BASE}` must be the path or name .* Received: ''"),
+        ({"keras_albert": OWN}, "trained on a model with another config"),
+        ({"keras_albert": 3}, "`keras_albert` is not what `finetune` writes"),
+        ({"peft_type": "IA3"}, "must be 'LORA' .* Received: 'IA3'. Merge"),
+        ({"use_dora": True}, "`use_dora` must be False .* Received: True"),
+        ({"init_lora_weights": "pissa"}, "Received: 'pissa'. Merge"),
+        ({"lora_alpha": 0}, "`lora_alpha` must be a positive number.*: 0"),
+        ({"task_type": "SEQ_CLS"}, "classifier/bias: missing; classifier/k"),
+        ({"keras_albert": HUGE}, "the sizes do not belong to these weights"),
+    ],
+)
+def test_what_an_adapter_cannot_be(
+    adapter, tmp_path, monkeypatch, changes, message
+):
+    monkeypatch.setattr(lora, "_checksum", lambda config: "of the base")
+    with pytest.raises(ka.AlbertError, match=message):
+        ka.load(changed_copy(adapter, tmp_path, **changes))
+
+
+@pytest.mark.any_backend
+def test_tensors_that_do_not_fit(folder, adapter, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    copy = changed_copy(adapter, tmp_path)
+    path = copy / "adapter_model.safetensors"
+    good = load_file(path)
+    (name, *_) = good
+    cut = {**good, name: good[name][:, :3].copy()}
+    more = {**good, f"{name}.lora_magnitude_vector": np.ones(3, "float32")}
+    for tensors, message in (
+        (cut, r"ffn: expected lora_A \[R, 26\] and lora_B \[37, R\]"),
+        (more, "neither LoRA nor weights of the model: .*magnitude"),
+        ({"query": np.ones(3)}, "expected names that begin with base_model"),
+    ):
+        save_file(tensors, path)
+        with pytest.raises(ka.AlbertError, match=message):
+            ka.load(copy)
+    path.write_bytes(b"{")
+    with pytest.raises(ka.AlbertError, match="safetensors: damaged"):
+        ka.load(copy)
+    path.unlink()
+    with pytest.raises(ka.AlbertError, match="safetensors: no such file"):
+        ka.load(copy)
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--lora-rank=0", "lora_rank=0"),
+        ("--lora-rank=2 --freeze=encoder", "freeze='encoder'. Leave --freeze"),
+        ("--lora-rank=2 --from-scratch", "from_scratch=True. Leave --from-sc"),
+        ("--lora-rank=2 --depth=3", "lora_rank=2, depth=3. Leave --depth or"),
+        ("--freeze=encoder --task=similarity", "freeze='encoder', task='sim"),
+        ("--freeze=pooler", "pooler"),
+    ],
+)
+def test_nothing_is_left_of_a_mistake(
+    folder, tmp_path, capsys, options, message
+):
+    settings = told(folder, tmp_path / "model")
+    if "similarity" in options:
+        settings["train"] = settings["validation"] = folder / "similarity.jsonl"
+        del settings["task"]
+    said = refused(capsys, "finetune", *options.split(), **settings)
+    assert message in said
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.any_backend
+def test_a_quantized_model_gets_no_adapter(folder, tmp_path, capsys):
+    model = ka.load(folder / "base")
+    model.quantize("int8")
+    model.save_to_preset(tmp_path / "int8")
+    settings = told(folder, tmp_path / "model", model=tmp_path / "int8")
+    said = refused(capsys, "finetune", **settings, lora_rank=2)
+    assert "int8 in" in said and "Take the model from before" in said
+    assert not (tmp_path / "model").exists()

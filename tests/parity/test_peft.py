@@ -1,0 +1,143 @@
+"""The library peft computes the same with an adapter, in both directions.
+
+Weights are random; see exchange.py.
+"""
+
+import json
+
+import numpy as np
+import pytest
+from commands import run, write_rows
+from exchange import TOLERANCE, arrays, batch, of_transformers, random_value
+from small import EXCHANGED
+
+import keras_albert as ka
+from keras_albert.checkpoints.huggingface import save_huggingface
+from keras_albert.checkpoints.transfer import weights_of
+
+pytestmark = pytest.mark.any_backend
+torch = pytest.importorskip("torch", reason="peft runs on PyTorch")
+transformers = pytest.importorskip("transformers", reason="not installed")
+peft = pytest.importorskip("peft", reason="not installed")
+
+CLASSES = {
+    "classification": "AlbertForSequenceClassification",
+    "tokens": "AlbertForTokenClassification",
+    "choice": "AlbertForMultipleChoice",
+    "qa": "AlbertForQuestionAnswering",
+}
+TABLES = {
+    "classification": [{"text": f"a {w}", "label": w} for w in ("fox", "dog")],
+    "tokens": [{"text": ["a", w], "label": ["O", w]} for w in ("fox", "dog")],
+    "choice": [{"text": "a", "choices": ["fox", "dog"], "label": "B"}],
+    "qa": [{"context": "a fox", "question": "who", "answers": ["fox"]}],
+}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, tiny_vocab):
+    """An encoder with random weights, as a folder of each library."""
+    folder = tmp_path_factory.mktemp("base")
+    tokenizer = ka.Tokenizer(tiny_vocab)
+    config = EXCHANGED.replace(
+        vocab_size=tokenizer.vocab_size,
+        num_hidden_groups=2,
+        max_position_embeddings=40,
+    )
+    encoder = ka.AlbertBackbone(config, tokenizer=tokenizer)
+    rng = np.random.default_rng(0)
+    for variable in encoder.weights:
+        variable.assign(random_value(rng, variable.path, variable.shape))
+    encoder.save_to_preset(folder / "ours")
+    save_huggingface(encoder, folder / "theirs")
+    return folder
+
+
+def their_base(name, base, **settings):
+    """A model of transformers with the base's encoder and a random head."""
+    kind = getattr(transformers, name)
+    return kind.from_pretrained(base / "theirs", **settings).eval()
+
+
+def assert_same(ours, theirs, task):
+    x = batch(choices=3 if task == "choice" else None)
+    expected = of_transformers(theirs, x)
+    names = {"start": "start_logits", "end": "end_logits"}
+    for name, value in arrays(ours(x)).items():
+        other = expected[names.get(name, name)].numpy()
+        assert value.shape == other.shape
+        assert np.abs(value - other).max() <= TOLERANCE
+
+
+@pytest.mark.usefixtures("eagerly", "no_plots")
+@pytest.mark.filterwarnings("error:Found missing adapter keys")
+@pytest.mark.parametrize("task", CLASSES)
+def test_written_here_and_read_there(base, tmp_path, task):
+    table = write_rows(tmp_path / "table.jsonl", TABLES[task] * 4)
+    run(
+        "finetune",
+        *("--any-text", "--warmup-share=0", "--learning-rate=0.1"),
+        *("--lora-rank=3", "--steps=3", f"--validation={table}"),
+        model=base / "ours",
+        train=table,
+        task=task,
+        output=tmp_path / "model",
+    )
+    ours = ka.load(tmp_path / "model")
+    labels = {"num_labels": getattr(ours, "num_labels", None) or 2}
+    theirs = their_base(CLASSES[task], base, **labels)
+    adapter = tmp_path / "model" / "adapter"
+    adapted = peft.PeftModel.from_pretrained(theirs, adapter)
+    # Not `adapted` itself: for questions it leaves the segments out.
+    assert_same(ours, adapted.base_model, task)
+    # The base may be in another format.
+    path = adapter / "adapter_config.json"
+    content = json.loads(path.read_text())
+    content["base_model_name_or_path"] = str(base / "theirs")
+    path.write_text(json.dumps(content))
+    assert_same(ka.load(adapter), adapted.base_model, task)
+
+
+@pytest.mark.parametrize("task", [*CLASSES, "encoder"])
+def test_written_there_and_read_here(base, tmp_path, task):
+    name = CLASSES.get(task, "AlbertModel")
+    settings = {"num_labels": 5} if task in ("classification", "tokens") else {}
+    theirs = their_base(name, base, **settings)
+    types = {"classification": "SEQ_CLS", "tokens": "TOKEN_CLS"}
+    types |= {"qa": "QUESTION_ANS", "encoder": "FEATURE_EXTRACTION"}
+    targets = ["query", "key", "value", "dense", "ffn", "ffn_output"]
+    config = peft.LoraConfig(
+        task_type=types.get(task),
+        r=4,
+        lora_alpha=6,
+        rank_pattern={"ffn": 2},
+        use_rslora=task == "qa",
+        target_modules=targets,
+        modules_to_save=["classifier"] if task == "choice" else None,
+    )
+    adapted = peft.get_peft_model(theirs, config).eval()
+    rng = np.random.default_rng(1)
+    with torch.no_grad():
+        for weight_name, weight in adapted.named_parameters():
+            if weight.requires_grad:
+                value = random_value(rng, weight_name, weight.shape)
+                weight.copy_(torch.from_numpy(value))
+    adapted.save_pretrained(tmp_path / "adapter")
+    path = tmp_path / "adapter" / "adapter_config.json"
+    for format_of_base in ("theirs", "ours"):
+        content = json.loads(path.read_text())
+        content["base_model_name_or_path"] = str(base / format_of_base)
+        path.write_text(json.dumps(content))
+        ours = ka.load(tmp_path / "adapter")
+        if task != "encoder":
+            assert type(ours).__name__ == name
+            assert_same(ours, adapted.base_model, task)
+            continue
+        before = weights_of(ka.load(base / "ours"))
+        after = weights_of(ours)
+        changed = [k for k in before if not np.array_equal(before[k], after[k])]
+        assert len(changed) == 2 * len(targets), "two groups"
+        x = batch()
+        expected = of_transformers(adapted, x).last_hidden_state.numpy()
+        found = arrays(ours(x))["sequence_output"]
+        assert np.abs(found - expected).max() <= TOLERANCE
