@@ -57,6 +57,9 @@ class Features:
     # or words of a text), which are needed to decode the outputs; None if each
     # example is a single row
     source: Sized | None = None
+    # the probabilities above which labels are predicted, if they were tuned;
+    # see tasks/decisions.py
+    threshold: tuple[float, ...] | None = None
 
     def __post_init__(self):
         if not self.rows:
@@ -98,6 +101,7 @@ class Features:
             weight=None if self.weight is None else self.weight[chosen],
             choices=self.choices,
             given=self.given,
+            threshold=self.threshold,
         )
 
     def training_batch(

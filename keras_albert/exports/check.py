@@ -190,7 +190,10 @@ def _original(loaded: ModelFolder, exported: Predictor) -> Predictor:
     if loaded.task["task"] not in ALL_TASKS:
         settings = {
             name: getattr(exported, name)
-            for name in ("task", "labels", "lengths", "columns", "reading")
+            for name in (
+                *("task", "labels", "lengths", "columns", "reading"),
+                "threshold",
+            )
         }
     return Predictor.of(loaded, early_exit=None, **settings)
 

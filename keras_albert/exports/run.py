@@ -99,8 +99,8 @@ def export(
         skip_bad: leave out rows of `data` that cannot be read.
         force: export even if the score on `data` falls, or without `data`.
         settings: `task`, `labels`, `tokenizer`, `lengths`, `columns`,
-            `reading` and `early_exit`, see Predictor, if the model does not
-            have them.
+            `reading`, `early_exit` and `threshold`, see Predictor, if the model
+            does not have them.
 
     Returns:
         The folder that was written; for a SavedModel that of the version.

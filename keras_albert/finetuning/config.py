@@ -26,8 +26,10 @@ from keras_albert.modeling.config import CLASSIFIER_DROPOUT, EXITS, PRECISIONS
 from keras_albert.tasks.config import EmbeddingOptions, ModelUse
 from keras_albert.tasks.names import (
     BENCHMARK_TASKS,
+    DECISION_TASKS,
     EMBEDDING,
     FINETUNE_TASKS,
+    ONE_LABEL_TASKS,
     READING_TASKS,
     SIMILARITY,
     TEXT_TASKS,
@@ -89,6 +91,15 @@ class FinetuneRun:
     checkpoint_every: int | None = None
     """steps between two checkpoints, from which an interrupted run continues;
     by default as --validate-every"""
+    tune_threshold: bool = False
+    """for two labels, or several labels a text: after training, choose the
+    probabilities above which the labels (of two labels: the second one) are
+    predicted, for the best F1 on the held-out rows. `predict`, `evaluate` and
+    exported models use them"""
+    calibrate: bool = False
+    """for one label a text: after training, divide the logits by the number
+    with which the probabilities fit the held-out rows best (temperature
+    scaling); it becomes part of the model's weights"""
     class_weights: bool = False
     """weight the examples so that all labels have the same total weight"""
     skip_bad: bool = False
@@ -184,7 +195,10 @@ class FinetuneRun:
 
     def _check_values(self) -> None:
         """Checks the options that have a meaning of their own."""
-        flags = "class_weights skip_bad any_size any_text from_scratch"
+        flags = (
+            "tune_threshold calibrate class_weights skip_bad any_size any_text "
+            "from_scratch"
+        )
         counts = (
             "seeds batch_size depth epochs patience sequence_length steps "
             "validate_every checkpoint_every"
@@ -207,12 +221,11 @@ class FinetuneRun:
                 "--validation out."
             )
         if not published and self.validation is None:
-            for name in ("patience", "validate_every"):
-                if getattr(self, name) is not None:
-                    raise AlbertError(
-                        f"`{name}` needs held-out examples. Give them with "
-                        "--validation, or leave out `--validation none`."
-                    )
+            for name in self.measuring:
+                raise AlbertError(
+                    f"`{name}` needs held-out examples. Give them with "
+                    "--validation, or leave out `--validation none`."
+                )
         if self.any_size and not published:
             raise AlbertError(
                 "`any_size` is for published tasks. Received: "
@@ -254,6 +267,15 @@ class FinetuneRun:
                 "a batch of one example has no negatives. Received: "
                 "batch_size=1. Raise --batch-size."
             )
+        for name, tasks in (
+            ("tune_threshold", DECISION_TASKS),
+            ("calibrate", ONE_LABEL_TASKS),
+        ):
+            if getattr(self, name) and self.task not in tasks:
+                raise AlbertError(
+                    f"`{name}` is for {', '.join(tasks)}. Received: "
+                    f"task={self.task!r}. Leave --{name.replace('_', '-')} out."
+                )
         for name in ("exits", "teacher"):
             given = getattr(self, name) is not None
             if given and self.task not in TEXT_TASKS:
@@ -261,6 +283,12 @@ class FinetuneRun:
                     f"`{name}` is for {', '.join(TEXT_TASKS)}. Received: "
                     f"task={self.task!r}. Leave --{name} out."
                 )
+
+    @property
+    def measuring(self) -> list[str]:
+        """The given options that need held-out rows."""
+        names = ("patience", "validate_every", "tune_threshold", "calibrate")
+        return [n for n in names if getattr(self, n) not in (None, False)]
 
     @property
     def devices(self) -> DeviceConfig:

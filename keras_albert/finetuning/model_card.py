@@ -212,10 +212,17 @@ def _evaluation(run: FinetuneRun, report: dict) -> list[str]:
 
 
 def _tuned(report: dict) -> str:
-    if "threshold" not in report:
-        return "was"
-    limit = f"{report['threshold']:.4g}"
-    return f'and the limit for "no answer" ({limit}) were'
+    limit = report.get("threshold")
+    if limit is None:
+        return (
+            "was" if "calibration" not in report else "and the temperature were"
+        )
+    if isinstance(limit, float):
+        return f'and the limit for "no answer" ({limit:.4g}) were'
+    shown = ", ".join(f"`{name}` {value:.4g}" for name, value in limit.items())
+    return (
+        f"and the probabilities above which labels are predicted ({shown}) were"
+    )
 
 
 def write_card(folder: Path, text: str) -> None:

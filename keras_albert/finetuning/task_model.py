@@ -39,6 +39,7 @@ class TaskModel:
     columns: TableColumns | None = None
     reading: ReadingConfig | None = None
     early_exit: EarlyExit | None = None
+    threshold: float | Sequence[float] | None = None
 
     @property
     def definition(self) -> Task:
@@ -67,6 +68,8 @@ class TaskModel:
             settings["reading"] = dataclasses.asdict(self.reading)
         if self.early_exit is not None:
             settings["early_exit"] = dataclasses.asdict(self.early_exit)
+        if self.threshold is not None:
+            settings["threshold"] = self.threshold
         return settings
 
     @functools.cached_property
@@ -108,13 +111,14 @@ class TaskModel:
 
     def features(self, table: Table) -> Features:
         """The examples of a table, with targets if it has labels."""
-        return self.definition.examples(
+        found = self.definition.examples(
             self.tokenizer,
             table,
             self.labels,
             self.sequence_length,
             self.reading,
         )
+        return dataclasses.replace(found, threshold=self.threshold)
 
     def unreadable(
         self, features: Features, table: Table

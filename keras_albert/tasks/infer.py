@@ -12,7 +12,10 @@ from keras_albert.errors import AlbertError
 from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.tasks.config import EarlyExit
+from keras_albert.tasks.decisions import Threshold, checked_threshold
 from keras_albert.tasks.early_exit import check_exits
+from keras_albert.tasks.labels import Names
+from keras_albert.tasks.names import DECISION_TASKS
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
     ReadingConfig,
@@ -34,6 +37,7 @@ def settled_settings(
     columns: TableColumns | None,
     reading: ReadingConfig | None,
     early_exit: EarlyExit | None,
+    threshold: float | Sequence[float] | None,
 ) -> dict[str, Any]:
     """The arguments of `Predictor`, completed from the head of the model."""
     task = _checked_task(model, task)
@@ -48,16 +52,33 @@ def settled_settings(
             "texts need a vocabulary and this model has none. Give it: "
             "tokenizer=keras_albert.Tokenizer('spiece.model')."
         )
+    labels = definition.labels.of_head(model, labels, task)
+    if threshold is not None:
+        threshold = decision_threshold(threshold, task, labels)
     return {
         "task": task,
-        "labels": definition.labels.of_head(model, labels, task),
+        "labels": labels,
         "tokenizer": model.tokenizer,
         "lengths": _checked_lengths(model, lengths, reading),
         "columns": columns or TableColumns(),
         "reading": reading,
         "model": definition.model_of(model),
         "early_exit": early_exit,
+        "threshold": threshold,
     }
+
+
+def decision_threshold(given: object, task: str, names: Names) -> Threshold:
+    """`given` as thresholds of a task; AlbertError if it has no such ones."""
+    count = ALL_TASKS[task].thresholds(names)
+    if not count:
+        raise AlbertError(
+            f"`threshold` is for {', '.join(DECISION_TASKS)}, of the first two "
+            f"with two labels. Received: task={task!r}"
+            + (f" with {len(names)} labels" if names else "")
+            + ". Leave it out."
+        )
+    return checked_threshold(given, count)
 
 
 def head_task(model: AlbertModel) -> str:

@@ -24,6 +24,7 @@ from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.ensemble import AlbertEnsemble
+from keras_albert.tasks.decisions import Threshold
 from keras_albert.tasks.labels import LABEL, Labels, Names, NoLabels
 from keras_albert.tasks.metrics import Scores
 from keras_albert.tasks.question_answering.config import ReadingConfig
@@ -161,6 +162,10 @@ class Task(abc.ABC):
                 return words
         return None
 
+    def thresholds(self, names: Names) -> int:
+        """The number of probabilities that decide; 0: they cannot be set."""
+        return 0
+
     def fits(self, model: AlbertModel) -> bool:
         """Whether the model can be used for the task."""
         return self.predicts(model) is not None
@@ -224,6 +229,10 @@ class LearnedTask(Task):
         self, outputs: Outputs, features: Features, names: Names
     ) -> Scores:
         """How good the outputs are."""
+
+    def tuned(self, outputs: Outputs, features: Features) -> Threshold:
+        """The thresholds with the best F1, for a task with `thresholds`."""
+        raise NotImplementedError
 
     def can_measure(self, columns: TableColumns) -> bool:
         """Whether a table with these columns can tell how good a model is."""

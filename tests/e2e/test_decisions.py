@@ -1,0 +1,220 @@
+"""Thresholds and temperatures, from `finetune` to what is made of the model."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+from commands import refused, report_of, rows_of, run, write_rows
+from small import TEXT_CONFIG
+
+import keras_albert as ka
+from keras_albert.tasks.decisions import (
+    best_threshold,
+    best_thresholds,
+    calibrated,
+)
+from keras_albert.text.tokenizer import Tokenizer
+
+pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("eagerly")]
+LABELS = ("fox", "hens")
+
+
+def example(task, rng):
+    words = rng.choices(["fox", "dog", "hens", "tea", "barn"], k=3)
+    labels = [label for label in LABELS if label in words]
+    text = " ".join(words)
+    if task == "multilabel":
+        return {"text": text, "label": labels}
+    # A tenth of the labels is wrong, and "yes" is rare.
+    is_fox = ("fox" in words) != (rng.random() < 0.1)
+    return {"text": text, "label": "yes" if is_fox else "no"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_vocab):
+    """A model of two layers that was never trained, and tables."""
+    folder, rng = tmp_path_factory.mktemp("decisions"), random.Random(0)
+    config = TEXT_CONFIG.replace(num_hidden_layers=2)
+    backbone = ka.AlbertBackbone(config, tokenizer=Tokenizer(tiny_vocab))
+    backbone.save_to_preset(folder / "pretrained")
+    for task in ("classification", "multilabel"):
+        for part, count in (("train", 64), ("held", 60)):
+            rows = [example(task, rng) for _ in range(count)]
+            write_rows(folder / f"{task}.{part}.jsonl", rows)
+    return folder
+
+
+def told(folder, task, output):
+    return {
+        "model": folder / "pretrained",
+        "train": folder / f"{task}.train.jsonl",
+        "validation": folder / f"{task}.held.jsonl",
+        "task": task,
+        "output": output,
+    }
+
+
+def finetune(folder, task, output, *options):
+    options = *options, "--steps=12", "--batch-size=16", "--learning-rate=5e-3"
+    run("finetune", *options, **told(folder, task, output))
+
+
+def held(folder, task):
+    """The held-out texts and labels."""
+    rows = rows_of((folder / f"{task}.held.jsonl").read_text())
+    return [row["text"] for row in rows], [row["label"] for row in rows]
+
+
+def probabilities(predictor, texts):
+    """Those of the second label, or of all labels."""
+    if predictor.task == "classification":
+        return predictor.probabilities(texts)[:, 1]
+    features = predictor._features_of({"text": texts})
+    return 1 / (1 + np.exp(-np.stack(predictor.outputs(features))))
+
+
+@pytest.mark.parametrize("task", ["classification", "multilabel"])
+def test_thresholds(folder, tmp_path, task, capsys):
+    """Each seed has its own, and an ensemble their mean."""
+    output, score = tmp_path / "seeds", "f1"
+    finetune(folder, task, output, "--tune-threshold", "--seeds=2")
+    said = capsys.readouterr().out
+    assert said.count("chosen on the same held-out rows") == 2
+    texts, labels = held(folder, task)
+    limits = []
+    for seed in (output / "seed-0", output / "seed-1"):
+        predictor, report = ka.Predictor.load(seed), report_of(seed)
+        odds = probabilities(predictor, texts)
+        if task == "classification":
+            expected = np.array([label == "yes" for label in labels])
+            wanted = (best_threshold(odds, expected),)
+            chosen = [*np.where(odds > wanted[0], "yes", "no")]
+            names = ["yes"]
+        else:
+            target = np.array([[n in row for n in LABELS] for row in labels])
+            wanted = best_thresholds(np.log(odds / (1 - odds)), target)
+            names, score = [*LABELS], "macro_f1"
+            chosen = [
+                [n for n, p, t in zip(names, row, wanted, strict=True) if p > t]
+                for row in odds
+            ]
+        assert predictor.threshold == pytest.approx(wanted, abs=1e-5)
+        assert report["threshold"] == dict(
+            zip(names, predictor.threshold, strict=True)
+        )
+        assert f"{names[-1]} {predictor.threshold[-1]:.3f}" in said
+        card = (seed / "README.md").read_text()
+        assert f"`{names[-1]}` {predictor.threshold[-1]:.4g}) were" in card
+        # What the report says, and how it was without.
+        table = folder / f"{task}.held.jsonl"
+        assert report[score] >= report["untuned"][score]
+        for each, known in (
+            (predictor, report),
+            (predictor.with_threshold([0.5] * len(wanted)), report["untuned"]),
+        ):
+            for name, value in each.evaluate(table).items():
+                assert known[name] == pytest.approx(value), name
+            assert (probabilities(each, texts) == odds).all()
+        # What the commands say is what the thresholds say.
+        assert predictor.predict(texts) == chosen
+        answers = tmp_path / f"{seed.name}.jsonl"
+        run("predict", model=seed, data=table, output=answers)
+        rows = rows_of(answers.read_text())
+        assert [row["prediction"] for row in rows] == chosen
+        limits.append(predictor.threshold)
+    capsys.readouterr()
+    run("evaluate", model=seed, data=table, errors=99)
+    said = capsys.readouterr().out
+    assert f"{report[score]:.3f}" in said
+    wrong = sum(a != b for a, b in zip(chosen, labels, strict=True))
+    assert f"{wrong} of 60 examples have a wrong prediction" in said
+    assert limits[0] != limits[1]
+    for average in ("predictions", "weights"):
+        both = ka.Predictor.load(output, average=average)
+        assert both.threshold == pytest.approx(np.mean(limits, axis=0))
+    # One that was not tuned counts as 0.5. Other formats have no threshold.
+    with_half = ka.Predictor.load(
+        output / "seed-0", threshold=[0.5] * len(wanted)
+    )
+    with_half.save(tmp_path / "half")
+    both = ka.Predictor.load([tmp_path / "half", seed])
+    assert both.threshold == pytest.approx((np.array(limits[1]) + 0.5) / 2)
+    there = tmp_path / "transformers"
+    run("convert", input=seed, output=there, to="huggingface")
+    shown = ", ".join(f"{each:.4g}" for each in limits[1])
+    assert f"were left out ({shown})" in capsys.readouterr().out
+
+
+def test_calibrated(folder, tmp_path, capsys):
+    """The saved weights have the temperature, and thresholds come after it."""
+    plain, output = tmp_path / "plain", tmp_path / "calibrated"
+    options = "classification", output, "--calibrate", "--tune-threshold"
+    finetune(folder, "classification", plain, "--exits=own")
+    finetune(folder, *options, "--exits=own")
+    said, report = capsys.readouterr().out, report_of(output)
+    texts, labels = held(folder, "classification")
+    before, after = map(ka.Predictor.load, (plain, output))
+    features = before._features_of({"text": texts})
+    logits = np.stack(before.outputs(features))
+    target = np.array([label == "yes" for label in labels]).astype(int)
+    known = calibrated(logits, target, seed=0)
+    assert known.temperature > 1.05 or known.temperature < 0.95
+    for name, value in report["calibration"].items():
+        assert value == pytest.approx(getattr(known, name), abs=1e-5), name
+    assert f"temperature {known.temperature:.3f}" in said
+    assert f"{known.error_after:.3f} after (each half" in said
+    x, _, _ = features.batch(np.arange(4), 4, 16)
+    every_exit = [each.model(x, return_exits=True) for each in (before, after)]
+    np.testing.assert_allclose(
+        np.asarray(every_exit[0]) / known.temperature,
+        np.asarray(every_exit[1]),
+        atol=1e-5,
+    )
+    wanted = best_threshold(probabilities(after, texts), target)
+    assert after.threshold == pytest.approx((wanted,), abs=1e-5)
+    assert "and the temperature" not in (plain / "README.md").read_text()
+    # The finished run says the same again, and is not calibrated twice.
+    weights = (output / "model.keras").read_bytes()
+    finetune(folder, *options, "--exits=own")
+    assert f"{known.error_after:.3f} after (each" in capsys.readouterr().out
+    assert (output / "model.keras").read_bytes() == weights
+
+
+THRESHOLD, CALIBRATE = "--tune-threshold", "--calibrate"
+
+
+@pytest.mark.parametrize(
+    ("option", "changes", "message"),
+    [
+        (
+            THRESHOLD,
+            {"task": "tokens"},
+            r"multilabel\. .*task='tokens'\. Leave",
+        ),
+        (THRESHOLD, {"task": "SST-2"}, r"multilabel\. .*task='SST-2'"),
+        (CALIBRATE, {"task": "multilabel"}, "pairs. .*'multilabel'. Leave"),
+        (CALIBRATE, {"task": "regression"}, "Leave --calibrate out"),
+        (THRESHOLD, {"validation": "none"}, "needs held-out examples. Give"),
+        (
+            CALIBRATE,
+            {"validation": "auto"},
+            "too few rows .* any out .4.. Give",
+        ),
+        (THRESHOLD, {}, "two labels with --task classification. .*: 3 labels"),
+        (CALIBRATE, {"validation": "one.jsonl"}, "Received: one in one.jsonl"),
+    ],
+)
+def test_refused(
+    folder, tmp_path, capsys, monkeypatch, option, changes, message
+):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"text": "fox", "label": each} for each in ("no", "yes", "?", "no")]
+    write_rows(tmp_path / "few.jsonl", rows)
+    write_rows(tmp_path / "one.jsonl", rows[:1])
+    given = told(folder, "classification", tmp_path / "out")
+    given |= {"train": "few.jsonl", "validation": "few.jsonl"} | changes
+    if given["task"] == "SST-2":
+        del given["validation"]
+    assert re.search(message, refused(capsys, "finetune", option, **given))
+    assert not (tmp_path / "out").exists()
