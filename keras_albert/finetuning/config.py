@@ -22,14 +22,18 @@ from keras_albert.errors import (
     check_probability,
     check_seed,
 )
+from keras_albert.finetuning.option_checks import check_decisions, measuring
 from keras_albert.modeling.config import CLASSIFIER_DROPOUT, EXITS, PRECISIONS
-from keras_albert.tasks.config import EmbeddingOptions, ModelUse
+from keras_albert.tasks.config import (
+    CUT,
+    LONG_READINGS,
+    EmbeddingOptions,
+    ModelUse,
+)
 from keras_albert.tasks.names import (
     BENCHMARK_TASKS,
-    DECISION_TASKS,
     EMBEDDING,
     FINETUNE_TASKS,
-    ONE_LABEL_TASKS,
     READING_TASKS,
     SIMILARITY,
     TEXT_TASKS,
@@ -117,6 +121,11 @@ class FinetuneRun:
     model can read (512 in released models and in the reference). A context
     with a question is not cut: it is read in windows of this many tokens (by
     default 384, or as many as the model can read)"""
+    long_texts: Literal[LONG_READINGS] = CUT
+    """single texts of more tokens than --sequence-length, for a label, labels
+    or a number: they are cut; or read in windows that overlap by half, each of
+    which is an example in training. The answer to a text has the mean of the
+    windows' probabilities (or numbers), or is that of the highest logits"""
     batch_size: int | None = None
     """examples in a step; by default 16 if --train has fewer than 10,000 rows,
     else 32"""
@@ -221,7 +230,7 @@ class FinetuneRun:
                 "--validation out."
             )
         if not published and self.validation is None:
-            for name in self.measuring:
+            for name in measuring(self):
                 raise AlbertError(
                     f"`{name}` needs held-out examples. Give them with "
                     "--validation, or leave out `--validation none`."
@@ -267,15 +276,7 @@ class FinetuneRun:
                 "a batch of one example has no negatives. Received: "
                 "batch_size=1. Raise --batch-size."
             )
-        for name, tasks in (
-            ("tune_threshold", DECISION_TASKS),
-            ("calibrate", ONE_LABEL_TASKS),
-        ):
-            if getattr(self, name) and self.task not in tasks:
-                raise AlbertError(
-                    f"`{name}` is for {', '.join(tasks)}. Received: "
-                    f"task={self.task!r}. Leave --{name.replace('_', '-')} out."
-                )
+        check_decisions(self)
         for name in ("exits", "teacher"):
             given = getattr(self, name) is not None
             if given and self.task not in TEXT_TASKS:
@@ -283,12 +284,6 @@ class FinetuneRun:
                     f"`{name}` is for {', '.join(TEXT_TASKS)}. Received: "
                     f"task={self.task!r}. Leave --{name} out."
                 )
-
-    @property
-    def measuring(self) -> list[str]:
-        """The given options that need held-out rows."""
-        names = ("patience", "validate_every", "tune_threshold", "calibrate")
-        return [n for n in names if getattr(self, n) not in (None, False)]
 
     @property
     def devices(self) -> DeviceConfig:

@@ -8,6 +8,7 @@ from keras_albert.data.held_out import FEWEST_OF_A_LABEL, FEWEST_ROWS, hold_out
 from keras_albert.data.tables import MissingColumn, Table
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
+from keras_albert.finetuning.option_checks import measuring
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.tasks.question_answering.config import (
     ReadingConfig,
@@ -96,7 +97,7 @@ def _read_tables(run: FinetuneRun) -> Tables:
     )
     if parts:
         return Tables(*parts, names, split=True)
-    for name in run.measuring:
+    for name in measuring(run):
         raise AlbertError(
             f"`{name}` needs held-out examples, and {run.train} has too "
             f"few rows to hold any out ({len(train)}). Give other "
@@ -107,7 +108,7 @@ def _read_tables(run: FinetuneRun) -> Tables:
 
 def _not_measured(run: FinetuneRun, train: Table, names) -> Tables:
     """The tables of texts alone, for which there is no score."""
-    given = run.measuring
+    given = measuring(run)
     if run.validation != OWN_VALIDATION:
         given.append("validation")
     if given:

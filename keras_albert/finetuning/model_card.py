@@ -14,6 +14,7 @@ from keras_albert.finetuning.report import BAG_OF_WORDS, START, TEACHER
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.storage import replacing
+from keras_albert.tasks.config import CUT
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS
 
@@ -47,6 +48,12 @@ def card(
     """
     start = "random weights" if run.from_scratch else f"`{_name(run.model)}`"
     call, limit = ALL_TASKS[run.task].card(run.columns, length, reading)
+    if run.long_texts != CUT:
+        limit = (
+            f"A text of more than {length:,} tokens is read in overlapping "
+            f"windows, and the {run.long_texts} of their outputs is taken. "
+            "Exported models cut it."
+        )
     lines = [
         f"# ALBERT for {run.task}",
         "",

@@ -54,6 +54,10 @@ class Predictor(TaskModel):
             it is predicted; with several labels for a text, a list of these
             for all labels. By default the most probable label is predicted,
             or every label with a probability above 0.5.
+        long_texts: what becomes of a text that is longer than the longest of
+            `lengths`: "cut"; or it is read in overlapping windows, of which the
+            probabilities are averaged ("mean") or the highest logits count
+            ("max"). For a label, labels or a number of single texts.
 
     Raises:
         AlbertError: an argument does not fit the head, or there is no

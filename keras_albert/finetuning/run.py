@@ -170,7 +170,9 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
         _check_texts(run, tables, config)
     length = longest_row(run, pretrained.config)
     reading = reading_of(run, length, names)
-    examples = task.examples(tokenizer, tables.train, names, length, reading)
+    long_texts = run.long_texts
+    of_train = tokenizer, tables.train, names, length, reading, long_texts
+    examples = task.examples(*of_train).as_rows()
     inputs, values = task.inputs(run.columns), tables.train.values
     found = judged(tokenizer, examples.rows, values, inputs)
     check_readable(*found, tables.train.path, run.any_text)
@@ -198,6 +200,7 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
         names,
         length,
         reading and dataclasses.replace(reading, threshold=None),
+        long_texts,
     )
     score = None
     if teacher and tables.held_out:
@@ -288,6 +291,7 @@ def _finetune_once(
         prepared.lengths,
         run.columns,
         prepared.reading,
+        long_texts=run.long_texts,
     )
     _describe(run, prepared, steps)
     folder.claim()

@@ -17,13 +17,16 @@ from keras_albert.tasks import bag_of_words, classes, decisions, metrics
 from keras_albert.tasks.labels import LABEL, ClassNames, Names, NoLabels, known
 from keras_albert.tasks.serving import Serving
 from keras_albert.tasks.task import PAIR, LearnedTask
-from keras_albert.text.model_inputs import text_rows
+from keras_albert.text.model_inputs import text_rows, window_rows
 from keras_albert.training.losses import Distilled, WeightedMean
 
 # The values of `AlbertForSequenceClassification.problem`.
 SINGLE_LABEL = "single_label"
 MULTI_LABEL = "multi_label"
 REGRESSION = "regression"
+# Share of a window that the next one repeats: every token is in the middle half
+# of some window, but for those at the ends of the text.
+OVERLAP = 0.5
 
 
 class _TextTask(LearnedTask):
@@ -53,6 +56,23 @@ class _TextTask(LearnedTask):
         return Features(
             rows, self.targets(table, names) if LABEL in values else None
         )
+
+    def windows(self, tokenizer, table, names, length, pooling):
+        texts = table.values["text"]
+        rows, owners = window_rows(tokenizer, texts, length, OVERLAP)
+        return Features(
+            rows,
+            self.targets(table, names) if LABEL in table.values else None,
+            source=np.bincount(owners).tolist(),
+            pooling=pooling,
+        )
+
+    def pooled(self, outputs, features):
+        ends = np.cumsum(features.source)[:-1]
+        return [
+            decisions.pooled_logits(each, features.pooling, self.problem)
+            for each in np.split(np.stack(outputs), ends)
+        ]
 
     @abc.abstractmethod
     def targets(self, table: tables.Table, names: Names) -> np.ndarray:

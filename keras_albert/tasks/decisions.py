@@ -19,6 +19,26 @@ COLDEST, HOTTEST = 0.1, 10.0
 Threshold = tuple[float, ...]  # T probabilities
 
 
+def pooled_logits(logits: np.ndarray, pooling: str, problem: str) -> np.ndarray:
+    """The logits of a text [C], from those of its W windows [W, C].
+
+    With "mean", their probabilities are the mean of the windows' (a number is
+    the mean of the windows' numbers); with "max", they are the highest ones.
+    `problem` is that of `AlbertForSequenceClassification`.
+    """
+    if len(logits) == 1:
+        return logits[0]
+    if pooling == "max":
+        return logits.max(axis=0)
+    if problem == "regression":
+        return logits.mean(axis=0)
+    if problem == "multi_label":
+        yes, no = special.log_expit(logits), special.log_expit(-logits)
+        return special.logsumexp(yes, axis=0) - special.logsumexp(no, axis=0)
+    odds = special.log_softmax(logits, axis=-1)
+    return special.logsumexp(odds, axis=0) - np.log(len(odds), dtype=odds.dtype)
+
+
 def checked_threshold(given: object, count: int) -> Threshold:
     """`given`, a number or a list of numbers, as `count` thresholds.
 

@@ -11,7 +11,7 @@ from keras_albert.data.config import TableColumns
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.config import AlbertConfig
-from keras_albert.tasks.config import EarlyExit
+from keras_albert.tasks.config import CUT, EarlyExit, check_long_texts
 from keras_albert.tasks.decisions import Threshold, checked_threshold
 from keras_albert.tasks.early_exit import check_exits
 from keras_albert.tasks.labels import Names
@@ -38,12 +38,19 @@ def settled_settings(
     reading: ReadingConfig | None,
     early_exit: EarlyExit | None,
     threshold: float | Sequence[float] | None,
+    long_texts: str,
 ) -> dict[str, Any]:
     """The arguments of `Predictor`, completed from the head of the model."""
     task = _checked_task(model, task)
     definition = ALL_TASKS[task]
     if early_exit is not None:
         check_exits(early_exit, model)
+    check_long_texts(long_texts, task, columns)
+    if early_exit is not None and long_texts != CUT:
+        raise AlbertError(
+            "`early_exit` is for texts of one window. Received: "
+            f"long_texts={long_texts!r}. Leave one of them out."
+        )
     reading = _checked_reading(model.config, task, reading)
     if tokenizer is not None:
         model.tokenizer = tokenizer
@@ -65,6 +72,7 @@ def settled_settings(
         "model": definition.model_of(model),
         "early_exit": early_exit,
         "threshold": threshold,
+        "long_texts": long_texts,
     }
 
 

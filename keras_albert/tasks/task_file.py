@@ -25,7 +25,13 @@ from keras_albert.modeling.ensemble import AlbertEnsemble, mean_weights
 from keras_albert.modeling.keras_file import checked_form, in_form
 from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.storage import RUN_FILE, read_json
-from keras_albert.tasks.config import AVERAGES, EarlyExit, ModelUse
+from keras_albert.tasks.config import (
+    AVERAGES,
+    CUT,
+    EarlyExit,
+    ModelUse,
+    check_long_texts,
+)
 from keras_albert.tasks.decisions import EVEN
 from keras_albert.tasks.fill_mask import PRETRAINED
 from keras_albert.tasks.infer import decision_threshold
@@ -93,6 +99,9 @@ def check_task(task: object, head: Head | None = None) -> None:
         _check_settings("early_exit", task["early_exit"], EarlyExit)
     if "threshold" in task:
         decision_threshold(task["threshold"], name, task["labels"])
+    if "long_texts" in task:
+        columns = TableColumns(**task["columns"])
+        check_long_texts(task["long_texts"], name, columns)
     if head is not None:
         _check_predicts(name, tuple(definition.heads), head)
         definition.labels.check_head(task["labels"], head)
@@ -301,6 +310,7 @@ def stored_settings(content: dict) -> dict[str, Any]:
         else None,
         "early_exit": rule and EarlyExit(**rule),
         "threshold": limits and tuple(limits),
+        "long_texts": content.get("long_texts", CUT),
     }
 
 

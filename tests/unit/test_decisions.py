@@ -16,6 +16,7 @@ from keras_albert.tasks.decisions import (
     checked_threshold,
     chosen_class,
     chosen_labels,
+    pooled_logits,
     temperature_of,
 )
 
@@ -94,6 +95,24 @@ def test_what_is_no_threshold(given, count, message):
     with pytest.raises(AlbertError, match=message):
         checked_threshold(given, count)
     assert checked_threshold(0.3, 1) == (0.3,)
+
+
+def test_logits_of_windows_by_hand():
+    """Probabilities are averaged, or the highest logits are taken."""
+    windows = np.log([[0.8, 0.2], [0.4, 0.6]]) + [[5.0], [-5.0]]
+    mean = pooled_logits(windows, "mean", "single_label")
+    assert np.exp(mean) == pytest.approx([0.6, 0.4])
+    highest = [math.log(0.8) + 5, math.log(0.2) + 5]
+    for problem in ("single_label", "multi_label", "regression"):
+        found = pooled_logits(windows, "max", problem)
+        assert found == pytest.approx(highest)
+        alone = pooled_logits(windows[:1], "mean", problem)
+        assert (alone == windows[0]).all()
+    odds = np.array([[0.9, 0.1, 0.5], [0.3, 0.3, 0.5]])
+    mean = pooled_logits(np.log(odds / (1 - odds)), "mean", "multi_label")
+    assert 1 / (1 + np.exp(-mean)) == pytest.approx([0.6, 0.2, 0.5])
+    number = pooled_logits(np.array([[1.0], [4.0]]), "mean", "regression")
+    assert number.tolist() == [2.5]
 
 
 def sure(share, logit, count=100):

@@ -1,4 +1,4 @@
-"""Thresholds and temperatures, from `finetune` to what is made of the model."""
+"""Thresholds, temperatures and windows, in all that is made of a model."""
 
 import random
 import re
@@ -6,9 +6,11 @@ import re
 import numpy as np
 import pytest
 from commands import refused, report_of, rows_of, run, write_rows
+from scipy.special import softmax
 from small import TEXT_CONFIG
 
 import keras_albert as ka
+from keras_albert.exports.load import load_exported
 from keras_albert.tasks.decisions import (
     best_threshold,
     best_thresholds,
@@ -181,7 +183,94 @@ def test_calibrated(folder, tmp_path, capsys):
     assert (output / "model.keras").read_bytes() == weights
 
 
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_long_texts(folder, tmp_path, task, capsys):
+    """A text is read in windows, in training and by every command.
+
+    A teacher's logits are those of the text, for each of its windows.
+    """
+    output, length, how = tmp_path / "model", 10, "mean"
+    rows = [
+        *map(dict, rows_of((folder / "classification.held.jsonl").read_text()))
+    ]
+    for number, row in enumerate(rows):
+        row["text"] = " ".join([row["text"]] * (1 + number % 3))
+        if task == "regression":
+            row["label"], how = row["text"].count("fox"), "max"
+    table = write_rows(tmp_path / "long.jsonl", rows)
+    texts = [row["text"] for row in rows]
+    given = told(folder, task, output) | {"long_texts": how}
+    given |= {"train": table, "validation": table, "sequence_length": length}
+    given |= {"steps": 4, "batch_size": 16, "learning_rate": 5e-3}
+    more = ["--tune-threshold"] if task == "classification" else []
+    run("finetune", *more, **given)
+    predictor, report = ka.Predictor.load(output), report_of(output)
+    tokenizer, room = predictor.tokenizer, length - 2
+
+    def windows(text):
+        ids = tokenizer.encode(text)
+        starts = range(0, max(len(ids) - room, 0) + room // 2, room // 2)
+        return [
+            tokenizer.pack(ids[s : s + room], None, length)[0] for s in starts
+        ]
+
+    def logits(text):
+        return np.concatenate(
+            [
+                predictor.model({"token_ids": np.array([row], "int32")})
+                for row in windows(text)
+            ]
+        )
+
+    count = sum(len(windows(text)) for text in texts)
+    assert count > 1.5 * len(texts)
+    said = capsys.readouterr().out
+    assert f"read in {count} rows of 10 tokens" in said
+    assert report["training_examples"] == report["count"] == len(texts)
+    if task == "classification":
+        expected = [
+            softmax(logits(text), axis=-1).mean(axis=0) for text in texts
+        ]
+        found = predictor.probabilities(texts)
+        (limit,) = predictor.threshold
+        chosen = [*np.where(found[:, 1] > limit, "yes", "no")]
+        assert predictor.predict(texts) == chosen
+    else:
+        expected = [logits(text).max(axis=0)[0] for text in texts]
+        found = predictor.predict(texts)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    for name, value in predictor.evaluate(table).items():
+        assert report[name] == pytest.approx(value, abs=1e-6), name
+    answers = tmp_path / "answers.jsonl"
+    run("predict", model=output, data=table, output=answers)
+    answers = [row["prediction"] for row in rows_of(answers.read_text())]
+    assert answers == predictor.predict(texts)
+    assert "windows, and the " + how in (output / "README.md").read_text()
+    if task == "regression":
+        student = given | {"output": tmp_path / "student", "teacher": output}
+        run("finetune", **student)
+        assert report_of(tmp_path / "student")["teacher"] == report["pearson"]
+        return
+    # An exported model cuts, and says so.
+    capsys.readouterr()
+    served = tmp_path / "served"
+    run("export", model=output, output=served, data=table)
+    said = capsys.readouterr().out
+    assert "texts of more than 10 tokens are cut in it" in said
+    assert "serving_default: 100.00% of the texts" in said
+    cut = ka.Predictor.load(output, long_texts="cut")
+    features = cut._features_of({"text": texts})
+    assert features.cut > 20
+    np.testing.assert_allclose(
+        np.stack(load_exported(served).outputs(features)),
+        np.stack(cut.outputs(features)),
+        atol=1e-5,
+    )
+    run("check", served, output, table)
+
+
 THRESHOLD, CALIBRATE = "--tune-threshold", "--calibrate"
+WINDOWS = "--long-texts=mean"
 
 
 @pytest.mark.parametrize(
@@ -203,6 +292,10 @@ THRESHOLD, CALIBRATE = "--tune-threshold", "--calibrate"
         ),
         (THRESHOLD, {}, "two labels with --task classification. .*: 3 labels"),
         (CALIBRATE, {"validation": "one.jsonl"}, "Received: one in one.jsonl"),
+        (WINDOWS, {"task": "pairs"}, "'mean' for task='pairs'. Leave --long"),
+        (WINDOWS, {"columns.pair": "b"}, "'mean' for pairs of texts. Leave"),
+        (WINDOWS, {"exits": "own"}, "`exits` is for texts of one window"),
+        (CALIBRATE, {"long_texts": "mean"}, "Give --long-texts max, or leave"),
     ],
 )
 def test_refused(
