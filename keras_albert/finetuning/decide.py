@@ -49,7 +49,7 @@ def _calibrate(
 
     The model in the folder is replaced, so that everything that is made of it
     has the calibrated logits. If the run is killed before its report is
-    written, it fits the temperature of a calibrated model, which is 1.
+    written, the next call finds a calibrated model, whose temperature is 1.
     """
     logits = np.stack(outputs)
     found = calibrated(logits, examples.target, run.seed)

@@ -10,7 +10,12 @@ import keras
 
 from keras_albert import __version__
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
-from keras_albert.finetuning.report import BAG_OF_WORDS, START, TEACHER
+from keras_albert.finetuning.report import (
+    BAG_OF_WORDS,
+    START,
+    TEACHER,
+    decision_lines,
+)
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.storage import replacing
@@ -213,23 +218,20 @@ def _evaluation(run: FinetuneRun, report: dict) -> list[str]:
     for name, what in ((TEACHER, "of the teacher"), (START, "at the start")):
         if report.get(name) is not None:
             lines.append(f"| {report['best']} {what} | {report[name]:.4f} |")
-    if report["remarks"]:
-        lines += ["", *(f"- {remark}" for remark in report["remarks"])]
+    if remarks := [*report["remarks"], *decision_lines(report)]:
+        lines += ["", *(f"- {remark}" for remark in remarks)]
     return lines
 
 
 def _tuned(report: dict) -> str:
-    limit = report.get("threshold")
-    if limit is None:
-        return (
-            "was" if "calibration" not in report else "and the temperature were"
-        )
+    limit, also = report.get("threshold"), []
     if isinstance(limit, float):
-        return f'and the limit for "no answer" ({limit:.4g}) were'
-    shown = ", ".join(f"`{name}` {value:.4g}" for name, value in limit.items())
-    return (
-        f"and the probabilities above which labels are predicted ({shown}) were"
-    )
+        also.append(f'the limit for "no answer" ({limit:.4g})')
+    if "calibration" in report:
+        also.append("the temperature")
+    if isinstance(limit, dict):
+        also.append("the thresholds")
+    return f"and {' and '.join(also)} were" if also else "was"
 
 
 def write_card(folder: Path, text: str) -> None:

@@ -174,7 +174,7 @@ def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
     ]
 
 
-def _decision_lines(report: dict) -> list[str]:
+def decision_lines(report: dict) -> list[str]:
     """What was fitted on the held-out rows after training."""
     lines = []
     if found := report.get("calibration"):
@@ -206,7 +206,7 @@ def finetuned_lines(report: dict) -> list[str]:
     if "seeds" in report:
         lines = _seeds_lines(report)
     elif "best" in report:
-        lines = [*scores_lines(report), *_decision_lines(report)]
+        lines = [*scores_lines(report), *decision_lines(report)]
     else:
         examples = "on training rows, not on new ones: "
         lines = [

@@ -40,7 +40,7 @@ from keras_albert.finetuning.model import (
 )
 from keras_albert.finetuning.model_card import card, write_card
 from keras_albert.finetuning.predictor import Predictor
-from keras_albert.finetuning.recipes import RECIPES, choose
+from keras_albert.finetuning.recipes import RECIPES, choose_missing
 from keras_albert.finetuning.report import (
     BAG_OF_WORDS,
     ON_TRAINING_ROWS,
@@ -151,6 +151,19 @@ class _Prepared:
         chosen = choose_lengths(self.examples.lengths, self.length)
         return tuple(np.union1d(chosen, self.length).tolist())
 
+    def predictor(self, run: FinetuneRun, model: AlbertModel) -> Predictor:
+        """The model with everything that its task needs."""
+        return Predictor(
+            model,
+            run.task,
+            self.names,
+            self.tokenizer,
+            self.lengths,
+            run.columns,
+            self.reading,
+            long_texts=run.long_texts,
+        )
+
 
 def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     """Reads and checks everything, and writes nothing."""
@@ -170,20 +183,12 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
         _check_texts(run, tables, config)
     length = longest_row(run, pretrained.config)
     reading = reading_of(run, length, names)
-    long_texts = run.long_texts
-    of_train = tokenizer, tables.train, names, length, reading, long_texts
-    examples = task.examples(*of_train).as_rows()
+    options = names, length, reading, run.long_texts
+    examples = task.examples(tokenizer, tables.train, *options).as_rows()
     inputs, values = task.inputs(run.columns), tables.train.values
     found = judged(tokenizer, examples.rows, values, inputs)
     check_readable(*found, tables.train.path, run.any_text)
-    settings = choose(len(examples), pretrained.config.hidden_size)
-    if run.steps is not None:
-        del settings["epochs"]
-    chosen = {
-        name: value
-        for name, value in settings.items()
-        if getattr(run, name) is None
-    }
+    chosen = choose_missing(run, len(examples), pretrained.config)
     devices.check_batch(chosen.get("batch_size", run.batch_size))
     if run.class_weights:
         examples = dataclasses.replace(
@@ -200,7 +205,7 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
         names,
         length,
         reading and dataclasses.replace(reading, threshold=None),
-        long_texts,
+        run.long_texts,
     )
     score = None
     if teacher and tables.held_out:
@@ -283,16 +288,7 @@ def _finetune_once(
         )
         if prepared.embedder is not None:
             copy_head(prepared.embedder, model)
-    predictor = Predictor(
-        model,
-        run.task,
-        prepared.names,
-        prepared.tokenizer,
-        prepared.lengths,
-        run.columns,
-        prepared.reading,
-        long_texts=run.long_texts,
-    )
+    predictor = prepared.predictor(run, model)
     _describe(run, prepared, steps)
     folder.claim()
     work_of = _work(run, prepared, devices.replicas)

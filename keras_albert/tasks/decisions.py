@@ -23,7 +23,8 @@ def pooled_logits(logits: np.ndarray, pooling: str, problem: str) -> np.ndarray:
     """The logits of a text [C], from those of its W windows [W, C].
 
     With "mean", their probabilities are the mean of the windows' (a number is
-    the mean of the windows' numbers); with "max", they are the highest ones.
+    the mean of the windows' numbers); with "max", each logit is the highest of
+    the windows'.
     `problem` is that of `AlbertForSequenceClassification`.
     """
     if len(logits) == 1:
@@ -103,12 +104,11 @@ def best_threshold(probabilities: np.ndarray, expected: np.ndarray) -> float:
     # Examples with the same probability are all above a threshold, or none is.
     may_be = (between < odds) & (between > np.append(odds[1:], 0.0))
     above = int((odds > EVEN).sum())
-    values = [(f1[above - 1] if above else 0.0, 0.0, EVEN)]
-    values += [
-        (score, -abs(value - EVEN), value)
-        for score, value in zip(f1[may_be], between[may_be], strict=True)
-    ]
-    return float(max(values)[-1])
+    best = f1[may_be].max()
+    if above and f1[above - 1] >= best:
+        return EVEN
+    values = between[may_be & (f1 == best)]
+    return float(values[np.abs(values - EVEN).argmin()])
 
 
 def best_thresholds(logits: np.ndarray, target: np.ndarray) -> Threshold:

@@ -107,7 +107,8 @@ def test_thresholds(folder, tmp_path, task, capsys):
         )
         assert f"{names[-1]} {predictor.threshold[-1]:.3f}" in said
         card = (seed / "README.md").read_text()
-        assert f"`{names[-1]}` {predictor.threshold[-1]:.4g}) were" in card
+        assert "and the thresholds were chosen on them" in card
+        assert f"{names[-1]} {predictor.threshold[-1]:.3f} (with 0.5: " in card
         # What the report says, and how it was without.
         table = folder / f"{task}.held.jsonl"
         assert report[score] >= report["untuned"][score]
@@ -175,7 +176,10 @@ def test_calibrated(folder, tmp_path, capsys):
     )
     wanted = best_threshold(probabilities(after, texts), target)
     assert after.threshold == pytest.approx((wanted,), abs=1e-5)
-    assert "and the temperature" not in (plain / "README.md").read_text()
+    cards = [(each / "README.md").read_text() for each in (plain, output)]
+    assert "step to keep was chosen" in cards[0]
+    assert "keep and the temperature and the thresholds were chosen" in cards[1]
+    assert f"{known.error_after:.3f} after (each half" in cards[1]
     # The finished run says the same again, and is not calibrated twice.
     weights = (output / "model.keras").read_bytes()
     finetune(folder, *options, "--exits=own")
