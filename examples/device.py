@@ -95,6 +95,7 @@ def answering(
     """
     task, labels = settings["task"], settings["labels"]
     longest = max(settings["lengths"])
+    limits = settings.get("threshold")  # those that were tuned
 
     def of_text(text: str, pair: str | None = None) -> dict:
         pairs = None if pair is None else [pair]
@@ -108,11 +109,13 @@ def answering(
         if task == "multilabel":
             odds = 1 / (1 + np.exp(-logits))
             return {
-                "prediction": [labels[i] for i in np.flatnonzero(odds > 0.5)],
+                "prediction": [
+                    labels[i] for i in np.flatnonzero(odds > (limits or 0.5))
+                ],
                 "score": dict(zip(labels, rounded(odds), strict=True)),
             }
         odds = softmax(logits)
-        best = int(odds.argmax())
+        best = int(odds[1] > limits[0] if limits else odds.argmax())
         return {"prediction": labels[best], "score": rounded(odds[best])}
 
     def of_words(text: str) -> dict:

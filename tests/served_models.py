@@ -48,6 +48,16 @@ KINDS = {
     "answer": ("SQuAD-1.1", None, {}),
     "answer or none": ("SQuAD-2.0", NAMES, {}),
 }
+# These have thresholds, which half of the texts PLAIN exceed.
+TUNED = ("pairs", "multilabel")
+PLAIN = [
+    "The fox",
+    "sold two hens",
+    "a letter in London",
+    "nothing",
+    "",
+    "7 of",
+]
 _EVERYWHERE = {"serving_default", "token_ids", "embed", "tokenize"}
 _MORE = {
     "classification": {"classify"},
@@ -69,7 +79,7 @@ def random_predictor(tokenizer, kind, reading=READING):
     model.compile(run_eagerly=True, jit_compile=False)
     reads = "context" in ALL_TASKS[task].inputs(TableColumns())
     longest = reading.windows.sequence_length if reads else LONGEST
-    return Predictor(
+    predictor = Predictor(
         model=randomize(model),
         tokenizer=tokenizer,
         task=task,
@@ -78,6 +88,13 @@ def random_predictor(tokenizer, kind, reading=READING):
         columns=TableColumns(**columns),
         reading=reading if reads else None,
     )
+    if kind not in TUNED:
+        return predictor
+    logits, _ = expected(predictor, **inputs_of(kind, PLAIN))
+    odds = 1 / (1 + np.exp(-np.stack(logits)))
+    if kind == "pairs":
+        odds = softmax(np.stack(logits))[:, 1:]
+    return predictor.with_threshold(np.median(odds, axis=0).tolist())
 
 
 def exporter(served, models, tokenizer, export_format, **options):

@@ -52,7 +52,7 @@ export class Model {
   // prediction and, unless that is a number, pairs of a label and its
   // probability.
   async answer(text, pair = "") {
-    const { labels, lengths, task } = this.task;
+    const { labels, lengths, task, threshold: limits } = this.task;
     const encoded = this.tokenizer.encode(text);
     const other = this.readsPairs ? this.tokenizer.encode(pair) : [];
     const ids = this.tokenizer.pack(encoded, other, Math.max(...lengths));
@@ -60,16 +60,19 @@ export class Model {
     if (labels === null) return { ids, prediction: logits[0] };
     if (task === "multilabel") {
       const odds = logits.map((logit) => 1 / (1 + Math.exp(-logit)));
-      const prediction = labels.filter((_, i) => odds[i] > 0.5);
+      const limit = (i) => (limits ? limits[i] : 0.5);
+      const prediction = labels.filter((_, i) => odds[i] > limit(i));
       return { ids, prediction, probabilities: zipped(labels, odds) };
     }
     const highest = Math.max(...logits);
-    const odds = logits.map((logit) => Math.exp(logit - highest));
-    const total = odds.reduce((a, b) => a + b);
+    const powers = logits.map((logit) => Math.exp(logit - highest));
+    const total = powers.reduce((a, b) => a + b);
+    const odds = powers.map((each) => each / total);
+    const best = limits ? +(odds[1] > limits[0]) : logits.indexOf(highest);
     return {
       ids,
-      prediction: labels[logits.indexOf(highest)],
-      probabilities: zipped(labels, odds.map((each) => each / total)),
+      prediction: labels[best],
+      probabilities: zipped(labels, odds),
     };
   }
 

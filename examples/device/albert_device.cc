@@ -298,15 +298,19 @@ class Model {
 
 double Rounded(double value) { return std::round(value * 1e6) / 1e6; }
 
-// As `keras-albert predict` writes it, see `decode` in that file.
-json Answer(const std::vector<float>& logits, const json& labels,
-            const std::string& task) {
+// As `keras-albert predict` writes it, see `decode` in that file. `task` is the
+// content of task.json.
+json Answer(const std::vector<float>& logits, const json& task) {
+  const json& labels = task.at("labels");
+  // The probabilities above which labels are predicted, if they were tuned.
+  const json limits = task.value("threshold", json::array());
   if (labels.is_null()) return {{"prediction", Rounded(logits[0])}};
-  if (task == "multilabel") {
+  if (task.at("task") == "multilabel") {
     json chosen = json::array(), scores;
     for (size_t i = 0; i < logits.size(); ++i) {
       const double odds = 1 / (1 + std::exp(-double(logits[i])));
-      if (odds > 0.5) chosen.push_back(labels[i]);
+      const double limit = limits.empty() ? 0.5 : limits[i].get<double>();
+      if (odds > limit) chosen.push_back(labels[i]);
       scores[labels[i].get<std::string>()] = Rounded(odds);
     }
     return {{"prediction", chosen}, {"score", scores}};
@@ -314,8 +318,13 @@ json Answer(const std::vector<float>& logits, const json& labels,
   const auto best = std::max_element(logits.begin(), logits.end());
   double total = 0;
   for (float logit : logits) total += std::exp(double(logit) - *best);
-  return {{"prediction", labels[best - logits.begin()]},
-          {"score", Rounded(1 / total)}};
+  const auto odds = [&](size_t i) {
+    return std::exp(double(logits[i]) - *best) / total;
+  };
+  size_t predicted = best - logits.begin();
+  if (!limits.empty()) predicted = odds(1) > limits[0].get<double>();
+  return {{"prediction", labels[predicted]},
+          {"score", Rounded(odds(predicted))}};
 }
 
 int main(int count, char** arguments) try {
@@ -340,7 +349,7 @@ int main(int count, char** arguments) try {
     if (tab != std::string::npos) pair = tokenizer.Encode(line.substr(tab + 1));
     const Ids row =
         Tokenizer::Pack(tokenizer.Encode(line.substr(0, tab)), pair, longest);
-    json answer = Answer(model.Logits(row), task.at("labels"), name);
+    json answer = Answer(model.Logits(row), task);
     if (with_ids) answer["ids"] = row;
     std::cout << answer.dump() << std::endl;
   }

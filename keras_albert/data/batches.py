@@ -57,6 +57,13 @@ class Features:
     # or words of a text), which are needed to decode the outputs; None if each
     # example is a single row
     source: Sized | None = None
+    # the probabilities above which labels are predicted, if they were tuned;
+    # see tasks/decisions.py
+    threshold: tuple[float, ...] | None = None
+    # how the outputs of the windows of a text become those of the text, mean
+    # or max; `source` has the number of windows of each text, and `target` a
+    # label for each text, until `as_rows`. None: a text is a single row
+    pooling: str | None = None
 
     def __post_init__(self):
         if not self.rows:
@@ -82,6 +89,13 @@ class Features:
         is_cut = np.array([row.is_cut for row in self.rows])
         return int(is_cut.reshape(len(self), -1).any(axis=1).sum())
 
+    def as_rows(self) -> "Features":
+        """Each window as an example, with the label of its text."""
+        if self.pooling is None:
+            return self
+        target = np.repeat(self.target, self.source, axis=0)
+        return dataclasses.replace(self, target=target, pooling=None)
+
     def take(self, chosen: np.ndarray) -> "Features":
         """The examples with the indices `chosen`, without groups and source."""
         width = self.choices or 1
@@ -98,6 +112,7 @@ class Features:
             weight=None if self.weight is None else self.weight[chosen],
             choices=self.choices,
             given=self.given,
+            threshold=self.threshold,
         )
 
     def training_batch(

@@ -29,7 +29,7 @@ from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
 from keras_albert.modeling.text_embedding import normalized
-from keras_albert.tasks.config import EarlyExit, shown
+from keras_albert.tasks.config import CUT, EarlyExit, shown
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task_file import load_models
 from keras_albert.text.special_tokens import CLS_ID, SEP_ID
@@ -190,8 +190,12 @@ def _original(loaded: ModelFolder, exported: Predictor) -> Predictor:
     if loaded.task["task"] not in ALL_TASKS:
         settings = {
             name: getattr(exported, name)
-            for name in ("task", "labels", "lengths", "columns", "reading")
+            for name in (
+                *("task", "labels", "lengths", "columns", "reading"),
+                "threshold",
+            )
         }
+    settings["long_texts"] = CUT  # as in every export
     return Predictor.of(loaded, early_exit=None, **settings)
 
 

@@ -58,6 +58,7 @@ from keras_albert.storage import (
     write_json,
     written_whole,
 )
+from keras_albert.tasks.config import CUT
 from keras_albert.training.model_folder import TASK_FILE
 
 
@@ -99,8 +100,8 @@ def export(
         skip_bad: leave out rows of `data` that cannot be read.
         force: export even if the score on `data` falls, or without `data`.
         settings: `task`, `labels`, `tokenizer`, `lengths`, `columns`,
-            `reading` and `early_exit`, see Predictor, if the model does not
-            have them.
+            `reading`, `early_exit` and `threshold`, see Predictor, if the model
+            does not have them.
 
     Returns:
         The folder that was written; for a SavedModel that of the version.
@@ -177,6 +178,12 @@ def export_run(run: ExportRun) -> Path:
         return target
     leave_gpu_to_backend()
     predictor = Predictor.load(run.model, average=run.average, **run.given)
+    if predictor.long_texts != CUT:
+        predictor = dataclasses.replace(predictor, long_texts=CUT)
+        print(
+            "note: an exported model reads one window: texts of more than "
+            f"{predictor.sequence_length:,} tokens are cut in it"
+        )
     features = None
     if run.data is not None:  # read first: an error should not come late
         table = predictor.read_labelled(
@@ -304,7 +311,7 @@ def _write_saved_model(
             run.model,
             average=run.average,
             dtype=f"mixed_{run.compute}",
-            **run.given,
+            **run.given | {"long_texts": CUT},
         )
     module, signatures = serving_module(predictor, run.weights)
     tf.saved_model.save(module, str(folder), signatures)

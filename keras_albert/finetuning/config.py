@@ -22,8 +22,14 @@ from keras_albert.errors import (
     check_probability,
     check_seed,
 )
+from keras_albert.finetuning.option_checks import check_decisions, measuring
 from keras_albert.modeling.config import CLASSIFIER_DROPOUT, EXITS, PRECISIONS
-from keras_albert.tasks.config import EmbeddingOptions, ModelUse
+from keras_albert.tasks.config import (
+    CUT,
+    LONG_READINGS,
+    EmbeddingOptions,
+    ModelUse,
+)
 from keras_albert.tasks.names import (
     BENCHMARK_TASKS,
     EMBEDDING,
@@ -90,6 +96,15 @@ class FinetuneRun:
     checkpoint_every: int | None = None
     """steps between two checkpoints, from which an interrupted run continues;
     by default as --validate-every"""
+    tune_threshold: bool = False
+    """for two labels, or several labels a text: after training, choose the
+    probabilities above which the labels (of two labels: the second one) are
+    predicted, for the best F1 on the held-out rows. `predict`, `evaluate` and
+    exported models use them"""
+    calibrate: bool = False
+    """for one label a text: after training, divide the logits by the number
+    with which the probabilities fit the held-out rows best (temperature
+    scaling); it becomes part of the model's weights"""
     class_weights: bool = False
     """weight the examples so that all labels have the same total weight"""
     skip_bad: bool = False
@@ -107,6 +122,11 @@ class FinetuneRun:
     model can read (512 in released models and in the reference). A context
     with a question is not cut: it is read in windows of this many tokens (by
     default 384, or as many as the model can read)"""
+    long_texts: Literal[LONG_READINGS] = CUT
+    """single texts of more tokens than --sequence-length, for a label, labels
+    or a number: they are cut; or read in windows that overlap by half, each of
+    which is an example in training. The answer to a text has the mean of the
+    windows' probabilities (or numbers), or is that of the highest logits"""
     batch_size: int | None = None
     """examples in a step; by default 16 if --train has fewer than 10,000 rows,
     else 32"""
@@ -194,7 +214,10 @@ class FinetuneRun:
 
     def _check_values(self) -> None:
         """Checks the options that have a meaning of their own."""
-        flags = "class_weights skip_bad any_size any_text from_scratch"
+        flags = (
+            "tune_threshold calibrate class_weights skip_bad any_size any_text "
+            "from_scratch"
+        )
         counts = (
             "seeds batch_size depth epochs patience sequence_length steps "
             "validate_every checkpoint_every lora_rank"
@@ -237,12 +260,11 @@ class FinetuneRun:
                 "--validation out."
             )
         if not published and self.validation is None:
-            for name in ("patience", "validate_every"):
-                if getattr(self, name) is not None:
-                    raise AlbertError(
-                        f"`{name}` needs held-out examples. Give them with "
-                        "--validation, or leave out `--validation none`."
-                    )
+            for name in measuring(self):
+                raise AlbertError(
+                    f"`{name}` needs held-out examples. Give them with "
+                    "--validation, or leave out `--validation none`."
+                )
         if self.any_size and not published:
             raise AlbertError(
                 "`any_size` is for published tasks. Received: "
@@ -284,6 +306,7 @@ class FinetuneRun:
                 "a batch of one example has no negatives. Received: "
                 "batch_size=1. Raise --batch-size."
             )
+        check_decisions(self)
         for name in ("exits", "teacher"):
             given = getattr(self, name) is not None
             if given and self.task not in TEXT_TASKS:

@@ -69,6 +69,13 @@ def write_as(to: str, loaded: ModelFolder, folder: Path) -> None:
             f"note: {to} computes all layers: the rule by which inference "
             "stops early was left out"
         )
+    if to != "keras-albert" and loaded.task.get("long_texts"):
+        print(f"note: {to} has no windows: long texts are cut in it")
+    if to != "keras-albert" and (limit := loaded.task.get("threshold")):
+        print(
+            f"note: {to} has no thresholds: those of this model were left out "
+            f"({', '.join(f'{each:.4g}' for each in limit)})"
+        )
 
 
 _WRITERS = {

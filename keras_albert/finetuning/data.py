@@ -14,6 +14,7 @@ from keras_albert.data.table_files import READERS
 from keras_albert.data.tables import MissingColumn, Table
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
+from keras_albert.finetuning.option_checks import measuring
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.pretraining.flops import encoder_flops
 from keras_albert.tasks.question_answering.config import (
@@ -25,6 +26,9 @@ from keras_albert.tasks.task import LABEL
 from keras_albert.text.tokenizer import SHORTEST_PAIR, SHORTEST_SINGLE
 from keras_albert.training.speed import Work, matrix_product_peak
 
+# If nothing is held out, this many training rows are scored at the end, which
+# reveals a model that always gives the same answer.
+MEASURED_ROWS = 1_000
 _NUMBER = re.compile(r"\s*[-+.,:/\d]*\s*").fullmatch  # or a date, or nothing
 
 
@@ -84,6 +88,23 @@ def with_text_column(run: FinetuneRun) -> FinetuneRun:
 
 def read_tables(run: FinetuneRun) -> Tables:
     """Reads the tables of a run, and holds rows out if none are given."""
+    tables = _read_tables(run)
+    names, task = tables.names, ALL_TASKS[run.task]
+    if run.tune_threshold and not task.thresholds(names):
+        raise AlbertError(
+            f"`tune_threshold` needs two labels with --task {run.task}. "
+            f"Received: {len(names)} labels in {run.train}. Leave "
+            "--tune-threshold out."
+        )
+    if run.calibrate and len(tables.held_out) < 2:
+        raise AlbertError(
+            "`calibrate` divides the held-out examples into two halves. "
+            f"Received: one in {run.validation}. Give more with --validation."
+        )
+    return tables
+
+
+def _read_tables(run: FinetuneRun) -> Tables:
     task = ALL_TASKS[run.task]
     if run.class_weights and not task.has_classes:
         raise AlbertError(
@@ -120,23 +141,18 @@ def read_tables(run: FinetuneRun) -> Tables:
     )
     if parts:
         return Tables(*parts, names, split=True)
-    for name in ("patience", "validate_every"):
-        if getattr(run, name) is not None:
-            raise AlbertError(
-                f"`{name}` needs held-out examples, and {run.train} has too "
-                f"few rows to hold any out ({len(train)}). Give other "
-                "examples with --validation."
-            )
+    for name in measuring(run):
+        raise AlbertError(
+            f"`{name}` needs held-out examples, and {run.train} has too "
+            f"few rows to hold any out ({len(train)}). Give other "
+            "examples with --validation."
+        )
     return Tables(train, None, names)
 
 
 def _not_measured(run: FinetuneRun, train: Table, names) -> Tables:
     """The tables of texts alone, for which there is no score."""
-    given = [
-        name
-        for name in ("patience", "validate_every")
-        if getattr(run, name) is not None
-    ]
+    given = measuring(run)
     if run.validation != OWN_VALIDATION:
         given.append("validation")
     if given:
@@ -146,6 +162,12 @@ def _not_measured(run: FinetuneRun, train: Table, names) -> Tables:
             f"--{given[0].replace('_', '-')} out."
         )
     return Tables(train, None, names)
+
+
+def sample(table: Table) -> Table:
+    """Up to MEASURED_ROWS rows, spread evenly over a table."""
+    count = min(len(table), MEASURED_ROWS)
+    return table.take(np.linspace(0, len(table) - 1, count).astype(int))
 
 
 def held_out_line(run: FinetuneRun, tables: Tables) -> str | None:

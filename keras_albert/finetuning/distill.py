@@ -62,5 +62,8 @@ class Teacher:
 def with_teacher(examples: Features, outputs: Outputs) -> Features:
     """Examples whose target is the labels and the logits: [N, K + C]."""
     labels = np.reshape(examples.target, (len(examples), -1))
-    target = np.concatenate([labels, np.stack(outputs)], axis=1)
+    logits = np.stack(outputs)
+    if examples.source is not None:  # windows have the logits of their text
+        logits = np.repeat(logits, examples.source, axis=0)
+    target = np.concatenate([labels, logits], axis=1)
     return dataclasses.replace(examples, target=target.astype("float32"))

@@ -11,10 +11,16 @@ import keras
 from keras_albert import __version__
 from keras_albert.checkpoints.lora import ADAPTER_FOLDER
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
-from keras_albert.finetuning.report import BAG_OF_WORDS, START, TEACHER
+from keras_albert.finetuning.report import (
+    BAG_OF_WORDS,
+    START,
+    TEACHER,
+    decision_lines,
+)
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.storage import replacing
+from keras_albert.tasks.config import CUT
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS
 
@@ -52,6 +58,12 @@ def card(
     elif Path(run.model).parent == Path(f"{run.output}.inputs"):
         start = "a model in memory"
     call, limit = ALL_TASKS[run.task].card(run.columns, length, reading)
+    if run.long_texts != CUT:
+        limit = (
+            f"A text of more than {length:,} tokens is read in overlapping "
+            f"windows, and the {run.long_texts} of their outputs is taken. "
+            "Exported models cut it."
+        )
     lines = [
         f"# ALBERT for {run.task}",
         "",
@@ -220,16 +232,20 @@ def _evaluation(run: FinetuneRun, report: dict) -> list[str]:
     for name, what in ((TEACHER, "of the teacher"), (START, "at the start")):
         if report.get(name) is not None:
             lines.append(f"| {report['best']} {what} | {report[name]:.4f} |")
-    if report["remarks"]:
-        lines += ["", *(f"- {remark}" for remark in report["remarks"])]
+    if remarks := [*report["remarks"], *decision_lines(report)]:
+        lines += ["", *(f"- {remark}" for remark in remarks)]
     return lines
 
 
 def _tuned(report: dict) -> str:
-    if "threshold" not in report:
-        return "was"
-    limit = f"{report['threshold']:.4g}"
-    return f'and the limit for "no answer" ({limit}) were'
+    limit, also = report.get("threshold"), []
+    if isinstance(limit, float):
+        also.append(f'the limit for "no answer" ({limit:.4g})')
+    if "calibration" in report:
+        also.append("the temperature")
+    if isinstance(limit, dict):
+        also.append("the thresholds")
+    return f"and {' and '.join(also)} were" if also else "was"
 
 
 def write_card(folder: Path, text: str) -> None:

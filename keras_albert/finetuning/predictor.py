@@ -50,6 +50,14 @@ class Predictor(TaskModel):
             as many as the model can read. None for a task without contexts.
         early_exit: when a model with `exits` stops before its last layer; by
             default it does not.
+        threshold: of two labels, the probability of the second one above which
+            it is predicted; with several labels for a text, a list of these
+            for all labels. By default the most probable label is predicted,
+            or every label with a probability above 0.5.
+        long_texts: what becomes of a text that is longer than the longest of
+            `lengths`: "cut"; or it is read in overlapping windows, of which the
+            probabilities are averaged ("mean") or the highest logits count
+            ("max"). For a label, labels or a number of single texts.
 
     Raises:
         AlbertError: an argument does not fit the head, or there is no
@@ -130,8 +138,13 @@ class Predictor(TaskModel):
         content = ModelFolder(self.model, self.tokenizer, self.settings())
         content.save_new(folder)
 
-    def with_threshold(self, threshold: float) -> "Predictor":
-        """A copy with another limit for "no answer", see `ReadingConfig`."""
+    def with_threshold(self, threshold: float | Sequence[float]) -> "Predictor":
+        """A copy with another `threshold`.
+
+        For questions it is the limit for "no answer", see `ReadingConfig`.
+        """
+        if self.reading is None:
+            return dataclasses.replace(self, threshold=threshold)
         reading = dataclasses.replace(self.reading, threshold=threshold)
         return dataclasses.replace(self, reading=reading)
 

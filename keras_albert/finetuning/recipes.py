@@ -3,7 +3,8 @@
 import dataclasses
 import math
 
-from keras_albert.modeling.config import CLASSIFIER_DROPOUT
+from keras_albert.finetuning.config import FinetuneRun
+from keras_albert.modeling.config import CLASSIFIER_DROPOUT, AlbertConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,4 +95,18 @@ def choose(
         "batch_size": batch_size,
         "epochs": epochs,
         "learning_rate": learning_rate,
+    }
+
+
+def choose_missing(
+    run: FinetuneRun, rows: int, config: AlbertConfig
+) -> dict[str, int | float]:
+    """What `choose` says for the settings that were not given."""
+    settings = choose(rows, config.hidden_size, run.trains_few)
+    if run.steps is not None:
+        del settings["epochs"]
+    return {
+        name: value
+        for name, value in settings.items()
+        if getattr(run, name) is None
     }

@@ -4,15 +4,23 @@ import collections
 import dataclasses
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from keras_albert.data.batches import Features
 from keras_albert.data.tables import Table
-from keras_albert.tasks.metrics import ClassReport, class_report
+from keras_albert.tasks.decisions import chosen_class
+from keras_albert.tasks.metrics import (
+    ClassReport,
+    class_report,
+    draw_confusion,
+    report_text,
+)
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task import LearnedTask, Outputs
 from keras_albert.training.cost import Cost, total
+from keras_albert.training.plots import can_draw
 
 CONFUSION_FILE = "confusion.png"
 
@@ -47,8 +55,19 @@ def scores_report(
 
 def class_report_of(outputs: Outputs, features: Features, names) -> ClassReport:
     """Scores of each class, for examples that have exactly one class."""
-    predicted = np.stack(outputs).argmax(-1)
+    predicted = chosen_class(np.stack(outputs), features.threshold)
     return class_report(features.target, predicted, names)
+
+
+def report_classes(
+    outputs: Outputs, features: Features, names, folder: Path
+) -> dict:
+    """Prints and returns the scores of each class, and draws confusions."""
+    found = class_report_of(outputs, features, names)
+    print(report_text(found))
+    if can_draw():
+        draw_confusion(found, folder / CONFUSION_FILE)
+    return found.as_dict()
 
 
 def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
@@ -155,12 +174,39 @@ def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
     ]
 
 
+def decision_lines(report: dict) -> list[str]:
+    """What was fitted on the held-out rows after training."""
+    lines = []
+    if found := report.get("calibration"):
+        lines.append(
+            f"calibrated with the temperature {found['temperature']:.3f}: "
+            f"expected calibration error {found['error_before']:.3f} before, "
+            f"{found['error_after']:.3f} after (each half of the held-out rows "
+            "with the temperature of the other half; the model's own "
+            "temperature was fitted on all of these rows)"
+        )
+    if "untuned" in report:
+        limits = ", ".join(
+            f"{name} {limit:.3f}" for name, limit in report["threshold"].items()
+        )
+        before = ", ".join(
+            f"{name.replace('_', ' ')} {value:.3f}"
+            for name, value in report["untuned"].items()
+        )
+        lines.append(
+            f"predicted above a probability of: {limits} (with 0.5: {before}). "
+            "This was chosen on the same held-out rows that the scores are "
+            "measured on, so they are better than those of new rows will be"
+        )
+    return lines
+
+
 def finetuned_lines(report: dict) -> list[str]:
     """The text of the report of a run, or of several seeds."""
     if "seeds" in report:
         lines = _seeds_lines(report)
     elif "best" in report:
-        lines = scores_lines(report)
+        lines = [*scores_lines(report), *decision_lines(report)]
     else:
         examples = "on training rows, not on new ones: "
         lines = [

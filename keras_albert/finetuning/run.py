@@ -15,7 +15,6 @@ from keras_albert.data.batches import (
     choose_lengths,
     training_dataset,
 )
-from keras_albert.data.tables import Table
 from keras_albert.distribution.backend import leave_gpu_to_backend, opened
 from keras_albert.distribution.devices import Devices
 from keras_albert.errors import AlbertError
@@ -27,9 +26,11 @@ from keras_albert.finetuning.data import (
     longest_row,
     read_tables,
     reading_of,
+    sample,
     with_text_column,
     work_of_steps,
 )
+from keras_albert.finetuning.decide import decided
 from keras_albert.finetuning.distill import Teacher, with_teacher
 from keras_albert.finetuning.model import (
     compiled_model,
@@ -42,18 +43,16 @@ from keras_albert.finetuning.model import (
 )
 from keras_albert.finetuning.model_card import card, write_card
 from keras_albert.finetuning.predictor import Predictor
-from keras_albert.finetuning.recipes import RECIPES, choose
+from keras_albert.finetuning.recipes import RECIPES, choose_missing
 from keras_albert.finetuning.report import (
     BAG_OF_WORDS,
-    CONFUSION_FILE,
     ON_TRAINING_ROWS,
     START,
     TEACHER,
-    class_report_of,
     finetuned_lines,
     labels_text,
     print_skipped,
-    scores_report,
+    report_classes,
     seeds_report,
 )
 from keras_albert.modeling.backbone import AlbertBackbone
@@ -62,7 +61,6 @@ from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.storage import remove_folder, write_json
-from keras_albert.tasks.metrics import draw_confusion, report_text
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task import LABEL
@@ -77,7 +75,6 @@ from keras_albert.training.loop import (
     Training,
 )
 from keras_albert.training.model_folder import TASK_FILE, ModelFolder
-from keras_albert.training.plots import can_draw
 from keras_albert.training.run_folder import (
     MADE_OF,
     SEED_FOLDER,
@@ -87,10 +84,6 @@ from keras_albert.training.run_folder import (
 )
 from keras_albert.training.run_log import Row
 from keras_albert.training.speed import Work
-
-# If nothing is held out, this many training rows are scored at the end, which
-# reveals a model that always gives the same answer.
-MEASURED_ROWS = 1_000
 
 
 def finetune(run: FinetuneRun) -> dict:
@@ -169,6 +162,19 @@ class _Prepared:
             run, self.examples, self.config, self.lengths, replicas
         )
 
+    def predictor(self, run: FinetuneRun, model: AlbertModel) -> Predictor:
+        """The model with everything that its task needs."""
+        return Predictor(
+            model,
+            run.task,
+            self.names,
+            self.tokenizer,
+            self.lengths,
+            run.columns,
+            self.reading,
+            long_texts=run.long_texts,
+        )
+
 
 def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     """Reads and checks everything, and writes nothing."""
@@ -188,19 +194,12 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
         _check_texts(run, tables, config)
     length = longest_row(run, pretrained.config)
     reading = reading_of(run, length, names)
-    examples = task.examples(tokenizer, tables.train, names, length, reading)
+    options = names, length, reading, run.long_texts
+    examples = task.examples(tokenizer, tables.train, *options).as_rows()
     inputs, values = task.inputs(run.columns), tables.train.values
     found = judged(tokenizer, examples.rows, values, inputs)
     check_readable(*found, tables.train.path, run.any_text)
-    width = pretrained.config.hidden_size
-    settings = choose(len(examples), width, run.trains_few)
-    if run.steps is not None:
-        del settings["epochs"]
-    chosen = {
-        name: value
-        for name, value in settings.items()
-        if getattr(run, name) is None
-    }
+    chosen = choose_missing(run, len(examples), pretrained.config)
     devices.check_batch(chosen.get("batch_size", run.batch_size))
     if run.class_weights:
         examples = dataclasses.replace(
@@ -213,10 +212,11 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
             examples = with_teacher(examples, teacher.outputs(tables.train))
     measured_on = task.examples(
         tokenizer,
-        tables.held_out or _sample(tables.train),
+        tables.held_out or sample(tables.train),
         names,
         length,
         reading and dataclasses.replace(reading, threshold=None),
+        run.long_texts,
     )
     score = None
     if teacher and tables.held_out:
@@ -299,15 +299,7 @@ def _finetune_once(
         )
         if prepared.embedder is not None:
             copy_head(prepared.embedder, model)
-    predictor = Predictor(
-        model,
-        run.task,
-        prepared.names,
-        prepared.tokenizer,
-        prepared.lengths,
-        run.columns,
-        prepared.reading,
-    )
+    predictor = prepared.predictor(run, model)
     _describe(run, prepared, steps)
     folder.claim()
     work_of = prepared.work_of_steps(run, devices.replicas)
@@ -425,7 +417,7 @@ def _measured(
     predictor: Predictor,
     devices: Devices,
 ) -> dict:
-    """Scores the model in the folder, and sets its threshold there."""
+    """Scores the model in the folder, and sets what it decides by there."""
     task, names = ALL_TASKS[run.task], prepared.names
     examples, output = prepared.measured_on, run.output
     with devices.alone():
@@ -435,7 +427,7 @@ def _measured(
         outputs = best.outputs(
             examples, run.batch_size, compute=devices.outputs
         )
-    report = scores_report(run.task, outputs, examples, names)
+        best, outputs, examples, report = decided(run, best, outputs, examples)
     if task.makes_vectors:
         sizes = run.embedding.dimensions
         report |= task.scores_of_sizes(outputs, examples, sizes)
@@ -459,26 +451,17 @@ def _measured(
         linear = task.measure(list(of_words), examples, names)
         report[BAG_OF_WORDS] = linear.values[task.best]
     if "threshold" in report:
-        best = best.with_threshold(report["threshold"])
+        if task.reads_contexts:
+            best = best.with_threshold(report["threshold"])
         write_json(output / TASK_FILE, best.settings())
     if task.has_classes:
-        of_classes = class_report_of(outputs, examples, names)
-        report |= of_classes.as_dict()
-        print(report_text(of_classes))
-        if can_draw():
-            draw_confusion(of_classes, output / CONFUSION_FILE)
+        report |= report_classes(outputs, examples, names, output)
     return report
 
 
 def _remove_checkpoints(run: FinetuneRun) -> None:
     """Removes the checkpoints of a finished run, which nothing will read."""
     shutil.rmtree(run.output / CHECKPOINTS_FOLDER, ignore_errors=True)
-
-
-def _sample(table: Table) -> Table:
-    """Up to MEASURED_ROWS rows, spread evenly over a table."""
-    count = min(len(table), MEASURED_ROWS)
-    return table.take(np.linspace(0, len(table) - 1, count).astype(int))
 
 
 def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:

@@ -19,7 +19,7 @@ from keras_albert.errors import check_positive
 from keras_albert.finetuning.config import PredictRun
 from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.modeling.base import AlbertModel
-from keras_albert.tasks.config import EarlyExit
+from keras_albert.tasks.config import CUT, EarlyExit
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS, read_split
 from keras_albert.tasks.task import Outputs, Task
@@ -39,6 +39,8 @@ class TaskModel:
     columns: TableColumns | None = None
     reading: ReadingConfig | None = None
     early_exit: EarlyExit | None = None
+    threshold: float | Sequence[float] | None = None
+    long_texts: str = CUT
 
     @property
     def definition(self) -> Task:
@@ -67,6 +69,10 @@ class TaskModel:
             settings["reading"] = dataclasses.asdict(self.reading)
         if self.early_exit is not None:
             settings["early_exit"] = dataclasses.asdict(self.early_exit)
+        if self.threshold is not None:
+            settings["threshold"] = self.threshold
+        if self.long_texts != CUT:
+            settings["long_texts"] = self.long_texts
         return settings
 
     @functools.cached_property
@@ -108,13 +114,15 @@ class TaskModel:
 
     def features(self, table: Table) -> Features:
         """The examples of a table, with targets if it has labels."""
-        return self.definition.examples(
+        found = self.definition.examples(
             self.tokenizer,
             table,
             self.labels,
             self.sequence_length,
             self.reading,
+            self.long_texts,
         )
+        return dataclasses.replace(found, threshold=self.threshold)
 
     def unreadable(
         self, features: Features, table: Table
@@ -141,7 +149,7 @@ class TaskModel:
         title: str = "Predicting",
         compute: Callable | None = None,
     ) -> Outputs:
-        """Logits of each example, in order.
+        """Logits of each example, in order; of a text, those of its windows.
 
         `stopped` is called before each batch; if it returns True, the outputs
         of the remaining examples are None. `title` is that of the progress bar.
@@ -157,6 +165,9 @@ class TaskModel:
         # Other functions get batches of equal size, filled up with copies.
         filled = 1 if isinstance(compute, LayerByLayer) else batch_size
         outputs = [None] * len(features)
+        rows = features
+        if features.pooling is not None:  # it has a label for each text
+            rows = dataclasses.replace(features, target=None)
         for chosen, length in track(
             plan,
             description=title,
@@ -165,8 +176,8 @@ class TaskModel:
             disable=not sys.stderr.isatty(),
         ):
             if stopped():
-                break
-            x, _, _ = features.batch(chosen, max(filled, len(chosen)), length)
+                return outputs
+            x, _, _ = rows.batch(chosen, max(filled, len(chosen)), length)
             found = compute(self.model, x)
             found = keras.tree.map_structure(np.asarray, found)
             for row, index in enumerate(chosen):
@@ -176,6 +187,8 @@ class TaskModel:
                 if features.token_target is not None:
                     count = len(features.rows[index].token_ids)
                     outputs[index] = outputs[index][:count]
+        if features.pooling is not None:
+            return self.definition.pooled(outputs, features)
         return outputs
 
     def warn_of_cut(self, cut: int, count: int) -> None:

@@ -75,6 +75,17 @@ def classifiers_of(model: keras.Model) -> tuple[Any, Any]:
     )
 
 
+def divide_logits(model: keras.Model, temperature: float) -> None:
+    """Divides the weights of the classifiers of all layers by a number.
+
+    `model` is an AlbertForSequenceClassification, with or without exits.
+    """
+    classifiers = model.classifier, model.exit_classifiers
+    for each in filter(None, classifiers):
+        for weight in (each.kernel, each.bias):
+            weight.assign(weight / temperature)
+
+
 def loss_weights(exits: str, count: int, seed: keras.random.SeedGenerator):
     """The weight of each layer's loss: float32 [L], their sum is 1.
 

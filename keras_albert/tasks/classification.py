@@ -13,17 +13,20 @@ from scipy import special
 from keras_albert.data import tables
 from keras_albert.data.batches import Features
 from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.tasks import bag_of_words, classes, metrics
+from keras_albert.tasks import bag_of_words, classes, decisions, metrics
 from keras_albert.tasks.labels import LABEL, ClassNames, Names, NoLabels, known
 from keras_albert.tasks.serving import Serving
 from keras_albert.tasks.task import PAIR, LearnedTask
-from keras_albert.text.model_inputs import text_rows
+from keras_albert.text.model_inputs import text_rows, window_rows
 from keras_albert.training.losses import Distilled, WeightedMean
 
 # The values of `AlbertForSequenceClassification.problem`.
 SINGLE_LABEL = "single_label"
 MULTI_LABEL = "multi_label"
 REGRESSION = "regression"
+# Share of a window that the next one repeats: every token is in the middle half
+# of some window, but for those at the ends of the text.
+OVERLAP = 0.5
 
 
 class _TextTask(LearnedTask):
@@ -53,6 +56,23 @@ class _TextTask(LearnedTask):
         return Features(
             rows, self.targets(table, names) if LABEL in values else None
         )
+
+    def windows(self, tokenizer, table, names, length, pooling):
+        texts = table.values["text"]
+        rows, owners = window_rows(tokenizer, texts, length, OVERLAP)
+        return Features(
+            rows,
+            self.targets(table, names) if LABEL in table.values else None,
+            source=np.bincount(owners).tolist(),
+            pooling=pooling,
+        )
+
+    def pooled(self, outputs, features):
+        ends = np.cumsum(features.source)[:-1]
+        return [
+            decisions.pooled_logits(each, features.pooling, self.problem)
+            for each in np.split(np.stack(outputs), ends)
+        ]
 
     @abc.abstractmethod
     def targets(self, table: tables.Table, names: Names) -> np.ndarray:
@@ -148,13 +168,24 @@ class Classification(_TextTask):
     def scores(self, outputs, features, names):
         f1 = ["f1"] if len(names) == 2 else []
         used = self.metrics or ["accuracy", *f1, "matthews"]
-        predicted = np.stack(outputs).argmax(-1)
+        predicted = self._predicted(outputs, features)
         found = metrics.measure(used, features.target, predicted, names)
         remarks = classes.collapse(features.target, predicted, names, "example")
         return metrics.Scores(found.values, (*found.remarks, *remarks))
 
+    def thresholds(self, names):
+        return int(len(names) == 2 and self.labels.fixed is None)
+
+    def tuned(self, outputs, features):
+        second = special.softmax(np.stack(outputs), axis=-1)[:, 1]
+        return (decisions.best_threshold(second, features.target == 1),)
+
+    def _predicted(self, outputs, features):
+        return decisions.chosen_class(np.stack(outputs), features.threshold)
+
     def wrongness(self, outputs, features):
-        return classes.wrong_odds(np.stack(outputs), features.target)
+        predicted = self._predicted(outputs, features)
+        return classes.wrong_odds(np.stack(outputs), features.target, predicted)
 
     def baseline(self, features):
         if self.best == "matthews":  # 0 for any constant answer
@@ -162,12 +193,14 @@ class Classification(_TextTask):
         return classes.share_of_most_frequent(features.target)
 
     def decode(self, outputs, features, names):
+        odds = special.softmax(np.stack(outputs), axis=-1)
+        predicted = self._predicted(outputs, features)
         return [
             {
-                "prediction": names[row.argmax()],
-                "score": round(float(row.max()), 6),
+                "prediction": names[label],
+                "score": round(float(row[label]), 6),
             }
-            for row in special.softmax(np.stack(outputs), axis=-1)
+            for row, label in zip(odds, predicted, strict=True)
         ]
 
 
@@ -228,7 +261,8 @@ class _SeveralServing(Serving):
     def signatures(self, graph):
         from keras_albert.tasks import classification_graph as graphs
 
-        decode = graphs.decode_several(graph.use.labels)
+        use = graph.use
+        decode = graphs.decode_several(use.labels, use.threshold)
         return graphs.serve_texts(graph, decode)
 
     def answer(self, outputs, given):
@@ -263,7 +297,7 @@ class MultiLabel(_TextTask):
         return classes.decision_loss()
 
     def scores(self, outputs, features, names):
-        chosen = np.stack(outputs) > 0
+        chosen = self._predicted(outputs, features)
         scores = metrics.multilabel_scores(features.target, chosen)
         different = [
             len(np.unique(x, axis=0)) for x in (chosen, features.target)
@@ -274,15 +308,27 @@ class MultiLabel(_TextTask):
         remark = metrics.collapsed(f"example is given the labels {labels}")
         return metrics.Scores(scores.values, (*scores.remarks, remark))
 
+    def thresholds(self, names):
+        return len(names)
+
+    def tuned(self, outputs, features):
+        return decisions.best_thresholds(np.stack(outputs), features.target)
+
+    def _predicted(self, outputs, features):
+        return decisions.chosen_labels(np.stack(outputs), features.threshold)
+
     def wrongness(self, outputs, features):
         odds = special.expit(np.stack(outputs))
-        is_wrong = (odds > 0.5) != features.target
-        return np.where(is_wrong, np.maximum(odds, 1 - odds), 0).max(axis=1)
+        chosen = self._predicted(outputs, features)
+        is_wrong = chosen != features.target
+        return np.where(is_wrong, np.where(chosen, odds, 1 - odds), 0).max(1)
 
     def decode(self, outputs, features, names):
         decoded = []
-        for row in special.expit(np.stack(outputs)):
-            chosen = [names[i] for i in np.flatnonzero(row > 0.5)]
+        all_odds = special.expit(np.stack(outputs))
+        predicted = self._predicted(outputs, features)
+        for row, is_chosen in zip(all_odds, predicted, strict=True):
+            chosen = [names[i] for i in np.flatnonzero(is_chosen)]
             odds = zip(names, row, strict=True)
             score = {name: round(float(p), 6) for name, p in odds}
             decoded.append({"prediction": chosen, "score": score})

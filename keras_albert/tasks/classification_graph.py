@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from keras_albert.tasks.decisions import EVEN, Threshold
 from keras_albert.tasks.graph import Outputs, ServingGraph
 
 # The parser's errors name the operation, and not the input.
@@ -34,13 +35,16 @@ def serve_texts(
 
 def serve_classes(graph: ServingGraph) -> dict[str, Callable]:
     """`serve_texts` for classes, and `classify` for single texts."""
-    names = tf.constant(graph.use.labels)
+    names, threshold = tf.constant(graph.use.labels), graph.use.threshold
 
     def decode(logits):
         odds = tf.nn.softmax(logits)
+        predicted = tf.argmax(odds, axis=-1)
+        if threshold is not None:
+            predicted = tf.cast(odds[:, 1] > threshold[0], tf.int64)
         return {
-            "label": tf.gather(names, tf.argmax(odds, axis=-1)),
-            "score": tf.reduce_max(odds, axis=-1),
+            "label": tf.gather(names, predicted),
+            "score": tf.gather(odds, predicted, batch_dims=1),
             **_named(odds, names),
         }
 
@@ -50,13 +54,16 @@ def serve_classes(graph: ServingGraph) -> dict[str, Callable]:
     return functions
 
 
-def decode_several(labels: Sequence[str]) -> Callable[[tf.Tensor], Outputs]:
+def decode_several(
+    labels: Sequence[str], threshold: Threshold | None
+) -> Callable[[tf.Tensor], Outputs]:
     """All probabilities, and which labels are chosen by them."""
     names = tf.constant(labels)
+    limits = tf.constant(threshold or [EVEN] * len(labels))
 
     def decode(logits):
         odds = tf.sigmoid(logits)
-        return {**_named(odds, names), "chosen": odds > 0.5}
+        return {**_named(odds, names), "chosen": odds > limits}
 
     return decode
 

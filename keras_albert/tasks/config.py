@@ -14,13 +14,20 @@ from keras_albert.errors import (
     is_number,
 )
 from keras_albert.modeling.config import POOLINGS
-from keras_albert.tasks.names import FINETUNE_TASKS, PRETRAINED_TASKS
+from keras_albert.tasks.names import (
+    FINETUNE_TASKS,
+    LONG_TEXT_TASKS,
+    PRETRAINED_TASKS,
+)
 from keras_albert.training.config import COSINE_LOSSES, COSINE_TEMPERATURE
 
 if TYPE_CHECKING:
     from keras_albert.modeling.base import AlbertModel
 
 
+# What becomes of a text that is longer than a row: it is cut; or read in
+# windows, whose probabilities are averaged, or whose highest logits count.
+LONG_READINGS = (CUT, *_) = ("cut", "mean", "max")
 # What is averaged of several models.
 AVERAGES = ("predictions", "weights")
 
@@ -120,6 +127,21 @@ class EarlyExit:
                 "`tolerance`, the difference that counts as none. Give "
                 "--tolerance, such as a tenth of the range of the labels."
             )
+
+
+def check_long_texts(
+    given: str, task: str, columns: TableColumns | None
+) -> None:
+    """Raises AlbertError unless the task can read long texts so."""
+    check_choice("long_texts", given, LONG_READINGS)
+    pairs = columns is not None and columns.pair is not None
+    if given != CUT and (pairs or task not in LONG_TEXT_TASKS):
+        raise AlbertError(
+            f"`long_texts` is for single texts with "
+            f"{', '.join(LONG_TEXT_TASKS)}. Received: long_texts={given!r} for "
+            f"{'pairs of texts' if pairs else f'task={task!r}'}. Leave "
+            "--long-texts out."
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.inputs import ROW
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.tasks.config import EarlyExit
+from keras_albert.tasks.decisions import Threshold
 from keras_albert.tasks.early_exit import check_can_export
 from keras_albert.tasks.early_exit_graph import early_outputs
 from keras_albert.tasks.question_answering.config import ReadingConfig
@@ -38,6 +39,7 @@ class Use(Protocol):
     tokenizer: Tokenizer
     reading: ReadingConfig | None
     early_exit: EarlyExit | None
+    threshold: Threshold | None
     sequence_length: int
     reads_pairs: bool
 

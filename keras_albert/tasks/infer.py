@@ -11,8 +11,11 @@ from keras_albert.data.config import TableColumns
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.config import AlbertConfig
-from keras_albert.tasks.config import EarlyExit
+from keras_albert.tasks.config import CUT, EarlyExit, check_long_texts
+from keras_albert.tasks.decisions import Threshold, checked_threshold
 from keras_albert.tasks.early_exit import check_exits
+from keras_albert.tasks.labels import Names
+from keras_albert.tasks.names import DECISION_TASKS
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
     ReadingConfig,
@@ -34,12 +37,20 @@ def settled_settings(
     columns: TableColumns | None,
     reading: ReadingConfig | None,
     early_exit: EarlyExit | None,
+    threshold: float | Sequence[float] | None,
+    long_texts: str,
 ) -> dict[str, Any]:
     """The arguments of `Predictor`, completed from the head of the model."""
     task = _checked_task(model, task)
     definition = ALL_TASKS[task]
     if early_exit is not None:
         check_exits(early_exit, model)
+    check_long_texts(long_texts, task, columns)
+    if early_exit is not None and long_texts != CUT:
+        raise AlbertError(
+            "`early_exit` is for texts of one window. Received: "
+            f"long_texts={long_texts!r}. Leave one of them out."
+        )
     reading = _checked_reading(model.config, task, reading)
     if tokenizer is not None:
         model.tokenizer = tokenizer
@@ -48,16 +59,34 @@ def settled_settings(
             "texts need a vocabulary and this model has none. Give it: "
             "tokenizer=keras_albert.Tokenizer('spiece.model')."
         )
+    labels = definition.labels.of_head(model, labels, task)
+    if threshold is not None:
+        threshold = decision_threshold(threshold, task, labels)
     return {
         "task": task,
-        "labels": definition.labels.of_head(model, labels, task),
+        "labels": labels,
         "tokenizer": model.tokenizer,
         "lengths": _checked_lengths(model, lengths, reading),
         "columns": columns or TableColumns(),
         "reading": reading,
         "model": definition.model_of(model),
         "early_exit": early_exit,
+        "threshold": threshold,
+        "long_texts": long_texts,
     }
+
+
+def decision_threshold(given: object, task: str, names: Names) -> Threshold:
+    """`given` as thresholds of a task; AlbertError if it has no such ones."""
+    count = ALL_TASKS[task].thresholds(names)
+    if not count:
+        raise AlbertError(
+            f"`threshold` is for {', '.join(DECISION_TASKS)}, of the first two "
+            f"with two labels. Received: task={task!r}"
+            + (f" with {len(names)} labels" if names else "")
+            + ". Leave it out."
+        )
+    return checked_threshold(given, count)
 
 
 def head_task(model: AlbertModel) -> str:

@@ -151,7 +151,8 @@ class MultipleChoice(LearnedTask):
         )
 
     def wrongness(self, outputs, features):
-        return classes.wrong_odds(np.stack(outputs), features.target)
+        logits = np.stack(outputs)
+        return classes.wrong_odds(logits, features.target, logits.argmax(-1))
 
     def baseline(self, features):
         return classes.share_of_most_frequent(features.target)

@@ -33,6 +33,11 @@ FINETUNE_TASKS = OWN_TASKS + BENCHMARK_TASKS
 (FILL_MASK,) = PRETRAINED_TASKS = ("fill_mask",)
 # The tasks whose contexts, of any length, are read in windows.
 READING_TASKS = ("qa", "SQuAD-1.1", "SQuAD-2.0")
+# The tasks whose answers are one label of a table's own, or several.
+ONE_LABEL_TASKS = ("classification", "pairs")
+DECISION_TASKS = (*ONE_LABEL_TASKS, "multilabel")
+# The tasks that read long texts in windows, if they are single texts.
+LONG_TEXT_TASKS = ("classification", "regression", "multilabel")
 # The tasks with a single output for a text or a pair of texts. Their models may
 # stop early, and learn from a teacher.
 TEXT_TASKS = tuple(

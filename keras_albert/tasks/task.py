@@ -24,6 +24,8 @@ from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.ensemble import AlbertEnsemble
+from keras_albert.tasks.config import CUT
+from keras_albert.tasks.decisions import Threshold
 from keras_albert.tasks.labels import LABEL, Labels, Names, NoLabels
 from keras_albert.tasks.metrics import Scores
 from keras_albert.tasks.question_answering.config import ReadingConfig
@@ -126,11 +128,32 @@ class Task(abc.ABC):
         """
 
     def examples(
-        self, tokenizer, table, names, length, reading=None
+        self, tokenizer, table, names, length, reading=None, long_texts=CUT
     ) -> Features:
-        """`features`, with each example in the group of its row."""
-        found = self.features(tokenizer, table, names, reading or length)
+        """`features`, with each example in the group of its row.
+
+        `long_texts` is one of LONG_READINGS.
+        """
+        if long_texts == CUT:
+            found = self.features(tokenizer, table, names, reading or length)
+        else:
+            found = self.windows(tokenizer, table, names, length, long_texts)
         return dataclasses.replace(found, groups=table.groups)
+
+    def windows(
+        self,
+        tokenizer: Tokenizer,
+        table: Table,
+        names: Names,
+        length: int,
+        pooling: str,
+    ) -> Features:
+        """As `features`, with texts of any length, see `Features.pooling`."""
+        raise NotImplementedError
+
+    def pooled(self, outputs: Outputs, features: Features) -> Outputs:
+        """The outputs of texts, from those of their windows."""
+        raise NotImplementedError
 
     def compute(self, model: AlbertModel, x: Mapping[str, np.ndarray]) -> Any:
         """The outputs of the model for a batch."""
@@ -160,6 +183,10 @@ class Task(abc.ABC):
             if isinstance(model, classes) and problem == words:
                 return words
         return None
+
+    def thresholds(self, names: Names) -> int:
+        """The number of probabilities that decide; 0: they cannot be set."""
+        return 0
 
     def fits(self, model: AlbertModel) -> bool:
         """Whether the model can be used for the task."""
@@ -224,6 +251,10 @@ class LearnedTask(Task):
         self, outputs: Outputs, features: Features, names: Names
     ) -> Scores:
         """How good the outputs are."""
+
+    def tuned(self, outputs: Outputs, features: Features) -> Threshold:
+        """The thresholds with the best F1, for a task with `thresholds`."""
+        raise NotImplementedError
 
     def can_measure(self, columns: TableColumns) -> bool:
         """Whether a table with these columns can tell how good a model is."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_albert.checkpoints.huggingface_config import DEFAULT_GELU
 from keras_albert.checkpoints.keras_hub import is_keras_hub
@@ -25,8 +26,16 @@ from keras_albert.modeling.ensemble import AlbertEnsemble, mean_weights
 from keras_albert.modeling.keras_file import checked_form, in_form
 from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.storage import RUN_FILE, read_json
-from keras_albert.tasks.config import AVERAGES, EarlyExit, ModelUse
+from keras_albert.tasks.config import (
+    AVERAGES,
+    CUT,
+    EarlyExit,
+    ModelUse,
+    check_long_texts,
+)
+from keras_albert.tasks.decisions import EVEN
 from keras_albert.tasks.fill_mask import PRETRAINED
+from keras_albert.tasks.infer import decision_threshold
 from keras_albert.tasks.labels import Head
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
@@ -89,6 +98,11 @@ def check_task(task: object, head: Head | None = None) -> None:
         _check_reading(_needed(task, "reading"), task["lengths"][-1])
     if "early_exit" in task:
         _check_settings("early_exit", task["early_exit"], EarlyExit)
+    if "threshold" in task:
+        decision_threshold(task["threshold"], name, task["labels"])
+    if "long_texts" in task:
+        columns = TableColumns(**task["columns"])
+        check_long_texts(task["long_texts"], name, columns)
     if head is not None:
         _check_predicts(name, tuple(definition.heads), head)
         definition.labels.check_head(task["labels"], head)
@@ -249,11 +263,29 @@ def load_models(
                 )
     if not others:
         return first
+    first = _with_mean_threshold(first, others)
     models = [each.model for each in (first, *others)]
     if average == "weights":
         return dataclasses.replace(first, model=mean_weights(models))
     task = {k: value for k, value in first.task.items() if k != "early_exit"}
     return dataclasses.replace(first, model=AlbertEnsemble(models), task=task)
+
+
+def _with_mean_threshold(
+    first: ModelFolder, others: Sequence[ModelFolder]
+) -> ModelFolder:
+    """The first model, with the mean of the thresholds of all of them.
+
+    The mean probability is above it where the members, each compared with its
+    own threshold, are above it in the mean. One without has EVEN.
+    """
+    stored = [each.task.get("threshold") for each in (first, *others)]
+    widths = [len(each) for each in stored if each]
+    if not widths:
+        return first
+    even = [EVEN] * widths[0]
+    mean = np.mean([each or even for each in stored], axis=0).tolist()
+    return dataclasses.replace(first, task=first.task | {"threshold": mean})
 
 
 def _of_seeds(source: str | Path) -> list[str | Path]:
@@ -273,7 +305,7 @@ def stored_settings(content: dict) -> dict[str, Any]:
     task = ALL_TASKS.get(content["task"])
     if task is None:
         return {}
-    rule = content.get("early_exit")
+    rule, limits = content.get("early_exit"), content.get("threshold")
     return {
         "task": task.name,
         "labels": content["labels"] and tuple(content["labels"]),
@@ -283,6 +315,8 @@ def stored_settings(content: dict) -> dict[str, Any]:
         if task.reads_contexts
         else None,
         "early_exit": rule and EarlyExit(**rule),
+        "threshold": limits and tuple(limits),
+        "long_texts": content.get("long_texts", CUT),
     }
 
 

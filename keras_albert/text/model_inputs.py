@@ -48,18 +48,25 @@ def text_rows(
 
 
 def window_rows(
-    tokenizer: Tokenizer, texts: Sequence[str], longest: int
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    longest: int,
+    overlap: float = 0.0,
 ) -> tuple[list[Row], np.ndarray]:
     """Makes rows of texts of any length, as many as each needs.
 
     A text that is too long becomes windows, one after another, of which the
-    last one may be shorter. Returns the rows, of at most `longest` tokens, and
+    last one may be shorter. `overlap` is the share of a window that the next
+    one repeats, in [0, 1). Returns the rows, of at most `longest` tokens, and
     for each row the index of its text.
     """
+    check_texts(texts, None)
     room = longest - 2  # [CLS], [SEP]
+    stride = max(round(room * (1 - overlap)), 1)
     rows, owners = [], []
     for number, ids in enumerate(tokenizer.encode_batch(texts)):
-        for start in range(0, max(len(ids), 1), room):
+        # the last window begins where the one before it does not reach the end
+        for start in range(0, max(len(ids) - room, 0) + stride, stride):
             rows.append(
                 _row(tokenizer, ids[start : start + room], None, longest)
             )

@@ -418,6 +418,8 @@ def test_both_forms_of_check():
         ("label", {"lengths": (64, 8)}, "`lengths` must be ascending"),
         ("label", {"lengths": (8, 62)}, "max_position_embeddings=61"),
         ("label", {"reading": 1}, "`reading` is for qa"),
+        ("words", {"long_texts": "max"}, "`long_texts` is for .*'tokens'"),
+        ("label", {"threshold": 0.3}, "`threshold` is for .* with 3 labels"),
         ("label", {"tokenizer": "spiece.model"}, "must be a Tokenizer"),
     ],
 )

@@ -68,6 +68,7 @@ GOOD = [
     (TASK, HEAD),
     (TASK, dataclasses.replace(HEAD, labels=None)),
     ({**TASK, "task": "RTE"}, HEAD),
+    ({**TASK, "threshold": [0.3], "long_texts": "max"}, HEAD),
     ({**TASK, "columns": {"text": "words"}}, HEAD),
     ({**TASK, "task": "tokens"}, dataclasses.replace(HEAD, predicts=TOKENS)),
     ({**TASK, "task": "STS-B", "labels": None}, Head(REGRESSION, 40, 1)),
@@ -114,6 +115,11 @@ BAD = [
     (reading(answers={"best": 3}), "`reading.answers` has an unknown"),
     (reading(threshold="high"), "`reading.threshold` must be a number"),
     ({**READING, "lengths": [16]}, "must not exceed the longest of.*16"),
+    # What decides.
+    ({**TASK, "threshold": [0.5, 0.5]}, "`threshold` must be 1 number"),
+    ({**TASK, "threshold": [2]}, "`threshold` must be a probability above 0"),
+    ({**TASK, "long_texts": "windows"}, "`long_texts` must be one of 'cut'"),
+    ({**READING, "threshold": [0.5]}, "`threshold` is for .*task='qa'. Leave"),
     # Pretraining.
     ({"task": "pretraining", "examples": 3}, "`examples` must be an object"),
     ({**PRETRAINING, "examples": {"x": 3}}, "`examples` has an unknown"),

@@ -186,6 +186,9 @@ def test_pairs(served, tokenizer, graph, pairs):
             close(found["score"], [row["prediction"] for row in decoded])
         else:
             close(found["probabilities"], softmax(logits))
+            labels = [row["prediction"] for row in decoded]
+            assert strings(found["label"]) == labels
+            close(found["score"], [row["score"] for row in decoded])
         again = ask(served(kind), "pair", **inputs)
         assert all((again[name] == found[name]).all() for name in found)
 
@@ -196,6 +199,8 @@ def test_several_labels(served):
     close(found["probabilities"], 1 / (1 + np.exp(-np.stack(logits))))
     chosen = [[*np.array([*ABC])[row]] for row in found["chosen"]]
     assert chosen == [row["prediction"] for row in decoded]
+    # The thresholds matter.
+    assert (found["chosen"] != (found["probabilities"] > 0.5)).any()
 
 
 @FEW

@@ -12,6 +12,7 @@ from keras_albert.tasks.question_answering.windows import (
     window_spans,
 )
 from keras_albert.text.alignment import Aligner
+from keras_albert.text.model_inputs import window_rows
 from keras_albert.text.special_tokens import CLS_ID, SEP_ID
 from keras_albert.text.tokenizer import Tokenizer
 
@@ -36,6 +37,31 @@ def test_spans():
     assert window_spans(6, room=6, stride=3) == [(0, 6)]
     assert window_spans(7, room=3, stride=5) == [(0, 3), (3, 6), (6, 7)]
     assert window_spans(0, room=6, stride=3) == [(0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("overlap", "room", "count", "starts"),
+    [
+        # [CLS] and [SEP] are two of the tokens of a row.
+        (0.5, 6, 6, [0]),
+        (0.5, 6, 7, [0, 3]),
+        (0.5, 6, 9, [0, 3]),
+        (0.5, 6, 10, [0, 3, 6]),
+        (0.0, 6, 14, [0, 6, 12]),
+        (0.5, 1, 3, [0, 1, 2]),
+        (0.5, 6, 0, [0]),
+    ],
+)
+def test_windows_of_a_text(tokenizer, overlap, room, count, starts):
+    ids = tokenizer.encode("the fox sold two hens " * 3)[:count]
+    text = tokenizer.decode(ids)
+    assert tokenizer.encode(text) == ids
+    rows, owners = window_rows(tokenizer, ["", text], room + 2, overlap)
+    assert owners.tolist() == [0] + [1] * len(starts)
+    assert [row.token_ids.tolist() for row in rows[1:]] == [
+        [CLS_ID, *ids[start : start + room], SEP_ID] for start in starts
+    ]
+    assert not any(row.is_cut for row in rows)
 
 
 def test_max_context():

@@ -1,0 +1,59 @@
+"""Fits what decides: a temperature and thresholds, on the held-out rows."""
+
+import dataclasses
+
+import numpy as np
+
+from keras_albert.data.batches import Features
+from keras_albert.finetuning.config import FinetuneRun
+from keras_albert.finetuning.predictor import Predictor
+from keras_albert.finetuning.report import scores_report
+from keras_albert.modeling.exits import divide_logits
+from keras_albert.tasks.decisions import Calibration, calibrated
+from keras_albert.tasks.task import Outputs
+from keras_albert.training.model_folder import ModelFolder
+
+
+def decided(
+    run: FinetuneRun, predictor: Predictor, outputs: Outputs, examples: Features
+) -> tuple[Predictor, Outputs, Features, dict]:
+    """Does what `run.calibrate` and `run.tune_threshold` say, in this order.
+
+    `outputs` are those of the predictor for `examples`, the held-out rows.
+
+    Returns:
+        the predictor with its threshold, the outputs of the calibrated model,
+        the examples with the threshold, and the report with their scores.
+    """
+    found = {}
+    if run.calibrate:
+        calibration, outputs = _calibrate(run, predictor, outputs, examples)
+        found["calibration"] = dataclasses.asdict(calibration)
+    task, names = predictor.definition, predictor.labels
+    if run.tune_threshold:
+        before = task.measure(outputs, examples, names).values
+        threshold = task.tuned(outputs, examples)
+        predictor = predictor.with_threshold(threshold)
+        examples = dataclasses.replace(examples, threshold=threshold)
+        decides = names[-len(threshold) :]  # of two labels the second one
+        found["threshold"] = dict(zip(decides, threshold, strict=True))
+        found["untuned"] = {name: float(v) for name, v in before.items()}
+    report = scores_report(run.task, outputs, examples, names)
+    return predictor, outputs, examples, report | found
+
+
+def _calibrate(
+    run: FinetuneRun, predictor: Predictor, outputs: Outputs, examples: Features
+) -> tuple[Calibration, Outputs]:
+    """Divides the weights of the last layer by the fitted temperature.
+
+    The model in the folder is replaced, so that everything that is made of it
+    has the calibrated logits. If the run is killed before its report is
+    written, the next call finds a calibrated model, whose temperature is 1.
+    """
+    logits = np.stack(outputs)
+    found = calibrated(logits, examples.target, run.seed)
+    divide_logits(predictor.model, found.temperature)
+    tokenizer, settings = predictor.tokenizer, predictor.settings()
+    ModelFolder(predictor.model, tokenizer, settings).save(run.output)
+    return found, list(logits / found.temperature)

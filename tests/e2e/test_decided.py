@@ -1,0 +1,324 @@
+"""Thresholds, temperatures and windows, in all that is made of a model."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+from commands import refused, report_of, rows_of, run, write_rows
+from keras.ops import convert_to_numpy
+from scipy.special import softmax
+from small import TEXT_CONFIG
+
+import keras_albert as ka
+from keras_albert.exports.load import load_exported
+from keras_albert.tasks.decisions import (
+    best_threshold,
+    best_thresholds,
+    calibrated,
+)
+from keras_albert.text.tokenizer import Tokenizer
+
+pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("eagerly")]
+LABELS = ("fox", "hens")
+
+
+def example(task, rng):
+    words = rng.choices(["fox", "dog", "hens", "tea", "barn"], k=3)
+    labels = [label for label in LABELS if label in words]
+    text = " ".join(words)
+    if task == "multilabel":
+        return {"text": text, "label": labels}
+    # A tenth of the labels is wrong, and "yes" is rare.
+    is_fox = ("fox" in words) != (rng.random() < 0.1)
+    return {"text": text, "label": "yes" if is_fox else "no"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_vocab):
+    """A model of two layers that was never trained, and tables."""
+    folder, rng = tmp_path_factory.mktemp("decisions"), random.Random(0)
+    config = TEXT_CONFIG.replace(num_hidden_layers=2)
+    backbone = ka.AlbertBackbone(config, tokenizer=Tokenizer(tiny_vocab))
+    backbone.save_to_preset(folder / "pretrained")
+    for task in ("classification", "multilabel"):
+        for part, count in (("train", 64), ("held", 60)):
+            rows = [example(task, rng) for _ in range(count)]
+            write_rows(folder / f"{task}.{part}.jsonl", rows)
+    return folder
+
+
+def told(folder, task, output):
+    return {
+        "model": folder / "pretrained",
+        "train": folder / f"{task}.train.jsonl",
+        "validation": folder / f"{task}.held.jsonl",
+        "task": task,
+        "output": output,
+    }
+
+
+def finetune(folder, task, output, *options):
+    options = *options, "--steps=12", "--batch-size=16", "--learning-rate=5e-3"
+    run("finetune", *options, **told(folder, task, output))
+
+
+def held(folder, task):
+    """The held-out texts and labels."""
+    rows = rows_of((folder / f"{task}.held.jsonl").read_text())
+    return [row["text"] for row in rows], [row["label"] for row in rows]
+
+
+def probabilities(predictor, texts):
+    """Those of the second label, or of all labels."""
+    if predictor.task == "classification":
+        return predictor.probabilities(texts)[:, 1]
+    features = predictor._features_of({"text": texts})
+    return 1 / (1 + np.exp(-np.stack(predictor.outputs(features))))
+
+
+@pytest.mark.parametrize("task", ["classification", "multilabel"])
+def test_thresholds(folder, tmp_path, task, capsys):
+    """Each seed has its own, and an ensemble their mean."""
+    output, score = tmp_path / "seeds", "f1"
+    finetune(folder, task, output, "--tune-threshold", "--seeds=2")
+    said = capsys.readouterr().out
+    assert said.count("chosen on the same held-out rows") == 2
+    texts, labels = held(folder, task)
+    limits = []
+    for seed in (output / "seed-0", output / "seed-1"):
+        predictor, report = ka.Predictor.load(seed), report_of(seed)
+        odds = probabilities(predictor, texts)
+        if task == "classification":
+            expected = np.array([label == "yes" for label in labels])
+            wanted = (best_threshold(odds, expected),)
+            chosen = [*np.where(odds > wanted[0], "yes", "no")]
+            names = ["yes"]
+        else:
+            target = np.array([[n in row for n in LABELS] for row in labels])
+            wanted = best_thresholds(np.log(odds / (1 - odds)), target)
+            names, score = [*LABELS], "macro_f1"
+            chosen = [
+                [n for n, p, t in zip(names, row, wanted, strict=True) if p > t]
+                for row in odds
+            ]
+        assert predictor.threshold == pytest.approx(wanted, abs=1e-5)
+        assert report["threshold"] == dict(
+            zip(names, predictor.threshold, strict=True)
+        )
+        assert f"{names[-1]} {predictor.threshold[-1]:.3f}" in said
+        card = (seed / "README.md").read_text()
+        assert "and the thresholds were chosen on them" in card
+        assert f"{names[-1]} {predictor.threshold[-1]:.3f} (with 0.5: " in card
+        # What the report says, and how it was without.
+        table = folder / f"{task}.held.jsonl"
+        assert report[score] >= report["untuned"][score]
+        for each, known in (
+            (predictor, report),
+            (predictor.with_threshold([0.5] * len(wanted)), report["untuned"]),
+        ):
+            for name, value in each.evaluate(table).items():
+                assert known[name] == pytest.approx(value), name
+            assert (probabilities(each, texts) == odds).all()
+        # What the commands say is what the thresholds say.
+        assert predictor.predict(texts) == chosen
+        answers = tmp_path / f"{seed.name}.jsonl"
+        run("predict", model=seed, data=table, output=answers)
+        rows = rows_of(answers.read_text())
+        assert [row["prediction"] for row in rows] == chosen
+        limits.append(predictor.threshold)
+    capsys.readouterr()
+    run("evaluate", model=seed, data=table, errors=99)
+    said = capsys.readouterr().out
+    assert f"{report[score]:.3f}" in said
+    wrong = sum(a != b for a, b in zip(chosen, labels, strict=True))
+    assert f"{wrong} of 60 examples have a wrong prediction" in said
+    assert limits[0] != limits[1]
+    for average in ("predictions", "weights"):
+        both = ka.Predictor.load(output, average=average)
+        assert both.threshold == pytest.approx(np.mean(limits, axis=0))
+    # One that was not tuned counts as 0.5. Other formats have no threshold.
+    with_half = ka.Predictor.load(
+        output / "seed-0", threshold=[0.5] * len(wanted)
+    )
+    with_half.save(tmp_path / "half")
+    both = ka.Predictor.load([tmp_path / "half", seed])
+    assert both.threshold == pytest.approx((np.array(limits[1]) + 0.5) / 2)
+    there = tmp_path / "transformers"
+    run("convert", input=seed, output=there, to="huggingface")
+    shown = ", ".join(f"{each:.4g}" for each in limits[1])
+    assert f"were left out ({shown})" in capsys.readouterr().out
+
+
+def test_calibrated(folder, tmp_path, capsys):
+    """The saved weights have the temperature, and thresholds come after it."""
+    plain, output = tmp_path / "plain", tmp_path / "calibrated"
+    options = "classification", output, "--calibrate", "--tune-threshold"
+    finetune(folder, "classification", plain, "--exits=own")
+    finetune(folder, *options, "--exits=own")
+    said, report = capsys.readouterr().out, report_of(output)
+    texts, labels = held(folder, "classification")
+    before, after = map(ka.Predictor.load, (plain, output))
+    features = before._features_of({"text": texts})
+    logits = np.stack(before.outputs(features))
+    target = np.array([label == "yes" for label in labels]).astype(int)
+    known = calibrated(logits, target, seed=0)
+    assert abs(known.temperature - 1) > 0.01
+    for name, value in report["calibration"].items():
+        assert value == pytest.approx(getattr(known, name), abs=1e-5), name
+    assert f"temperature {known.temperature:.3f}" in said
+    assert f"{known.error_after:.3f} after (each half" in said
+    x, _, _ = features.batch(np.arange(4), 4, 16)
+    every_exit = [
+        convert_to_numpy(each.model(x, return_exits=True))
+        for each in (before, after)
+    ]
+    np.testing.assert_allclose(
+        every_exit[0] / known.temperature,
+        every_exit[1],
+        atol=1e-5,
+    )
+    wanted = best_threshold(probabilities(after, texts), target)
+    assert after.threshold == pytest.approx((wanted,), abs=1e-5)
+    cards = [(each / "README.md").read_text() for each in (plain, output)]
+    assert "step to keep was chosen" in cards[0]
+    assert "keep and the temperature and the thresholds were chosen" in cards[1]
+    assert f"{known.error_after:.3f} after (each half" in cards[1]
+    # The finished run says the same again, and is not calibrated twice.
+    weights = (output / "model.keras").read_bytes()
+    finetune(folder, *options, "--exits=own")
+    assert f"{known.error_after:.3f} after (each" in capsys.readouterr().out
+    assert (output / "model.keras").read_bytes() == weights
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_long_texts(folder, tmp_path, task, capsys):
+    """A text is read in windows, in training and by every command.
+
+    A teacher's logits are those of the text, for each of its windows.
+    """
+    output, length, how = tmp_path / "model", 10, "mean"
+    rows = [
+        *map(dict, rows_of((folder / "classification.held.jsonl").read_text()))
+    ]
+    for number, row in enumerate(rows):
+        row["text"] = " ".join([row["text"]] * (1 + number % 3))
+        if task == "regression":
+            row["label"], how = row["text"].count("fox"), "max"
+    table = write_rows(tmp_path / "long.jsonl", rows)
+    texts = [row["text"] for row in rows]
+    given = told(folder, task, output) | {"long_texts": how}
+    given |= {"train": table, "validation": table, "sequence_length": length}
+    given |= {"steps": 4, "batch_size": 16, "learning_rate": 5e-3}
+    more = ["--tune-threshold"] if task == "classification" else []
+    run("finetune", *more, **given)
+    predictor, report = ka.Predictor.load(output), report_of(output)
+    tokenizer, room = predictor.tokenizer, length - 2
+
+    def windows(text):
+        ids = tokenizer.encode(text)
+        starts = range(0, max(len(ids) - room, 0) + room // 2, room // 2)
+        return [
+            tokenizer.pack(ids[s : s + room], None, length)[0] for s in starts
+        ]
+
+    def logits(text):
+        return np.concatenate(
+            [
+                convert_to_numpy(
+                    predictor.model({"token_ids": np.array([row], "int32")})
+                )
+                for row in windows(text)
+            ]
+        )
+
+    count = sum(len(windows(text)) for text in texts)
+    assert count > 1.5 * len(texts)
+    said = capsys.readouterr().out
+    assert f"read in {count} rows of 10 tokens" in said
+    assert report["training_examples"] == report["count"] == len(texts)
+    if task == "classification":
+        expected = [
+            softmax(logits(text), axis=-1).mean(axis=0) for text in texts
+        ]
+        found = predictor.probabilities(texts)
+        (limit,) = predictor.threshold
+        chosen = [*np.where(found[:, 1] > limit, "yes", "no")]
+        assert predictor.predict(texts) == chosen
+    else:
+        expected = [logits(text).max(axis=0)[0] for text in texts]
+        found = predictor.predict(texts)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    for name, value in predictor.evaluate(table).items():
+        assert report[name] == pytest.approx(value, abs=1e-6), name
+    answers = tmp_path / "answers.jsonl"
+    run("predict", model=output, data=table, output=answers)
+    answers = [row["prediction"] for row in rows_of(answers.read_text())]
+    assert answers == predictor.predict(texts)
+    assert "windows, and the " + how in (output / "README.md").read_text()
+    if task == "regression":
+        student = given | {"output": tmp_path / "student", "teacher": output}
+        run("finetune", **student)
+        of_teacher = report_of(tmp_path / "student")["teacher"]
+        assert of_teacher == pytest.approx(report["pearson"])
+        return
+    # An exported model cuts, and says so.
+    capsys.readouterr()
+    served = tmp_path / "served"
+    run("export", model=output, output=served, data=table)
+    said = capsys.readouterr().out
+    assert "texts of more than 10 tokens are cut in it" in said
+    assert "serving_default: 100.00% of the texts" in said
+    cut = ka.Predictor.load(output, long_texts="cut")
+    features = cut._features_of({"text": texts})
+    assert features.cut > 20
+    np.testing.assert_allclose(
+        np.stack(load_exported(served).outputs(features)),
+        np.stack(cut.outputs(features)),
+        atol=1e-5,
+    )
+    run("check", served, output, table)
+
+
+THRESHOLD, CALIBRATE = "--tune-threshold", "--calibrate"
+WINDOWS = "--long-texts=mean"
+
+
+@pytest.mark.parametrize(
+    ("option", "changes", "message"),
+    [
+        (
+            THRESHOLD,
+            {"task": "tokens"},
+            r"multilabel\. .*task='tokens'\. Leave",
+        ),
+        (THRESHOLD, {"task": "SST-2"}, r"multilabel\. .*task='SST-2'"),
+        (CALIBRATE, {"task": "multilabel"}, "pairs. .*'multilabel'. Leave"),
+        (CALIBRATE, {"task": "regression"}, "Leave --calibrate out"),
+        (THRESHOLD, {"validation": "none"}, "needs held-out examples. Give"),
+        (
+            CALIBRATE,
+            {"validation": "auto"},
+            "too few rows .* any out .4.. Give",
+        ),
+        (THRESHOLD, {}, "two labels with --task classification. .*: 3 labels"),
+        (CALIBRATE, {"validation": "one.jsonl"}, "Received: one in one.jsonl"),
+        (WINDOWS, {"task": "pairs"}, "'mean' for task='pairs'. Leave --long"),
+        (WINDOWS, {"columns.pair": "b"}, "'mean' for pairs of texts. Leave"),
+        (WINDOWS, {"exits": "own"}, "`exits` is for texts of one window"),
+        (CALIBRATE, {"long_texts": "mean"}, "Give --long-texts max, or leave"),
+    ],
+)
+def test_refused(
+    folder, tmp_path, capsys, monkeypatch, option, changes, message
+):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"text": "fox", "label": each} for each in ("no", "yes", "?", "no")]
+    write_rows(tmp_path / "few.jsonl", rows)
+    write_rows(tmp_path / "one.jsonl", rows[:1])
+    given = told(folder, "classification", tmp_path / "out")
+    given |= {"train": "few.jsonl", "validation": "few.jsonl"} | changes
+    if given["task"] == "SST-2":
+        del given["validation"]
+    assert re.search(message, refused(capsys, "finetune", option, **given))
+    assert not (tmp_path / "out").exists()
