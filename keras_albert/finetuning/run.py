@@ -31,7 +31,6 @@ from keras_albert.finetuning.data import (
     work_of_steps,
 )
 from keras_albert.finetuning.decide import decided
-from keras_albert.finetuning.distill import Teacher, with_teacher
 from keras_albert.finetuning.model import (
     compiled_model,
     continued,
@@ -55,6 +54,7 @@ from keras_albert.finetuning.report import (
     report_classes,
     seeds_report,
 )
+from keras_albert.finetuning.teacher import Teacher, with_teacher
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import AlbertConfig

@@ -21,7 +21,6 @@ from keras_albert.pretraining.dataset import (
     phased_dataset,
     validation_dataset,
 )
-from keras_albert.pretraining.distill import load_teacher, masked_logits_of
 from keras_albert.pretraining.flops import TRAINING, flops_per_example
 from keras_albert.pretraining.model import (
     check_examples,
@@ -30,6 +29,7 @@ from keras_albert.pretraining.model import (
 )
 from keras_albert.pretraining.packing import Packing
 from keras_albert.pretraining.report import held_out_report, report_lines
+from keras_albert.pretraining.teacher import load_teacher, masked_logits_of
 from keras_albert.storage import checksum
 from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.cost import fit_with_cost

@@ -11,10 +11,10 @@ from small import CONFIG, QUICK, numpy, op_by_op, pretraining_batch, randomize
 import keras_albert as ka
 from keras_albert.cli import main
 from keras_albert.finetuning.config import FinetuneRun
-from keras_albert.finetuning.distill import Teacher
+from keras_albert.finetuning.teacher import Teacher
 from keras_albert.modeling.weight_checks import weights_checksum
-from keras_albert.pretraining.distill import masked_logits_of
 from keras_albert.pretraining.model import compile_for_pretraining
+from keras_albert.pretraining.teacher import masked_logits_of
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.training.losses import Distilled, DistilledCrossEntropy
 from keras_albert.training.model_folder import ModelFolder
