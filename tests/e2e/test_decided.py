@@ -250,17 +250,17 @@ def test_long_texts(folder, tmp_path, task, capsys):
         found = predictor.predict(texts)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     for name, value in predictor.evaluate(table).items():
-        assert report[name] == pytest.approx(value, abs=1e-6), name
+        assert report[name] == pytest.approx(value, abs=1e-4), name
     answers = tmp_path / "answers.jsonl"
     run("predict", model=output, data=table, output=answers)
     answers = [row["prediction"] for row in rows_of(answers.read_text())]
-    assert answers == predictor.predict(texts)
+    assert answers == pytest.approx(predictor.predict(texts), abs=1e-5)
     assert "windows, and the " + how in (output / "README.md").read_text()
     if task == "regression":
         student = given | {"output": tmp_path / "student", "teacher": output}
         run("finetune", **student)
         of_teacher = report_of(tmp_path / "student")["teacher"]
-        assert of_teacher == pytest.approx(report["pearson"])
+        assert of_teacher == pytest.approx(report["pearson"], abs=1e-4)
         return
     # An exported model cuts, and says so.
     capsys.readouterr()
