@@ -273,10 +273,9 @@ class _Inputs:
                 f"`{name}` must be a model, a folder, hf://organization/name "
                 f"or a finished run. Received: {type(model).__name__}."
             )
-        weights = model.model if isinstance(model, Predictor) else model
         return self._kept(
             name,
-            f"{name}-{weights_checksum(weights)[:12]}",
+            f"{name}-{_checksum(model)[:12]}",
             lambda path: _write_model(model, path),
         )
 
@@ -318,10 +317,10 @@ class _Inputs:
         try:
             yield
         except AlbertError as error:
-            raise AlbertError(self.named(str(error))) from error
+            raise AlbertError(_in_python(self.named(str(error)))) from error
 
     def named(self, text: str) -> str:
-        """A message of a command, in the words of a call in Python."""
+        """A text with the names of the options in place of the paths."""
         for path, name in self._names.items():
             parts = re.split(rf"{re.escape(path)}(?::(\d+))?", text)
             for place in range(1, len(parts), 2):
@@ -330,11 +329,26 @@ class _Inputs:
                 if line is not None:
                     parts[place] += f", row {int(line) - 1}"
             text = "".join(parts)
-        return re.sub(
-            r"--([a-z][-.a-z]*[a-z])",
-            lambda option: f"`{option[1].replace('-', '_')}`",
-            text,
-        )
+        return text
+
+
+def _in_python(message: str) -> str:
+    """An error of a command with the options as Python has them."""
+    return re.sub(
+        r"--([a-z][-.a-z]*[a-z])",
+        lambda option: f"`{option[1].replace('-', '_')}`",
+        message,
+    )
+
+
+def _checksum(model: AlbertModel | Predictor) -> str:
+    """SHA-256 of all that a model answers by, in hexadecimal digits."""
+    task = None
+    if isinstance(model, Predictor):
+        model, task = model.model, model.settings()
+    vocabulary = model.tokenizer and model.tokenizer.fingerprint
+    parts = weights_checksum(model), model.get_config(), vocabulary, task
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
 
 
 def _path(value: Any) -> Path:

@@ -172,6 +172,17 @@ class PlainFolder(ModelFolder):
         }
 
 
+def divide_classifier(adapter: Path, temperature: float) -> None:
+    """Divides the weights of the classifiers in an adapter's folder."""
+    path = adapter / TENSORS_FILE
+    tensors = {
+        name: value / np.float32(temperature) if "classifier" in name else value
+        for name, value in read_safetensors(path).items()
+    }
+    with replacing(path) as unfinished:
+        safetensors().save_file(tensors, unfinished, {"format": "pt"})
+
+
 def _adapted(model: AlbertModel) -> dict:
     """The layers with an adapter, by path."""
     return {k: v for k, v in model.leaves().items() if v.lora_enabled}
@@ -292,9 +303,14 @@ def load_adapter(
     try:
         model = base = load(_base_of(content))
     except AlbertError as error:
+        moved = (
+            ""
+            if Path(content[BASE]).exists()
+            else (f" If it was moved, edit `{BASE}` in this file.")
+        )
         raise AlbertError(
-            f"{path}: the base model {content[BASE]} cannot be loaded: {error} "
-            f"If it was moved, edit `{BASE}` in this file."
+            f"{path}: the base model {content[BASE]} cannot be loaded: "
+            f"{error}{moved}"
         ) from None
     own = content.get(_OWN)
     if own and own["base_config"] != _checksum(base.config):

@@ -235,6 +235,12 @@ class FinetuneRun:
         """Checks the options by which most weights stay as they are."""
         if self.freeze is not None:
             check_choice("freeze", self.freeze, FROZEN)
+            if self.from_scratch:
+                raise AlbertError(
+                    "`freeze` keeps what was pretrained, and nothing was. "
+                    f"Received: from_scratch=True and freeze={self.freeze!r}. "
+                    "Leave one of both out."
+                )
         if self.lora_rank is None:
             return
         for name in ("freeze", "from_scratch"):

@@ -10,7 +10,7 @@ from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import scores_report
 from keras_albert.modeling.exits import divide_logits
 from keras_albert.tasks.decisions import Calibration, calibrated
-from keras_albert.tasks.task import Outputs
+from keras_albert.tasks.task import LearnedTask, Outputs
 from keras_albert.training.model_folder import ModelFolder
 
 
@@ -32,14 +32,22 @@ def decided(
     task, names = predictor.definition, predictor.labels
     if run.tune_threshold:
         before = task.measure(outputs, examples, names).values
-        threshold = task.tuned(outputs, examples)
+        examples = with_tuned_threshold(task, outputs, examples)
+        threshold = examples.threshold
         predictor = predictor.with_threshold(threshold)
-        examples = dataclasses.replace(examples, threshold=threshold)
         decides = names[-len(threshold) :]  # of two labels the second one
         found["threshold"] = dict(zip(decides, threshold, strict=True))
         found["untuned"] = {name: float(v) for name, v in before.items()}
     report = scores_report(run.task, outputs, examples, names)
     return predictor, outputs, examples, report | found
+
+
+def with_tuned_threshold(
+    task: LearnedTask, outputs: Outputs, examples: Features
+) -> Features:
+    """The examples, with the threshold that is best for outputs of them."""
+    threshold = task.tuned(outputs, examples)
+    return dataclasses.replace(examples, threshold=threshold)
 
 
 def _calibrate(

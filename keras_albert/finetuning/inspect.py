@@ -18,7 +18,7 @@ from keras_albert.checkpoints.load import load
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.config import InspectRun
 from keras_albert.modeling.backbone import encoder_of, padding_mask_of
-from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.storage import replacing
 from keras_albert.text.files import check_files, read_lines
 from keras_albert.training.plots import new_figure
@@ -101,11 +101,12 @@ def attention_figure(
         AlbertError: there is no such layer, the model has no vocabulary, or
             matplotlib is not installed.
     """
+    check_model(model)
     backbone = encoder_of(model)
     texts = [text] if pair is None else ([text], [pair])
     inputs = backbone.preprocess(texts)
     layers = backbone(inputs, return_attention_scores=True)["attention_scores"]
-    if not -len(layers) <= layer < len(layers):
+    if type(layer) is not int or not -len(layers) <= layer < len(layers):
         raise AlbertError(
             f"`layer` must be from 0 to {len(layers) - 1}, or negative to "
             f"count from the last one. Received: {layer!r}."

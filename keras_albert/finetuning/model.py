@@ -7,7 +7,11 @@ import keras
 
 from keras_albert.checkpoints.huggingface import safetensors
 from keras_albert.checkpoints.load import load
-from keras_albert.checkpoints.lora import ADAPTER_FOLDER, PlainFolder
+from keras_albert.checkpoints.lora import (
+    ADAPTER_FOLDER,
+    PlainFolder,
+    divide_classifier,
+)
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import FROZEN, FinetuneRun
 from keras_albert.finetuning.predictor import Predictor
@@ -197,8 +201,11 @@ def model_folder(
     return PlainFolder(*content, run.model, start)
 
 
-def finish_adapter(folder: Path) -> None:
-    """Gives the adapter of a finished run the task of its model."""
-    if (folder / ADAPTER_FOLDER).is_dir():
-        task = read_json(folder / TASK_FILE)
-        write_json(folder / ADAPTER_FOLDER / TASK_FILE, task)
+def finish_adapter(folder: Path, report: dict) -> None:
+    """Gives the adapter of a finished run the task and the calibration."""
+    adapter = folder / ADAPTER_FOLDER
+    if not adapter.is_dir():
+        return
+    if "calibration" in report:
+        divide_classifier(adapter, report["calibration"]["temperature"])
+    write_json(adapter / TASK_FILE, read_json(folder / TASK_FILE))

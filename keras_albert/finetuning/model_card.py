@@ -182,7 +182,8 @@ def _extras(run: FinetuneRun) -> list[str]:
     if run.lora_rank is not None:
         lines.append(
             f"- only adapters (LoRA) of rank {run.lora_rank}, the pooler and "
-            f"the head were trained; `{ADAPTER_FOLDER}` has them alone"
+            "the head were trained; the folder "
+            f"`{ADAPTER_FOLDER}` of the run has them alone"
         )
     if run.teacher is not None:
         lines.append(

@@ -185,6 +185,11 @@ def decision_lines(report: dict) -> list[str]:
             "with the temperature of the other half; the model's own "
             "temperature was fitted on all of these rows)"
         )
+        if found["error_after"] > found["error_before"]:
+            lines.append(
+                "the calibration does not help on rows that it was not fitted "
+                "on: hold more rows out, or leave --calibrate out"
+            )
     if "untuned" in report:
         limits = ", ".join(
             f"{name} {limit:.3f}" for name, limit in report["threshold"].items()

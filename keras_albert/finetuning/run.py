@@ -30,7 +30,7 @@ from keras_albert.finetuning.data import (
     with_text_column,
     work_of_steps,
 )
-from keras_albert.finetuning.decide import decided
+from keras_albert.finetuning.decide import decided, with_tuned_threshold
 from keras_albert.finetuning.model import (
     compiled_model,
     continued,
@@ -351,7 +351,7 @@ def _finish(
     """Writes the card and the report; the run is finished with the report."""
     reads = prepared.length, prepared.reading
     write_card(run.output, card(run, report, model, prepared.names, *reads))
-    finish_adapter(run.output)
+    finish_adapter(run.output, report)
     write_report(run.output, report)
     _remove_checkpoints(run)
 
@@ -441,14 +441,17 @@ def _measured(
                 predictor,
                 model=task.model_of(prepared.embedder or prepared.pretrained),
             )
-            outputs = start.outputs(examples, run.batch_size)
-        found = task.measure(outputs, examples, names)
+            outputs = start.outputs(prepared.measured_on, run.batch_size)
+        found = task.measure(outputs, prepared.measured_on, names)
         report[START] = found.values[task.best]
     of_words = task.linear_outputs(
         prepared.tables.train, prepared.tables.held_out, names
     )
     if of_words is not None:
-        linear = task.measure(list(of_words), examples, names)
+        of_words, rows = list(of_words), prepared.measured_on
+        if run.tune_threshold:  # which helps a model of words as well
+            rows = with_tuned_threshold(task, of_words, rows)
+        linear = task.measure(of_words, rows, names)
         report[BAG_OF_WORDS] = linear.values[task.best]
     if "threshold" in report:
         if task.reads_contexts:

@@ -170,7 +170,9 @@ class Classification(_TextTask):
         used = self.metrics or ["accuracy", *f1, "matthews"]
         predicted = self._predicted(outputs, features)
         found = metrics.measure(used, features.target, predicted, names)
-        remarks = classes.collapse(features.target, predicted, names, "example")
+        # A threshold may give one answer to all, though the model does not.
+        given = np.stack(outputs).argmax(-1)
+        remarks = classes.collapse(features.target, given, names, "example")
         return metrics.Scores(found.values, (*found.remarks, *remarks))
 
     def thresholds(self, names):
@@ -299,12 +301,13 @@ class MultiLabel(_TextTask):
     def scores(self, outputs, features, names):
         chosen = self._predicted(outputs, features)
         scores = metrics.multilabel_scores(features.target, chosen)
+        given = np.stack(outputs) > 0  # by the model, without thresholds
         different = [
-            len(np.unique(x, axis=0)) for x in (chosen, features.target)
+            len(np.unique(x, axis=0)) for x in (given, features.target)
         ]
         if different[0] > 1 or different[1] == 1:
             return scores
-        labels = [names[i] for i in np.flatnonzero(chosen[0])]
+        labels = [names[i] for i in np.flatnonzero(given[0])]
         remark = metrics.collapsed(f"example is given the labels {labels}")
         return metrics.Scores(scores.values, (*scores.remarks, remark))
 

@@ -45,6 +45,7 @@ def checked_threshold(given: object, count: int) -> Threshold:
 
     Raises AlbertError unless there are so many, each above 0 and below 1.
     """
+    given = np.asarray(given).tolist() if hasattr(given, "dtype") else given
     values = given if isinstance(given, list | tuple) else [given]
     if len(values) != count or not all(is_number(v) for v in values):
         raise AlbertError(
@@ -104,8 +105,8 @@ def best_threshold(probabilities: np.ndarray, expected: np.ndarray) -> float:
     # Examples with the same probability are all above a threshold, or none is.
     may_be = (between < odds) & (between > np.append(odds[1:], 0.0))
     above = int((odds > EVEN).sum())
-    best = f1[may_be].max()
-    if above and f1[above - 1] >= best:
+    best = f1[may_be].max(initial=0.0)
+    if not best or (above and f1[above - 1] >= best):
         return EVEN
     values = between[may_be & (f1 == best)]
     return float(values[np.abs(values - EVEN).argmin()])
@@ -133,7 +134,7 @@ class Calibration:
     """expected calibration error of all examples, those of each half with the
     temperature of the other half"""
     error_fitted: float
-    """expected calibration error on the examples that chose the temperature"""
+    """expected calibration error on the examples that it was fitted on"""
 
 
 def calibrated(

@@ -134,6 +134,21 @@ def assert_close(one, other):
         np.testing.assert_allclose(value, other[name], atol=1e-6)
 
 
+@pytest.mark.any_backend
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.parametrize("options", [{}, {"exits": "own"}])
+def test_an_adapter_is_calibrated(folder, tmp_path, options):
+    output = tmp_path / "model"
+    settings = {"lora_rank": 2, **options}
+    flags = ["--calibrate", "--tune-threshold"]
+    run("finetune", *flags, **told(folder, output, **settings))
+    temperature = report_of(output)["calibration"]["temperature"]
+    assert abs(temperature - 1) > 1e-3
+    read, merged = map(ka.Predictor.load, (output / "adapter", output))
+    assert read.settings() == merged.settings() and read.threshold
+    assert_close(read.model, merged.model)
+
+
 @pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize(
     ("task", "options"),
@@ -287,6 +302,7 @@ def test_tensors_that_do_not_fit(folder, adapter, tmp_path):
         ("--lora-rank=2 --from-scratch", "from_scratch=True. Leave --from-sc"),
         ("--lora-rank=2 --depth=3", "lora_rank=2, depth=3. Leave --depth or"),
         ("--freeze=encoder --task=similarity", "freeze='encoder', task='sim"),
+        ("--freeze=encoder --from-scratch", "from_scratch=True and freeze="),
         ("--freeze=pooler", "pooler"),
     ],
 )

@@ -81,6 +81,8 @@ def test_evaluate(run, tmp_path):
     path.write_text("\n".join(map(json.dumps, ROWS)))
     assert ka.evaluate(run.folder, path).report == found.report
     assert ka.evaluate(run, path).report == found.report
+    said = ka.evaluate(run, [{"body": "use --batch-size", "label": "place"}])
+    assert "batch_size" not in repr(said)
     two = ka.evaluate([run, run.predictor], frame)
     assert two.report["accuracy"] == found.report["accuracy"]
     assert f"accuracy {found.report['accuracy']:.3f}" in repr(found)
