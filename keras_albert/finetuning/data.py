@@ -62,7 +62,7 @@ def with_text_column(run: FinetuneRun) -> FinetuneRun:
         columns.text != FinetuneRun.columns.text
         or run.task in BENCHMARKS
         or [*task.inputs(columns)] != ["text"]
-        or suffix not in READERS
+        or suffix not in READERS.keys() - {".txt"}
         or not run.train.is_file()
     ):
         return run

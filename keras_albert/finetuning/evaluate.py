@@ -88,7 +88,7 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
                 f"{path}: there is no folder {path.absolute().parent}. Make it."
             )
     if run.exit_curve is not None:
-        check_can_measure(predictor, run.exit_curve)
+        check_can_measure(predictor)
     _check_vector_options(predictor, run)
     wants_mistakes = run.errors is not None or run.errors_file is not None
     if wants_mistakes:

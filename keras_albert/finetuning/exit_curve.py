@@ -54,7 +54,7 @@ class ExitPoint:
         return getattr(self.rule, self.name)
 
 
-def check_can_measure(predictor: Predictor, path: Path) -> None:
+def check_can_measure(predictor: Predictor) -> None:
     """Raises AlbertError unless the curve can be measured and drawn."""
     model = predictor.model
     if getattr(model, "exits", None) is None:
@@ -65,11 +65,6 @@ def check_can_measure(predictor: Predictor, path: Path) -> None:
         )
     check_exits(EarlyExit(layers=1), model)
     optional_import("matplotlib", "plots", "drawing the curve")
-    if not path.parent.is_dir():
-        raise AlbertError(
-            f"`exit_curve` names a file in a folder that is not there. "
-            f"Received: {path}. Make the folder first."
-        )
 
 
 def exit_curve(

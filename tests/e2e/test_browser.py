@@ -334,8 +334,9 @@ def test_same_answers(page, served, exports, texts, kind):
     # of them and a sum was added in another order: a few texts differ a little.
     int8 = differences(found, predictor, features, outputs)
     assert np.mean(int8 < 1e-5) > 0.95 and max(int8) < 0.05
-    # The model itself, which has float32 weights.
-    assert max(differences(found, predictor, features, exact)) < 0.1
+    # The model itself, which has float32 weights; a number is no probability.
+    limit = 0.2 if kind == "regression" else 0.1
+    assert max(differences(found, predictor, features, exact)) < limit
 
 
 def differences(found, predictor, features, outputs):

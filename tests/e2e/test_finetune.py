@@ -447,7 +447,7 @@ def test_early_exit(folder, tmp_path, capsys):
     for wrong, words in (
         (["--patience=1", "--layers=1"], "exactly one of patience"),
         (["--layers=3"], "has 2 layers. Received: layers=3"),
-        ([f"--exit-curve={tmp_path}/none/x.png"], "Make the folder first"),
+        ([f"--exit-curve={tmp_path}/none/x.png"], "there is no folder"),
     ):
         assert words in refused(capsys, "evaluate", *wrong, **told)
     told = settings(folder, "tokens", tmp_path / "none") | {"task": "tokens"}

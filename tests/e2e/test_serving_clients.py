@@ -567,7 +567,8 @@ def test_killed_in_the_middle(server, folder, monkeypatch):
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(exporting, "_write", write_half)
-    monkeypatch.setattr(exporting.Predictor, "load", lambda *_, **__: None)
+    nothing = types.SimpleNamespace(long_texts="cut")
+    monkeypatch.setattr(exporting.Predictor, "load", lambda *_, **__: nothing)
     run = ExportRun(model=folder / "models" / "pairs", output=versions)
     child = multiprocessing.get_context("fork").Process(
         target=exporting.export_run, args=[run]

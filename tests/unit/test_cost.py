@@ -7,7 +7,7 @@ import pytest
 from small import CONFIG
 
 from keras_albert.data.batches import Features, choose_lengths, training_dataset
-from keras_albert.finetuning import run as finetuning
+from keras_albert.finetuning.data import work_of_steps
 from keras_albert.text.model_inputs import Row
 from keras_albert.training.cost import Cost, EnergyMeter, cost_of_run, total
 from keras_albert.training.speed import Work
@@ -77,9 +77,11 @@ def test_work_of_fine_tuning_is_that_of_its_batches():
     examples = Features(rows, np.zeros(13, "int32"), choices=2)
     static = choose_lengths(examples.lengths, 23)
     assert static.tolist() == [8, 16, 23]
-    work_of = finetuning._work(
+    work_of = work_of_steps(
         SimpleNamespace(batch_size=3, seed=7, precision="float32"),
-        SimpleNamespace(examples=examples, lengths=static, config=CONFIG),
+        examples,
+        CONFIG,
+        static,
         replicas=1,
     )
     batches = training_dataset(examples, static, batch_size=3, seed=7, epochs=2)
