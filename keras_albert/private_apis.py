@@ -294,6 +294,32 @@ def without_iterator(loader):
 # TensorFlow.
 
 
+def keep_vocabulary(tokenizer: Any, model: bytes, name: str) -> None:
+    """Makes the vocabulary of a SentencepieceTokenizer stay in the process.
+
+    By itself it belongs to a kernel in TensorFlow's cache, which
+    `keras.utils.set_random_seed` clears: after that, graphs that were traced
+    before do not find it any more. With a name it belongs to no kernel.
+    `model` is the vocabulary, and `name` must be another one for another.
+
+    Uses: `SentencepieceTokenizer._model_resource`, and its operation.
+    Seen in: TensorFlow 2.21.0.
+    No public way: the class does not take the name of the resource.
+    """
+    import tensorflow as tf
+    from tensorflow_text.python.ops import sentencepiece_tokenizer
+
+    operations = sentencepiece_tokenizer.gen_sentencepiece_tokenizer
+
+    class Vocabulary(tf.saved_model.experimental.TrackableResource):
+        """The resource; a SavedModel makes it again when it is loaded."""
+
+        def _create_resource(self):
+            return operations.sentencepiece_op(model=model, shared_name=name)
+
+    tokenizer._model_resource = Vocabulary()
+
+
 def configure_coordination_service(
     jobs: dict[str, int], heartbeat_seconds: int
 ) -> None:

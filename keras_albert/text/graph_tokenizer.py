@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from keras_albert.errors import AlbertError, optional_import
+from keras_albert.private_apis import keep_vocabulary
 from keras_albert.text.graph_characters import (
     Characters,
     boundaries,
@@ -63,12 +64,15 @@ class GraphTokenizer(tf.Module):
                 f"Received: {type(tokenizer).__name__}."
             )
         super().__init__(name="graph_tokenizer")
+        self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
+            model=tokenizer.model_bytes, out_type=tf.int32
+        )
         # The name must be unique for each vocabulary: models that are loaded
         # in one process share resources of the same name.
-        self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
-            model=tokenizer.model_bytes,
-            out_type=tf.int32,
-            name=f"pieces_{tokenizer.fingerprint[:16]}",
+        keep_vocabulary(
+            self._sentencepiece,
+            tokenizer.model_bytes,
+            f"pieces_{tokenizer.fingerprint[:16]}",
         )
         self._lower_case = tokenizer.lower_case
         self._normal_forms = Substitution(
