@@ -63,8 +63,9 @@ class FinishedRun:
         return Predictor.load(self.folder)
 
     def plot(self) -> "Figure":
-        """The losses, scores and speed over the steps; of several seeds, the
-        best one's.
+        """The losses, scores and speed over the steps.
+
+        Of several seeds those of the best one are shown.
 
         Raises:
             AlbertError: matplotlib is not installed.

@@ -31,6 +31,7 @@ from keras_albert.checkpoints.transfer import (
     plain_encoder,
     problem_of,
     variables,
+    weights_of,
 )
 from keras_albert.distribution.backend import to_numpy
 from keras_albert.errors import AlbertError, errors_about, is_number
@@ -210,11 +211,7 @@ def _merged(model: AlbertModel) -> AlbertModel:
         part.update(dtype="float32", frozen=[])
     config["backbone"]["config"]["lora"] = None
     plain = type(model).from_config(config)
-    values = {name: to_numpy(v) for name, v in variables(model).items()}
-    for path, layer in _adapted(model).items():
-        a, b = _factors(layer)
-        scale = layer.lora_alpha / layer.lora_rank
-        values[f"{path}/kernel"] = values[f"{path}/kernel"] + scale * a @ b
+    values = weights_of(model)
     for name, variable in variables(plain).items():
         variable.assign(values[name])
     return plain

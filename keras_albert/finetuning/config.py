@@ -265,12 +265,12 @@ class FinetuneRun:
                 f"{self.task} has held-out examples of its own. Leave "
                 "--validation out."
             )
-        if not published and self.validation is None:
-            for name in measuring(self):
-                raise AlbertError(
-                    f"`{name}` needs held-out examples. Give them with "
-                    "--validation, or leave out `--validation none`."
-                )
+        given = measuring(self)
+        if not published and self.validation is None and given:
+            raise AlbertError(
+                f"`{given[0]}` needs held-out examples. Give them with "
+                "--validation, or leave out `--validation none`."
+            )
         if self.any_size and not published:
             raise AlbertError(
                 "`any_size` is for published tasks. Received: "

@@ -141,9 +141,9 @@ def _read_tables(run: FinetuneRun) -> Tables:
     )
     if parts:
         return Tables(*parts, names, split=True)
-    for name in measuring(run):
+    if given := measuring(run):
         raise AlbertError(
-            f"`{name}` needs held-out examples, and {run.train} has too "
+            f"`{given[0]}` needs held-out examples, and {run.train} has too "
             f"few rows to hold any out ({len(train)}). Give other "
             "examples with --validation."
         )

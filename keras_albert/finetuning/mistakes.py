@@ -68,7 +68,7 @@ def mistakes(
 def mistakes_lines(found: list[Mistake], count: int, most: int) -> list[str]:
     """The lines that a user reads; `count` examples were predicted."""
     lines = [f"{len(found):,} of {count:,} examples have a wrong prediction"]
-    are_numbers = found != [] and isinstance(found[0].expected, float)
+    are_numbers = bool(found) and isinstance(found[0].expected, float)
     first = "farthest off" if are_numbers else "of which the model is surest"
     if most < len(found):
         lines[0] += f"; the {most} {first}:"
@@ -85,19 +85,25 @@ def mistakes_lines(found: list[Mistake], count: int, most: int) -> list[str]:
 
 
 def write_mistakes(found: list[Mistake], table: Table, path: Path) -> None:
-    """Writes a CSV file with the columns of the table, a row a mistake."""
-    columns = [LINE, *dict.fromkeys(name for row in table.rows for name in row)]
-    added = found[0].predicted if found else ("prediction",)
-    columns = dict.fromkeys([*columns, EXPECTED, *added])
+    """Writes a CSV file with the columns of the table, a row a mistake.
+
+    A column of the table that is called as one of the added ones gets another
+    name.
+    """
+    predicted = found[0].predicted if found else ("prediction",)
+    added = {LINE, EXPECTED, *predicted}
+    own = dict.fromkeys(name for row in table.rows for name in row)
+    renamed = {n: f"{n} (table)" if n in added else n for n in own}
+    columns = [LINE, *renamed.values(), EXPECTED, *predicted]
     with (
         replacing(path) as unfinished,
         open(unfinished, "w", newline="", encoding="utf-8") as file,
     ):
-        writer = csv.DictWriter(file, list(columns))
+        writer = csv.DictWriter(file, columns)
         writer.writeheader()
         for each in found:
-            own = {LINE: each.line, EXPECTED: each.expected}
-            row = {**each.row, **own, **each.predicted}
+            row = {renamed[name]: value for name, value in each.row.items()}
+            row |= {LINE: each.line, EXPECTED: each.expected, **each.predicted}
             writer.writerow({k: _cell(value) for k, value in row.items()})
 
 

@@ -67,6 +67,11 @@ class Task(abc.ABC):
     reads_contexts = False
     rows = "rows"  # what the rows of tokens are called in messages
     makes_vectors = False  # whether the head computes vectors of texts
+    # For tasks that can read long texts in windows, else None: a method as
+    # `features` with a last argument, see `Features.pooling`; and one from the
+    # outputs of windows and the features to the outputs of texts.
+    windows: Callable[..., Features] | None = None
+    pooled: Callable[[Outputs, Features], Outputs] | None = None
 
     def __init__(self, name: str):
         self.name = name
@@ -139,21 +144,6 @@ class Task(abc.ABC):
         else:
             found = self.windows(tokenizer, table, names, length, long_texts)
         return dataclasses.replace(found, groups=table.groups)
-
-    def windows(
-        self,
-        tokenizer: Tokenizer,
-        table: Table,
-        names: Names,
-        length: int,
-        pooling: str,
-    ) -> Features:
-        """As `features`, with texts of any length, see `Features.pooling`."""
-        raise NotImplementedError
-
-    def pooled(self, outputs: Outputs, features: Features) -> Outputs:
-        """The outputs of texts, from those of their windows."""
-        raise NotImplementedError
 
     def compute(self, model: AlbertModel, x: Mapping[str, np.ndarray]) -> Any:
         """The outputs of the model for a batch."""
@@ -233,6 +223,9 @@ class LearnedTask(Task):
     # [N], and 0 for a right one: the probability of what is wrong, or the
     # difference of a number. None: mistakes have no order.
     wrongness: Callable[[Outputs, Features], np.ndarray] | None = None
+    # Method from outputs and features to the thresholds with the best F1; None
+    # for a task without `thresholds`.
+    tuned: Callable[[Outputs, Features], Threshold] | None = None
 
     @abc.abstractmethod
     def head(
@@ -251,10 +244,6 @@ class LearnedTask(Task):
         self, outputs: Outputs, features: Features, names: Names
     ) -> Scores:
         """How good the outputs are."""
-
-    def tuned(self, outputs: Outputs, features: Features) -> Threshold:
-        """The thresholds with the best F1, for a task with `thresholds`."""
-        raise NotImplementedError
 
     def can_measure(self, columns: TableColumns) -> bool:
         """Whether a table with these columns can tell how good a model is."""

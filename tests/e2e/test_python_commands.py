@@ -147,7 +147,11 @@ def test_seeds_and_numbers(model, tmp_path):
     titles = [axes.get_title() for axes in run.plot().axes]
     assert titles == ["loss", "pearson", "tokens per second"]
     wrong = tmp_path / "wrong.csv"
-    found = ka.evaluate(run, rows, errors=1, errors_file=wrong)
+    scored = [{**row, "prediction": "mine"} for row in rows]
+    found = ka.evaluate(run, scored, errors=1, errors_file=wrong)
+    with open(wrong, newline="", encoding="utf-8") as file:
+        first = next(csv.DictReader(file))
+    assert first["prediction (table)"] == "mine" != first["prediction"]
     assert "the 1 farthest off:\nline" in repr(found)
     with pytest.raises(AlbertError, match="there is no folder"):
         ka.evaluate(run, rows, errors_file=tmp_path / "none" / "wrong.csv")
