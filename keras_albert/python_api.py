@@ -11,10 +11,11 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from keras_albert.cli import run_of
 from keras_albert.data.frames import Frame, columns_of
@@ -147,7 +148,8 @@ def pretrain(
     run = run_of("pretrain", given)
     with inputs.written(run):
         report = run_pretrain(run)
-    return FinishedRun(run.output, report, report_lines(report))
+    lines = [*map(_in_python, report_lines(report))]
+    return FinishedRun(run.output, report, lines)
 
 
 def finetune(
@@ -202,7 +204,8 @@ def finetune(
         if temporary:
             shutil.rmtree(temporary, ignore_errors=True)
         raise
-    return FinishedRun(run.output, report, finetuned_lines(report))
+    lines = [*map(_in_python, finetuned_lines(report))]
+    return FinishedRun(run.output, report, lines)
 
 
 def evaluate(
@@ -234,7 +237,10 @@ def evaluate(
         printed = io.StringIO()
         with inputs.written(), contextlib.redirect_stdout(printed):
             report = evaluation.evaluate(run)
-        return Evaluation(report, inputs.named(printed.getvalue()).rstrip())
+        lines = inputs.named(printed.getvalue()).rstrip().split("\n")
+        in_memory = not isinstance(data, str | os.PathLike)
+        text = "\n".join(_scores_line(line, in_memory) for line in lines)
+        return Evaluation(report, text)
 
 
 class _Inputs:
@@ -305,7 +311,7 @@ class _Inputs:
 
     @contextlib.contextmanager
     def written(self, run: Any = None) -> Iterator[None]:
-        """Writes the files; in errors they have the names of the options.
+        """Writes the files; what is said has the names of the options instead.
 
         Nothing is written if the output folder holds something else than `run`.
         """
@@ -315,8 +321,16 @@ class _Inputs:
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write(path)
+        out, err = (
+            _Renamed(stream, lambda text: _in_python(self.named(text)))
+            for stream in (sys.stdout, sys.stderr)
+        )
         try:
-            yield
+            with (
+                contextlib.redirect_stdout(out),
+                contextlib.redirect_stderr(err),
+            ):
+                yield
         except AlbertError as error:
             raise AlbertError(_in_python(self.named(str(error)))) from error
 
@@ -333,13 +347,38 @@ class _Inputs:
         return text
 
 
+class _Renamed:
+    """A stream that changes each text before it is written."""
+
+    def __init__(self, stream: TextIO, change: Callable[[str], str]):
+        self._stream = stream
+        self._change = change
+
+    def write(self, text: str) -> int:
+        self._stream.write(self._change(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def _in_python(message: str) -> str:
-    """An error of a command with the options as Python has them."""
+    """What a command says, with the options as Python has them."""
     return re.sub(
         r"--([a-z][-.a-z]*[a-z])",
         lambda option: f"`{option[1].replace('-', '_')}`",
         message,
     )
+
+
+def _scores_line(line: str, in_memory: bool) -> str:
+    """A line of `evaluate`; one of a mistake has a text of the user's."""
+    mistake = re.match(r"line (\d+):", line)
+    if not mistake:
+        return _in_python(line)
+    if in_memory:  # row 0 is in line 1 of the file that was written
+        return f"row {int(mistake[1]) - 1}:{line[mistake.end() :]}"
+    return line
 
 
 def _checksum(model: AlbertModel | Predictor) -> str:

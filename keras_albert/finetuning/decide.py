@@ -9,9 +9,14 @@ from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import scores_report
 from keras_albert.modeling.exits import divide_logits
+from keras_albert.modeling.weight_checks import weights_checksum
+from keras_albert.storage import read_json, write_json
 from keras_albert.tasks.decisions import Calibration, calibrated
 from keras_albert.tasks.task import LearnedTask, Outputs
+from keras_albert.training.config import CHECKPOINTS_FOLDER
 from keras_albert.training.model_folder import ModelFolder
+
+CALIBRATION_FILE = "calibration.json"  # among the checkpoints, until the end
 
 
 def decided(
@@ -56,12 +61,21 @@ def _calibrate(
     """Divides the weights of the last layer by the fitted temperature.
 
     The model in the folder is replaced, so that everything that is made of it
-    has the calibrated logits. If the run is killed before its report is
-    written, the next call finds a calibrated model, whose temperature is 1.
+    has the calibrated logits. What was fitted is written before, with the
+    checksum of the calibrated weights: if the run is killed before its report
+    is written, the next call knows which of the two models it finds.
     """
+    model, path = predictor.model, run.output / CHECKPOINTS_FOLDER
+    path /= CALIBRATION_FILE
+    if path.exists():
+        done = read_json(path)
+        if done.pop("weights") == weights_checksum(model):
+            return Calibration(**done), outputs
     logits = np.stack(outputs)
     found = calibrated(logits, examples.target, run.seed)
-    divide_logits(predictor.model, found.temperature)
+    divide_logits(model, found.temperature)
+    record = {**dataclasses.asdict(found), "weights": weights_checksum(model)}
+    write_json(path, record)
     tokenizer, settings = predictor.tokenizer, predictor.settings()
-    ModelFolder(predictor.model, tokenizer, settings).save(run.output)
+    ModelFolder(model, tokenizer, settings).save(run.output)
     return found, list(logits / found.temperature)

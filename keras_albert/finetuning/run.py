@@ -222,7 +222,8 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     if teacher and tables.held_out:
         with devices.alone():
             outputs = teacher.outputs(tables.held_out)
-        score = task.measure(outputs, measured_on, names).values[task.best]
+        deciding = teacher.deciding(measured_on)
+        score = task.measure(outputs, deciding, names).values[task.best]
     return _Prepared(
         tables,
         chosen,

@@ -58,6 +58,21 @@ class Teacher:
         logits = np.stack(self._predictor.outputs(features, title="Teacher"))
         return list(logits[:, self._order] if self._order else logits)
 
+    def deciding(self, examples: Features) -> Features:
+        """Examples of the student's task, with the teacher's thresholds.
+
+        Of two labels the threshold is that of the second one, which may be the
+        student's first.
+        """
+        known, order = self._predictor.threshold, self._order
+        if known is None:
+            return examples
+        if len(known) < len(order):
+            limits = known if order == [0, 1] else (1 - known[0],)
+        else:
+            limits = tuple(known[place] for place in order)
+        return dataclasses.replace(examples, threshold=limits)
+
 
 def with_teacher(examples: Features, outputs: Outputs) -> Features:
     """Examples whose target is the labels and the logits: [N, K + C]."""

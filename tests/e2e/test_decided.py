@@ -2,6 +2,7 @@
 
 import random
 import re
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from small import TEXT_CONFIG
 
 import keras_albert as ka
 from keras_albert.exports.load import load_exported
+from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.tasks.decisions import (
     best_threshold,
     best_thresholds,
@@ -191,6 +193,27 @@ def test_calibrated(folder, tmp_path, capsys):
     finetune(folder, *options, "--exits=own")
     assert f"{known.error_after:.3f} after (each" in capsys.readouterr().out
     assert (output / "model.keras").read_bytes() == weights
+
+
+def test_calibrated_once(folder, tmp_path, monkeypatch):
+    """A run that is killed just before the model is replaced, or just after."""
+    options = "classification", tmp_path / "killed", "--calibrate"
+    for place in ("decide.ModelFolder", "run.write_report"):
+        with monkeypatch.context() as patch:
+            stop = Mock(side_effect=KeyboardInterrupt)
+            patch.setattr(f"keras_albert.finetuning.{place}", stop)
+            with pytest.raises(SystemExit):
+                finetune(folder, *options)
+    finetune(folder, *options)
+    finetune(folder, "classification", tmp_path / "other", "--calibrate")
+    reports = [report_of(tmp_path / name) for name in ("killed", "other")]
+    assert reports[0]["calibration"] == reports[1]["calibration"]
+    assert not (tmp_path / "killed/checkpoints").exists()
+    weights = [
+        weights_checksum(ka.Predictor.load(tmp_path / name).model)
+        for name in ("killed", "other")
+    ]
+    assert weights[0] == weights[1]
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])

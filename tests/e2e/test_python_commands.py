@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import re
 import tempfile
 from pathlib import Path
 
@@ -122,6 +123,31 @@ def test_options_are_those_of_the_command(model, tmp_path):
             ka.pretrain(data, tmp_path / "model")
 
 
+def test_notes_have_the_names_of_the_call(model, tmp_path, capsys):
+    """Not the command's flags, nor the files that tables were written to."""
+    rows = [{"body": f"{row['body']} ☃", "kind": row["label"]} for row in ROWS]
+    run = ka.finetune(
+        model,
+        rows,
+        tmp_path / "model",
+        columns={"label": "kind", "text": "body"},
+        steps=1,
+        any_text=True,
+        learning_rate=1e-9,
+    )
+    said, warned = capsys.readouterr()
+    assert "6 of the 60 rows of `train` are held out" in said
+    assert "and a model of width 26: `batch_size` 16" in said
+    assert "warning: `train`: the vocabulary cannot read" in warned
+    assert "lower `learning_rate` or raise `warmup_share`" in said
+    assert "lower `learning_rate` or raise `warmup_share`" in repr(run)
+    again = ka.evaluate(run, rows)
+    assert "lower `learning_rate` or raise `warmup_share`" in again.text
+    for text in (said, warned, repr(run), again.text):
+        assert "--" not in text
+        assert ".jsonl" not in text
+
+
 def test_a_folder_for_temporary_files(model, tmp_path, monkeypatch, capsys):
     """It is named, and goes if the call is refused."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -152,7 +178,7 @@ def test_seeds_and_numbers(model, tmp_path):
     with open(wrong, newline="", encoding="utf-8") as file:
         first = next(csv.DictReader(file))
     assert first["prediction (table)"] == "mine" != first["prediction"]
-    assert "the 1 farthest off:\nline" in repr(found)
+    assert "the 1 farthest off:\nrow" in repr(found)
     with pytest.raises(AlbertError, match="there is no folder"):
         ka.evaluate(run, rows, errors_file=tmp_path / "none" / "wrong.csv")
 
@@ -213,6 +239,10 @@ def test_mistakes(run, tmp_path, capsys):
         f"line {first['line']}: {first['prediction']} "
         f"({scores[0]:.3f}), expected {first['expected']}: {first['body']}"
     ) in said
+    # In memory it is the row, and the user's own text is as it was.
+    both = [{"body": "a --seed", "label": label} for label in flipped]
+    text = ka.evaluate(run.folder, both, errors=2, any_text=True).text
+    assert re.search("^row [01]: .*: a --seed$", text, re.MULTILINE)
     pairs = [{"text": "a fox", "pair": "a dog", "label": n} for n in range(3)]
     with pytest.raises(AlbertError, match=r"`errors` is for.*'similarity'"):
         ka.evaluate(run.folder, pairs, task="similarity", errors=3)

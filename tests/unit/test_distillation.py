@@ -169,6 +169,30 @@ def test_labels_in_another_order(folder, pretrained_folder):
     assert abs(one[:, 0] - one[:, 1]).min() > 0
 
 
+@pytest.mark.any_backend
+def test_a_teacher_with_a_threshold(folder, pretrained_folder, tmp_path):
+    """Its score is that of its own threshold, whatever the labels' order."""
+    teacher, rows = tmp_path / "teacher", folder / "rows.jsonl"
+    untuned = ka.Predictor.load(folder / "teacher" / "seed-0")
+    odds = untuned.probabilities(["the fox", "the barn"])[:, 1]
+    # Above both, so that "place", the second label, is never predicted.
+    predictor = untuned.with_threshold((max(odds) + 1) / 2)
+    predictor.save(teacher)
+    assert predictor.evaluate(rows)["accuracy"] == 0.5
+    options = f"--teacher={teacher}", "--steps=1"
+    report = finetune(folder, pretrained_folder, "tuned", *options)
+    assert report["teacher"] == 0.5
+    run = FinetuneRun(pretrained_folder, rows, tmp_path, teacher=str(teacher))
+    features = predictor.features(predictor.read(rows, labelled=True))
+    for names, second in ((("animal", "place"), 0), (("place", "animal"), 1)):
+        # Both texts are "animal": never the second label, or always.
+        of_names = Teacher(run, names)
+        (limit,) = of_names.deciding(features).threshold
+        logits = np.stack(of_names.outputs(predictor.read(rows, True)))
+        odds = special.softmax(logits, axis=-1)[:, 1]
+        assert (odds > limit).mean() == second
+
+
 def test_a_pretraining_step_by_hand():
     """Masked pieces of weight 0 have no part; validation has no teacher."""
     config = CONFIG.replace(
