@@ -23,6 +23,7 @@ from keras_albert.modeling.base import (
 )
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.configured import own_path
+from keras_albert.private_apis import adapted_kernel
 
 EXPORT_ENCODER = "Export its encoder: model.backbone, or `convert --backbone`."
 
@@ -42,8 +43,7 @@ def weights_of(model: AlbertModel) -> dict[str, np.ndarray]:
     }
     for path, layer in model.leaves().items():
         if layer.lora_enabled:
-            part = "kernel" if hasattr(layer, "kernel") else "embeddings"
-            values[f"{path}/{part}"] = _array(getattr(layer, part))
+            values[f"{path}/kernel"] = _array(adapted_kernel(layer))
     return values
 
 

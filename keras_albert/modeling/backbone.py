@@ -190,7 +190,9 @@ class AlbertBackbone(AlbertModel):
         """Freezes the encoder and trains low-rank adapters (LoRA) instead.
 
         Layers that share a kernel also share its adapter. As usual in Keras,
-        a saved model holds the adapters merged into the kernels.
+        a saved model holds the adapters merged into the kernels. Of a model
+        that computes in bfloat16, `model.save` of Keras rounds these kernels to
+        bfloat16; `save_to_preset` and `finetune` keep them in float32.
 
         Args:
             rank: the rank of each adapter.

@@ -169,6 +169,18 @@ def test_heads_that_only_this_package_has(folder, tmp_path, task, options):
 
 
 @pytest.mark.usefixtures("eagerly")
+def test_an_adapter_learned_in_bfloat16(folder, tmp_path):
+    output, precision = tmp_path / "model", "mixed_bfloat16"
+    run("finetune", **told(folder, output, lora_rank=2, precision=precision))
+    kernels = {
+        f"encoder/group_0_block_0/attention/{n}" for n in ("query", "value")
+    }
+    parts = {name.rpartition("/")[0] for name in changed(folder, output)}
+    assert parts == {*kernels, "pooler"}
+    assert_close(ka.load(output / "adapter"), ka.load(output))
+
+
+@pytest.mark.usefixtures("eagerly")
 def test_an_interrupted_run_goes_on(folder, tmp_path):
     outputs = tmp_path / "whole", tmp_path / "interrupted"
     settings = told(folder, outputs[0], lora_rank=2, validate_every=2, steps=6)
