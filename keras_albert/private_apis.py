@@ -45,6 +45,22 @@ def adapted_kernel(dense: keras.layers.Dense) -> Any:
     return kernel + scale * keras.ops.matmul(a, b)
 
 
+def track_parameters(model: keras.layers.Layer) -> None:
+    """Makes variables that were added after the build parameters of PyTorch.
+
+    Without it `model.parameters()` lacks them, and DistributedDataParallel does
+    not average their gradients. Other backends have no such list.
+
+    Uses: `TorchLayer._track_variables`.
+    Seen in: Keras 3.15.1.
+    No public way: a layer lists the variables of all layers inside it when it
+    is built, and never again.
+    """
+    if keras.backend.backend() == "torch":
+        for layer in [model, *sublayers(model)]:
+            layer._track_variables()
+
+
 def seed_generators(
     model: keras.layers.Layer,
 ) -> Iterator[keras.random.SeedGenerator]:

@@ -22,6 +22,7 @@ from keras_albert.modeling.base import AlbertModel, check_config, feeding
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.encoder import SharedEncoder
 from keras_albert.modeling.layers import FactorizedEmbedding, initializer
+from keras_albert.private_apis import track_parameters
 
 if TYPE_CHECKING:
     from keras_albert.text.tokenizer import Tokenizer
@@ -232,6 +233,7 @@ class AlbertBackbone(AlbertModel):
         for layer in inside:
             if layer.name in targets:
                 layer.enable_lora(rank, lora_alpha=alpha)
+        track_parameters(self)
         self._lora = {"rank": rank, "alpha": alpha, "targets": list(targets)}
 
     def get_config(self) -> dict[str, Any]:

@@ -9,8 +9,9 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from small import numpy
+from small import CONFIG, numpy
 
+import keras_albert as ka
 from keras_albert import private_apis
 
 PACKAGE = Path(private_apis.__file__).parent
@@ -172,6 +173,18 @@ def test_layers_and_seeds_are_found_at_any_depth():
     assert sorted(kinds) == ["Dense", "Dropout", "Dropout", "Sequential"]
     generators = list(private_apis.seed_generators(model))
     assert sorted(g.get_config()["seed"] for g in generators) == [5, 7]
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "torch", reason="a list that PyTorch has"
+)
+def test_adapters_are_parameters():
+    """Or several processes would not average their gradients."""
+    model = ka.AlbertForPretraining(ka.AlbertBackbone(CONFIG))
+    model.backbone.enable_lora(2)
+    found = [x for x in model.parameters() if x.requires_grad]
+    expected = [variable.value for variable in model.trainable_variables]
+    assert {*map(id, found)} == {*map(id, expected)}
 
 
 def test_a_drawn_seed_decides_dropout():
