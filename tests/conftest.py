@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import os
 import random
+import re
 from pathlib import Path
 
 import hypothesis
@@ -19,6 +20,25 @@ if importlib.util.find_spec("torch") is not None:
 # No test is about time, and these machines have other work.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+
+
+OF_ANY_BACKEND = re.compile(
+    r"^pytestmark = (\[\s*)?pytest\.mark\.any_backend", re.M
+)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leaves out files of which no test is to run: they take long to import.
+
+    Of the files given on the command line, pytest wants to see each.
+    """
+    if (
+        "not any_backend" not in config.option.markexpr
+        or collection_path.suffix != ".py"
+        or collection_path.name in {Path(each).name for each in config.args}
+    ):
+        return None
+    return bool(OF_ANY_BACKEND.search(collection_path.read_text())) or None
 
 
 @pytest.fixture(scope="module", autouse=True)

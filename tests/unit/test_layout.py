@@ -1,6 +1,7 @@
 """Imports go one way, and the package is light to import."""
 
 import ast
+import functools
 import importlib.util
 import os
 import re
@@ -82,9 +83,11 @@ def imported(tree):
                 yield node.module, node in top
 
 
-TREES = {
-    path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))
-}
+@functools.cache
+def trees():
+    """Every module, parsed; not while tests are collected, as it takes long."""
+    files = sorted(PACKAGE.rglob("*.py"))
+    return {path: ast.parse(path.read_text()) for path in files}
 
 
 def part_of(path):
@@ -93,8 +96,8 @@ def part_of(path):
 
 @pytest.mark.any_backend
 def test_imports_go_one_way():
-    assert {part_of(path) for path in TREES} == {*FLOORS, "__init__"}
-    for path, tree in TREES.items():
+    assert {part_of(path) for path in trees()} == {*FLOORS, "__init__"}
+    for path, tree in trees().items():
         if part_of(path) == "__init__":
             continue
         floor = FLOORS.index(part_of(path))
@@ -113,7 +116,7 @@ def test_nobody_else_knows_a_task_by_its_kind():
     """Other parts have tasks from the registry and ask them what they are."""
     kinds = "classification|token_classification|multiple_choice|embedding"
     private = re.compile(rf"keras_albert\.tasks\.({kinds}|fill_mask)(_graph)?")
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         if part_of(path) != "tasks":
             for module, _ in imported(tree):
                 assert not private.fullmatch(module), (path, module)
