@@ -6,7 +6,8 @@ import sys
 devices = int(sys.argv[1])
 backend = os.environ["KERAS_BACKEND"]
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+flags = f"--xla_force_host_platform_device_count={devices}"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
 if backend == "torch":
     import torch
 
