@@ -11,15 +11,22 @@ import hypothesis
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# PyTorch must precede TensorFlow in a process, and the comparisons with
-# transformers need it on every backend: two seconds, where it is installed.
-if importlib.util.find_spec("torch") is not None:
-    import torch  # noqa: F401
-
-
 # No test is about time, and these machines have other work.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+
+
+def pytest_configure(config):
+    """PyTorch must precede TensorFlow in a process.
+
+    The comparisons with transformers need it on every backend, where it is
+    installed. The process that only hands out the tests goes without.
+    """
+    runs_tests = hasattr(config, "workerinput") or not getattr(
+        config.option, "numprocesses", None
+    )
+    if runs_tests and importlib.util.find_spec("torch") is not None:
+        import torch  # noqa: F401
 
 
 OF_ANY_BACKEND = re.compile(

@@ -155,14 +155,14 @@ def test_command_and_offline_cache(tmp_path, classifier):
     env = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": TOKEN}
     run = {"check": True, "capture_output": True, "text": True}
     load = "import keras_albert as ka; print(ka.load('hf://org/cli').labels)"
+    load_now = [sys.executable, "-c", load]
+    push = "import sys; from keras_albert.cli import main; main(sys.argv[1:])"
+    command = ["push", "--input", "mine.keras", "--output", "hf://org/cli"]
     with running() as hub:
         env["HF_ENDPOINT"] = hub.url
-        command = [sys.executable, "-m", "keras_albert.cli", "push"]
-        command += ["--input", "mine.keras", "--output", "hf://org/cli"]
-        done = subprocess.run(command, env=env, cwd=tmp_path, **run)
+        both = [sys.executable, "-c", f"{push}; {load}", *command]
+        done = subprocess.run(both, env=env, cwd=tmp_path, **run)
         assert "6 files, 0.3 MB went to hf://org/cli" in done.stdout
-        load_now = [sys.executable, "-c", load]
-        done = subprocess.run(load_now, env=env, **run)
         assert "('anger', 'joy', 'calm')" in done.stdout
     done = subprocess.run(load_now, env={**env, "HF_HUB_OFFLINE": "1"}, **run)
     assert "('anger', 'joy', 'calm')" in done.stdout
