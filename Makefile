@@ -20,8 +20,8 @@ export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/$(VENV)/jax-cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
-# Images of containers often forbid Python to keep what it compiled: each process
-# would compile all of TensorFlow that it imports, which takes six seconds more.
+# Images of containers often forbid Python to keep what it compiled: every
+# process would compile TensorFlow again, which takes six seconds and more.
 unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test proof-tests test-tpu test-tpu-tensorflow proof \
@@ -31,8 +31,8 @@ demo: $(VENV)/installed-$(KERAS_BACKEND)
 	KERAS_BACKEND=$(KERAS_BACKEND) $(BIN)/python examples/demo.py demo
 
 # Two processes of one thread each: models this small lose more to threads
-# than they gain. Most of JAX's time is compilation: without optimizing, and with
-# XLA's older way of writing fused operations, which compiles twice as fast.
+# than they gain. Most of JAX's time is compilation: without optimizing, and
+# with XLA's older way of writing fused operations, which compiles faster.
 # TensorFlow runs with oneDNN, as it does by itself on processors with
 # AVX512-VNNI, AVX512-BF16 or AMX: TF_ENABLE_ONEDNN_OPTS=0 make test, without.
 # `make proof` runs the tests that take long, which are marked so.
