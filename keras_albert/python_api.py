@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from keras_albert.cli import run_of
+from keras_albert.cli import COMMANDS, run_of
 from keras_albert.data.frames import Frame, columns_of
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning import evaluate as evaluation
@@ -26,6 +26,7 @@ from keras_albert.finetuning.report import COMPARED, finetuned_lines
 from keras_albert.finetuning.run import finetune as run_finetune
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.weight_checks import weights_checksum
+from keras_albert.options import option_types
 from keras_albert.pretraining.report import report_lines
 from keras_albert.pretraining.run import pretrain as run_pretrain
 from keras_albert.storage import replacing
@@ -145,8 +146,9 @@ def pretrain(
     given = inputs.given(
         {"output": _path(output), **options, "data": _path(data)}
     )
-    run = run_of("pretrain", given)
-    with inputs.written(run):
+    with inputs.named_as_given():
+        run = run_of("pretrain", given)
+        inputs.write(run)
         report = run_pretrain(run)
     lines = [*map(_in_python, report_lines(report))]
     return FinishedRun(run.output, report, lines)
@@ -191,18 +193,16 @@ def finetune(
     if validation is None:
         given["validation"] = "none"
     try:
-        options = {**options, **given, "output": inputs.output}
-        run = run_of("finetune", inputs.given(options))
-        if temporary:
-            print(
-                f"the output folder is {inputs.output}; with it as `output`, "
-                "the same call goes on if it is interrupted"
-            )
-        with inputs.written(run):
+        given = inputs.given({**options, **given, "output": inputs.output})
+        with inputs.named_as_given():
+            run = run_of("finetune", given)
+            inputs.write(run)
             report = run_finetune(run)
-    except AlbertError:
-        if temporary:
+    except BaseException as error:
+        if temporary and isinstance(error, AlbertError):
             shutil.rmtree(temporary, ignore_errors=True)
+        elif temporary:
+            print(f"the same call with output={str(inputs.output)!r} goes on")
         raise
     lines = [*map(_in_python, finetuned_lines(report))]
     return FinishedRun(run.output, report, lines)
@@ -233,9 +233,10 @@ def evaluate(
     with tempfile.TemporaryDirectory(prefix="keras-albert-") as folder:
         inputs = _Inputs(Path(folder, "evaluated"))
         given = inputs.given({**options, "model": model, "data": data})
-        run = run_of("evaluate", given)
         printed = io.StringIO()
-        with inputs.written(), contextlib.redirect_stdout(printed):
+        with inputs.named_as_given(), contextlib.redirect_stdout(printed):
+            run = run_of("evaluate", given)
+            inputs.write()
             report = evaluation.evaluate(run)
         lines = inputs.named(printed.getvalue()).rstrip().split("\n")
         in_memory = not isinstance(data, str | os.PathLike)
@@ -309,22 +310,23 @@ class _Inputs:
         self._names[str(path)] = name
         return str(path)
 
-    @contextlib.contextmanager
-    def written(self, run: Any = None) -> Iterator[None]:
-        """Writes the files; what is said has the names of the options instead.
-
-        Nothing is written if the output folder holds something else than `run`.
-        """
+    def write(self, run: Any = None) -> None:
+        """Writes the files, if the output holds nothing else than `run`."""
         if run is not None:
             holds_run(run.output, run)
         for path, write in self._writes.items():
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write(path)
-        out, err = (
-            _Renamed(stream, lambda text: _in_python(self.named(text)))
-            for stream in (sys.stdout, sys.stderr)
-        )
+
+    @contextlib.contextmanager
+    def named_as_given(self) -> Iterator[None]:
+        """Notes and errors have names of options for files and flags."""
+
+        def change(text: str) -> str:
+            return _in_python(self.named(text))
+
+        out, err = (_Changed(x, change) for x in (sys.stdout, sys.stderr))
         try:
             with (
                 contextlib.redirect_stdout(out),
@@ -332,7 +334,7 @@ class _Inputs:
             ):
                 yield
         except AlbertError as error:
-            raise AlbertError(_in_python(self.named(str(error)))) from error
+            raise AlbertError(change(str(error))) from error
 
     def named(self, text: str) -> str:
         """A text with the names of the options in place of the paths."""
@@ -347,7 +349,7 @@ class _Inputs:
         return text
 
 
-class _Renamed:
+class _Changed:
     """A stream that changes each text before it is written."""
 
     def __init__(self, stream: TextIO, change: Callable[[str], str]):
@@ -363,12 +365,32 @@ class _Renamed:
 
 
 def _in_python(message: str) -> str:
-    """What a command says, with the options as Python has them."""
-    return re.sub(
-        r"--([a-z][-.a-z]*[a-z])",
-        lambda option: f"`{option[1].replace('-', '_')}`",
-        message,
-    )
+    """What a command says, with the options as Python has them.
+
+    `--validation none` becomes `validation=None`, and --seed `seed`; what only
+    looks like an option, and the commands in `backticks`, stay.
+    """
+    known = {
+        name
+        for command in COMMANDS.values()
+        for name in option_types(command.run_class)
+    }
+
+    def option(found: re.Match) -> str:
+        name = (found["name"] or "").replace("-", "_")
+        if name.removeprefix("no_") not in known:
+            return found[0]
+        return f"`{name}=None`" if found["value"] else f"`{name}`"
+
+    return _OPTION.sub(option, message)
+
+
+# A command in backticks, or an option, perhaps in backticks, with "none".
+_OPTION = re.compile(
+    r"`(?!--)[^`\n]*`"
+    r"|(?P<tick>`?)(?<![\w-])--(?P<name>[a-z]\w*(?:[-.][a-z0-9]\w*)*)"
+    r"(?P<value> [Nn]one)?(?(tick)(?P=tick))"
+)
 
 
 def _scores_line(line: str, in_memory: bool) -> str:

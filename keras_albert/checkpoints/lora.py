@@ -55,6 +55,7 @@ from keras_albert.training.model_folder import ModelFolder, name_labels
 ADAPTER_FOLDER = "adapter"
 CONFIG_FILE = "adapter_config.json"
 TENSORS_FILE = "adapter_model.safetensors"
+CALIBRATED = "temperature"  # of the file, beside its tensors
 BASE = "base_model_name_or_path"
 _PREFIX = "base_model.model."  # of all names in the file of tensors
 _OWN = "keras_albert"  # what this package adds to adapter_config.json
@@ -174,14 +175,22 @@ class PlainFolder(ModelFolder):
 
 
 def divide_classifier(adapter: Path, temperature: float) -> None:
-    """Divides the weights of the classifiers in an adapter's folder."""
-    path = adapter / TENSORS_FILE
+    """Divides the weights of the classifiers in an adapter's folder, once.
+
+    The file itself says that it was done, for a run that was killed afterwards
+    and goes on.
+    """
+    path, library = adapter / TENSORS_FILE, safetensors()
+    with library.safe_open(path, "numpy") as file:
+        if CALIBRATED in file.metadata():
+            return
     tensors = {
         name: value / np.float32(temperature) if "classifier" in name else value
         for name, value in read_safetensors(path).items()
     }
+    about = {"format": "pt", CALIBRATED: str(temperature)}
     with replacing(path) as unfinished:
-        safetensors().save_file(tensors, unfinished, {"format": "pt"})
+        library.save_file(tensors, unfinished, about)
 
 
 def _adapted(model: AlbertModel) -> dict:

@@ -4,11 +4,12 @@ import csv
 import itertools
 import json
 import re
+import signal
 import tempfile
 from pathlib import Path
 
 import pytest
-from small import TEXT_CONFIG, randomize
+from small import TEXT_CONFIG, randomize, signalled
 
 import keras_albert as ka
 from keras_albert.cli import main, run_of
@@ -110,6 +111,11 @@ def test_options_are_those_of_the_command(model, tmp_path):
         ({"train": {"body": "abc"}}, "`body` must be a list of values"),
         ({"embedding": {"dimensions": [1.5]}}, "dimensions.*1.5"),
         ({"columns": ka.TableColumns("t")}, "no column `t`.*`columns.text`"),
+        (
+            {"validation": None, "calibrate": True},
+            "Give them with `validation`, or leave out `validation=None`",
+        ),
+        ({"lora_rank": 2, "freeze": "encoder"}, "`freeze` or `lora_rank` out"),
     ):
         given = {"train": ROWS, **options}
         with pytest.raises(AlbertError, match=words):
@@ -125,11 +131,15 @@ def test_options_are_those_of_the_command(model, tmp_path):
 
 def test_notes_have_the_names_of_the_call(model, tmp_path, capsys):
     """Not the command's flags, nor the files that tables were written to."""
-    rows = [{"body": f"{row['body']} ☃", "kind": row["label"]} for row in ROWS]
+    kinds = {"animal": "the--seed", "place": "no--where"}
+    rows = [
+        {"body": f"{row['body']} ☃", "kind": kinds[row["label"]]}
+        for row in ROWS
+    ]
     run = ka.finetune(
         model,
         rows,
-        tmp_path / "model",
+        tmp_path / "my--run",
         columns={"label": "kind", "text": "body"},
         steps=1,
         any_text=True,
@@ -141,11 +151,16 @@ def test_notes_have_the_names_of_the_call(model, tmp_path, capsys):
     assert "warning: `train`: the vocabulary cannot read" in warned
     assert "lower `learning_rate` or raise `warmup_share`" in said
     assert "lower `learning_rate` or raise `warmup_share`" in repr(run)
-    again = ka.evaluate(run, rows)
+    again = ka.evaluate(run, [{"body": "a", "kind": k} for k in kinds.values()])
     assert "lower `learning_rate` or raise `warmup_share`" in again.text
     for text in (said, warned, repr(run), again.text):
-        assert "--" not in text
+        assert not re.search(r"(?<!\w)--", text)
         assert ".jsonl" not in text
+    assert "(the--seed 32," in said and "my--run" in said
+    assert re.search("^the--seed ", again.text, re.MULTILINE)
+    # Commands are still written as such.
+    with pytest.raises(AlbertError, match="with `finetune --exits own`"):
+        ka.evaluate(run, rows, patience=3)
 
 
 def test_a_folder_for_temporary_files(model, tmp_path, monkeypatch, capsys):
@@ -154,9 +169,15 @@ def test_a_folder_for_temporary_files(model, tmp_path, monkeypatch, capsys):
     with pytest.raises(AlbertError, match="no column"):
         ka.finetune(model, ROWS, columns={"text": "none of them"})
     assert not list(tmp_path.iterdir())
-    run = ka.finetune(model, ROWS, steps=1, columns=ka.TableColumns("body"))
-    assert run.folder.is_relative_to(tmp_path)
-    assert f"the output folder is {run.folder}" in capsys.readouterr().out
+    options = {"steps": 2, "columns": ka.TableColumns("body")}
+    with signalled(signal.SIGTERM, step=1), pytest.raises(SystemExit):
+        ka.finetune(model, ROWS, checkpoint_every=1, **options)
+    (folder,) = tmp_path.glob("keras-albert-*/model")
+    said = capsys.readouterr().out
+    assert f"the same call with output={str(folder)!r} goes on" in said
+    run = ka.finetune(model, ROWS, folder, checkpoint_every=1, **options)
+    assert "going on from step 1 of 2" in capsys.readouterr().out
+    assert run.folder == folder
 
 
 def test_seeds_and_numbers(model, tmp_path):
