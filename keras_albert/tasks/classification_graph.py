@@ -23,10 +23,10 @@ def serve_texts(
     """
 
     def serve(text):
-        return decode(graph.rows(graph.packed(text))["logits"])
+        return decode(graph.by_length(text)["logits"])
 
     def serve_pairs(text, pair):
-        return decode(graph.rows(graph.packed(text, pair))["logits"])
+        return decode(graph.by_length(text, pair)["logits"])
 
     if graph.use.reads_pairs:
         return {"serving_default": serve_pairs, "pair": serve_pairs}

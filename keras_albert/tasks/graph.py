@@ -27,6 +27,7 @@ from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID
 from keras_albert.text.tokenizer import Tokenizer
 
 ROWS_AT_ONCE = 32  # of a long text, so that memory does not grow with it
+TEXTS_AT_ONCE = 8  # of those of a request: fewer are padded, and fit the cache
 
 Outputs = dict[str, tf.Tensor]
 
@@ -123,30 +124,16 @@ class ServingGraph:
 
     def in_parts(self, rows: Outputs) -> Outputs:
         """The outputs for any number of rows, a few at a time."""
-        function = self.rows.get_concrete_function()
-        count = tf.shape(rows["token_ids"])[0]
-        # At least one part, even without rows, for the shapes of the outputs.
-        parts = tf.maximum((count - 1) // ROWS_AT_ONCE + 1, 1)
-        arrays = {
-            name: tf.TensorArray(spec.dtype, parts, infer_shape=False)
-            for name, spec in function.structured_outputs.items()
-        }
+        return _in_parts(self.rows, rows, ROWS_AT_ONCE)
 
-        def step(part, arrays):
-            chosen = slice(part * ROWS_AT_ONCE, (part + 1) * ROWS_AT_ONCE)
-            outputs = self.rows({n: row[chosen] for n, row in rows.items()})
-            return part + 1, {
-                name: array.write(part, outputs[name])
-                for name, array in arrays.items()
-            }
+    def by_length(self, text: tf.Tensor, *pair: tf.Tensor) -> Outputs:
+        """The outputs for texts or pairs of texts, strings [B].
 
-        _, arrays = tf.while_loop(
-            lambda part, arrays: part < parts,
-            step,
-            (0, arrays),
-            parallel_iterations=1,
-        )
-        return {name: array.concat() for name, array in arrays.items()}
+        The shortest ones come first, a few at a time, so that they are not
+        padded to the length of the longest one. The outputs must not have an
+        axis of tokens.
+        """
+        return _by_length(self.rows, self.packed(text, *pair))
 
     def packed(self, text: tf.Tensor, pair: tf.Tensor | None = None) -> Outputs:
         """Rows of ids [B, S] of texts or pairs of texts, strings [B]."""
@@ -214,7 +201,7 @@ class ServingGraph:
 
     def embed(self, text: tf.Tensor) -> Outputs:
         """`embedding` float32 [B, H]: the mean of the last layer's vectors."""
-        return self._vectors(self.packed(text))
+        return _by_length(self._vectors, self.packed(text))
 
     def tokenize(self, text: tf.Tensor) -> Outputs:
         """`token_ids` int32 [B, S], padded with 0, and `lengths` int32 [B]."""
@@ -223,6 +210,61 @@ class ServingGraph:
             "token_ids": packed["token_ids"],
             "lengths": tf.reduce_sum(packed["padding_mask"], axis=1),
         }
+
+
+def _by_length(function: Callable, rows: Outputs) -> Outputs:
+    """See `ServingGraph.by_length`; `function` is one of `of_rows`."""
+    lengths = tf.reduce_sum(rows["padding_mask"], axis=1)
+    order = tf.argsort(lengths)
+    rows = {name: tf.gather(row, order) for name, row in rows.items()}
+    outputs = _in_parts(
+        function, rows, TEXTS_AT_ONCE, tf.gather(lengths, order)
+    )
+    places = tf.math.invert_permutation(order)
+    return {name: tf.gather(each, places) for name, each in outputs.items()}
+
+
+def _in_parts(
+    function: Callable,
+    rows: Outputs,
+    at_once: int,
+    lengths: tf.Tensor | None = None,
+) -> Outputs:
+    """The outputs of a function of `of_rows`, for `at_once` rows at a time.
+
+    With `lengths`, int32 [R], each part is cut to its longest row.
+    """
+    specs = function.get_concrete_function().structured_outputs
+    count = tf.shape(rows["token_ids"])[0]
+    # At least one part, even without rows, for the shapes of the outputs.
+    parts = tf.maximum((count - 1) // at_once + 1, 1)
+    arrays = {
+        name: tf.TensorArray(spec.dtype, parts, infer_shape=False)
+        for name, spec in specs.items()
+    }
+
+    def step(part, arrays):
+        chosen = slice(part * at_once, (part + 1) * at_once)
+        few = {name: row[chosen] for name, row in rows.items()}
+        if lengths is not None:  # [CLS] and [SEP] at least, even without rows
+            longest = tf.reduce_max(tf.concat([lengths[chosen], [2]], axis=0))
+            few = {name: row[:, :longest] for name, row in few.items()}
+        outputs = function(few)
+        return part + 1, {
+            name: array.write(part, outputs[name])
+            for name, array in arrays.items()
+        }
+
+    _, arrays = tf.while_loop(
+        lambda part, arrays: part < parts,
+        step,
+        (0, arrays),
+        parallel_iterations=1,
+    )
+    outputs = {name: array.concat() for name, array in arrays.items()}
+    for name, spec in specs.items():
+        outputs[name].set_shape(spec.shape)
+    return outputs
 
 
 def _stored(variable: keras.Variable, weights: str) -> tf.Variable:

@@ -45,6 +45,7 @@ from keras_albert.exports.saved_model.warm_up import (  # noqa: E402
     WARM_UP_FILE,
     write_warm_up,
 )
+from keras_albert.tasks import graph as serving_graph  # noqa: E402
 from keras_albert.tasks.question_answering import graph as answers  # noqa: E402
 from keras_albert.tasks.question_answering.task import NO_CANDIDATE  # noqa: E402
 from keras_albert.tasks.question_answering.windows import (  # noqa: E402
@@ -74,6 +75,8 @@ TEXTS = st.one_of(
 )
 proof = pytest.mark.proof
 NAMED = " ".join(f"ÉLODIE {number}" for number in range(30))
+# In three parts, and the shortest ones are not first.
+MANY = [" ".join(["fox"] * (7 * n % 20)) for n in range(20)]
 SOME = ["The fox sold £9 of tea in 1950.", "", NAMED, "e\u0301 😀Σ"]
 
 
@@ -161,6 +164,7 @@ def test_signatures(served, kind):
 @FEW
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 @example(SOME)
+@example(MANY)
 def test_one_label(served, tokenizer, graph, texts):
     assume_no_ties(tokenizer, graph, texts)
     found = ask(served("classification"), text=texts)
@@ -329,6 +333,29 @@ def test_most_context(count, room, stride):
         assert ((owner[start:end] == index) == best).all()
 
 
+def test_short_texts_do_not_wait_for_long_ones():
+    """Eight at a time, the shortest first, as wide as the longest of them."""
+    lengths = np.array([7 * n % 20 + 2 for n in range(20)])
+    mask = (np.arange(30) < lengths[:, np.newaxis]).astype("int32")
+    rows = {
+        "token_ids": mask * np.arange(20, dtype="int32")[:, np.newaxis],
+        "segment_ids": 0 * mask,
+        "padding_mask": mask,
+    }
+
+    def seen(rows):
+        ids = rows["token_ids"]
+        width = tf.fill(tf.shape(ids)[:1], tf.shape(ids)[1])
+        return {"width": width, "row": ids[:, 0]}
+
+    function = serving_graph.ServingGraph.of_rows(None, seen)
+    found = serving_graph._by_length(function, rows)
+    np.testing.assert_array_equal(found["row"], np.arange(20))
+    parts = (lengths - 2) // 8  # each length from 2 to 21 occurs once
+    longest = np.minimum(8 * (parts + 1), 20) + 1
+    np.testing.assert_array_equal(found["width"], longest)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_empty_batches(served, kind):
     signatures = served(kind)[2]
@@ -401,8 +428,8 @@ def test_embed_tokenize_and_classify(served, tokenizer):
     found = ask(served("classification"), "tokenize", text=SOME)
     assert found["token_ids"].tolist() == packed["token_ids"].tolist()
     assert found["lengths"].tolist() == packed["padding_mask"].sum(1).tolist()
-    found = ask(served("classification"), "embed", text=SOME)
-    wanted = embeddings_of(predictor, SOME)
+    found = ask(served("classification"), "embed", text=MANY)
+    wanted = embeddings_of(predictor, MANY)
     close(found["embedding"], [row["embedding"] for row in wanted])
     examples = [serialized(text=text.encode()) for text in SOME]
     found = ask(served("classification"), "classify", inputs=examples)
