@@ -125,6 +125,7 @@ bench: $(VENV)/installed-jax $(VENV)/installed-torch $(VENV)/installed-peers \
 	$(BIN)/python tests/benchmarks/bench_examples.py $(BENCH_EXAMPLES)
 	$(BIN)/python tests/benchmarks/bench_finetune.py $(BENCH_FINETUNE)
 	$(BIN)/python tests/benchmarks/bench_export.py $(BENCH_EXPORT)
+	$(BIN)/python tests/benchmarks/bench_requests.py $(BENCH_REQUESTS)
 	$(BIN)/python tests/benchmarks/bench_embeddings.py $(BENCH_EMBEDDINGS)
 	$(BIN)/python tests/benchmarks/bench_embeddings.py --int8 \
 	  $(BENCH_EMBEDDINGS)

@@ -8,6 +8,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -372,6 +375,67 @@ def test_exports_beside_the_peers(tmp_path, tiny_vocab):
     sizes = report["megabytes"]
     assert sizes["int8"]["onnx"] < 0.5 * sizes["float32"]["onnx"]
     assert shown.count("goal below 1") == 4
+
+
+@pytest.mark.proof
+def test_requests_beside_transformers(tmp_path, tiny_vocab):
+    for name in ("torch", "transformers", "tensorflow_text"):
+        pytest.importorskip(name, reason=f"{name} is missing")
+    report, shown = report_of(
+        *("bench_requests", tmp_path, "--size", "tiny", "--vocab", tiny_vocab),
+        *("--peers", "torch", "--threads", "1"),
+        *("--clients", "1", "3", "--requests", "12"),
+    )
+    assert [line["clients"] for line in report["lines"]] == [1, 3]
+    for line in report["lines"]:
+        ratios = np.divide(line["ours_rates"], line["peer_rates"])
+        assert math.isclose(line["ratio"], np.median(ratios))
+        assert 0 < line["ours_p50_ms"] <= line["ours_p99_ms"]
+        assert f"{line['ratio']:.2f}" in shown
+
+
+@pytest.mark.any_backend
+def test_requests_that_wait_are_answered_together(benchmarks):
+    """Each client has its own answer; the first one is answered alone."""
+    from bench_requests import Together
+
+    sizes, begun, go_on = [], threading.Event(), threading.Event()
+
+    def answer(texts):
+        sizes.append(len(texts))
+        begun.set()
+        go_on.wait()
+        return np.array([int(text) for text in texts])
+
+    together = Together(answer)
+    with ThreadPoolExecutor(12) as pool:
+        first = pool.submit(together.ask, "0")
+        begun.wait()
+        others = [pool.submit(together.ask, str(n)) for n in range(1, 12)]
+        while together._waiting.qsize() < 11:
+            time.sleep(0.001)
+        go_on.set()
+        found = [each.result() for each in (first, *others)]
+    together.end()
+    assert found == [*range(12)] and sizes == [1, 11]
+
+
+@pytest.mark.any_backend
+def test_each_side_has_its_better_way(benchmarks):
+    from bench_requests import ALONE, OURS, TOGETHER, lines_of
+
+    def times(*rates):
+        return [{"rate": rate, "waits": [1 / rate]} for rate in rates]
+
+    found = {
+        OURS: {TOGETHER: times(8.0, 2.0, 9.0), ALONE: times(4.0, 4.0, 9.0)},
+        "torch": {TOGETHER: times(1.0, 1.0, 1.0), ALONE: times(2.0, 4.0, 3.0)},
+    }
+    (line,) = lines_of(5, found)
+    assert (line["ours_way"], line["peer_way"]) == (TOGETHER, ALONE)
+    assert (line["ours_rate"], line["peer_rate"]) == (8.0, 3.0)
+    assert line["ratio"] == 3.0  # of 4, 0.5 and 3
+    assert line["ours_p50_ms"] == pytest.approx(125)
 
 
 @pytest.mark.any_backend
