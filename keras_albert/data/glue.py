@@ -21,7 +21,11 @@ from keras_albert.data.table_files import named, tab_records
 from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError, check_choice
 from keras_albert.storage import replacing
-from keras_albert.text.files import check_files, decode_line
+from keras_albert.text.files import (
+    check_files,
+    decode_line,
+    read_lines_or_faults,
+)
 
 HIGHEST_SIMILARITY = 5.0  # of STS-B, whose lowest is 0
 # A benchmark wants a prediction for each row of a split without labels.
@@ -210,7 +214,7 @@ def read_glue(
     bad = BadRows(
         skip_bad and labelled, SKIP_REMEDY if labelled else _NEEDED_REMEDY
     )
-    records = tab_records(path)
+    records = tab_records(read_lines_or_faults(path))
     if not file.header:
         next(records)
     for line, record in named(records, header, remedy=""):

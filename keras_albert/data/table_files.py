@@ -5,6 +5,7 @@ The readers yield an AlbertError instead of a row that cannot be read.
 
 import collections
 import csv
+import itertools
 import json
 import re
 import sys
@@ -15,6 +16,7 @@ from keras_albert.errors import AlbertError
 from keras_albert.text.files import open_parquet, read_lines_or_faults
 
 ROWS_AT_ONCE = 1_000  # rows of a Parquet file read at a time
+FIRST_BYTES = 2**16  # which show how the lines of a file end
 
 _CHECK_HEADER = "check that the first line of the file names the columns."
 _TABS = f"Remove tabs inside a text, and {_CHECK_HEADER}"
@@ -23,6 +25,11 @@ _QUOTE = "Put a text with {} in double quotes, and " + _CHECK_HEADER
 # the decimal separator, as in much of Europe, spreadsheets write semicolons.
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
+# The first line of a file of Excel may only say what the delimiter is.
+_DECLARATION = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
+
+# The number of a line of the file, and its text.
+Line = tuple[int, str | AlbertError]
 # The line of the file on which a row ends, and its fields.
 Record = tuple[int, list[str] | AlbertError]
 # The same line, and the fields by the names of their columns.
@@ -30,55 +37,82 @@ NumberedRow = tuple[int, dict[str, object] | AlbertError]
 
 
 def _read_tsv(path: Path, columns: Collection[str]) -> Iterator[NumberedRow]:
-    return _with_header(path, tab_records(path), _TABS)
+    return _with_header(path, tab_records(_lines(path)), _TABS)
 
 
-def tab_records(path: Path) -> Iterator[Record]:
+def tab_records(lines: Iterable[Line]) -> Iterator[Record]:
     """Yields the numbers and fields of tab-separated lines.
 
     Blank lines are skipped, and quotes have no special meaning.
     """
-    for number, line in read_lines_or_faults(path):
+    for number, line in lines:
         if isinstance(line, AlbertError):
             yield number, line
         elif line.strip(" "):  # a line of tabs is a row of empty fields
             yield number, line.split("\t")
 
 
+def _lines(path: Path) -> Iterator[Line]:
+    """The lines of a table, whichever way they end.
+
+    A file whose first line ends in "\\r" alone, such as "CSV (Macintosh)" of
+    Excel, has no other ends, except within quotes.
+    """
+    with open(path, "rb") as file:
+        unquoted = re.sub(rb'"[^"]*"', b"", file.read(FIRST_BYTES))
+    end = re.search(rb"\n|\r\n|\r(?=.)", unquoted)
+    return read_lines_or_faults(path, any_end=bool(end) and end[0] == b"\r")
+
+
 def _read_csv(path: Path, columns: Collection[str]) -> Iterator[NumberedRow]:
     csv.field_size_limit(sys.maxsize)  # texts may be long
-    delimiter = _delimiter_of(path, columns)
-    remedy = _QUOTE.format(_DELIMITERS[delimiter])
-    return _with_header(path, _csv_records(path, delimiter), remedy)
+    lines = itertools.dropwhile(_is_blank, _lines(path))
+    first = next(lines, (0, ""))
+    if found := _DECLARATION.fullmatch(str(first[1])):
+        delimiter = found[1]
+        lines = itertools.dropwhile(_is_blank, lines)
+    else:
+        delimiter = _delimiter_of(first[1], columns)
+        lines = itertools.chain([first], lines)
+    remedy = _QUOTE.format(_DELIMITERS.get(delimiter, repr(delimiter)))
+    return _with_header(path, _csv_records(lines, delimiter), remedy)
 
 
-def _delimiter_of(path: Path, columns: Collection[str]) -> str:
-    """The delimiter of a .csv file.
+def _is_blank(numbered: Line) -> bool:
+    """Whether a line before the header has no text in any column."""
+    _, line = numbered
+    return isinstance(line, str) and not line.strip(" ,;\t")
+
+
+def _delimiter_of(line: str | AlbertError, columns: Collection[str]) -> str:
+    """The delimiter of a .csv file, by its first line.
 
     It is the one with which the header has most of the wanted columns. If
     several are equal, it is the one that gives most columns, which a message
     can then list; or else the comma.
     """
-    _, line = next(read_lines_or_faults(path), (0, ""))
     if isinstance(line, AlbertError):
         return ","
 
     def rank(delimiter: str) -> tuple[int, int]:
-        header = next(csv.reader([line], delimiter=delimiter), [])
+        try:
+            header = next(csv.reader([line], delimiter=delimiter), [])
+        except csv.Error:  # which reading the records will report
+            return 0, 0
         names = [name.strip() for name in header]
         return len(set(columns).intersection(names)), len(names)
 
     return max(_DELIMITERS, key=rank)
 
 
-def _csv_records(path: Path, delimiter: str) -> Iterator[Record]:
+def _csv_records(fresh: Iterator[Line], delimiter: str) -> Iterator[Record]:
     """Yields the fields of each record, and the number of its last line.
 
     A stray quote opens a quoted text that swallows the next rows. Such a record
     is recognized by its number of fields. It is reported as an error at its
     first line, and the lines after that are read again as records of their own.
     """
-    fresh, again = read_lines_or_faults(path), collections.deque()
+    again = collections.deque()  # lines that are read a second time
     taken = []  # numbers and lines of the record that is being read
 
     def lines():
@@ -126,9 +160,9 @@ def _with_header(
     path: Path, records: Iterable[Record], remedy: str
 ) -> Iterator[NumberedRow]:
     records = iter(records)
-    _, header = next(records, (0, []))
+    number, header = next(records, (0, []))
     if isinstance(header, AlbertError):
-        raise AlbertError(f"{path}:1: {header}")
+        raise AlbertError(f"{path}:{number}: {header}")
     header = [name.strip() for name in header]
     if len(header) == 1 and (found := re.search(r"[;,\t|]", header[0])):
         is_tsv = path.suffix.lower() == ".tsv"

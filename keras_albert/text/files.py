@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import io
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -82,10 +83,19 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         yield number, line
 
 
-def read_lines_or_faults(path: Path) -> Iterator[tuple[int, str | AlbertError]]:
-    """As `read_lines`, but yields an error for a line that is not UTF-8."""
+def read_lines_or_faults(
+    path: Path, any_end: bool = False
+) -> Iterator[tuple[int, str | AlbertError]]:
+    """As `read_lines`, but yields an error for a line that is not UTF-8.
+
+    With `any_end`, "\\r" alone ends a line, too.
+    """
     with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
+        lines = file
+        if any_end:  # Latin-1 has a character for each byte
+            text = io.TextIOWrapper(file, encoding="latin-1")
+            lines = (line.encode("latin-1") for line in text)
+        for number, line in enumerate(lines, start=1):
             try:
                 yield number, decode_line(line, is_first=number == 1)
             except AlbertError as error:

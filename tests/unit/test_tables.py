@@ -136,6 +136,49 @@ def test_the_delimiter_is_the_one_with_the_wanted_columns(tmp_path):
         read_table(path, FIELDS)
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_lines_that_end_in_a_carriage_return(tmp_path, name):
+    """As "CSV (Macintosh)" of Excel, with a line break in a cell."""
+    content = b'label,id,text\ra,1,caf\xc3\xa9\rb,2,"two\nlines"\r\rc,3,\xe9\r'
+    if name == "a.tsv":
+        content = content.replace(b",", b"\t").replace(b"two\n", b"two ")
+    table = read_table(write(tmp_path, name, content), FIELDS, skip_bad=True)
+    texts = (
+        ["café", '"two lines"'] if name == "a.tsv" else ["café", "two\nlines"]
+    )
+    assert table.values == {"text": texts, "label": ["a", "b"]}
+    last = 5 if name == "a.tsv" else 6
+    assert table.lines == [2, last - 2]
+    (bad,) = table.skipped
+    assert f":{last}: not UTF-8" in bad
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "sep=;\r\ntext;label\r\na,b;c\r\n",
+        '\ufeff"sep=|"\n\ntext|label\na,b|c\n',
+        "sep=\t\ntext\tlabel\na,b\tc\n",
+        "\n;;\n \ntext;label\na,b;c\n",
+        '\n\n"text",label\n"a,b",c\n',
+    ],
+)
+def test_what_stands_before_the_header_of_csv(tmp_path, content):
+    """Excel declares the delimiter there; others leave lines blank."""
+    table = read_table(write(tmp_path, "a.csv", content), FIELDS)
+    assert table.values == {"text": ["a,b"], "label": ["c"]}
+    assert table.lines == [content.count("\n")]
+
+
+def test_a_declared_delimiter_in_messages(tmp_path):
+    path = write(tmp_path, "a.csv", "sep=|\ntext|label\na|b|c\n")
+    with pytest.raises(AlbertError, match=r":3: .*text with '\|' in double"):
+        read_table(path, FIELDS)
+    path = write(tmp_path, "b.csv", 'te"x\rt"b,label\na,b\n')
+    with pytest.raises(AlbertError, match=r"b\.csv:1: malformed CSV"):
+        read_table(path, FIELDS)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
