@@ -12,6 +12,10 @@ import numpy as np
 
 from keras_albert.data.bad_rows import BadRows
 from keras_albert.data.frames import Frame, columns_of
+from keras_albert.data.saved_dataset import (
+    is_saved_dataset,
+    read_saved_dataset,
+)
 from keras_albert.data.table_files import READERS, NumberedRow
 from keras_albert.errors import AlbertError, is_number
 from keras_albert.text.files import check_files
@@ -73,6 +77,21 @@ class Table:
         return hashlib.sha256(json.dumps(self.values).encode()).hexdigest()
 
 
+def check_table(path: str | Path) -> Path:
+    """The path of a table; AlbertError if there is no file or saved dataset."""
+    path = Path(path)
+    if not is_saved_dataset(path):
+        check_files([path])
+    return path
+
+
+def reader_of(path: Path) -> Callable[..., Iterator[NumberedRow]] | None:
+    """The function that reads the rows of a table; None if there is none."""
+    if is_saved_dataset(path):
+        return read_saved_dataset
+    return READERS.get(path.suffix.lower())
+
+
 def read_parts(
     path: str | Path | Frame,
     fields: Mapping[str, Field],
@@ -86,14 +105,15 @@ def read_parts(
     quoting; a .csv file has a header and RFC 4180 quoting, with commas,
     semicolons or tabs as delimiter; .jsonl has an object per line; .parquet has
     an example per row; .txt has a text per line and no other column. Text files
-    are UTF-8, with or without a byte order mark.
+    are UTF-8, with or without a byte order mark. A folder is one that
+    `save_to_disk` of a Hugging Face dataset wrote.
 
     Blank lines are skipped, except in .txt files, where a blank line is an
     empty text, so that line n of the predictions belongs to line n of the
     file. Blank lines at the end of a .txt file are skipped.
 
     Args:
-        path: the file; or a table in memory, see `columns_of`.
+        path: the file or folder; or a table in memory, see `columns_of`.
         fields: the values to read, by their names in `Table.values`.
         skip_bad: whether to skip rows that cannot be read.
         rows_at_once: most rows of each table, including skipped ones, so that
@@ -105,9 +125,10 @@ def read_parts(
         rows = _rows_of(columns_of(path))
         yield _table(Path("columns"), rows, fields, skip_bad, complete)
         return
-    (path,) = check_files([path])
+    path = check_table(path)
     extension = path.suffix.lower()
-    if extension not in READERS:
+    reader = reader_of(path)
+    if reader is None:
         raise AlbertError(
             f"{path}: expected a file that ends in {', '.join(READERS)}. "
             f"Received: {path.suffix or 'no extension'}. Convert or rename it."
@@ -120,7 +141,7 @@ def read_parts(
             f"{', '.join(others)}. Give a .tsv, .csv, .jsonl or .parquet file."
         )
     columns = {each.column for each in fields.values()}
-    records = READERS[extension](path, columns)
+    records = reader(path, columns)
     if extension == ".txt":
         fields = {
             name: dataclasses.replace(each, read=_or_blank(each.read))

@@ -10,8 +10,8 @@ import numpy as np
 
 from keras_albert.data.batches import Features, epoch_plan
 from keras_albert.data.held_out import FEWEST_OF_A_LABEL, FEWEST_ROWS, hold_out
-from keras_albert.data.table_files import READERS
-from keras_albert.data.tables import MissingColumn, Table
+from keras_albert.data.saved_dataset import is_saved_dataset
+from keras_albert.data.tables import MissingColumn, Table, reader_of
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
 from keras_albert.finetuning.option_checks import measuring
@@ -57,18 +57,19 @@ def with_text_column(run: FinetuneRun) -> FinetuneRun:
     task reads two texts, or if several columns could be meant.
     """
     task, columns = ALL_TASKS[run.task], run.columns
-    suffix = run.train.suffix.lower()
+    reader = reader_of(run.train)
     if (
         columns.text != FinetuneRun.columns.text
         or run.task in BENCHMARKS
         or [*task.inputs(columns)] != ["text"]
-        or suffix not in READERS.keys() - {".txt"}
-        or not run.train.is_file()
+        or reader is None
+        or run.train.suffix.lower() == ".txt"
+        or not (run.train.is_file() or is_saved_dataset(run.train))
     ):
         return run
     others = {each.column for each in task.fields(columns, True).values()}
     others.discard(columns.text)
-    _, row = next(READERS[suffix](run.train, others), (0, None))
+    _, row = next(reader(run.train, others), (0, None))
     if not isinstance(row, dict) or columns.text in row or others - row.keys():
         return run
     texts = [

@@ -17,7 +17,8 @@ import numpy as np
 
 from keras_albert.data.batches import Features
 from keras_albert.data.config import TableColumns
-from keras_albert.data.tables import Table
+from keras_albert.data.saved_dataset import checksum_of_table
+from keras_albert.data.tables import Table, check_table
 from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.config import EmbedRun
@@ -25,9 +26,8 @@ from keras_albert.finetuning.predict import without_nan
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.text_embedding import normalized
 from keras_albert.modeling.weight_checks import weights_checksum
-from keras_albert.storage import checksum, read_json, room_at, write_json
+from keras_albert.storage import read_json, room_at, write_json
 from keras_albert.tasks.names import EMBEDDING
-from keras_albert.text.files import check_files
 from keras_albert.text.model_inputs import text_rows, window_rows
 from keras_albert.text.unknown import PieceCount, check_readable
 from keras_albert.training.run_folder import (
@@ -63,10 +63,10 @@ def embed(run: EmbedRun) -> dict:
             f"`dimensions` must be at most {predictor.model.size}, the size of "
             f"the vectors. Received: {size}."
         )
-    (data,) = check_files([run.data])
+    data = check_table(run.data)
     made_of = {
         "model": weights_checksum(predictor.model),
-        "data": checksum(data),
+        "data": checksum_of_table(data),
     }
     if finished:
         _check_made_of(run, finished, made_of)

@@ -7,6 +7,7 @@ import numpy as np
 from keras_albert.corpus.shards import ShardSet
 from keras_albert.data.batches import Features
 from keras_albert.data.config import TableColumns
+from keras_albert.data.saved_dataset import is_saved_dataset
 from keras_albert.data.tables import Table
 from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError
@@ -75,8 +76,8 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
             f"{shown(run.model)} is fine-tuned. Received: "
             f"sentence_task={run.sentence_task!r}. Leave --sentence-task out."
         )
-    if not run.data.is_dir():
-        _check_unused(run, "a file", "split", "any_size")
+    if not run.data.is_dir() or is_saved_dataset(run.data):
+        _check_unused(run, "a table", "split", "any_size")
     elif predictor.task not in BENCHMARKS:
         raise AlbertError(
             f"{shown(run.model)} is a fine-tuned model: it is evaluated on a "

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from keras_albert.data.glue import GLUE
+from keras_albert.data.saved_dataset import is_saved_dataset
 from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import PredictRun
@@ -38,7 +39,7 @@ def predict(run: PredictRun) -> None:
             "`n_best_output` and `null_odds_output` are for SQuAD's JSON. "
             f"Received: {run.data}. Leave them out."
         )
-    if run.data.is_dir():
+    if run.data.is_dir() and not is_saved_dataset(run.data):
         _predict_for_glue(run)
         return
     if run.any_size:

@@ -14,6 +14,7 @@ from rich.progress import track
 from keras_albert.data.batches import Features, sorted_plan
 from keras_albert.data.config import TableColumns
 from keras_albert.data.frames import Frame
+from keras_albert.data.saved_dataset import is_saved_dataset
 from keras_albert.data.tables import Table
 from keras_albert.errors import check_positive
 from keras_albert.finetuning.config import PredictRun
@@ -100,7 +101,8 @@ class TaskModel:
         any_size: bool = False,
     ) -> Table:
         """Reads a table with labels, or a split of a benchmark's folder."""
-        if path.is_dir() and self.task in BENCHMARKS:
+        is_folder = path.is_dir() and not is_saved_dataset(path)
+        if is_folder and self.task in BENCHMARKS:
             options = {"skip_bad": skip_bad, "any_size": any_size}
             return read_split(self.task, path, split, **options)
         return self.read(path, labelled=True, skip_bad=skip_bad)

@@ -3,6 +3,7 @@
 import contextlib
 import glob
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def check_files(paths: Iterable[str | Path]) -> list[Path]:
                 f"in it, for example {path / '*.txt'}."
             )
         if not path.exists():
-            raise AlbertError(f"{path}: no such file.")
+            raise AlbertError(f"{path}: no such file.{_if_remote(path)}")
         try:
             path.open("rb").close()
         except OSError as error:
@@ -69,6 +70,25 @@ def check_files(paths: Iterable[str | Path]) -> list[Path]:
                 f"{path}: cannot be read ({error.strerror})."
             ) from None
     return paths
+
+
+def _if_remote(path: Path) -> str:
+    """What helps if a path is an address; a Path has one "/" for "://"."""
+    found = re.fullmatch(r"([a-z][a-z0-9]+):/+(?:datasets/)?(.*)", str(path))
+    if not found:
+        return ""
+    scheme, rest = found.groups()
+    if scheme != "hf":
+        return (
+            f" It is the address {scheme}://{rest}, and only files of this "
+            "machine are read: download it, and give the file."
+        )
+    name = "/".join(rest.split("/")[:2])
+    return (
+        " Of the Hugging Face Hub only models are read: "
+        f"datasets.load_dataset({name!r}, split='train').to_json('rows.jsonl') "
+        "writes a table."
+    )
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -96,6 +96,27 @@ def test_evaluate(run, tmp_path):
     assert names[0] == "spearman"
 
 
+def test_saved_datasets(run, model, tmp_path, capsys):
+    """Every command that takes a table takes their folders."""
+    folder = tmp_path / "rows"
+    pytest.importorskip("datasets").Dataset.from_list(ROWS).save_to_disk(folder)
+    assert ka.evaluate(run, folder).report == ka.evaluate(run, ROWS).report
+    short = {**LEARNING, "epochs": 1}
+    ka.finetune(model, folder, tmp_path / "out", **short)
+    capsys.readouterr()
+    given = ["--model", str(run.folder), "--data", str(folder)]
+    main(["predict", *given])
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["body"] for line in lines] == [
+        row["body"] for row in ROWS
+    ]
+    vectors = [*given, "--column", "body", "--output", str(tmp_path / "v")]
+    main(["embed", *vectors])
+    assert json.loads((tmp_path / "v" / "report.json").read_text())[
+        "texts"
+    ] == len(ROWS)
+
+
 def test_options_are_those_of_the_command(model, tmp_path):
     recipe = {"recipe": "small", "data": Path("a"), "steps": 170}
     settings = run_of("pretrain", {**recipe, "output": "b"})

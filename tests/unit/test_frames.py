@@ -1,12 +1,17 @@
 """Tables in memory: each kind gives the same columns."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from keras_albert.data.frames import columns_of
+from keras_albert.data.saved_dataset import checksum_of_table
+from keras_albert.data.tables import Field, read_label, read_parts, read_text
 from keras_albert.errors import AlbertError
+from keras_albert.finetuning.config import FinetuneRun
+from keras_albert.finetuning.data import with_text_column
 
 pytestmark = pytest.mark.any_backend
 
@@ -103,3 +108,64 @@ def test_class_labels_of_hugging_face_are_names():
 def test_what_is_no_table(data, words):
     with pytest.raises(AlbertError, match=words):
         columns_of(data)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A saved dataset of 2,500 rows, with labels by name, in two splits."""
+    datasets = pytest.importorskip("datasets")
+    rows = {
+        "text": [f"t{i}" for i in range(2_500)],
+        "label": [i % 3 - 1 for i in range(2_500)],
+    }
+    features = datasets.Features(
+        {
+            "text": datasets.Value("string"),
+            "label": datasets.ClassLabel(names=["neg", "pos"]),
+        }
+    )
+    data = datasets.Dataset.from_dict(rows, features)
+    splits = datasets.DatasetDict({"train": data, "test": data.select([1])})
+    splits.save_to_disk(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def test_folders_of_hugging_face(saved):
+    fields = {
+        "text": Field("text", read_text),
+        "label": Field("label", read_label),
+    }
+    parts = [*read_parts(saved / "train", fields, True, 1_500)]
+    lines = [line for part in parts for line in part.lines]
+    assert lines == [i + 1 for i in range(2_500) if i % 3]
+    assert parts[0].rows[:2] == [
+        {"text": "t1", "label": "neg"},
+        {"text": "t2", "label": "pos"},
+    ]
+    with pytest.raises(AlbertError, match=r"train:1: the label.*None"):
+        next(read_parts(saved / "train", fields))
+    with pytest.raises(AlbertError, match=r"splits test, train\. .*saved/test"):
+        next(read_parts(saved, fields))
+    assert (
+        checksum_of_table(saved / "train")
+        == checksum_of_table(saved / "train")
+        != checksum_of_table(saved / "test")
+    )
+    run = FinetuneRun("m", saved / "train", saved / "out")
+    assert with_text_column(run) is run
+    next((saved / "train").glob("*.arrow")).write_bytes(b"x")
+    with pytest.raises(AlbertError, match=r"train: damaged, .*again"):
+        next(read_parts(saved / "train", fields))
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("hf://datasets/a/b/c.csv", r"load_dataset\('a/b', split='train'\)"),
+        ("hf://a/b", r"load_dataset\('a/b', .*to_json\('rows\.jsonl'\)"),
+        ("https://a.b/c.csv", r"address https://a\.b/c\.csv.*download it"),
+    ],
+)
+def test_addresses_are_no_tables(address, words):
+    with pytest.raises(AlbertError, match=words):
+        next(read_parts(Path(address), {"text": Field("text", read_text)}))

@@ -1,0 +1,64 @@
+"""Reads folders that `save_to_disk` of Hugging Face `datasets` wrote."""
+
+import hashlib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from keras_albert.data.frames import columns_of
+from keras_albert.data.table_files import ROWS_AT_ONCE, NumberedRow
+from keras_albert.download import reason_of
+from keras_albert.errors import AlbertError, optional_import
+from keras_albert.storage import checksum
+
+_STATE_FILE, _SPLITS_FILE = "state.json", "dataset_dict.json"
+
+
+def is_saved_dataset(path: Path) -> bool:
+    """Whether a folder holds a Dataset or the splits of a DatasetDict."""
+    return any((path / name).is_file() for name in (_STATE_FILE, _SPLITS_FILE))
+
+
+def _check_one_split(path: Path) -> None:
+    """Raises AlbertError if there are several, each in a folder."""
+    if not (path / _SPLITS_FILE).is_file():
+        return
+    splits = sorted(each.parent.name for each in path.glob(f"*/{_STATE_FILE}"))
+    example = f", such as {path / splits[0]}" if splits else ""
+    raise AlbertError(
+        f"{path}: a DatasetDict with the splits {', '.join(splits) or 'none'}. "
+        f"Give the folder of one of them{example}."
+    )
+
+
+def read_saved_dataset(
+    path: Path, columns: Collection[str]
+) -> Iterator[NumberedRow]:
+    """The rows, with class labels by name; they are numbered from 1."""
+    _check_one_split(path)
+    datasets = optional_import("datasets", "datasets", f"{path}: its format")
+    try:
+        data = datasets.load_from_disk(str(path))
+        for begin in range(0, len(data), ROWS_AT_ONCE):
+            part = data.select(
+                range(begin, min(begin + ROWS_AT_ONCE, len(data)))
+            )
+            found = columns_of(part)
+            rows = zip(*found.values(), strict=True)
+            for number, row in enumerate(rows, begin + 1):
+                yield number, dict(zip(found, row, strict=True))
+    except AlbertError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise AlbertError(
+            f"{path}: damaged, or not a folder of `save_to_disk` "
+            f"({reason_of(error)}). Save the dataset again."
+        ) from None
+
+
+def checksum_of_table(path: Path) -> str:
+    """SHA-256 of a file, or of the files of a saved dataset."""
+    if path.is_file():
+        return checksum(path)
+    files = sorted(each for each in path.iterdir() if each.is_file())
+    parts = (f"{each.name} {checksum(each)}" for each in files)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
