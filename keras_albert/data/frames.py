@@ -22,8 +22,8 @@ def columns_of(data: Frame) -> dict[str, list]:
             tensorflow_datasets has them; or a list of dicts.
 
     Raises:
-        AlbertError: it is something else, several splits, or columns of
-            unequal length.
+        AlbertError: it is something else, several splits, columns of unequal
+            length, or two of the same name.
     """
     columns = {name: _listed(name, v) for name, v in _columns(data).items()}
     if len(set(map(len, columns.values()))) > 1:
@@ -52,13 +52,22 @@ def _columns(data: Frame) -> Mapping[str, Any]:
             for name, values in data.to_dict().items()
         }
     if hasattr(data, "to_pydict"):  # pyarrow
+        _check_named_once(data.column_names)
         return data.to_pydict()
     if hasattr(data, "iloc") and hasattr(data, "columns"):  # pandas
+        _check_named_once(data.columns)
         known = data.astype(object).where(data.notna(), None)
         return known.to_dict(orient="list")
     if hasattr(data, "to_dicts"):  # polars
         return data.to_dict(as_series=False)
     if hasattr(data, "as_numpy_iterator"):  # tf.data
+        if not isinstance(data.element_spec, Mapping):
+            raise AlbertError(
+                "expected a tf.data.Dataset of dicts. Received: one of "
+                f"{type(data.element_spec).__name__}s, as `as_supervised` "
+                "gives them. Name their parts: data.map(lambda text, label: "
+                "{'text': text, 'label': label})."
+            )
         return _columns_of_rows(data.as_numpy_iterator())
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
         return _columns_of_rows(data)
@@ -68,6 +77,14 @@ def _columns(data: Frame) -> Mapping[str, Any]:
         "tf.data.Dataset of dicts, or a list of dicts. Received: "
         f"{type(data).__name__}."
     )
+
+
+def _check_named_once(names: Iterable) -> None:
+    names = [*map(str, names)]
+    if len(set(names)) < len(names):
+        raise AlbertError(
+            f"the table names a column twice: {', '.join(names)}. Rename one."
+        )
 
 
 def _columns_of_rows(rows: Iterable) -> dict[str, list]:

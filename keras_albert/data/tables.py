@@ -244,7 +244,10 @@ def _value(row: dict[str, object], name: str, field: Field) -> object:
 def read_text(value: object) -> str:
     """Reads a text; raises AlbertError if it is blank."""
     if not isinstance(value, str):
-        raise AlbertError(f"must be a text. Received: {value!r:.60}.")
+        remedy = ""
+        if isinstance(value, list):
+            remedy = " If it is a batch of rows, give rows: data.unbatch()."
+        raise AlbertError(f"must be a text. Received: {value!r:.60}.{remedy}")
     if not value.strip():
         raise AlbertError("is empty. Fill it in or remove the row.")
     return value

@@ -72,9 +72,9 @@ class FinetuneRun:
     released archive (albert_config.json, model.ckpt-best.*, *.model), a folder
     of transformers or KerasHub, hf://organization/name, kaggle://..."""
     train: Path
-    """TSV, CSV, JSONL or Parquet file with a text and a label column, for
-    `qa` also SQuAD's JSON; for a published task (CoLA and so on) the
-    benchmark's own folder"""
+    """TSV, CSV, JSONL or Parquet file with a text and a label column, or the
+    folder of a saved dataset of Hugging Face; for `qa` also SQuAD's JSON; for
+    a published task (CoLA and so on) the benchmark's own folder"""
     output: Path
     """folder for the model; made if absent, must hold no other run"""
     task: Literal[FINETUNE_TASKS] = FINETUNE_TASKS[0]

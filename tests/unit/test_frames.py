@@ -76,6 +76,33 @@ def test_tensorflow():
     assert columns_of(tf.data.Dataset.from_tensor_slices(columns)) == columns
 
 
+def test_other_datasets_of_tensorflow():
+    """Tuples, as of `as_supervised`, and batches."""
+    tf = pytest.importorskip("tensorflow")
+    columns = {"text": ["a", "b"], "label": [1, 2]}
+    data = tf.data.Dataset.from_tensor_slices(tuple(columns.values()))
+    with pytest.raises(AlbertError, match=r"one of tuples.*data\.map\(lambda"):
+        columns_of(data)
+    data = tf.data.Dataset.from_tensor_slices(columns).batch(2)
+    fields = {"text": Field("text", read_text)}
+    with pytest.raises(AlbertError, match=r"\['a', 'b'\].*data\.unbatch\(\)"):
+        next(read_parts(data, fields))
+
+
+def test_a_column_that_is_named_twice():
+    names = ["text", "label", "text"]
+    rows = [["a", 1, "b"]]
+    pd = pytest.importorskip("pandas")
+    pa = pytest.importorskip("pyarrow")
+    columns = [pa.array(column) for column in zip(*rows, strict=True)]
+    for data in (
+        pd.DataFrame(rows, columns=names),
+        pa.Table.from_arrays(columns, names),
+    ):
+        with pytest.raises(AlbertError, match="twice: text, label, text"):
+            columns_of(data)
+
+
 def test_class_labels_of_hugging_face_are_names():
     datasets = pytest.importorskip("datasets")
     features = datasets.Features(
