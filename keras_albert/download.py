@@ -13,6 +13,7 @@ _WANTED = [
     "*.safetensors",
     "*.weights.h5",
     "assets/*",
+    "vocab*.txt",
 ]
 _SECOND_CHOICE = ["*.bin", "*.index", "*.data-*"]
 _WEIGHTS = (".keras", ".safetensors", ".weights.h5")

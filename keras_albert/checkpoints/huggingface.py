@@ -32,7 +32,11 @@ from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.weight_checks import check_plausible
 from keras_albert.storage import read_json, write_json, written_whole
-from keras_albert.text.pieces import TOKENIZER_CONFIG_FILE
+from keras_albert.text.pieces import (
+    TOKENIZER_CONFIG_FILE,
+    WORDPIECE_FILE,
+    not_of_sentencepiece,
+)
 from keras_albert.text.special_tokens import SPECIAL_PIECES
 from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
 
@@ -300,6 +304,14 @@ def _tokenizer_here(theirs: Any) -> Tokenizer:
     transformers keeps the pieces and not the SentencePiece model, from which
     alone texts are cut here.
     """
+    backend = getattr(theirs, "backend_tokenizer", None)
+    names = getattr(theirs, "vocab_files_names", {}).values()
+    kind = type(getattr(backend, "model", None)).__name__
+    if WORDPIECE_FILE in names or kind == "WordPiece":
+        raise AlbertError(
+            f"`tokenizer`: {not_of_sentencepiece(WORDPIECE_FILE)} Leave "
+            "`tokenizer` out."
+        )
     places = [
         getattr(theirs, "vocab_file", None),
         Path(str(getattr(theirs, "name_or_path", "")), VOCAB_FILE),

@@ -41,8 +41,10 @@ from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import CONFIG_FILE
 from keras_albert.modeling.ensemble import AlbertEnsemble
+from keras_albert.modeling.inputs import no_vocabulary
 from keras_albert.modeling.keras_file import checked_form, in_form, read_own
 from keras_albert.storage import read_json
+from keras_albert.text.pieces import find_wordpiece
 from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
 from keras_albert.training.model_folder import (
     MODEL_FILE,
@@ -50,7 +52,6 @@ from keras_albert.training.model_folder import (
     ModelFolder,
 )
 
-WORDPIECE_FILE = "vocab.txt"
 SHOWN_FILES = 20  # number of files that an error message lists
 
 
@@ -89,7 +90,8 @@ def load(
 
     Returns:
         A model with the head of the checkpoint, or an AlbertBackbone if it has
-        none. `tokenizer` is set if the checkpoint has a vocabulary.
+        none. `tokenizer` is set if the checkpoint has a vocabulary of
+        SentencePiece.
 
     Raises:
         AlbertError: there is no model, or more than one; a file is damaged; or
@@ -107,7 +109,11 @@ def load(
     found = _found(path)
     if len(found) != 1:
         raise AlbertError(f"{source}: {_several_or_none(path, found)}")
-    return _read(source, *found[0], gelu, backbone, form)
+    model = _read(source, *found[0], gelu, backbone, form)
+    folder = path if path.is_dir() else path.parent
+    if model.tokenizer is None and (file := find_wordpiece(folder)):
+        encoder_of(model).wordpiece_file = file
+    return model
 
 
 def _read(
@@ -182,21 +188,12 @@ def load_pretrained(
     """
     backbone = load(source, backbone=True, dtype=dtype, loop=loop, remat=remat)
     if backbone.tokenizer is None:
-        raise AlbertError(f"{source}: {_no_vocabulary(locate(source))}")
-    return plain_encoder(backbone), backbone.tokenizer
-
-
-def _no_vocabulary(path: Path) -> str:
-    """What is said of a model without a vocabulary, and what helps."""
-    folder = path if path.is_dir() else path.parent
-    if (folder / WORDPIECE_FILE).is_file():
-        return (
-            f"the vocabulary is one of WordPiece ({WORDPIECE_FILE}), as "
-            "Chinese ALBERTs have, and only those of SentencePiece are read. "
-            "The model itself takes the ids that transformers.BertTokenizer "
-            "gives: ka.load(...)({'token_ids': ids})."
+        message = (
+            f"the model has no vocabulary. Put its {VOCAB_FILE} into the "
+            "folder."
         )
-    return f"the model has no vocabulary. Put its {VOCAB_FILE} into the folder."
+        raise AlbertError(f"{source}: {no_vocabulary(backbone, message)}")
+    return plain_encoder(backbone), backbone.tokenizer
 
 
 def head_of(source: str | Path) -> str | None:

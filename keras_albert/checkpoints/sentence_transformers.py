@@ -22,6 +22,7 @@ from keras_albert.checkpoints.huggingface import (
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import encoder_of
 from keras_albert.modeling.base import AlbertModel, check_model
+from keras_albert.modeling.inputs import no_vocabulary
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.storage import read_json, write_json, written_whole
 from keras_albert.text.pieces import TOKENIZER_CONFIG_FILE
@@ -102,10 +103,11 @@ def save_sentence_transformers(model: AlbertModel, folder: str | Path) -> None:
             "`keras-albert export`."
         )
     if model.tokenizer is None:
-        raise AlbertError(
+        message = (
             "sentence-transformers takes texts, and this model has no "
             "vocabulary. Set it: model.tokenizer = Tokenizer('spiece.model')."
         )
+        raise AlbertError(no_vocabulary(model, message))
     width = model.config.hidden_size
     modules = [(ENCODER, ""), (POOLING, f"1_{POOLING}")]
     if model.projection is not None:

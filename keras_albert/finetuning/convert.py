@@ -11,7 +11,7 @@ from keras_albert.checkpoints.sentence_transformers import (
 )
 from keras_albert.finetuning.config import ConvertRun
 from keras_albert.finetuning.predictor import Predictor
-from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
 from keras_albert.storage import check_free
 from keras_albert.tasks.infer import head_task
 from keras_albert.tasks.registry import ALL_TASKS
@@ -64,6 +64,13 @@ def with_task(
 def write_as(to: str, loaded: ModelFolder, folder: Path) -> None:
     """Writes a model in one of FORMATS into a new folder."""
     _WRITERS[to](loaded, folder)
+    file = encoder_of(loaded.model).wordpiece_file
+    if file and loaded.tokenizer is None:
+        print(
+            f"note: {file} was left out: only vocabularies of SentencePiece "
+            "are read and written. Copy it yourself, for "
+            "transformers.BertTokenizer"
+        )
     if to != "keras-albert" and loaded.task.get("early_exit"):
         print(
             f"note: {to} computes all layers: the rule by which inference "

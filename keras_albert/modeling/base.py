@@ -57,6 +57,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
     config: AlbertConfig
     tokenizer: "Tokenizer | None"  # the vocabulary that turns texts into ids
     axes = ("batch", "sequence")  # names of the axes of `token_ids`
+    wordpiece_file: str | None = None  # a vocabulary that cannot be read
     takes_packed = False  # whether a row may hold several examples
     # whether an example may have several texts: [batch, text, sequence]
     takes_several = False

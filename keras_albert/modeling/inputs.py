@@ -11,6 +11,7 @@ from keras_albert.errors import LARGEST_COUNT, AlbertError
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import LENGTH_STEP, AlbertConfig
 from keras_albert.text.normalization import to_text
+from keras_albert.text.pieces import not_of_sentencepiece
 from keras_albert.text.special_tokens import PAD_ID
 from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
 
@@ -132,13 +133,20 @@ def _is_string_tensor(inputs) -> bool:
     )
 
 
+def no_vocabulary(model: AlbertModel, message: str) -> str:
+    """The message on a model without a vocabulary that can be read."""
+    file = getattr(model, "backbone", model).wordpiece_file
+    return not_of_sentencepiece(file) if file else message
+
+
 def vocabulary_of(model: AlbertModel) -> Tokenizer:
     """The tokenizer of a model; raises AlbertError if it has none."""
     if model.tokenizer is None:
-        raise AlbertError(
+        message = (
             "Texts need a vocabulary and this model has none. Set it: "
             f"model.tokenizer = Tokenizer({VOCAB_FILE!r}); or pass ids."
         )
+        raise AlbertError(no_vocabulary(model, message))
     return model.tokenizer
 
 

@@ -11,6 +11,7 @@ from keras_albert.data.config import TableColumns
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.inputs import no_vocabulary
 from keras_albert.tasks.config import CUT, EarlyExit, check_long_texts
 from keras_albert.tasks.decisions import Threshold, checked_threshold
 from keras_albert.tasks.early_exit import check_exits
@@ -55,10 +56,11 @@ def settled_settings(
     if tokenizer is not None:
         model.tokenizer = tokenizer
     if model.tokenizer is None:
-        raise AlbertError(
+        message = (
             "texts need a vocabulary and this model has none. Give it: "
             "tokenizer=keras_albert.Tokenizer('spiece.model')."
         )
+        raise AlbertError(no_vocabulary(model, message))
     labels = definition.labels.of_head(model, labels, task)
     if threshold is not None:
         threshold = decision_threshold(threshold, task, labels)

@@ -27,6 +27,7 @@ from keras_albert.text.special_tokens import (
 VOCAB_FILE = "spiece.model"
 VOCAB_SETTINGS_FILE = "spiece.json"  # Tokenizer.settings
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"  # of transformers
+WORDPIECE_FILE = "vocab.txt"  # of BertTokenizer of transformers
 WORD_MARK = "▁"  # U+2581: SentencePiece's mark for a space before a piece
 # The reference's list: ASCII punctuation without ' < = >.
 _PUNCTUATION = frozenset(string.punctuation) - frozenset("'<=>")
@@ -51,6 +52,22 @@ def find_model(path: Path) -> Path:
             f"the folder. Received: {names}. Name the file itself."
         )
     return models[0]
+
+
+def find_wordpiece(folder: Path) -> str | None:
+    """The name of a vocabulary of WordPiece in a folder or its assets."""
+    found = [*folder.glob("vocab*.txt"), *folder.glob("assets/vocab*.txt")]
+    return found[0].name if found else None
+
+
+def not_of_sentencepiece(file: str) -> str:
+    """What is said of a vocabulary of WordPiece, and what helps."""
+    return (
+        f"the vocabulary is one of WordPiece ({file}), as Chinese ALBERTs "
+        "have, and only those of SentencePiece are read. The model itself "
+        "takes the ids that transformers.BertTokenizer gives: "
+        "model({'token_ids': ids})."
+    )
 
 
 def saved_settings(folder: Path) -> dict[str, bool]:

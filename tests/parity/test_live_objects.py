@@ -132,6 +132,20 @@ def test_tokenizers_of_transformers(tmp_path, make, tiny_vocab):
         ka.from_transformers(theirs, read)
 
 
+def test_tokenizers_of_wordpiece(tmp_path, make):
+    transformers = pytest.importorskip("transformers", reason="not installed")
+    theirs, _ = ka.to_transformers(make())
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (tmp_path / "vocab.txt").write_text("\n".join([*special, "a"]))
+    read = transformers.BertTokenizer.from_pretrained(tmp_path)
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=read.backend_tokenizer
+    )
+    for tokenizer in (read, fast):
+        with pytest.raises(ka.AlbertError, match=r"WordPiece.*Leave `tok"):
+            ka.from_transformers(theirs, tokenizer)
+
+
 def test_what_is_not_of_transformers(make):
     transformers = pytest.importorskip("transformers", reason="not installed")
     config = transformers.BertConfig(

@@ -461,6 +461,8 @@ def test_vocabularies_that_do_not_fit(tmp_path, tiny_vocab):
     (folder / "vocab.txt").write_text("[PAD]\n")
     with pytest.raises(ka.AlbertError, match=r"WordPiece \(vocab.txt\)"):
         ka.load_pretrained(folder)
+    with pytest.raises(ka.AlbertError, match=r"WordPiece \(vocab.txt\)"):
+        ka.load(folder).predict(["a text"])
     shutil.rmtree(folder)
     folder = folder_of(tmp_path, ka.AlbertBackbone(CONFIG))  # of 61 pieces
     shutil.copy(tiny_vocab / "spiece.model", folder)
@@ -481,7 +483,7 @@ def test_download_patterns():
     wanted = "config.json tokenizer_config.json spiece.model model.keras"
     wanted += " model.safetensors model-00001-of-00002.safetensors"
     wanted += " model.safetensors.index.json model.weights.h5 task.weights.h5"
-    wanted += " assets/tokenizer/vocabulary.spm"
+    wanted += " assets/tokenizer/vocabulary.spm vocab.txt"
     unwanted = "pytorch_model.bin tf_model.h5 flax_model.msgpack rust_model.ot"
     unwanted += " onnx/model.safetensors README.md"
     assert [name for name in wanted.split() if not fetched(name)] == []

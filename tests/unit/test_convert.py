@@ -92,6 +92,29 @@ def test_what_is_asked_for(tmp_path):
     assert isinstance(encoder, ka.AlbertBackbone)
 
 
+def test_vocabularies_of_wordpiece(tmp_path, capsys):
+    """What takes texts says that they are not read; `convert` what it loses."""
+    folder = tmp_path / "there"
+    ka.save_huggingface(ka.AlbertForMaskedLM(ka.AlbertBackbone(CONFIG)), folder)
+    (folder / "vocab.txt").write_text("[PAD]\n")
+    model = ka.load(folder)
+    words = r"WordPiece \(vocab\.txt\).*ids that transformers\.BertTokenizer"
+    for read in (
+        lambda: model.predict(["a text"]),
+        lambda: model.fill_mask(["a [MASK]"]),
+        lambda: ka.Predictor.load(folder),
+        lambda: ka.save_sentence_transformers(model, tmp_path / "vectors"),
+    ):
+        with pytest.raises(ka.AlbertError, match=words) as caught:
+            read()
+        assert "spiece.model" not in str(caught.value)
+    for to in ("huggingface", "keras-albert"):
+        run(folder, tmp_path / to, to)
+        assert "note: vocab.txt was left out" in capsys.readouterr().out
+    ka.push("hf://a/b", folder, to="huggingface", dry_run=True)
+    assert "note: vocab.txt was left out" in capsys.readouterr().out
+
+
 def test_nothing_is_left_of_a_failure(tmp_path):
     model = ka.AlbertForQuestionAnsweringV2(ka.AlbertBackbone(CONFIG))
     model.save(tmp_path / "mine.keras")
