@@ -35,6 +35,12 @@ def to_text(value: str | bytes) -> str:
     return value.decode("utf-8", errors="ignore")
 
 
+def has_mark(character: str) -> bool:
+    """Whether `normalize` removes a mark of the character, or all of it."""
+    parts = unicodedata.normalize("NFKD", character)
+    return any(map(unicodedata.combining, parts))
+
+
 def normalize(
     text: str, lower_case: bool = True, keep_accents: bool = False
 ) -> str:

@@ -7,6 +7,7 @@ first pieces it recognizes by rules of its own. Both only depend on the pieces.
 import json
 import string
 import unicodedata
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import sentencepiece
 
 from keras_albert.errors import AlbertError
 from keras_albert.storage import read_json
+from keras_albert.text.normalization import has_mark
 from keras_albert.text.special_tokens import (
     CLS_ID,
     MASK_ID,
@@ -93,6 +95,30 @@ def saved_settings(folder: Path) -> dict[str, bool]:
             f"false. Received: {json.dumps(settings)}."
         )
     return published | settings
+
+
+def warn_of_marks(pieces: Sequence[str], file: Path) -> None:
+    """Warns of pieces that no text has without its combining marks.
+
+    Such a vocabulary was made from texts with marks. It does not show whether
+    the model was trained with them: the reference removes them whatever the
+    vocabulary. So nothing is decided here, unless `spiece.json` has done so.
+    """
+    if (file.parent / VOCAB_SETTINGS_FILE).exists():
+        return
+    marked = filter(has_mark, {*"".join(pieces)})
+    if (first := min(marked, default=None)) is not None:
+        name = unicodedata.name(first, "no name")
+        keep = json.dumps({"lower_case": True, "keep_accents": True})
+        warnings.warn(
+            f"{file}: the vocabulary has accents or vowel signs, such as "
+            f"U+{ord(first):04X} ({name}), and they are removed from all "
+            "texts. If the model was trained with them, pass "
+            f"Tokenizer(..., keep_accents=True), or write {keep} to "
+            f"{VOCAB_SETTINGS_FILE} beside the vocabulary. (False ends this "
+            "warning.)",
+            stacklevel=3,
+        )
 
 
 def _settings_of_transformers(folder: Path) -> dict[str, bool]:

@@ -28,6 +28,7 @@ from keras_albert.text.pieces import (
     find_model,
     load_model,
     saved_settings,
+    warn_of_marks,
     word_starts,
 )
 from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID
@@ -49,7 +50,8 @@ class Tokenizer:
             as for the released vocabularies.
         keep_accents: whether to keep combining marks, and to recognize words of
             any script in n-gram masking. None reads the setting from
-            `spiece.json`; without that file it is False, as published.
+            `spiece.json`; without that file it is False, as published, with a
+            warning if the vocabulary has pieces with marks.
 
     Raises:
         AlbertError: the file does not exist, is not a SentencePiece model, or
@@ -75,6 +77,8 @@ class Tokenizer:
             saved["keep_accents"] if keep_accents is None else keep_accents,
             str(file),
         )
+        if keep_accents is None and not self.keep_accents:
+            warn_of_marks(self._pieces, file)
 
     @classmethod
     def from_bytes(

@@ -6,6 +6,7 @@ do): `normalize=False` here.
 """
 
 import json
+import warnings
 
 import pytest
 
@@ -25,6 +26,12 @@ def golden(data_folder):
     rows = [json.loads(x) for x in file.read_text("utf-8").splitlines()]
     assert len(rows) == 260
     return rows
+
+
+def test_no_piece_has_a_mark(data_folder):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ka.Tokenizer(data_folder / "vocab" / "30k-clean.model")
 
 
 def test_pieces_equal_reference(tokenizer, golden):

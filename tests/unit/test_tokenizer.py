@@ -5,6 +5,7 @@ import json
 import pickle
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -378,3 +379,31 @@ def test_no_framework_is_imported():
         "sys.exit(f'imported {bad}' if bad else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        ("é", r"U\+00E9 \(LATIN SMALL LETTER E WITH ACUTE\)"),
+        ("\u094d", r"U\+094D \(DEVANAGARI SIGN VIRAMA\)"),
+        ("が", r"U\+304C \(HIRAGANA LETTER GA\)"),
+        ("한ß½", None),  # which keep all their parts
+    ],
+)
+def test_a_vocabulary_with_marks(tmp_path, symbol, name):
+    """Loading warns that texts lose them, unless a setting was chosen."""
+    file = tmp_path / "spiece.model"
+    file.write_bytes(train(symbols=[symbol]))
+    tokenizer = Tokenizer(file, keep_accents=True)
+    if name:
+        with pytest.warns(UserWarning, match=name):
+            assert not Tokenizer(tmp_path).keep_accents
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if not name:
+            Tokenizer(tmp_path)
+        Tokenizer(file, keep_accents=False)
+        tokenizer.save(tmp_path)
+        assert Tokenizer(tmp_path).keep_accents
+        Tokenizer(file, keep_accents=False).save(tmp_path)
+        assert not Tokenizer(tmp_path).keep_accents
