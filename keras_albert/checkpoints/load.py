@@ -52,6 +52,8 @@ from keras_albert.training.model_folder import (
     ModelFolder,
 )
 
+# organization/name, and no path of a file or of a folder above.
+_NAME_ON_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*(?<!\.keras)(?<!\.index)")
 SHOWN_FILES = 20  # number of files that an error message lists
 
 
@@ -108,7 +110,10 @@ def load(
     path = locate(source)
     found = _found(path)
     if len(found) != 1:
-        raise AlbertError(f"{source}: {_several_or_none(path, found)}")
+        message = f"{source}: {_several_or_none(path, found)}"
+        if not path.exists() and _NAME_ON_HUB.fullmatch(str(source)):
+            message += f" On the Hugging Face Hub it would be hf://{source}."
+        raise AlbertError(message)
     model = _read(source, *found[0], gelu, backbone, form)
     folder = path if path.is_dir() else path.parent
     if model.tokenizer is None and (file := find_wordpiece(folder)):

@@ -163,11 +163,20 @@ def _beside(prefix: Path, name: str) -> Path:
     for place in places:
         if place.is_file():
             return place
-    raise AlbertError(
+    message = (
         f"{places[0]}: no such file, and a checkpoint does not say how many "
-        "layers and heads it has. Put it there; for a released size: "
-        f'VARIANTS["base_v2"].to_json({str(places[0])!r}).'
+        "layers and heads it has. "
     )
+    others = {each for p in places for each in p.parent.glob("*config*.json")}
+    if others:  # as of Chinese models: albert_config_tiny_g.json
+        names = ", ".join(sorted(each.name for each in others))
+        remedy = f"Copy or rename the right one to {name}. Found: {names}."
+    else:
+        remedy = (
+            "Put it there; for a released size: "
+            f'VARIANTS["base_v2"].to_json({str(places[0])!r}).'
+        )
+    raise AlbertError(message + remedy)
 
 
 def _vocabulary(prefix: Path) -> Tokenizer | None:

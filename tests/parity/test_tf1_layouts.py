@@ -292,6 +292,10 @@ def test_config_is_needed(tmp_path):
     message = r"albert_config\.json: no such.*to_"
     with pytest.raises(ka.AlbertError, match=message):
         ka.load(tmp_path)
+    EXCHANGED.to_json(tmp_path / "albert_config_tiny_g.json")
+    message = r"rename.* to albert_config\.json\. Found: albert_config_tiny_g"
+    with pytest.raises(ka.AlbertError, match=message):
+        ka.load(tmp_path)
 
 
 def test_groups_that_the_reference_computes_otherwise(tmp_path):

@@ -92,6 +92,16 @@ def test_pooler_and_adapters_keep_the_form(sources, tmp_path):
     assert form_of(found) == (BFLOAT16, "scan", True)
 
 
+@pytest.mark.any_backend
+def test_names_of_the_hub_need_their_scheme():
+    with pytest.raises(ka.AlbertError, match=r"hf://albert/albert-base-v2\.$"):
+        ka.load("albert/albert-base-v2")
+    for source in ("albert/base.keras", "../base", "a/b/c", "/a/b"):
+        with pytest.raises(ka.AlbertError) as caught:
+            ka.load(source)
+        assert "hf://" not in str(caught.value)
+
+
 def test_quantized_file_keeps_its_policy(tmp_path):
     def pooled(model):
         return numpy(model(inputs())["pooled_output"]).astype("float32")
