@@ -32,8 +32,9 @@ def normalizing_model(tokenizer: Tokenizer) -> bytes:
 
     The ids equal those of `tokenizer`, except in rare cases: a capital sigma at
     the end of a word becomes "σ" instead of "ς", since a table does not see
-    word ends; Hangul written in single letters of compatibility blocks is not
-    composed; and a number before a comma inside a word gets no word mark.
+    word ends; letters of compatibility blocks (ª, single Hangul letters) are
+    not composed with what follows them; and a number before a comma inside a
+    word gets no word mark.
     """
     # Imported late: protobuf refuses code generated for newer versions.
     from sentencepiece import sentencepiece_model_pb2
