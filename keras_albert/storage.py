@@ -135,6 +135,33 @@ def locked(path: Path, refusal: str) -> Iterator[None]:
         yield
 
 
+# Output files.
+def check_absent(path: Path) -> None:
+    """Raises AlbertError if an output file exists, or a folder of its name."""
+    if os.path.lexists(path):
+        kind = "a folder of this name" if path.is_dir() else "the file"
+        raise AlbertError(
+            f"{path}: {kind} exists. Choose another output; nothing was "
+            "changed."
+        )
+
+
+def check_new_file(path: Path, suffix: str | None = None) -> None:
+    """Raises AlbertError unless an output file can be made.
+
+    It must not exist, its folder must, and its name must end in `suffix`.
+    """
+    check_absent(path)
+    if suffix is not None and path.suffix.lower() != suffix:
+        raise AlbertError(
+            f"{path}: expected a name that ends in {suffix}, which is the "
+            f"format of this file. Name it {path.with_suffix(suffix).name}."
+        )
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise AlbertError(f"{path}: there is no folder {folder}. Make it.")
+
+
 # Output folders.
 def check_not_a_file(path: str | Path) -> None:
     """Raises AlbertError if an output folder, or a parent of it, is a file."""

@@ -371,10 +371,10 @@ class EvaluateRun(ModelUse):
     """how many wrong predictions to print, the surest first (of numbers, the
     farthest off)"""
     errors_file: Path | None = None
-    """CSV file to write with all wrong predictions, the surest first"""
+    """new CSV file for all wrong predictions, the surest first"""
     exit_curve: Path | None = None
-    """PNG file for the score of a model with exits against the layers and the
-    time that it needs, with many rules of early exit"""
+    """new PNG file for the score of a model with exits against the layers and
+    the time that it needs, with many rules of early exit"""
 
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)
@@ -401,7 +401,7 @@ class InspectRun:
     data: Path
     """text file with a text a line; blank lines are skipped"""
     output: Path | None = None
-    """PNG file for a plot of all models"""
+    """new PNG file for a plot of all models"""
     rows: int = 256
     """most texts to read"""
 

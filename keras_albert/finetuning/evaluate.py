@@ -39,6 +39,7 @@ from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.pretraining.dataset import validation_dataset
 from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.pretraining.report import held_out_report, report_lines
+from keras_albert.storage import check_new_file
 from keras_albert.tasks.config import EarlyExit, shown
 from keras_albert.tasks.infer import head_task
 from keras_albert.tasks.metrics import report_text
@@ -54,6 +55,9 @@ from keras_albert.training.progress import progress_verbosity
 def evaluate(run: EvaluateRun) -> dict:
     """Prints and returns the scores of the model on `run.data`."""
     leave_gpu_to_backend()
+    for path, suffix in ((run.errors_file, ".csv"), (run.exit_curve, ".png")):
+        if path is not None:
+            check_new_file(path, suffix)
     loaded = load_models(run.model, run.average)
     if loaded.task["task"] == PRETRAINING and run.task is None:
         return _evaluate_pretrained(loaded, run)
@@ -83,11 +87,6 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
             f"{shown(run.model)} is a fine-tuned model: it is evaluated on a "
             f"table, but {run.data} is a folder. Name the file."
         )
-    for path in (run.errors_file, run.exit_curve):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise AlbertError(
-                f"{path}: there is no folder {path.absolute().parent}. Make it."
-            )
     if run.exit_curve is not None:
         check_can_measure(predictor)
     _check_vector_options(predictor, run)

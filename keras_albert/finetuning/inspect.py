@@ -19,7 +19,7 @@ from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.config import InspectRun
 from keras_albert.modeling.backbone import encoder_of, padding_mask_of
 from keras_albert.modeling.base import AlbertModel, check_model
-from keras_albert.storage import replacing
+from keras_albert.storage import check_new_file, replacing
 from keras_albert.text.files import check_files, read_lines
 from keras_albert.training.plots import new_figure
 
@@ -135,6 +135,8 @@ def attention_figure(
 
 def inspect(run: InspectRun) -> dict[str, dict[str, np.ndarray]]:
     """Prints and draws the distances of each model; returns them by model."""
+    if run.output is not None:
+        check_new_file(run.output, ".png")
     (path,) = check_files(run.data)
     lines = (text for _, text in read_lines(path) if text.strip())
     texts = list(itertools.islice(lines, run.rows))

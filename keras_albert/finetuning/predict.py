@@ -5,7 +5,6 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from keras_albert.data.glue import GLUE
 from keras_albert.data.saved_dataset import is_saved_dataset
@@ -13,7 +12,12 @@ from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import PredictRun
 from keras_albert.finetuning.predictor import Predictor
-from keras_albert.storage import replacing, room_at
+from keras_albert.storage import (
+    check_absent,
+    check_new_file,
+    replacing,
+    room_at,
+)
 from keras_albert.tasks.config import shown
 from keras_albert.tasks.question_answering.squad import SQUAD_EXTENSION
 from keras_albert.tasks.question_answering.task import submitted
@@ -56,11 +60,12 @@ def predict(run: PredictRun) -> None:
                 sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
         return
-    _check_has_folder(run.output)
+    check_new_file(run.output)
     try:
         file = run.output.open("xb")  # reserves the name before the work
-    except FileExistsError:
-        raise _exists(run.output) from None
+    except FileExistsError:  # made by another process just now
+        check_absent(run.output)
+        raise
     try:
         count = 0
         with room_at(run.output), file:
@@ -162,8 +167,7 @@ def _predict_for_squad(run: PredictRun) -> None:
     if len(set(wanted)) < len(wanted):
         raise AlbertError("two outputs have the same path. Give each its own.")
     for path in wanted:
-        _check_absent(path)
-        _check_has_folder(path)
+        check_new_file(path)
     table = predictor.read(run.data, labelled=False, skip_bad=run.skip_bad)
     _say_left_out(table.skipped)
     features = predictor.readable_features(table, run.any_text)
@@ -178,22 +182,6 @@ def _predict_for_squad(run: PredictRun) -> None:
             print(f"{len(ids):,} predictions -> {path}")
     if run.output is None:
         print(json.dumps(files[0], indent=4))
-
-
-def _check_absent(path: Path) -> None:
-    if path.exists():
-        raise _exists(path)
-
-
-def _exists(path: Path) -> AlbertError:
-    return AlbertError(
-        f"{path}: the file exists. Choose another output; nothing was changed."
-    )
-
-
-def _check_has_folder(path: Path) -> None:
-    if not path.absolute().parent.is_dir():
-        raise AlbertError(f"{path}: its folder does not exist. Make it.")
 
 
 def _predict_for_glue(run: PredictRun) -> None:
@@ -214,7 +202,7 @@ def _predict_for_glue(run: PredictRun) -> None:
     tables = submissions(predictor.task, run.data, run.any_size)
     for task, split, _ in tables:  # those of other tasks may be there
         path = run.output / GLUE[task].submission_of(split)
-        _check_absent(path)
+        check_absent(path)
     for task, split, table in tables:
         features = predictor.readable_features(table, run.any_text)
         predictor.warn_of_cut(features.cut, features.count)

@@ -451,7 +451,7 @@ BAD = {
     ),
     "no folder for predictions": (
         "predict --model {0}/fine --data {0}/test.tsv --output {0}/absent/x.l",
-        "absent/x.l: its folder does not exist. Make it",
+        "absent. Make it",
     ),
     "size of a table": (
         "predict --model {0}/fine --data {0}/test.tsv --any-size",

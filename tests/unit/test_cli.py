@@ -269,6 +269,36 @@ def test_what_was_meant(capsys, arguments, message):
     assert message in refusal(arguments, capsys)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            "evaluate --errors-file=rows.csv",
+            "rows.csv: the file exists. Choose",
+        ),
+        ("evaluate --errors-file=.", "a folder of this name exists. Choose"),
+        ("evaluate --errors-file=a.xlsx", "in .csv, which is the format of"),
+        ("evaluate --errors-file=a/b.csv", "a/b.csv: there is no folder"),
+        ("evaluate --exit-curve=old.png", "old.png: the file exists. Choose"),
+        ("evaluate --exit-curve=a.pdf", "of this file. Name it a.png."),
+        ("inspect --output=old.png", "old.png: the file exists. Choose"),
+        ("predict --output=rows.csv", "rows.csv: the file exists. Choose"),
+    ],
+)
+def test_no_file_is_overwritten(
+    tmp_path, monkeypatch, capsys, options, message
+):
+    """The command is refused before it looks for the model."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("rows.csv", "old.png"):
+        Path(name).write_text(name)
+    given = [*options.split(), "--model=absent", "--data=rows.csv"]
+    assert message in refusal(given, capsys)
+    for name in ("rows.csv", "old.png"):
+        assert Path(name).read_text() == name
+    assert len([*tmp_path.iterdir()]) == 2
+
+
 def test_options_in_every_spelling():
     run = _parse([*FINETUNE, "--skip_bad", "--no-remat", "--columns.text=a"])
     assert run.skip_bad and not run.remat and run.columns.text == "a"
