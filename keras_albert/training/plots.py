@@ -22,8 +22,10 @@ def can_draw() -> bool:
 
 def new_figure(width: float, height: float) -> "Figure":
     """An empty figure, in inches; AlbertError without matplotlib."""
-    figures = optional_import("matplotlib.figure", "plots", "a plot")
-    return figures.Figure(figsize=(width, height), layout="constrained")
+    optional_import("matplotlib.figure", "plots", "a plot")
+    from keras_albert.training.shown_figure import ShownFigure
+
+    return ShownFigure(figsize=(width, height), layout="constrained")
 
 
 def draw_curves(rows: list[Row], folder: Path, best: str | None = None) -> None:

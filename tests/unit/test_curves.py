@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import pickle
 import sys
 
 import numpy as np
@@ -47,6 +48,17 @@ def test_log_goes_on_without_doubles(tmp_path):
     assert again.has(20) and not again.has(25)
     again.keep_until(0)
     assert RunLog(tmp_path).rows == []
+
+
+def test_a_notebook_shows_a_figure():
+    """Without `%matplotlib inline`, which makes IPython know figures."""
+    pytest.importorskip("matplotlib")
+    formatters = pytest.importorskip("IPython.core.formatters")
+    figure = plots.curves_figure(rows(10, 20))
+    shown, _ = formatters.DisplayFormatter().format(figure)
+    assert shown["image/png"].startswith(b"\x89PNG")
+    again = pickle.loads(pickle.dumps(figure))
+    assert len(again.axes) == len(figure.axes)
 
 
 def test_picture_has_the_curves(tmp_path):
