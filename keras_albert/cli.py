@@ -39,6 +39,7 @@ from keras_albert.finetuning.config import (
 )
 from keras_albert.options import (
     check_option,
+    check_values,
     option_arguments,
     option_types,
     read_settings,
@@ -276,6 +277,7 @@ def _with_settings(arguments: list[str]) -> list[str]:
         changes += option_arguments(
             key.replace("-", "_"), value, known, "--set"
         )
+    check_values(ordinary, known)
     given = [*options, *changes, *ordinary]
     for place in ("command line", "--set", "file"):
         if place in recipes:

@@ -6,6 +6,7 @@ the command line, which checks them as any other.
 
 import dataclasses
 import difflib
+import itertools
 import tomllib
 import types
 import typing
@@ -59,7 +60,44 @@ def _close_to(key: str, known: Iterable[str]) -> str | None:
     if not ends:  # the section is unknown
         prefix, last, ends = "", key, known
     close = difflib.get_close_matches(last, ends, n=1)
-    return prefix + close[0] if close else None
+    if close:
+        return prefix + close[0]
+    # `--text-column` is `--columns.text`.
+    words = {last, *last.split("_")}
+    inner = (name for name in known if "." in name)
+    return next((n for n in inner if n.rpartition(".")[2] in words), None)
+
+
+def check_values(arguments: list[str], known: dict[str, type]) -> None:
+    """Raises AlbertError if a number or a choice of the command line is wrong.
+
+    `known` are the types of the command's options by name.
+    """
+    for place, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        kind = known.get(name.removeprefix("--").replace("-", "_"))
+        if kind in (None, bool) or not name.startswith("--"):
+            continue  # a switch, or the value of an option
+        values = [value]
+        if not equals:
+            rest = arguments[place + 1 :]
+            values = [
+                *itertools.takewhile(lambda x: not x.startswith("--"), rest)
+            ]
+        plain = _without_none(kind)
+        may_be_absent = plain is not kind
+        if typing.get_origin(plain) is tuple:
+            plain = typing.get_args(plain)[0]
+        elif not values:
+            raise AlbertError(
+                f"`{name}` needs a value. Write it after the option."
+            )
+        else:
+            del values[1:]
+        if plain in (int, float) or typing.get_origin(plain) is typing.Literal:
+            for each in values:
+                if each != "None" or not may_be_absent:
+                    _check_kind(f"`{name}`", each, plain)
 
 
 def option_arguments(
@@ -84,7 +122,7 @@ def option_arguments(
     may_be_absent = _without_none(known[key]) is not known[key]
     if may_be_absent and str(value).lower() == "none":
         return [f"--{name}=None"]  # overrides a value in a file
-    _check_kind(key, value, known[key], source)
+    _check_kind(f"{source}: `{key}`", value, known[key])
     if isinstance(value, list):
         return [f"--{name}", *map(str, value)]
     if known[key] is not bool:
@@ -95,8 +133,11 @@ def option_arguments(
     return [f"--{section}{dot}no-{last}"]
 
 
-def _check_kind(key: str, value, kind: type, source: str) -> None:
-    """Raises AlbertError for a value of another type than the option's."""
+def _check_kind(option: str, value, kind: type) -> None:
+    """Raises AlbertError for a value of another type than the option's.
+
+    `option` is how the message names the option.
+    """
     kind, text = _without_none(kind), str(value)
     values = value if isinstance(value, list) else [value]
     choices = typing.get_args(kind)
@@ -120,15 +161,15 @@ def _check_kind(key: str, value, kind: type, source: str) -> None:
         wanted = "a text, a number or a path"
         fits = isinstance(value, str | int | float) and text.lower() != "none"
     if not fits:
-        raise AlbertError(
-            f"{source}: `{key}` must be {wanted}. Received: {value!r}."
-        )
+        raise AlbertError(f"{option} must be {wanted}. Received: {value!r}.")
 
 
 def _without_none(kind: type) -> type:
     """The type without None: int for `int | None`."""
     kinds = set(typing.get_args(kind))
-    if not isinstance(kind, types.UnionType) or type(None) not in kinds:
+    # The union of a Literal and None is a typing.Union.
+    is_union = typing.get_origin(kind) in (types.UnionType, typing.Union)
+    if not is_union or type(None) not in kinds:
         return kind
     (kind,) = kinds - {type(None)}
     return kind

@@ -16,12 +16,17 @@ def run(command: str, *options: str | Path, **settings) -> None:
 
 
 def refused(capsys, command: str, *options: str | Path, **settings) -> str:
-    """What a command that ends with status 2 says, without line ends."""
+    """What a command that ends with status 2 says, without line ends.
+
+    Its error is the last line.
+    """
     capsys.readouterr()
     with pytest.raises(SystemExit) as stop:
         run(command, *options, **settings)
     assert stop.value.code == 2
-    return " ".join(capsys.readouterr().err.split())
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1].startswith("error: "), said
+    return " ".join(said.split())
 
 
 def read_json(path: Path):

@@ -321,7 +321,10 @@ def test_tensors_that_do_not_fit(folder, adapter, tmp_path):
         ("--lora-rank=2 --depth=3", "lora_rank=2, depth=3. Leave --depth or"),
         ("--freeze=encoder --task=similarity", "freeze='encoder', task='sim"),
         ("--freeze=encoder --from-scratch", "from_scratch=True and freeze="),
-        ("--freeze=pooler", "pooler"),
+        (
+            "--freeze=pooler",
+            "embeddings, encoder, backbone. Received: 'pooler'",
+        ),
     ],
 )
 def test_nothing_is_left_of_a_mistake(

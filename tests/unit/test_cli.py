@@ -3,13 +3,20 @@
 import dataclasses
 import itertools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from keras_albert.cli import COMMANDS, NO_READER_STATUS, _parse, main as command
+from keras_albert.cli import (
+    COMMANDS,
+    NO_READER_STATUS,
+    _parse,
+    main as command,
+    run_of,
+)
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import OWN_VALIDATION
 from keras_albert.pretraining.config import PretrainRun
@@ -258,6 +265,9 @@ def test_what_to_validate_on(arguments, validation, tmp_path):
         ("FINETUNE --recipes=CoLA", "Did you mean `--recipe`?"),
         ("FINETUNE --qqq", "See `keras-albert finetune --help`."),
         ("FINETUNE --columns.txt a", "Did you mean `--columns.text`?"),
+        ("FINETUNE --text-column a", "Did you mean `--columns.text`?"),
+        ("FINETUNE --label-column a", "Did you mean `--columns.label`?"),
+        ("FINETUNE --label=a", "Did you mean `--columns.label`?"),
         ("FINETUNE --no-epochs", "`finetune` has no option `--no-epochs`"),
         ("FINETUNE --recipe paper", "Received: --recipe paper without"),
         ("FINETUNE --recipe", "Received: --recipe paper without"),
@@ -267,6 +277,53 @@ def test_what_to_validate_on(arguments, validation, tmp_path):
 def test_what_was_meant(capsys, arguments, message):
     arguments = arguments.replace("FINETUNE", " ".join(FINETUNE)).split(" ")
     assert message in refusal(arguments, capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            "--freeze=all",
+            "one of embeddings, encoder, backbone. Received: 'all'",
+        ),
+        ("--exits all", "one of own, shared, drawn. Received: 'all'"),
+        (
+            "--embedding.pooling=all",
+            "one of mean, cls, max, weighted_layers. R",
+        ),
+        ("--precision all", "one of float32, mixed_bfloat16, mixed_float16. R"),
+        ("--epochs 1.5", "an integer. Received: '1.5'"),
+        ("--learning_rate=all", "a number. Received: 'all'"),
+        ("--embedding.dimensions 3 all", "an integer. Received: 'all'"),
+    ],
+)
+def test_values_of_another_kind(capsys, arguments, message):
+    name = re.split("[ =]", arguments)[0]
+    error = refusal([*FINETUNE, *arguments.split()], capsys)
+    assert error.startswith(f"error: `{name}` must be {message}")
+    for option in ("--epochs", "--freeze", "--validation"):
+        given = [*FINETUNE, option, "--seed=3"]
+        assert f"error: `{option}` needs a value." in refusal(given, capsys)
+
+
+def test_no_value_of_a_choice(capsys):
+    assert _parse([*FINETUNE, "--freeze=None"]).freeze is None
+    assert _parse([*FINETUNE, "--set=freeze=none"]).freeze is None
+    given = {"model": "m", "train": "t", "output": "o"}
+    assert run_of("finetune", {**given, "freeze": None}).freeze is None
+    message = (
+        r"^finetune\(\): `freeze` must be one of embeddings, encoder, back"
+    )
+    with pytest.raises(AlbertError, match=message):
+        run_of("finetune", {**given, "freeze": "all"})
+    message = (
+        r"^evaluate\(\): `sentence_task` must be one of sop, nsp. Received"
+    )
+    with pytest.raises(AlbertError, match=message):
+        run_of("evaluate", {"model": "m", "data": "t", "sentence_task": "all"})
+    message = r"^pretrain\(\): `variant` must be one of base_v1, base_v2, large"
+    with pytest.raises(AlbertError, match=message):
+        run_of("pretrain", {"data": "m", "output": "o", "variant": "all"})
 
 
 @pytest.mark.parametrize(
