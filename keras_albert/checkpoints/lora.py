@@ -1,9 +1,11 @@
 """LoRA adapters in a folder that the library `peft` reads, both ways.
 
-adapter_config.json        rank, targets and the base model; under the key
-                           `keras_albert` a checksum of the base's config, and
-                           the head
+adapter_config.json        rank, targets and the base model
 adapter_model.safetensors  the adapters, and the weights that were trained whole
+keras_albert.json          what `peft` has no place for: a checksum of the
+                           base's config, and the head. Older versions wrote it
+                           into adapter_config.json, under `keras_albert`, of
+                           which `peft` warns
 task.json                  the task, if `finetune` wrote the folder
 """
 
@@ -58,7 +60,8 @@ TENSORS_FILE = "adapter_model.safetensors"
 CALIBRATED = "temperature"  # of the file, beside its tensors
 BASE = "base_model_name_or_path"
 _PREFIX = "base_model.model."  # of all names in the file of tensors
-_OWN = "keras_albert"  # what this package adds to adapter_config.json
+_OWN = "keras_albert"  # what this package adds to the content
+OWN_FILE = f"{_OWN}.json"
 _HEADS = {
     kind.__name__: kind
     for kind in (
@@ -119,15 +122,16 @@ class PlainFolder(ModelFolder):
         if not _adapted(self.model):
             return
         name_labels(plain, self.task.get("labels"))
-        content, tensors = self._adapter(plain)
+        content, own, tensors = self._adapter(plain)
         adapter = folder / ADAPTER_FOLDER
         adapter.mkdir(exist_ok=True)
         with replacing(adapter / TENSORS_FILE) as unfinished:
             safetensors().save_file(tensors, unfinished, {"format": "pt"})
+        write_json(adapter / OWN_FILE, own)
         write_json(adapter / CONFIG_FILE, content)
 
-    def _adapter(self, plain: AlbertModel) -> tuple[dict, dict]:
-        """The contents of both files; `plain` is the model without adapters."""
+    def _adapter(self, plain: AlbertModel) -> tuple[dict, dict, dict]:
+        """The contents of the files; `plain` is the model without adapters."""
         adapted, trained = _adapted(self.model), _trained(self.model)
         known, others = _rows(plain)
         targets, whole, tensors = set(), set(), {}
@@ -158,20 +162,24 @@ class PlainFolder(ModelFolder):
             "modules_to_save": sorted(whole) if is_there else None,
             **(_class_entries(head) if is_there else {"task_type": None}),
             **_base_entries(self.base),
-            _OWN: {
-                "base_config": _checksum(self.base_config),
-                "head": head,
-                "arguments": {
-                    name: value
-                    for name, value in plain.get_config().items()
-                    if name not in _NOT_ARGUMENTS
-                },
+        }
+        own = {
+            "base_config": _checksum(self.base_config),
+            "head": head,
+            "arguments": {
+                name: value
+                for name, value in plain.get_config().items()
+                if name not in _NOT_ARGUMENTS
             },
         }
-        return content, {
-            _PREFIX + name: np.ascontiguousarray(value, "float32")
-            for name, value in tensors.items()
-        }
+        return (
+            content,
+            own,
+            {
+                _PREFIX + name: np.ascontiguousarray(value, "float32")
+                for name, value in tensors.items()
+            },
+        )
 
 
 def divide_classifier(adapter: Path, temperature: float) -> None:
@@ -364,7 +372,7 @@ def _head(content: dict) -> str | None:
 
 
 def _content(path: Path) -> dict:
-    """adapter_config.json, checked."""
+    """adapter_config.json with what this package adds, checked."""
     content = read_json(path)
     with errors_about(path):
         if not isinstance(content, dict):
@@ -387,6 +395,10 @@ def _content(path: Path) -> dict:
                 f"`lora_alpha` must be a positive number. Received: {alpha!r}. "
                 "Use another copy of the folder."
             )
+    added = path.with_name(OWN_FILE)
+    if added.is_file():
+        content[_OWN], path = read_json(added), added
+    with errors_about(path):
         own = content.get(_OWN, {})
         kinds = {"base_config": str, "head": str, "arguments": dict}
         if own and not (

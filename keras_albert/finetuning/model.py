@@ -114,6 +114,11 @@ def finetuned_config(run: FinetuneRun, config: AlbertConfig) -> AlbertConfig:
     """
     if run.lora_rank:
         safetensors("`lora_rank`")  # before the training, not at its end
+        if run.lora_rank > config.hidden_size:
+            raise AlbertError(
+                f"`lora_rank` must be at most {config.hidden_size}, the hidden "
+                f"size of the model. Received: lora_rank={run.lora_rank}."
+            )
     if run.lora_rank and run.depth not in (None, config.num_hidden_layers):
         raise AlbertError(
             "adapters belong to the model as it is, which has "

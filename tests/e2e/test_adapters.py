@@ -104,7 +104,8 @@ def test_an_adapter_is_merged_and_stands_beside(folder, tmp_path, capsys):
     assert not any("lora" in each.path for each in model.variables)
     assert len(model.trainable_variables) == len(model.weights)
     assert {each.name for each in adapter.iterdir()} == {
-        *("adapter_config.json", "adapter_model.safetensors", "task.json")
+        *("adapter_config.json", "adapter_model.safetensors", "task.json"),
+        "keras_albert.json",
     }
     # Every command reads the adapter as it reads the model.
     again = ka.load(adapter)
@@ -119,6 +120,9 @@ def test_an_adapter_is_merged_and_stands_beside(folder, tmp_path, capsys):
     assert f"{report_of(output)['accuracy']:.3f}" in capsys.readouterr().out
     run("convert", input=adapter, output=tmp_path / "merged")
     assert_close(ka.load(tmp_path / "merged"), model)
+    old = as_older_versions_wrote(adapter, tmp_path / "old")
+    assert type(ka.load(old)) is type(model)
+    assert_close(ka.load(old), model)
     again = told(folder, tmp_path / "again", model=adapter, lora_rank=2)
     run("finetune", **again)
     stored = read_json(tmp_path / "again" / "adapter" / "adapter_config.json")
@@ -126,6 +130,18 @@ def test_an_adapter_is_merged_and_stands_beside(folder, tmp_path, capsys):
     assert_close(
         ka.load(tmp_path / "again" / "adapter"), ka.load(tmp_path / "again")
     )
+
+
+def as_older_versions_wrote(adapter, folder):
+    """A copy of an adapter with all settings in one file."""
+    shutil.copytree(adapter, folder)
+    path, added = (
+        folder / f"{name}.json" for name in ("adapter_config", "keras_albert")
+    )
+    content = read_json(path) | {"keras_albert": read_json(added)}
+    path.write_text(json.dumps(content))
+    added.unlink()
+    return folder
 
 
 def assert_close(one, other):
@@ -281,8 +297,15 @@ def test_what_an_adapter_cannot_be(
     adapter, tmp_path, monkeypatch, changes, message
 ):
     monkeypatch.setattr(lora, "_checksum", lambda config: "of the base")
+    copy = changed_copy(adapter, tmp_path, **changes)
     with pytest.raises(ka.AlbertError, match=message):
-        ka.load(changed_copy(adapter, tmp_path, **changes))
+        ka.load(copy)
+    if "keras_albert" in changes:  # the same in a file of its own
+        added = json.dumps(changes["keras_albert"])
+        (copy / "keras_albert.json").write_text(added)
+        shutil.copy(adapter / "adapter_config.json", copy)
+        with pytest.raises(ka.AlbertError, match=message):
+            ka.load(copy)
 
 
 @pytest.mark.any_backend
@@ -316,6 +339,7 @@ def test_tensors_that_do_not_fit(folder, adapter, tmp_path):
     ("options", "message"),
     [
         ("--lora-rank=0", "lora_rank=0"),
+        ("--lora-rank=27", "must be at most 26, the hidden size of the model"),
         ("--lora-rank=2 --freeze=encoder", "freeze='encoder'. Leave --freeze"),
         ("--lora-rank=2 --from-scratch", "from_scratch=True. Leave --from-sc"),
         ("--lora-rank=2 --depth=3", "lora_rank=2, depth=3. Leave --depth or"),

@@ -71,6 +71,7 @@ def assert_same(ours, theirs, task):
 
 @pytest.mark.usefixtures("eagerly", "no_plots")
 @pytest.mark.filterwarnings("error:Found missing adapter keys")
+@pytest.mark.filterwarnings("error:Unexpected keyword arguments")
 @pytest.mark.parametrize("task", CLASSES)
 def test_written_here_and_read_there(base, tmp_path, task):
     table = write_rows(tmp_path / "table.jsonl", TABLES[task] * 4)
