@@ -33,6 +33,7 @@ assert_type(predictor, ka.Predictor)
 
 assert_type(ka.AlbertForMaskedLM.from_preset("model"), ka.AlbertForMaskedLM)
 assert_type(ka.push("hf://org/name", predictor, dry_run=True), list[str])
+ka.push("hf://org/name", ka.finetune("model", "train.csv"))
 
 shards = ka.ShardSet.open("shards")
 examples = ka.ExampleConfig(sequence_length=128)

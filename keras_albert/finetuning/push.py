@@ -5,6 +5,7 @@ import os
 import tempfile
 from pathlib import Path
 from types import ModuleType
+from typing import Protocol
 
 from keras_albert.download import hub_name, reason_of
 from keras_albert.errors import AlbertError, optional_import
@@ -19,6 +20,14 @@ from keras_albert.training.model_folder import ModelFolder
 _OF_THE_HUB = ".gitattributes"  # which the Hub itself puts into a repository
 
 
+class Finished(Protocol):
+    """A finished run, whose folder has the model."""
+
+    @property
+    def folder(self) -> Path:
+        """The output folder."""
+
+
 def push_run(run: PushRun) -> None:
     """The command `push`."""
     options = dataclasses.asdict(run)
@@ -27,7 +36,7 @@ def push_run(run: PushRun) -> None:
 
 def push(
     target: str,
-    model: AlbertModel | Predictor | str | Path,
+    model: AlbertModel | Predictor | Finished | str | Path,
     *,
     to: str = PushRun.to,
     private: bool = PushRun.private,
@@ -41,9 +50,9 @@ def push(
 
     Args:
         target: `hf://organization/name`; the repository is made if absent.
-        model: a model, a Predictor, or anything that `load` takes. The card of
-            a folder, README.md, is uploaded, too; a model without one gets a
-            short one.
+        model: a model, a Predictor, a finished run, or anything that `load`
+            takes. The card of a folder, README.md, is uploaded, too; a model
+            without one gets a short one.
         to: the format of the files: "keras-albert", "huggingface", "kerashub"
             or "sentence-transformers".
         private: if the repository is made: whether only its owners see it. Some
@@ -97,8 +106,11 @@ def push(
     return names
 
 
-def _loaded(model: AlbertModel | Predictor | str | Path):
+def _loaded(model: AlbertModel | Predictor | Finished | str | Path):
     """The model with its task, and the text of its card or None."""
+    folder = getattr(model, "folder", None)
+    if isinstance(folder, Path):  # of a finished run
+        model = folder
     if isinstance(model, Predictor):
         return ModelFolder(model.model, model.tokenizer, model.settings()), None
     if not isinstance(model, str | os.PathLike):

@@ -380,11 +380,17 @@ def check_config(config) -> None:
 
 def check_model(model) -> None:
     """Raises AlbertError unless `model` is a model of this package."""
-    if not isinstance(model, AlbertModel):
-        raise AlbertError(
-            "expected a model of this package, as keras_albert.load gives. "
-            f"Received: {type(model).__name__}."
-        )
+    if isinstance(model, AlbertModel):
+        return
+    remedy = ""
+    if isinstance(getattr(model, "model", None), AlbertModel):
+        remedy = " Give its `model`."  # of a Predictor
+    elif hasattr(type(model), "predictor"):
+        remedy = " Give its `predictor.model`."  # of a finished run
+    raise AlbertError(
+        "expected a model of this package, as keras_albert.load gives. "
+        f"Received: {type(model).__name__}.{remedy}"
+    )
 
 
 def check_not_quantized(model: AlbertModel) -> None:

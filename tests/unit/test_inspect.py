@@ -12,6 +12,7 @@ from keras_albert.finetuning.inspect import (
     attention_figure,
     layer_distances,
 )
+from keras_albert.python_api import FinishedRun
 
 pytestmark = pytest.mark.any_backend
 
@@ -63,6 +64,27 @@ def test_attention_figure(model):
     assert (labels[0], labels[-1]) == ("[CLS]", "[SEP]")
     with pytest.raises(ka.AlbertError, match=r"from 0 to 4, .*Received: 5\."):
         attention_figure(model, "the fox", layer=CONFIG.num_hidden_layers)
+
+
+@pytest.mark.parametrize(
+    ("call", "needed"),
+    [
+        (lambda given: attention_figure(given, "the fox"), "matplotlib"),
+        (ka.to_transformers, "transformers"),
+        (ka.to_keras_hub, "keras_hub"),
+    ],
+)
+def test_what_has_a_model_is_none(model, tmp_path, call, needed):
+    """The message says which of its attributes is the model."""
+    pytest.importorskip(needed, reason="not installed")
+    finished = FinishedRun(tmp_path, {}, [])
+    for given, remedy in (
+        (ka.Predictor(model), r"Received: Predictor\. Give its `model`\.$"),
+        (finished, r"FinishedRun\. Give its `predictor\.model`\.$"),
+        (tmp_path, r"Received: \w+Path\.$"),
+    ):
+        with pytest.raises(ka.AlbertError, match=remedy):
+            call(given)
 
 
 def test_command(model, tmp_path, capsys):

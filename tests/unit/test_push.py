@@ -15,6 +15,7 @@ from small import TEXT_CONFIG, randomized, same_weights
 import keras_albert as ka
 from keras_albert import cli
 from keras_albert.finetuning.config import PushRun
+from keras_albert.python_api import FinishedRun
 
 # Files are read and written as NumPy arrays.
 pytestmark = pytest.mark.any_backend
@@ -96,8 +97,12 @@ def test_the_card_of_a_folder(hub, to_stand_in, classifier, tmp_path):
     assert 'ka.Predictor.load("hf://org/card").predict' in card
     assert ka.Predictor.load("hf://org/card").labels == ("a", "b", "c")
     (tmp_path / "mine" / "README.md").write_text("---\nlicense: mit\n---\n")
-    ka.push("hf://org/card", str(tmp_path / "mine"), overwrite=True)
-    assert hub.commits["org/card"][-1]["README.md"].startswith(b"---\nlicense")
+    finished = FinishedRun(tmp_path / "mine", {}, [])  # as `ka.finetune` gives
+    for number, model in enumerate((str(tmp_path / "mine"), finished)):
+        target = f"hf://org/card-{number}"
+        assert ka.push(target, model) == OURS
+        card = hub.commits[f"org/card-{number}"][-1]["README.md"]
+        assert card.startswith(b"---\nlicense")
 
 
 def test_a_dry_run_asks_nobody(hub, classifier, monkeypatch, tmp_path, capsys):
