@@ -25,6 +25,7 @@ from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import COMPARED, finetuned_lines
 from keras_albert.finetuning.run import finetune as run_finetune
 from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.inputs import vocabulary_of
 from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.options import option_types
 from keras_albert.pretraining.report import report_lines
@@ -185,6 +186,8 @@ def finetune(
     Raises:
         AlbertError: as the command; an option that it does not have.
     """
+    if isinstance(model, AlbertModel):
+        vocabulary_of(model)  # else the error would name a folder
     temporary = None
     if output is None:
         temporary = tempfile.mkdtemp(prefix="keras-albert-")
@@ -196,13 +199,16 @@ def finetune(
         given = inputs.given({**options, **given, "output": inputs.output})
         with inputs.named_as_given():
             run = run_of("finetune", given)
+            if temporary:
+                print(
+                    f"the output folder is {inputs.output}; with it as "
+                    "`output`, the same call goes on if it is interrupted"
+                )
             inputs.write(run)
             report = run_finetune(run)
-    except BaseException as error:
-        if temporary and isinstance(error, AlbertError):
+    except AlbertError:
+        if temporary:
             shutil.rmtree(temporary, ignore_errors=True)
-        elif temporary:
-            print(f"the same call with output={str(inputs.output)!r} goes on")
         raise
     lines = [*map(_in_python, finetuned_lines(report))]
     return FinishedRun(run.output, report, lines)
@@ -222,7 +228,8 @@ def evaluate(
             `finetune`; for the folder of a pretrained model a folder of token
             shards.
         options: the options of the command, with `_` in place of `-`. `start`
-            may be a model, and `corpus` a table.
+            may be a model, and `corpus` a table. In `errors_file` the first
+            row of a table in memory is line 1.
 
     Returns:
         the scores; `plot` draws the confusion matrix if there are classes.
@@ -388,7 +395,8 @@ def _in_python(message: str) -> str:
 # A command in backticks, or an option, perhaps in backticks, with "none".
 _OPTION = re.compile(
     r"`(?!--)[^`\n]*`"
-    r"|(?P<tick>`?)(?<![\w-])--(?P<name>[a-z]\w*(?:[-.][a-z0-9]\w*)*)"
+    r"|(?P<tick>`?)(?<![\w/'\"-])--(?P<name>[a-z]\w*(?:[-.][a-z0-9]\w*)*)"
+    r"(?![\w/'\"])"
     r"(?P<value> [Nn]one)?(?(tick)(?P=tick))"
 )
 

@@ -316,7 +316,12 @@ class Together:
             requests = [first]
             while len(requests) < MOST and not self._waiting.empty():
                 requests.append(self._waiting.get())
-            answers = self._answer([text for text, _ in requests])
+            try:
+                answers = self._answer([text for text, _ in requests])
+            except Exception as error:  # for the clients, who would wait
+                for _, future in requests:
+                    future.set_exception(error)
+                continue
             for (_, future), each in zip(requests, answers, strict=True):
                 future.set_result(each)
 

@@ -142,6 +142,11 @@ def test_options_are_those_of_the_command(model, tmp_path):
         with pytest.raises(AlbertError, match=words):
             ka.finetune(model, output=tmp_path / "model", **given)
         assert not (tmp_path / "model").exists()
+    with pytest.raises(AlbertError, match=r"^--seed/b: no such file"):
+        ka.finetune(model, "--seed/b", tmp_path / "model")
+    bare = ka.AlbertBackbone(TEXT_CONFIG)
+    with pytest.raises(AlbertError, match=r"model\.tokenizer = Tok"):
+        ka.finetune(bare, ROWS, tmp_path / "model")
     for data, words in (
         (3, "path of a file"),
         ("x.jsonl", "folder of token sh"),
@@ -195,8 +200,7 @@ def test_a_folder_for_temporary_files(model, tmp_path, monkeypatch, capsys):
     with signalled(signal.SIGTERM, step=1), pytest.raises(SystemExit):
         ka.finetune(model, ROWS, checkpoint_every=1, **options)
     (folder,) = tmp_path.glob("keras-albert-*/model")
-    said = capsys.readouterr().out
-    assert f"the same call with output={str(folder)!r} goes on" in said
+    assert f"the output folder is {folder}" in capsys.readouterr().out
     run = ka.finetune(model, ROWS, folder, checkpoint_every=1, **options)
     assert "going on from step 1 of 2" in capsys.readouterr().out
     assert run.folder == folder
