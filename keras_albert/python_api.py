@@ -5,6 +5,7 @@ They take the options of the commands, and tables and models in memory, too.
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import io
 import json
@@ -377,19 +378,24 @@ def _in_python(message: str) -> str:
     `--validation none` becomes `validation=None`, and --seed `seed`; what only
     looks like an option, and the commands in `backticks`, stay.
     """
-    known = {
-        name
-        for command in COMMANDS.values()
-        for name in option_types(command.run_class)
-    }
 
     def option(found: re.Match) -> str:
         name = (found["name"] or "").replace("-", "_")
-        if name.removeprefix("no_") not in known:
+        if name.removeprefix("no_") not in _option_names():
             return found[0]
         return f"`{name}=None`" if found["value"] else f"`{name}`"
 
     return _OPTION.sub(option, message)
+
+
+@functools.cache
+def _option_names() -> set[str]:
+    """Those of all commands, since a note may speak of another one."""
+    return {
+        name
+        for command in COMMANDS.values()
+        for name in option_types(command.run_class)
+    }
 
 
 # A command in backticks, or an option, perhaps in backticks, with "none".

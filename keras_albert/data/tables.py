@@ -246,7 +246,7 @@ def read_text(value: object) -> str:
     if not isinstance(value, str):
         remedy = ""
         if isinstance(value, list):
-            remedy = " If it is a batch of rows, give rows: data.unbatch()."
+            remedy = " Of a batched tf.data.Dataset give data.unbatch()."
         raise AlbertError(f"must be a text. Received: {value!r:.60}.{remedy}")
     if not value.strip():
         raise AlbertError("is empty. Fill it in or remove the row.")
