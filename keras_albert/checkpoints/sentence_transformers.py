@@ -1,8 +1,8 @@
 """Reads and writes folders of sentence-transformers, for vectors of texts.
 
 A folder has modules.json, which lists the steps from a text to its vector: an
-encoder of transformers, its pooling, perhaps a dense layer, and perhaps a
-scaling to length 1. The package
+encoder of transformers, perhaps weights of the pieces, a pooling, perhaps a
+dense layer, and perhaps a scaling to length 1. The package
 sentence-transformers is not needed.
 
 Source: sentence-transformers 2 to 6, as `SentenceTransformer.save` writes.
@@ -11,6 +11,7 @@ Source: sentence-transformers 2 to 6, as `SentenceTransformer.save` writes.
 from pathlib import Path
 
 import numpy as np
+from keras import ops
 
 from keras_albert.checkpoints.huggingface import (
     HF_CONFIG_FILE,
@@ -30,7 +31,7 @@ from keras_albert.text.pieces import TOKENIZER_CONFIG_FILE
 MODULES_FILE = "modules.json"
 LENGTH_FILE = "sentence_bert_config.json"
 ENCODER, POOLING, DENSE = "Transformer", "Pooling", "Dense"
-NORMALIZE = "Normalize"
+WEIGHTS, NORMALIZE = "WordWeights", "Normalize"
 MODULES = "sentence_transformers.models"
 # In files before version 6, each kind of pooling has a switch.
 _SWITCH = "pooling_mode_{}"
@@ -63,9 +64,13 @@ def load_sentence_transformers(
     if backbone:
         return encoder
     dense = _read_dense(folder / modules[DENSE]) if DENSE in modules else None
+    pooling, weights = _read_pooling(folder / modules[POOLING]), None
+    if WEIGHTS in modules:
+        path = folder / modules[WEIGHTS] / HF_CONFIG_FILE
+        pooling, weights = "idf", _read_weights(path, pooling, encoder)
     model = AlbertForTextEmbedding(
         encoder,
-        _read_pooling(folder / modules[POOLING]),
+        pooling,
         projection=None if dense is None else len(dense[1]),
         max_tokens=_read_length(encoder_folder, encoder),
         normalize=NORMALIZE in modules,
@@ -78,6 +83,8 @@ def load_sentence_transformers(
                 f"{kernel.shape[0]} numbers. Received: {dense[0].shape[0]}."
             )
         model.projection.set_weights(list(dense))
+    if weights is not None:
+        model.token_weights.assign(weights)
     return model
 
 
@@ -96,11 +103,13 @@ def save_sentence_transformers(model: AlbertModel, folder: str | Path) -> None:
     check_model(model)
     if not isinstance(model, AlbertForTextEmbedding):
         model = AlbertForTextEmbedding(encoder_of(model))
-    if model.pooling not in _SWITCHES:
+    weights = model.token_weights
+    pooling = model.pooling if weights is None else "mean"
+    if pooling not in _SWITCHES:
         raise AlbertError(
-            f"a folder of sentence-transformers has {', '.join(_SWITCHES)} "
-            f"pooling. Received: {model.pooling}. Export the model instead: "
-            "`keras-albert export`."
+            f"a folder of sentence-transformers has {', '.join(_SWITCHES)} or "
+            f"idf pooling. Received: {model.pooling}. Export the model "
+            "instead: `keras-albert export`."
         )
     if model.tokenizer is None:
         message = (
@@ -109,28 +118,34 @@ def save_sentence_transformers(model: AlbertModel, folder: str | Path) -> None:
         )
         raise AlbertError(no_vocabulary(model, message))
     width = model.config.hidden_size
-    modules = [(ENCODER, ""), (POOLING, f"1_{POOLING}")]
-    if model.projection is not None:
-        modules.append((DENSE, f"2_{DENSE}"))
-    if model.normalize:
-        modules.append((NORMALIZE, f"{len(modules)}_{NORMALIZE}"))
+    parts = {
+        WEIGHTS: weights is not None,
+        POOLING: True,
+        DENSE: model.projection is not None,
+        NORMALIZE: model.normalize,
+    }
+    folders = {ENCODER: ""}
+    for kind in filter(parts.get, parts):
+        folders[kind] = f"{len(folders)}_{kind}"
     with written_whole(folder) as unfinished:
         save_huggingface(model.backbone, unfinished)
         write_json(unfinished / LENGTH_FILE, {
             "max_seq_length": model.most_tokens, "do_lower_case": False
         })  # fmt: skip
-        for _, name in modules[1:]:
+        for name in filter(None, folders.values()):
             (unfinished / name).mkdir()
         switches = {
-            _SWITCH.format(_SWITCHES[kind]): kind == model.pooling
+            _SWITCH.format(_SWITCHES[kind]): kind == pooling
             for kind in _SWITCHES
         }
         write_json(
-            unfinished / modules[1][1] / HF_CONFIG_FILE,
+            unfinished / folders[POOLING] / HF_CONFIG_FILE,
             {"word_embedding_dimension": width, **switches},
         )
-        if model.projection is not None:
-            _write_dense(model, unfinished / modules[2][1])
+        if WEIGHTS in folders:
+            _write_weights(model, unfinished / folders[WEIGHTS])
+        if DENSE in folders:
+            _write_dense(model, unfinished / folders[DENSE])
         write_json(
             unfinished / MODULES_FILE,
             [
@@ -140,7 +155,7 @@ def save_sentence_transformers(model: AlbertModel, folder: str | Path) -> None:
                     "path": name,
                     "type": f"{MODULES}.{kind}",
                 }
-                for number, (kind, name) in enumerate(modules)
+                for number, (kind, name) in enumerate(folders.items())
             ],
         )
 
@@ -155,20 +170,20 @@ def _modules(folder: Path) -> dict[str, str]:
         ]
     except (TypeError, KeyError, AttributeError):
         steps = []
-    known = (ENCODER, POOLING, DENSE, NORMALIZE)
+    known = (ENCODER, WEIGHTS, POOLING, DENSE, NORMALIZE)
     kinds = [kind for kind, _ in steps]
     # Names of folders, which must not point outside this one.
     plain = all(isinstance(p, str) and Path(p).name == p for _, p in steps)
     in_order = [known.index(kind) for kind in kinds if kind in known]
     if (
-        kinds[:2] != [ENCODER, POOLING]
+        not {ENCODER, POOLING} <= {*kinds}
         or not plain
         or not set(kinds) <= {*known}
         or in_order != sorted(set(in_order))
     ):
         raise AlbertError(
             f"{path}: expected the steps {', '.join(known)}, in this order; "
-            "the last two may be absent. Received: "
+            f"all but {ENCODER} and {POOLING} may be absent. Received: "
             f"{', '.join(kinds) or repr(content)[:80]}."
         )
     return dict(steps)
@@ -194,6 +209,52 @@ def _read_pooling(folder: Path) -> str:
             f"Received: {', '.join(map(str, found)) or 'none'}."
         )
     return found[0]
+
+
+def _read_weights(path: Path, pooling: str, encoder: AlbertModel) -> np.ndarray:
+    """The weights of all pieces, float32 [vocab_size]."""
+    if pooling != "mean":
+        raise AlbertError(
+            f"{path}: weights of pieces are for a mean of vectors. Received: "
+            f"{pooling} pooling."
+        )
+    content = read_json(path)
+    try:
+        known, unknown = content["word_weights"], content["unknown_word_weight"]
+        weights = np.array(
+            [
+                known.get(x, known.get(x.lower(), unknown))
+                for x in content["vocab"]
+            ],
+            "float32",
+        )
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise AlbertError(
+            f"{path}: expected vocab, word_weights and unknown_word_weight, as "
+            f"sentence-transformers writes them. Received: {error!r}."
+        ) from None
+    more = encoder.config.vocab_size - len(weights)
+    if more < 0:
+        raise AlbertError(
+            f"{path}: expected at most {encoder.config.vocab_size:,} pieces, "
+            f"as the encoder has. Received: {len(weights):,}."
+        )
+    return np.append(weights, np.full(more, unknown, "float32"))
+
+
+def _write_weights(model: AlbertForTextEmbedding, folder: Path) -> None:
+    array = ops.convert_to_numpy(model.token_weights).tolist()
+    # The encoder may have more rows than there are pieces.
+    pieces = map(model.tokenizer.id_to_piece, range(model.tokenizer.vocab_size))
+    weights = dict(zip(pieces, array, strict=False))
+    write_json(
+        folder / HF_CONFIG_FILE,
+        {
+            "vocab": list(weights),
+            "word_weights": weights,
+            "unknown_word_weight": 1.0,
+        },
+    )
 
 
 def _read_length(folder: Path, encoder: AlbertModel) -> int | None:

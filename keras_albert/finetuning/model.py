@@ -18,10 +18,14 @@ from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import AlbertConfig
-from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+from keras_albert.modeling.text_embedding import (
+    AlbertForTextEmbedding,
+    inverse_document_frequencies,
+)
 from keras_albert.modeling.warm_start import warm_start
 from keras_albert.storage import read_json, write_json
 from keras_albert.tasks.registry import ALL_TASKS
+from keras_albert.text.model_inputs import Row
 from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.model_folder import TASK_FILE, ModelFolder
 from keras_albert.training.optimizer import make_optimizer
@@ -95,16 +99,29 @@ def continued(run: FinetuneRun, source: AlbertForTextEmbedding) -> dict:
     return {"embedding": embedding, "sequence_length": length}
 
 
-def copy_head(
-    source: AlbertForTextEmbedding, model: AlbertForTextEmbedding
+def start_head(
+    model: AlbertForTextEmbedding,
+    source: AlbertForTextEmbedding | None,
+    rows: list[Row],
 ) -> None:
-    """Copies the weights behind the encoder that both models have."""
-    one, other = source.projection, model.projection
-    if one is not None and other is not None and one.units == other.units:
-        other.set_weights(one.get_weights())
-    one, other = source.layer_weights, model.layer_weights
-    if one is not None and other is not None and one.shape == other.shape:
-        other.assign(one.value)
+    """Sets the weights behind the encoder that training does not begin anew.
+
+    They are those that the model `source` has, too; and the weights of tokens,
+    which are computed from the rows of the training texts if it has none.
+    """
+    old, new = getattr(source, "projection", None), model.projection
+    if old is not None and new is not None and old.units == new.units:
+        new.set_weights(old.get_weights())
+    old, new = getattr(source, "layer_weights", None), model.layer_weights
+    if old is not None and new is not None and old.shape == new.shape:
+        new.assign(old.value)
+    old, new = getattr(source, "token_weights", None), model.token_weights
+    if new is not None:
+        new.assign(
+            inverse_document_frequencies(rows, model.config.vocab_size)
+            if old is None
+            else old.value
+        )
 
 
 def finetuned_config(run: FinetuneRun, config: AlbertConfig) -> AlbertConfig:

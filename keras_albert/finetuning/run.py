@@ -34,11 +34,11 @@ from keras_albert.finetuning.decide import decided, with_tuned_threshold
 from keras_albert.finetuning.model import (
     compiled_model,
     continued,
-    copy_head,
     embedder_of,
     finetuned_config,
     finish_adapter,
     model_folder,
+    start_head,
 )
 from keras_albert.finetuning.model_card import card, write_card
 from keras_albert.finetuning.predictor import Predictor
@@ -298,8 +298,8 @@ def _finetune_once(
         model = compiled_model(
             run, prepared.pretrained, prepared.config, prepared.names, steps
         )
-        if prepared.embedder is not None:
-            copy_head(prepared.embedder, model)
+        if ALL_TASKS[run.task].makes_vectors:
+            start_head(model, prepared.embedder, prepared.examples.rows)
     predictor = prepared.predictor(run, model)
     _describe(run, prepared, steps)
     folder.claim()

@@ -221,9 +221,10 @@ def attention_half(
     Returns float [B, T, H]; and the attention probabilities [B, A, S, S], or
     None from the fused kernel.
     """
+    tokens = _flat(x)
     query, key, value = (
-        _split_heads(each, config.num_attention_heads)  # [B, S, A, D]
-        for each in _query_key_value(weights, x)
+        _split_heads(each, x, config.num_attention_heads)  # [B, S, A, D]
+        for each in _query_key_value(weights, tokens)
     )
     rate = config.attention_probs_dropout_prob
     # JAX's kernel does not support float16 on CPUs.
@@ -239,32 +240,45 @@ def attention_half(
         probs = _attention_probs(query, key, attention_bias)  # [B, A, S, S]
         dropped = dropout(probs, rate, _seed(seeds, 0))
         context = ops.einsum("bats,bsad->btad", dropped, value)
-    context = ops.reshape(context, ops.shape(x))  # [B, S, H]
     if first_only:
         # Attention is computed for all positions although only one is used.
         # With a single query, the gradient would contain a matrix product with
         # an inner dimension of 1, and oneDNN 3.7 (TensorFlow 2.20 and 2.21)
         # corrupts memory if two such products have the same shape and
         # different layouts. tests/e2e/test_onednn.py reproduces this.
-        x, context = x[:, :1], context[:, :1]  # [B, 1, H]
+        x, context = x[:, :1], context[:, :1]  # [B, 1, H] and [B, 1, A, D]
+        tokens = _flat(x)
+    context = ops.reshape(context, (-1, config.hidden_size))
     output = linear(weights["output"], context)
     output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 1))
-    return normalize(weights["layer_norm"], x + output), probs
+    output = normalize(weights["layer_norm"], tokens + output)
+    return ops.reshape(output, ops.shape(x)), probs
 
 
 def feed_forward_half(config: AlbertConfig, weights, x, seeds=None):
     """Feed-forward network (H -> F -> H), residual, LayerNorm: [B, S, H]."""
-    inner = linear(weights["intermediate"], x)  # [B, S, F]
+    tokens = _flat(x)
+    inner = linear(weights["intermediate"], tokens)  # [B S, F]
     output = linear(weights["output"], ACTIVATIONS[config.hidden_act](inner))
     output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 2))
-    return normalize(weights["layer_norm"], x + output)
+    output = normalize(weights["layer_norm"], tokens + output)
+    return ops.reshape(output, ops.shape(x))
+
+
+def _flat(x):
+    """All tokens of a batch as rows of one matrix: [B S, H].
+
+    TensorFlow joins a product of matrices with the bias, GELU and residual that
+    follow it. It cannot join those of [B, S, H], which it also has to reshape.
+    """
+    return ops.reshape(x, (-1, x.shape[-1]))
 
 
 def linear(weights, x):
     """x W + b, plus the layer's own low-rank term with relaxed sharing."""
     if callable(weights):  # a quantized Keras layer, which computes in int8
         return weights(x)
-    y = ops.matmul(x, weights["kernel"]) + weights["bias"]
+    y = ops.add(ops.matmul(x, weights["kernel"]), weights["bias"])
     return y + _low_rank(weights["delta"], x) if "delta" in weights else y
 
 
@@ -313,9 +327,10 @@ def _query_key_value(weights, x):
     return ops.split(linear(weights["qkv"], x), 3, axis=-1)
 
 
-def _split_heads(x, heads: int):
+def _split_heads(tokens, x, heads: int):
+    """Rows [B S, H], where x is [B, S, H], as [B, S, A, D]."""
     batch, length, hidden = ops.shape(x)
-    return ops.reshape(x, (batch, length, heads, hidden // heads))
+    return ops.reshape(tokens, (batch, length, heads, hidden // heads))
 
 
 def _attention_probs(query, key, attention_bias):

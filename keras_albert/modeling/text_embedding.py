@@ -4,7 +4,7 @@ Letters: B batch, T texts of an example, S sequence length, H hidden size,
 D size of the vectors: that of the projection, or H without one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -24,6 +24,7 @@ from keras_albert.modeling.backbone import (
 )
 from keras_albert.modeling.config import POOLINGS
 from keras_albert.private_apis import seed_generators
+from keras_albert.text.model_inputs import Row, text_rows
 
 # The value of padding when the largest value of each unit is taken.
 PADDED = -1e9
@@ -48,7 +49,9 @@ class AlbertForTextEmbedding(HeadedModel):
         pooling: "mean" averages the vectors of all tokens; "max" takes the
             largest value of each unit; "cls" takes the vector of [CLS];
             "weighted_layers" is the mean of all tokens of a weighted mean of
-            the outputs of all layers, whose weights are learned.
+            the outputs of all layers, whose weights are learned; "idf" is the
+            mean of all tokens, each weighted by how rare its piece is, which
+            `adapt` computes from texts.
         projection: D, the size of a dense layer after the pooling; None for no
             such layer.
         max_tokens: the most tokens of a text; None for as many as the encoder
@@ -89,6 +92,7 @@ class AlbertForTextEmbedding(HeadedModel):
         check_flag("normalize", normalize)
         self.normalize = normalize
         self.layer_weights = None
+        self.token_weights = None
         self.projection = None
         if projection is not None:
             check_positive("projection", projection)
@@ -106,6 +110,15 @@ class AlbertForTextEmbedding(HeadedModel):
                 "zeros",
                 autocast=False,  # the pooling computes in float32
                 name="layer_weights",
+            )
+        if self.pooling == "idf":
+            # Until `adapt` is called, all pieces have the same weight.
+            self.token_weights = self.add_weight(
+                (self.config.vocab_size,),
+                "ones",
+                trainable=False,
+                autocast=False,
+                name="token_weights",
             )
         if self.projection is not None:
             self.projection.build((None, self.config.hidden_size))
@@ -158,7 +171,11 @@ class AlbertForTextEmbedding(HeadedModel):
                 shares[number] * ops.cast(layer, "float32")
                 for number, layer in enumerate(outputs["hidden_states"])
             )
-        vectors = _POOL[self.pooling](x, padding_mask_of(rows))
+        mask = padding_mask_of(rows)
+        if self.token_weights is not None:
+            weights = ops.take(self.token_weights.value, rows["token_ids"])
+            mask = ops.cast(mask, "float32") * weights
+        vectors = _POOL[self.pooling](x, mask)
         if self.projection is not None:
             vectors = self.projection(vectors)
         return ops.normalize(vectors) if self.normalize else vectors
@@ -202,6 +219,25 @@ class AlbertForTextEmbedding(HeadedModel):
         for state in states:
             state.assign(_advanced(state, len(found)))
         return ops.concatenate(found, axis=0)
+
+    def adapt(self, texts: Sequence[str]) -> None:
+        """Computes the weights of the pooling "idf" from texts.
+
+        The model must have the tokenizer. `finetune` does this with the texts
+        that a model is trained on.
+
+        Raises:
+            AlbertError: the model has another pooling.
+        """
+        if self.token_weights is None:
+            raise AlbertError(
+                'only a model with pooling "idf" has weights of tokens. '
+                f"Received: {self.pooling!r}."
+            )
+        rows = text_rows(self.tokenizer, texts, None, self.most_tokens)
+        self.token_weights.assign(
+            inverse_document_frequencies(rows, self.config.vocab_size)
+        )
 
     def _encoded(self, texts: list[str], batch_size: int) -> np.ndarray:
         """The vectors of texts, as the model computes them: float32 [N, D]."""
@@ -272,6 +308,21 @@ class AlbertForTextEmbedding(HeadedModel):
         return config
 
 
+def inverse_document_frequencies(
+    rows: Iterable[Row], vocab_size: int
+) -> np.ndarray:
+    """The weight of each piece of a vocabulary, float32 [vocab_size].
+
+    It is log((1 + N) / (1 + n)) + 1 for a piece in n of N rows, as in
+    scikit-learn's TfidfVectorizer. [CLS] and [SEP], in all rows, have 1.
+    """
+    count, found = 0, np.zeros(vocab_size, "int64")
+    for row in rows:
+        found[np.unique(row.token_ids)] += 1
+        count += 1
+    return (np.log((1 + count) / (1 + found)) + 1).astype("float32")
+
+
 def normalized(vectors: np.ndarray) -> np.ndarray:
     """Vectors [N, D] scaled to length 1; a vector of zeros stays as it is."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
@@ -298,10 +349,11 @@ def _max(x, mask):
     return ops.squeeze(ops.top_k(x, 1)[0], axis=-1)
 
 
-# functions from vectors [B, S, H] and the padding mask [B, S] to [B, H]
+# functions from vectors [B, S, H] and weights [B, S], 0 for padding, to [B, H]
 _POOL: dict[str, Callable] = {
     "mean": _mean,
     "weighted_layers": _mean,
+    "idf": _mean,
     "max": _max,
     "cls": lambda x, mask: x[:, 0],
 }

@@ -24,6 +24,7 @@ from keras_albert.exports.load import load_exported
 from keras_albert.finetuning import embed as embedding
 from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.finetuning.evaluate import evaluate
+from keras_albert.text.special_tokens import CLS_ID, SEP_ID
 
 ANIMALS = ("fox", "dog", "hens", "village", "barn", "London")
 LEARNING = [
@@ -164,6 +165,7 @@ def test_scores_of_pairs(folder, tmp_path, capsys, loss):
         ("embedding", "cls", 7, True),
         ("similarity", "mean", None, True),
         ("embedding", "weighted_layers", None, False),
+        ("similarity", "idf", None, False),
     ],
 )
 def test_exported(folder, tmp_path, capsys, task, pooling, projection, unit):
@@ -172,6 +174,8 @@ def test_exported(folder, tmp_path, capsys, task, pooling, projection, unit):
     model = ka.AlbertForTextEmbedding(
         backbone, pooling, projection, normalize=unit
     )
+    if pooling == "idf":
+        model.adapt(["the fox", "the barn", "the fox and the hens"])
     data = folder / "scored.held.jsonl"
     told = {"model": tmp_path / "model", "data": data}
     ka.Predictor(model, task=task).save(tmp_path / "model")
@@ -327,6 +331,35 @@ def test_vectors_are_trained_further(folder, tmp_path, capsys):
     assert (other.pooling, other.size, other.max_tokens) == ("max", 7, 16)
     texts = ["the fox 1", "an old barn"]
     np.testing.assert_allclose(one.encode(texts), other.encode(texts), 0, 1e-5)
+
+
+def test_weights_of_rare_pieces(folder, tmp_path):
+    """They come from the training texts, and stay when trained further."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    held_out = held(folder, "scored")
+    options = ("--task=similarity", "--embedding.pooling=idf", "--steps=1")
+    finetune(folder, first, "scored", *options, held_out)
+    rows = rows_of((folder / "scored.train.jsonl").read_text())
+    texts = [row[name] for row in rows for name in ("text", "pair")]
+    model = ka.load(first)
+    count = len(texts)
+    known = [set(model.tokenizer.encode(text)) for text in texts]
+    the, dog = (model.tokenizer.encode(word)[0] for word in ("the", "dog"))
+    weights = numpy(model.token_weights)
+    for piece in (the, dog):
+        found = sum(piece in each for each in known)
+        expected = np.log((1 + count) / (1 + found)) + 1
+        np.testing.assert_allclose(weights[piece], expected, 1e-6)
+    assert weights[dog] > weights[the] > 1
+    assert weights[CLS_ID] == weights[SEP_ID] == 1
+    again = (f"--model={first}", "--task=embedding", "--steps=1")
+    finetune(folder, second, "pairs", *PAIRS, *again)
+    other = ka.load(second)
+    np.testing.assert_array_equal(numpy(other.token_weights), weights)
+    other.adapt(texts)
+    np.testing.assert_allclose(numpy(other.token_weights), weights, 1e-6)
+    with pytest.raises(AlbertError, match=r"\"idf\".*Received: 'mean'\."):
+        ka.AlbertForTextEmbedding(other.backbone).adapt(texts)
 
 
 @pytest.mark.any_backend

@@ -42,6 +42,8 @@ def converted(model, folder):
         {},
         {"pooling": "cls", "max_tokens": 20},
         {"pooling": "max", "projection": 7, "normalize": True},
+        {"pooling": "idf"},
+        {"pooling": "idf", "projection": 7, "normalize": True},
     ],
 )
 def test_same_vectors_there_and_back(tiny_vocab, tmp_path, options):
@@ -117,6 +119,21 @@ def test_folders_that_cannot_be_read(tiny_vocab, tmp_path):
         "2_Dense/config.json",
         lambda dense: dense.update(activation_function="torch.Tanh"),
         "without activation.*torch.Tanh",
+    )
+    rare = tmp_path / "rare"
+    save_sentence_transformers(embedder(tiny_vocab, pooling="idf"), rare)
+    folder = rare
+    for change, words in (
+        (lambda weights: weights.pop("vocab"), "KeyError.'vocab'"),
+        (lambda weights: weights["vocab"].extend("ab" * 99), "at most 1"),
+    ):
+        refused("1_WordWeights/config.json", change, words)
+    refused(
+        "2_Pooling/config.json",
+        lambda pooling: pooling.update(
+            pooling_mode_mean_tokens=False, pooling_mode_max_tokens=True
+        ),
+        "a mean of vectors. Received: max pooling",
     )
     weighted = embedder(tiny_vocab, pooling="weighted_layers")
     with pytest.raises(AlbertError, match="Received: weighted_layers"):

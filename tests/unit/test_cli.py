@@ -289,7 +289,7 @@ def test_what_was_meant(capsys, arguments, message):
         ("--exits all", "one of own, shared, drawn. Received: 'all'"),
         (
             "--embedding.pooling=all",
-            "one of mean, cls, max, weighted_layers. R",
+            "one of mean, cls, max, weighted_layers, idf. R",
         ),
         ("--precision all", "one of float32, mixed_bfloat16, mixed_float16. R"),
         ("--epochs 1.5", "an integer. Received: '1.5'"),

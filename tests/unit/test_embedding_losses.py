@@ -202,6 +202,7 @@ def trained(rows_at_once, pooling):
         "max",
         pytest.param("cls", marks=pytest.mark.any_backend),
         pytest.param("weighted_layers", marks=pytest.mark.any_backend),
+        pytest.param("idf", marks=pytest.mark.any_backend),
     ],
 )
 def test_gradients_in_parts(pooling):

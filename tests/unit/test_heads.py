@@ -276,6 +276,15 @@ def test_text_embedding_values(inputs):
     weighted.layer_weights.assign(weights)
     blended = np.tensordot(softmax(weights), states, axes=1)
     assert_close(weighted(inputs), of_words(blended, np.mean))
+    rare_first = ka.AlbertForTextEmbedding(mean.backbone, "idf")
+    assert_close(rare_first(inputs), expected)  # all weigh the same at first
+    rarity = np.random.default_rng(3).uniform(
+        1, 9, rare_first.config.vocab_size
+    )
+    rare_first.token_weights.assign(rarity)
+    shares = rarity[inputs["token_ids"]] * inputs["padding_mask"]
+    shares /= shares.sum(axis=1, keepdims=True)
+    assert_close(rare_first(inputs), np.einsum("bs,bsh->bh", shares, x))
     # Examples of several texts, here of one.
     several = {name: value[:, None] for name, value in inputs.items()}
     assert_close(mean(several), expected[:, None])

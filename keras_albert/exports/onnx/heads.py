@@ -118,6 +118,10 @@ def _embed(writer: EncoderWriter, inputs: Inputs) -> Outputs:
     else:
         mask = add("Not", is_padding)
         mask = add("Cast", mask, to=onnx.TensorProto.FLOAT)
+        if model.token_weights is not None:
+            weights = constant(array(model.token_weights))
+            weights = add("Gather", weights, inputs.token_ids)
+            mask = add("Mul", mask, add("Unsqueeze", weights, constant([2])))
         total = add("ReduceSum", add("Mul", x, mask), axis, keepdims=0)
         count = add("ReduceSum", mask, axis, keepdims=0)
         vector = add("Div", total, add("Max", count, constant(1.0)))
