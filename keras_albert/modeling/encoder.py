@@ -64,6 +64,7 @@ def block(
     seeds=None,
     fused=True,
     first_only=False,
+    training=False,
 ):
     """Applies a transformer block: the attention and feed-forward halves.
 
@@ -74,9 +75,9 @@ def block(
     attention = _relaxed(weights, "attention")
     feed_forward = _relaxed(weights, "feed_forward")
     x, probs = attention_half(
-        config, attention, x, attention_bias, seeds, fused, first_only
+        config, attention, x, attention_bias, seeds, fused, first_only, training
     )
-    return feed_forward_half(config, feed_forward, x, seeds), probs
+    return feed_forward_half(config, feed_forward, x, seeds, training), probs
 
 
 def _relaxed(weights, half: str):
@@ -154,7 +155,13 @@ class EncoderBlock(VectorLayer):
             "feed_forward": self.feed_forward.tensors(),
         }
         x, probs = block(
-            self.config, weights, x, bias, seeds, not return_attention_scores
+            self.config,
+            weights,
+            x,
+            bias,
+            seeds,
+            not return_attention_scores,
+            training=training,
         )
         return (x, probs) if return_attention_scores else x
 
@@ -336,6 +343,7 @@ class SharedEncoder(VectorLayer):
                     seed,
                     not return_scores,
                     first_only and is_last and inner + 1 == len(weights),
+                    training,
                 )
                 scores.append(probs)
             return x, scores if return_scores else []

@@ -205,6 +205,7 @@ def attention_half(
     seeds=None,
     fused=True,
     first_only=False,
+    training=False,
 ):
     """Multi-head self-attention, output projection, residual, LayerNorm.
 
@@ -217,6 +218,7 @@ def attention_half(
         seeds: int [DROPOUTS, 2]; None for no dropout.
         fused: use the backend's fused attention kernel if possible.
         first_only: return only the first position (T = 1), not all (T = S).
+        training: whether a gradient will be computed.
 
     Returns float [B, T, H]; and the attention probabilities [B, A, S, S], or
     None from the fused kernel.
@@ -251,17 +253,20 @@ def attention_half(
     context = ops.reshape(context, (-1, config.hidden_size))
     output = linear(weights["output"], context)
     output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 1))
-    output = normalize(weights["layer_norm"], tokens + output)
+    output = add_and_normalize(weights["layer_norm"], tokens, output, training)
     return ops.reshape(output, ops.shape(x)), probs
 
 
-def feed_forward_half(config: AlbertConfig, weights, x, seeds=None):
+def feed_forward_half(
+    config: AlbertConfig, weights, x, seeds=None, training=False
+):
     """Feed-forward network (H -> F -> H), residual, LayerNorm: [B, S, H]."""
     tokens = _flat(x)
     inner = linear(weights["intermediate"], tokens)  # [B S, F]
-    output = linear(weights["output"], ACTIVATIONS[config.hidden_act](inner))
+    inner = activation(config.hidden_act, inner, training)
+    output = linear(weights["output"], inner)
     output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 2))
-    output = normalize(weights["layer_norm"], tokens + output)
+    output = add_and_normalize(weights["layer_norm"], tokens, output, training)
     return ops.reshape(output, ops.shape(x))
 
 
@@ -282,11 +287,30 @@ def linear(weights, x):
     return y + _low_rank(weights["delta"], x) if "delta" in weights else y
 
 
-def normalize(weights, x):
-    """LayerNorm over the last axis, computed in float32."""
-    return ops.layer_normalization(
-        x, weights["gamma"], weights["beta"], -1, LAYER_NORM_EPSILON
-    )
+def activation(name: str, x, training: bool):
+    """The activation `name` of [B S, F]."""
+    fused = _fused(x, training)
+    if fused and name in ("gelu", "gelu_new"):
+        return fused.gelu(x)
+    return ACTIVATIONS[name](x)
+
+
+def add_and_normalize(weights, x, residual, training: bool):
+    """LayerNorm of x + residual, [B S, H], computed in float32."""
+    gamma, beta = weights["gamma"], weights["beta"]
+    if fused := _fused(x, training):
+        return fused.add_and_normalize(x, residual, gamma, beta)
+    x = x + residual
+    return ops.layer_normalization(x, gamma, beta, -1, LAYER_NORM_EPSILON)
+
+
+def _fused(x, training: bool):
+    """The module `fused_tf` if it is faster, else None."""
+    if not training or keras.backend.backend() != "tensorflow":
+        return None
+    from keras_albert.modeling import fused_tf
+
+    return fused_tf if fused_tf.is_faster(x) else None
 
 
 def dropout(x, rate: float, seed=None):

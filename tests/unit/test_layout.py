@@ -44,6 +44,7 @@ GRAPHS = {
     PACKAGE / "text" / "graph_characters.py",
     PACKAGE / "text" / "graph_alignment.py",
     PACKAGE / "text" / "graph_rows.py",
+    PACKAGE / "modeling" / "fused_tf.py",
     PACKAGE / "pretraining" / "masking.py",
     PACKAGE / "tasks" / "question_answering" / "graph.py",
     PACKAGE / "tasks" / "graph.py",

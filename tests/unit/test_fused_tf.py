@@ -1,0 +1,93 @@
+"""GELU and LayerNorm of training on CPUs are what TensorFlow computes."""
+
+import sys
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from small import CONFIG, numpy, randomize
+
+import keras_albert as ka
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow" or sys.platform != "linux",
+    reason="only TensorFlow on Linux computes them in this way",
+)
+CONFIG = CONFIG.replace(num_hidden_layers=2, hidden_act="gelu")
+ids = np.random.default_rng(0).integers(5, CONFIG.vocab_size, (3, 7))
+
+
+@pytest.fixture
+def fused():
+    from keras_albert.modeling import fused_tf
+
+    return fused_tf
+
+
+def test_values_and_gradients(fused):
+    """In float64, beside Keras's operations and numerical gradients."""
+    import tensorflow as tf
+
+    rng = np.random.default_rng(0)
+    x, residual = (tf.constant(rng.normal(size=(4, 6)) * 3) for _ in "xr")
+    gamma, beta = (tf.constant(rng.normal(size=6)) for _ in "gb")
+    np.testing.assert_allclose(
+        fused.gelu(x), ops.gelu(x, approximate=True), 1e-6, 1e-12
+    )
+    norm = fused.add_and_normalize(x, residual, gamma, beta)
+    expected = ops.layer_normalization(x + residual, gamma, beta, -1, 1e-12)
+    np.testing.assert_allclose(norm, expected, 1e-10)
+    for function, given in (
+        (fused.gelu, [x]),
+        (fused.add_and_normalize, [x, residual, gamma, beta]),
+    ):
+        found, numerical = tf.test.compute_gradient(function, given)
+        for one, other in zip(found, numerical, strict=True):
+            np.testing.assert_allclose(one, other, 1e-6, 1e-8)
+
+
+def trained(**options):
+    """The loss and the gradients of a step."""
+    keras.utils.set_random_seed(0)
+    model = randomize(
+        ka.AlbertForTextEmbedding(ka.AlbertBackbone(CONFIG, **options))
+    )
+    model.compile(keras.optimizers.SGD(1.0), "mse")
+    before = [numpy(each) for each in model.trainable_variables]
+    loss = model.train_on_batch(
+        {"token_ids": ids}, np.ones((3, CONFIG.hidden_size))
+    )
+    after = [numpy(each) for each in model.trainable_variables]
+    return float(loss), [a - b for a, b in zip(before, after, strict=True)]
+
+
+@pytest.mark.parametrize("options", [{}, {"loop": "scan"}, {"remat": True}])
+def test_a_step_is_the_same(fused, monkeypatch, options):
+    called = []
+    compute = fused.gelu
+    monkeypatch.setattr(
+        fused, "gelu", lambda x: called.append(x.shape) or compute(x)
+    )
+    loss, gradients = trained(**options)
+    assert not called  # the model is too small
+    monkeypatch.setattr(fused, "LEAST_WIDTH", 8)
+    other, others = trained(**options)
+    assert called
+    np.testing.assert_allclose(other, loss, 1e-6)
+    for one, other in zip(gradients, others, strict=True):
+        scale = max(np.abs(one).max(), 1e-3)
+        np.testing.assert_allclose(other / scale, one / scale, 0, 1e-5)
+
+
+def test_half_precision_is_as_exact(fused, monkeypatch):
+    _, exact = trained()
+    _, plain = trained(dtype="mixed_bfloat16")
+    monkeypatch.setattr(fused, "LEAST_WIDTH", 8)
+    _, found = trained(dtype="mixed_bfloat16")
+
+    def error(gradients):
+        pairs = zip(gradients, exact, strict=True)
+        return np.sqrt(sum(np.square(a - b).sum() for a, b in pairs))
+
+    assert 0 < error(found) < 1.3 * error(plain)
