@@ -12,8 +12,9 @@ compared first.
 
 Each client sends a text, waits for its answer, and sends the next one. Either
 all texts that wait are answered together, 32 at most, as a server does that
-batches requests; or each is answered alone, in the client's thread. Every side
-is shown with the way in which it answers more requests a second. Sides are
+batches requests; or each is answered alone, when it comes, by a runtime that
+has a thread for each core, or a single thread for each request. Every side is
+shown with the way in which it answers most requests a second. Sides are
 measured in turn, and the ratio of ours to the peer's is taken in each round:
 above 1 ours is faster.
 """
@@ -50,7 +51,8 @@ from pairing import (
 from keras_albert.errors import AlbertError, check_positive
 
 OURS = "saved_model"
-TOGETHER, ALONE = "together", "alone"
+TOGETHER, ALONE, ONE_THREAD = "together", "alone", "alone, 1 thread"
+WAYS = (TOGETHER, ALONE, ONE_THREAD)
 MOST = 32  # texts that are answered together
 LENGTH = 128  # most tokens of a text
 TOLERANCE = 1e-3  # absolute, float32, log-probabilities
@@ -126,12 +128,12 @@ def measured(options: argparse.Namespace, folder: Path) -> list[dict]:
         check_same(sides, texts[:MOST])
         for clients in options.clients:
             print(f"{clients} clients ...", flush=True)
-            found = {name: {TOGETHER: [], ALONE: []} for name in sides.names}
+            found = {name: {way: [] for way in WAYS} for name in sides.names}
             for turn in range(options.pairs + 1):
                 order = sides.names if turn % 2 else sides.names[::-1]
-                for name, way in itertools.product(order, (TOGETHER, ALONE)):
+                for name, way in itertools.product(order, WAYS):
                     times = sides.call(
-                        *(name, _requests, way, clients),
+                        *(name, way, _requests, way, clients),
                         *(texts, options.requests),
                     )
                     if turn:  # the first one warms up
@@ -157,18 +159,22 @@ def read_texts(path: Path | None, folder: Path) -> list[str]:
 
 
 class SideProcesses:
-    """A process for each side, which keeps its model."""
+    """Two processes for each side, which keep its model.
+
+    One has all threads; the other has a single one, for `ONE_THREAD`.
+    """
 
     def __init__(self, names: list[str], options, folder: Path):
         self.names = names
         self._pools = {
-            name: concurrent.futures.ProcessPoolExecutor(
+            (name, single): concurrent.futures.ProcessPoolExecutor(
                 max_workers=1,
                 mp_context=multiprocessing.get_context("spawn"),
                 initializer=_load,
-                initargs=(name, folder, options.threads),
+                initargs=(name, folder, 1 if single else options.threads),
             )
             for name in names
+            for single in (False, True)
         }
 
     def __enter__(self):
@@ -178,14 +184,18 @@ class SideProcesses:
         for pool in self._pools.values():
             pool.shutdown()
 
-    def call(self, name: str, function: Callable, *arguments):
+    def call(self, name: str, way: str, function: Callable, *arguments):
         """The result of a function of this module in a side's process."""
-        return self._pools[name].submit(function, *arguments).result()
+        pool = self._pools[name, way == ONE_THREAD]
+        return pool.submit(function, *arguments).result()
 
 
 def check_same(sides: SideProcesses, texts: list[str]) -> None:
     """AlbertError unless all sides give the same answers."""
-    answers = {name: sides.call(name, _answers, texts) for name in sides.names}
+    answers = {
+        name: sides.call(name, TOGETHER, _answers, texts)
+        for name in sides.names
+    }
     for name, found in answers.items():
         difference = float(np.abs(found - answers[OURS]).max())
         if not difference <= TOLERANCE:
@@ -197,7 +207,7 @@ def check_same(sides: SideProcesses, texts: list[str]) -> None:
 
 
 def lines_of(clients: int, found: dict) -> list[dict]:
-    """Each peer beside ours, both in the way that suits them better."""
+    """Each peer beside ours, both in the way that suits them best."""
     best = {
         name: max(ways, key=lambda way: _median_rate(ways[way]))
         for name, ways in found.items()
