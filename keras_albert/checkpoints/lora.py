@@ -19,14 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_albert.checkpoints.huggingface import (
-    read_safetensors,
-    safetensors,
-)
-from keras_albert.checkpoints.huggingface_config import (
-    ARCHITECTURES,
-    with_head,
-)
+from keras_albert.checkpoints.huggingface import read_safetensors, safetensors
+from keras_albert.checkpoints.huggingface_config import ARCHITECTURES, with_head
 from keras_albert.checkpoints.names import Row, name_table
 from keras_albert.checkpoints.transfer import (
     listed,

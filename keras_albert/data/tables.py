@@ -12,10 +12,7 @@ import numpy as np
 
 from keras_albert.data.bad_rows import BadRows
 from keras_albert.data.frames import Frame, columns_of
-from keras_albert.data.saved_dataset import (
-    is_saved_dataset,
-    read_saved_dataset,
-)
+from keras_albert.data.saved_dataset import is_saved_dataset, read_saved_dataset
 from keras_albert.data.table_files import READERS, NumberedRow
 from keras_albert.errors import AlbertError, is_number
 from keras_albert.text.files import check_files

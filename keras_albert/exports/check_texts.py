@@ -30,10 +30,7 @@ Shares = dict[str, float]
 
 
 def compare_texts(
-    exported: Predictor,
-    table: Table,
-    answers: Sequence[Mapping],
-    compute: str,
+    exported: Predictor, table: Table, answers: Sequence[Mapping], compute: str
 ) -> Shares:
     """The share of rows with equal answers to texts and to ids.
 

@@ -10,11 +10,7 @@ import keras
 import numpy as np
 
 from keras_albert.checkpoints.load import head_of, load_pretrained
-from keras_albert.data.batches import (
-    Features,
-    choose_lengths,
-    training_dataset,
-)
+from keras_albert.data.batches import Features, choose_lengths, training_dataset
 from keras_albert.distribution.backend import leave_gpu_to_backend, opened
 from keras_albert.distribution.devices import Devices
 from keras_albert.errors import AlbertError
@@ -69,11 +65,7 @@ from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.text.unknown import check_readable, judged
 from keras_albert.training.config import CHECKPOINTS_FOLDER
 from keras_albert.training.cost import fit_with_cost
-from keras_albert.training.loop import (
-    Diverged,
-    Timetable,
-    Training,
-)
+from keras_albert.training.loop import Diverged, Timetable, Training
 from keras_albert.training.model_folder import TASK_FILE, ModelFolder
 from keras_albert.training.run_folder import (
     MADE_OF,

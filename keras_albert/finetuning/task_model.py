@@ -82,10 +82,7 @@ class TaskModel:
         return LayerByLayer(self.model, self.early_exit)
 
     def read(
-        self,
-        path: str | Path | Frame,
-        labelled: bool,
-        skip_bad: bool = False,
+        self, path: str | Path | Frame, labelled: bool, skip_bad: bool = False
     ) -> Table:
         """Reads a file or columns, named as in the training table."""
         return self.definition.read(

@@ -198,10 +198,7 @@ class Classification(_TextTask):
         odds = special.softmax(np.stack(outputs), axis=-1)
         predicted = self._predicted(outputs, features)
         return [
-            {
-                "prediction": names[label],
-                "score": round(float(row[label]), 6),
-            }
+            {"prediction": names[label], "score": round(float(row[label]), 6)}
             for row, label in zip(odds, predicted, strict=True)
         ]
 

@@ -63,9 +63,7 @@ class Question:
 
 
 def read_squad(
-    path: str | Path,
-    need_answers: bool = True,
-    bad: BadRows | None = None,
+    path: str | Path, need_answers: bool = True, bad: BadRows | None = None
 ) -> list[Question]:
     """The questions of a SQuAD file, in its order.
 

@@ -48,9 +48,7 @@ class Window:
 
 
 def make_windows(
-    tokenizer: Tokenizer,
-    questions: Sequence[Question],
-    config: WindowConfig,
+    tokenizer: Tokenizer, questions: Sequence[Question], config: WindowConfig
 ) -> list[Window]:
     """The windows of all questions, in their order; at least one for each.
 
