@@ -71,46 +71,38 @@ def is_number(value) -> bool:
     )
 
 
+def _check(valid: bool, name: str, value: object, expected: str) -> None:
+    if not valid:
+        raise AlbertError(
+            f"`{name}` must be {expected}. Received: {name}={value!r}."
+        )
+
+
 def check_positive(name: str, value: int) -> None:
     """Raises AlbertError unless `value` is an integer of 1 or more."""
-    if type(value) is not int or not 1 <= value <= LARGEST_COUNT:
-        raise AlbertError(
-            f"`{name}` must be a positive integer (up to {LARGEST_COUNT}). "
-            f"Received: {name}={value!r}."
-        )
+    valid = type(value) is int and 1 <= value <= LARGEST_COUNT
+    _check(valid, name, value, f"a positive integer (up to {LARGEST_COUNT})")
 
 
 def check_flag(name: str, value: bool) -> None:
     """Raises AlbertError unless `value` is True or False."""
-    if type(value) is not bool:
-        raise AlbertError(
-            f"`{name}` must be True or False. Received: {name}={value!r}."
-        )
+    _check(type(value) is bool, name, value, "True or False")
 
 
 def check_seed(seed: int) -> None:
     """Raises AlbertError unless `seed` is an integer from 0 to 2**32 - 1."""
-    if type(seed) is not int or not 0 <= seed < 2**32:
-        raise AlbertError(
-            "`seed` must be an integer from 0 to 4294967295. "
-            f"Received: seed={seed!r}."
-        )
+    valid = type(seed) is int and 0 <= seed < 2**32
+    _check(valid, "seed", seed, "an integer from 0 to 4294967295")
 
 
 def check_positive_number(name: str, value: float) -> None:
     """Raises AlbertError unless `value` is a finite number above 0."""
-    if not is_number(value) or value <= 0:
-        raise AlbertError(
-            f"`{name}` must be a positive number. Received: {name}={value!r}."
-        )
+    _check(is_number(value) and value > 0, name, value, "a positive number")
 
 
 def check_probability(name: str, value: float) -> None:
     """Raises AlbertError unless `value` is in [0, 1)."""
-    if not is_number(value) or not 0 <= value < 1:
-        raise AlbertError(
-            f"`{name}` must be in [0, 1). Received: {name}={value!r}."
-        )
+    _check(is_number(value) and 0 <= value < 1, name, value, "in [0, 1)")
 
 
 def check_fields(
@@ -130,8 +122,5 @@ def check_fields(
 
 def check_choice(name: str, value, choices: tuple) -> None:
     """Raises AlbertError unless `value` is one of `choices`."""
-    if value not in choices:
-        raise AlbertError(
-            f"`{name}` must be one of {', '.join(map(repr, choices))}. "
-            f"Received: {name}={value!r}."
-        )
+    known = ", ".join(map(repr, choices))
+    _check(value in choices, name, value, f"one of {known}")

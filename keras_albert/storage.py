@@ -29,16 +29,16 @@ class DiskFull(AlbertError):
             f"{path}: cannot be written ({reason}). Make room and give the "
             "same command again; nothing unfinished is left."
         )
-        self.path, self.reason = Path(path), reason
+        self.filename, self.reason = path, reason
 
 
 @contextlib.contextmanager
-def room_at(path: str | Path) -> Iterator[None]:
+def room_at(path: str | Path, unfinished: Path | None = None) -> Iterator[None]:
     """Context manager that converts errors of a full disk to DiskFull.
 
     The error of the system does not name the file if the disk becomes full
     while `path` is written. Libraries (HDF5, safetensors, TensorFlow) raise
-    errors of their own.
+    errors of their own. `unfinished` is the temporary name of `path`, if any.
     """
     try:
         yield
@@ -46,15 +46,16 @@ def room_at(path: str | Path) -> Iterator[None]:
         reason = _no_room(error)
         if reason is None:
             raise
-        raise DiskFull(
-            getattr(error, "filename", None) or path, reason
-        ) from None
+        place = getattr(error, "filename", None) or path
+        if unfinished and Path(place).is_relative_to(unfinished):
+            place = path / Path(place).relative_to(unfinished)
+        raise DiskFull(place, reason) from None
 
 
 def _no_room(error: Exception) -> str | None:
     """The system's message on a full disk; None for any other error."""
     if isinstance(error, AlbertError):  # it already has a clear message
-        return None
+        return error.reason if isinstance(error, DiskFull) else None
     text = str(error)
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         reason = os.strerror(number)
@@ -87,14 +88,9 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     unfinished = path.with_name(f"unfinished-{path.name}")
     try:
-        try:
-            with room_at(path):
-                yield unfinished
-                _write_out(unfinished)
-        except DiskFull as error:
-            if error.path == unfinished:
-                raise DiskFull(path, error.reason) from None
-            raise
+        with room_at(path, unfinished):
+            yield unfinished
+            _write_out(unfinished)
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -166,14 +162,13 @@ def check_new_file(path: Path, suffix: str | None = None) -> None:
 def check_not_a_file(path: str | Path) -> None:
     """Raises AlbertError if an output folder, or a parent of it, is a file."""
     path = Path(path)
-    for folder in (path, *path.parents):
-        if os.path.exists(folder):  # Path.exists raises below a file
-            if not folder.is_dir():
-                raise AlbertError(
-                    f"{folder}: expected a folder to write to, found a file. "
-                    "Choose another output."
-                )
-            break
+    # os.path.exists, as Path.exists raises below a file.
+    there = next(filter(os.path.exists, (path, *path.parents)))
+    if not there.is_dir():
+        raise AlbertError(
+            f"{there}: expected a folder to write to, found a file. Choose "
+            "another output."
+        )
 
 
 def check_free(path: str | Path) -> None:
@@ -244,9 +239,8 @@ class WorkFolder:
 
     def begun_with(self) -> Any:
         """The settings that the run was begun with; None without a run."""
-        if not self._settings.is_file():
-            return None
-        return read_json(self._settings)
+        path = self._settings
+        return read_json(path) if path.is_file() else None
 
     def finished(self) -> Any:
         """The report of the run; None if it is not finished."""
@@ -312,7 +306,7 @@ def written_whole(folder: str | Path) -> Iterator[Path]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         unfinished = unfinished_folder(folder)
     try:
-        with room_at(folder):
+        with room_at(folder, unfinished):
             yield unfinished
             write_out(unfinished)
         try:
@@ -320,11 +314,6 @@ def written_whole(folder: str | Path) -> Iterator[Path]:
         except OSError:
             check_free(folder)  # raises if another process was faster
             raise
-    except DiskFull as error:
-        if error.path.is_relative_to(unfinished):  # which is removed below
-            path = folder / error.path.relative_to(unfinished)
-            raise DiskFull(path, error.reason) from None
-        raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -105,14 +105,15 @@ class Features:
             target = {name: value[chosen] for name, value in target.items()}
         elif target is not None:
             target = target[chosen]
-        return Features(
+        return dataclasses.replace(
+            self,
             rows=[self.rows[place] for place in places],
             target=target,
             token_target=marks and [marks[i] for i in chosen],
             weight=None if self.weight is None else self.weight[chosen],
-            choices=self.choices,
-            given=self.given,
-            threshold=self.threshold,
+            groups=None,
+            source=None,
+            pooling=None,
         )
 
     def training_batch(

@@ -23,7 +23,7 @@ from keras_albert.errors import AlbertError, check_choice
 from keras_albert.storage import replacing
 from keras_albert.text.files import (
     check_files,
-    decode_line,
+    read_lines,
     read_lines_or_faults,
 )
 
@@ -300,12 +300,8 @@ def _file(folder: str | Path, split: GlueSplit) -> Path:
 
 def _header(path: Path, task: GlueTask, labelled: bool) -> list[str]:
     """The columns that the first line names; AlbertError if one is missing."""
-    with open(path, "rb") as file:
-        line = file.readline()
-    try:
-        header = decode_line(line, is_first=True).split("\t")
-    except AlbertError as error:
-        raise AlbertError(f"{path}:1: {error}") from None
+    _, line = next(read_lines(path), (1, ""))
+    header = line.split("\t")
     columns = task.columns
     needed = [columns.text, columns.label if labelled else task.index]
     needed += [columns.pair] if columns.pair else []

@@ -491,8 +491,7 @@ def _summary(model: AlbertModel) -> str:
         "vocabulary": f"{config.vocab_size:,} pieces"
         + ", ids only" * (model.tokenizer is None),
     }
-    for name in ("labels", "num_labels"):
-        if getattr(model, name, None):
-            parts["labels"] = getattr(model, name)
-            break
+    labels = getattr(model, "labels", None)
+    if labels := labels or getattr(model, "num_labels", None):
+        parts["labels"] = labels
     return ", ".join(f"{name}={value}" for name, value in parts.items())

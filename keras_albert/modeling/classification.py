@@ -427,13 +427,7 @@ class AlbertForMultipleChoice(HeadedModel):
 
 def _padded(tokenizer, rows: list[Row]) -> dict[str, np.ndarray]:
     return tokenizer.pad(
-        [
-            (
-                row.token_ids.tolist(),
-                [0] * row.first + [1] * (len(row.token_ids) - row.first),
-            )
-            for row in rows
-        ]
+        [(ids, np.arange(len(ids)) >= first) for ids, first, _ in rows]
     )
 
 

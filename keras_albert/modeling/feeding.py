@@ -29,7 +29,11 @@ from keras_albert.modeling.streams import (
     is_stream,
     plain_errors,
 )
-from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
+from keras_albert.text.tokenizer import (
+    VOCAB_FILE,
+    Tokenizer,
+    check_is_tokenizer,
+)
 
 # Models also use these from here, so that there is one module to import late.
 __all__ = (
@@ -100,11 +104,7 @@ def preprocessor(model: AlbertModel) -> Preprocessor:
 
 def check_tokenizer(tokenizer: Any, vocab_size: int) -> None:
     """Raises AlbertError unless a model has embeddings for a vocabulary."""
-    if not isinstance(tokenizer, Tokenizer):
-        raise AlbertError(
-            f"`tokenizer` must be a Tokenizer: Tokenizer({VOCAB_FILE!r}). "
-            f"Received: {type(tokenizer).__name__}."
-        )
+    check_is_tokenizer(tokenizer)
     if tokenizer.vocab_size > vocab_size:
         raise AlbertError(
             f"the vocabulary has {tokenizer.vocab_size} pieces, the model "

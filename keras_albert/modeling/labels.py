@@ -42,12 +42,17 @@ def checked_labels(y, classes: dict, losses):
         losses: the losses that the model was compiled with. The range is only
             checked for sparse categorical cross-entropy.
     """
+    return _of_outputs(_checked, y, classes, losses)
+
+
+def _of_outputs(check, y, classes: dict, losses):
+    """`check` of the labels, the classes and the loss of each output."""
     if isinstance(y, dict):
         return {
-            name: _checked(value, classes.get(name), _loss(losses, name))
+            name: check(value, classes.get(name), _loss(losses, name))
             for name, value in y.items()
         }
-    return _checked(y, classes.get(None), _loss(losses, None))
+    return check(y, classes.get(None), _loss(losses, None))
 
 
 def _checked(y, classes: Classes | None, loss):
@@ -161,12 +166,7 @@ def graph_labels(y, classes: dict, losses):
     message inside an error of TensorFlow, from which `streams.plain_errors`
     extracts it.
     """
-    if isinstance(y, dict):
-        return {
-            name: _graph_checked(value, classes.get(name), _loss(losses, name))
-            for name, value in y.items()
-        }
-    return _graph_checked(y, classes.get(None), _loss(losses, None))
+    return _of_outputs(_graph_checked, y, classes, losses)
 
 
 def _graph_checked(y, classes: Classes | None, loss):

@@ -14,7 +14,11 @@ from keras_albert.modeling.config import LENGTH_STEP, AlbertConfig
 from keras_albert.modeling.inputs import named_texts
 from keras_albert.private_apis import takes_strings
 from keras_albert.text.special_tokens import PAD_ID
-from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer, check_max_length
+from keras_albert.text.tokenizer import (
+    Tokenizer,
+    check_is_tokenizer,
+    check_max_length,
+)
 
 
 @keras.saving.register_keras_serializable("keras_albert")
@@ -64,11 +68,7 @@ class Preprocessor(keras.layers.Layer):
         fixed_length: bool = True,
         **kwargs: Any,
     ):
-        if not isinstance(tokenizer, Tokenizer):
-            raise AlbertError(
-                f"`tokenizer` must be a Tokenizer: Tokenizer({VOCAB_FILE!r}). "
-                f"Received: {type(tokenizer).__name__}."
-            )
+        check_is_tokenizer(tokenizer)
         check_max_length(sequence_length, pair=False, name="sequence_length")
         check_flag("fixed_length", fixed_length)
         # Imports TensorFlow; the error says what to install if it is missing.
@@ -148,22 +148,11 @@ class Preprocessor(keras.layers.Layer):
         if "choices" in x:
             context = x["context"]
             question = x.get("question", tf.zeros_like(context))
-            return pack_choices(
-                self._graph,
-                context,
-                question,
-                x["choices"],
-                self.sequence_length,
-            )
-        if "context" in x:
-            first, second = x["question"], x["context"]
-        else:
-            first, second = x["text"], x.get("pair")
-        return self._graph.pack(
-            self._graph(first),
-            None if second is None else self._graph(second),
-            self.sequence_length,
-        )
+            texts = context, question, x["choices"]
+            return pack_choices(self._graph, *texts, self.sequence_length)
+        names = ("question", "context") if "context" in x else ("text", "pair")
+        texts = [self._graph(x[name]) for name in names if name in x]
+        return self._graph.pack(*texts, max_length=self.sequence_length)
 
     def _padded(self, ids: dict) -> dict:
         import tensorflow as tf

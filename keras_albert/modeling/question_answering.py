@@ -10,7 +10,11 @@ import keras
 from keras import ops
 
 from keras_albert.errors import AlbertError, check_positive
-from keras_albert.modeling.backbone import AlbertBackbone, HeadedModel
+from keras_albert.modeling.backbone import (
+    AlbertBackbone,
+    HeadedModel,
+    vectors_at,
+)
 from keras_albert.modeling.config import CLASSIFIER_DROPOUT
 from keras_albert.modeling.inputs import (
     as_texts,
@@ -227,10 +231,7 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
 
     def _end(self, x, starts, answerable):
         """The end logits [B, K, S] for each of K starts, int [B, K]."""
-        start_vectors = ops.take_along_axis(
-            x, ops.expand_dims(starts, 2), axis=1
-        )  # [B, K, H]
-        start_vectors = ops.expand_dims(start_vectors, 2)  # [B, K, 1, H]
+        start_vectors = ops.expand_dims(vectors_at(x, starts), 2)
         batch, length, hidden = ops.shape(x)
         shape = (batch, ops.shape(starts)[1], length, hidden)  # [B, K, S, H]
         both = ops.concatenate(

@@ -69,7 +69,6 @@ class Aligner:
         }
 
     def _resplit_texts(self, piece: str) -> list[str]:
-        """The texts of the pieces that `Tokenizer.resplits` has for a piece."""
         without_comma = piece[:-1].replace(WORD_MARK, "")
         return [*self._processor.encode(without_comma, out_type=str), ","]
 
@@ -155,11 +154,7 @@ class Aligner:
 
 
 def _after_marks(text: str) -> np.ndarray:
-    """From each position on the first without a mark: int32 [len(text) + 1].
-
-    Combining marks are dropped from pieces, but belong to the letter before
-    them.
-    """
+    """From each position on the first without a mark: int32 [len(text) + 1]."""
     positions = np.arange(len(text) + 1, dtype="int32")
     if not text.isascii():
         is_mark = [*map(unicodedata.combining, text), 0]

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from keras_albert.errors import AlbertError, optional_import
+from keras_albert.errors import optional_import
 from keras_albert.private_apis import keep_vocabulary
 from keras_albert.text.graph_characters import (
     Characters,
@@ -38,6 +38,7 @@ from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID
 from keras_albert.text.tokenizer import (
     DEFAULT_MAX_LENGTH,
     Tokenizer,
+    check_is_tokenizer,
     check_max_length,
 )
 
@@ -58,11 +59,7 @@ class GraphTokenizer(tf.Module):
     """
 
     def __init__(self, tokenizer: Tokenizer):
-        if not isinstance(tokenizer, Tokenizer):
-            raise AlbertError(
-                "`tokenizer` must be a Tokenizer. "
-                f"Received: {type(tokenizer).__name__}."
-            )
+        check_is_tokenizer(tokenizer)
         super().__init__(name="graph_tokenizer")
         self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
             model=tokenizer.model_bytes, out_type=tf.int32

@@ -375,6 +375,15 @@ def truncated_lengths(a, b, room):
     )
 
 
+def check_is_tokenizer(tokenizer) -> None:
+    """Raises AlbertError unless `tokenizer` is a Tokenizer."""
+    if not isinstance(tokenizer, Tokenizer):
+        raise AlbertError(
+            f"`tokenizer` must be a Tokenizer: Tokenizer({VOCAB_FILE!r}). "
+            f"Received: {type(tokenizer).__name__}."
+        )
+
+
 def check_max_length(
     max_length: int, pair: bool, name: str = "max_length"
 ) -> None:
