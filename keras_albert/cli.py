@@ -41,13 +41,12 @@ from keras_albert.options import (
     check_option,
     check_values,
     option_arguments,
-    option_types,
     read_settings,
     recipe_options,
 )
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.pretraining.sizes import SizesRun
-from keras_albert.storage import flat
+from keras_albert.storage import flat, option_types
 from keras_albert.sweep.config import SweepRun
 
 

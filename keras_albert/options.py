@@ -19,17 +19,6 @@ from keras_albert.pretraining.recipes import RECIPES as PRETRAINING
 from keras_albert.storage import flat, read_json
 
 
-def option_types(run_class, prefix: str = "") -> dict[str, type]:
-    """{"seed": int, "optimizer.beta_1": float, ...}."""
-    types = {}
-    for field in dataclasses.fields(run_class):
-        if dataclasses.is_dataclass(field.type):
-            types |= option_types(field.type, f"{prefix}{field.name}.")
-        else:
-            types[prefix + field.name] = field.type
-    return types
-
-
 def check_option(argument: str, known: dict[str, type], command: str) -> None:
     """Raises AlbertError for an option that the command does not have.
 

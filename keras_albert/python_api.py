@@ -28,10 +28,9 @@ from keras_albert.finetuning.run import finetune as run_finetune
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.inputs import vocabulary_of
 from keras_albert.modeling.weight_checks import weights_checksum
-from keras_albert.options import option_types
 from keras_albert.pretraining.report import report_lines
 from keras_albert.pretraining.run import pretrain as run_pretrain
-from keras_albert.storage import replacing
+from keras_albert.storage import option_types, replacing
 from keras_albert.tasks.metrics import confusion_figure
 from keras_albert.training.plots import curves_figure, new_figure
 from keras_albert.training.run_folder import SEED_FOLDER, holds_run

@@ -352,15 +352,25 @@ def settings_of(run) -> dict:
     return json.loads(json.dumps(dataclasses.asdict(run), default=str))
 
 
-def flat(settings: dict) -> dict:
+def option_types(run_class: type, prefix: str = "") -> dict[str, type]:
+    """{"seed": int, "optimizer.beta_1": float, ...} of settings of a run."""
+    types = {}
+    for field in dataclasses.fields(run_class):
+        if dataclasses.is_dataclass(field.type):
+            types |= option_types(field.type, f"{prefix}{field.name}.")
+        else:
+            types[prefix + field.name] = field.type
+    return types
+
+
+def flat(settings: dict, prefix: str = "") -> dict:
     """Flattens a nested dict: {"a": {"b": 1}} becomes {"a.b": 1}."""
     flattened = {}
     for name, value in settings.items():
         if isinstance(value, dict):
-            inner = flat(value)
-            flattened |= {f"{name}.{key}": inner[key] for key in inner}
+            flattened |= flat(value, f"{prefix}{name}.")
         else:
-            flattened[name] = value
+            flattened[prefix + name] = value
     return flattened
 
 

@@ -29,33 +29,14 @@ class Generation:
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBIC = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8")
 
-GENERATIONS = {
-    "v3": Generation(
-        "v3",
-        hbm=32,
-        peak=123e12,
-        named_cores=2,
-        shapes=("2x2", "4x4", "4x8", "8x8", "8x16", "16x16"),
-        devices=2,
-    ),
-    "v4": Generation(
-        "v4",
-        hbm=32,
-        peak=275e12,
-        named_cores=2,
-        shapes=_CUBIC,
-        chip_config="megacore",
-    ),
-    "v5e": Generation("v5e", hbm=16, peak=197e12, named_cores=1, shapes=_FLAT),
-    "v5p": Generation(
-        "v5",
-        hbm=95,
-        peak=459e12,
-        named_cores=2,
-        shapes=_CUBIC,
-        chip_config="megacore",
-    ),
-    "v6e": Generation("v6e", hbm=32, peak=918e12, named_cores=1, shapes=_FLAT),
+_V3 = ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16")
+
+GENERATIONS = {  # chip, GiB, FLOP/s, cores that names of slices count, shapes
+    "v3": Generation("v3", 32, 123e12, 2, _V3, devices=2),
+    "v4": Generation("v4", 32, 275e12, 2, _CUBIC, chip_config="megacore"),
+    "v5e": Generation("v5e", 16, 197e12, 1, _FLAT),
+    "v5p": Generation("v5", 95, 459e12, 2, _CUBIC, chip_config="megacore"),
+    "v6e": Generation("v6e", 32, 918e12, 1, _FLAT),
 }
 
 

@@ -134,7 +134,7 @@ class PlainFolder(ModelFolder):
             layer = adapted.get(row.ours.removesuffix("/kernel"))
             if layer is not None:
                 targets.add(module.rpartition(".")[2])
-                a, b = _factors(layer)
+                a, b = map(to_numpy, (layer.lora_kernel_a, layer.lora_kernel_b))
                 tensors[f"{module}.lora_A.weight"] = a.T
                 tensors[f"{module}.lora_B.weight"] = b.T
             elif row.ours in trained:
@@ -166,14 +166,11 @@ class PlainFolder(ModelFolder):
                 if name not in _NOT_ARGUMENTS
             },
         }
-        return (
-            content,
-            own,
-            {
-                _PREFIX + name: np.ascontiguousarray(value, "float32")
-                for name, value in tensors.items()
-            },
-        )
+        tensors = {
+            _PREFIX + name: np.ascontiguousarray(value, "float32")
+            for name, value in tensors.items()
+        }
+        return content, own, tensors
 
 
 def divide_classifier(adapter: Path, temperature: float) -> None:
@@ -198,11 +195,6 @@ def divide_classifier(adapter: Path, temperature: float) -> None:
 def _adapted(model: AlbertModel) -> dict:
     """The layers with an adapter, by path."""
     return {k: v for k, v in model.leaves().items() if v.lora_enabled}
-
-
-def _factors(layer) -> tuple[np.ndarray, np.ndarray]:
-    """The two matrices of a layer's adapter: [I, R] and [R, O]."""
-    return to_numpy(layer.lora_kernel_a), to_numpy(layer.lora_kernel_b)
 
 
 def _trained(model: AlbertModel) -> dict[str, np.ndarray]:
@@ -311,11 +303,8 @@ def load_adapter(
     try:
         model = base = load(_base_of(content))
     except AlbertError as error:
-        moved = (
-            ""
-            if Path(content[BASE]).exists()
-            else (f" If it was moved, edit `{BASE}` in this file.")
-        )
+        moved = f" If it was moved, edit `{BASE}` in this file."
+        moved *= not Path(content[BASE]).exists()
         raise AlbertError(
             f"{path}: the base model {content[BASE]} cannot be loaded: "
             f"{error}{moved}"

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_albert.checkpoints.transfer import imported
+from keras_albert.download import reason_of
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
@@ -142,10 +143,9 @@ def read_tf1(prefix: str | Path) -> dict[str, np.ndarray]:
             if not _SKIPPED.search(name)
         }
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
         raise AlbertError(
-            f"{prefix}: the checkpoint is damaged or incomplete ({reason}). "
-            "Fetch it again."
+            f"{prefix}: the checkpoint is damaged or incomplete "
+            f"({reason_of(error)}). Fetch it again."
         ) from None
 
 

@@ -20,9 +20,9 @@ from keras_albert.modeling.base import (
     AlbertModel,
     check_not_quantized,
     check_plain,
+    own_path,
 )
 from keras_albert.modeling.config import AlbertConfig
-from keras_albert.modeling.configured import own_path
 from keras_albert.private_apis import adapted_kernel
 
 EXPORT_ENCODER = "Export its encoder: model.backbone, or `convert --backbone`."

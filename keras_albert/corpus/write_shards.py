@@ -186,10 +186,12 @@ def write_shard(
             tokens = writer.add(lines, ids)
             if not example and writer.read.share >= WARN_AT:
                 example = example_of(tokenizer, lines)
-            if index == 0 and is_first and _is_full(lines):
+            text = "\n".join(lines)
+            # A full batch is long enough to judge the text by.
+            if index == 0 and is_first and len(text) + 1 >= CHARACTERS_AT_ONCE:
                 path = unit.parts[0].file.path
                 check_readable(writer.read, example, path, recipe.any_text)
-            advance(len("\n".join(lines).encode("utf-8", "ignore")), tokens)
+            advance(len(text.encode("utf-8", "ignore")), tokens)
         writer.finish()
     if not writer.counts()["documents"]:
         for path in paths.values():
@@ -253,11 +255,6 @@ def _batches(lines: Iterable[str]) -> Iterator[list[str]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _is_full(batch: list[str]) -> bool:
-    """Whether a batch is full, and so long enough to judge the text by."""
-    return sum(len(line) + 1 for line in batch) >= CHARACTERS_AT_ONCE
 
 
 class _GrowingArray:

@@ -58,10 +58,10 @@ class GlueTask:
     columns: TableColumns  # columns of the texts and the label
     # labels in the reference's order; None for a similarity from 0 to 5
     labels: tuple[str, ...] | None
-    # names of the scores that the benchmark reports, see `tasks.metrics`
-    metrics: tuple[str, ...]
     # train, dev and test; for MNLI dev_matched, dev_mismatched and so on
     splits: dict[str, GlueSplit]
+    # names of the scores that the benchmark reports, see `tasks.metrics`
+    metrics: tuple[str, ...] = ("accuracy",)
     index: str = "index"  # column that numbers the rows of a test file
 
     @property
@@ -108,76 +108,59 @@ def _mnli_splits() -> dict[str, GlueSplit]:
 # Sizes: the dataset card of nyu-mll/glue, which counts the published files.
 GLUE = {
     "CoLA": GlueTask(
-        columns=_SENTENCE,
-        labels=_BINARY,
-        metrics=("matthews",),
-        splits=_splits(
+        _SENTENCE,
+        _BINARY,
+        _splits(
             "CoLA", 8_551, 1_043, 1_063, ("source", "label", "mark", "sentence")
         ),
+        metrics=("matthews",),
     ),
-    "SST-2": GlueTask(
-        columns=_SENTENCE,
-        labels=_BINARY,
-        metrics=("accuracy",),
-        splits=_splits("SST-2", 67_349, 872, 1_821),
-    ),
+    "SST-2": GlueTask(_SENTENCE, _BINARY, _splits("SST-2", 67_349, 872, 1_821)),
     "MRPC": GlueTask(
-        columns=TableColumns("#1 String", "#2 String", label="Quality"),
-        labels=_BINARY,
+        TableColumns("#1 String", "#2 String", label="Quality"),
+        _BINARY,
+        _splits("MRPC", 3_668, 408, 1_725),
         metrics=("accuracy", "f1"),
-        splits=_splits("MRPC", 3_668, 408, 1_725),
     ),
     "STS-B": GlueTask(
-        columns=dataclasses.replace(_SENTENCES, label="score"),
-        labels=None,
+        dataclasses.replace(_SENTENCES, label="score"),
+        None,
+        _splits("STS-B", 5_749, 1_500, 1_379),
         metrics=("pearson", "spearman"),
-        splits=_splits("STS-B", 5_749, 1_500, 1_379),
     ),
     # The first edition, of 2018, has about 20 more lines, which are broken off,
     # and two rows without a second question (datasets, issue 277). The second
     # one, of 2021, lacks three rows (TFDS, pull request 3031).
     "QQP": GlueTask(
-        columns=TableColumns("question1", "question2", label="is_duplicate"),
-        labels=_BINARY,
+        TableColumns("question1", "question2", label="is_duplicate"),
+        _BINARY,
+        _splits("QQP", (363_849, 363_846), 40_430, 390_965),
         metrics=("accuracy", "f1"),
-        splits=_splits("QQP", (363_849, 363_846), 40_430, 390_965),
         index="id",
     ),
     "MNLI": GlueTask(
-        columns=dataclasses.replace(_SENTENCES, label="gold_label"),
-        labels=_INFERENCE,
-        metrics=("accuracy",),
-        splits=_mnli_splits(),
+        dataclasses.replace(_SENTENCES, label="gold_label"),
+        _INFERENCE,
+        _mnli_splits(),
     ),
     # The second edition. That of 2018, with 108,436 rows, was withdrawn.
     "QNLI": GlueTask(
-        columns=TableColumns("question", "sentence"),
-        labels=_ENTAILMENT,
-        metrics=("accuracy",),
-        splits=_splits("QNLI", 104_743, 5_463, 5_463),
+        TableColumns("question", "sentence"),
+        _ENTAILMENT,
+        _splits("QNLI", 104_743, 5_463, 5_463),
     ),
-    "RTE": GlueTask(
-        columns=_SENTENCES,
-        labels=_ENTAILMENT,
-        metrics=("accuracy",),
-        splits=_splits("RTE", 2_490, 277, 3_000),
-    ),
-    "WNLI": GlueTask(
-        columns=_SENTENCES,
-        labels=_BINARY,
-        metrics=("accuracy",),
-        splits=_splits("WNLI", 635, 71, 146),
-    ),
+    "RTE": GlueTask(_SENTENCES, _ENTAILMENT, _splits("RTE", 2_490, 277, 3_000)),
+    "WNLI": GlueTask(_SENTENCES, _BINARY, _splits("WNLI", 635, 71, 146)),
     # It has no examples to learn from: a model of MNLI answers it.
     "AX": GlueTask(
-        columns=_SENTENCES,
-        labels=_INFERENCE,
-        metrics=("matthews",),
-        splits={
+        _SENTENCES,
+        _INFERENCE,
+        {
             "test": GlueSplit(
                 "diagnostic/diagnostic.tsv", (1_104,), submission="AX.tsv"
             )
         },
+        metrics=("matthews",),
     ),
 }
 

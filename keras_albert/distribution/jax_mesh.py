@@ -19,6 +19,7 @@ from jax import tree
 from keras_albert.distribution.config import DeviceConfig
 from keras_albert.distribution.devices import Devices
 from keras_albert.distribution.rendezvous import wait_for_processes
+from keras_albert.download import reason_of
 from keras_albert.errors import AlbertError, LostProcess
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.private_apis import is_tpu_pod, jax_key_value_service
@@ -158,8 +159,8 @@ class Mesh(Devices):
             except jax.errors.JaxRuntimeError as error:
                 raise LostProcess(
                     f"process {index} does not answer process {self.index} "
-                    f"({str(error).splitlines()[0]}). Start all processes "
-                    "again: the run goes on from its last checkpoint, if any."
+                    f"({reason_of(error)}). Start all processes again: the "
+                    "run goes on from its last checkpoint, if any."
                 ) from None
             texts.append(found.removeprefix("="))
         return texts
@@ -286,13 +287,12 @@ def _join(config: DeviceConfig) -> bool:
     except jax.errors.JaxRuntimeError as error:
         raise LostProcess(
             f"the processes did not meet at {processes.coordinator or 'TPU'} "
-            f"in {processes.wait} s ({str(error).splitlines()[0]}). Start all "
-            "of them, each with its own --processes.index."
+            f"in {processes.wait} s ({reason_of(error)}). Start all of them, "
+            "each with its own --processes.index."
         ) from None
     except (RuntimeError, ValueError) as error:
         raise AlbertError(
-            "JAX cannot connect to other processes "
-            f"({str(error).splitlines()[0]}). "
+            f"JAX cannot connect to other processes ({reason_of(error)}). "
             "Begin in a Python process that has not used JAX before."
         ) from None
     return True

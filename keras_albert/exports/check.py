@@ -188,13 +188,8 @@ def _original(loaded: ModelFolder, exported: Predictor) -> Predictor:
     """The source model, with settings of the export where it has none."""
     settings = {}
     if loaded.task["task"] not in ALL_TASKS:
-        settings = {
-            name: getattr(exported, name)
-            for name in (
-                *("task", "labels", "lengths", "columns", "reading"),
-                "threshold",
-            )
-        }
+        names = ("task", "labels", "lengths", "columns", "reading")
+        settings = {n: getattr(exported, n) for n in (*names, "threshold")}
     settings["long_texts"] = CUT  # as in every export
     return Predictor.of(loaded, early_exit=None, **settings)
 

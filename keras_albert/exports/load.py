@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_albert.download import reason_of
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.exports.litert import LITERT_FILE, run_litert
 from keras_albert.exports.onnx.format import ONNX_FILE, run_onnx
@@ -57,18 +58,13 @@ def share_of_equal(answers: Sequence[Mapping], others: Sequence) -> float:
 
     Numbers are equal if they differ by at most a hundredth.
     """
-    pairs = [
-        (row["prediction"], other["prediction"])
-        for row, other in zip(answers, others, strict=True)
-    ]
-    return float(
-        np.mean(
-            [
-                np.allclose(a, b, 0, 0.01) if is_numeric(a) else a == b
-                for a, b in pairs
-            ]
-        )
-    )
+
+    def equal(row: Mapping, other: Mapping) -> bool:
+        a, b = row["prediction"], other["prediction"]
+        return np.allclose(a, b, 0, 0.01) if is_numeric(a) else a == b
+
+    pairs = zip(answers, others, strict=True)
+    return float(np.mean([equal(*pair) for pair in pairs]))
 
 
 def is_numeric(prediction) -> bool:
@@ -168,10 +164,9 @@ def _load_saved_model(path: Path, threads: int) -> Exported:
     try:
         loaded = tf.saved_model.load(str(path.parent))
     except Exception as error:  # such as IndexError for a truncated file
-        reason = str(error).strip().splitlines()[0][:200]
         raise AlbertError(
-            f"{path.parent}: damaged, or not a SavedModel ({reason}). Export "
-            "it again."
+            f"{path.parent}: damaged, or not a SavedModel "
+            f"({reason_of(error):.200}). Export it again."
         ) from None
 
     def outputs(signature: str, **inputs) -> dict[str, np.ndarray]:

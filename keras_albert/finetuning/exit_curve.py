@@ -16,10 +16,9 @@ from keras_albert.distribution.backend import compiled
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.finetuning.predictor import Predictor
-from keras_albert.storage import replacing
 from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.early_exit import check_exits, layers_used
-from keras_albert.training.plots import new_figure
+from keras_albert.training.plots import new_figure, save_figure
 
 CONFIDENCES = (0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 # The time of a rule is measured on this many examples, this many times in turn
@@ -159,5 +158,4 @@ def draw_curve(points: list[ExitPoint], best: str, path: Path) -> None:
             )
         axes.set(xlabel=title, ylabel=best.replace("_", " "))
         axes.legend()
-    with replacing(path) as unfinished:
-        figure.savefig(unfinished, format="png", dpi=100)
+    save_figure(figure, path, dpi=100)

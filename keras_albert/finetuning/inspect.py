@@ -19,9 +19,9 @@ from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.config import InspectRun
 from keras_albert.modeling.backbone import encoder_of, padding_mask_of
 from keras_albert.modeling.base import AlbertModel, check_model
-from keras_albert.storage import check_new_file, replacing
+from keras_albert.storage import check_new_file
 from keras_albert.text.files import check_files, read_lines
-from keras_albert.training.plots import new_figure
+from keras_albert.training.plots import new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -169,5 +169,4 @@ def _draw(found: dict[str, dict[str, np.ndarray]], path: Path) -> None:
         axes.set_xlabel("layer")
         axes.set_title(f"{title} of its input and output")
         axes.legend()
-    with replacing(path) as unfinished:
-        figure.savefig(unfinished, format="png", dpi=100)
+    save_figure(figure, path, dpi=100)

@@ -75,7 +75,6 @@ from keras_albert.training.run_folder import (
     write_report,
 )
 from keras_albert.training.run_log import Row
-from keras_albert.training.speed import Work
 
 
 def finetune(run: FinetuneRun) -> dict:
@@ -145,14 +144,6 @@ class _Prepared:
     def lengths(self) -> tuple[int, ...]:
         chosen = choose_lengths(self.examples.lengths, self.length)
         return tuple(np.union1d(chosen, self.length).tolist())
-
-    def work_of_steps(
-        self, run: FinetuneRun, replicas: int
-    ) -> Callable[[int], Work]:
-        """See `data.work_of_steps`; `run` has the chosen settings."""
-        return work_of_steps(
-            run, self.examples, self.config, self.lengths, replicas
-        )
 
     def predictor(self, run: FinetuneRun, model: AlbertModel) -> Predictor:
         """The model with everything that its task needs."""
@@ -295,7 +286,13 @@ def _finetune_once(
     predictor = prepared.predictor(run, model)
     _describe(run, prepared, steps)
     folder.claim()
-    work_of = prepared.work_of_steps(run, devices.replicas)
+    work_of = work_of_steps(
+        run,
+        prepared.examples,
+        prepared.config,
+        prepared.lengths,
+        devices.replicas,
+    )
     every = run.validate_every or steps_per_epoch
     training = Training(
         model_folder(run, prepared.pretrained.config, predictor),

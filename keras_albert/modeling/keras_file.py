@@ -8,6 +8,7 @@ from pathlib import Path
 import keras
 from keras import ops
 
+from keras_albert.download import reason_of
 from keras_albert.errors import (
     AlbertError,
     check_choice,
@@ -102,11 +103,10 @@ def _read(path: str | Path) -> keras.Model:
 
 
 def _damaged(path: Path, error: Exception) -> AlbertError:
-    reason = str(error).strip().split("\n")[0] or type(error).__name__
     return AlbertError(
         f"{path}: damaged, or not a model that Keras can read here "
-        f"({reason:.200}). Use another copy of the model, and import the "
-        "modules of its own classes first."
+        f"({reason_of(error):.200}). Use another copy of the model, and import "
+        "the modules of its own classes first."
     )
 
 

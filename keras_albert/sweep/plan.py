@@ -10,7 +10,7 @@ from pathlib import Path
 from keras_albert.errors import AlbertError, is_number
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.pretraining.config import PretrainRun
-from keras_albert.storage import flat
+from keras_albert.storage import flat, option_types
 
 COMMANDS = {"finetune": FinetuneRun, "pretrain": PretrainRun}
 MOST_COMBINATIONS = 1000
@@ -69,7 +69,7 @@ def read_plan(path: Path) -> Plan:
             f"{path}: `search` is empty. Give an option with its values, such "
             "as learning_rate = [1e-4, 3e-4]."
         )
-    known = option_names(COMMANDS[command])
+    known = option_types(COMMANDS[command])
     for name in (*options, *search):
         _check_name(path, command, name, known)
     if twice := sorted(options.keys() & search.keys()):
@@ -84,17 +84,6 @@ def read_plan(path: Path) -> Plan:
             f"{MOST_COMBINATIONS:,}. Search fewer options or values."
         )
     return plan
-
-
-def option_names(run_class: type, prefix: str = "") -> set[str]:
-    """The dotted names of the options of a command."""
-    names = set()
-    for field in dataclasses.fields(run_class):
-        if dataclasses.is_dataclass(field.type):
-            names |= option_names(field.type, f"{prefix}{field.name}.")
-        else:
-            names.add(prefix + field.name)
-    return names
 
 
 def _flat_search(search: Mapping, prefix: str = "") -> dict[str, object]:
@@ -138,7 +127,7 @@ def _range(path: Path, name: str, value: dict) -> list[float]:
     return [float(f"{low * ratio**i:.3g}") for i in range(points)]
 
 
-def _check_name(path: Path, command: str, name: str, known: set[str]) -> None:
+def _check_name(path: Path, command: str, name: str, known: dict) -> None:
     if name == "output":
         raise AlbertError(
             f"{path}: each run has an output of its own. Remove `output`, and "

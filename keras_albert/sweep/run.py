@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import math
 import subprocess
 import sys
 import time
@@ -20,8 +21,9 @@ from keras_albert.storage import WorkFolder, read_json, replacing, write_json
 from keras_albert.sweep.config import SweepRun
 from keras_albert.sweep.plan import Plan, read_plan
 from keras_albert.tasks.registry import ALL_TASKS
+from keras_albert.training.plots import can_draw, save_figure
 from keras_albert.training.run_folder import REPORT_FILE
-from keras_albert.training.run_log import HELD_OUT, LOG_FILE, RunLog
+from keras_albert.training.run_log import HELD_OUT, RunLog
 
 JOURNAL_FILE = "trials.journal"
 TABLE_FILE, RESULTS_FILE, PLOT_FILE = "table.md", "results.json", "plot.png"
@@ -169,12 +171,8 @@ def _started(plan: Plan, values: dict, output: Path) -> subprocess.Popen:
 def _watch(process, trial, output: Path, name: str, end) -> str:
     """Waits for a run, and ends it early if it is hopeless or time is up.
 
-    Args:
-        process: the process of the run.
-        trial: its trial; its study's pruner decides what is hopeless.
-        output: the folder of the run.
-        name: the name of the score.
-        end: a time of `time.monotonic`, or None.
+    The study's pruner decides what is hopeless, by the score `name`; `end` is a
+    time of `time.monotonic`, or None.
     """
     reported = 0
     try:
@@ -197,15 +195,10 @@ def _watch(process, trial, output: Path, name: str, end) -> str:
 def _evaluations(
     output: Path, name: str, after: int
 ) -> Iterator[tuple[int, float]]:
-    """The numbers and scores of the evaluations after a number, from the log.
-
-    Evaluations are numbered from 1.
-    """
-    if not (output / LOG_FILE).is_file():
-        return
-    scores = [row.get(HELD_OUT + name) for row in RunLog(output).rows]
-    found = [value for value in scores if value is not None]
-    yield from list(enumerate(found, start=1))[after:]
+    """The numbers, from 1, and scores of the evaluations after a number."""
+    scores = (row.get(HELD_OUT + name) for row in RunLog(output).rows)
+    found = (value for value in scores if value is not None)
+    return itertools.islice(enumerate(found, start=1), after, None)
 
 
 def _score_name(run: SweepRun, plan: Plan) -> str:
@@ -239,25 +232,18 @@ def _results(study, plan: Plan, folder: Path) -> list[dict]:
     """One dict for each run that has ended, the best first."""
     results = []
     for name, trial in _ended(study).items():
-        values = trial.intermediate_values
-        score = trial.value
+        values, score = trial.intermediate_values, trial.value
         if score is None and values:
             score = values[max(values)]
+        about = {each: trial.user_attrs[each] for each in ("ended", "minutes")}
         results.append(
-            {
-                **trial.params,
-                "score": score,
-                "ended": trial.user_attrs["ended"],
-                "minutes": trial.user_attrs["minutes"],
-                "folder": name,
-            }
+            {**trial.params, "score": score, **about, "folder": name}
         )
-    worst = float("-inf")
-    return sorted(
-        results,
-        key=lambda row: worst if row["score"] is None else row["score"],
-        reverse=True,
-    )
+
+    def rank(row: dict) -> float:
+        return -math.inf if row["score"] is None else row["score"]
+
+    return sorted(results, key=rank, reverse=True)
 
 
 def _write_table(results: list[dict], plan: Plan, path: Path) -> None:
@@ -283,14 +269,11 @@ def _number(value: object) -> str:
 def _draw(optuna, study, path: Path) -> None:
     """Draws the score against each option, if matplotlib is installed."""
     complete = optuna.trial.TrialState.COMPLETE
-    if not any(t.state == complete for t in study.get_trials(deepcopy=False)):
+    trials = study.get_trials(deepcopy=False)
+    if not can_draw() or all(trial.state != complete for trial in trials):
         return
-    try:
-        import matplotlib
-    except ImportError:
-        return
+    import matplotlib
+
     matplotlib.use("Agg")
     axes = optuna.visualization.matplotlib.plot_slice(study)
-    figure = (axes.flat[0] if hasattr(axes, "flat") else axes).figure
-    with replacing(path) as unfinished:
-        figure.savefig(unfinished, format="png")
+    save_figure((axes.flat[0] if hasattr(axes, "flat") else axes).figure, path)

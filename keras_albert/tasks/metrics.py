@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from keras_albert.errors import AlbertError, check_choice
-from keras_albert.storage import replacing
-from keras_albert.training.plots import new_figure
+from keras_albert.training.plots import new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -239,9 +238,7 @@ def _confused_lines(report: ClassReport, width: int) -> list[str]:
 
 def draw_confusion(report: ClassReport, path: Path) -> None:
     """Writes the confusion matrix as a PNG, see `confusion_figure`."""
-    figure = confusion_figure(report.labels, report.confusion)
-    with replacing(path) as unfinished:
-        figure.savefig(unfinished, format="png")
+    save_figure(confusion_figure(report.labels, report.confusion), path)
 
 
 def confusion_figure(labels: Sequence[str], confusion) -> "Figure":

@@ -26,6 +26,7 @@ from keras_albert.distribution.backend import (
     set_random_states,
     to_numpy,
 )
+from keras_albert.download import reason_of
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.storage import (
     DiskFull,
@@ -112,9 +113,8 @@ class Checkpoints:
         except Exception as error:
             if unfinished:
                 shutil.rmtree(unfinished, ignore_errors=True)
-            reason = str(error).strip().split("\n")[0][:200]
-            if isinstance(error, DiskFull):
-                reason = error.reason
+            is_full = isinstance(error, DiskFull)
+            reason = error.reason if is_full else reason_of(error)
             raise AlbertError(
                 f"{self.folder}: the checkpoint of step {step} cannot be "
                 f"written ({reason}). Make room, then give the same command "

@@ -2,7 +2,7 @@
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keras_albert.errors import optional_import
 from keras_albert.storage import replacing
@@ -28,10 +28,15 @@ def new_figure(width: float, height: float) -> "Figure":
     return ShownFigure(figsize=(width, height), layout="constrained")
 
 
+def save_figure(figure: "Figure", path: Path, **options: Any) -> None:
+    """Writes a figure as a PNG; `options` are those of `Figure.savefig`."""
+    with replacing(path) as unfinished:
+        figure.savefig(unfinished, format="png", **options)
+
+
 def draw_curves(rows: list[Row], folder: Path, best: str | None = None) -> None:
     """Writes curves.png, see `curves_figure`."""
-    with replacing(folder / CURVES_FILE) as unfinished:
-        curves_figure(rows, best).savefig(unfinished, format="png")
+    save_figure(curves_figure(rows, best), folder / CURVES_FILE)
 
 
 def curves_figure(rows: list[Row], best: str | None = None) -> "Figure":

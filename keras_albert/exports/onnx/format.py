@@ -6,6 +6,7 @@ outside, with the spiece.model that is exported beside it.
 
 from pathlib import Path
 
+from keras_albert.download import reason_of
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.predictor import Predictor
 
@@ -41,10 +42,9 @@ def run_onnx(path: Path, threads: int):
             str(path), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:  # ONNX Runtime has its own classes
-        reason = str(error).strip().splitlines()[0][:200]
         raise AlbertError(
-            f"{path}: damaged, or not an ONNX model ({reason}). Export it "
-            "again."
+            f"{path}: damaged, or not an ONNX model ({reason_of(error):.200}). "
+            "Export it again."
         ) from None
     names = [output.name for output in session.get_outputs()]
 

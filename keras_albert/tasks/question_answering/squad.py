@@ -159,7 +159,12 @@ def _question(item: object, context: str, need_answers: bool) -> Question:
     answers = ()
     if need_answers:
         answers = tuple(
-            _answer(answer, context) for answer in _field(item, "answers", list)
+            _located(
+                _field(answer, "text", str),
+                _field(answer, "answer_start", int),
+                context,
+            )
+            for answer in _field(item, "answers", list)
         )
         _check_impossible(is_impossible, answers)
     return Question(name, text, context, answers, is_impossible)
@@ -172,11 +177,6 @@ def _check_impossible(is_impossible: bool, answers: Sequence[Answer]) -> None:
             f"{json.dumps(is_impossible)}. Correct one of the two, or "
             "remove the question."
         )
-
-
-def _answer(answer: object, context: str) -> Answer:
-    text = _field(answer, "text", str)
-    return _located(text, _field(answer, "answer_start", int), context)
 
 
 def _located(text: str, start: int, context: str) -> Answer:

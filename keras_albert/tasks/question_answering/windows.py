@@ -62,7 +62,10 @@ def make_windows(
         if question.context not in aligned:
             aligned[question.context] = aligner(question.context)
         pieces = aligned[question.context]
-        answer = _answer_pieces(question, pieces)
+        answer = None
+        if question.answers:
+            first = question.answers[0]
+            answer = pieces.covering(first.start, first.start + len(first.text))
         query = queries[index][: config.query_length]
         own = _windows_of(index, query, pieces, answer, config)
         if len(query) < len(queries[index]):
@@ -71,19 +74,6 @@ def make_windows(
             own = [dataclasses.replace(each, is_lost=True) for each in own]
         windows += own
     return windows
-
-
-def _answer_pieces(
-    question: Question, pieces: AlignedPieces
-) -> tuple[int, int] | None:
-    """First and last piece of the first answer.
-
-    None if there is no answer, or normalization removes all of it.
-    """
-    if not question.answers:
-        return None
-    answer = question.answers[0]
-    return pieces.covering(answer.start, answer.start + len(answer.text))
 
 
 def _windows_of(
