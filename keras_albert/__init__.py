@@ -1,7 +1,6 @@
 """ALBERT for Keras 3: pretrain, fine-tune and serve on TF, JAX and PyTorch.
 
-Names are imported when first used, so that the command line's help does not
-wait for a backend.
+Names are imported when first used, so that help does not wait for a backend.
 """
 
 import difflib

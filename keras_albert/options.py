@@ -22,8 +22,7 @@ from keras_albert.storage import flat, read_json
 def check_option(argument: str, known: dict[str, type], command: str) -> None:
     """Raises AlbertError for an option that the command does not have.
 
-    `argument` does not have its value after "="; `known` are the types of the
-    command's options by name.
+    `argument` is without its value; `known` are the types of options by name.
     """
     if not argument.startswith("--"):
         return  # the value of an option

@@ -102,8 +102,7 @@ def build_for_batch(model: keras.Model, batch) -> None:
     """Builds a compiled model, its metrics and its optimizer, as `fit` does.
 
     Args:
-        batch: (x, y, sample_weight), with a keras.KerasTensor in the place of
-            each tensor.
+        batch: (x, y, sample_weight), of keras.KerasTensor.
 
     Uses: `Model._symbolic_build`.
     Seen in: Keras 3.15.1.
@@ -155,8 +154,7 @@ class OptimizerHooks(keras.optimizers.Optimizer):
     def calls(self) -> keras.Variable:
         """Number of calls of `apply`.
 
-        With gradient accumulation most calls update no weight; `iterations`
-        counts the updates.
+        With gradient accumulation, `iterations` counts only the updates.
         """
         return self._iterations
 
@@ -227,8 +225,7 @@ def jax_key_value_service():
 def is_tpu_pod() -> bool:
     """Whether this is one of several hosts of a Cloud TPU slice.
 
-    JAX finds out from environment variables of GKE, or from the metadata server
-    of a VM.
+    JAX asks environment variables of GKE, or the metadata server of a VM.
 
     Uses: `jax._src.clusters.cloud_tpu_cluster`.
     Seen in: jax 0.10.2.

@@ -51,8 +51,7 @@ class FinishedRun:
 
     Args:
         folder: its output folder, with the model, the log and the report.
-        report: the content of report.json: the scores and what they were
-            measured on.
+        report: report.json: the scores and what they were measured on.
         lines: the report as text.
     """
 
@@ -224,9 +223,8 @@ def evaluate(
     Args:
         model: a folder or another source of `load`, a finished run, or a
             fine-tuned model in memory; a list of them is averaged.
-        data: labelled examples in a file, or a table in memory, see
-            `finetune`; for the folder of a pretrained model a folder of token
-            shards.
+        data: labelled examples in a file or in memory, see `finetune`; for a
+            pretrained model a folder of token shards.
         options: the options of the command, with `_` in place of `-`. `start`
             may be a model, and `corpus` a table. In `errors_file` the first
             row of a table in memory is line 1.

@@ -216,8 +216,7 @@ class WorkFolder:
 
     Args:
         output: the folder of the result.
-        work: the folder to work in, which `publish` renames to `output`; by
-            default `output` itself.
+        work: the folder that `publish` renames to `output`, its default.
         report: path in `work` of the file that only a finished run has.
         settings: path in `work` of the file that a run writes first.
         lock: path in `work` of the lock file.

@@ -46,8 +46,7 @@ class Compiled:
     """The results of compiling a step."""
 
     parameters: int  # number of parameters of the model
-    # floating-point operations of all devices in an optimizer step; see
-    # `flops_per_example`
+    # FLOP of all devices in an optimizer step; see `flops_per_example`
     flops: int
     fits: bool  # whether the step fits into the memory of a device
     # peak memory of a device in bytes; None if the compiler does not say
@@ -122,8 +121,7 @@ def compiled(run: CompileRun) -> Compiled:
 
     Raises AlbertError if the process was killed, or the config does not fit.
     """
-    # Settings of this process for JAX and XLA could change the program, so they
-    # are not passed on.
+    # Settings for JAX and XLA could change the program: they are not passed on.
     inherited = {
         name: value
         for name, value in os.environ.items()

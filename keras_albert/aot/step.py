@@ -46,8 +46,7 @@ _TOO_LARGE = re.compile(
 def compile_step(run: CompileRun) -> Compiled:
     """Compiles the training step of one part of a batch.
 
-    Raises AlbertError if the config cannot be read, or does not fit the
-    examples or the devices.
+    Raises AlbertError unless the config exists and fits examples and devices.
     """
     import jax
     from jax.experimental import topologies

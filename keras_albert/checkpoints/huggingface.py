@@ -1,7 +1,6 @@
 """Reads and writes model folders of transformers (Hugging Face).
 
-A folder has config.json, weights and spiece.model. The package transformers is
-not needed.
+A folder has config.json, weights and spiece.model. transformers is not needed.
 """
 
 from collections.abc import Callable
@@ -247,13 +246,11 @@ def to_transformers(model: AlbertModel) -> tuple[Any, Any]:
         model: an encoder, or a model with a head that transformers has.
 
     Returns:
-        (model, tokenizer): a PyTorch model in evaluation mode, float32, on the
-        CPU; and a PreTrainedTokenizerFast, or None if the model has no
-        vocabulary.
+        a PyTorch model in evaluation mode, float32, on the CPU; and a
+        PreTrainedTokenizerFast, or None without a vocabulary.
 
     Raises:
-        AlbertError: transformers or PyTorch is not installed, or transformers
-            has no such model.
+        AlbertError: a library is missing, or transformers has no such model.
     """
     content, tensors = _there(model)
     try:
@@ -301,8 +298,7 @@ def _array(value: Any) -> np.ndarray:
 def _tokenizer_here(theirs: Any) -> Tokenizer:
     """The tokenizer of the `spiece.model` that one of transformers came from.
 
-    transformers keeps the pieces and not the SentencePiece model, from which
-    alone texts are cut here.
+    transformers keeps the pieces, and not the SentencePiece model itself.
     """
     backend = getattr(theirs, "backend_tokenizer", None)
     names = getattr(theirs, "vocab_files_names", {}).values()
@@ -440,8 +436,7 @@ def _canonical(
 ) -> dict[str, np.ndarray]:
     """Weights by their current names, without buffers and tied copies.
 
-    Names of old versions are replaced, and the encoder's prefix is added if it
-    is missing.
+    Old names are replaced, and a missing prefix of the encoder is added.
     """
     prefixed = any(name.startswith(_PREFIX) for name in tensors)
     result = {}
@@ -491,9 +486,8 @@ def _write_tokenizer(
 ) -> None:
     """Writes the files that AutoTokenizer reads, in new and old versions.
 
-    The tokenizer class is not AlbertTokenizer, because that of transformers 5
-    builds a tokenizer of its own, which changes quotes and gives pairs no
-    segments.
+    The tokenizer class is not AlbertTokenizer, since that of transformers 5
+    changes quotes and gives pairs no segments.
     """
     (folder / TOKENIZER_FILE).write_text(tokenizer_json(tokenizer), "utf-8")
     (folder / VOCAB_FILE).write_bytes(tokenizer.model_bytes)

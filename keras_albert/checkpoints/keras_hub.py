@@ -1,14 +1,12 @@
 """Reads and writes preset folders of KerasHub, with the package keras-hub.
 
-A preset folder has config.json, model.weights.h5 and metadata.json;
-tokenizer.json with assets/tokenizer/vocabulary.spm; and for a head task.json
-and task.weights.h5.
+A preset has config.json, model.weights.h5, metadata.json; tokenizer.json with
+assets/tokenizer/vocabulary.spm; and for a head task.json and task.weights.h5.
 
 KerasHub's tokenizer only runs SentencePiece; it neither lower-cases texts nor
 drops accents. `save_keras_hub` therefore writes a vocabulary.spm whose table of
 replacements does both (see `text/charsmap.py`). The original vocabulary
-(spiece.model, spiece.json) is written beside it for this package; KerasHub
-ignores it.
+(spiece.model, spiece.json) is beside it; KerasHub ignores it.
 """
 
 import contextlib
@@ -48,8 +46,7 @@ PRESET_CONFIG_FILE = "config.json"
 PRESET_TASK_FILE = "task.json"
 PRESET_TASK_WEIGHTS_FILE = "task.weights.h5"
 PRESET_VOCAB_FILE = Path("assets", "tokenizer", "vocabulary.spm")
-# Bytes of a preset in addition to the weights: vocabulary, settings, and the
-# overhead of HDF5.
+# Bytes of a preset beside the weights: vocabulary, settings, overhead of HDF5.
 BESIDE_WEIGHTS = 2**21
 
 # AlbertConfig's field names -> arguments of keras_hub.models.AlbertBackbone.
@@ -131,8 +128,7 @@ def from_keras_hub(model: Any) -> AlbertModel:
         of labels: set `labels` of the classifier.
 
     Raises:
-        AlbertError: keras-hub is not installed, or it is another kind of model
-            or a quantized one.
+        AlbertError: keras-hub is not installed, or has no such model.
     """
     hub = _keras_hub().models
     kinds = (hub.AlbertBackbone, hub.AlbertMaskedLM, hub.AlbertTextClassifier)
@@ -208,9 +204,8 @@ def save_keras_hub(model: AlbertModel, folder: str | Path) -> None:
     labels and `initializer_range` are lost. If layers only share attention or
     only feed-forward weights, the shared weights are written for each layer.
 
-    KerasHub's tokenizer then gives the ids of `model.tokenizer`, also for
-    texts with capitals and accents; `text.charsmap.normalizing_model` lists
-    the rare exceptions.
+    KerasHub's tokenizer then gives the ids of `model.tokenizer`, for capitals
+    and accents, too; `text.charsmap.normalizing_model` lists exceptions.
 
     Args:
         model: an encoder, masked LM, or classifier with one label per text.
@@ -243,8 +238,7 @@ def to_keras_hub(model: AlbertModel) -> Any:
         model: an encoder, masked LM, or classifier with one label per text.
 
     Returns:
-        KerasHub's AlbertBackbone, AlbertMaskedLM or AlbertTextClassifier,
-        float32.
+        A float32 AlbertBackbone, AlbertMaskedLM or AlbertTextClassifier.
 
     Raises:
         AlbertError: keras-hub is not installed, or KerasHub has no such model.
@@ -442,8 +436,7 @@ def _plain_float32() -> Iterator[None]:
 def _explained(folder: Path) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
-            # Keras warns that a file with only the weights of a head has none
-            # of the encoder.
+            # Keras warns that a file with weights of a head lacks the encoder.
             warnings.filterwarnings(
                 "ignore", message=".*nested container at '_operations_by_depth"
             )

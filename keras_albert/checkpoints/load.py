@@ -78,22 +78,18 @@ def load(
             `kaggle://organization/model/framework/variation`, which must hold
             one of these.
         gelu: the meaning of `hidden_act` "gelu" in a config of transformers:
-            "tanh", the only form of the original, or "erf", which transformers
-            computes.
+            "tanh", the original's form, or "erf", which transformers computes.
         backbone: whether to return only the encoder, without the head.
         dtype: dtype policy of the model, such as "mixed_bfloat16". The default
             is the global policy (`keras.config.set_dtype_policy`). But if that
             is float32, the default of Keras, or if the model is quantized, a
             model of a `.keras` file keeps the policy that it was saved with.
-        loop: see `AlbertBackbone`; the default is "unrolled", or that of the
-            `.keras` file.
-        remat: see `AlbertBackbone`; the default is False, or that of the
-            `.keras` file.
+        loop: see `AlbertBackbone`; by default as saved, or "unrolled".
+        remat: see `AlbertBackbone`; by default as saved, or False.
 
     Returns:
         A model with the head of the checkpoint, or an AlbertBackbone if it has
-        none. `tokenizer` is set if the checkpoint has a vocabulary of
-        SentencePiece.
+        none. `tokenizer` is set if it has a vocabulary of SentencePiece.
 
     Raises:
         AlbertError: there is no model, or more than one; a file is damaged; or
@@ -179,8 +175,7 @@ def load_pretrained(
     """Loads the encoder and the vocabulary from any source of `load`.
 
     An encoder without a pooler, such as that of a masked LM of transformers,
-    gets a pooler with random weights from a fixed seed. LoRA adapters are
-    merged into the kernels.
+    gets a random one from a fixed seed. LoRA adapters are merged.
 
     Args:
         source: see `load`.
@@ -204,8 +199,7 @@ def load_pretrained(
 def head_of(source: str | Path) -> str | None:
     """The class name of the head with which a model was fine-tuned.
 
-    Returns None if the model has no head or was only pretrained. The weights
-    are not read.
+    None for a model without a head, or that was only pretrained.
     """
     found = _found(locate(source))
     if len(found) != 1:

@@ -176,8 +176,7 @@ class PlainFolder(ModelFolder):
 def divide_classifier(adapter: Path, temperature: float) -> None:
     """Divides the weights of the classifiers in an adapter's folder, once.
 
-    The file itself says that it was done, for a run that was killed afterwards
-    and goes on.
+    The file itself says that it was done, in case the run is killed afterwards.
     """
     path, library = adapter / TENSORS_FILE, safetensors()
     with library.safe_open(path, "numpy") as file:

@@ -286,10 +286,9 @@ def _home(config: AlbertConfig, half: str, group: int) -> str:
 def check_groups(config: AlbertConfig, dialect: str) -> None:
     """Raises AlbertError if another format puts a layer into another group.
 
-    They compute the group of layer i, of L layers in G groups, in different
-    ways: int(i / L * G) in floating point in the reference, int(i / (L / G)) in
-    transformers, and i // (L // G) in KerasHub, which requires L to be a
-    multiple of G.
+    They compute the group of layer i, of L in G groups, differently: int(i / L
+    * G) in floating point in the reference, int(i / (L / G)) in transformers,
+    and i // (L // G) in KerasHub, which requires L to be a multiple of G.
     """
     layers, groups = config.num_hidden_layers, groups_there(config)
     formula = {

@@ -92,8 +92,7 @@ def load_tf1_model(prefix: Path, backbone: bool = False, **form) -> AlbertModel:
 def load_tf1(model: AlbertModel, prefix: str | Path) -> None:
     """Sets every weight of a model from a TF1 checkpoint.
 
-    Heads of the checkpoint that the model does not have are ignored. All other
-    weights must match.
+    Heads that the model does not have are ignored; other weights must match.
 
     Args:
         model: a model with the architecture of the checkpoint.

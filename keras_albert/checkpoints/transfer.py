@@ -34,8 +34,7 @@ SHOWN = 40
 def weights_of(model: AlbertModel) -> dict[str, np.ndarray]:
     """The float32 values of all weights, by their names in this package.
 
-    LoRA adapters are merged into the kernels. Raises AlbertError if the model
-    is quantized.
+    LoRA adapters are merged. Raises AlbertError if the model is quantized.
     """
     check_not_quantized(model)
     values = {
@@ -101,8 +100,7 @@ def imported(
 
     If a weight is missing, unused, of another shape or not finite, an
     AlbertError lists all of them, and the model is unchanged. `aside` ignores
-    weights of heads that the model does not have; `source` is the origin of the
-    tensors, for messages.
+    weights of heads that the model does not have; `source` is for messages.
     """
     config = model.config
     check_groups(config, dialect)

@@ -1,8 +1,7 @@
 """Reads documents from text, JSONL and Parquet files, or parts of them.
 
 A document consists of lines, each a sentence or paragraph. Documents are read
-as a stream: the lines of a document, then "" for its end. Memory only holds a
-line at a time.
+as a stream, a line at a time: the lines of a document, then "" for its end.
 
 - Text: a blank line or the end of the file ends a document.
 - JSONL (.jsonl or .json, one object per line) and Parquet (.parquet): each row

@@ -87,10 +87,9 @@ def prepare(run: PrepareRun) -> Manifest | None:
     A script that uses more than one worker must call this function below
     `if __name__ == "__main__":`, as always with multiprocessing.
 
-    Raises AlbertError if an input or the vocabulary is missing, is unreadable
-    or changes while it is read; there is no text, or too much of it is unknown
-    to the vocabulary; or the output is in use, belongs to another command or
-    cannot be written.
+    Raises AlbertError if an input or the vocabulary is missing, unreadable or
+    changed while it is read; there is no text, or too much of it is unknown; or
+    the output is in use, belongs to another command or cannot be written.
     """
     if run.beam is not None:
         # Imported late: it needs the apache-beam extra.
@@ -382,8 +381,7 @@ def _finished_before(job: _Job, units: list[Unit]) -> dict[int, UnitReport]:
 def _read_report(job: _Job, index: int, unit: Unit) -> UnitReport | None:
     """The report of a finished unit.
 
-    Returns None if there is no note, the text has changed since, or the shard
-    has a wrong checksum.
+    None without a note, for another text, or if the checksum is wrong.
     """
     try:
         note = read_json(job.note(index))

@@ -166,9 +166,8 @@ class ShardSet:
     def open(cls, folder: str | Path) -> "ShardSet":
         """Memory-maps the shards of a folder written by `prepare`.
 
-        This checks that all files exist, their sizes, counts and offsets, and
-        that the vocabulary is the one of the tokens. `verify` also reads every
-        byte.
+        This checks all files, their sizes, counts and offsets, and that the
+        vocabulary is that of the tokens. `verify` also reads every byte.
 
         Raises:
             AlbertError: the folder is missing, is not a folder of shards, has

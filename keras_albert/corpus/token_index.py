@@ -86,8 +86,7 @@ class Corpus:
         """Reads two spans of tokens into each row, int32 [R, W], padded with 0.
 
         `starts` and `lengths` are int64 [R, 2]: first tokens of the spans, and
-        numbers of tokens. `width` is W, at least the largest sum of two
-        lengths.
+        numbers of tokens. `width` is W.
         """
         # Both arrays are treated as flat: `place` is the index in the result,
         # and `source` the index in the shard, of every token that is copied.

@@ -2,8 +2,7 @@
 
 The settings are those of the reference's README (section "SentencePiece"), as
 found in the released 30k-clean.model: a unigram model, [CLS] [SEP] [MASK] as
-control symbols, and eight user-defined characters, which are always pieces of
-their own.
+control symbols, and eight characters that are always pieces.
 """
 
 import io
@@ -27,16 +26,14 @@ from keras_albert.text.tokenizer import Tokenizer
 
 USER_SYMBOLS = ("(", ")", '"', "-", ".", "–", "£", "€")
 
-# SentencePiece trains on a random sample of at most this many lines, which it
-# draws with a fixed seed.
+# SentencePiece trains on a random sample of so many lines, with a fixed seed.
 LARGEST_SAMPLE = 10_000_000
 
 # Expectation maximization sums over this many threads. The number affects the
 # rounding, and so the vocabulary: it must not depend on the machine.
 NUM_THREADS = 16
 
-# SentencePiece silently drops longer lines. Paragraphs often exceed its default
-# of 4192 bytes.
+# Longer lines are silently dropped; paragraphs often exceed the default, 4192.
 LONGEST_LINE_BYTES = 2**30
 
 
@@ -48,8 +45,7 @@ def train_vocabulary(run: VocabRun) -> Tokenizer:
     written before the training has succeeded.
 
     Raises AlbertError if an input is missing or not UTF-8, there is no text,
-    the output folder is not empty, or `vocab_size` is too large or too small
-    for the text.
+    the output folder is not empty, or `vocab_size` does not fit the text.
     """
     check_free(run.output)
     # All lines are read, so that bad UTF-8 is found before SentencePiece runs.

@@ -39,8 +39,7 @@ from keras_albert.text.unknown import (
     example_of,
 )
 
-# A memory-mapped shard needs three open files, and a process may usually have
-# 1,024.
+# A shard needs three open files, of which a process may usually have 1,024.
 MOST_SHARDS = 256
 CHARACTERS_AT_ONCE = 2**19  # tokenized in one call, enough to be fast
 
@@ -70,8 +69,7 @@ class Recipe:
     column: str
     """column of JSONL and Parquet files that holds the text"""
     language: str | None
-    """language for splitting sentences, see `splitting_language`; None if
-    lines are not split"""
+    """see `splitting_language`; None if lines are not split into sentences"""
     any_text: bool = False
     """whether text is accepted that is unknown to the vocabulary"""
     blank_lines: int = PrepareRun.blank_lines
@@ -170,8 +168,7 @@ def write_shard(
     tokens since its last call.
 
     Raises AlbertError if the input is bad; or the beginning of the first unit
-    is mostly unknown to the vocabulary, which is better reported now than after
-    hours.
+    is mostly unknown, which is better reported now than after hours.
     """
     tokenizer, example = recipe.tokenizer(), ""
     paths = {part: folder / f"shard-{index:05}.{part}.npy" for part in PARTS}
@@ -285,8 +282,7 @@ class _GrowingArray:
 
     def finish(self) -> None:
         self._file.seek(0)
-        # The new header has the size of the first one, as NumPy reserves space
-        # in it for a longer shape.
+        # NumPy reserves space for a longer shape: the size of the header stays.
         self._write_header()
 
 

@@ -45,20 +45,16 @@ class Features:
     token_target: list[np.ndarray] | None = None
     # sample weights, float32 [N]; all 1 if None
     weight: np.ndarray | None = None
-    # number of choices of an example, each of which is a row; None if the
-    # task has no choices
+    # number of choices of an example, each of which is a row; or None
     choices: int | None = None
     # the group of each example, if groups are also scored separately
     groups: list[str] | None = None
-    # additional inputs in training: name of the input -> name of the target
-    # that it equals
+    # additional inputs in training -> the names of the targets that they equal
     given: dict[str, str] = dataclasses.field(default_factory=dict)
-    # the examples that were split into rows (windows of a question's context,
-    # or words of a text), which are needed to decode the outputs; None if each
-    # example is a single row
+    # the examples that were split into rows (windows of a context, or words of
+    # a text), to decode the outputs; None if each example is a row
     source: Sized | None = None
-    # the probabilities above which labels are predicted, if they were tuned;
-    # see tasks/decisions.py
+    # probabilities above which labels are predicted; see tasks/decisions.py
     threshold: tuple[float, ...] | None = None
     # how the outputs of the windows of a text become those of the text, mean
     # or max; `source` has the number of windows of each text, and `target` a
@@ -192,10 +188,9 @@ def choose_lengths(
     rounded = np.minimum(-(-lengths // LENGTH_STEP) * LENGTH_STEP, longest)
     sizes, counts = np.unique(rounded, return_counts=True)
     seen = np.concatenate([[0], np.cumsum(counts)])
-    # Dynamic programming. cost[j] is the number of tokens, with padding, of
-    # all examples of the first j sizes, using as many static lengths as there
-    # were iterations. Another iteration adds a length, for the sizes i to
-    # j - 1, with the best i.
+    # Dynamic programming. cost[j] is the tokens, with padding, of all examples
+    # of the first j sizes, with as many static lengths as iterations. Another
+    # iteration adds a length, for the sizes i to j - 1, with the best i.
     cost = np.concatenate([[0], np.full(len(sizes), np.inf)])
     begins = []
     for _ in range(min(most, len(sizes))):

@@ -183,9 +183,8 @@ def read_glue(
 
     Each line of the file is a row; quotes have no special meaning. `Table.rows`
     only has the columns of the index, the texts and the label. Labels of test
-    splits are ignored, and their bad rows are always errors, as the benchmark
-    expects a prediction for each row. `any_size` accepts another number of rows
-    than published.
+    splits are ignored, and their bad rows are always errors: each needs a
+    prediction. `any_size` accepts another number of rows than published.
     """
     settings = glue_task(task)
     check_choice("split", split, tuple(settings.splits))

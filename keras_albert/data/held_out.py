@@ -47,8 +47,7 @@ def hold_out(
     if not chosen:
         return None
     rest = sorted(set(range(len(table))) - set(chosen))
-    # Skipped rows are only recorded in the first part, so that they are
-    # reported once.
+    # Skipped rows are in the first part alone, to be reported once.
     held_out = dataclasses.replace(table.take(chosen), skipped=[])
     return table.take(rest), held_out
 

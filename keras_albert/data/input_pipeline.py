@@ -76,8 +76,7 @@ def without_tuning(dataset):
 
     The thread of the autotuner sleeps between its measurements, each time twice
     as long, up to a minute. An iterator that is deleted before its end, as
-    `fit` does, waits for that thread to wake up, which can take as long as the
-    pass itself took.
+    `fit` does, waits for that thread, perhaps as long as the pass took.
     """
     options = import_tensorflow().data.Options()
     options.autotune.enabled = False
@@ -89,8 +88,7 @@ def host_rows(batch_size: int, host_index: int, host_count: int) -> np.ndarray:
 
     Example: of a batch of 6, host 1 of 2 makes rows 3, 4 and 5.
 
-    Raises AlbertError if `batch_size` is not a multiple of `host_count`, or
-    there is no such host.
+    Raises AlbertError unless the hosts divide the batch and have this index.
     """
     check_positive("batch_size", batch_size)
     check_positive("host_count", host_count)

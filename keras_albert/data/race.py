@@ -3,8 +3,7 @@
 The folder is the original one, `RACE/{train,dev,test}/{middle,high}/*.txt`,
 where each file is a JSON object with a passage; or, as the reference's
 race_utils.py also reads it, each folder has one `all.txt` with an object a
-line. `choice_rows` (text/model_inputs.py) joins a question with an option, and
-cuts off long passages.
+line. `text.model_inputs.choice_rows` joins questions and options.
 """
 
 import json

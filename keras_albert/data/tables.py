@@ -285,8 +285,7 @@ def read_number(value: object) -> float:
     if not is_number(number):
         remedy = ""
         if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value.strip()):
-            # A comma is not accepted as decimal point: "1,234" may also be a
-            # number above a thousand.
+            # No comma is a decimal point: "1,234" may also be above a thousand.
             remedy = (
                 " Write decimals with a point, "
                 f"{value.strip().replace(',', '.')}: replace the commas, or "

@@ -36,10 +36,8 @@ def opened(config: DeviceConfig, accumulate: int = 1) -> Iterator[Devices]:
     is the number of parts of a batch whose gradients are averaged.
 
     Raises:
-        AlbertError: the devices do not exist, or the backend does not support
-            this `distribution`.
-        LostProcess: another process cannot be reached, at the start or at any
-            time in the context.
+        AlbertError: the devices or this `distribution` do not exist.
+        LostProcess: another process cannot be reached, at any time.
     """
     backend = keras.backend.backend()
     chosen = _chosen_distribution(backend, config)
@@ -83,8 +81,7 @@ def opened(config: DeviceConfig, accumulate: int = 1) -> Iterator[Devices]:
     finally:
         devices.close()
         # Frees the iterators of the model now. If they lived until the
-        # interpreter exits, their threads could abort it, or both could wait
-        # for each other for ever.
+        # interpreter exits, their threads could abort it or wait for ever.
         gc.collect()
 
 

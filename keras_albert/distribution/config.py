@@ -23,8 +23,7 @@ class ProcessConfig:
     """Settings of a run with several processes, for JAX and PyTorch.
 
     They are only needed if neither a TPU runtime nor torchrun configures the
-    processes. TensorFlow reads its processes from TF_CONFIG, and only uses
-    `wait`.
+    processes. TensorFlow reads TF_CONFIG, and only uses `wait`.
     """
 
     coordinator: str | None = None

@@ -32,8 +32,7 @@ class Devices(abc.ABC):
     count: int = 1
     """number of processes"""
     accumulates = False
-    """whether `fit` averages the gradients of the parts of a batch; if not,
-    the optimizer does so"""
+    """whether `fit`, not the optimizer, averages the gradients of parts"""
     batches_a_call: int = 1
     """number of batches that `fit` takes from the dataset between callbacks"""
 

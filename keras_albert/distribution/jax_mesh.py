@@ -31,8 +31,7 @@ class Mesh(Devices):
     """Distribution over JAX devices with `keras.distribution`.
 
     Args:
-        config: `distribution` is data (batches are divided) or model (weights
-            are divided as well).
+        config: `distribution`: data (divides batches) or model (weights, too).
     """
 
     def __init__(self, config: DeviceConfig):
@@ -116,12 +115,11 @@ class Mesh(Devices):
     def any(self, *flags: bool) -> list[bool]:
         """For each flag, whether it is true in any process.
 
-        This is called in every step, so it must not wait for other processes
-        as `share` does. A process that has a flag writes the number of its
-        next call to the key-value store, and all processes see the flag from
-        that call on. None of them can have passed that call before the number
-        was written: between two calls lies a step, which all processes compute
-        together.
+        This is called in every step, so it must not wait for other processes as
+        `share` does. A process that has a flag writes the number of its next
+        call to the key-value store, and all processes see the flag from that
+        call on. None of them can have passed that call before the number was
+        written: between calls lies a step that all compute together.
         """
         if self.count == 1:
             return list(flags)
@@ -201,9 +199,8 @@ def layout_map(mesh) -> keras.distribution.LayoutMap:
     Each device computes some of the attention heads and some of the units of
     the feed-forward layer. The first kernels of each half of a block are
     divided along their outputs and the last kernel along its inputs, so that
-    the devices only exchange data once in each half (Shoeybi et al. 2019,
-    arXiv:1909.08053, section 3). The embeddings are small in ALBERT and are
-    copied to every device.
+    the devices exchange data once in each half (Shoeybi et al. 2019,
+    arXiv:1909.08053, section 3). Embeddings are small: every device has a copy.
     """
     layouts = keras.distribution.LayoutMap(mesh)
     for weights, axes in (

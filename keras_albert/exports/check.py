@@ -217,9 +217,8 @@ def _differences(expected: Sequence, found: Sequence) -> tuple[float, float]:
 def _vectors_agree(expected: Sequence, found: Sequence) -> dict[str, float]:
     """How well vectors, and the order of texts by their cosines, agree.
 
-    `cosine` is the lowest of a vector of the model and that of the export, and
-    `neighbours` the share of each text's NEIGHBOURS nearest texts in the model
-    that are so in the export.
+    `cosine` is the lowest of two vectors of a text, and `neighbours` the share
+    of each text's NEIGHBOURS nearest texts that both agree on.
     """
     ours, theirs = (
         normalized(np.concatenate([np.atleast_2d(each) for each in one]))

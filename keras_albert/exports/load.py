@@ -25,8 +25,7 @@ LOGITS, VECTOR = "logits", "embedding"
 # Name of the output of graphs that stop early: how many layers were computed.
 LAYERS = "layers"
 
-# function from token ids, int32 [B, S] or (choices) [B, C, S], to the outputs
-# by name
+# from token ids, int32 [B, S] or (choices) [B, C, S], to outputs by name
 Run = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 # function from the name of a signature and its inputs by name, texts [B] or
 # (choices) [B, C], to the values of each row, by the name of the output

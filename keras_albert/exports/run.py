@@ -84,32 +84,27 @@ def export(
     >>> keras_albert.export(model, "served", labels=["no", "yes"])  # served/1
 
     Args:
-        model: a model of this package, for example after `fit`; a Predictor;
-            a path or name that `keras_albert.load` takes; or a list of these,
-            for an ensemble.
+        model: a model of this package, for example after `fit`; a Predictor; a
+            source of `keras_albert.load`; or a list of them, for an ensemble.
         output: for a SavedModel the folder of its versions; for LiteRT and
             ONNX an empty or new folder.
         format: "saved_model"; or "litert" or "onnx", which take token ids.
-        weights: data type in which weights are stored. saved_model: float32,
-            bfloat16, float16; litert: float32, float16, int8; onnx: float32,
-            int8.
+        weights: data type of stored weights. saved_model: float32, bfloat16,
+            float16; litert: float32, float16, int8; onnx: float32, int8.
         version: version of a SavedModel; by default the next number.
         compute: in which a SavedModel's encoder computes: float32, bfloat16.
-        data: labelled table on which the export is compared with the model;
-            needed for int8.
+        data: labelled table to compare export and model on; needed for int8.
         skip_bad: leave out rows of `data` that cannot be read.
         force: export even if the score on `data` falls, or without `data`.
         settings: `task`, `labels`, `tokenizer`, `lengths`, `columns`,
-            `reading`, `early_exit` and `threshold`, see Predictor, if the model
-            does not have them.
+            `reading`, `early_exit` and `threshold`, see Predictor.
 
     Returns:
         The folder that was written; for a SavedModel that of the version.
 
     Raises:
-        AlbertError: an argument does not fit the model, there is no
-            vocabulary, the output exists, a package is missing, or the score
-            falls.
+        AlbertError: an argument does not fit, there is no vocabulary, the
+            output exists, a package is missing, or the score falls.
     """
     run = ExportRun(
         # Set below, when the output has been checked.
@@ -160,9 +155,8 @@ def _check_packages(format: str) -> None:
 def export_run(run: ExportRun) -> Path:
     """Writes the export, and returns its folder.
 
-    Nothing is written if there is no model at the source, the output exists, a
-    package is missing, or the score on `run.data` falls by more than
-    LARGEST_FALL.
+    Nothing is written if there is no model, the output exists, a package is
+    missing, or the score on `run.data` falls by more than LARGEST_FALL.
     """
     _check_packages(run.format)
     target = _target(run)

@@ -73,8 +73,7 @@ def exit_curve(
 
     There is a point for each rule. The score and the layers are those of all
     examples, whose outputs are computed once for all layers; the time is the
-    median of TIMES measurements on TIMED_EXAMPLES examples. Raises AlbertError
-    if the model has no exits.
+    median of TIMES measurements on TIMED_EXAMPLES examples.
     """
     model, task = predictor.model, predictor.definition
     whole = dataclasses.replace(predictor, early_exit=None)

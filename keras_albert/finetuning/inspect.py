@@ -87,8 +87,7 @@ def attention_figure(
 
     Args:
         model: a model with a vocabulary, with any head or none.
-        text: a text; a longer one is cut off. Up to some thirty tokens remain
-            readable.
+        text: a text; up to some thirty tokens remain readable.
         pair: a second text.
         layer: the layer, from 0; -1 is the last one.
 

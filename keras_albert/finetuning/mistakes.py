@@ -87,8 +87,7 @@ def mistakes_lines(found: list[Mistake], count: int, most: int) -> list[str]:
 def write_mistakes(found: list[Mistake], table: Table, path: Path) -> None:
     """Writes a CSV file with the columns of the table, a row a mistake.
 
-    A column of the table that is called as one of the added ones gets another
-    name.
+    A column of the table that has the name of an added one is renamed.
     """
     predicted = found[0].predicted if found else ("prediction",)
     added = {LINE, EXPECTED, *predicted}

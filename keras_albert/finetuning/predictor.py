@@ -28,28 +28,23 @@ from keras_albert.training.model_folder import ModelFolder
 class Predictor(TaskModel):
     """Predicts for texts, with a model, its vocabulary, labels and task.
 
-    `Predictor(model)` accepts every model of this package and infers the task
-    from its head. `Predictor.load` reads a folder or a checkpoint of another
-    library.
+    `Predictor(model)` takes every model of this package and infers the task
+    from its head. `Predictor.load` reads any source of `load`.
 
     Args:
         model: a model with any head. A backbone gives a vector for each text,
             and a masked-LM head the pieces at each "[MASK]".
         task: a name that `finetune --task` takes, "embedding" or "fill_mask".
-            It is needed if several tasks fit the head, above all for pairs of
-            texts (task="pairs").
+            It is needed if several tasks fit the head, as for task="pairs".
         labels: names of the classes in the order of the logits. The default
             is the model's own names, or "0", "1" and so on.
-        tokenizer: the vocabulary, if the model has none. It is then set in the
-            model.
-        lengths: lengths that rows are padded to, in tokens, ascending; longer
-            texts are cut off. The default is powers of two up to
-            `max_position_embeddings`.
+        tokenizer: the vocabulary, which is set in a model without one.
+        lengths: ascending lengths of padded rows, in tokens; longer texts are
+            cut off. By default powers of two that the model can read.
         columns: names of the columns in tables.
         reading: how contexts are read; by default in windows of 384 tokens, or
             as many as the model can read. None for a task without contexts.
-        early_exit: when a model with `exits` stops before its last layer; by
-            default it does not.
+        early_exit: when a model with `exits` stops before its last layer.
         threshold: of two labels, the probability of the second one above which
             it is predicted; with several labels for a text, a list of these
             for all labels. By default the most probable label is predicted,
@@ -60,8 +55,7 @@ class Predictor(TaskModel):
             ("max"). For a label, labels or a number of single texts.
 
     Raises:
-        AlbertError: an argument does not fit the head, or there is no
-            vocabulary.
+        AlbertError: an argument does not fit, or there is no vocabulary.
     """
 
     def __post_init__(self):
@@ -93,12 +87,10 @@ class Predictor(TaskModel):
         """Reads a model from any source that `keras_albert.load` takes.
 
         Args:
-            source: the output folder of `finetune`, `save` or `convert`, a
-                `.keras` file, a folder of transformers, `hf://...`, and so on.
-                A list of several, or the output of `finetune --seeds`, is read
-                as one model: an ensemble.
-            average: what is averaged of several models: "predictions" or
-                "weights".
+            source: a folder of `finetune`, `save` or `convert`, a `.keras`
+                file, a folder of transformers, `hf://...`, and so on. A list,
+                or the output of `finetune --seeds`, is read as an ensemble.
+            average: of several models, "predictions" or "weights".
             gelu, dtype, loop, remat: see `keras_albert.load`.
             settings: arguments of Predictor, which override those that are
                 stored in a folder of this package.
@@ -163,8 +155,7 @@ class Predictor(TaskModel):
             texts: strings. If each word gets a label: lists of words, or
                 strings with spaces between the words.
             pairs: the second texts, for pairs of texts.
-            questions: the questions, for multiple choice and question
-                answering.
+            questions: for multiple choice and question answering.
             choices: the choices of each text, for multiple choice.
             batch_size: examples at a time.
 

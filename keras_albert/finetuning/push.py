@@ -57,8 +57,7 @@ def push(
             or "sentence-transformers".
         private: if the repository is made: whether only its owners see it. Some
             organizations make repositories private by default.
-        overwrite: whether to replace all files of a repository that has some.
-            Its history keeps them.
+        overwrite: whether to replace all files; the history keeps them.
         dry_run: only print the files. Needs neither token nor network.
 
     Returns:

@@ -19,8 +19,7 @@ class Recipe:
     sequence_length: int = 512  # longest example, in tokens
     # dropout before the classifier; the same in every task
     classifier_dropout: float = CLASSIFIER_DROPOUT
-    # task whose fine-tuned model it starts from (paper, footnote 4); None for
-    # the pretrained model
+    # task of the model that it starts from (paper, footnote 4), if fine-tuned
     start: str | None = None
 
 

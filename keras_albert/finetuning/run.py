@@ -81,8 +81,7 @@ def finetune(run: FinetuneRun) -> dict:
     """Fine-tunes a model, or continues an interrupted run of these settings.
 
     Nothing is written if the input does not fit. Returns the report, which is
-    also in the output folder; an empty dict in all but the first of several
-    processes.
+    also in the output folder; an empty dict in all processes but the first.
     """
     leave_gpu_to_backend()
     with opened(run.devices) as devices:
@@ -366,8 +365,7 @@ def _validation(
         values = task.held_out_loss(outputs, rows, prepared.names)
         values |= task.measure(outputs, rows, prepared.names).values
         row = {name: float(value) for name, value in values.items()}
-        # The processes might differ in the last bits, and then disagree on
-        # which model is best.
+        # In the last bits processes may differ, and disagree on the best model.
         return devices.first(lambda: row)
 
     return validate

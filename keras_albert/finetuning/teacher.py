@@ -61,8 +61,7 @@ class Teacher:
     def deciding(self, examples: Features) -> Features:
         """Examples of the student's task, with the teacher's thresholds.
 
-        Of two labels the threshold is that of the second one, which may be the
-        student's first.
+        With two labels, that of the second one, perhaps the student's first.
         """
         known, order = self._predictor.threshold, self._order
         if known is None:

@@ -38,8 +38,7 @@ class AlbertBackbone(AlbertModel):
         config: the architecture.
         pooler: whether to add the pooler; False if no head reads it.
         loop: "unrolled", or "scan" over the layers; see `SharedEncoder`.
-        remat: recompute activations in the backward pass to save memory; see
-            `SharedEncoder`.
+        remat: recompute activations to save memory; see `SharedEncoder`.
         tokenizer: the vocabulary; with it the model also accepts texts.
 
     Call arguments:
@@ -203,8 +202,7 @@ class AlbertBackbone(AlbertModel):
                 value, output (of both halves of a block), intermediate.
 
         Raises:
-            AlbertError: the rank is below 1, a target is unknown, or LoRA is
-                already enabled.
+            AlbertError: a wrong rank or target, or LoRA is already enabled.
 
         Source: Hu et al. 2021, arXiv:2106.09685.
         """

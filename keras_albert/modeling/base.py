@@ -91,8 +91,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
             length of the longest row, rounded up to a multiple of 32.
 
         Raises:
-            AlbertError: the model has no vocabulary, or `texts` is empty or a
-                single string.
+            AlbertError: there is no vocabulary, or no list of texts.
         """
         texts = self.named_texts(texts)
         return feeding().tokenized(self, texts["text"], texts.get("pair"))
@@ -106,8 +105,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
         """`preprocess` for tf.data: `dataset.map(model.preprocessor)`.
 
         Raises:
-            AlbertError: the model has no vocabulary, or tensorflow-text is
-                not installed.
+            AlbertError: there is no vocabulary, or no tensorflow-text.
         """
         return feeding().preprocessor(self)
 
@@ -138,13 +136,11 @@ class AlbertModel(KeepsJaxState, keras.Model):
         """`keras.Model.fit` for ids or texts, which are checked first.
 
         Args:
-            x: ids; texts as `preprocess` takes them; or batches of either,
-                with their labels: a tf.data dataset, a torch DataLoader, a
-                generator.
+            x: ids; texts as for `preprocess`; or batches of either with labels:
+                a tf.data dataset, a torch DataLoader, a generator.
             y: labels: numbers, or names if the model has `labels`.
             args, kwargs: see `keras.Model.fit`.
-            validation_data: batches, as x; or a tuple (x, y) or (x, y,
-                sample_weight).
+            validation_data: as x; or (x, y) or (x, y, sample_weight).
 
         Raises:
             AlbertError: an id or label is out of range, or texts or labels
@@ -236,13 +232,11 @@ class AlbertModel(KeepsJaxState, keras.Model):
         """`keras_albert.load` by the name that it has in KerasHub.
 
         Args:
-            preset: a folder, `hf://organization/name`, or any other source of
-                `load`.
+            preset: a folder, `hf://organization/name`: any source of `load`.
             options: keyword arguments of `load`.
 
         Returns:
-            A model of this class; of a model with a head AlbertBackbone takes
-            the encoder.
+            A model of this class; AlbertBackbone takes the encoder of any.
 
         Raises:
             AlbertError: as `load`, or the model is one of another class.
@@ -360,8 +354,7 @@ class VectorLayer(ConfiguredLayer):
         **kwargs: Any,
     ) -> Any:
         """Checks shapes and dtypes, then calls the layer."""
-        # Checked here, not in `call`: Keras adds many lines to errors of
-        # `call`.
+        # Not in `call`, to whose errors Keras adds many lines.
         feeding().check_vectors(self.config, x, padding_mask, example_ids)
         return super().__call__(x, padding_mask, example_ids, **kwargs)
 

@@ -271,8 +271,7 @@ class AlbertForTokenClassification(HeadedModel):
         """
         tokenizer = vocabulary_of(self)
         longest = self.config.max_position_embeddings
-        # A plain string must be refused here. Python would accept it as a
-        # sequence of characters.
+        # A plain string must be refused: it is a sequence of characters.
         if (
             not isinstance(words, list | tuple)
             or not words
@@ -367,8 +366,7 @@ class AlbertForMultipleChoice(HeadedModel):
 
         Args:
             texts: dict of `context`, B texts; `choices`, B lists of C texts;
-                and optionally `question`, B texts. `choice_rows` says how
-                they are joined.
+                and optionally `question`, B texts. `choice_rows` joins them.
 
         Returns:
             `token_ids`, `segment_ids`, `padding_mask`, int32 [B, C, S].

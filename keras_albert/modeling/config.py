@@ -239,8 +239,7 @@ class AlbertConfig:
         Keys of released files that do not change the model are ignored.
 
         Raises:
-            AlbertError: a key is unknown, a size is missing, or a value is
-                out of range.
+            AlbertError: a key is unknown, or a size missing or out of range.
         """
         if not isinstance(content, dict):
             raise AlbertError(

@@ -243,10 +243,9 @@ class SharedEncoder(VectorLayer):
 
     Returns:
         The output of the last layer, float [B, S, H]; [B, 1, H] with
-        `first_only`. With `return_hidden_states` or `return_attention_scores`
-        a tuple of this output and: a list of L tensors [B, S, H], of which
-        the last is [B, 1, H] with `first_only`; a list of L x I tensors
-        [B, A, S, S].
+        `first_only`. With `return_hidden_states` or `return_attention_scores` a
+        tuple of it and: L tensors [B, S, H], of which the last is [B, 1, H]
+        with `first_only`; L x I tensors [B, A, S, S].
 
     Raises:
         AlbertError: an input has another shape or dtype.

@@ -37,8 +37,7 @@ def checked_labels(y, classes: dict, losses):
 
     Args:
         y: an array, list, column or tensor of labels; or a dict of them.
-        classes: `Classes` by the name of the output; the key is None if the
-            model has one output.
+        classes: `Classes` by the name of the output; None of a single one.
         losses: the losses that the model was compiled with. The range is only
             checked for sparse categorical cross-entropy.
     """
@@ -162,9 +161,8 @@ def ignored_class(loss) -> int | None:
 def graph_labels(y, classes: dict, losses):
     """`checked_labels` for tensors in a TensorFlow graph.
 
-    A wrong label fails an Assert operation of the graph. `fit` receives the
-    message inside an error of TensorFlow, from which `streams.plain_errors`
-    extracts it.
+    A wrong label fails an Assert operation of the graph. `streams.plain_errors`
+    extracts its message from the error of TensorFlow.
     """
     return _of_outputs(_graph_checked, y, classes, losses)
 
@@ -207,8 +205,7 @@ def _graph_checked(y, classes: Classes | None, loss):
 def _asserted(value, right, shown, message: list):
     """`value`, with a graph operation that fails unless all `right` are true.
 
-    The first wrong one of the strings `shown` is inserted before the last part
-    of the message.
+    The first wrong one of `shown` comes before the last part of the message.
     """
     import tensorflow as tf
 

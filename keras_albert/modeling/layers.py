@@ -67,8 +67,7 @@ class FactorizedEmbedding(ConfiguredLayer):
 
     Call arguments:
         token_ids: int [B, S].
-        segment_ids: int [B, S], 0 for the first text and 1 for the second;
-            zeros when absent.
+        segment_ids: int [B, S], 0 and 1 for two texts; zeros when absent.
         position_ids: int [B, S]; 0 to S - 1 when absent.
         training: whether to apply dropout.
 
@@ -132,8 +131,7 @@ class FactorizedEmbedding(ConfiguredLayer):
         **kwargs: Any,
     ) -> Any:
         """Checks the ids, then calls the layer."""
-        # Checked here, not in `call`: Keras adds many lines to errors of
-        # `call`.
+        # Not in `call`, to whose errors Keras adds many lines.
         given = {
             "token_ids": token_ids,
             "segment_ids": segment_ids,

@@ -57,8 +57,7 @@ class Preprocessor(keras.layers.Layer):
 
     Raises:
         AlbertError: TensorFlow or tensorflow-text is not installed; `x` does
-            not hold texts; or `x` is a single example, not a batch, and
-            `fixed_length` is False.
+            not hold texts; or `x` is no batch and `fixed_length` is False.
     """
 
     def __init__(
@@ -86,8 +85,7 @@ class Preprocessor(keras.layers.Layer):
 
     def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Checks the texts, then calls the layer."""
-        # Checked here, not in `call`: Keras adds many lines to errors of
-        # `call`.
+        # Not in `call`, to whose errors Keras adds many lines.
         return super().__call__(self._texts(x), *args, **kwargs)
 
     def call(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:

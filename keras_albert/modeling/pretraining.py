@@ -145,9 +145,8 @@ class AlbertForPretraining(_MaskedModel):
 
     Returns:
         dict of float32 logits: `mlm` [B, P, V] and `sop` or `nsp` [B, 2], or
-        [B, K, 2] with `cls_positions`. Class 1 means, for `sop`, that the two
-        texts were swapped, and for `nsp`, that the second text is from
-        another document.
+        [B, K, 2] with `cls_positions`. Class 1 means that the texts were
+        swapped (`sop`), or that the second is from another document (`nsp`).
     """
 
     needs_pooler = True

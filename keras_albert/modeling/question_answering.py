@@ -38,9 +38,8 @@ class _QuestionModel(HeadedModel):
         """Tokenizes texts into the arrays that the model is called with.
 
         Args:
-            texts: dict of `question` and `context`, B texts each. If both
-                together exceed `max_position_embeddings` tokens, the longer
-                one is cut at its end.
+            texts: dict of `question` and `context`, B texts each. The longer
+                one is cut at its end, if both have too many tokens.
 
         Returns:
             `token_ids`, `segment_ids`, `padding_mask`, int32 [B, S]; segment
@@ -103,8 +102,7 @@ class AlbertForQuestionAnswering(_QuestionModel):
         backbone: the encoder; its pooler is not used.
 
     Call arguments:
-        inputs: see AlbertBackbone; segment 1 is the context. Or a dict of
-            texts, see `preprocess`.
+        inputs: see AlbertBackbone; segment 1 is the context. Or texts.
 
     Returns:
         dict of float32 logits [B, S]: `start` and `end`. As in the reference,

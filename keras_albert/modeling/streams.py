@@ -108,8 +108,7 @@ def _with_checked_labels(model, x, y, *weights):
 def batch_of_ids(model, batch) -> tuple:
     """Converts a batch of texts to (x,), (x, y) or (x, y, sample_weight).
 
-    The batch is x alone, or such a tuple or (from a DataLoader) list, with
-    texts or ids for x.
+    The batch is x alone, or such a tuple or list, with texts or ids for x.
     """
     is_parts = isinstance(batch, list | tuple) and not _is_text_list(batch)
     x, *rest = batch if is_parts else (batch,)
@@ -207,8 +206,7 @@ def plain_errors(model) -> Iterator[None]:
 
     tf.data and the worker processes of a DataLoader wrap an AlbertError in
     errors of their own. On JAX, Keras holds the weights outside the model
-    during `fit`; they are written back to the model before the error is
-    raised.
+    during `fit`; they are written back first.
     """
     try:
         yield

@@ -42,13 +42,11 @@ def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
             and inner blocks, the sharing, and the head.
 
     Returns:
-        Names of the weights of the head and pooler that the source lacks;
-        they are not changed.
+        Names of weights of head and pooler that are not changed.
 
     Raises:
-        AlbertError: a weight has another shape (the message lists all of
-            them), or a model is quantized or has LoRA adapters. The model is
-            then unchanged.
+        AlbertError: weights have other shapes (all are listed), or a model is
+            quantized or has LoRA adapters. The model is unchanged.
 
     Source: Paper Table 11; reference modeling.py, `init_from_group0`.
     """

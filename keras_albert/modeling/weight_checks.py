@@ -89,8 +89,7 @@ def check_finite(model: keras.Model) -> None:
 def check_keras_archive(path: Path, archive: ZipFile) -> None:
     """Calls `check_plausible` for every encoder config in a .keras file.
 
-    Raises KeyError or ValueError if the archive lacks a file, or the config is
-    not JSON.
+    Raises KeyError or ValueError without the files, or if one is not JSON.
     """
     content = json.loads(archive.read(KERAS_CONFIG_FILE))
     stored = archive.getinfo(KERAS_WEIGHTS_FILE).file_size

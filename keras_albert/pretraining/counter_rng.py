@@ -14,8 +14,7 @@ example, with the same result. The functions work on whole arrays.
 import numpy as np
 
 # The constants of SplitMix64: the increment of its state (2**64 divided by the
-# golden ratio) and the two multipliers of its output function (David
-# Stafford's variant 13).
+# golden ratio) and two multipliers (David Stafford's variant 13).
 _INCREMENT = np.uint64(0x9E3779B97F4A7C15)
 _FIRST_MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND_MULTIPLIER = np.uint64(0x94D049BB133111EB)

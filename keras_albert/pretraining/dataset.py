@@ -154,10 +154,9 @@ def pretraining_dataset(
 
     The batch of a step depends only on the arguments and the number of the
     step. A run that resumes at `start_step` therefore gets the batches that an
-    uninterrupted run would have got, and need not compute the earlier ones.
-    The examples of a step, and their masks, depend on neither `host_count` nor
-    `host_index`. `masking.build_batch` documents shapes and dtypes; all shapes
-    are static.
+    uninterrupted run would have got, and need not compute the earlier ones. The
+    examples of a step, and their masks, depend on neither `host_count` nor
+    `host_index`. `masking.build_batch` has the shapes; all are static.
 
     Args:
         shards: the documents.

@@ -70,15 +70,13 @@ class Rows(NamedTuple):
     lengths: tf.Tensor
     """int32 [B, 2]: numbers of tokens of A and of B"""
     labels: tf.Tensor
-    """int32 [B]: label of the sentence task; 1 if A and B were swapped (SOP),
-    or B was replaced (NSP)"""
+    """int32 [B]: 1 if A and B were swapped (SOP), or B was replaced (NSP)"""
     weights: tf.Tensor
     """float32 [B]: 1; 0 for rows that only fill up the last batch"""
     keys: tf.Tensor
     """uint64 [B]: random keys, see `example_keys`"""
     counts: tf.Tensor | None = None
-    """int32 [R]: number of examples in each packed row, 1 to K; None if
-    examples are not packed"""
+    """int32 [R]: examples in each packed row, 1 to K; None without packing"""
 
 
 # Without AutoGraph, which this function does not need, tracing is faster.
@@ -93,8 +91,7 @@ def build_batch(
     Returns:
         x: int32 `token_ids`, `segment_ids`, `padding_mask` [B, S] and
             `masked_positions` [B, P]
-        y: int32 `mlm` [B, P], and under the name of the sentence task, if
-            there is one, [B]
+        y: int32 `mlm` [B, P], and [B] by the name of the sentence task, if any
         sample_weight: float32, with the keys and shapes of y; the weight of
             the sentence task is 0 for an example without B
 
@@ -178,8 +175,7 @@ def mask(
 def budgets(num_tokens: tf.Tensor, examples: ExampleConfig) -> tf.Tensor:
     """How many tokens of each example to predict: int32 [B].
 
-    The result is rounded as in Python (half to even, float64), for the same
-    numbers as the reference.
+    It is rounded as in Python (half to even, float64), as by the reference.
     """
     share = tf.cast(num_tokens, tf.float64) * examples.masked_lm_prob
     budget = tf.maximum(tf.cast(tf.round(share), tf.int32), 1)
@@ -220,13 +216,11 @@ def find_words(
 def draw_visits(keys: tf.Tensor, num_words: tf.Tensor, width: int) -> tf.Tensor:
     """Draws a visit for each word; see the comment on `_WORD_BITS`.
 
-    Visits are -1 from `num_words` on. Words are to be visited in the order of
-    descending integers.
+    Visits are -1 from `num_words` on. The highest integer is visited first.
     """
     words = np.arange(width)
     random = fold(_use(keys, VISIT)[:, None], words, tf.bitwise)  # [B, W]
-    # 47 random bits are kept, so that the sign bit and the bits of the word
-    # are free.
+    # 47 random bits are kept: the sign bit and the bits of the word are free.
     random = tf.bitwise.right_shift(random, np.uint64(1 + _WORD_BITS))
     visits = tf.cast(random, tf.int64) * 2**_WORD_BITS + words
     return tf.where(words < num_words[:, None], visits, -1)
@@ -250,8 +244,7 @@ def choose_ngrams(
     overlaps an n-gram that was taken before. `budget`, int32 [B], is the most
     tokens to mask.
 
-    Returns int32 [B, P], [B, P]: the begin and end of each n-gram. Unused
-    entries are W and 0.
+    Returns int32 [B, P] twice: begin and end of each n-gram, W and 0 if unused.
     """
     width = visits.shape[1]
     zeros = tf.zeros_like(budget)
@@ -320,9 +313,8 @@ def take_ngrams(
 ) -> tuple[tf.Tensor, ...]:
     """Takes n-grams within the budget, in the order of the visits.
 
-    Visits depend on one another, so that this is a loop over r. In each
-    iteration all examples make their visit r, until none has both budget and
-    words left.
+    Visits depend on one another: this is a loop over r. In each iteration all
+    examples make their visit r, until none has budget and words left.
 
     Args:
         starts, ends: see `draw_ngrams`.

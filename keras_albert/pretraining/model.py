@@ -19,8 +19,7 @@ def pretraining_model(
 ) -> AlbertForPretraining:
     """The model that learns from such examples, with fresh weights.
 
-    Raises AlbertError if the examples have two segments or more tokens than
-    the model takes.
+    Raises AlbertError if the model does not take the examples.
     """
     check_examples(examples, config)
     task = examples.sentence_task

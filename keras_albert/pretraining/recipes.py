@@ -1,7 +1,6 @@
 """Sets of options of `pretrain` that were found by search and run as a whole.
 
-This module imports nothing of the package, as the command line reads it before
-any command runs.
+This module imports nothing, as the command line reads it for any command.
 """
 
 
@@ -13,8 +12,7 @@ def small(steps: int = 17_000) -> dict[str, str | int | float]:
     0.0005, AdamW does not leave the level of guessing frequent pieces.
 
     Args:
-        steps: number of steps; the warm-up and the steps with short rows keep
-            their shares of them.
+        steps: number of steps; warm-up and short rows keep their shares.
     """
     return {
         "variant": "small",

@@ -92,8 +92,7 @@ class _Inputs:
     teacher: AlbertModel | None
     packing: Packing | None
     share_of_pairs: float | None
-    """share of the examples that count for the sentence task; None if there is
-    no such task"""
+    """share of the examples that count for the sentence task, if any"""
 
     @classmethod
     def of(cls, run: PretrainRun, devices: Devices) -> "_Inputs":

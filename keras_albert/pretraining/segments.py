@@ -115,8 +115,7 @@ def plan_epoch(
         firsts = cut_documents(shard, target, overshoot)
         parts.append(firsts + corpus.first_sentences[number])
     edges = np.concatenate([*parts, corpus.first_sentences[-1:]])
-    # Sorting random numbers gives a random permutation that only depends on
-    # the key.
+    # Sorting random numbers gives a permutation that only depends on the key.
     count = len(edges) - 1
     order = np.argsort(fold(fold(key, ORDER), np.arange(count)))
     order = order.astype("uint32") if count < 2**32 else order
@@ -326,8 +325,7 @@ def _other_documents(
 
     A chunk is drawn uniformly from those of all other documents. The text
     begins with the second segment of that chunk. It ends with the sentence that
-    reaches the wanted number of tokens, or with its document, and has one
-    sentence at least.
+    reaches the wanted tokens, or its document, and has one sentence at least.
 
     The arguments, [R] each, are the first sentences of the examples, the wanted
     numbers of tokens, and the keys of the examples. Returns the first sentences

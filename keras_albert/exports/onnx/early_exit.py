@@ -85,9 +85,8 @@ def _stops_after(
     """(tasks.early_exit.Stopping) for the layer of an iteration.
 
     `number` is that of the iteration, from 0, and `logits` are float32 [R, C].
-    `before` is the state, with `answers`, float32 [R, K], and `agreements`,
-    int32 [R], of the layer before. Returns which rows stop, bool [R]; and their
-    answers and agreements.
+    `before` has `answers`, float32 [R, K], and `agreements`, int32 [R], of the
+    layer before. Returns which rows stop, bool [R], and both.
     """
     add, constant = graph.add, graph.constant
     answers, agreements = before["answers"], before["agreements"]
