@@ -173,8 +173,7 @@ def finetune(
         output: the output folder; None for a new folder for temporary files.
             What is given in memory is kept beside it, in `<output>.inputs`, so
             that a stopped run can be resumed.
-        validation: rows to measure on, as `train`; "auto" holds out some rows
-            of `train`, and None none.
+        validation: as `train`; "auto" holds out rows of `train`, None none.
         options: the options of the command, with `_` in place of `-`; those of
             a section as a dict, such as `columns={"text": "body"}`. `teacher`
             may be a model.

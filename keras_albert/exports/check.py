@@ -244,8 +244,7 @@ def _compared(one, other) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Pairs of float64 arrays that should be equal, from one example."""
     ends = "end_top_log_probs"
     if isinstance(one, dict) and ends in one:
-        # Starts of almost equal scores may come in another order; compare the
-        # ends of equal starts only.
+        # The order of almost equal starts may differ: only equal ones count.
         same = one["start_top_index"] == other["start_top_index"]
         one, other = ({**each, ends: each[ends][same]} for each in (one, other))
     for a, b in zip(

@@ -196,8 +196,7 @@ class AlbertBackbone(AlbertModel):
 
         Args:
             rank: the rank of each adapter.
-            alpha: the adapter's output is scaled by alpha / rank; by 1 when
-                `alpha` is None.
+            alpha: scales the adapter's output by alpha / rank; None by 1.
             targets: names of the projections that get an adapter: query, key,
                 value, output (of both halves of a block), intermediate.
 

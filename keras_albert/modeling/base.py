@@ -448,9 +448,8 @@ def _check_argument_names(cls: type, names) -> None:
     """Raises TypeError if `cls` lacks an argument; suggests a similar name.
 
     Without this check, a misspelt argument gives a confusing error: Python
-    first reports that the intended argument is missing, or Keras refuses the
-    misspelt one without a suggestion. Classes outside this package are not
-    checked.
+    first reports that the intended argument is missing, or Keras suggests
+    nothing. Classes outside this package are not checked.
     """
     if not cls.__module__.startswith("keras_albert."):
         return

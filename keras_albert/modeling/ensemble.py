@@ -38,10 +38,9 @@ KINDS = (
 class AlbertEnsemble(AlbertModel):
     """Averages what several models predict (Paper 4.1 for its leaderboards).
 
-    It is made of models that are trained, and is not trained itself.
-    Probabilities of labels are averaged, and numbers of a regression; of the
-    choices of a question the logits, since a served model scores each choice
-    on its own.
+    It is not trained itself. Probabilities of labels are averaged, and numbers
+    of a regression; of choices the logits, since a served model scores each
+    choice on its own.
 
     Args:
         members: two or more models of one class for classification, tokens or

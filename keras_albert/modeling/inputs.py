@@ -25,8 +25,7 @@ SEVERAL = ("batch", "text", "sequence")  # see `AlbertModel.takes_several`
 def holds_text(inputs) -> bool:
     """Whether `inputs` holds strings: one, or sequences, arrays or a dict.
 
-    An empty list counts as a list of texts, so that the error for it says
-    that texts are missing.
+    An empty list counts as texts: its error then says that they are missing.
     """
     if isinstance(inputs, dict):
         return any(map(holds_text, inputs.values()))

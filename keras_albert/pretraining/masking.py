@@ -191,9 +191,8 @@ def find_words(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Finds the positions at which words begin.
 
-    The first token of A counts as the beginning of a word, even if truncation
-    has cut off the real beginning. So does the first token of B, unless
-    n-grams may cross [SEP].
+    The first token of A begins a word, even if truncation has cut off the real
+    beginning; so does that of B, unless n-grams may cross [SEP].
 
     Returns `edges`, the position of each word's first token and W after the
     last word, and `num_words`. N extra columns of `edges` allow `draw_ngrams`
@@ -240,9 +239,8 @@ def choose_ngrams(
     Words are visited in random order. At each word an n up to N is drawn with
     p(n) proportional to 1/n, and the n-gram that begins there is taken, up to
     the end of its segment. An n-gram that exceeds the rest of the budget is
-    shortened word by word. It is skipped if not even one word fits, or if it
-    overlaps an n-gram that was taken before. `budget`, int32 [B], is the most
-    tokens to mask.
+    shortened word by word. It is skipped if no word fits, or it overlaps an
+    n-gram taken before. `budget`, int32 [B], is the most tokens to mask.
 
     Returns int32 [B, P] twice: begin and end of each n-gram, W and 0 if unused.
     """
@@ -383,8 +381,7 @@ def list_positions(
     starts = tf.gather(starts, order, batch_dims=1)
     ends = tf.gather(ends, order, batch_dims=1)
     sizes = tf.maximum(ends - starts, 0)
-    # Slot i of the result belongs to the first interval up to whose end there
-    # are more than i positions.
+    # Slot i is in the first interval up to whose end are more than i positions.
     before_end = tf.cumsum(sizes, axis=1)
     slots = tf.broadcast_to(tf.range(starts.shape[1]), tf.shape(starts))
     used = tf.cast(slots < before_end[:, -1:], tf.int32)
@@ -510,8 +507,7 @@ def gather_used(
 ) -> list[tf.Tensor]:
     """Collects the used predictions of packed examples by row.
 
-    Tensors [B, P], such as positions and labels, become [R, Q], padded with 0;
-    `room` is Q.
+    Tensors [B, P], such as labels, become [R, Q], padded with 0; `room` is Q.
     """
     asked = tf.RaggedTensor.from_row_lengths(
         tf.reduce_sum(used, axis=1), counts, validate=False

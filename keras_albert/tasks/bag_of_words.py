@@ -24,8 +24,7 @@ def linear_outputs(
     """The outputs of a linear model for held-out texts.
 
     Its features are TF-IDF weights of words and of pairs of neighbouring words;
-    for pairs of texts the differences and the products of both texts' weights,
-    and their cosine.
+    for pairs the weights' differences and products, and their cosine.
 
     `fit` is a function from the features, a sparse matrix [N, F], and the
     targets, [N] or [N, C], to a function from features to outputs. It learns

@@ -32,8 +32,7 @@ OVERLAP = 0.5
 class _TextTask(LearnedTask):
     """A task for texts or pairs of texts.
 
-    With `is_pair`, each example is a pair; else it is one if a column of second
-    texts is named.
+    With `is_pair`, or a column of second texts, each example is a pair.
     """
 
     problem: str

@@ -40,20 +40,17 @@ class EarlyExit:
     for which the rule never holds is answered by the last layer.
 
     Args:
-        patience: stop as soon as this many layers in a row have given the same
-            answer as the layer before them (Zhou et al. 2020,
-            arXiv:2006.04152, section 3.2). With `patience` L, no example stops
-            early.
-        confidence: stop as soon as the probability of the answer is as high;
-            with several labels for an example, that of the answer for each
-            label.
+        patience: stop as soon as so many layers in a row have agreed with the
+            layer before them (Zhou et al. 2020, arXiv:2006.04152, section 3.2).
+            With `patience` L, no example stops early.
+        confidence: stop as soon as the probability of the answer (of several
+            labels, that for each label) is as high.
         layers: stop every example after this many layers.
         tolerance: the answers of a regression count as the same if they
             differ by less; needed for `patience` there.
 
     Raises:
-        AlbertError: none or several of the three are given, or a value is out
-            of range.
+        AlbertError: not one of the three is given, or is out of range.
     """
 
     patience: int | None = None

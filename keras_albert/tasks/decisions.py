@@ -126,8 +126,7 @@ class Calibration:
     """What temperature scaling does to probabilities (Guo et al. 2017)."""
 
     temperature: float
-    """what logits are divided by: above 1, the probabilities of the predicted
-    labels fall"""
+    """what logits are divided by: above 1, probabilities of predictions fall"""
     error_before: float
     """expected calibration error without it"""
     error_after: float

@@ -1,8 +1,7 @@
 """All tasks by their names, and the readers of published tasks.
 
 A model that was fine-tuned on a published task reads the folder of its
-benchmark, and a user's own tables with the columns text, pair, question,
-choices, label.
+benchmark, and own tables with the columns text, pair, question, choices, label.
 """
 
 import functools

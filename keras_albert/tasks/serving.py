@@ -40,8 +40,7 @@ class Serving(abc.ABC):
     def answer(self, outputs: Mapping, given: Mapping) -> Answer:
         """The answer of `serving_default` for one example.
 
-        `outputs` are its values by the names of the outputs; `given` are its
-        inputs, see `texts`.
+        `outputs` are its values by name; `given` are its inputs, see `texts`.
         """
 
     def texts(self, values: Mapping) -> Mapping | None:

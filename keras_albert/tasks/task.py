@@ -41,8 +41,7 @@ _CALLS = {
     "choices": "choices=[['one', 'another']]",
 }
 
-# the outputs of each example, in order: logits [C], or [S, C] of tokens; or
-# a dict of several outputs
+# the outputs of each example: logits [C], or [S, C] of tokens; or a dict
 Outputs = list
 
 

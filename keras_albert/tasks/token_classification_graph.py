@@ -29,11 +29,10 @@ def serve_words(
     A text with more tokens than the longest row is divided into several rows.
 
     Returns:
-        a function of `text` string [B]. Words are those of Python's
-        `str.split`. It returns `words` and `labels` string [B, W], "" if a text
-        has fewer; `scores` float32 [B, W], the labels' probabilities; and
-        `start` and `end` int32 [B, W], the words' characters in the text, or
-        -1.
+        a function of `text` string [B]; words are as by `str.split`. It returns
+        `words` and `labels` string [B, W], "" if a text has fewer; `scores`
+        float32 [B, W], the labels' probabilities; and `start` and `end` int32
+        [B, W], the words' characters in the text, or -1.
     """
     names = tf.constant(graph.use.labels)
     longest = graph.use.sequence_length

@@ -122,13 +122,11 @@ class Aligner:
         """The span in the raw text of each character of the pieces.
 
         `sources` has the index in `text` of each character of `normal`, its
-        normalized form. Returns starts and ends, int32 [characters of the
-        concatenated pieces].
+        normal form. Returns starts and ends, int32 [characters of all pieces].
         """
         # SentencePiece normalizes again, with its own character map. For each
-        # character that it writes, `offsets` has the character of `normal` it
-        # comes from; a character comes from all of `normal` up to the next
-        # offset that differs.
+        # character that it writes, `offsets` has that of `normal` from which it
+        # comes; it comes from all up to the next offset that differs.
         written, offsets = self._processor.normalize(normal, with_offsets=True)
         if not written:
             return np.zeros((2, 0), "int32")
@@ -216,8 +214,7 @@ def _split(
 ) -> list[tuple[int, int]]:
     """Character spans of the texts that replace a piece at `position`.
 
-    The texts have the same characters as the piece, except for word marks that
-    were added.
+    The texts have the characters of the piece, and added word marks.
     """
     spans = []
     after = position + piece.startswith(WORD_MARK)

@@ -48,8 +48,7 @@ def _matches(pattern: str) -> list[str]:
 def check_files(paths: Iterable[str | Path]) -> list[Path]:
     """Checks that each path is a file that can be opened; returns a list.
 
-    Raises AlbertError if there is no path, or one is a folder, is missing or
-    cannot be read.
+    Raises AlbertError without a path, or if one is no file that can be read.
     """
     paths = [paths] if isinstance(paths, str | Path) else paths
     paths = [Path(path) for path in paths]

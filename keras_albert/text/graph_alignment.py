@@ -255,8 +255,7 @@ def _model_of_bytes(
     User-defined pieces, which SentencePiece does not normalize, are kept. Also
     returns the bytes of these pieces, by their ids.
     """
-    # Imported late, since this generated module does not work with every
-    # version of protobuf.
+    # Imported late: protobuf refuses code generated for newer versions.
     from sentencepiece import sentencepiece_model_pb2 as proto
 
     original = proto.ModelProto.FromString(model_bytes)

@@ -85,8 +85,7 @@ class Characters(NamedTuple):
     def words(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The words of the texts, as Python's `str.split` returns them.
 
-        Returns starts and ends of the words, int32 [M] each; and their row
-        splits, int32 [B + 1].
+        Returns starts and ends, int32 [M] each; and row splits, int32 [B + 1].
         """
         is_word = ~self.is_space()
         first = is_word & ~_before(is_word, self.splits)
@@ -154,8 +153,7 @@ def rows_of(splits: tf.Tensor) -> tf.Tensor:
 
 def ragged(values: tf.Tensor, splits: tf.Tensor) -> tf.RaggedTensor:
     """A ragged tensor of values [N] and row splits [B + 1]."""
-    # Validation would only add assertions to the graph: all callers pass valid
-    # splits.
+    # Validation would only add assertions: all callers pass valid splits.
     return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
 
 

@@ -11,8 +11,7 @@ NUL, dotted I and final sigma. Everything except SentencePiece is an operation
 of core TensorFlow, and TensorFlow Serving has had all operations since 2.15.
 
 There is one known exception: if two segmentations of a word have the same
-probability, Python's SentencePiece and the one in tensorflow-text (0.1.96) may
-choose different ones.
+probability, SentencePiece in tensorflow-text (0.1.96) may choose another one.
 
 Import this module only to export or to test: it imports TensorFlow.
 """
@@ -278,8 +277,7 @@ def _lower_sigmas(codes: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
 
     The lower case of a sigma is the final form if, leaving out case-ignorable
     characters such as an apostrophe, the character before it is cased and the
-    one after it is not (Unicode 3.13, Final_Sigma). No other letter depends on
-    its context.
+    one after it is not (Unicode 3.13, Final_Sigma).
     """
     cased, ignorable = (is_member(codes, table) for table in _case_classes())
     size = tf.size(codes)
@@ -313,8 +311,7 @@ def _changed_code_points(
     Normalization can be done code point by code point, because marks are
     dropped, so that their canonical reordering has no effect. The only
     exception is capital sigma, which is not lower-cased here; see
-    `_lower_sigmas`. White space is left out, since it has been collapsed to
-    single spaces before.
+    `_lower_sigmas`. White space is left out: it is single spaces by now.
     """
     changed = {}
     for code in code_points():

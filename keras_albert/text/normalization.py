@@ -15,8 +15,7 @@ from keras_albert.errors import AlbertError
 def to_text(value: str | bytes) -> str:
     r"""Converts a str or UTF-8 bytes to text, without malformed parts.
 
-    Malformed bytes are dropped, and so are lone surrogates in a str, which
-    UTF-8 cannot represent.
+    Malformed bytes are dropped, and lone surrogates, which UTF-8 lacks.
 
     >>> to_text(b"caf\xc3\xa9 \xff")
     'café '

@@ -75,9 +75,8 @@ def not_of_sentencepiece(file: str) -> str:
 def saved_settings(folder: Path) -> dict[str, bool]:
     """The settings of the vocabulary in a folder.
 
-    They are in `spiece.json` if this package wrote the folder, in
-    `tokenizer_config.json` if transformers did, and else those of the released
-    vocabularies.
+    They are in `spiece.json` of this package, in `tokenizer_config.json` of
+    transformers, and else those of the released vocabularies.
     """
     published = {"lower_case": True, "keep_accents": False}
     file = folder / VOCAB_SETTINGS_FILE
@@ -200,14 +199,12 @@ def digit_comma_resplits(
     `encode_pieces` of the reference's tokenization.py encodes such a piece
     ("▁2010,") again without its comma and word marks, then appends the comma.
     The result only depends on the piece, so it is a table. A run of unknown
-    characters that ends in a comma is no piece of the vocabulary and remains
-    one <unk>.
+    characters with a comma is no piece and remains one <unk>.
 
-    The second encoding puts a word mark in front ("1990," -> "▁1990" ",").
-    The reference intends to remove it if the piece had none, but compares a
-    str with the UTF-8 bytes of the mark. Under Python 3 these are never equal,
-    so the mark is kept. This code does what the reference does, not what it
-    intends.
+    The second encoding puts a word mark in front ("1990," -> "▁1990" ","). The
+    reference intends to remove it if the piece had none, but compares a str
+    with the UTF-8 bytes of the mark. In Python 3 these are never equal, so the
+    mark is kept: this code does what the reference does.
     """
     return {
         i: (

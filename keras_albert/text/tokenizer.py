@@ -43,8 +43,7 @@ class Tokenizer:
 
     Args:
         path: a SentencePiece `.model` file, or a folder that holds
-            `spiece.model` or exactly one `*.model` file (as a released
-            archive does).
+            `spiece.model` or exactly one `*.model` file.
         lower_case: whether to lower-case texts. None reads the setting from
             `spiece.json` beside the model file; without that file it is True,
             as for the released vocabularies.
@@ -350,9 +349,8 @@ class Tokenizer:
         check_not_a_file(folder)
         folder.mkdir(parents=True, exist_ok=True)
         settings = json.dumps(self.settings, indent=2) + "\n"
-        # The settings are written first. If the process ends in between, there
-        # must not be a vocabulary without settings, which would be read as a
-        # released one.
+        # The settings come first: if the process ends in between, a vocabulary
+        # without settings would be read as a released one.
         contents = {
             VOCAB_SETTINGS_FILE: settings.encode(),
             VOCAB_FILE: self.model_bytes,

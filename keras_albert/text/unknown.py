@@ -69,8 +69,7 @@ def count_rows(tokenizer: Tokenizer, rows: Sequence[Row]) -> PieceCount:
 def texts_of(values: Mapping[str, list], names: Iterable[str]) -> Iterator[str]:
     """The texts of columns of a table, one after another.
 
-    An item of a column is a text or a list of texts; missing columns are
-    skipped.
+    Items are texts or lists of texts; missing columns are skipped.
     """
     for name in names:
         for value in values.get(name, []):

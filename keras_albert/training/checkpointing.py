@@ -125,8 +125,7 @@ class Checkpoints:
         """The newest undamaged checkpoint; None if there is no checkpoint.
 
         Damaged checkpoints are renamed. Raises AlbertError if all are damaged,
-        or the run was made from other data, another config or on another
-        backend.
+        or the run has another origin.
         """
         for path in self.folder.glob("checkpoint.unfinished-*"):
             shutil.rmtree(path)  # of a killed process

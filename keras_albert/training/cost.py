@@ -79,8 +79,7 @@ def cost_of_run(
         rows: the log of the run.
         steps: number of steps of the run.
         work_of: maps the number of a step, from 1, to its work.
-        energy: None for a run that went on from a checkpoint: what it used
-            before was not kept.
+        energy: None for a run that went on, whose use before was not kept.
     """
     speeds = {row["step"]: row.get("tokens_per_second") for row in rows}
     tokens = interval = timed = 0

@@ -3,10 +3,9 @@
 A run has intervals of several steps. At the end of an interval a checkpoint is
 written, the model is validated, it is saved if it is the best so far, and
 log.csv gets a row. More checkpoints may be written within an interval. An
-interrupted run continues from the newest one exactly as if it had not been
-interrupted. The checkpoint is written before the validation: a run that is
-killed while it validates finds a checkpoint without a row in the log, and
-validates again.
+interrupted run continues from the newest one as if it had not been interrupted.
+The checkpoint is written before the validation: a run that is killed in between
+finds no row in the log, and validates again.
 """
 
 import contextlib
@@ -133,12 +132,10 @@ def fit_into_folder(training: Training) -> Row:
 
     SIGTERM and SIGINT end the run after the current step, with a checkpoint. A
     folder in which nothing could be kept is removed, so that the same command
-    can be given again. Returns the row of the log that belongs to the model
-    that is kept.
+    can be given again. Returns the row of the log of the kept model.
 
     Raises:
-        AlbertError: the loss is not finite, or a file in the folder cannot be
-            used.
+        AlbertError: the loss is not finite, or a file cannot be used.
         KeyboardInterrupt, SystemExit: after SIGINT or SIGTERM, with a message.
     """
     folder, devices = training.folder, training.devices
@@ -203,8 +200,7 @@ class Diverged(AlbertError):
 class TrainingSteps(keras.callbacks.Callback):
     """The callback of `fit`: it counts steps, saves checkpoints and validates.
 
-    `log` has the log of the run so far; `stop` knows whether a signal has asked
-    the run to stop.
+    `log` is that of the run so far; `stop` knows whether a signal has come.
     """
 
     def __init__(

@@ -56,8 +56,7 @@ class WeightedCrossEntropy(keras.losses.Loss):
         if sample_weight is None:
             sample_weight = ops.ones_like(losses)
         weight = ops.cast(sample_weight, "float32")
-        # A weight of another rank would be broadcast, perhaps along the wrong
-        # axis.
+        # Another rank would be broadcast, perhaps along the wrong axis.
         _check_shape("sample_weight", weight, losses.shape)
         normalizer = loss_normalizer(ops.sum(weight), self.epsilon)
         return ops.sum(weight * losses) / normalizer
@@ -132,13 +131,11 @@ class Distilled(keras.losses.Loss):
     Args:
         labels: the loss of the labels, with the reduction "none".
         problem: what the model predicts, see `AlbertForSequenceClassification`.
-        share: the weight of the loss for the teacher; that of the labels has
-            the rest, up to 1.
+        share: the weight of the loss for the teacher; labels have the rest.
         temperature: T.
 
     Call arguments:
-        y_true: float [B, K + C], the K columns of the labels, and the teacher's
-            logits.
+        y_true: float [B, K + C], the labels and the teacher's logits.
         y_pred: float [B, C], logits.
 
     Source: Hinton et al. 2015 (arXiv:1503.02531), section 2.

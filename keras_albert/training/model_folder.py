@@ -71,9 +71,8 @@ class ModelFolder:
         task.json is read, but not compared with the model:
         `tasks.task_file.load_with_task` does that.
 
-        Raises AlbertError if the folder is not one of a model, a file is
-        damaged, or weights, vocabulary and albert_config.json belong to
-        different models.
+        Raises AlbertError if it is not the folder of a model, or a file is
+        damaged or belongs to another model.
         """
         folder = Path(folder)
         if not (folder / TASK_FILE).is_file():

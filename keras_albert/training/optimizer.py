@@ -47,8 +47,7 @@ class Lamb(OptimizerHooks):
             `layer_norm/gamma`, so that the name of the model has no effect.
         exclude_from_layer_adaptation: the same for the trust ratio; if None,
             the variables that are excluded from weight decay.
-        layer_adaptation: whether to use trust ratios; without them this is
-            the reference's AdamW.
+        layer_adaptation: whether to use trust ratios; else this is AdamW.
         global_clipnorm: largest global norm of the gradients. It is the norm
             of the whole step's gradient: repeated embedding rows are summed
             first, and so are the replicas of tf.distribute.
@@ -58,8 +57,7 @@ class Lamb(OptimizerHooks):
             that are accumulated for one update.
 
     Raises:
-        AlbertError: a number is out of range, or an exclusion is not a list of
-            regular expressions.
+        AlbertError: a number is out of range, or exclusions are no list.
 
     Source: reference lamb_optimizer.py L66-118, optimization.py L84-109.
     """
@@ -160,8 +158,7 @@ class Lamb(OptimizerHooks):
 
     # With `gradient_accumulation_steps` Keras correctly clips the mean of the
     # accumulated gradients. But its schedule and its moving averages count
-    # every call of `apply` instead of the updates. The two methods below count
-    # updates.
+    # every call of `apply`. The two methods below count updates.
 
     def learning_rate_now(self) -> Any:
         """The learning rate of the next update."""
@@ -203,8 +200,7 @@ class Lamb(OptimizerHooks):
         return list(self.moving_averages)
 
     # Keras clips the gradients of each replica, before they are summed. The
-    # published algorithm clips the gradient of the whole batch: the methods
-    # below clip after the sum.
+    # published algorithm clips that of the whole batch: these methods do.
 
     def clip(self, gradients: list[Any]) -> list[Any]:
         """Clips gradients, unless replicas must be summed first."""

@@ -32,8 +32,7 @@ _FREE_SETTINGS = {
     "processes.index",
     "processes.wait",
 }
-# Settings that may differ between the processes of a run: paths, and the
-# number of the process.
+# Settings that may differ between the processes of a run.
 _OWN_SETTINGS = {
     "output",
     "data",

@@ -26,9 +26,8 @@ REPEATS = 2
 def matrix_product_peak(dtype: str) -> float:
     """Measures the peak of this device with large matrix products.
 
-    The size of the matrices is doubled until a product takes LONG_ENOUGH, which
-    takes about half a second in total. Returns floating-point operations per
-    second.
+    The size of the matrices is doubled until a product takes LONG_ENOUGH: in
+    total half a second. Returns floating-point operations per second.
     """
     size = FIRST_SIZE
     while True:
@@ -84,8 +83,7 @@ class SpeedMeter:
     def step(self, number: int) -> None:
         """Records the end of a step.
 
-        The first step of each size is not counted, since it includes the
-        compilation of the model.
+        The first step of each size, which includes compilation, is not counted.
         """
         now = self._clock()
         work = self.work_of and self.work_of(number)

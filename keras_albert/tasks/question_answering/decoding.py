@@ -141,8 +141,7 @@ def _spans(
     """The spans that can be answers, converted from tokens to characters.
 
     A start only counts in the window that has most context for it. `starts` and
-    `ends` are the positions of the first and last tokens; all arrays have the
-    same shape.
+    `ends` are positions of tokens; all arrays have the same shape.
     """
     firsts = np.flatnonzero(window.max_context) + window.context_start
     possible = (

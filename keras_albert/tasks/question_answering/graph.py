@@ -162,13 +162,11 @@ class _Windows(NamedTuple):
 def _most_context(token, count, room, step, number):
     """The window that has most context for a token (max_context).
 
-    All windows but the last have the same length, so that tokens in the middle
-    have most context. The window is therefore one of the two with the nearest
-    middle, or the last one.
+    All windows but the last have the same length. The window is therefore one
+    of the two with the nearest middle, or the last one.
 
-    `token` [W, S] are positions in a context of `count` tokens, which has
-    `number` windows of at most `room` tokens, one every `step` tokens, all
-    [W, 1].
+    `token` [W, S] are positions in a context of `count` tokens, in `number`
+    windows of at most `room` tokens, one every `step`, all [W, 1].
     """
     nearest = (2 * token - (room - 1)) // (2 * step)  # at or below
     last = number - 1

@@ -67,9 +67,8 @@ def read_squad(
 ) -> list[Question]:
     """The questions of a SQuAD file, in its order.
 
-    Without `need_answers`, answers may be missing and are ignored. `bad`
-    receives the errors of bad questions and paragraphs; by default the first
-    one is raised.
+    Without `need_answers`, answers may be missing and are ignored. `bad` gets
+    the errors of bad questions and paragraphs; by default the first is raised.
     """
     (path,) = check_files([path])
     bad = bad or BadRows(skip=False, remedy="")

@@ -134,8 +134,7 @@ class _AnswerServing(Serving):
 class QuestionAnswering(LearnedTask):
     """The part of a context that answers a question.
 
-    `may_refuse` is whether questions may have no answer; None if the training
-    table decides.
+    `may_refuse`: whether questions may have no answer; None: the table decides.
     """
 
     serving = _AnswerServing()
