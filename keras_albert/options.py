@@ -41,7 +41,6 @@ def check_option(argument: str, known: dict[str, type], command: str) -> None:
 
 
 def _close_to(key: str, known: Iterable[str]) -> str | None:
-    """The option that was probably meant."""
     section, dot, last = key.rpartition(".")
     prefix = section + dot
     ends = [n.removeprefix(prefix) for n in known if n.startswith(prefix)]

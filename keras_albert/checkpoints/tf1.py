@@ -179,7 +179,6 @@ def _beside(prefix: Path, name: str) -> Path:
 
 
 def _vocabulary(prefix: Path) -> Tokenizer | None:
-    """The tokenizer of the `*.model` file beside the checkpoint, or None."""
     folder = prefix.parent
     if folder.name == HUB_PREFIX.parent.name:
         folder = folder.parent / HUB_ASSETS

@@ -213,7 +213,6 @@ def _jsonl_lines(part: Part, column: str, opener: Opener) -> Iterator[str]:
 
 
 def _value_of(line: str, column: str):
-    """The value of the column in a line of a JSONL file."""
     if not line.strip():
         return None
     try:

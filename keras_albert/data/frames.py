@@ -100,7 +100,6 @@ def _columns_of_rows(rows: Iterable) -> dict[str, list]:
 
 
 def _listed(name: object, values: Any) -> list:
-    """The values of a column as Python's."""
     if not isinstance(name, str):
         raise AlbertError(
             "the columns must have names that are texts. Received: "

@@ -19,7 +19,6 @@ def is_saved_dataset(path: Path) -> bool:
 
 
 def _check_one_split(path: Path) -> None:
-    """Raises AlbertError if there are several, each in a folder."""
     if not (path / _SPLITS_FILE).is_file():
         return
     splits = sorted(each.parent.name for each in path.glob(f"*/{_STATE_FILE}"))

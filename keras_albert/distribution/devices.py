@@ -58,26 +58,23 @@ class Devices(abc.ABC):
         Call it once, before the model is trained or restored.
         """
 
-    def fit(self, model: keras.Model, batches, callbacks) -> None:
-        """Trains for one epoch with `model.fit`.
+    def fit(self, model: keras.Model, batches, callbacks, **options) -> None:
+        """Trains for one epoch with `model.fit`, which takes `options`, too.
 
         The batches of the tf.data.Dataset hold only the rows of this process.
         """
-        model.fit(
-            batches,
-            callbacks=callbacks,
-            shuffle=False,  # the dataset is already shuffled
-            verbose=0,
-        )
+        options |= {"shuffle": False, "verbose": 0}  # it is already shuffled
+        model.fit(batches, callbacks=callbacks, **options)
 
-    def evaluate(self, model: keras.Model, batches, callbacks=()) -> dict:
+    def evaluate(
+        self, model: keras.Model, batches, callbacks=(), **options
+    ) -> dict:
         """Evaluates a model over all processes; arguments as in `fit`.
 
         Returns the loss and the metrics, by name.
         """
-        return model.evaluate(
-            batches, callbacks=list(callbacks), return_dict=True, verbose=0
-        )
+        options |= {"return_dict": True, "verbose": 0}
+        return model.evaluate(batches, callbacks=list(callbacks), **options)
 
     def outputs(self, model: keras.Model, x):
         """The model's outputs for a whole batch, the same in every process.

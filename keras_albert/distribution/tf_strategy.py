@@ -86,23 +86,13 @@ class Strategy(Devices):
                 model, "steps_per_execution", 1
             )
         )
-        model.fit(
-            self._distributed(batches),
-            callbacks=[first, *callbacks],
-            steps_per_epoch=_count(batches),
-            shuffle=False,
-            verbose=0,
-        )
+        parts, steps = self._distributed(batches), _count(batches)
+        super().fit(model, parts, [first, *callbacks], steps_per_epoch=steps)
 
     def evaluate(self, model: keras.Model, batches, callbacks=()) -> dict:
         self._build_metrics(model, batches)
-        return model.evaluate(
-            self._distributed(batches),
-            steps=_count(batches),
-            callbacks=list(callbacks),
-            return_dict=True,
-            verbose=0,
-        )
+        parts, steps = self._distributed(batches), _count(batches)
+        return super().evaluate(model, parts, callbacks, steps=steps)
 
     def outputs(self, model: keras.Model, x):
         return tree.map_structure(lambda t: t.numpy(), _forward(model, x))
@@ -353,7 +343,6 @@ def _replica():
 
 
 def _processes_of_tf_config(config: DeviceConfig) -> ProcessConfig:
-    """Reads the processes from the environment variable TF_CONFIG."""
     try:
         cluster = json.loads(os.environ["TF_CONFIG"])
         chief, workers = (

@@ -146,7 +146,6 @@ def _again(run: CheckRun) -> str:
 
 
 def _judge_layers(same: float, run: CheckRun) -> None:
-    """Raises AlbertError if too few rows stop after the model's layer."""
     if same < LEAST_SAME:
         raise AlbertError(
             f"{run.export}: {same:.0%} of the rows stop after the same "
@@ -255,7 +254,6 @@ def _compared(one, other) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def _spread(outputs: Sequence) -> float:
-    """The standard deviation of all floating-point outputs."""
     numbers = [
         a[a > NEGLIGIBLE] for one in outputs for a, _ in _compared(one, one)
     ]

@@ -92,7 +92,6 @@ def _given(exported: Predictor, table: Table) -> Iterator[Mapping | None]:
 
 
 def _asked(model: Exported, signature: str, rows: Sequence) -> Iterator[dict]:
-    """The outputs of a signature for each row, by their names."""
     for start in range(0, len(rows), ROWS_AT_ONCE):
         part = [given for given, _ in rows[start : start + ROWS_AT_ONCE]]
         inputs = {name: [given[name] for given in part] for name in part[0]}

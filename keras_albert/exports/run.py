@@ -141,7 +141,6 @@ def _predictor(
 
 
 def _check_packages(format: str) -> None:
-    """Raises AlbertError unless the packages for a trace are installed."""
     if format not in TRACED_FORMATS:
         return
     for package in ("tensorflow", "tensorflow_text"):
@@ -322,7 +321,6 @@ def _compare(
     run: ExportRun,
     folder: Path,
 ) -> None:
-    """Raises AlbertError if the export scores or reads texts differently."""
     exported = load_exported(folder)
     task = predictor.definition
     scores, answers = [], []

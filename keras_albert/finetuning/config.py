@@ -278,7 +278,6 @@ class FinetuneRun:
             )
 
     def _check_task_options(self) -> None:
-        """Checks the options that only some tasks have."""
         if self.task not in READING_TASKS:
             for name in ("windows", "answers"):
                 if getattr(self, name) != getattr(FinetuneRun, name):

@@ -207,7 +207,6 @@ def _further_texts(
 def _vectors_of(
     predictor: Predictor, run: EvaluateRun, texts: list[str]
 ) -> np.ndarray | None:
-    """The vectors of texts, [N, D]; None without texts."""
     if not texts:
         return None
     length = predictor.sequence_length
@@ -242,7 +241,6 @@ def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
 
 
 def _held_out(loaded: ModelFolder, run: EvaluateRun, shards: ShardSet) -> dict:
-    """The scores of the pretrained model on the shards."""
     model, examples = loaded.model, ExampleConfig(**loaded.task["examples"])
     learned, measured = model.sentence_task, run.sentence_task
     if measured and not learned:

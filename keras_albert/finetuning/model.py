@@ -199,7 +199,6 @@ def _model(
 
 
 def _freeze(run: FinetuneRun, model: AlbertModel) -> None:
-    """Freezes weights, or adds adapters to a frozen encoder, as a run says."""
     backbone = model.backbone
     pooler = backbone.pooler.weights
     if run.lora_rank is not None:

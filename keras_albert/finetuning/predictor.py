@@ -249,7 +249,6 @@ class Predictor(TaskModel):
 
 
 def _kind(names) -> str:
-    """A description of the inputs, for messages."""
     others = sorted(set(names) - {"text", "context"})
     if others == ["pair"]:
         return "pairs of texts"

@@ -225,7 +225,6 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
 def _check_texts(
     run: FinetuneRun, tables: Tables, config: AlbertConfig
 ) -> None:
-    """Raises AlbertError if no vectors can be learned from the tables."""
     task = ALL_TASKS[run.task]
     dropout = config.hidden_dropout_prob + config.attention_probs_dropout_prob
     task.check_training(tables.train, run.embedding, dropout)

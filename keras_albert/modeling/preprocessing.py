@@ -99,7 +99,6 @@ class Preprocessor(keras.layers.Layer):
         return ids if y is None else (ids, y)
 
     def _texts(self, x) -> dict:
-        """The texts as string tensors, by name."""
         import tensorflow as tf
 
         x = {name: tf.convert_to_tensor(v) for name, v in _named(x).items()}
@@ -200,7 +199,6 @@ _FORMS = (  # (required keys, optional keys)
 
 
 def _is_single(x: dict) -> bool:
-    """Whether `x` is one example and not a batch."""
     return any(
         value.shape.rank == (1 if name == "choices" else 0)
         for name, value in x.items()

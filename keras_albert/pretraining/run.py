@@ -250,7 +250,6 @@ def _train(
 def _compiled_model(
     run: PretrainRun, inputs: _Inputs, devices: Devices
 ) -> AlbertForPretraining:
-    """The model of a run with its first weights, ready for `fit`."""
     rate = WarmupPolynomialDecay(
         run.optimizer.learning_rate, run.steps, run.warmup_steps
     )

@@ -209,7 +209,6 @@ def _score_name(run: SweepRun, plan: Plan) -> str:
 
 
 def _score(output: Path, name: str) -> float:
-    """The score in the report of a finished run."""
     report = read_json(output / REPORT_FILE)
     values = report.get("held_out", report)
     if name not in values:
@@ -229,7 +228,6 @@ def _last_line(output: Path) -> str:
 
 
 def _results(study, plan: Plan, folder: Path) -> list[dict]:
-    """One dict for each run that has ended, the best first."""
     results = []
     for name, trial in _ended(study).items():
         values, score = trial.intermediate_values, trial.value

@@ -151,7 +151,6 @@ def _check_reading(reading: object, longest: int) -> None:
 
 
 def _check_settings(name: str, settings: object, settings_class: type) -> None:
-    """Raises AlbertError unless these are valid fields of a dataclass."""
     _check_keys(name, settings, settings_class)
     try:
         settings_class(**settings)

@@ -32,6 +32,7 @@ from keras_albert.storage import (
     DiskFull,
     check_room,
     checksum,
+    flat,
     read_json,
     unfinished_folder,
     write_json,
@@ -301,12 +302,7 @@ def _digests(folder: Path) -> dict[str, list]:
 
 def _save_state(folder: Path, state: State) -> None:
     (folder / STATE_FOLDER).mkdir()
-    arrays = {
-        f"{group}.{position}": array
-        for group, of_group in state.items()
-        for position, array in of_group.items()
-    }
-    np.savez(folder / STATE_FOLDER / ARRAYS_FILE, **arrays)
+    np.savez(folder / STATE_FOLDER / ARRAYS_FILE, **flat(state))
 
 
 def _load_state(folder: Path) -> State:

@@ -185,7 +185,6 @@ def _divergence(p, q):
 
 
 def _check_shape(name: str, value, expected) -> None:
-    """Raises AlbertError if shapes differ; sizes that are None match any."""
     found, expected = tuple(ops.shape(value)), tuple(expected)
     sizes = zip(found, expected, strict=False)
     if len(found) != len(expected) or any(

@@ -18,6 +18,7 @@ import keras
 import numpy as np
 import onnx
 from keras import ops
+from scipy.linalg import block_diag
 
 from keras_albert.exports.onnx.graph_builder import Graph, Kernel
 from keras_albert.modeling.backbone import AlbertBackbone
@@ -211,11 +212,7 @@ class EncoderWriter:
 
     def _low_rank(self, part: dict) -> tuple[str, str]:
         """(_low_rank) as two kernels: the second one has B on its diagonal."""
-        b = part["b"]  # [n, R, O]
-        count, rank, size = b.shape
-        diagonal = np.zeros((count, rank, count, size), b.dtype)
-        diagonal[range(count), :, range(count)] = b
-        diagonal = diagonal.reshape(count * rank, count * size)
+        diagonal = block_diag(*part["b"])  # of [n, R, O]
         return self.constant(part["a"]), self.constant(diagonal)
 
     def _linear(self, weights: dict, half: str, name: str, x: str) -> str:
