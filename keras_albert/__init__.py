@@ -228,9 +228,8 @@ class _AfterKeras:
                 load(module)
                 if cls in sys.meta_path:
                     sys.meta_path.remove(cls)
-                # If one of our modules is importing Keras, it is only half
-                # imported and others cannot import it yet. `__getattr__` then
-                # registers the classes later.
+                # If one of our modules is importing Keras, it is half imported:
+                # then `__getattr__` registers the classes later.
                 if not any(n.startswith(_KERAS_FOLDERS) for n in sys.modules):
                     _register_classes()
 

@@ -49,8 +49,7 @@ LARGEST_COUNT = 2**31 - 1  # backends count in int32
 def optional_import(module: str, extra: str, purpose: str) -> types.ModuleType:
     """Imports a module that only an extra of this package installs.
 
-    If it cannot be imported, the AlbertError begins with the `purpose` and says
-    which extra of keras-albert to install.
+    If it cannot, an AlbertError says so for the `purpose`, and the extra.
     """
     try:
         return importlib.import_module(module)
@@ -110,8 +109,7 @@ def check_fields(
 ) -> None:
     """Checks several fields of a dataclass, named as for a namedtuple.
 
-    `check` takes a name and a value, as `check_positive` does. A field that is
-    None by default may be None.
+    `check` is such as `check_positive`. None is valid where it is the default.
     """
     fields = {field.name: field for field in dataclasses.fields(settings)}
     for name in names.split():

@@ -165,14 +165,12 @@ def finetune(
     """Fine-tunes a model, as the command `finetune`; resumes a stopped run.
 
     Args:
-        model: a folder, `hf://organization/name` or any other source of
-            `load`; or a model, or a finished run.
+        model: any source of `load`; or a model, or a finished run.
         train: a file; or a table in memory: a dict of columns, a frame of
             pandas or polars, a pyarrow.Table, a Hugging Face dataset, a
             tf.data.Dataset of dicts, or a list of dicts.
         output: the output folder; None for a new folder for temporary files.
-            What is given in memory is kept beside it, in `<output>.inputs`, so
-            that a stopped run can be resumed.
+            What is in memory is kept in `<output>.inputs`, to be resumed.
         validation: as `train`; "auto" holds out rows of `train`, None none.
         options: the options of the command, with `_` in place of `-`; those of
             a section as a dict, such as `columns={"text": "body"}`. `teacher`

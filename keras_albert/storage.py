@@ -1,7 +1,6 @@
 """Writes files and folders atomically, and never over another run.
 
-A file or folder has a temporary name until it is complete. It is then renamed,
-which the file system does atomically.
+Files and folders have temporary names until they are complete.
 """
 
 import contextlib

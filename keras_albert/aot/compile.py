@@ -60,9 +60,8 @@ class Compiled:
 def compile_for_slice(run: CompileRun) -> None:
     """Compiles a step, prints the results, and searches the largest batch.
 
-    Raises:
-        AlbertError: the step does not fit (raised after everything is
-            printed), options contradict each other, or libtpu is not installed.
+    Raises AlbertError if the step does not fit (after everything is printed),
+    options contradict each other, or libtpu is not installed.
     """
     topology = topology_of(run.topology)
     rows = rows_of_replica(run, topology)

@@ -1,9 +1,8 @@
 """Compiles the training step of `fit` for a TPU slice, without a TPU.
 
 libtpu is only used as a compiler. `compile.py` runs this module in a process of
-its own, for two reasons: the environment variables that say that there is no
-TPU must be set before JAX is imported; and memory that libtpu allocates, or a
-crash, do not affect the main process.
+its own, since the environment variables that say that there is no TPU must be
+set before JAX is imported, and a crash must not affect the main process.
 
     python -m keras_albert.aot.step OUTCOME < pickled CompileRun
 """
@@ -106,9 +105,8 @@ def abstract_step(run: CompileRun, config: AlbertConfig, devices) -> tuple:
     shape = (-1, run.model_parallel) if run.model_parallel > 1 else (-1,)
     distribution = distribution_over(np.array(devices).reshape(shape))
     mesh = distribution.device_mesh
-    # Variables can only be created on devices that exist. They are created on
-    # a mesh of the same axes with a single CPU device, from which their layouts
-    # are copied to the mesh of the slice.
+    # Variables need devices that exist. They are created on a mesh of the same
+    # axes with a single CPU, and their layouts copied to that of the slice.
     here = np.array(jax.devices("cpu")[:1]).reshape((1,) * len(shape))
     stand_in = distribution_over(here)
 

@@ -191,13 +191,11 @@ def from_transformers(model: Any, tokenizer: Any = None) -> AlbertModel:
     Args:
         model: one of transformers' ALBERT classes, such as
             AlbertForSequenceClassification, or a subclass of one.
-        tokenizer: a Tokenizer of this package; or a tokenizer of transformers
-            that was read from a folder with `spiece.model`, whose settings
-            for lower-casing and accents are kept.
+        tokenizer: a Tokenizer of this package; or one of transformers that was
+            read from a folder with `spiece.model`, whose settings are kept.
 
     Returns:
-        A model with the same head, or an AlbertBackbone; float32, or in the
-        global dtype policy of Keras.
+        A model with the same head, or an AlbertBackbone.
 
     Raises:
         AlbertError: it is another kind of model, is quantized, or has settings

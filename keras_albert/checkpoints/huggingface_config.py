@@ -67,8 +67,7 @@ _PROBLEMS = {
     "multi_label": "multi_label_classification",
     "regression": "regression",
 }
-# A key that this package adds to config.json, for the sharing of a model whose
-# shared weights are written as copies.
+# A key that we add, for the sharing of models whose weights are copied.
 SHARING_KEY = "keras_albert"
 
 
@@ -154,8 +153,7 @@ def _problem(content: dict) -> dict:
     return {"problem": ours[there]}
 
 
-# The architectures of transformers: the class of the head, and the functions
-# that read its arguments from config.json.
+# For each architecture the head, and what reads its arguments.
 _HEADS: dict[str, tuple[type, tuple[Callable[[dict], dict], ...]]] = {
     "AlbertModel": (AlbertBackbone, ()),
     "AlbertForPreTraining": (AlbertForPretraining, ()),

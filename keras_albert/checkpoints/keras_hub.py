@@ -84,9 +84,8 @@ def load_keras_hub(folder: Path, backbone: bool = False, **form) -> AlbertModel:
     """Loads a preset folder: an encoder, a masked LM or a classifier.
 
     A folder without weights of a task gives the encoder. KerasHub computes the
-    LayerNorm of its masked-LM head with epsilon 1e-5, the original and this
-    package with 1e-12, so that masked-LM logits differ slightly. The arguments
-    are those of `load_huggingface`.
+    LayerNorm of its masked-LM head with epsilon 1e-5, the original with 1e-12:
+    logits differ slightly. The arguments are those of `load_huggingface`.
     """
     hub = _keras_hub()
     name = _class_name(folder / PRESET_CONFIG_FILE)
@@ -111,11 +110,10 @@ def load_keras_hub(folder: Path, backbone: bool = False, **form) -> AlbertModel:
 def from_keras_hub(model: Any) -> AlbertModel:
     """Makes a model of this package from one of KerasHub, in memory.
 
-    It computes the same numbers; those of a masked LM differ slightly, as
-    KerasHub computes the LayerNorm of its head with epsilon 1e-5, the original
-    and this package with 1e-12. A model with a preprocessor gives its
-    vocabulary, too: texts get the ids that KerasHub gives them, which does not
-    lower-case unless the vocabulary does.
+    It computes the same numbers; those of a masked LM differ slightly, see
+    `load_keras_hub`. A model with a preprocessor gives its vocabulary, too:
+    texts get the ids of KerasHub, which does not lower-case unless the
+    vocabulary does.
 
     Args:
         model: KerasHub's AlbertBackbone, AlbertMaskedLM, or, without
@@ -123,9 +121,8 @@ def from_keras_hub(model: Any) -> AlbertModel:
             encoder of this package, which the result then shares.
 
     Returns:
-        An AlbertBackbone, AlbertForMaskedLM or AlbertForSequenceClassification,
-        float32, or in the global dtype policy of Keras. KerasHub has no names
-        of labels: set `labels` of the classifier.
+        An AlbertBackbone, AlbertForMaskedLM or AlbertForSequenceClassification.
+        KerasHub has no names of labels: set `labels` of the classifier.
 
     Raises:
         AlbertError: keras-hub is not installed, or has no such model.

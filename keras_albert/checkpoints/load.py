@@ -178,10 +178,7 @@ def load_pretrained(
     gets a random one from a fixed seed. LoRA adapters are merged.
 
     Args:
-        source: see `load`.
-        dtype: see `load`.
-        loop: see `load`.
-        remat: see `load`.
+        source, dtype, loop, remat: see `load`.
 
     Raises:
         AlbertError: as `load`; or the model has no vocabulary or is quantized.

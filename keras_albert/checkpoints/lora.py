@@ -292,8 +292,7 @@ def load_adapter(
         backbone: whether to return only the encoder.
 
     Raises:
-        AlbertError: the base model is not there, or another one; a file is
-            damaged, or is of another kind of adapter.
+        AlbertError: the base or a file is missing, damaged or another.
     """
     path, source = folder / CONFIG_FILE, folder / TENSORS_FILE
     content = _content(path)
@@ -455,9 +454,8 @@ def _apply(
 ) -> list[str]:
     """Adds the adapters to their kernels and sets the weights trained whole.
 
-    Returns the names of the tensors that are neither. If a tensor does not
-    fit, or there is none for a weight in `needed`, an AlbertError lists all of
-    them, and the model is unchanged.
+    Returns the names of the others. If a tensor does not fit, or a weight in
+    `needed` has none, an AlbertError lists them, and the model is unchanged.
     """
     targets, left, problems = variables(model), dict(tensors), []
     heads = model.config.num_attention_heads

@@ -1,7 +1,6 @@
 """The name table: each weight of this package and its names in other formats.
 
-The names in this package are paths of Keras variables without the name of the
-model, which a user may choose.
+Names here are paths of Keras variables without the name of the model.
 
 Letters: H hidden size, A heads, D = H / A, V vocabulary, L layers, C labels.
 """

@@ -1,7 +1,6 @@
 """Reads TF1 checkpoints of the original ALBERT, on every backend.
 
-They are released archives of google-research/albert, results of its pretraining
-or fine-tuning runs, or TF-Hub modules.
+They are released archives, results of its runs, or TF-Hub modules.
 """
 
 import re
@@ -45,8 +44,7 @@ _SKIPPED = re.compile(
 def find_tf1(source: Path) -> list[Path]:
     """The paths, without `.index`, of the TF1 checkpoints at `source`.
 
-    If a folder has several checkpoints, and one of them has the name of the
-    released ones, only that one is returned.
+    Of several in a folder, one with the name of the released ones is meant.
     """
     if source.name.endswith(".index") and source.is_file():
         return [source.with_name(source.name.removesuffix(".index"))]

@@ -18,8 +18,7 @@ from keras_albert.text.special_tokens import (
 )
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
-# The score of pieces that must never be chosen; other pieces for the same text
-# always have a higher score.
+# The score of pieces that must never be chosen: others have a higher one.
 _NEVER = -100.0
 # White space of Python that the character map of SentencePiece drops.
 _SPACES = r"[\x09-\x0d\x1c-\x1f\x85]"

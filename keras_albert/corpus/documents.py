@@ -7,8 +7,7 @@ as a stream, a line at a time: the lines of a document, then "" for its end.
 - JSONL (.jsonl or .json, one object per line) and Parquet (.parquet): each row
   is a document, whose text is in a column. Newlines in the text separate lines.
 
-Text and JSONL may be compressed (.gz). Bad input raises AlbertError; the
-message has the file and the line or row.
+Text and JSONL may be compressed (.gz). AlbertErrors have the file and line.
 """
 
 import contextlib
@@ -72,9 +71,8 @@ class InputFile:
 class Part:
     """Some documents of a file.
 
-    In text and JSONL files these are the documents that begin in the bytes
-    start:end, in Parquet files those in the row groups start:end. The part of a
-    gzip file is the whole file.
+    They begin in the bytes start:end of text and JSONL, or are in the row
+    groups start:end of Parquet; of gzip, they are all of the file.
     """
 
     file: InputFile
@@ -89,9 +87,8 @@ def parts_of(
 ) -> list[Part]:
     """Cuts a file into parts of at most `largest` bytes.
 
-    Each document belongs to exactly one part. A gzip file, and a row group of
-    a Parquet file, are not cut. Raises AlbertError if a Parquet file is
-    damaged or lacks the `column`.
+    Each document belongs to exactly one part. A gzip file, and a row group of a
+    Parquet file, are not cut. Raises AlbertError for bad Parquet.
     """
     if file.path.endswith(PARQUET_SUFFIX):
         with _parquet_file(file.path, column, opener) as parquet:

@@ -73,8 +73,7 @@ class Manifest:
     def read(cls, folder: Path) -> "Manifest":
         """Reads `manifest.json`.
 
-        Raises AlbertError if it is missing, damaged, of another format version,
-        or not a manifest of token shards.
+        Raises AlbertError if there is none of this format version.
         """
         path = folder / MANIFEST_FILE
         if not path.is_file():
@@ -167,11 +166,9 @@ class ShardSet:
         """Memory-maps the shards of a folder written by `prepare`.
 
         This checks all files, their sizes, counts and offsets, and that the
-        vocabulary is that of the tokens. `verify` also reads every byte.
-
-        Raises:
-            AlbertError: the folder is missing, is not a folder of shards, has
-                another format version or is damaged; names the file.
+        vocabulary is that of the tokens. `verify` also reads every byte. Raises
+        AlbertError, with the name of the file, if the folder is missing, is not
+        one of shards, has another format version or is damaged.
         """
         folder = Path(folder)
         if not folder.is_dir():
@@ -227,9 +224,7 @@ class ShardSet:
     def verify(self) -> None:
         """Compares every file with its checksum and checks every token id.
 
-        Raises:
-            AlbertError: a checksum differs, or an id is not in the vocabulary.
-                The message names the file.
+        Raises AlbertError, with the name of the file, if one is not as written.
         """
         for entry, shard in zip(self.manifest.shards, self.shards, strict=True):
             for part in PARTS:

@@ -58,8 +58,7 @@ class Corpus:
     def documents_of(self, sentences: np.ndarray) -> np.ndarray:
         """The bounds of the documents that sentences, int64 [R], belong to.
 
-        Returns int64 [2, R]: the first sentence of the document, and the
-        sentence after its last one.
+        Returns int64 [2, R]: the first sentence, and the one after the last.
         """
         numbers = self.document_numbers(sentences)
         bounds = np.empty((2, len(sentences)), "int64")
@@ -85,8 +84,7 @@ class Corpus:
     ) -> np.ndarray:
         """Reads two spans of tokens into each row, int32 [R, W], padded with 0.
 
-        `starts` and `lengths` are int64 [R, 2]: first tokens of the spans, and
-        numbers of tokens. `width` is W.
+        `starts` and `lengths` are int64 [R, 2], in tokens; `width` is W.
         """
         # Both arrays are treated as flat: `place` is the index in the result,
         # and `source` the index in the shard, of every token that is copied.

@@ -41,8 +41,7 @@ def train_vocabulary(run: VocabRun) -> Tokenizer:
     """Trains a vocabulary and writes `spiece.model` and `spiece.json`.
 
     Lines are normalized as by `Tokenizer`, and lower-cased unless `run.cased`;
-    blank lines are skipped. The same input gives the same bytes. Nothing is
-    written before the training has succeeded.
+    blank lines are skipped. The same input gives the same bytes.
 
     Raises AlbertError if an input is missing or not UTF-8, there is no text,
     the output folder is not empty, or `vocab_size` does not fit the text.

@@ -164,8 +164,7 @@ def write_shard(
     """Tokenizes a unit into the files of shard number `index`, as a stream.
 
     Sentences without tokens, and documents without sentences, are dropped.
-    `advance` is called repeatedly with the bytes of text and the number of
-    tokens since its last call.
+    `advance` is called with the bytes and tokens since its last call.
 
     Raises AlbertError if the input is bad; or the beginning of the first unit
     is mostly unknown, which is better reported now than after hours.

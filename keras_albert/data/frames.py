@@ -22,8 +22,7 @@ def columns_of(data: Frame) -> dict[str, list]:
             tensorflow_datasets has them; or a list of dicts.
 
     Raises:
-        AlbertError: it is something else, several splits, columns of unequal
-            length, or two of the same name.
+        AlbertError: something else, or columns that do not fit together.
     """
     columns = {name: _listed(name, v) for name, v in _columns(data).items()}
     if len(set(map(len, columns.values()))) > 1:

@@ -6,8 +6,7 @@ and their order are those of the reference's classifier_utils.py.
 
 The train and dev files of CoLA, SST-2, MRPC, STS-B and RTE were read as they
 are published. The layout of QQP, MNLI, QNLI, WNLI, AX and of all test files is
-taken from the reference and from public readers of the benchmark (jiant,
-datasets): none of them was at hand.
+that of the reference and of public readers (jiant, datasets): none was at hand.
 """
 
 import dataclasses

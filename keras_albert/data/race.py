@@ -23,8 +23,7 @@ ANSWERS = "ABCD"
 ALL_PASSAGES = "all.txt"
 _KEYS = ("questions", "options", "answers")  # lists of a passage
 
-# Characters that NFKD, the reference's normalization, turns into "_" before it
-# looks for the blank in a question.
+# Characters that the reference turns into "_", the blank of a question.
 _BLANKS = str.maketrans(dict.fromkeys("︳︴﹍﹎﹏＿", "_"))
 
 
@@ -33,9 +32,8 @@ def read_race(
 ) -> Table:
     """The questions of a split, those of the middle schools first.
 
-    Files are read in the order of their names. If there is an `all.txt`, only
-    it is read, since it repeats the others. Whitespace in questions and options
-    is collapsed, as in the reference.
+    Files are read by name; an `all.txt` alone, since it repeats the others.
+    Whitespace in questions and options is collapsed, as in the reference.
 
     Returns:
         `values` has the passage as text, the question ("_" if an option fills

@@ -4,8 +4,7 @@ import dataclasses
 
 from keras_albert.errors import AlbertError, check_choice, check_positive
 
-# Exit status if another process is lost: EX_TEMPFAIL of sysexits.h, so that a
-# job scheduler can start the process again.
+# Exit status if a process is lost: EX_TEMPFAIL, to be started again.
 LOST_PROCESS_STATUS = 75
 DISTRIBUTIONS = (
     "auto",

@@ -17,8 +17,7 @@ from keras import ops
 from keras_albert.errors import AlbertError
 from keras_albert.private_apis import seed_generators
 
-# Offset between the seeds of two replicas: a large prime, so that their
-# sequences of seeds hardly ever coincide.
+# Offset between seeds of replicas: a large prime, so that few coincide.
 _SEED_OFFSET = 1_000_000_007
 
 
@@ -188,8 +187,7 @@ class Devices(abc.ABC):
     def check_batch(self, batch_size: int, accumulate: int = 1) -> None:
         """Raises AlbertError unless all parts of a batch have equal sizes.
 
-        `batch_size` counts the rows over all processes, and `accumulate` the
-        parts that are computed one after another.
+        `batch_size` is that of all processes, in `accumulate` parts in turn.
         """
         parts = self.replicas * accumulate
         if batch_size % parts:

@@ -1,9 +1,8 @@
 """JAX: divides batches, and optionally weights, over a mesh of devices.
 
-All processes run the same compiled program over one mesh of all their
-devices. XLA's SPMD partitioner inserts the exchange of gradients, so that
-`model.fit` needs no changes; this file only describes the mesh and moves
-arrays between processes and the host.
+All processes run the same compiled program over one mesh of all their devices.
+XLA's SPMD partitioner inserts the exchange of gradients, so that `model.fit`
+needs no changes; this file describes the mesh and moves arrays.
 """
 
 import contextlib
@@ -44,10 +43,9 @@ class Mesh(Devices):
         # For each flag of `any`: from which call on it is true.
         self._raised = {}
         self._shares = config.model_parallel
-        # The model axis must lie within a process: `whole` then finds a copy
-        # of all weights in each process, and the frequent exchange between
-        # halves of a block does not use the network. Sorting by process puts
-        # the devices of a process side by side.
+        # The model axis must lie within a process: `whole` then finds a copy of
+        # all weights in each process, and halves of a block exchange nothing
+        # over the network. Sorting puts the devices of a process side by side.
         devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
         devices = np.array(devices)
         self._before = keras.distribution.distribution()

@@ -21,8 +21,7 @@ from keras_albert.errors import AlbertError, LostProcess
 
 _MAX_MESSAGE = 1000  # bytes that are read of a message
 _ANSWER_SECONDS = 5  # time limit of an exchange, which normally takes none
-# The first word of the line that process 0 sends; the error classes of the
-# last two are LostProcess and AlbertError.
+# The first word of process 0: no error, LostProcess, AlbertError.
 _ALL_CAME, _LOST, _MISTAKE = "came", "lost", "mistake"
 
 
@@ -108,8 +107,7 @@ def _gather(
                     "with its own index."
                 ) from None
             continue
-        # A process that has disconnected since, because it was restarted, may
-        # connect again with the same index.
+        # A restarted process may connect again with the same index.
         came.append(connection)
         if count != processes.count:
             raise AlbertError(
@@ -142,9 +140,8 @@ def _is_there(connection: socket.socket | None) -> bool:
 def _tell(came: list[socket.socket], verdict: str) -> None:
     """Sends a line to all processes and waits until they disconnect.
 
-    TCP keeps the port of the side that disconnects first in use for a while
-    (TIME_WAIT). Therefore the others disconnect first, and process 0 can
-    listen at the port again at once.
+    TCP keeps the port of the side that disconnects first for a while
+    (TIME_WAIT). Therefore the others do so, and process 0 can listen again.
     """
     end = time.monotonic() + _ANSWER_SECONDS
     for ask in (False, True):

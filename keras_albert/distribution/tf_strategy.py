@@ -77,9 +77,8 @@ class Strategy(Devices):
     def fit(self, model: keras.Model, batches, callbacks) -> None:
         self._build_metrics(model, batches)
         self.rows = self._rows_of(batches)
-        # `fit` reads this attribute when it creates its iterator, to know how
-        # many batches each call of the train function takes. It is reset for
-        # `evaluate`, whose calls take one batch.
+        # `fit` reads this attribute at first, to know how many batches each
+        # call takes. It is reset for `evaluate`, whose calls take one.
         model.steps_per_execution = self.batches_a_call
         first = keras.callbacks.LambdaCallback(
             on_epoch_begin=lambda epoch, logs: setattr(
@@ -100,9 +99,8 @@ class Strategy(Devices):
     def share(self, text: str) -> list[str]:
         if self.count == 1:
             return [text]
-        # TensorFlow can only exchange tensors between workers, and a collective
-        # gathers tensors of one size: the sizes are exchanged first, and then
-        # the bytes, padded to the largest size.
+        # Workers can only exchange tensors of one size: the sizes are exchanged
+        # first, and then the bytes, padded to the largest size.
         data = np.frombuffer(text.encode(), "uint8")
         sizes = self._gathered(np.array([len(data)]))
         # One element more, as an empty array cannot be gathered.
@@ -160,8 +158,7 @@ class Strategy(Devices):
     def _build_metrics(self, model: keras.Model, batches) -> None:
         """Builds the metrics and the optimizer from the dataset's shapes.
 
-        `fit` would build them from a batch, after averaging the replicas'
-        parts of it, which fails for integer ids.
+        `fit` would average the replicas' parts of a batch, which fails for ids.
         """
         with self.scope():
             build_for_batch(
@@ -195,8 +192,7 @@ def _train_function(devices: Strategy, model: keras.Model):
     def whole_step(data):
         _apply(model, _gradients(devices, model, data))
 
-    # The loop is inside the tf.function, so that a TPU runs several steps
-    # without waiting for Python.
+    # In the tf.function, so that a TPU runs several steps without Python.
     @tf.function(reduce_retracing=True)
     def steps(iterator):
         for _ in tf.range(devices.steps):

@@ -77,9 +77,8 @@ class Ranks(Devices):
         model.train_function = lambda data: _train_step(model, replica, data[0])
 
     def vary_random(self, step: int) -> None:
-        # Keras draws the masks of Dropout layers from torch's global
-        # generator. Process 0 keeps its state; each of the others gets a seed
-        # that no other process has at any step.
+        # Keras draws the masks of Dropout layers from torch's global generator.
+        # Each process but 0 gets a seed that no other has at any step.
         if self.index:
             offset = self.count * step + self.index
             torch.manual_seed(torch.initial_seed() + offset)
@@ -183,8 +182,7 @@ class _SumWithGradient(torch.autograd.Function):
 def rows_of_processes(x):
     """The rows of all processes, [G, ...], and the place of the own first one.
 
-    Each process adds its rows [B, ...] to zeros at its place, since gloo cannot
-    distribute the gradient of gathered rows.
+    Each process adds its rows [B, ...] to zeros: gloo gathers no gradient.
     """
     count = processes()
     if count == 1:

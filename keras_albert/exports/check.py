@@ -196,8 +196,7 @@ def _original(loaded: ModelFolder, exported: Predictor) -> Predictor:
 def _differences(expected: Sequence, found: Sequence) -> tuple[float, float]:
     """The largest difference of floating-point outputs, and their RMS.
 
-    The root mean square is in standard deviations of the expected outputs. Both
-    are NaN if an output is NaN.
+    The RMS is in standard deviations of the expected outputs. NaN gives NaN.
     """
     # Masked positions may have any value below NEGLIGIBLE.
     differences = np.concatenate(

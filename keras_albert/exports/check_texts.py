@@ -1,8 +1,7 @@
 """Compares a SavedModel's answers to texts with its answers to token ids.
 
-The ids come from the Python tokenizer. The comparison therefore covers what the
-signature `token_ids` does not contain: the tokenizer in the graph, and the
-decoding of outputs to answers.
+The ids come from the Python tokenizer. The comparison therefore covers the
+tokenizer in the graph, and the decoding of outputs to answers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

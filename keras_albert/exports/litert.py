@@ -19,8 +19,7 @@ def write_litert(predictor: Predictor, path: Path, weights: str) -> None:
 
     `weights` are "float32"; "float16", which halves the size and computes in
     float32; or "int8": matrices and the embedding table are stored in 8 bits
-    with a scale for each channel, and activations are quantized when the model
-    runs ("dynamic range quantization").
+    with a scale for each channel ("dynamic range quantization").
     """
     if predictor.definition.serving.needs_pieces:
         raise AlbertError(

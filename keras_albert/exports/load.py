@@ -104,9 +104,8 @@ def with_version(folder: str | Path) -> Path:
 def load_exported(folder: str | Path, threads: int = 1) -> Predictor:
     """The predictor of a folder that `keras-albert export` wrote.
 
-    The folder is that of a LiteRT or ONNX model, of a version of a SavedModel,
-    or of all its versions, of which the newest is loaded. `threads` are those
-    of LiteRT and ONNX Runtime.
+    Of a folder with versions of a SavedModel the newest is loaded. `threads`
+    are those of LiteRT and ONNX Runtime.
     """
     folder = with_version(folder)
     found = [name for name in _RUNNERS if (folder / name).is_file()]

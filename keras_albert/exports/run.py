@@ -1,8 +1,7 @@
 """Exports a model for a server or a device: `keras_albert.export`.
 
-SavedModels and LiteRT files are traced with Keras's TensorFlow backend. If this
-process runs another backend, a worker process traces them. An ONNX file is
-written without a trace, on any backend.
+SavedModels and LiteRT files are traced with Keras's TensorFlow backend. On
+another backend a worker process traces them. An ONNX file needs no trace.
 """
 
 import contextlib
@@ -86,8 +85,7 @@ def export(
     Args:
         model: a model of this package, for example after `fit`; a Predictor; a
             source of `keras_albert.load`; or a list of them, for an ensemble.
-        output: for a SavedModel the folder of its versions; for LiteRT and
-            ONNX an empty or new folder.
+        output: a new folder, or that of the versions of a SavedModel.
         format: "saved_model"; or "litert" or "onnx", which take token ids.
         weights: data type of stored weights. saved_model: float32, bfloat16,
             float16; litert: float32, float16, int8; onnx: float32, int8.
@@ -121,8 +119,7 @@ def export(
     _check_packages(format)
     _target(run)
     predictor = _predictor(model, settings)
-    # Saved, a model is float32 and has neither adapters nor an optimizer, and
-    # a worker process can read it.
+    # Saved, a model is float32, without adapters, and a worker can read it.
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "model")
         predictor.save(source)

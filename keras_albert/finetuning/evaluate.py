@@ -164,8 +164,7 @@ def _beside(
 ) -> dict:
     """The scores among the texts of a corpus, and what stands beside them.
 
-    These are the scores of vectors of other sizes, of TF-IDF vectors, and of
-    the model before it was fine-tuned.
+    Beside are other sizes, TF-IDF, and the model before fine-tuning.
     """
     task, others = predictor.definition, _further_texts(predictor, run, table)
     vectors = _vectors_of(predictor, run, others)

@@ -21,8 +21,7 @@ from keras_albert.tasks.early_exit import check_exits, layers_used
 from keras_albert.training.plots import new_figure, save_figure
 
 CONFIDENCES = (0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-# The time of a rule is measured on this many examples, this many times in turn
-# with the model without early exit.
+# A rule is timed on so many examples, so often in turn with the whole model.
 TIMED_EXAMPLES, TIMES = 200, 3
 # Two numbers count as the same if they differ by less than this share of the
 # range of the labels, unless the user gives a tolerance.

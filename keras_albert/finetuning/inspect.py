@@ -97,8 +97,7 @@ def attention_figure(
         the tokens of the columns: each row has a sum of 1.
 
     Raises:
-        AlbertError: there is no such layer, the model has no vocabulary, or
-            matplotlib is not installed.
+        AlbertError: no such layer, no vocabulary, or no matplotlib.
     """
     check_model(model)
     backbone = encoder_of(model)

@@ -1,7 +1,6 @@
 """Computes a model with exits one layer at a time, for inference.
 
-After each layer, the examples that have their answer leave the batch, so that
-the next layer has less to compute.
+After each layer, the examples that have their answer leave the batch.
 
 Letters: B batch, S sequence length, H hidden size, L layers, C labels.
 """

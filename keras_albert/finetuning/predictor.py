@@ -92,8 +92,7 @@ class Predictor(TaskModel):
                 or the output of `finetune --seeds`, is read as an ensemble.
             average: of several models, "predictions" or "weights".
             gelu, dtype, loop, remat: see `keras_albert.load`.
-            settings: arguments of Predictor, which override those that are
-                stored in a folder of this package.
+            settings: arguments of Predictor, which override stored ones.
 
         Raises:
             AlbertError: as `load`, and as Predictor itself.
@@ -152,8 +151,7 @@ class Predictor(TaskModel):
         """The prediction for each text, or pair of texts.
 
         Args:
-            texts: strings. If each word gets a label: lists of words, or
-                strings with spaces between the words.
+            texts: strings; lists of words, too, if each word gets a label.
             pairs: the second texts, for pairs of texts.
             questions: for multiple choice and question answering.
             choices: the choices of each text, for multiple choice.

@@ -51,8 +51,7 @@ def push(
     Args:
         target: `hf://organization/name`; the repository is made if absent.
         model: a model, a Predictor, a finished run, or anything that `load`
-            takes. The card of a folder, README.md, is uploaded, too; a model
-            without one gets a short one.
+            takes. README.md of a folder is its card; others get a short one.
         to: the format of the files: "keras-albert", "huggingface", "kerashub"
             or "sentence-transformers".
         private: if the repository is made: whether only its owners see it. Some

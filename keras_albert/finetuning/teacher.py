@@ -20,9 +20,8 @@ from keras_albert.tasks.task import Outputs
 class Teacher:
     """A fine-tuned model, or several as an ensemble, for the same labels.
 
-    `run.teacher` names the model, and `names` are the labels of the student;
-    None if it predicts a number. Raises AlbertError if the teacher predicts
-    something else, or other labels.
+    `run.teacher` names the model, and `names` are the labels of the student, if
+    any. Raises AlbertError if the teacher predicts something else.
     """
 
     def __init__(self, run: FinetuneRun, names: tuple[str, ...] | None):

@@ -55,8 +55,7 @@ class AlbertBackbone(AlbertModel):
             the three may be passed without the others.
         return_hidden_states: also return every layer's output.
         return_attention_scores: also return the attention probabilities.
-        pooled_only: return only `pooled_output`; the last layer then computes
-            only the position of [CLS].
+        pooled_only: return only `pooled_output`, for less computation.
 
     Returns:
         dict: `sequence_output` [B, S, H]; `pooled_output` [B, H], tanh of a
@@ -317,11 +316,10 @@ class HeadedModel(AlbertModel):
         """Whether the outputs depend on the pooler."""
         return self.needs_pooler
 
-    # A pooler that no output depends on has no gradient, or a gradient of
-    # zeros on JAX. Weight decay would then shrink it at each step. The four
-    # properties below therefore list such a pooler as not trainable. (Keras
-    # ignores them if this model is part of a functional model; give the
-    # backbone `pooler=False` there.)
+    # A pooler that no output depends on has no gradient, or zeros on JAX, where
+    # weight decay would shrink it. The four properties below therefore list it
+    # as not trainable. (Keras ignores them if this model is part of a
+    # functional model; give the backbone `pooler=False` there.)
 
     def _read(self, weights: list) -> list:
         pooler = None if self.reads_pooler else self.backbone.pooler
@@ -372,8 +370,7 @@ class HeadedModel(AlbertModel):
 
     def get_config(self) -> dict[str, Any]:
         backbone = keras.saving.serialize_keras_object(self.backbone)
-        # Two heads of a functional model may share a backbone. This key makes
-        # Keras load it as one object again.
+        # Two heads may share a backbone, which this key lets Keras load as one.
         backbone["shared_object_id"] = id(self.backbone)
         return {**super().get_config(), "backbone": backbone}
 

@@ -104,8 +104,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
     def preprocessor(self) -> "Preprocessor":
         """`preprocess` for tf.data: `dataset.map(model.preprocessor)`.
 
-        Raises:
-            AlbertError: there is no vocabulary, or no tensorflow-text.
+        Raises AlbertError without a vocabulary, or without tensorflow-text.
         """
         return feeding().preprocessor(self)
 
@@ -193,8 +192,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
         """`keras.Model.export`: a graph that takes ids, without tokenizer.
 
         `keras_albert.export` writes models with their vocabulary and labels.
-        Raises AlbertError without `input_signature`: Keras cannot tell which
-        optional inputs the graph should have.
+        Raises AlbertError without `input_signature`, which Keras cannot infer.
         """
         if input_signature is None:
             raise AlbertError(
@@ -210,11 +208,9 @@ class AlbertModel(KeepsJaxState, keras.Model):
         """`keras.Model.quantize`: makes all projections and tables int8.
 
         Weights that layers share are quantized once. A quantized model is for
-        inference: int8 weights have no gradient.
-
-        Raises:
-            AlbertError: another mode than "int8", or a model with relaxed
-                sharing, whose kernels are sums of two weights.
+        inference: int8 weights have no gradient. Raises AlbertError for another
+        mode than "int8", or a model with relaxed sharing, whose kernels are
+        sums of two weights.
         """
         check_choice("mode", mode, ("int8",))
         if self.config.relaxed_rank:
@@ -264,8 +260,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
 
         Args:
             folder: the output folder; created if absent, must be empty.
-            max_shard_size: not supported; weights are in one file. A task of
-                KerasHub around this model gives it.
+            max_shard_size: not supported; a task of KerasHub gives it.
 
         Raises:
             AlbertError: the folder is not empty, or the disk is full.

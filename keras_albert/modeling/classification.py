@@ -41,10 +41,9 @@ class AlbertForSequenceClassification(HeadedModel):
             error); the losses with `from_logits=True`.
         dropout: dropout rate before the classifier (Paper Table 14).
         labels: C names of the labels; None if they have no names.
-        exits: one of EXITS, for a model that also classifies from the outputs
-            of its lower layers, so that inference may stop there, see
-            `EarlyExit`; None for a model without. `fit` then minimizes the
-            weighted sum of the losses of all layers.
+        exits: one of EXITS, to classify from lower layers, too, so that
+            inference may stop there, see `EarlyExit`; or None. `fit` then
+            minimizes the weighted sum of the losses of all layers.
 
     Call arguments:
         inputs: see AlbertBackbone.
@@ -253,8 +252,7 @@ class AlbertForTokenClassification(HeadedModel):
     ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
         """Converts labelled words into the x, y and sample weights of `fit`.
 
-        A text that is longer than `max_position_embeddings` tokens is cut
-        after the last word that fits.
+        A text that is too long is cut after the last word that fits.
 
         Args:
             words: B texts, each a list of words.
@@ -317,8 +315,7 @@ class AlbertForMultipleChoice(HeadedModel):
         dropout: dropout rate before the classifier (Paper Table 14).
 
     Call arguments:
-        inputs: as for AlbertBackbone with one more axis, [B, C, S]; or a
-            dict of texts, see `preprocess`.
+        inputs: as for AlbertBackbone, but [B, C, S]; or texts.
 
     Returns:
         float32 logits [B, C].

@@ -82,12 +82,9 @@ class AlbertConfig:
     """The architecture, with the field names of `albert_config.json`.
 
     The defaults are ALBERT-base v2. Use `VARIANTS` for the released sizes and
-    `AlbertConfig.from_json` to read a file.
-
-    Raises:
-        AlbertError: a size is not a positive integer, a probability is not in
-            [0, 1), `hidden_size` is not a multiple of `num_attention_heads`,
-            or `hidden_act` is unknown.
+    `AlbertConfig.from_json` to read a file. Raises AlbertError if a size is not
+    a positive integer, a probability is not in [0, 1), `hidden_size` is not a
+    multiple of `num_attention_heads`, or `hidden_act` is unknown.
     """
 
     vocab_size: int = 30000
@@ -205,8 +202,7 @@ class AlbertConfig:
     def replace(self, **changes: Any) -> "AlbertConfig":
         """A copy with some fields changed.
 
-        Raises:
-            AlbertError: a field does not exist, or a value is out of range.
+        Raises AlbertError for an unknown field, or a value out of range.
         """
         return AlbertConfig.from_dict({**dataclasses.asdict(self), **changes})
 
@@ -220,9 +216,8 @@ class AlbertConfig:
     def from_json(cls, path: str | Path) -> "AlbertConfig":
         """Reads a released `albert_config.json`, or one written by `to_json`.
 
-        Raises:
-            AlbertError: the file is missing, not JSON, has a field that does
-                not exist, or a value out of range; the message names it.
+        Raises AlbertError, with its name, if the file is missing, not JSON, has
+        a field that does not exist, or a value out of range.
         """
         # Imported late: a model without files needs no storage.
         from keras_albert.storage import read_json
@@ -236,10 +231,8 @@ class AlbertConfig:
     def from_dict(cls, content: dict) -> "AlbertConfig":
         """Makes a config from the content of an `albert_config.json`.
 
-        Keys of released files that do not change the model are ignored.
-
-        Raises:
-            AlbertError: a key is unknown, or a size missing or out of range.
+        Keys of released files that do not change the model are ignored. Raises
+        AlbertError if a key is unknown, or a size missing or out of range.
         """
         if not isinstance(content, dict):
             raise AlbertError(

@@ -207,10 +207,8 @@ def mean_weights(models: Sequence[AlbertModel]) -> AlbertModel:
 
     Models that were fine-tuned from the same start can be averaged ("model
     soups", Wortsman et al. 2022, arXiv:2203.05482, section 2); others cannot.
-
-    Raises:
-        AlbertError: the models do not belong together, their architectures
-            differ, or one is quantized or has LoRA adapters.
+    Raises AlbertError if the models do not belong together, their architectures
+    differ, or one is quantized or has LoRA adapters.
     """
     check_members(models)
     first, *others = models

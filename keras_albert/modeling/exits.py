@@ -56,8 +56,7 @@ class ExitClassifiers(layers.Layer):
 def classifiers_of(model: keras.Model) -> tuple[Any, Any]:
     """The kernels [L, H, C] and biases [L, C] of the classifiers of all layers.
 
-    `model` is an AlbertForSequenceClassification with exits. Layers that share
-    a classifier have copies of it.
+    `model` is a classifier with exits; shared classifiers are copied.
     """
     last, own = model.classifier, model.exit_classifiers
     if own is None:

@@ -103,8 +103,7 @@ def as_texts(inputs, name: str = "texts") -> list[str]:
 def named_texts(texts) -> dict:
     """Puts texts into a dict of `text` and, for pairs of texts, `pair`.
 
-    Takes texts, a tuple (first texts, second texts), or such a dict; raises
-    AlbertError for a dict with other keys.
+    Takes texts, a tuple of two, or such a dict; AlbertError for other keys.
     """
     if isinstance(texts, tuple) and len(texts) == 2:
         return dict(zip(("text", "pair"), texts, strict=True))
@@ -277,8 +276,7 @@ def check_vectors(
     masks = {"padding_mask": padding_mask, "example_ids": example_ids}
     given = {k: value for k, value in masks.items() if value is not None}
     for name, value in given.items():
-        # Only arrays are checked: Keras calls a subclassed model that it
-        # loads with float tensors for every input.
+        # Only arrays are checked: Keras calls models that it loads with floats.
         if isinstance(value, np.ndarray):
             _check_dtype(name, value)
         _check_shape(given, name, shape[:2], " of the vectors")

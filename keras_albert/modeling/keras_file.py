@@ -37,10 +37,7 @@ def load_model(
     Args:
         path: the path of the file. It may hold any Keras model, for instance
             a functional model that contains an `AlbertBackbone`.
-        dtype: see `ka.load`. The arguments `dtype`, `loop` and `remat` are
-            only for models of this package.
-        loop: see `ka.load`.
-        remat: see `ka.load`.
+        dtype, loop, remat: see `ka.load`; for models of this package only.
 
     Raises:
         AlbertError: the file is missing or damaged, needs a class that is not

@@ -43,9 +43,8 @@ def _integers(ids):
     """Casts float tensors to int32; returns other ids unchanged.
 
     `keras.Input` has the dtype float32 by default, and Keras builds a
-    subclassed model that it loads with float32 tensors. Float arrays, on the
-    other hand, are a user's mistake: they stay as they are, and
-    `check_inputs` refuses them.
+    subclassed model that it loads with float32 tensors. Float arrays are a
+    user's mistake, which `check_inputs` refuses.
     """
     is_tensor = ops.is_tensor(ids) or isinstance(ids, keras.KerasTensor)
     if is_tensor and keras.backend.is_float_dtype(
@@ -142,8 +141,7 @@ class FactorizedEmbedding(ConfiguredLayer):
             for name, ids in given.items()
             if ids is not None
         }
-        # Other tensors are not checked: while a backend traces a graph, an
-        # unknown size may be a placeholder.
+        # No other tensors: an unknown size may be a placeholder in a trace.
         if all(isinstance(ids, _CHECKED) for ids in given.values()):
             feeding().check_inputs(self.config, given, takes_packed=True)
         return super().__call__(**given, **kwargs)
@@ -218,8 +216,7 @@ def attention_half(
         first_only: return only the first position (T = 1), not all (T = S).
         training: whether a gradient will be computed.
 
-    Returns float [B, T, H]; and the attention probabilities [B, A, S, S], or
-    None from the fused kernel.
+    Returns float [B, T, H]; and probabilities [B, A, S, S], None if fused.
     """
     tokens = _flat(x)
     query, key, value = (
@@ -389,8 +386,7 @@ class Half(layers.Layer):
         }
 
     def _read_norm(self, norm: layers.LayerNormalization):
-        # LayerNorm keeps its own precision. The cast to the same dtype turns
-        # the variables into tensors.
+        # It keeps its own precision: the cast makes tensors of variables.
         return {
             "gamma": ops.cast(norm.gamma, norm.gamma.dtype),
             "beta": ops.cast(norm.beta, norm.beta.dtype),
@@ -402,8 +398,7 @@ class AttentionHalf(Half):
 
     def __init__(self, config: AlbertConfig, **kwargs):
         super().__init__(config, **kwargs)
-        # Query, key and value are separate variables, because LAMB computes a
-        # trust ratio for each variable.
+        # Separate variables, as LAMB computes a trust ratio for each of them.
         self.query = self._dense(config.hidden_size, "query")
         self.key = self._dense(config.hidden_size, "key")
         self.value = self._dense(config.hidden_size, "value")

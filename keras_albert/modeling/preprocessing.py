@@ -50,10 +50,9 @@ class Preprocessor(keras.layers.Layer):
         sample_weight: weights, returned unchanged.
 
     Returns:
-        x, (x, y) or (x, y, sample_weight), as called. Here x is a dict of
-        int32 `token_ids`, `segment_ids` and `padding_mask`, [B, S], or
-        [B, C, S] for choices. They are NumPy arrays if the layer is called
-        outside a TensorFlow graph.
+        x, (x, y) or (x, y, sample_weight), as called. Here x is a dict of int32
+        `token_ids`, `segment_ids` and `padding_mask`, [B, S], or [B, C, S] for
+        choices. Outside a TensorFlow graph they are NumPy arrays.
 
     Raises:
         AlbertError: TensorFlow or tensorflow-text is not installed; `x` does
@@ -74,8 +73,7 @@ class Preprocessor(keras.layers.Layer):
         from keras_albert.text.graph_tokenizer import GraphTokenizer
 
         super().__init__(**kwargs)
-        # Only TensorFlow has string tensors, so the inputs must not be
-        # converted to those of the backend.
+        # Only TensorFlow has string tensors: no conversion to the backend.
         takes_strings(self)
         self.tokenizer = tokenizer
         self.sequence_length = sequence_length

@@ -119,12 +119,10 @@ class _MaskedModel(HeadedModel):
             top_k: number of predictions for each "[MASK]".
 
         Returns:
-            A list for each text, of a list for each of its masks, of `top_k`
-            `Fill`s, the most probable first.
+            For each text, for each mask, `top_k` `Fill`s, the best first.
 
         Raises:
-            AlbertError: a text has no "[MASK]", or is so long that one is cut
-                off; or `texts` is a single text.
+            AlbertError: a text has no "[MASK]", or one is cut off.
         """
         return feeding().fill_masks(self, texts, top_k)
 
@@ -216,9 +214,7 @@ class AlbertForMaskedLM(_MaskedModel):
         backbone: the encoder; its word embeddings are the decoder's weights.
 
     Call arguments:
-        inputs: see AlbertBackbone; "[MASK]" in a text becomes the mask token.
-            Also `masked_positions`, int [B, P], the positions to predict;
-            all positions when absent.
+        inputs: see AlbertForPretraining.
 
     Returns:
         float32 logits [B, P, V].

@@ -96,8 +96,7 @@ def _backbone(model: AlbertModel) -> AlbertBackbone:
 def _encoder_starts(ours: SharedEncoder, theirs: SharedEncoder) -> list[tuple]:
     """Pairs of a weight and the weights of the source whose mean it gets.
 
-    It is a single weight of the source, or None if the source lacks it, unless
-    the model has relaxed sharing.
+    It is one weight, or None, unless the model has relaxed sharing.
     """
     starts = {}
     for our_parts, their_parts in _blocks(ours, theirs):

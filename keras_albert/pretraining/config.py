@@ -93,8 +93,7 @@ class ExampleConfig:
         check_choice("sentence_task", self.sentence_task, SENTENCE_TASKS)
         check_choice("target_per", self.target_per, LENGTH_TARGETS)
         check_choice("single_sentence", self.single_sentence, SINGLE_SENTENCES)
-        # The default is always allowed, even if it exceeds a short sequence:
-        # `num_predictions` reduces it.
+        # The default is always allowed: `num_predictions` reduces it.
         if self.max_predictions > max(
             self.sequence_length, ExampleConfig.max_predictions
         ):

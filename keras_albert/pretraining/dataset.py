@@ -164,8 +164,7 @@ def pretraining_dataset(
         batch_size: rows in a step, over all hosts.
         seed: seed of all random choices, 0 or more.
         start_step: number of the first step, 0 or more.
-        steps: number of steps of the dataset; None for an endless one. Epochs
-            follow one another, see `ExampleStream`.
+        steps: number of steps; None for an endless dataset.
         host_index: number of this host, from 0. It gets B rows of each step,
             from row `host_index * B` on, with B = batch_size / host_count.
         host_count: number of hosts.
@@ -201,10 +200,8 @@ def validation_dataset(
 
     The order of the rows is random but the same each time, so that the first
     batches are a fair sample. The last batch is filled up with rows of weight
-    0. See `pretraining_dataset` for the arguments.
-
-    Raises:
-        AlbertError: a number is out of range, or TensorFlow is not installed.
+    0. See `pretraining_dataset` for the arguments. Raises AlbertError if a
+    number is out of range, or there is no TensorFlow.
     """
     rows = host_rows(batch_size, host_index, host_count)
     stream = ExampleStream(shards, examples, seed)
@@ -240,15 +237,11 @@ def phased_dataset(
     Args:
         shards: the documents.
         phases: (config of the examples, number of steps) of each phase.
-        batch_size: see `pretraining_dataset`, as for the arguments below.
-        seed: seed of all random choices, 0 or more.
         start_step: number of the first step, counted through all phases.
-        host_index: number of this host, from 0.
-        host_count: number of hosts.
+        batch_size, seed, host_index, host_count: see `pretraining_dataset`.
 
     Raises:
-        AlbertError: as `pretraining_dataset`; or `pack` differs between phases,
-            or `start_step` is after the last phase.
+        AlbertError: as above; `pack` differs, or `start_step` is too high.
     """
     _check_start(start_step)
     if len({examples.pack for examples, _ in phases}) > 1:

@@ -38,8 +38,7 @@ from keras_albert.pretraining.counter_rng import fold
 from keras_albert.pretraining.segments import REPLACE, VISIT
 from keras_albert.text.special_tokens import CLS_ID, MASK_ID, SEP_ID
 
-# Shares of the predicted tokens that become [MASK], or stay as they are; the
-# others become random tokens.
+# Shares of predictions that become [MASK], or stay; others are random.
 MASK_SHARE, KEEP_SHARE = 0.8, 0.1
 
 # A visit is one int64 for each word of a text:
@@ -166,8 +165,7 @@ def mask(
     positions, used = list_positions(starts, ends)  # [B, P]
     labels = tf.gather(rows.text, positions, batch_dims=1) * used
     masked = replace(rows, positions, labels, used, len(word_starts))
-    # From positions in the text to positions in the row: [CLS] comes before
-    # A, and a [SEP] between A and B.
+    # From the text to the row: [CLS] before A, and a [SEP] between A and B.
     after_a = tf.cast(positions >= length_a[:, None], tf.int32)
     return masked, (positions + 1 + after_a) * used, labels, used
 

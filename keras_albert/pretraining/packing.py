@@ -111,8 +111,7 @@ def kinds_of_rows(
                 rows, kind = begun[room].pop()
                 if not begun[room]:
                     del begun[room], rooms[place]
-            # Each of `filled` rows takes as many examples as fit; the other
-            # rows of this kind stay as they are.
+            # Each of `filled` rows takes as many examples as fit; others stay.
             copies = min(room // length, most - len(kind), left)
             filled = min(rows, left // copies)
             left -= filled * copies

@@ -49,16 +49,14 @@ from keras_albert.training.speed import Work, matrix_product_peak
 
 FEW_PAIRS = 0.5  # share of examples below which a run says what to do
 MANY_GIGABYTES = 8  # of activations; more are mentioned before a run
-# Factor between the batch of a run and the paper's, above which the learning
-# rate of the square-root rule is mentioned.
+# Factor between the batch and the paper's that needs another learning rate.
 FAR_BATCH = 2
 
 
 def pretrain(run: PretrainRun) -> dict:
     """Pretrains a model, or continues an interrupted run of these settings.
 
-    Returns the report, which is also kept in the output folder; an empty dict
-    in all but the first of several processes.
+    Returns the report, as in the folder; {} in all processes but the first.
 
     Raises AlbertError if the input does not fit, before anything is written; or
     if the loss is not finite. The last good model is then kept.

@@ -205,8 +205,7 @@ def cut_documents(
         end = np.searchsorted(shard.sentences, goal, side="right") - 1
         return np.maximum(end, first + 1)
 
-    # Each pass cuts the next chunk of every unfinished document. This is fast
-    # as long as there are many documents.
+    # Each pass cuts the next chunk of every unfinished document.
     while len(document) > FEW_DOCUMENTS:
         rounds.append(first)
         end = end_of(document, first)
@@ -254,8 +253,7 @@ def example_lengths(
     example_of = np.empty_like(plan.order)
     example_of[plan.order] = np.arange(count)
     result = np.empty(count, "int32")
-    # In the order of the chunks and not of the examples, since neighbouring
-    # chunks are in the same shard.
+    # In the order of the chunks, whose neighbours are in the same shard.
     for start in range(0, count, MEASURED):
         chunks = np.arange(start, min(start + MEASURED, count))
         mine = example_of[chunks]

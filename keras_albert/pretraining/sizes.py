@@ -64,9 +64,8 @@ class SizesRun:
 def print_sizes(run: SizesRun) -> list[dict]:
     """Prints a Markdown table; returns its rows, by the titles of columns.
 
-    Raises:
-        AlbertError: a name is unknown, a file is no config, or rows are longer
-            than `max_position_embeddings`.
+    Raises AlbertError if a name is unknown, a file is no config, or rows are
+    longer than `max_position_embeddings`.
     """
     configs = {name: _config(name) for name in run.config} or known_configs()
     for name, config in configs.items():

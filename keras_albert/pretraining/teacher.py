@@ -19,9 +19,8 @@ from keras_albert.text.tokenizer import Tokenizer
 def load_teacher(run: PretrainRun, vocabulary: Tokenizer) -> AlbertModel:
     """The teacher of a run, whose weights do not change.
 
-    Raises:
-        AlbertError: it does not predict masked pieces of this vocabulary, or
-            takes fewer tokens than the examples have.
+    Raises AlbertError if it does not predict masked pieces of this vocabulary,
+    or takes fewer tokens than the examples have.
     """
     model = load(run.teacher, dtype=run.precision)
     if not isinstance(model, AlbertForPretraining | AlbertForMaskedLM):

@@ -39,9 +39,8 @@ class Plan:
 def read_plan(path: Path) -> Plan:
     """Reads the TOML file of a search.
 
-    Raises:
-        AlbertError: it is not such a file, an option does not exist, is there
-            twice or has no values, or there are too many combinations.
+    Raises AlbertError if it is not such a file, an option does not exist, is
+    there twice or has no values, or there are too many combinations.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))

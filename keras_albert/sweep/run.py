@@ -171,8 +171,7 @@ def _started(plan: Plan, values: dict, output: Path) -> subprocess.Popen:
 def _watch(process, trial, output: Path, name: str, end) -> str:
     """Waits for a run, and ends it early if it is hopeless or time is up.
 
-    The study's pruner decides what is hopeless, by the score `name`; `end` is a
-    time of `time.monotonic`, or None.
+    The study's pruner decides by the score `name`; `end` is None or monotonic.
     """
     reported = 0
     try:

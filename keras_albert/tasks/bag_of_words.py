@@ -1,7 +1,6 @@
 """A baseline without a neural network: counts of words in a linear model.
 
-A fine-tuned model that is not better has learned nothing from the order of
-words, nor from pretraining.
+A model that is not better has learned nothing from the order of words.
 
 Letters: N examples, F words and pairs of neighbouring words.
 """

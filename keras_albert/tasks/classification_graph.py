@@ -100,8 +100,7 @@ def classify(serve: Callable[[tf.Tensor], Outputs]) -> Callable:
 def _examples(inputs: tf.Tensor) -> tf.Tensor:
     """The inputs; an error of the graph unless each may be a tf.Example.
 
-    A tf.Example has a single field, number 1, so that its first byte is always
-    10. The parser detects further errors.
+    The first byte of a tf.Example is always 10; the parser detects more.
     """
     may_be = (tf.strings.substr(inputs, 0, 1) == b"\n") | (inputs == b"")
     check = tf.debugging.Assert(

@@ -15,8 +15,7 @@ from keras_albert.tasks.config import EarlyExit
 class Stopping:
     """Decides for a batch, one layer after another, which examples stop.
 
-    `problem` says what the model predicts, as in
-    `AlbertForSequenceClassification`.
+    `problem` is that of `AlbertForSequenceClassification`.
     """
 
     def __init__(self, rule: EarlyExit, problem: str):

@@ -20,8 +20,7 @@ def early_outputs(
 ) -> Tensors:
     """`logits` float32 [R, C], and `layers` int32 [R], how many were needed.
 
-    `rows` are the inputs of the model. Rows that have their answer leave the
-    loop, as in `finetuning.layer_by_layer`.
+    `rows` are the inputs; rows that have their answer leave the loop.
     """
     config, problem = model.config, model.problem
     weights = model.backbone.encoder.weights_of(0)

@@ -32,8 +32,7 @@ MASKED_WORDS = "masked words"
 class _MaskServing(Serving):
     """See `fill_mask_graph.serve_masks`.
 
-    `token_ids` also returns pieces, since the scores of all pieces at all
-    positions would be too many.
+    `token_ids` also returns pieces: the scores of all would be too many.
     """
 
     needs_pieces = True

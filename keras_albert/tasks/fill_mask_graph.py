@@ -3,8 +3,7 @@
 Letters: B texts, P parts of texts between masks, S tokens of the longest row,
 M masks of the text with most of them, K pieces for a mask, V vocabulary.
 
-It computes the same as `modeling.masked_texts` outside a graph; a name in
-parentheses is that of the function there.
+It equals `modeling.masked_texts`, whose names are in parentheses.
 """
 
 from collections.abc import Callable
@@ -64,8 +63,7 @@ def best_pieces(
 ) -> dict[str, tf.Tensor]:
     """The best pieces for masks, see `serve_masks`.
 
-    `found` has `logits`, float32 [B, M, V]; and `is_given`, bool [B, M],
-    whether the text has such a mask.
+    `found` has `logits`, float32 [B, M, V]; and `is_given`, bool [B, M].
     """
     count = tokenizer.vocab_size
     names = tf.constant([tokenizer.id_to_piece(i) for i in range(count)])

@@ -321,8 +321,7 @@ def _spearman(expected: np.ndarray, predicted: np.ndarray) -> float:
     return spearmanr(expected.astype(float), predicted.astype(float)).statistic
 
 
-# Functions that say why a metric is not defined; None if it is. `names` are the
-# names of the classes, if there are any.
+# Functions that say why a metric is not defined, with `names` of classes.
 _Names = Sequence[str] | None
 
 

@@ -49,8 +49,7 @@ class _ChoiceServing(Serving):
 class MultipleChoice(LearnedTask):
     """The right one of the choices of each example.
 
-    With `has_question`, there is always a question; else there is one if a
-    column of questions is named.
+    There is a question if its column is named, or with `has_question`.
     """
 
     heads = {CHOICE: AlbertForMultipleChoice}

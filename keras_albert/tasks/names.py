@@ -38,8 +38,7 @@ ONE_LABEL_TASKS = ("classification", "pairs")
 DECISION_TASKS = (*ONE_LABEL_TASKS, "multilabel")
 # The tasks that read long texts in windows, if they are single texts.
 LONG_TEXT_TASKS = ("classification", "regression", "multilabel")
-# The tasks with a single output for a text or a pair of texts. Their models may
-# stop early, and learn from a teacher.
+# Tasks with one output for a text or pair: for early exits and teachers.
 TEXT_TASKS = tuple(
     name
     for name in FINETUNE_TASKS

@@ -33,8 +33,7 @@ from keras_albert.tasks.token_classification import TokenClassification
 # A model for MNLI also predicts for AX.
 _ALSO_SUBMITTED = {"MNLI": (("AX", "test"),)}
 
-# function of a folder, a split (train, dev or test), `skip_bad` and `any_size`
-# that returns labelled examples
+# of folder, split (train, dev or test), `skip_bad` and `any_size`
 Reader = Callable[..., Table]
 
 
@@ -88,8 +87,7 @@ def _read_squad(name: str, folder: Path, split: str, **options: bool) -> Table:
 
 _GLUE_TASKS = [name for name in GLUE if "train" in GLUE[name].splits]
 
-# The tasks that a model is fine-tuned or used for. The first one that fits a
-# head is the default for a model with it.
+# The first task that fits a head is the default for it.
 ALL_TASKS: dict[str, Task] = {
     task.name: task
     for task in (
@@ -129,8 +127,7 @@ def read_split(
 ) -> Table:
     """A labelled split ("train", "dev" or "test") of a published task.
 
-    The folder is that of the benchmark, as published. `any_size` accepts
-    another number of rows than published.
+    The folder is as published; `any_size` accepts another number of rows.
     """
     if not Path(folder).is_dir():
         raise AlbertError(

@@ -31,9 +31,8 @@ class Serving(abc.ABC):
     def signatures(self, graph: "ServingGraph") -> dict[str, Callable]:
         """The functions that the task adds to those of all graphs, by name.
 
-        One of them is `serving_default`. Their arguments are named like the
-        inputs of the signature: strings [B], except `choices`, strings [B, C],
-        and `token_ids`, int32 [B, S].
+        One of them is `serving_default`. Their arguments are the named inputs:
+        strings [B]; `choices`, strings [B, C]; `token_ids`, int32 [B, S].
         """
 
     @abc.abstractmethod

@@ -194,8 +194,7 @@ class Task(abc.ABC):
     ) -> tuple[str, str]:
         """For the model card: how to use the model, and the limit of length.
 
-        The first is Python code without its leading `ka.`, in which MODEL
-        stands for the folder of the model.
+        The first is Python after `ka.`, with MODEL for the folder of the model.
         """
         inputs = self.inputs(columns)
         first = "a passage" if "question" in inputs else "a text"
@@ -222,8 +221,7 @@ class LearnedTask(Task):
     # [N], and 0 for a right one: the probability of what is wrong, or the
     # difference of a number. None: mistakes have no order.
     wrongness: Callable[[Outputs, Features], np.ndarray] | None = None
-    # Method from outputs and features to the thresholds with the best F1; None
-    # for a task without `thresholds`.
+    # Method from outputs and features to the thresholds with the best F1.
     tuned: Callable[[Outputs, Features], Threshold] | None = None
 
     @abc.abstractmethod

@@ -198,8 +198,7 @@ def load_with_task(
 ) -> ModelFolder:
     """Reads a model, its vocabulary, and the task that it was trained for.
 
-    The task is WEIGHTS if the source is not a folder of this package. The
-    arguments are those of `load`.
+    Arguments are those of `load`, for any source; its task may be WEIGHTS.
     """
     form = checked_form(dtype, loop, remat)
     path = locate(source)

@@ -19,8 +19,7 @@ import sentencepiece
 from keras_albert.text.normalization import normalize
 from keras_albert.text.tokenizer import Tokenizer
 
-# Categories of code points that the normalization never changes: unassigned,
-# surrogates and private use.
+# Categories that never change: unassigned, surrogates and private use.
 _WITHOUT_MEANING = ("Cn", "Cs", "Co")
 
 
@@ -52,8 +51,7 @@ def normalizing_model(tokenizer: Tokenizer) -> bytes:
 def normalization_rules(tokenizer: Tokenizer) -> dict[str, str]:
     """The replacements of the normalization: text -> replaced text.
 
-    The keys have one or a few characters. At each position SentencePiece
-    replaces the longest key that matches.
+    At each position SentencePiece replaces the longest key that matches.
     """
     own_map = sentencepiece.SentencePieceNormalizer(
         model_proto=tokenizer.model_bytes
@@ -71,8 +69,7 @@ def normalization_rules(tokenizer: Tokenizer) -> dict[str, str]:
         if unicodedata.category(character) not in _WITHOUT_MEANING
     ]
     rules = dict(zip(characters, replaced(characters), strict=True))
-    # Sequences that SentencePiece composes, such as Hangul letters, have a
-    # result other than those of their parts.
+    # Composed sequences, as of Hangul, have another result than their parts.
     sequences = sorted(set().union(*map(_decompositions, characters)))
     for sequence, result in zip(sequences, replaced(sequences), strict=True):
         if result != "".join(rules[part] for part in sequence):

@@ -93,8 +93,7 @@ def _if_remote(path: Path) -> str:
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Streams the numbers (from 1) and texts of the lines of a file.
 
-    Line ends ("\\n" or "\\r\\n") and a byte order mark are removed. An error
-    names the file and the line.
+    Line ends and a byte order mark are removed. Errors name file and line.
     """
     for number, line in read_lines_or_faults(path):
         if isinstance(line, AlbertError):

@@ -257,8 +257,7 @@ class Substitution:
     def new_values(self, index: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
         """The new values, int32 [M], by an index of `locate` and the old ones.
 
-        The index may come from another `Substitution` with equally many
-        replacements for the same keys.
+        The index may come from a `Substitution` with the same keys and lengths.
         """
         return tf.gather(tf.concat([self._new, values], axis=0), index)
 

@@ -86,8 +86,7 @@ def word_rows(
     room = longest - 2  # [CLS], [SEP]
     rows = [([], [])]
     for pieces in tokenizer.encode_batch(words):
-        # Even if the tokenizer drops all characters of a word, it has a label
-        # and therefore needs a token.
+        # A word has a label, even if all of its characters are dropped.
         pieces = pieces or [UNK_ID]
         if rows[-1][0] and len(rows[-1][0]) + len(pieces) > room:
             rows.append(([], []))

@@ -44,9 +44,8 @@ class Tokenizer:
     Args:
         path: a SentencePiece `.model` file, or a folder that holds
             `spiece.model` or exactly one `*.model` file.
-        lower_case: whether to lower-case texts. None reads the setting from
-            `spiece.json` beside the model file; without that file it is True,
-            as for the released vocabularies.
+        lower_case: whether to lower-case texts. None reads `spiece.json` beside
+            the model file; without it True, as released.
         keep_accents: whether to keep combining marks, and to recognize words of
             any script in n-gram masking. None reads the setting from
             `spiece.json`; without that file it is False, as published, with a
@@ -161,8 +160,7 @@ class Tokenizer:
     def encode(self, text: str | bytes, normalize: bool = True) -> list[int]:
         """The ids of a text, without [CLS] and [SEP]; see `tokenize`.
 
-        The characters "[CLS]" in a text are tokenized like other text: the ids
-        0, 2, 3 and 4 never appear.
+        "[CLS]" is tokenized like other text: the ids 0, 2, 3, 4 never appear.
         """
         text = self._prepare(text, normalize)
         return self._resplit(self._processor.encode(text))

@@ -94,8 +94,7 @@ def judged(
 ) -> tuple[PieceCount, str]:
     """Counts the pieces of rows, made of the columns `names` of a table.
 
-    Also returns an example of unknown text, see `example_of`; "" if the share
-    of unknown pieces is below WARN_AT.
+    Also returns `example_of`; "" if the unknown share is below WARN_AT.
     """
     count = count_rows(tokenizer, rows)
     if count.share < WARN_AT:

@@ -125,8 +125,7 @@ class Checkpoints:
     def newest(self) -> Checkpoint | None:
         """The newest undamaged checkpoint; None if there is no checkpoint.
 
-        Damaged checkpoints are renamed. Raises AlbertError if all are damaged,
-        or the run has another origin.
+        Damaged ones are renamed. AlbertError if all are, or for another origin.
         """
         for path in self.folder.glob("checkpoint.unfinished-*"):
             shutil.rmtree(path)  # of a killed process

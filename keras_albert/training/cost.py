@@ -32,9 +32,8 @@ class Cost:
     flops: float
     """floating-point operations, see pretraining/flops.py"""
     joules: float | None
-    """energy that all processors of this machine used while the run trained and
-    validated, other programs included; None if the machine does not tell, or
-    the run went on from a checkpoint"""
+    """energy of all processors during the run, other programs included; None if
+    the machine does not tell, or the run went on from a checkpoint"""
 
     def line(self) -> str:
         """The cost as a line of text."""

@@ -82,8 +82,7 @@ class Training:
     folder: Path
     """the output folder of the run; several processes must all see it"""
     batches_from: Callable[[int], Any]
-    """step -> a tf.data.Dataset of the batches from this step to the end, with
-    the rows that this process computes"""
+    """step -> a tf.data.Dataset of this process's batches from there on"""
     timetable: Timetable
     origin: dict
     """what the run is made from, see `Checkpoint`"""
@@ -240,8 +239,7 @@ class TrainingSteps(keras.callbacks.Callback):
     def resume(self) -> None:
         """Restores the newest checkpoint, if there is one."""
         found = _newest(self.checkpoints, self.devices)
-        # TensorFlow would trace a step twice if it made the optimizer's
-        # variables in the first one.
+        # TensorFlow would trace twice if the first step made its variables.
         with self.devices.scope():
             self.model.optimizer.build(self.model.trainable_variables)
         self.devices.prepare(self.model)
@@ -253,8 +251,7 @@ class TrainingSteps(keras.callbacks.Callback):
         restore_model(self.model, found.state)
         self._restoring = found.state
         if not self.timetable.ends_interval(self.step):
-            # This makes the metrics' variables, which `fit` would make and
-            # reset only after they were to be restored.
+            # This makes the metrics' variables, which are to be restored.
             batch = self.training.batches_from(self.step).take(1)
             self.devices.evaluate(self.model, batch)
         elif not self.log.has(self.step):
@@ -313,8 +310,7 @@ class TrainingSteps(keras.callbacks.Callback):
         self._parts = 0
         self.meter.step(self.step)
         self.progress.update(self.step, {**logs, **self.meter.reading()})
-        # `logs` are means over the interval, so that they stay infinite or NaN
-        # from the first step on that was.
+        # `logs` are means over the interval: they stay infinite or NaN.
         if self._ask(is_lost=not math.isfinite(logs["loss"])):
             raise Diverged.at(self.step, f"the loss is {logs['loss']}")
         if self.timetable.saves(self.step) or self._stopping:
@@ -489,8 +485,7 @@ def averaged_weights(model: keras.Model):
         yield
         return
     variables = model.trainable_variables
-    # Copies, because a training step on JAX donates the buffers of variables:
-    # two variables must not share one.
+    # Copies: on JAX, which donates buffers, variables must not share one.
     weights = [np.array(to_numpy(each)) for each in variables]
     means = [np.array(to_numpy(each)) for each in averages]
     for variable, mean in zip(variables, means, strict=True):

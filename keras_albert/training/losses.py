@@ -76,8 +76,7 @@ class DistilledCrossEntropy(WeightedCrossEntropy):
     """WeightedCrossEntropy of the labels and of a teacher's probabilities.
 
     Args:
-        share: the weight of the loss for the teacher, see `Distilled`; that of
-            the labels has the rest, up to 1.
+        share: the weight of the loss for the teacher; labels have the rest.
         temperature: by which both logits are divided in that loss.
 
     Call arguments:

@@ -47,8 +47,7 @@ class ModelFolder:
     def save(self, folder: Path) -> None:
         """Writes each file atomically; `folder` exists.
 
-        Only the model changes when it is saved again. task.json, which makes a
-        folder that of a model, is written last.
+        Only the model changes when it is saved again; task.json comes last.
         """
         bare = _bare_copy(self.model, self.task.get("labels"))
         with replacing(folder / MODEL_FILE) as unfinished:
@@ -71,8 +70,7 @@ class ModelFolder:
         task.json is read, but not compared with the model:
         `tasks.task_file.load_with_task` does that.
 
-        Raises AlbertError if it is not the folder of a model, or a file is
-        damaged or belongs to another model.
+        Raises AlbertError if a file is missing, damaged or of another model.
         """
         folder = Path(folder)
         if not (folder / TASK_FILE).is_file():

@@ -102,8 +102,7 @@ class Lamb(OptimizerHooks):
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
-        # The attribute is not called `weight_decay`: Keras would then apply
-        # weight decay a second time.
+        # Not called `weight_decay`, which Keras would apply a second time.
         self.decay_rate = weight_decay
         self.decay_exclusions = tuple(exclude_from_weight_decay)
         self.adaptation_exclusions = (

@@ -42,8 +42,7 @@ def draw_curves(rows: list[Row], folder: Path, best: str | None = None) -> None:
 def curves_figure(rows: list[Row], best: str | None = None) -> "Figure":
     """Losses, accuracies, the score `best`, and speed over the steps.
 
-    The training and held-out values of a quantity have the same colour;
-    held-out values are dotted.
+    Held-out values have the colour of the training, and are dotted.
     """
     panels = {
         panel: names

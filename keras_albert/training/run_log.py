@@ -18,8 +18,7 @@ Row = dict[str, float | None]
 class RunLog:
     """The rows of log.csv: one for each interval, with its last step.
 
-    Rows of an existing log.csv in the folder are read; without a folder (None),
-    nothing is read or written.
+    Existing rows are read; without a folder, nothing is read or written.
     """
 
     def __init__(self, folder: Path | None):

@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 class ShownFigure(Figure):
     """A figure that is an image in a notebook, without `%matplotlib inline`.
 
-    IPython only knows figures after that line or an import of pyplot, but it
-    shows any object with `_repr_png_`.
+    IPython shows any object with `_repr_png_`.
     """
 
     def _repr_png_(self) -> bytes:

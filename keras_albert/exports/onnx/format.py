@@ -17,8 +17,7 @@ def write_onnx(predictor: Predictor, path: Path, weights: str) -> None:
     """Writes the model as a function of `token_ids`, see `onnx_model`.
 
     `weights` are "float32", or "int8": kernels and word embeddings are stored
-    in 8 bits with a scale for each output and each piece, and activations are
-    quantized when the model runs.
+    in 8 bits with a scale for each output and each piece.
     """
     onnx = optional_import("onnx", "onnx", "exporting as ONNX")
     from keras_albert.exports.onnx.heads import onnx_model

@@ -47,8 +47,7 @@ class Graph:
     def constant(self, value, dtype=None) -> str:
         """Adds an array or a number, by default as int64 or float32.
 
-        Equal constants share a name. Raises AlbertError if all constants
-        together are larger than a file can be.
+        Equal ones share a name. Raises AlbertError if they exceed a file.
         """
         value = np.array(value, dtype)
         if value.dtype == np.float64:
@@ -169,8 +168,7 @@ class Graph:
     ) -> onnx.ModelProto:
         """The checked model.
 
-        `inputs` has dtype and shape by name, `outputs` the value, its dtype and
-        its shape; a size is a number or a name.
+        `inputs` has dtype and shape by name, `outputs` value, dtype and shape.
         """
         for name, (value, _, _) in outputs.items():
             self._nodes.append(helper.make_node("Identity", [value], [name]))

@@ -132,8 +132,7 @@ def best_threshold(
     equal scores; and if it is best to answer no question, the threshold is
     below the lowest score even if that is not above 0.
 
-    `answered` and `refused` are the scores of each question [Q] with its
-    predicted text and with "".
+    `answered` and `refused` are scores [Q] of predicted texts and of "".
     """
     if np.isnan(no_answer).any():
         raise AlbertError(

@@ -47,8 +47,7 @@ ANSWER, ANSWER_OR_NONE = "an answer", "an answer, or none"
 NAMES = ("answer", "no answer")
 ANSWERS = "answers"  # the field, and the column if no other is named
 QUESTION = "question"
-# The no-answer score of a question without a candidate; finite, for files
-# (reference squad_utils.py, score_null).
+# The no-answer score without a candidate (reference squad_utils.py).
 NO_CANDIDATE = 1_000_000.0
 MARGIN = 1.0  # between a threshold and scores that are all on one side of it
 
@@ -124,8 +123,7 @@ class _AnswerServing(Serving):
         return {"serving_default": serve_questions(graph)}
 
     def answer(self, outputs, given):
-        # A context may have the same text twice, so that the characters are
-        # compared and not their positions.
+        # Not the positions: a context may have the same text twice.
         characters = given["context"][outputs["start"] : outputs["end"]]
         answer = outputs["answer"]
         return answer if answer == characters else None, outputs["score"]

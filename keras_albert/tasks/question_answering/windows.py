@@ -28,22 +28,19 @@ class Window:
 
     question: int  # index of the question
     token_ids: np.ndarray  # int32 [T]
-    # position of the first token of the context; the tokens before it are
-    # segment 0, the others segment 1
+    # position of the first token of the context, where segment 1 begins
     context_start: int
     # int32 [C], first character of each token in the raw context
     starts: np.ndarray
     ends: np.ndarray  # int32 [C], the character after its last one
     # bool [C], whether this window has most context for the token
     max_context: np.ndarray
-    # position of the first token of the answer; 0 if there is none, or it is
-    # not completely in the window
+    # position of the first token of the answer; 0 if not all is in here
     start: int
     end: int  # position of its last token, or 0
     # whether the question was cut; only set in its first window
     is_cut: bool = False
-    # whether the tokenizer drops all characters of the answer, so that there
-    # is nothing to learn from the window
+    # whether the tokenizer drops all of the answer, which cannot be learned
     is_lost: bool = False
 
 
