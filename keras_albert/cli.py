@@ -273,9 +273,8 @@ def _with_settings(arguments: list[str]) -> list[str]:
         if key == "recipe":
             recipes["--set"] = value
             continue
-        changes += option_arguments(
-            key.replace("-", "_"), value, known, "--set"
-        )
+        key = key.replace("-", "_")
+        changes += option_arguments(key, value, known, "--set")
     check_values(ordinary, known)
     given = [*options, *changes, *ordinary]
     for place in ("command line", "--set", "file"):

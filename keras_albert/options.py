@@ -68,9 +68,7 @@ def check_values(arguments: list[str], known: dict[str, type]) -> None:
         values = [value]
         if not equals:
             rest = arguments[place + 1 :]
-            values = [
-                *itertools.takewhile(lambda x: not x.startswith("--"), rest)
-            ]
+            values = list(itertools.takewhile(lambda x: x[:2] != "--", rest))
         plain = _without_none(kind)
         may_be_absent = plain is not kind
         if typing.get_origin(plain) is tuple:

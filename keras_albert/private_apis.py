@@ -232,12 +232,9 @@ def is_tpu_pod() -> bool:
     No public way: `jax.distributed.initialize` uses the same functions, but
     fails if there is no cluster, and JAX cannot run in one process after that.
     """
-    from jax._src.clusters import cloud_tpu_cluster
+    from jax._src.clusters import cloud_tpu_cluster as tpu
 
-    clusters = (
-        cloud_tpu_cluster.GceTpuCluster,
-        cloud_tpu_cluster.GkeTpuCluster,
-    )
+    clusters = (tpu.GceTpuCluster, tpu.GkeTpuCluster)
     return any(
         each.is_env_present() and each.get_process_count() > 1
         for each in clusters

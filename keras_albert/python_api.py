@@ -143,9 +143,8 @@ def pretrain(
         AlbertError: as the command; an option that it does not have.
     """
     inputs = _Inputs(_path(output))
-    given = inputs.given(
-        {"output": _path(output), **options, "data": _path(data)}
-    )
+    given = {"output": _path(output), **options, "data": _path(data)}
+    given = inputs.given(given)
     with inputs.named_as_given():
         run = run_of("pretrain", given)
         inputs.write(run)

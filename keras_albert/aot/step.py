@@ -63,10 +63,10 @@ def compile_step(run: CompileRun) -> Compiled:
     options = dict(topology.options)
     if run.slices > 1:
         options["num_slices"] = run.slices
-    devices = topologies.get_topology_desc(
-        topology.spec, "tpu", **options
-    ).devices
-    model, state, data, distribution = abstract_step(run, config, devices)
+    slices = topologies.get_topology_desc(topology.spec, "tpu", **options)
+    model, state, data, distribution = abstract_step(
+        run, config, slices.devices
+    )
     with distribution.scope():
         lowered = jitted(model, state).lower(state, data)
     started = time.perf_counter()
@@ -111,10 +111,8 @@ def abstract_step(run: CompileRun, config: AlbertConfig, devices) -> tuple:
     stand_in = distribution_over(here)
 
     def abstract(shape, dtype, axes):
-        layout = keras.distribution.TensorLayout(axes, mesh)
-        return jax.ShapeDtypeStruct(
-            shape, dtype, sharding=layout.backend_layout
-        )
+        sharding = keras.distribution.TensorLayout(axes, mesh).backend_layout
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
     def variables(group):
         return [
@@ -139,9 +137,8 @@ def abstract_step(run: CompileRun, config: AlbertConfig, devices) -> tuple:
         model = pretraining_model(
             config, run.examples, run.loop, run.remat, run.precision
         )
-        optimizer = make_optimizer(
-            run.optimizer, schedule_of(run), run.accumulate
-        )
+        rate = schedule_of(run)
+        optimizer = make_optimizer(run.optimizer, rate, run.accumulate)
         compile_for_pretraining(model, optimizer)
         build_for_batch(model, data)
     state = tuple(

@@ -154,9 +154,7 @@ def save_huggingface(model: AlbertModel, folder: str | Path) -> None:
     content, tensors = _there(model)
     save_file = safetensors().save_file
     with written_whole(folder) as unfinished:
-        save_file(
-            tensors, unfinished / SAFETENSORS_FILE, metadata={"format": "pt"}
-        )
+        save_file(tensors, unfinished / SAFETENSORS_FILE, {"format": "pt"})
         write_json(unfinished / HF_CONFIG_FILE, content)
         if model.tokenizer is not None:
             _write_tokenizer(model.tokenizer, model.config, unfinished)
@@ -171,9 +169,7 @@ def _there(model: AlbertModel) -> tuple[dict, dict[str, np.ndarray]]:
     if architecture == "AlbertModel":
         tensors = {k.removeprefix(_PREFIX): v for k, v in tensors.items()}
     elif architecture not in WITH_POOLER:
-        tensors = {
-            k: v for k, v in tensors.items() if not k.startswith(_POOLER)
-        }
+        tensors = {k: tensors[k] for k in tensors if not k.startswith(_POOLER)}
     return content, tensors
 
 
@@ -429,9 +425,7 @@ def _damaged(path: Path, error: Exception) -> AlbertError:
     )
 
 
-def _canonical(
-    tensors: dict[str, np.ndarray], source: str
-) -> dict[str, np.ndarray]:
+def _canonical(tensors: dict[str, np.ndarray], source: str) -> dict:
     """Weights by their current names, without buffers and tied copies.
 
     Old names are replaced, and a missing prefix of the encoder is added.

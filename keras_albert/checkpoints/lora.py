@@ -80,9 +80,7 @@ _FOR_TRAINING = (
     "initializer_range",
 )
 # Entries of a model's config that are not arguments of its head.
-_NOT_ARGUMENTS = (
-    *("name", "trainable", "dtype", "quantized", "frozen", "backbone"),
-)
+_NOT_OF_HEAD = ("name", "trainable", "dtype", "quantized", "frozen", "backbone")
 # Settings of peft under which an adapter is more, or other, than B A alpha / r.
 _PLAIN = {
     "peft_type": ("LORA",),
@@ -163,7 +161,7 @@ class PlainFolder(ModelFolder):
             "arguments": {
                 name: value
                 for name, value in plain.get_config().items()
-                if name not in _NOT_ARGUMENTS
+                if name not in _NOT_OF_HEAD
             },
         }
         tensors = {

@@ -37,9 +37,7 @@ def weights_of(model: AlbertModel) -> dict[str, np.ndarray]:
     LoRA adapters are merged. Raises AlbertError if the model is quantized.
     """
     check_not_quantized(model)
-    values = {
-        name: _array(variable) for name, variable in variables(model).items()
-    }
+    values = {k: _array(value) for k, value in variables(model).items()}
     for path, layer in model.leaves().items():
         if layer.lora_enabled:
             values[f"{path}/kernel"] = _array(adapted_kernel(layer))
@@ -232,9 +230,8 @@ def _identity_projection(
 
 
 def _rows(config: AlbertConfig, dialect: str):
-    return [
-        row for row in name_table(config) if getattr(row, dialect) is not None
-    ]
+    rows = name_table(config)
+    return [row for row in rows if getattr(row, dialect) is not None]
 
 
 def _array(value) -> np.ndarray:

@@ -374,10 +374,8 @@ def _parquet_file(path: str, column: str, opener: Opener) -> Iterator:
 def _group_sizes(parquet, column: str) -> list[int]:
     """The number of bytes of text in each row group."""
     metadata = parquet.metadata
-    names = [
-        metadata.schema.column(i).path for i in range(metadata.num_columns)
-    ]
-    index = names.index(column)
+    columns = map(metadata.schema.column, range(metadata.num_columns))
+    index = [each.path for each in columns].index(column)
     return [
         metadata.row_group(group).column(index).total_uncompressed_size
         for group in range(metadata.num_row_groups)

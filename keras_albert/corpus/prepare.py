@@ -206,9 +206,7 @@ def _claimed(folder: WorkFolder, command: dict) -> Iterator[Path]:
 
 
 def _check_only_notes(folder: Path) -> None:
-    if not folder.is_dir() or any(
-        path.name != NOTES for path in folder.iterdir()
-    ):
+    if not folder.is_dir() or any(p.name != NOTES for p in folder.iterdir()):
         raise AlbertError(
             f"{folder}: the shards are to be made here, but this is something "
             "else. Move it away, or choose another output."

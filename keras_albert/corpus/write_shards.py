@@ -213,9 +213,8 @@ def manifest_of(recipe: Recipe, reports: list[UnitReport]) -> Manifest:
             "each line, in the language of the vocabulary."
         )
     worst = max(reports, key=lambda report: report.read.unknown)
-    check_readable(
-        total_read(reports), worst.example, "the input", recipe.any_text
-    )
+    read = total_read(reports)
+    check_readable(read, worst.example, "the input", recipe.any_text)
     tokenizer = recipe.tokenizer()
     return Manifest(
         fingerprint=tokenizer.fingerprint,
@@ -308,9 +307,8 @@ class _ShardWriter:
     def counts(self) -> dict[str, int]:
         """The numbers of tokens, sentences and documents so far."""
         tokens, sentences, documents = (a.length for a in self._arrays)
-        return dict(
-            zip(PARTS, (tokens, sentences - 1, documents - 1), strict=True)
-        )
+        counts = (tokens, sentences - 1, documents - 1)
+        return dict(zip(PARTS, counts, strict=True))
 
     def add(self, lines: list[str], ids: list[list[int]]) -> int:
         """Appends sentences and returns the number of their tokens.

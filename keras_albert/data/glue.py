@@ -192,9 +192,8 @@ def read_glue(
     labelled = file.submission is None
     header = file.header or _header(path, settings, labelled)
     examples, broken = [], 0
-    bad = BadRows(
-        skip_bad and labelled, SKIP_REMEDY if labelled else _NEEDED_REMEDY
-    )
+    remedy = SKIP_REMEDY if labelled else _NEEDED_REMEDY
+    bad = BadRows(skip_bad and labelled, remedy)
     records = tab_records(read_lines_or_faults(path))
     if not file.header:
         next(records)

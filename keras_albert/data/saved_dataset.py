@@ -38,10 +38,8 @@ def read_saved_dataset(
     try:
         data = datasets.load_from_disk(str(path))
         for begin in range(0, len(data), ROWS_AT_ONCE):
-            part = data.select(
-                range(begin, min(begin + ROWS_AT_ONCE, len(data)))
-            )
-            found = columns_of(part)
+            end = min(begin + ROWS_AT_ONCE, len(data))
+            found = columns_of(data.select(range(begin, end)))
             rows = zip(*found.values(), strict=True)
             for number, row in enumerate(rows, begin + 1):
                 yield number, dict(zip(found, row, strict=True))

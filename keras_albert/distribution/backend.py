@@ -16,13 +16,13 @@ import numpy as np
 from keras import ops
 
 from keras_albert.data.input_pipeline import import_tensorflow
-from keras_albert.distribution.config import DeviceConfig
+from keras_albert.distribution.config import STRATEGIES, DeviceConfig
 from keras_albert.distribution.devices import Devices, OneDevice
 from keras_albert.errors import AlbertError, LostProcess
 
 # Values of `distribution` that a backend supports, besides auto and none.
 SUPPORTED = {
-    "tensorflow": ("mirrored", "multiworker", "tpu"),
+    "tensorflow": STRATEGIES,
     "jax": ("data", "model"),
     "torch": ("data",),
 }
@@ -42,10 +42,10 @@ def opened(config: DeviceConfig, accumulate: int = 1) -> Iterator[Devices]:
     backend = keras.backend.backend()
     chosen = _chosen_distribution(backend, config)
     config = dataclasses.replace(config, distribution=chosen)
-    if config.steps_per_execution > 1 and chosen not in SUPPORTED["tensorflow"]:
+    if config.steps_per_execution > 1 and chosen not in STRATEGIES:
         raise AlbertError(
             "`steps_per_execution` is for TensorFlow's strategies: "
-            f"{', '.join(SUPPORTED['tensorflow'])}. Received: "
+            f"{', '.join(STRATEGIES)}. Received: "
             f"steps_per_execution={config.steps_per_execution} with "
             f"distribution={chosen!r}. Leave it out."
         )

@@ -6,15 +6,8 @@ from keras_albert.errors import AlbertError, check_choice, check_positive
 
 # Exit status if a process is lost: EX_TEMPFAIL, to be started again.
 LOST_PROCESS_STATUS = 75
-DISTRIBUTIONS = (
-    "auto",
-    "none",
-    "data",
-    "model",
-    "mirrored",
-    "multiworker",
-    "tpu",
-)
+STRATEGIES = ("mirrored", "multiworker", "tpu")  # of TensorFlow
+DISTRIBUTIONS = ("auto", "none", "data", "model", *STRATEGIES)
 
 
 @dataclasses.dataclass(frozen=True)

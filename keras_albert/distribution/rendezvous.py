@@ -36,9 +36,8 @@ def wait_for_processes(processes: ProcessConfig) -> None:
     if processes.count == 1:
         return
     end = time.monotonic() + processes.wait
-    (_wait_for_process_0 if processes.index else _wait_for_others)(
-        processes, end
-    )
+    wait = _wait_for_process_0 if processes.index else _wait_for_others
+    wait(processes, end)
 
 
 def _wait_for_others(processes: ProcessConfig, end: float) -> None:

@@ -326,9 +326,7 @@ def rows_of_replicas(x):
     rows = tf.shape(x)[0]
     place = tf.one_hot(replica, count, dtype=x.dtype)
     place = tf.reshape(place, [count, *[1] * len(x.shape)])
-    total = context.all_reduce(
-        tf.distribute.ReduceOp.SUM, place * x[tf.newaxis]
-    )
+    total = sum_over_replicas(place * x[tf.newaxis])
     shape = tf.concat([[count * rows], tf.shape(x)[1:]], axis=0)
     return tf.reshape(total, shape), replica * rows
 
@@ -367,9 +365,7 @@ def _processes_of_tf_config(config: DeviceConfig) -> ProcessConfig:
 
 def _mirrored(config: DeviceConfig):
     gpus = tf.config.list_logical_devices("GPU")
-    devices = [
-        device.name for device in gpus or tf.config.list_logical_devices()
-    ]
+    devices = [each.name for each in gpus or tf.config.list_logical_devices()]
     if len(devices) < 2:
         raise AlbertError(
             "`distribution=mirrored` needs two devices or more. Found: "

@@ -245,9 +245,8 @@ def _compared(one, other) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         # The order of almost equal starts may differ: only equal ones count.
         same = one["start_top_index"] == other["start_top_index"]
         one, other = ({**each, ends: each[ends][same]} for each in (one, other))
-    for a, b in zip(
-        keras.tree.flatten(one), keras.tree.flatten(other), strict=True
-    ):
+    pairs = zip(*map(keras.tree.flatten, (one, other)), strict=True)
+    for a, b in pairs:
         if np.issubdtype(np.asarray(a).dtype, np.floating):
             yield np.asarray(a, "float64"), np.asarray(b, "float64")
 

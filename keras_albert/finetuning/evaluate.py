@@ -257,9 +257,8 @@ def _held_out(loaded: ModelFolder, run: EvaluateRun, shards: ShardSet) -> dict:
 
     batches = batches.map(lambda x, *targets: (x, *map(with_own_name, targets)))
     compile_for_pretraining(model, "sgd")
-    losses = model.evaluate(
-        batches, return_dict=True, verbose=progress_verbosity()
-    )
+    verbose = progress_verbosity()
+    losses = model.evaluate(batches, return_dict=True, verbose=verbose)
     report = held_out_report(losses, batches)
     if not measured:
         return report

@@ -187,10 +187,8 @@ def _model(
         backbone.set_weights(pretrained.get_weights())
     options = {"exits": run.exits} if run.exits else {}
     if ALL_TASKS[run.task].makes_vectors:
-        options = {
-            "embedding": run.embedding,
-            "max_tokens": run.sequence_length,
-        }
+        most = run.sequence_length
+        options = {"embedding": run.embedding, "max_tokens": most}
     model = ALL_TASKS[run.task].head(
         backbone, names, run.classifier_dropout, **options
     )

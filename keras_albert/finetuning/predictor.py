@@ -238,9 +238,8 @@ class Predictor(TaskModel):
             return None
         for name, value in values.items():
             values[name] = self.definition.given(name, value)
-        table = Table(
-            Path("texts"), values, [{}] * count, list(range(1, count + 1))
-        )
+        lines = list(range(1, count + 1))
+        table = Table(Path("texts"), values, [{}] * count, lines)
         features = self.features(table)
         warn_if_unreadable(*self.unreadable(features, table))
         return features

@@ -168,10 +168,8 @@ def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
     elif linear is not None and linear > report[best]:
         verdict = f": {_of_words(report)} is better"
     beside = [*_compared(report), f"{report['count']:,} examples"]
-    return [
-        f"{examples}{shown} ({'; '.join(beside)}){verdict}",
-        *report["remarks"],
-    ]
+    line = f"{examples}{shown} ({'; '.join(beside)}){verdict}"
+    return [line, *report["remarks"]]
 
 
 def decision_lines(report: dict) -> list[str]:

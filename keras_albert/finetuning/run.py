@@ -408,9 +408,8 @@ def _measured(
     task, names = ALL_TASKS[run.task], prepared.names
     examples, output = prepared.measured_on, run.output
     with devices.alone():
-        best = dataclasses.replace(
-            predictor, model=ModelFolder.load(output).model
-        )
+        model = ModelFolder.load(output).model
+        best = dataclasses.replace(predictor, model=model)
         outputs = best.outputs(
             examples, run.batch_size, compute=devices.outputs
         )

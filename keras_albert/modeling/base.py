@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from keras_albert.text.tokenizer import Tokenizer
 
 # The arguments of every Keras layer: name, dtype, trainable and others.
-_KERAS_ARGUMENTS = frozenset(
-    inspect.signature(layers.Layer.__init__).parameters
-)
+_OF_KERAS = frozenset(inspect.signature(layers.Layer.__init__).parameters)
 
 
 def feeding() -> ModuleType:
@@ -456,7 +454,7 @@ def _check_argument_names(cls: type, names) -> None:
         if name not in ("self", "args", "kwargs")
     }
     for name in names:
-        if name in known or name in _KERAS_ARGUMENTS:
+        if name in known or name in _OF_KERAS:
             continue
         close = difflib.get_close_matches(name, known, n=1)
         remedy = (

@@ -379,9 +379,7 @@ class AlbertForMultipleChoice(HeadedModel):
                 "`choices` must be a list of lists of texts. Received: "
                 f"{texts['choices']!r:.60}."
             )
-        choices = [
-            as_texts(row, "choices") for row in as_list(texts["choices"])
-        ]
+        choices = [as_texts(x, "choices") for x in as_list(texts["choices"])]
         questions = [""] * len(contexts)
         if "question" in texts:
             questions = as_texts(texts["question"], "question")

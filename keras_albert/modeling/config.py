@@ -208,9 +208,8 @@ class AlbertConfig:
 
     def to_json(self, path: str | Path) -> None:
         """Writes the fields to a file in the format of `albert_config.json`."""
-        Path(path).write_text(
-            json.dumps(dataclasses.asdict(self), indent=2) + "\n"
-        )
+        text = json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+        Path(path).write_text(text)
 
     @classmethod
     def from_json(cls, path: str | Path) -> "AlbertConfig":
@@ -245,9 +244,7 @@ class AlbertConfig:
                 f"Received: {content['net_structure_type']!r}."
             )
         known = [field.name for field in dataclasses.fields(cls)]
-        unknown = [
-            key for key in content if key not in (*known, *_IGNORED_KEYS)
-        ]
+        unknown = [k for k in content if k not in (*known, *_IGNORED_KEYS)]
         if unknown:
             close = difflib.get_close_matches(unknown[0], known, n=1)
             hint = f"Did you mean `{close[0]}`?" if close else "Remove them."

@@ -51,9 +51,8 @@ def called_with(model: AlbertModel, inputs: Any) -> Any:
     """The inputs of a call of the model: checked, and ids instead of texts."""
     if holds_text(inputs):
         inputs = model.preprocess(inputs)
-    check_inputs(
-        model.config, inputs, axes_of(model, inputs), model.takes_packed
-    )
+    axes = axes_of(model, inputs)
+    check_inputs(model.config, inputs, axes, model.takes_packed)
     return inputs
 
 

@@ -126,9 +126,8 @@ def check_equally_many(**lists) -> None:
 
 
 def _is_string_tensor(inputs) -> bool:
-    return hasattr(inputs, "numpy") and "string" in str(
-        getattr(inputs, "dtype", "")
-    )
+    dtype = str(getattr(inputs, "dtype", ""))
+    return hasattr(inputs, "numpy") and "string" in dtype
 
 
 def no_vocabulary(model: AlbertModel, message: str) -> str:
@@ -294,9 +293,7 @@ def _check_dtype(name: str, value) -> None:
         raise AlbertError(f"`{name}` must be integers. Received: {dtype}.")
 
 
-def _check_shape(
-    inputs: dict, name: str, expected: tuple, whose: str = ""
-) -> None:
+def _check_shape(inputs: dict, name: str, expected: tuple, whose="") -> None:
     """Compares a shape with the expected one; None matches any size."""
     if name not in inputs:
         return

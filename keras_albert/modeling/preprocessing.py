@@ -206,9 +206,8 @@ def _is_single(x: dict) -> bool:
 def _named(x) -> dict:
     if not isinstance(x, dict):
         return named_texts(x)
-    if not any(
-        needed <= x.keys() <= needed | allowed for needed, allowed in _FORMS
-    ):
+    fits = (needed <= x.keys() <= needed | more for needed, more in _FORMS)
+    if not any(fits):
         raise AlbertError(
             "texts may be named `text` (and `pair`); `question` and "
             "`context`; or `context`, `choices` (and `question`). Received: "

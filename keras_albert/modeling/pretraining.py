@@ -182,9 +182,8 @@ class AlbertForPretraining(_MaskedModel):
         outputs = self.backbone(inputs, training=training)
         logits = {"mlm": self.masked_logits(outputs["sequence_output"], inputs)}
         if self.sentence_pair is not None:
-            logits[self.sentence_task] = self.sentence_pair(
-                outputs["pooled_output"]
-            )
+            pooled = outputs["pooled_output"]
+            logits[self.sentence_task] = self.sentence_pair(pooled)
         return logits
 
     def compute_loss(

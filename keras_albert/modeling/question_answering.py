@@ -53,10 +53,8 @@ class _QuestionModel(HeadedModel):
 
     def named_texts(self, texts: Any) -> dict:
         """The dict itself; raises AlbertError if it has other keys."""
-        if not isinstance(texts, dict) or texts.keys() != {
-            "question",
-            "context",
-        }:
+        needed = {"question", "context"}
+        if not isinstance(texts, dict) or texts.keys() != needed:
             raise AlbertError(
                 "question answering takes a dict of `question` and "
                 f"`context`. Received: {names_of(texts)}."
@@ -205,12 +203,9 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
                 "x['start_positions'] = ..."
             )
         if start_positions is not None:
-            end = self._end(x, ops.expand_dims(start_positions, 1), answerable)
-            return {
-                "start": start,
-                "end": end[:, 0],
-                "answer_class": answer_class,
-            }
+            starts = ops.expand_dims(start_positions, 1)
+            end = self._end(x, starts, answerable)[:, 0]
+            return {"start": start, "end": end, "answer_class": answer_class}
         beam = min(self.beam, x.shape[1] or self.beam)
         start_log_probs, start_index = _best(start, beam)  # [B, K]
         end = self._end(x, start_index, answerable)  # [B, K, S]

@@ -194,9 +194,8 @@ def _as_dataset(loader, batches: Iterator[tuple]):
     )
     dataset = tf.data.Dataset.from_generator(make, output_signature=signature)
     if loader is not None and hasattr(loader.dataset, "__len__"):
-        dataset = dataset.apply(
-            tf.data.experimental.assert_cardinality(len(loader))
-        )
+        count = tf.data.experimental.assert_cardinality(len(loader))
+        dataset = dataset.apply(count)
     return dataset.prefetch(tf.data.AUTOTUNE)
 
 

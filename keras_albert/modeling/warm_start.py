@@ -219,11 +219,8 @@ def _blocks(
 
 def _parts(encoder: SharedEncoder, layer: int, inner: int) -> dict:
     """The parts of a layer's block: the shared ones and its own."""
+    shared = encoder.shared[encoder.config.group_of(layer)]
     parts = {}
-    for row in (
-        encoder.shared[encoder.config.group_of(layer)],
-        encoder.own[layer],
-    ):
-        if row:
-            parts |= row[inner].parts
+    for row in filter(None, (shared, encoder.own[layer])):
+        parts |= row[inner].parts
     return parts

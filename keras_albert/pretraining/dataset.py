@@ -241,7 +241,7 @@ def phased_dataset(
         batch_size, seed, host_index, host_count: see `pretraining_dataset`.
 
     Raises:
-        AlbertError: as above; `pack` differs, or `start_step` is too high.
+        AlbertError: as `pretraining_dataset`; or the phases do not fit.
     """
     _check_start(start_step)
     if len({examples.pack for examples, _ in phases}) > 1:

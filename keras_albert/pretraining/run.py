@@ -115,9 +115,8 @@ class _Inputs:
             stream.check_pairs()
         has_task = run.examples.sentence_task != "none"
         pairs = stream.share_of_pairs if has_task else None
-        return cls(
-            shards, held_out, config, source, teacher, stream.packing, pairs
-        )
+        models, packing = (source, teacher), stream.packing
+        return cls(shards, held_out, config, *models, packing, pairs)
 
     def batches_from(self, step: int, run: PretrainRun, devices: Devices):
         """The training batches from a step on, with this process's rows."""
@@ -292,9 +291,8 @@ def _report_of(
             if name.startswith(HELD_OUT)
         }
         # The rows of all processes, whichever of them evaluated a row.
-        report["held_out"] = held_out_report(
-            measured, inputs.held_out_batches(run)
-        )
+        batches = inputs.held_out_batches(run)
+        report["held_out"] = held_out_report(measured, batches)
     return report
 
 

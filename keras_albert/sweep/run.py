@@ -171,7 +171,7 @@ def _started(plan: Plan, values: dict, output: Path) -> subprocess.Popen:
 def _watch(process, trial, output: Path, name: str, end) -> str:
     """Waits for a run, and ends it early if it is hopeless or time is up.
 
-    The study's pruner decides by the score `name`; `end` is None or monotonic.
+    The study's pruner decides by the score `name`; `end` is `time.monotonic`.
     """
     reported = 0
     try:
@@ -191,9 +191,7 @@ def _watch(process, trial, output: Path, name: str, end) -> str:
     return "failed" if process.returncode else "finished"
 
 
-def _evaluations(
-    output: Path, name: str, after: int
-) -> Iterator[tuple[int, float]]:
+def _evaluations(output: Path, name: str, after: int) -> Iterator[tuple]:
     """The numbers, from 1, and scores of the evaluations after a number."""
     scores = (row.get(HELD_OUT + name) for row in RunLog(output).rows)
     found = (value for value in scores if value is not None)

@@ -298,10 +298,8 @@ class MultiLabel(_TextTask):
         chosen = self._predicted(outputs, features)
         scores = metrics.multilabel_scores(features.target, chosen)
         given = np.stack(outputs) > 0  # by the model, without thresholds
-        different = [
-            len(np.unique(x, axis=0)) for x in (given, features.target)
-        ]
-        if different[0] > 1 or different[1] == 1:
+        kinds = [len(np.unique(x, axis=0)) for x in (given, features.target)]
+        if kinds[0] > 1 or kinds[1] == 1:
             return scores
         labels = [names[i] for i in np.flatnonzero(given[0])]
         remark = metrics.collapsed(f"example is given the labels {labels}")

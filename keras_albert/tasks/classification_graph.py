@@ -75,11 +75,8 @@ def decode_number(logits: tf.Tensor) -> Outputs:
 
 def _named(odds: tf.Tensor, names: tf.Tensor) -> Outputs:
     # A server expects as many rows in each output, so that names are repeated.
-    count = tf.shape(odds)[0]
-    return {
-        "probabilities": odds,
-        "labels": tf.tile(names[tf.newaxis], [count, 1]),
-    }
+    labels = tf.tile(names[tf.newaxis], [tf.shape(odds)[0], 1])
+    return {"probabilities": odds, "labels": labels}
 
 
 def classify(serve: Callable[[tf.Tensor], Outputs]) -> Callable:
@@ -88,11 +85,8 @@ def classify(serve: Callable[[tf.Tensor], Outputs]) -> Callable:
     def classify(inputs):
         form = {"text": tf.io.FixedLenFeature([], tf.string)}
         found = tf.io.parse_example(_examples(inputs), form, name=_PARSER_NAME)
-        answers = serve(found["text"])
-        return {
-            "classes": answers["labels"],
-            "scores": answers["probabilities"],
-        }
+        served = serve(found["text"])
+        return {"classes": served["labels"], "scores": served["probabilities"]}
 
     return classify
 

@@ -145,14 +145,12 @@ def calibrated(
     examples into two halves.
     """
     logits = np.asarray(logits, "float64")
-    halves = np.array_split(
-        np.random.default_rng(seed).permutation(len(logits)), 2
-    )
+    order = np.random.default_rng(seed).permutation(len(logits))
+    halves = np.array_split(order, 2)
     crossed = np.empty_like(logits)
     for one, other in (halves, halves[::-1]):
-        crossed[one] = logits[one] / temperature_of(
-            logits[other], target[other]
-        )
+        fitted = temperature_of(logits[other], target[other])
+        crossed[one] = logits[one] / fitted
     temperature = temperature_of(logits, target)
     return Calibration(
         temperature,

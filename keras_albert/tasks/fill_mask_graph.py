@@ -39,9 +39,8 @@ def serve_masks(graph: ServingGraph) -> tuple[Callable, Callable]:
     def logits_at_masks(rows):
         positions, is_given = mask_positions(rows["token_ids"])
         with graph.scope():
-            outputs = model(
-                {**rows, "masked_positions": positions}, training=False
-            )
+            inputs = {**rows, "masked_positions": positions}
+            outputs = model(inputs, training=False)
         if isinstance(outputs, dict):
             outputs = outputs["mlm"]
         return {"logits": outputs, "is_given": is_given}

@@ -33,7 +33,7 @@ from keras_albert.tasks.token_classification import TokenClassification
 # A model for MNLI also predicts for AX.
 _ALSO_SUBMITTED = {"MNLI": (("AX", "test"),)}
 
-# of folder, split (train, dev or test), `skip_bad` and `any_size`
+# takes a folder, a split (train, dev or test), `skip_bad` and `any_size`
 Reader = Callable[..., Table]
 
 

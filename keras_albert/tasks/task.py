@@ -158,9 +158,8 @@ class Task(abc.ABC):
         self, outputs: Outputs, features: Features, names: Names
     ) -> Any:
         """What `Predictor.predict` returns."""
-        return [
-            row["prediction"] for row in self.decode(outputs, features, names)
-        ]
+        decoded = self.decode(outputs, features, names)
+        return [row["prediction"] for row in decoded]
 
     def predicts(self, model: AlbertModel) -> str | None:
         """What the head predicts, see `heads`; None: it is for other tasks."""

@@ -105,9 +105,8 @@ class TokenClassification(LearnedTask):
         )
         if found is not None:
             values = {"entity_f1": found, **values}
-        return Scores(
-            values, classes.collapse(expected_words, words, names, "word")
-        )
+        remarks = classes.collapse(expected_words, words, names, "word")
+        return Scores(values, remarks)
 
     def baseline(self, features):
         return classes.share_of_most_frequent(

@@ -90,9 +90,8 @@ class Aligner:
 
     def __call__(self, text: str) -> AlignedPieces:
         """Tokenizes a text."""
-        normal, sources = normalize_with_sources(
-            text, **self._tokenizer.settings
-        )
+        settings = self._tokenizer.settings
+        normal, sources = normalize_with_sources(text, **settings)
         starts, ends = self._character_spans(text, normal, sources)
         ids, spans, position = [], [], 0
         for i, piece in zip(

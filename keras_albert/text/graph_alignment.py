@@ -63,9 +63,8 @@ class GraphAligner(tf.Module):
     def __init__(self, tokenizer: Tokenizer, graph: GraphTokenizer):
         super().__init__(name="graph_aligner")
         self._graph = graph
-        self._resplit_lengths = Substitution(
-            Aligner(tokenizer).resplit_lengths()
-        )
+        lengths = Aligner(tokenizer).resplit_lengths()
+        self._resplit_lengths = Substitution(lengths)
         self._invisible = boundaries(_invisible(tokenizer.model_bytes))
         model, user_defined = _model_of_bytes(tokenizer.model_bytes)
         self._user_defined = Substitution(user_defined)
@@ -221,9 +220,8 @@ class GraphAligner(tf.Module):
 
 @functools.cache
 def _marks():
-    return boundaries(
-        [c for c in code_points() if unicodedata.combining(chr(c))]
-    )
+    marks = [c for c in code_points() if unicodedata.combining(chr(c))]
+    return boundaries(marks)
 
 
 def _invisible(model_bytes: bytes) -> list[int]:
@@ -242,9 +240,8 @@ def _invisible(model_bytes: bytes) -> list[int]:
     # which it was composed. The candidates are therefore checked one by one.
     likely = np.array(codes)[~is_seen[1::2]].tolist()
     alone = processor.normalize([chr(code) for code in likely])
-    return [
-        code for code, normal in zip(likely, alone, strict=True) if not normal
-    ]
+    pairs = zip(likely, alone, strict=True)
+    return [code for code, normal in pairs if not normal]
 
 
 def _model_of_bytes(

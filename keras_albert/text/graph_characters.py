@@ -52,17 +52,15 @@ class Characters(NamedTuple):
 
     def strings(self) -> tf.Tensor:
         """The texts as UTF-8 strings [B]."""
-        return tf.strings.unicode_encode(
-            ragged(self.codes, self.splits), "UTF-8"
-        )
+        texts = ragged(self.codes, self.splits)
+        return tf.strings.unicode_encode(texts, "UTF-8")
 
     def parts(self, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
         """Characters [starts, ends), int32 [M] each, as UTF-8 strings [M]."""
         places = tf.ragged.range(starts, ends)
         codes = tf.gather(self.codes, places.values)
-        return tf.strings.unicode_encode(
-            ragged(codes, places.row_splits), "UTF-8"
-        )
+        texts = ragged(codes, places.row_splits)
+        return tf.strings.unicode_encode(texts, "UTF-8")
 
     def is_space(self) -> tf.Tensor:
         """Whether each character is white space to `str.split`: bool [N]."""

@@ -71,9 +71,8 @@ class GraphTokenizer(tf.Module):
             f"pieces_{tokenizer.fingerprint[:16]}",
         )
         self._lower_case = tokenizer.lower_case
-        self._normal_forms = Substitution(
-            _changed_code_points(**tokenizer.settings)
-        )
+        forms = _changed_code_points(**tokenizer.settings)
+        self._normal_forms = Substitution(forms)
         self._resplits = Substitution(tokenizer.resplits)
 
     def normalize(self, texts: tf.Tensor) -> tf.Tensor:
@@ -208,13 +207,10 @@ class Substitution:
 
     def __init__(self, replacements: Mapping[int, Sequence[int]]):
         keys = sorted(replacements)
-        self._lengths = np.array(
-            [len(replacements[key]) for key in keys], "int32"
-        )
+        new = [replacements[key] for key in keys]
+        self._lengths = np.array([*map(len, new)], "int32")
         self._starts = np.cumsum(self._lengths, dtype="int32") - self._lengths
-        self._new = np.array(
-            [value for key in keys for value in replacements[key]], "int32"
-        )
+        self._new = np.array([value for each in new for value in each], "int32")
         self._keys = np.array(keys, "int32")
 
     def __call__(
@@ -245,9 +241,8 @@ class Substitution:
             hit, tf.gather(self._starts, at), len(self._new) + places
         )
         lengths = tf.where(hit, tf.gather(self._lengths, at), 1)
-        index = tf.ragged.range(
-            starts, starts + lengths, row_splits_dtype="int32"
-        )
+        ends = starts + lengths
+        index = tf.ragged.range(starts, ends, row_splits_dtype="int32")
         return (
             index.values,
             tf.gather(index.row_splits, row_splits),

@@ -67,9 +67,8 @@ def window_rows(
     for number, ids in enumerate(tokenizer.encode_batch(texts)):
         # the last window begins where the one before it does not reach the end
         for start in range(0, max(len(ids) - room, 0) + stride, stride):
-            rows.append(
-                _row(tokenizer, ids[start : start + room], None, longest)
-            )
+            part = ids[start : start + room]
+            rows.append(_row(tokenizer, part, None, longest))
             owners.append(number)
     return rows, np.array(owners)
 
@@ -139,6 +138,5 @@ def _with_choice(question: str, choice: str) -> str:
 def _row(tokenizer: Tokenizer, a, b, longest: int) -> Row:
     tokens, segments = tokenizer.pack(a, b, longest)
     whole = len(a) + len(b) + 3 if b else len(a) + 2
-    return Row(
-        np.array(tokens, "int32"), segments.count(0), len(tokens) < whole
-    )
+    is_cut = len(tokens) < whole
+    return Row(np.array(tokens, "int32"), segments.count(0), is_cut)

@@ -178,11 +178,8 @@ def check_special_pieces(
         for i in (PAD_ID, CLS_ID, SEP_ID, MASK_ID)
         if i < len(pieces)
     )
-    if (
-        found != SPECIAL_PIECES
-        or not control
-        or not processor.is_unknown(UNK_ID)
-    ):
+    is_albert = found == SPECIAL_PIECES and processor.is_unknown(UNK_ID)
+    if not (is_albert and control):
         kind = "" if control else ", not all of them control symbols"
         raise AlbertError(
             f"{source}: not an ALBERT vocabulary. Expected the control "

@@ -262,9 +262,8 @@ class Tokenizer:
                 pairs differ, or `pad_to` is less than `max_length`.
         """
         check_max_length(max_length, pair=pairs is not None)
-        if pad_to is not None and (
-            type(pad_to) is not int or pad_to < max_length
-        ):
+        is_length = type(pad_to) is int and pad_to >= max_length
+        if pad_to is not None and not is_length:
             raise AlbertError(
                 "`pad_to` must be an integer, not below `max_length`. "
                 "Received: "

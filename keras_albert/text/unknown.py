@@ -35,9 +35,8 @@ class PieceCount:
     unknown: int = 0
 
     def __add__(self, other: "PieceCount") -> "PieceCount":
-        return PieceCount(
-            self.pieces + other.pieces, self.unknown + other.unknown
-        )
+        unknown = self.unknown + other.unknown
+        return PieceCount(self.pieces + other.pieces, unknown)
 
     @property
     def share(self) -> float:
@@ -79,10 +78,8 @@ def texts_of(values: Mapping[str, list], names: Iterable[str]) -> Iterator[str]:
 def example_of(tokenizer: Tokenizer, texts: Iterable[str]) -> str:
     """The beginning of the text with the largest share of unknown pieces."""
     some = list(itertools.islice(texts, MOST_LOOKED_AT))
-    counts = [
-        count_pieces(tokenizer, ids) for ids in tokenizer.encode_batch(some)
-    ]
-    shares = [count.share for count in counts]
+    encoded = tokenizer.encode_batch(some)
+    shares = [count_pieces(tokenizer, ids).share for ids in encoded]
     return some[shares.index(max(shares))][:SHOWN] if some else ""
 
 

@@ -94,9 +94,8 @@ class OptimizerConfig:
     are evaluated and saved instead of the weights"""
 
     def __post_init__(self):
-        check_fields(
-            check_positive_number, self, "learning_rate epsilon clip_norm"
-        )
+        numbers = "learning_rate epsilon clip_norm"
+        check_fields(check_positive_number, self, numbers)
         check_probability("beta_1", self.beta_1)
         check_probability("beta_2", self.beta_2)
         if self.ema_momentum is not None:

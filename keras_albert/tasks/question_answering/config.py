@@ -19,9 +19,8 @@ class WindowConfig:
     """most tokens of a question; the rest is cut off (max_query_length)"""
 
     def __post_init__(self):
-        check_fields(
-            check_positive, self, "sequence_length stride query_length"
-        )
+        sizes = "sequence_length stride query_length"
+        check_fields(check_positive, self, sizes)
         if self.sequence_length <= self.query_length + 3:
             raise AlbertError(
                 "`sequence_length` must be above `query_length` + 3, or no "

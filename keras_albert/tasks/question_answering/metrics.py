@@ -107,9 +107,7 @@ def score_v2(
             score, at = best_threshold(answered, refused, against)
             best |= {f"best_{name}": score, f"best_{name}_thresh": at}
     is_refused = against > threshold
-    exact, f1_ = (
-        np.where(is_refused, refused, scores) for scores in (exact, f1_)
-    )
+    exact, f1_ = (np.where(is_refused, refused, x) for x in (exact, f1_))
     parts = {"": refused >= 0, "HasAns_": has_answer, "NoAns_": ~has_answer}
     report = {}
     for name, part in parts.items():
@@ -159,9 +157,8 @@ def _scores(
     if not questions:
         raise AlbertError("no questions to score. Expected one or more.")
     exact, f1_ = np.zeros((2, len(questions)))
-    for q, (question, answers) in enumerate(
-        zip(questions, accepted, strict=True)
-    ):
+    pairs = zip(questions, accepted, strict=True)
+    for q, (question, answers) in enumerate(pairs):
         if question.id in texts:
             predicted = words(texts[question.id])
             exact[q] = predicted in answers

@@ -314,12 +314,8 @@ def _decoded(prediction: Prediction, limit: float) -> dict[str, object]:
     else:
         best = next(c for c in prediction.candidates if c.text)
         score, start, end = best.probability, best.start, best.end
-    return {
-        "prediction": text,
-        "score": round(score, 6),
-        "start": start,
-        "end": end,
-    }
+    score = round(score, 6)
+    return {"prediction": text, "score": score, "start": start, "end": end}
 
 
 def _scores(

@@ -142,6 +142,4 @@ def max_context(spans: Sequence[tuple[int, int]]) -> list[np.ndarray]:
         better = context > best[start:end]
         best[start:end][better] = context[better]
         owner[start:end][better] = number
-    return [
-        owner[start:end] == number for number, (start, end) in enumerate(spans)
-    ]
+    return [owner[a:b] == number for number, (a, b) in enumerate(spans)]
