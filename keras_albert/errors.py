@@ -63,11 +63,8 @@ def optional_import(module: str, extra: str, purpose: str) -> types.ModuleType:
 
 def is_number(value) -> bool:
     """Whether `value` is a finite int or float, and not a bool."""
-    return (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-    )
+    is_real = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_real and math.isfinite(value)
 
 
 def _check(valid: bool, name: str, value: object, expected: str) -> None:

@@ -32,11 +32,9 @@ def check_option(argument: str, known: dict[str, type], command: str) -> None:
     if key in (*known, "help") or known.get(switch) is bool:
         return
     close = _close_to(key, [*known, "file", "set", "recipe"])
-    hint = (
-        f"Did you mean `--{close.replace('_', '-')}`?"
-        if close
-        else f"See `keras-albert {command} --help`."
-    )
+    hint = f"See `keras-albert {command} --help`."
+    if close:
+        hint = f"Did you mean `--{close.replace('_', '-')}`?"
     raise AlbertError(f"`{command}` has no option `{argument}`. {hint}")
 
 

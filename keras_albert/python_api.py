@@ -282,11 +282,8 @@ class _Inputs:
                 f"`{name}` must be a model, a folder, hf://organization/name "
                 f"or a finished run. Received: {type(model).__name__}."
             )
-        return self._kept(
-            name,
-            f"{name}-{_checksum(model)[:12]}",
-            lambda path: _write_model(model, path),
-        )
+        file = f"{name}-{_checksum(model)[:12]}"
+        return self._kept(name, file, lambda path: _write_model(model, path))
 
     def _table(self, name: str, data: Any) -> Any:
         if data is None or isinstance(data, str | os.PathLike):
@@ -299,11 +296,8 @@ class _Inputs:
         )
         content = "".join(f"{line}\n" for line in lines)
         checksum = hashlib.sha256(content.encode()).hexdigest()
-        return self._kept(
-            name,
-            f"{name}-{checksum[:12]}.jsonl",
-            lambda path: _write_text(path, content),
-        )
+        file = f"{name}-{checksum[:12]}.jsonl"
+        return self._kept(name, file, lambda path: _write_text(path, content))
 
     def _kept(self, name: str, file: str, write: Callable[[Path], None]) -> str:
         path = self._folder / file
@@ -384,11 +378,8 @@ def _in_python(message: str) -> str:
 @functools.cache
 def _option_names() -> set[str]:
     """Those of all commands, since a note may speak of another one."""
-    return {
-        name
-        for command in COMMANDS.values()
-        for name in option_types(command.run_class)
-    }
+    classes = (command.run_class for command in COMMANDS.values())
+    return {name for each in classes for name in option_types(each)}
 
 
 # A command in backticks, or an option, perhaps in backticks, with "none".

@@ -52,11 +52,9 @@ def compile_step(run: CompileRun) -> Compiled:
 
     from keras_albert.distribution.jax_mesh import check_shares
 
-    config = (
-        AlbertConfig.from_json(run.config)
-        if run.config
-        else VARIANTS[run.variant]
-    )
+    config = VARIANTS[run.variant]
+    if run.config:
+        config = AlbertConfig.from_json(run.config)
     check_examples(run.examples, config)
     check_shares(config, run.model_parallel)
     topology = topology_of(run.topology)

@@ -115,12 +115,8 @@ def _read(
     shared = stored_sharing(content, config)
     if shared is not None and copies_agree(tensors, shared, "huggingface"):
         config = shared
-    check_plausible(
-        config,
-        sum(value.size for value in tensors.values()),
-        path,
-        content.get("num_labels", 0),
-    )
+    stored = sum(value.size for value in tensors.values())
+    check_plausible(config, stored, path, content.get("num_labels", 0))
     architecture = _architecture(content, path, backbone)
     encoder = AlbertBackbone(
         config,

@@ -255,11 +255,8 @@ def _there(model: AlbertModel) -> tuple[Any, Any]:
     tensors = exported(model, "keras_hub")
     if _POOLER[0] not in tensors:
         size = model.config.hidden_size
-        tensors |= zip(
-            _POOLER,
-            (np.zeros((size, size), "float32"), np.zeros(size, "float32")),
-            strict=True,
-        )
+        zeros = np.zeros((size, size), "float32"), np.zeros(size, "float32")
+        tensors |= zip(_POOLER, zeros, strict=True)
     tokenizer = model.tokenizer and hub.models.AlbertTokenizer(
         proto=normalizing_model(model.tokenizer)
     )
@@ -359,11 +356,8 @@ def _check_sizes(folder: Path) -> None:
 
 def _weights(theirs) -> dict:
     """The variables by path, without the seed generators of dropout."""
-    return {
-        variable.path: variable
-        for variable in theirs.variables
-        if "seed_generator" not in variable.path
-    }
+    own = (v for v in theirs.variables if "seed_generator" not in v.path)
+    return {variable.path: variable for variable in own}
 
 
 def _class_name(path: Path) -> str | None:

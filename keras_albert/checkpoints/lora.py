@@ -198,9 +198,7 @@ def _trained(model: AlbertModel) -> dict[str, np.ndarray]:
     """The weights that are trained whole, by name."""
     trainable = {own_path(each) for each in model.trainable_variables}
     return {
-        name: to_numpy(variable)
-        for name, variable in variables(model).items()
-        if name in trainable
+        k: to_numpy(v) for k, v in variables(model).items() if k in trainable
     }
 
 
@@ -299,8 +297,9 @@ def load_adapter(
     try:
         model = base = load(_base_of(content))
     except AlbertError as error:
-        moved = f" If it was moved, edit `{BASE}` in this file."
-        moved *= not Path(content[BASE]).exists()
+        moved = ""
+        if not Path(content[BASE]).exists():
+            moved = f" If it was moved, edit `{BASE}` in this file."
         raise AlbertError(
             f"{path}: the base model {content[BASE]} cannot be loaded: "
             f"{error}{moved}"

@@ -97,12 +97,8 @@ def _normalizers(tokenizer: Tokenizer, charsmap: bytes) -> list[dict]:
     if tokenizer.lower_case:
         found.append({"type": "Lowercase"})
     if charsmap:
-        found.append(
-            {
-                "type": "Precompiled",
-                "precompiled_charsmap": base64.b64encode(charsmap).decode(),
-            }
-        )
+        encoded = base64.b64encode(charsmap).decode()
+        found.append({"type": "Precompiled", "precompiled_charsmap": encoded})
     return found
 
 

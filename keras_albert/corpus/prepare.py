@@ -353,12 +353,8 @@ def _finished_before(job: _Job, units: list[Unit]) -> dict[int, UnitReport]:
         report = _read_report(job, index, unit)
         if report:
             reports[index] = report
-    sound = {
-        name
-        for report in reports.values()
-        if report.shard
-        for name in report.shard.files.values()
-    }
+    shards = filter(None, (report.shard for report in reports.values()))
+    sound = {name for shard in shards for name in shard.files.values()}
     for path in job.folder.glob("shard-*"):
         if path.name not in sound:
             path.unlink()

@@ -289,11 +289,8 @@ class _ShardWriter:
 
     def __init__(self, files: list[BinaryIO], tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        dtypes = (
-            token_dtype(tokenizer.vocab_size),
-            np.dtype("int64"),
-            np.dtype("int64"),
-        )
+        int64 = np.dtype("int64")
+        dtypes = (token_dtype(tokenizer.vocab_size), int64, int64)
         self._code = dtypes[0].char
         self._arrays = [
             _GrowingArray(file, dtype)

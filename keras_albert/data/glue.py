@@ -260,11 +260,9 @@ def _submitted(labels: tuple[str, ...] | None, prediction) -> str:
         return f"{min(max(value, 0.0), HIGHEST_SIMILARITY):.3f}"
     if labels is not None and value in range(len(labels)):
         return labels[int(value)]
-    expected = (
-        f"class indices from 0 to {len(labels) - 1}"
-        if labels
-        else "finite numbers"
-    )
+    expected = "finite numbers"
+    if labels:
+        expected = f"class indices from 0 to {len(labels) - 1}"
     raise AlbertError(f"`predictions` must be {expected}. Received: {value!r}.")
 
 

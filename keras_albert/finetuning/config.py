@@ -302,11 +302,8 @@ class FinetuneRun:
                     f"{self.task}. Received: {given!r}. Leave "
                     f"--embedding.{name.replace('_', '-')} out."
                 )
-        if (
-            self.task == EMBEDDING
-            and self.batch_size == 1
-            and not self.columns.negative
-        ):
+        is_alone = self.batch_size == 1 and not self.columns.negative
+        if self.task == EMBEDDING and is_alone:
             raise AlbertError(
                 "a batch of one example has no negatives. Received: "
                 "batch_size=1. Raise --batch-size."

@@ -135,11 +135,8 @@ def _read_tables(run: FinetuneRun) -> Tables:
         raise AlbertError(
             f"{error} Or name another column with --columns.{error.field}."
         ) from None
-    parts = hold_out(
-        train,
-        list(task.inputs(run.columns)),
-        LABEL if task.has_classes else None,
-    )
+    label = LABEL if task.has_classes else None
+    parts = hold_out(train, list(task.inputs(run.columns)), label)
     if parts:
         return Tables(*parts, names, split=True)
     if given := measuring(run):

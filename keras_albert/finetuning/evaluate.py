@@ -180,11 +180,9 @@ def _beside(
             run.start, task=predictor.task, columns=predictor.columns
         )
         features = start.features(table)
-        found = task.scores_among(
-            start.outputs(features, run.batch_size),
-            features,
-            _vectors_of(start, run, others),
-        )
+        outputs = start.outputs(features, run.batch_size)
+        vectors = _vectors_of(start, run, others)
+        found = task.scores_among(outputs, features, vectors)
         report[START] = found.values[task.best]
     return report
 

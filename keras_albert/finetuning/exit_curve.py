@@ -100,14 +100,8 @@ def exit_curve(
             seconds(each)  # compiles
         # One directly after the other, since machines are not steady.
         times = [seconds(compute) / seconds(None) for _ in range(TIMES)]
-        points.append(
-            ExitPoint(
-                rule,
-                scores.values[task.best],
-                float(layers.mean()),
-                statistics.median(times),
-            )
-        )
+        score, used = scores.values[task.best], float(layers.mean())
+        points.append(ExitPoint(rule, score, used, statistics.median(times)))
     return points
 
 
@@ -148,12 +142,8 @@ def draw_curve(points: list[ExitPoint], best: str, path: Path) -> None:
     ):
         for rule in dict.fromkeys(point.name for point in points):
             chosen = [point for point in points if point.name == rule]
-            axes.plot(
-                [getattr(point, name) for point in chosen],
-                [point.score for point in chosen],
-                "o-",
-                label=rule,
-            )
+            x = [getattr(point, name) for point in chosen]
+            axes.plot(x, [point.score for point in chosen], "o-", label=rule)
         axes.set(xlabel=title, ylabel=best.replace("_", " "))
         axes.legend()
     save_figure(figure, path, dpi=100)

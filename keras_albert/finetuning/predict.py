@@ -117,11 +117,8 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
     for table in filter(len, parts()):
         features = predictor.features(table)
         last = done + len(table)
-        outputs = predictor.outputs(
-            features,
-            run.batch_size,
-            title=f"Predicting {done + 1:,} to {last:,} of {count:,}",
-        )
+        title = f"Predicting {done + 1:,} to {last:,} of {count:,}"
+        outputs = predictor.outputs(features, run.batch_size, title=title)
         found = predictor.decode(outputs, features)
         for row, columns in zip(table.rows, found, strict=True):
             # Parquet has types that JSON lacks, such as dates: as text.
@@ -206,8 +203,7 @@ def _predict_for_glue(run: PredictRun) -> None:
     for task, split, table in tables:
         features = predictor.readable_features(table, run.any_text)
         predictor.warn_of_cut(features.cut, features.count)
-        outputs = predictor.outputs(
-            features, run.batch_size, title=f"{task} {split}"
-        )
+        title = f"{task} {split}"
+        outputs = predictor.outputs(features, run.batch_size, title=title)
         path = submit(run.output, task, split, table, outputs)
         print(f"{len(table):,} predictions of {task} {split} -> {path}")

@@ -104,8 +104,4 @@ def choose_missing(
     settings = choose(rows, config.hidden_size, run.trains_few)
     if run.steps is not None:
         del settings["epochs"]
-    return {
-        name: value
-        for name, value in settings.items()
-        if getattr(run, name) is None
-    }
+    return {k: v for k, v in settings.items() if getattr(run, k) is None}

@@ -284,13 +284,8 @@ def _finetune_once(
     predictor = prepared.predictor(run, model)
     _describe(run, prepared, steps)
     folder.claim()
-    work_of = work_of_steps(
-        run,
-        prepared.examples,
-        prepared.config,
-        prepared.lengths,
-        devices.replicas,
-    )
+    parts = prepared.examples, prepared.config, prepared.lengths
+    work_of = work_of_steps(run, *parts, devices.replicas)
     every = run.validate_every or steps_per_epoch
     training = Training(
         model_folder(run, prepared.pretrained.config, predictor),

@@ -151,11 +151,9 @@ class AlbertBackbone(AlbertModel):
         segment_ids = inputs.get("segment_ids")
         if segment_ids is None:
             segment_ids = ops.zeros_like(token_ids)
+        positions = inputs.get("position_ids")
         x = self.embeddings(
-            token_ids,
-            segment_ids,
-            inputs.get("position_ids"),
-            training=training,
+            token_ids, segment_ids, positions, training=training
         )
         sequence_output, hidden_states, *scores = self.encoder(
             x,
@@ -207,10 +205,9 @@ class AlbertBackbone(AlbertModel):
         check_positive("rank", rank)
         if alpha is not None:
             check_positive_number("alpha", alpha)
+        leaves = self.leaves()
         inside = [
-            layer
-            for path, layer in self.leaves().items()
-            if path.startswith("encoder/")
+            leaves[path] for path in leaves if path.startswith("encoder/")
         ]
         known = {layer.name for layer in inside}
         is_list = isinstance(targets, list | tuple)

@@ -416,11 +416,8 @@ def quantized_paths(layer: layers.Layer) -> list[str]:
     """The paths of the projections and embedding tables that are int8."""
     if not layer.built:  # then the paths are not known yet
         return []
-    return [
-        path
-        for path, part in _leaves(layer).items()
-        if part.quantization_mode is not None
-    ]
+    leaves = _leaves(layer)
+    return [k for k in leaves if leaves[k].quantization_mode is not None]
 
 
 def _quantize_paths(layer: layers.Layer, paths: list[str]) -> None:
@@ -430,11 +427,9 @@ def _quantize_paths(layer: layers.Layer, paths: list[str]) -> None:
 
 
 def _leaves(layer: layers.Layer) -> dict[str, layers.Layer]:
-    return {
-        own_path(part): part
-        for part in sublayers(layer)
-        if isinstance(part, layers.Dense | layers.Embedding)
-    }
+    kinds = layers.Dense | layers.Embedding
+    parts = (part for part in sublayers(layer) if isinstance(part, kinds))
+    return {own_path(part): part for part in parts}
 
 
 def _check_argument_names(cls: type, names) -> None:
@@ -457,11 +452,9 @@ def _check_argument_names(cls: type, names) -> None:
         if name in known or name in _OF_KERAS:
             continue
         close = difflib.get_close_matches(name, known, n=1)
-        remedy = (
-            f"Did you mean `{close[0]}`?"
-            if close
-            else f"It takes {', '.join(f'`{each}`' for each in known)}."
-        )
+        remedy = f"It takes {', '.join(f'`{each}`' for each in known)}."
+        if close:
+            remedy = f"Did you mean `{close[0]}`?"
         raise TypeError(f"{cls.__name__}() has no argument `{name}`. {remedy}")
 
 

@@ -138,13 +138,8 @@ class AlbertForSequenceClassification(HeadedModel):
         pooled = self.dropout(pooled, training=training)
         if self.exit_classifiers is None:
             return self.classifier(pooled)
-        return ops.concatenate(
-            [
-                self.exit_classifiers(pooled[:, :-1]),
-                self.classifier(pooled[:, -1:]),
-            ],
-            axis=1,
-        )
+        lower = self.exit_classifiers(pooled[:, :-1])
+        return ops.concatenate([lower, self.classifier(pooled[:, -1:])], axis=1)
 
     def compute_loss(
         self,
@@ -180,11 +175,8 @@ class AlbertForSequenceClassification(HeadedModel):
         """Labels are 0 to C - 1, or names; only with one label per example."""
         if self.problem != "single_label":
             return {}
-        return {
-            None: Classes(
-                self.num_labels, f"num_labels={self.num_labels}", self.labels
-            )
-        }
+        why = f"num_labels={self.num_labels}"
+        return {None: Classes(self.num_labels, why, self.labels)}
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -241,11 +233,8 @@ class AlbertForTokenClassification(HeadedModel):
 
     def classes(self, shape: Any) -> dict[str | None, Classes]:
         """Labels are 0 to C - 1, or names."""
-        return {
-            None: Classes(
-                self.num_labels, f"num_labels={self.num_labels}", self.labels
-            )
-        }
+        why = f"num_labels={self.num_labels}"
+        return {None: Classes(self.num_labels, why, self.labels)}
 
     def word_examples(
         self, words: list[list[str]], labels: list[list[int]] | None = None
@@ -270,11 +259,8 @@ class AlbertForTokenClassification(HeadedModel):
         tokenizer = vocabulary_of(self)
         longest = self.config.max_position_embeddings
         # A plain string must be refused: it is a sequence of characters.
-        if (
-            not isinstance(words, list | tuple)
-            or not words
-            or any(isinstance(text, str) for text in words)
-        ):
+        is_list = isinstance(words, list | tuple) and len(words) > 0
+        if not is_list or any(isinstance(text, str) for text in words):
             raise AlbertError(
                 "`words` must be a list of texts, each of them a list of "
                 f"words. Received: {words!r:.60}."

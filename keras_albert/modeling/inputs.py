@@ -209,17 +209,12 @@ def check_inputs(
         takes_packed: whether a row may hold several examples.
     """
     if not isinstance(inputs, dict) or "token_ids" not in inputs:
-        received = (
-            sorted(inputs, key=str)
-            if isinstance(inputs, dict)
-            else type(inputs).__name__
-        )
         raise AlbertError(
             "Inputs must be a dict with `token_ids` (and `segment_ids`, "
-            f"`padding_mask`), as Tokenizer returns. Received: {received}. "
-            "Texts go in as lists, arrays, or batches of a tf.data dataset, a "
-            "torch DataLoader or a generator; elsewhere make ids of them "
-            "first: model.preprocess(texts)."
+            "`padding_mask`), as Tokenizer returns. Received: "
+            f"{names_of(inputs)}. Texts go in as lists, arrays, or batches of "
+            "a tf.data dataset, a torch DataLoader or a generator; elsewhere "
+            "make ids of them first: model.preprocess(texts)."
         )
     allowed = {*TOKEN_INPUTS, *POSITION_INPUTS}
     if takes_packed:

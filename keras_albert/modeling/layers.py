@@ -136,11 +136,7 @@ class FactorizedEmbedding(ConfiguredLayer):
             "segment_ids": segment_ids,
             "position_ids": position_ids,
         }
-        given = {
-            name: _integers(ids)
-            for name, ids in given.items()
-            if ids is not None
-        }
+        given = {k: _integers(x) for k, x in given.items() if x is not None}
         # No other tensors: an unknown size may be a placeholder in a trace.
         if all(isinstance(ids, _CHECKED) for ids in given.values()):
             feeding().check_inputs(self.config, given, takes_packed=True)

@@ -171,12 +171,8 @@ def _kernels(parts: dict, half: str, with_difference=False) -> list[np.ndarray]:
     if not with_difference or f"{half}_delta" not in parts:
         return kernels
     factors = [array(weight) for weight in parts[f"{half}_delta"].weights]
-    return [
-        kernel + a @ b
-        for kernel, a, b in zip(
-            kernels, factors[::2], factors[1::2], strict=True
-        )
-    ]
+    rows = zip(kernels, factors[::2], factors[1::2], strict=True)
+    return [kernel + a @ b for kernel, a, b in rows]
 
 
 def _closest(

@@ -93,14 +93,8 @@ def check_keras_archive(path: Path, archive: ZipFile) -> None:
     """
     content = json.loads(archive.read(KERAS_CONFIG_FILE))
     stored = archive.getinfo(KERAS_WEIGHTS_FILE).file_size
-    check_sizes(
-        content,
-        _ENCODER_KEYS,
-        AlbertConfig.from_dict,
-        "num_labels",
-        stored,
-        path,
-    )
+    config_of = AlbertConfig.from_dict
+    check_sizes(content, _ENCODER_KEYS, config_of, "num_labels", stored, path)
     for part in _objects_with(content, {"lora"}):
         lora = part["lora"]
         rank = lora.get("rank") if isinstance(lora, dict) else None
@@ -125,11 +119,8 @@ def check_sizes(
     An encoder config is an object that has all `encoder_keys`. A head has its
     number of outputs at `outputs_key`; the largest one counts.
     """
-    outputs = [
-        part[outputs_key]
-        for part in _objects_with(content, {outputs_key})
-        if type(part[outputs_key]) is int
-    ]
+    found = (x[outputs_key] for x in _objects_with(content, {outputs_key}))
+    outputs = [count for count in found if type(count) is int]
     for part in _objects_with(content, encoder_keys):
         with errors_about(path):
             config = config_of(part)

@@ -193,11 +193,8 @@ def _train(
     def work_of(step: int, steps: int = run.steps_per_execution) -> Work:
         examples = run.examples_of(step)
         rows = steps * run.batch_size
-        return Work(
-            tokens=rows * examples.sequence_length,
-            flops=rows * inputs.flops(examples),
-            peak=peak,
-        )
+        flops = rows * inputs.flops(examples)
+        return Work(rows * examples.sequence_length, flops, peak)
 
     _describe(run, inputs, model.count_params(), work_of(run.steps, 1), devices)
     task = {"task": PRETRAINING, "examples": dataclasses.asdict(run.examples)}
@@ -285,11 +282,8 @@ def _report_of(
         "ema_momentum": run.optimizer.ema_momentum,
     }
     if inputs.held_out is not None:
-        measured = {
-            name.removeprefix(HELD_OUT): value
-            for name, value in kept.items()
-            if name.startswith(HELD_OUT)
-        }
+        names = (name for name in kept if name.startswith(HELD_OUT))
+        measured = {name.removeprefix(HELD_OUT): kept[name] for name in names}
         # The rows of all processes, whichever of them evaluated a row.
         batches = inputs.held_out_batches(run)
         report["held_out"] = held_out_report(measured, batches)
@@ -326,18 +320,14 @@ def _check_fit(
         )
     check_examples(run.examples, config)
     vocabulary = shards.tokenizer()
-    if validation and (
-        difference := validation.tokenizer().difference_from(vocabulary)
-    ):
+    theirs = validation and validation.tokenizer()
+    if theirs and (difference := theirs.difference_from(vocabulary)):
         raise AlbertError(
             f"{run.validation} was prepared with another vocabulary than "
             f"{run.data} ({difference}). Prepare both with the same one."
         )
-    if (
-        source
-        and source.tokenizer
-        and (difference := source.tokenizer.difference_from(vocabulary))
-    ):
+    theirs = source and source.tokenizer
+    if theirs and (difference := theirs.difference_from(vocabulary)):
         raise AlbertError(
             f"{run.warm_start} has another vocabulary than {run.data} "
             f"({difference}): its embeddings would stand for other pieces. "

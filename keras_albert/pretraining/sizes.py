@@ -143,11 +143,8 @@ def bert_config(name: str) -> AlbertConfig:
 
 def known_configs() -> dict[str, AlbertConfig]:
     """The released sizes of ALBERT (version 2) and BERT, by name."""
-    albert = {
-        f"albert-{name.removesuffix('_v2')}": config
-        for name, config in VARIANTS.items()
-        if name.endswith("_v2")
-    }
+    names = (name for name in VARIANTS if name.endswith("_v2"))
+    albert = {f"albert-{n.removesuffix('_v2')}": VARIANTS[n] for n in names}
     return albert | {name: bert_config(name) for name in BERT_SIZES}
 
 

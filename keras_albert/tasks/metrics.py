@@ -268,11 +268,8 @@ def confusion_figure(labels: Sequence[str], confusion) -> "Figure":
 def _pair(expected, predicted, axes: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Both arguments as arrays, after a check."""
     expected, predicted = np.asarray(expected), np.asarray(predicted)
-    if (
-        expected.shape != predicted.shape
-        or expected.ndim != axes
-        or not expected.size
-    ):
+    fit = expected.shape == predicted.shape and expected.ndim == axes
+    if not fit or not expected.size:
         raise AlbertError(
             "`expected` and `predicted` must be equally many, one or more, "
             f"with {axes} {'axes' if axes > 1 else 'axis'}. Received shapes: "

@@ -94,11 +94,9 @@ class Aligner:
         normal, sources = normalize_with_sources(text, **settings)
         starts, ends = self._character_spans(text, normal, sources)
         ids, spans, position = [], [], 0
-        for i, piece in zip(
-            self._processor.encode(normal),
-            self._processor.encode(normal, out_type=str),
-            strict=True,
-        ):
+        numbers = self._processor.encode(normal)
+        pieces = self._processor.encode(normal, out_type=str)
+        for i, piece in zip(numbers, pieces, strict=True):
             if i in self._resplits:
                 ids += self._tokenizer.resplits[i]
                 spans += _split(piece, self._resplits[i], position)
@@ -109,11 +107,8 @@ class Aligner:
         assert position == len(starts), "the pieces are not the text"
         first, after = np.array(spans, "int32").reshape(-1, 2).T
         piece_ends = np.where(after > first, ends[after - 1], starts[first])
-        return AlignedPieces(
-            np.array(ids, "int32"),
-            starts[first],
-            np.maximum.accumulate(piece_ends),
-        )
+        ends = np.maximum.accumulate(piece_ends)
+        return AlignedPieces(np.array(ids, "int32"), starts[first], ends)
 
     def _character_spans(
         self, text: str, normal: str, sources: list[int]
@@ -195,11 +190,8 @@ def normalize_with_sources(
     # dotted capital I, which becomes two characters if marks are kept.
     lower = normal.lower()
     if len(lower) != len(normal):
-        sources = [
-            source
-            for character, source in zip(normal, sources, strict=True)
-            for _ in character.lower()
-        ]
+        pairs = zip(normal, sources, strict=True)
+        sources = [source for c, source in pairs for _ in c.lower()]
     return lower, sources
 
 

@@ -99,12 +99,10 @@ def _compiled(rules: dict[str, str]) -> bytes:
     trained = io.BytesIO()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rules.tsv")
-        path.write_text(
-            "".join(
-                f"{code_points(text)}\t{code_points(result)}\n"
-                for text, result in rules.items()
-            )
+        lines = (
+            f"{code_points(a)}\t{code_points(b)}\n" for a, b in rules.items()
         )
+        path.write_text("".join(lines))
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(["any text"]),
             model_writer=trained,

@@ -230,11 +230,7 @@ class QuestionAnswering(LearnedTask):
         limit = limit_of(names, asked)
         report = score_v2(asked.questions, texts, against, limit)
         if tuned:
-            report = {
-                name: value
-                for name, value in report.items()
-                if not name.startswith("best_")
-            }
+            report = {k: report[k] for k in report if not k.startswith("best_")}
         if names:
             report["threshold"] = asked.threshold
         return _scores(report, [p.text(limit) for p in predictions], asked)
