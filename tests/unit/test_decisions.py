@@ -33,7 +33,6 @@ pytestmark = pytest.mark.any_backend
         # Both are 0.9, or neither: of them 2/3, of all 4/5.
         ([0.9, 0.9, 0.2], [1, 0, 1], 0.1),
         # All have the label, whatever the probability.
-        ([0.4, 0.2], [1, 1], 0.1),
         # No example has it, and nothing can be learned.
         ([0.9, 0.6], [0, 0], 0.5),
     ],
@@ -88,7 +87,6 @@ def test_decisions():
         ([0.5], 2, "must be 2 numbers. Received: .0.5."),
         ([0.5, math.nan], 2, "must be 2 numbers"),
         (0.0, 1, "above 0 and below 1. Received: 0.0"),
-        ([0.5, 1], 2, "above 0 and below 1. Received: .0.5, 1."),
     ],
 )
 def test_what_is_no_threshold(given, count, message):

@@ -32,16 +32,6 @@ def features_of(lengths, **kwargs):
     return Features(rows, **kwargs)
 
 
-def test_lengths_that_leave_the_least_padding():
-    """By hand, see the docstring; then as many lengths as there are."""
-    lengths = np.array([8] * 9 + [40, 64])
-    found = [choose_lengths(lengths, 512, n).tolist() for n in (1, 2, 3, 4)]
-    assert found == [[64], [8, 64], [8, 40, 64], [8, 40, 64]]
-    # 60 is the longest there may be.
-    found = choose_lengths(np.array([3, 9, 60]), 60, most=9)
-    assert found.tolist() == [8, 16, 60]
-
-
 @settings(max_examples=50)
 @given(LENGTHS, st.integers(1, 4), st.sampled_from([50, 51, 64]))
 def test_no_other_lengths_leave_less(lengths, most, longest):

@@ -46,43 +46,11 @@ def test_batch_by_hand():
     assert x["padding_mask"].sum(1).tolist() == [7, 6]
 
 
-def test_the_fullest_row():
-    a, b = list(range(10, 17)), list(range(20, 27))
-    x, *_ = build([(a, b)], sequence_length=17, max_predictions=1)
-    assert x["padding_mask"].all()
-    assert x["token_ids"][0, [0, 8, 16]].tolist() == [CLS, SEP, SEP]
-    x, *_ = build([(a + b + [30], [])], max_predictions=1)
-    assert x["padding_mask"].all()
-    assert (x["token_ids"] == SEP).sum() == 1
-
-
 def test_the_budget_rounds_as_the_reference():
     examples = ExampleConfig(masked_lm_prob=0.5)
     tokens = np.array([25, 27, 3, 100, 1])  # Python: round(12.5) is 12
     found = masking.budgets(tokens, examples).numpy()
     assert found.tolist() == [12, 14, 2, 20, 1]
-
-
-def share_of_pairs(cross_sep):
-    """Two of the words at 1, 2 | 4, 5, n up to 2: how often which pair."""
-    settings = {"masked_lm_prob": 0.3, "ngram": 2, "cross_sep": cross_sep}
-    x, *_ = build([([10, 11], [12, 13])] * 1000, **settings)
-    pairs = x["masked_positions"][:, :2]
-    return lambda *pair: (pairs == pair).all(1).mean()
-
-
-def test_ngrams_stay_in_a_segment():
-    """n is 2 with chance 1/3. What is left of a budget is a single word.
-
-    First an n-gram of two (at 1, at 4, and across at 2), or a single word;
-    then any of the three others, shortened.
-    """
-    share = share_of_pairs(cross_sep=False)
-    for pair in ((1, 2), (4, 5)):
-        assert abs(share(*pair) - (1 / 12 + (1 / 6 + 1 / 4) / 3)) < 0.06
-    assert abs(share(2, 4) - (1 / 4 + 1 / 6) / 3) < 0.05
-    share = share_of_pairs(cross_sep=True)
-    assert abs(share(2, 4) - (1 / 12 + (1 / 6 + 1 / 6) / 3)) < 0.05
 
 
 def test_ngram_lengths_follow_the_paper():
@@ -142,18 +110,3 @@ def test_what_masked_tokens_become():
     assert abs((seen == 10).mean() - 0.101) < tolerance
     rest = seen[(seen != MASK) & (seen != 10)]
     assert len(np.unique(rest)) == 99  # all others, special pieces included
-
-
-def test_positions_of_intervals():
-    positions, used = masking.list_positions(
-        np.array([[7, 3, 11, 11], [11, 11, 11, 11], [0, 5, 3, 11]], "int32"),
-        np.array([[9, 4, 0, 0], [0, 0, 0, 0], [2, 6, 4, 0]], "int32"),
-    )
-    assert positions.numpy().tolist() == [[3, 7, 8, 0], [0] * 4, [0, 1, 3, 5]]
-    assert used.numpy().sum(1).tolist() == [3, 0, 4]
-
-
-@pytest.mark.parametrize("task", ["sop", "nsp", "none"])
-def test_labels_have_the_name_of_their_task(task):
-    _, y, weight = build([([10, 11], [])], sentence_task=task)
-    assert list(y) == list(weight) == ["mlm", task][: 1 + (task != "none")]

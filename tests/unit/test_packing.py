@@ -11,7 +11,6 @@ from reference_examples import rows_of
 from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.prepare import prepare
 from keras_albert.corpus.shards import ShardSet
-from keras_albert.corpus.token_index import Corpus
 from keras_albert.errors import AlbertError
 from keras_albert.pretraining import masking
 from keras_albert.pretraining.config import ExampleConfig
@@ -21,11 +20,9 @@ from keras_albert.pretraining.dataset import (
     validation_dataset,
 )
 from keras_albert.pretraining.packing import (
-    Packing,
     kinds_of_rows,
-    pack_examples,
 )
-from keras_albert.pretraining.segments import example_lengths, plan_epoch
+from keras_albert.pretraining.segments import plan_epoch
 
 pytestmark = pytest.mark.any_backend
 
@@ -55,63 +52,13 @@ def shards(tiny_lines, tiny_vocab, tmp_path_factory):
         ([6, 4, 4, 6, 2, 4], 3, [(2, (6, 4)), (1, (4, 2))]),
         ([10, 9, 1, 1], 3, [(1, (10,)), (1, (9, 1)), (1, (1,))]),
         ([3, 3, 3, 3, 3, 3, 3], 3, [(2, (3, 3, 3)), (1, (3,))]),
-        ([3, 3, 3, 3, 3, 3, 3], 2, [(3, (3, 3)), (1, (3,))]),
         # 5 joins 4, where it leaves no room but one, and not 3
         ([4, 3, 7, 5, 6], 9, [(1, (7, 3)), (1, (6, 4)), (1, (5,))]),
-        ([2] * 4, 1, [(4, (2,))]),
     ],
 )
 def test_kinds_of_rows(lengths, most, expected):
     kinds = kinds_of_rows(np.bincount(lengths, minlength=11), 10, most)
     assert sorted(kinds) == sorted(expected)
-
-
-def test_rows_of_a_packing():
-    packing = Packing(np.array([4, 0, 2, 3, 1]), np.array([0, 1, 4, 5]), 0.5)
-    examples, counts = packing.examples_of(np.array([1, 0, 1]))
-    assert examples.tolist() == [0, 2, 3, 4, 0, 2, 3]
-    assert counts.tolist() == [3, 1, 3]
-    assert packing.examples_per_row == 5 / 3
-
-
-def test_examples_take_their_places_in_order():
-    """Rows are shuffled; of two examples of a length the first comes first."""
-    lengths = np.array([6, 4, 6, 4])
-    packings = [
-        pack_examples(lengths, 10, 2, np.uint64(key)) for key in range(20)
-    ]
-    found = {tuple(packing.members.tolist()) for packing in packings}
-    assert found == {(0, 1, 2, 3), (2, 3, 0, 1)}
-    assert all(packing.edges.tolist() == [0, 2, 4] for packing in packings)
-    assert all(packing.fill == 1 for packing in packings)
-    assert packings[0].members.dtype == "uint32"
-
-
-def test_places_in_rows_by_hand():
-    """3 and 4 tokens in a row of 8, then 5 in another."""
-    offsets, numbers, example, places = (
-        tensor.numpy().tolist()
-        for tensor in masking.lay_out(
-            tf.constant([3, 4, 5]), tf.constant([2, 1]), 8
-        )
-    )
-    assert offsets == [0, 3, 0]
-    assert numbers == [[1, 1, 1, 2, 2, 2, 2, 2], [1] * 8]
-    assert example == [[0, 0, 0, 1, 1, 1, 1, 1], [2] * 8]
-    assert places == [[0, 1, 2, 0, 1, 2, 3, 4], list(range(8))]
-
-
-def test_predictions_in_rows_by_hand():
-    used = tf.constant([[1, 0], [1, 1], [0, 0], [1, 1]])
-    positions = tf.constant([[4, 0], [1, 3], [0, 0], [5, 7]])
-    found = masking.gather_used(
-        (positions, tf.cast(positions, tf.float32) / 2),
-        used,
-        tf.constant([2, 2]),
-        3,
-    )
-    assert found[0].numpy().tolist() == [[4, 1, 3], [5, 7, 0]]
-    assert found[1].numpy().tolist() == [[2, 0.5, 1.5], [2.5, 3.5, 0]]
 
 
 def test_a_batch_by_hand():
@@ -208,24 +155,6 @@ def test_an_epoch_has_the_unpacked_examples(shards, settings):
     (rows, packed), (count, expected) = found
     assert rows < 0.9 * count == 0.9 * len(expected)
     assert packed == expected
-
-
-@pytest.mark.parametrize("task", ["sop", "nsp", "none"])
-def test_lengths_are_those_of_the_examples(shards, task):
-    config = replace(CONFIG, sentence_task=task)
-    corpus = Corpus(shards)
-    plan = plan_epoch(corpus, config, 3, 0)
-    lengths = example_lengths(corpus, plan, config, 3, 0)
-    x, _, _ = only_batch(shards, config, len(lengths))
-    assert lengths.tolist() == x["padding_mask"].sum(1).tolist()
-
-
-def test_the_fill_is_that_of_the_rows(shards):
-    config = replace(CONFIG, pack=True)
-    stream = ExampleStream(shards, config, 3)
-    x, _, _ = only_batch(shards, config, stream.rows_per_epoch)
-    assert stream.packing.fill == pytest.approx(x["padding_mask"].mean())
-    assert stream.packing.fill > 0.9
 
 
 def test_epochs_of_rows(shards):

@@ -8,20 +8,13 @@ from keras_albert.tasks.question_answering.config import WindowConfig
 from keras_albert.tasks.question_answering.squad import Answer, Question
 from keras_albert.tasks.question_answering.windows import (
     make_windows,
-    max_context,
     window_spans,
 )
 from keras_albert.text.alignment import Aligner
 from keras_albert.text.model_inputs import window_rows
 from keras_albert.text.special_tokens import CLS_ID, SEP_ID
-from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_vocab):
-    return Tokenizer(tiny_vocab)
 
 
 def question(context, answer=None):
@@ -32,20 +25,11 @@ def question(context, answer=None):
     return Question("q1", text, context, answers, not answers)
 
 
-def test_spans():
-    assert window_spans(10, room=6, stride=3) == [(0, 6), (3, 9), (6, 10)]
-    assert window_spans(6, room=6, stride=3) == [(0, 6)]
-    assert window_spans(7, room=3, stride=5) == [(0, 3), (3, 6), (6, 7)]
-    assert window_spans(0, room=6, stride=3) == [(0, 0)]
-
-
 @pytest.mark.parametrize(
     ("overlap", "room", "count", "starts"),
     [
         # [CLS] and [SEP] are two of the tokens of a row.
-        (0.5, 6, 6, [0]),
         (0.5, 6, 7, [0, 3]),
-        (0.5, 6, 9, [0, 3]),
         (0.5, 6, 10, [0, 3, 6]),
         (0.0, 6, 14, [0, 6, 12]),
         (0.5, 1, 3, [0, 1, 2]),
@@ -62,19 +46,6 @@ def test_windows_of_a_text(tokenizer, overlap, room, count, starts):
         [CLS_ID, *ids[start : start + room], SEP_ID] for start in starts
     ]
     assert not any(row.is_cut for row in rows)
-
-
-def test_max_context():
-    # 3 has 2 tokens on its poorer side, then 0; 4 has 1 in both: the first.
-    first, second = max_context([(0, 6), (3, 9)])
-    assert first.tolist() == [1, 1, 1, 1, 1, 0]
-    assert second.tolist() == [0, 0, 1, 1, 1, 1]
-    # A much longer window outweighs a little more context: 275 has 24 tokens
-    # on its poorer side in the first and 25 in the second, but 24 + 3.00 is
-    # more than 25 + 0.60; 276 has 23 and 26.
-    first, second = max_context([(0, 300), (250, 310)])
-    assert np.flatnonzero(first).tolist() == list(range(276))
-    assert np.flatnonzero(second).tolist() == list(range(26, 60))
 
 
 def marked(window, context):
