@@ -5,18 +5,14 @@ their own subject (fields of a config file, vocabularies, ids out of range in
 each loop, the command line) are in the tests beside it.
 """
 
-import json
 import types
 
 import keras
 import numpy as np
 import pytest
-from small import TEXT_CONFIG as CONFIG
+from small import EXCHANGED, TEXT_CONFIG as CONFIG
 
 import keras_albert as ka
-from keras_albert.data.config import TableColumns
-from keras_albert.errors import AlbertError
-from keras_albert.text.tokenizer import Tokenizer
 
 Classifier = ka.AlbertForSequenceClassification
 Words = ka.AlbertForTokenClassification
@@ -28,7 +24,7 @@ IDS = np.full((2, 7), 5)
 @pytest.fixture(scope="module")
 def here(tiny_vocab):
     """A vocabulary, and a model of each kind."""
-    tokenizer = Tokenizer(tiny_vocab)
+    tokenizer = ka.Tokenizer(tiny_vocab)
     backbone = ka.AlbertBackbone(CONFIG, tokenizer=tokenizer)
     classifier = Classifier(backbone, 3)
     classifier.compile("sgd", "mse", run_eagerly=True, jit_compile=False)
@@ -47,14 +43,7 @@ def here(tiny_vocab):
         qa=ka.AlbertForQuestionAnswering(backbone),
         qa_v2=Questions(backbone),
         embedding=ka.AlbertForTextEmbedding(backbone),
-        served=ka.Predictor(
-            classifier,
-            "classification",
-            ("a", "b", "c"),
-            tokenizer,
-            (32, 61),
-            TableColumns(),
-        ),
+        served=ka.Predictor(classifier, labels=("a", "b", "c")),
     )
 
 
@@ -69,13 +58,8 @@ def files(here, tmp_path_factory):
     (folder / "text.keras").write_text("not a model")
     (folder / "config.json").write_bytes(b'{"hidden_act": "\xff"}')
     (folder / "task.json").write_text("{")
-    for name, file, content in (
-        ("run", "task.json", "{"),
-        ("foreign_task", "task.json", json.dumps({"task": "translation"})),
-        ("other", "notes.txt", "not a model"),
-    ):
-        (folder / name).mkdir()
-        (folder / name / file).write_text(content)
+    (folder / "run").mkdir()
+    (folder / "run" / "task.json").write_text("{")
     ka.AlbertForMaskedLM(here.bare).save(folder / "no_vocabulary.keras")
     foreign = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     foreign.save(folder / "foreign.keras")
@@ -101,15 +85,10 @@ BACKBONES = [
     row("'unrolled', 'scan'.*loop='while'", backbone(loop="while")),
     row("`remat` must be True or False.*'yes'", backbone(remat="yes")),
     row("Tokenizer.'spiece.model'.*: str", backbone(tokenizer="v.model")),
+    row("nizer. must.*: int", lambda h: setattr(h.backbone, "tokenizer", 3)),
     row(
-        "`tokenizer` must be.*Received: int",
-        lambda h: setattr(h.backbone, "tokenizer", 3),
-    ),
-    row(
-        "160 pieces.*vocab_size=150.*trained with",
-        lambda h: ka.AlbertBackbone(
-            CONFIG.replace(vocab_size=150), tokenizer=h.tokenizer
-        ),
+        "160 pieces.*vocab_size=61.*trained with",
+        lambda h: ka.AlbertBackbone(EXCHANGED, tokenizer=h.tokenizer),
     ),
     row("alpha=0", lora(2, alpha=0)),
     row("`rank` must be a positive integer.*rank=0", lora(0)),
@@ -132,6 +111,7 @@ HEADS = [
         )
         for build, value in (
             (ka.AlbertForMaskedLM, None),
+            (ka.AlbertForPretraining, CONFIG),
             (lambda value: Classifier(value, 3), "base_v2"),
             (lambda value: Words(value, 3), 3),
             (Choice, {}),
@@ -149,10 +129,7 @@ HEADS = [
     row("integer of 1 or.*: 0", head(Classifier, 0, problem="regression")),
     row("'multi_label'.*'ranking'", head(Classifier, 3, problem="ranking")),
     row("`dropout` must be in.*dropout=1", head(Classifier, 2, 1)),
-    row(
-        r"2 different names .num_labels=2.*\('a', 'b', 'c'\)",
-        head(Classifier, 2, labels=("a", "b", "c")),
-    ),
+    row("2 different names .*'b', 'c'", head(Classifier, 2, labels=[*"abc"])),
     row("2 different names.*'ab'", head(Classifier, 2, labels="ab")),
     row("2 different names.*Received: 2", head(Classifier, 2, labels=2)),
     row(r"integer of 2 or more.*: 1\.$", head(Words, 1)),
@@ -160,7 +137,6 @@ HEADS = [
     row("dropout=-0.1", head(Words, 2, dropout=-0.1)),
     row("dropout='x'", head(Choice, dropout="x")),
     row("`beam` must be a positive.*beam=0", head(Questions, beam=0)),
-    row("dropout=1.0", head(Questions, dropout=1.0)),
     row(
         "'mean', 'cls', 'max'.*pooling='last'",
         head(ka.AlbertForTextEmbedding, pooling="last"),
@@ -171,6 +147,14 @@ HEADS = [
 def called(name="classifier", **changes):
     """A model called with good ids but for `changes`."""
     return lambda h: getattr(h, name)({"token_ids": IDS, **changes})
+
+
+def masked(positions, name="masked_lm"):
+    return called(name, masked_positions=positions)
+
+
+def started(positions):
+    return called("qa_v2", start_positions=positions)
 
 
 def given(method, x, *arguments):
@@ -186,42 +170,27 @@ INPUTS = [
     row("a dict with `token_ids`.*: ndarray", lambda h: h.classifier(IDS)),
     row("dict with `token_ids`.*: NoneType", lambda h: h.classifier(None)),
     row("Received: .'ids'.", lambda h: h.classifier({"ids": IDS})),
-    row("also: .'labels'.", called(labels=IDS)),
+    row("also: .'labels'.", called("bare", labels=IDS)),
     row("array.*: list. Make it one .numpy.array", called(token_ids=[[5, 7]])),
     row("NoneType.*leave an optional", called(segment_ids=None)),
-    row("`token_ids` must be integers.*bool", called(token_ids=IDS > 3)),
+    row("`token_ids` must be int.*bool", called("bare", token_ids=IDS > 3)),
     row("`padding_mask` must be integers.*float", called(padding_mask=IDS / 5)),
-    row(
-        "`token_ids` must be integers.*float32",
-        lambda h: h.classifier({"token_ids": keras.ops.ones((2, 7))}),
-    ),
+    row("integers.*float32", called(token_ids=keras.ops.ones((2, 7)))),
     row("`padding_mask` must be from 0 to 1.*: 5", called(padding_mask=IDS)),
     row("`segment_ids` must be from 0 to 1.*: -1", called(segment_ids=IDS - 6)),
-    row("0 to 162.*: 163.*vocabulary", called(token_ids=IDS + 158)),
+    row("to 162.*: 163.*vocabulary", called("bare", token_ids=IDS + 158)),
     row(r".batch, sequence.*\(2, 7, 1\)", called(token_ids=IDS[..., None])),
     row(r"\[batch, choice, sequence\].*\(2, 7\)", called("choice")),
     row(r"at least one token.*\(2, 0\)", called(token_ids=zeros(2, 0))),
     row("=61 tokens.*62 tok.*max_length=61", called(token_ids=zeros(2, 62))),
     row(r"shape of `token_ids`.*\(2, 6\)", called(segment_ids=IDS[:, :6])),
-    row(
-        r"`masked_positions` must have the shape \(2, None\).*\(3, 4\)",
-        called("masked_lm", masked_positions=zeros(3, 4)),
-    ),
-    row(
-        r"`masked_positions`.*Received: \(2,\)",
-        called("pretraining", masked_positions=zeros(2)),
-    ),
-    row(
-        r"`start_positions` must have the shape \(2,\).*\(2, 1\)",
-        called("qa_v2", start_positions=zeros(2, 1)),
-    ),
-    row(
-        "`start_positions` must be from 0 to 6.*: 7",
-        called("qa_v2", start_positions=np.full(2, 7)),
-    ),
+    row(r"`masked_pos.* shape \(2, None\).*\(3, 4\)", masked(zeros(3, 4))),
+    row("`masked_pos.* from 0 to 6.*: 7", masked(np.full((2, 3), 7))),
+    row(r"`masked_pos.*: \(2,\)", masked(zeros(2), "pretraining")),
+    row(r"`start_pos.* the shape \(2,\).*\(2, 1\)", started(zeros(2, 1))),
+    row("`start_pos.* from 0 to 6.*: 7", started(np.full(2, 7))),
     # The loops say the same, before Keras has compiled anything.
     row("dict with.*NoneType", given("predict", None)),
-    row("must be an array.*list", given("predict", {"token_ids": [[5]]})),
     row("integers.*float64", given("evaluate", {"token_ids": IDS / 1}, IDS)),
     row(
         r"\(2, 6\)",
@@ -230,6 +199,8 @@ INPUTS = [
     row(
         "also.*'x'", given("train_on_batch", {"token_ids": IDS, "x": IDS}, IDS)
     ),
+    row("Received: 163", given("test_on_batch", {"token_ids": IDS + 158}, IDS)),
+    row(": 163", given("predict_on_batch", {"token_ids": IDS + 158})),
     row(
         "Received: 163",
         lambda h: h.classifier.fit(
@@ -288,10 +259,7 @@ TEXTS = [
     row("str or UTF-8 bytes.*tuple", predicted([("a", "b")])),
     row("`pairs` must be a list.*'b'", predicted((["a"], "b"))),
     row("2 texts, 1 pairs", predicted((["a", "c"], ["b"]))),
-    row(r"'bare'.*\[text\]", predicted("bare", "masked_lm")),
-    row(
-        "model.tokenizer = Token", lambda h: ka.AlbertForMaskedLM(h.bare)(["a"])
-    ),
+    row("model.tokenizer = T", lambda h: ka.AlbertForMaskedLM(h.bare)(["a"])),
     row(
         "list of texts.*'bare'",
         lambda h: h.classifier.fit(
@@ -304,7 +272,6 @@ TEXTS = [
     row("1 masks, 0 of them in reach", fill(["London " * 60 + "[MASK]"])),
     row("`top_k` must be a positive integer.*top_k=0", fill(["[MASK]"], 0)),
     row("str or UTF-8 bytes.*list", fill((["[MASK]"], ["b"]))),
-    row("Received: an empty list", fill([])),
     # Embeddings.
     row(r"'bare'.*\[text\]", lambda h: h.embedding.encode("bare")),
     row("empty list", lambda h: h.embedding.similarity(["a"], [])),
@@ -323,7 +290,6 @@ TEXTS = [
     row("`choices` must be a list.*'b'", chosen(choices=["b"])),
     row("`choices` must be a list.*empty", chosen(choices=[[]])),
     row("`choices` must be a list of lists.*None", chosen(choices=None)),
-    row("1 context, 2 choices, 1 question", chosen(choices=[["a"], ["b"]])),
     row("1 context, 1 choices, 2 question", chosen(question=["a", "b"])),
     row(
         r"same number of choices.*\[1, 2\]",
@@ -334,22 +300,15 @@ TEXTS = [
     row("each of them a list of words.*'bare'", labelled("bare")),
     row("`words` must be a list of one or more.*empty", labelled([[]])),
     row(r"each of them a list of words.*\[\]", labelled([])),
-    row("str or UTF-8 bytes.*7", labelled([["a", 7]])),
     row("2 texts, 1 labels", labelled([["a"], ["b"]], [[0]])),
     row(r"needs a label.*\[0\] for 2 words", labelled([["a", "b"]], [[0]])),
     row("needs a label.*Received: 0", labelled([["a"]], [0])),
     row("from 0 to 2.*Received: 3 for 'a'", labelled([["a"]], [[3]])),
-    row("from 0 to 2.*Received: -1", labelled([["a"]], [[-1]])),
     row("integer from 0 to 2.*'B-LOC'", labelled([["a"]], [["B-LOC"]])),
     # A predictor.
     row(r"'bare'.*\[text\]", lambda h: h.served.predict("bare")),
-    row("list of texts.*'a'", lambda h: h.served.predict({"a": 1})),
     row("batch_size=0", lambda h: h.served.probabilities(["a"], batch_size=0)),
-    row("str or UTF-8 bytes.*None", lambda h: h.served.predict([None])),
-    row(
-        "takes single texts. Received: pairs",
-        lambda h: h.served.predict(["a"], ["b"]),
-    ),
+    row("single texts. .*: pairs", lambda h: h.served.predict(["a"], ["b"])),
 ]
 
 
@@ -363,14 +322,13 @@ TOKENIZERS = [
     row("max_length='x'", lambda h: h.tokenizer(["a"], max_length="x")),
     row("pad_to='x'", lambda h: h.tokenizer(["a"], max_length=5, pad_to="x")),
     row("str or UTF-8 bytes.*3", lambda h: h.tokenizer.encode(3)),
-    row("`path` must be a path.*None", lambda h: Tokenizer(None)),
+    row("`path` must be a path.*None", lambda h: ka.Tokenizer(None)),
     row(
         "True, False.*lower_case='no'",
-        lambda h: Tokenizer.from_bytes(h.tokenizer.model_bytes, "no"),
+        lambda h: ka.Tokenizer.from_bytes(h.tokenizer.model_bytes, "no"),
     ),
-    row("bytes of a .model.*str", lambda h: Tokenizer.from_bytes("x")),
+    row("bytes of a .model.*str", lambda h: ka.Tokenizer.from_bytes("x")),
     row("list of texts.*None", lambda h: h.tokenizer(None)),
-    row("list of texts.*'text'", lambda h: h.tokenizer({"text": 1})),
     row(r"integer in \[0, 160\).*'a'", lambda h: h.tokenizer.decode(["a"])),
     row("integer in .*1.5", lambda h: h.tokenizer.id_to_piece(1.5)),
 ]
@@ -388,8 +346,6 @@ TRAINING = [
     row("steps=10.5", decay(0.1, 10.5)),
     row("power=-1", decay(0.1, 10, 2, -1)),
     row("`learning_rate` must be a positive number.*=0", decay(0, 10)),
-    row("warmup_steps=-1, steps=10", decay(0.1, 10, -1)),
-    row("learning_rate=-1", lamb(learning_rate=-1)),
     row("learning_rate=nan", lamb(learning_rate=float("nan"))),
     row("learning_rate='x'", lamb(learning_rate="x")),
     row("beta_1=1.5", lamb(beta_1=1.5)),
@@ -416,26 +372,15 @@ FILES = [
     row(r"none\.keras: no such file", file("none.keras")),
     row(r"cut\.keras: damaged.*another copy", file("cut.keras")),
     row(r"empty\.keras: damaged", file("empty.keras")),
-    row(r"text\.keras: damaged", file("text.keras")),
     row("a model of this.*Sequential", file("foreign.keras", ka.load)),
-    row(r"cut\.keras: damaged", file("cut.keras", ka.load_pretrained)),
     row("none: no model here.*Expected", file("none", ka.load_pretrained)),
     row(r"\.: no model here", lambda h: ka.load(".")),
-    row("notes.txt.*Expected a folder", file("other", ka.load_pretrained)),
     row("no vocabulary", file("no_vocabulary.keras", ka.load_pretrained)),
-    row("tanh, erf.*'relu'", lambda h: ka.load(h.folder, gelu="relu")),
-    row(
-        "config.json: not a JSON",
-        file("config.json", ka.AlbertConfig.from_json),
-    ),
+    row("fig.json: not a JSON", file("config.json", ka.AlbertConfig.from_json)),
     row(r"config\.json: not a JSON file", file("", ka.Predictor.load)),
     row(r"task\.json: not a JSON file", file("run", ka.Predictor.load)),
-    row("task.json: not.*another", file("foreign_task", ka.Predictor.load)),
     row("none: no model here, no such file", file("none", ka.Predictor.load)),
-    row(
-        r"none\.index: no such file",
-        lambda h: ka.load_tf1(h.backbone, h.folder / "none"),
-    ),
+    row("none.index: no", lambda h: ka.load_tf1(h.bare, h.folder / "none")),
     row("path of a .keras file.*3", lambda h: ka.load_model(3)),
     row(
         "keras_albert.load gives. Received: str",
@@ -453,7 +398,7 @@ FILES = [
 
 
 def check_refused(call, message, given):
-    with pytest.raises(AlbertError, match=message) as caught:
+    with pytest.raises(ka.AlbertError, match=message) as caught:
         call(given)
     assert "\n" not in str(caught.value), "one line"
 
@@ -480,19 +425,10 @@ def test_files_refused(call, message, files):
 def test_a_model_works_after_a_mistake(here):
     """Nothing that was refused has left a loop half made."""
     for x in (IDS, [], {"token_ids": [[5]]}, {"token_ids": IDS / 2}):
-        with pytest.raises(AlbertError):
+        with pytest.raises(ka.AlbertError):
             here.classifier.predict(x)
     found = here.classifier.predict({"token_ids": IDS}, verbose=0)
     assert found.shape == (2, 3)
-
-
-@pytest.mark.any_backend
-def test_unknown_arguments_are_named(here):
-    """The message has the class and the argument."""
-    with pytest.raises(TypeError, match=r"AlbertBackbone.*poler.*`pooler`"):
-        ka.AlbertBackbone(CONFIG, poler=False)
-    with pytest.raises(TypeError, match=r"AlbertForMaskedLM.*labels"):
-        ka.AlbertForMaskedLM(here.backbone, labels=3)
 
 
 @pytest.mark.any_backend

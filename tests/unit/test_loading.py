@@ -168,23 +168,13 @@ AlbertBackbone.__module__ = "keras_hub.src.models.albert.albert_backbone"
 @pytest.mark.parametrize(
     ("call", "kind", "message"),
     [
-        (
-            lambda: ka.AlbertForSequenceClasification,
-            AttributeError,
-            "Did you mean 'AlbertForSequenceClassification'",
-        ),
-        (
-            lambda: ka.VARIANTS["base-v2"],
-            KeyError,
-            "^VARIANTS has .*'base-v2'. Did you mean 'base_v2'",
-        ),
+        (lambda: ka.AlbertConfg, AttributeError, "Did you mean 'AlbertConfig'"),
+        (lambda: ka.VARIANTS["base-v2"], KeyError, "^VARIANTS.*mean 'base_v2'"),
         (lambda: ka.VARIANTS[3], ka.AlbertError, "Received: 3.$"),
         (
-            lambda: ka.AlbertForSequenceClassification(
-                ka.AlbertBackbone(CONFIG), num_label=2
-            ),
+            lambda: ka.AlbertBackbone(CONFIG, pool=False),
             TypeError,
-            "no argument `num_label`. Did you mean `num_labels`",
+            "no argument `pool`. Did you mean `pooler`",
         ),
         (
             lambda: ka.EncoderBlock(CONFIG, colour=2),
@@ -197,20 +187,14 @@ AlbertBackbone.__module__ = "keras_hub.src.models.albert.albert_backbone"
             "AlbertBackbone of keras_hub. For that there is ka.from_keras_hub",
         ),
         (lambda: ka.load(3), ka.AlbertError, "a path.*Received: int"),
-        (
-            lambda: ka.load("x", dtype="bfloat"),
-            ka.AlbertError,
-            "'mixed_bfloat16'.*Received: dtype='bfloat'",
-        ),
-        (lambda: ka.load("x", dtype="int8"), ka.AlbertError, "'int8'"),
+        (lambda: ka.load("x", dtype="half"), ka.AlbertError, "dtype='half'"),
         (lambda: ka.load_model("x", loop=1), ka.AlbertError, "loop=1"),
         (lambda: ka.load_pretrained("x", remat=1), ka.AlbertError, "remat=1"),
     ],
 )
 def test_errors_say_what_was_meant(call, kind, message):
-    with pytest.raises(kind, match=message) as caught:
+    with pytest.raises(kind, match=message):
         call()
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.any_backend

@@ -1,16 +1,14 @@
-"""Sizes, masks, dropout, saving, errors. A prime for every dimension."""
+"""Masks, dropout, saving. A prime for every dimension."""
 
 import keras
 import numpy as np
 import pytest
 import small
-from small import BATCH, LENGTH, numpy, run_on_another_backend
+from small import numpy, run_on_another_backend
 
 import keras_albert as ka
 
 CONFIG = small.CONFIG.replace(num_hidden_layers=1)
-SHAPE = (BATCH, LENGTH)
-IDS = np.ones((1, 3), int)
 
 
 @pytest.fixture
@@ -146,75 +144,3 @@ def flat(outputs):
     return np.concatenate(
         [numpy(o).ravel() for o in keras.tree.flatten(outputs)]
     )
-
-
-@pytest.fixture(scope="module")
-def classifier():
-    model = ka.AlbertForSequenceClassification(ka.AlbertBackbone(CONFIG), 3)
-    model.compile("sgd", "mse")
-    return model
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"token_ids": np.full(SHAPE, 97)}, "0 to 96.*Received: 97"),
-        ({"token_ids": np.full(SHAPE, -1)}, "Received: -1"),
-        ({"token_ids": np.ones(SHAPE)}, "integers. Received: float64"),
-        ({"segment_ids": np.full(SHAPE, 2)}, "type_vocab_size=2"),
-        ({"masked_positions": np.full((BATCH, 2), 17)}, "length=17.*: 17"),
-        ({"padding_mask": np.ones((BATCH, 16), int)}, r"Received: \(3, 16\)"),
-        ({"token_ids": np.ones(17, int)}, r"\[batch, sequence\]"),
-    ],
-)
-def test_bad_inputs(inputs, classifier, changed, message):
-    for model in (classifier.backbone, classifier):
-        with pytest.raises(ka.AlbertError, match=message):
-            model({**inputs, **changed})
-
-
-def test_ids_out_of_range_in_the_loops(inputs, classifier):
-    inputs["token_ids"][2, 16] = 97
-    labels = np.zeros(BATCH, int)
-    for call in (
-        lambda: classifier.fit(inputs, labels),
-        lambda: classifier.evaluate(inputs, labels),
-        lambda: classifier.predict(inputs),
-        lambda: classifier.train_on_batch(inputs, labels),
-        lambda: classifier.test_on_batch(inputs, labels),
-        lambda: classifier.predict_on_batch(inputs),
-    ):
-        with pytest.raises(ka.AlbertError, match="Received: 97"):
-            call()
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: ka.AlbertBackbone({"hidden_size": 3}), "Received: dict"),
-        (lambda: ka.AlbertForPretraining(CONFIG), "Received: AlbertConfig"),
-        (
-            lambda: ka.AlbertForSequenceClassification(
-                ka.AlbertBackbone(CONFIG), 1
-            ),
-            "Received: 1",
-        ),
-    ],
-)
-def test_bad_arguments(build, message):
-    with pytest.raises(ka.AlbertError, match=message):
-        build()
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (IDS, "ndarray"),
-        ({"ids": IDS}, r"Received: \['ids'\]"),
-        ({"token_ids": IDS, "mask": IDS}, r"also: \['mask'\]"),
-        ({"token_ids": np.ones((1, 24), int)}, r"=23 tokens\. Received: 24"),
-    ],
-)
-def test_what_a_backbone_does_not_take(given, message, classifier):
-    with pytest.raises(ka.AlbertError, match=message):
-        classifier.backbone(given)
