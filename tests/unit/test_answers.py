@@ -109,13 +109,6 @@ def test_each_text_once():
     assert [c.start for c in prediction.candidates] == [16, 4]
 
 
-def test_equal_scores_keep_their_order():
-    flat = np.zeros(12, "float32")
-    prediction = read_logits(flat, flat, n_best=5)
-    # Of equal logits the first five positions: three of them outside.
-    assert texts(prediction) == ["the", "the fox", "fox"]
-
-
 def test_windows_of_a_question_compete():
     windows = [
         window(0, 3, best=[True, True, False]),
@@ -185,9 +178,7 @@ def test_beam():
     assert prediction.no_answer == 0.75
     assert prediction.text(0.75) == "saw"
     assert prediction.text(0.7) == ""
-
-
-def test_beam_of_two_windows():
+    # Of two windows the lower score counts.
     both = {name: np.concatenate([a, a]) for name, a in beam().items()}
     both["answer_class"] = np.array([[0.75], [-0.5]])
     (prediction,) = decode_beam([ask()], [window()] * 2, both, FULL)

@@ -72,6 +72,9 @@ def test_several_labels():
         fit_several, [GOOD + BAD], target, [["good", "not"]]
     )
     np.testing.assert_array_equal(outputs > 0, [[1, 0, 1], [0, 0, 1]])
+    without_words = [["?!", ""]]
+    ones = np.ones((2, 1))
+    assert linear_outputs(fit_several, without_words, ones, [["a"]]) is None
 
 
 def test_choices_that_the_text_names():
@@ -96,13 +99,6 @@ def test_choices_that_the_text_names():
     )
     assert outputs.shape == (100, 3)
     assert (outputs.argmax(1) == right[200:]).mean() > 0.95
-
-
-def test_texts_without_words():
-    outputs = linear_outputs(
-        fit_several, [["?!", ""]], np.ones((2, 1)), [["a"]]
-    )
-    assert outputs is None
 
 
 def test_large_tables_are_sampled(monkeypatch):

@@ -54,32 +54,24 @@ def test_what_is_missing_in_pandas():
     assert columns_of({"label": values}) == {"label": [None, None, None, "a"]}
 
 
-def test_lists_in_cells():
-    """As Parquet files give them to pandas."""
+def test_cells():
+    """Lists, as Parquet files give them to pandas; bytes and arrays."""
     pd = pytest.importorskip("pandas")
     cells = [np.array(["a", "b"]), [b"c", np.int64(1)]]
     expected = {"label": [["a", "b"], ["c", 1]]}
     assert columns_of(pd.DataFrame({"label": cells})) == expected
-
-
-def test_bytes_and_arrays():
-    """As tensorflow_datasets has them."""
+    # As tensorflow_datasets has them.
     rows = [{"text": "Fuß".encode(), "label": np.int64(3)}]
     assert columns_of(rows) == {"text": ["Fuß"], "label": [3]}
     arrays = {"text": np.array(["a", "b"]), "label": np.array([1, 2])}
     assert columns_of(arrays) == {"text": ["a", "b"], "label": [1, 2]}
 
 
-def test_tensorflow():
-    tf = pytest.importorskip("tensorflow")
-    columns = {"text": ["a", "Fuß"], "label": [1, 2]}
-    assert columns_of(tf.data.Dataset.from_tensor_slices(columns)) == columns
-
-
-def test_other_datasets_of_tensorflow():
-    """Tuples, as of `as_supervised`, and batches."""
+def test_datasets_of_tensorflow():
+    """Of dicts; neither tuples, as of `as_supervised`, nor batches."""
     tf = pytest.importorskip("tensorflow")
     columns = {"text": ["a", "b"], "label": [1, 2]}
+    assert columns_of(tf.data.Dataset.from_tensor_slices(columns)) == columns
     data = tf.data.Dataset.from_tensor_slices(tuple(columns.values()))
     with pytest.raises(AlbertError, match=r"one of tuples.*data\.map\(lambda"):
         columns_of(data)
@@ -127,7 +119,6 @@ def test_class_labels_of_hugging_face_are_names():
         ({"a": [1], "b": [1, 2]}, "equally long. Received: 1 a, 2 b"),
         ([{"a": 1}, 3], "a row that is a int"),
         (3, "expected a file, or a table in memory.*Received: int"),
-        ({"label": 3}, "`label` must be a list of values.*Received: 3"),
         ({"text": "abc"}, "`text` must be a list of values.*Received: 'abc'"),
         ({("a", 1): [2]}, "names that are texts. Received: \\('a', 1\\)"),
     ],

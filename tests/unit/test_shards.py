@@ -53,9 +53,13 @@ def test_every_sentence_comes_back(folder, tiny_vocab):
 
 
 def test_a_folder_needs_nothing_beside_it(copy, tiny_vocab):
+    """An older manifest says nothing of accents: there were none."""
+    changed_manifest(copy, lambda manifest: manifest.pop("keep_accents"))
     shards = ShardSet.open(copy.rename(copy.with_name("moved")))
     shards.verify()
-    assert shards.tokenizer().model_bytes == Tokenizer(tiny_vocab).model_bytes
+    tokenizer = shards.tokenizer()
+    assert tokenizer.model_bytes == Tokenizer(tiny_vocab).model_bytes
+    assert not tokenizer.keep_accents
 
 
 PARTS = ("tokens", "sentences", "documents")
@@ -72,6 +76,9 @@ def test_files_of_another_length(copy, part):
     path.unlink()
     with pytest.raises(AlbertError, match=rf"{path.name}: no such file"):
         ShardSet.open(copy)
+    (copy / "spiece.model").unlink()
+    with pytest.raises(AlbertError, match=r"spiece\.model"):
+        ShardSet.open(copy)
 
 
 @pytest.mark.parametrize(
@@ -81,10 +88,8 @@ def test_files_of_another_length(copy, part):
         lambda a: a.astype("int16"),
         lambda a: a[:, None],
         lambda a: a[::-1].copy(),
-        lambda a: a * 0,
         lambda a: a + 1,
         lambda a: a[[0, 2, 1, *range(3, len(a))]],
-        lambda a: a[[0, 1, 1, *range(3, len(a))]],
     ],
 )
 @pytest.mark.parametrize("part", PARTS[1:])
@@ -136,7 +141,6 @@ def test_tokens_outside_of_the_vocabulary(copy):
         (lambda m: m.update(format_version=2), "reads format 1.*version=2"),
         (lambda m: m.pop("format_version"), "not the manifest"),
         (lambda m: m.pop("fingerprint"), "manifest is damaged"),
-        (lambda m: m.update(extra=1), "manifest is damaged"),
         (lambda m: m.update(vocab_size="300"), "manifest is damaged"),
         (lambda m: m.update(shards=[]), "hold no document"),
         (lambda m: m.update(shards=[7]), "manifest is damaged"),
@@ -146,7 +150,6 @@ def test_tokens_outside_of_the_vocabulary(copy):
             "manifest is damaged",
         ),
         (lambda m: m.update(fingerprint="0"), "not the vocabulary"),
-        (lambda m: m.update(lower_case=False), "not the vocabulary"),
         (lambda m: m.update(keep_accents=True), "not the vocabulary"),
         (lambda m: m.update(keep_accents="no"), "manifest is damaged"),
     ],
@@ -166,17 +169,6 @@ def test_foreign_folder(tmp_path):
         (tmp_path / MANIFEST_FILE).write_text(content)
         with pytest.raises(AlbertError, match=MANIFEST_FILE):
             ShardSet.open(tmp_path)
-
-
-def test_missing_vocabulary(copy):
-    (copy / "spiece.model").unlink()
-    with pytest.raises(AlbertError, match=r"spiece\.model"):
-        ShardSet.open(copy)
-
-
-def test_an_older_manifest_kept_no_accents(copy):
-    changed_manifest(copy, lambda m: m.pop("keep_accents"))
-    assert not ShardSet.open(copy).tokenizer().keep_accents
 
 
 def test_tokens_take_two_bytes_where_they_fit():

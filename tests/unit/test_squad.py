@@ -64,7 +64,6 @@ def test_to_predict_on(tmp_path):
     ("item", "message"),
     [
         (qa(id=None), r"data\[0\].paragraphs\[0\].qas\[0\]: no key `id`"),
-        (qa(id=" "), "`id` is empty"),
         (qa(id=7), "question 7: `id` must be of type string. Received: 7"),
         (qa(question=None), "question 1: no key `question`. Received: id, ans"),
         (qa(question=" \n"), "question 1: `question` is empty"),
@@ -75,7 +74,6 @@ def test_to_predict_on(tmp_path):
         (qa(answers=["oak"]), "expected an object. Received: 'oak'"),
         (qa(answers=[{"text": "oak"}]), "no key `answer_start`"),
         (qa(answers=[OAK | {"answer_start": True}]), "integer. Received: True"),
-        (qa(answers=[{"text": " ", "answer_start": 5}]), "an answer is empty"),
         ([1], "expected an object"),
         (answer("old", 27), "Found there: ' Th'. The nearest place is 32: cor"),
         (answer("old", -30), "Found there: 'Ünd'. The nearest place is 10: co"),
@@ -114,7 +112,6 @@ def test_bad_ones_can_be_left_out(tmp_path):
     ("content", "message"),
     [
         (b"", "not a JSON file"),
-        (b'{"data": [', "not a JSON file"),
         (b"[" * 10**5, "not a JSON file"),
         (b'[{"context": "a"}]', "not a SQuAD file. Expected"),
         (b'{"version": 1, "rows": []}', "Received: version, rows"),

@@ -87,6 +87,19 @@ def test_score_v2():
     }
 
 
+def test_score_v2_of_one_kind():
+    report = score_v2(QUESTIONS[:2], {"a": "old oak"})
+    scores = dict.fromkeys(["exact", "f1", "HasAns_exact", "HasAns_f1"], 50.0)
+    assert report == {**scores, "total": 2, "HasAns_total": 2, "unanswered": 1}
+    report = score_v2(QUESTIONS[2:], {"c": "the", "d": ""})
+    assert report["NoAns_exact"] == report["NoAns_f1"] == 100.0
+    assert "HasAns_exact" not in report
+    # Answers without words count only where there is no other.
+    questions = [asked("1", "...", "oak"), asked("2", "the")]
+    report = score_v2(questions, {"1": "", "2": ""})
+    assert report["HasAns_exact"] == report["HasAns_f1"] == 50.0
+
+
 def test_score_v2_with_a_threshold():
     report = score_v2(QUESTIONS, TEXTS, AGAINST, threshold=0.0)
     # b, c and d are refused: a, c and d are right.
@@ -101,22 +114,6 @@ def test_score_v2_with_a_threshold():
     assert report["best_f1_thresh"] == 0.5
     tuned = score_v2(QUESTIONS, TEXTS, AGAINST, threshold=0.5)
     assert tuned["f1"] == report["best_f1"]
-
-
-def test_score_v2_of_one_kind():
-    report = score_v2(QUESTIONS[:2], {"a": "old oak"})
-    scores = dict.fromkeys(["exact", "f1", "HasAns_exact", "HasAns_f1"], 50.0)
-    assert report == {**scores, "total": 2, "HasAns_total": 2, "unanswered": 1}
-    report = score_v2(QUESTIONS[2:], {"c": "the", "d": ""})
-    assert report["NoAns_exact"] == report["NoAns_f1"] == 100.0
-    assert "HasAns_exact" not in report
-
-
-def test_answers_without_words():
-    # They are not accepted; where there is no other, nothing is.
-    questions = [asked("1", "...", "oak"), asked("2", "the")]
-    report = score_v2(questions, {"1": "", "2": ""})
-    assert report["HasAns_exact"] == report["HasAns_f1"] == 50.0
 
 
 def test_refusing_all():

@@ -72,18 +72,6 @@ def test_json_keeps_every_letter(tmp_path):
     assert read_json(path) == {"é": [1, None]}
 
 
-def test_one_process_at_a_time(tmp_path):
-    lock = tmp_path / "lock"
-    with (
-        storage.locked(lock, "first"),
-        fails(AlbertError, "another process"),
-        storage.locked(lock, "another process has it"),
-    ):
-        pass
-    with storage.locked(lock, "again"):
-        pass
-
-
 def test_which_run_a_folder_holds(tmp_path):
     """Only the same one may go on; what changes no weight is free."""
     folder = tmp_path / "run"
@@ -127,16 +115,24 @@ def test_which_run_a_folder_holds(tmp_path):
 
 
 def test_folders_that_cannot_be_made(tmp_path, monkeypatch):
-    """Below a file; where the system refuses."""
-    (tmp_path / "file").touch()
+    """One that is used; below a file; where the system refuses."""
+    folder = new_folder(tmp_path / "a" / "b")
+    assert new_folder(folder) == folder, "an empty folder is free"
+    file = folder / "kept.txt"
+    file.write_text("kept")
+    with fails(AlbertError, "not empty"):
+        new_folder(folder)
+    with fails(AlbertError, "found a file"):
+        new_folder(file)
+    assert file.read_text() == "kept"
 
     def write(path):
         with written_whole(path):
             pass
 
     for make in (new_folder, write):
-        with fails(AlbertError, "file: expected a folder"):
-            make(tmp_path / "file" / "a" / "b")
+        with fails(AlbertError, "kept.txt: expected a folder"):
+            make(file / "a" / "b")
 
     def refuse(*arguments, **options):
         raise PermissionError(13, "Permission denied", "unfinished")
@@ -145,18 +141,6 @@ def test_folders_that_cannot_be_made(tmp_path, monkeypatch):
     for make in (new_folder, write):
         with fails(AlbertError, r"new: the output .* \(Permission denied\)"):
             make(tmp_path / "new")
-
-
-def test_new_folder(tmp_path):
-    folder = storage.new_folder(tmp_path / "a" / "b")
-    assert folder.is_dir()
-    assert storage.new_folder(folder) == folder, "an empty folder is free"
-    (folder / "kept.txt").write_text("kept")
-    with fails(AlbertError, "not empty"):
-        storage.new_folder(folder)
-    with fails(AlbertError, "found a file"):
-        storage.new_folder(folder / "kept.txt")
-    assert (folder / "kept.txt").read_text() == "kept"
 
 
 def test_a_run_from_before_an_option_existed(tmp_path):
@@ -214,6 +198,10 @@ def test_without_room_nothing_is_left(tmp_path):
     run = EvaluateRun(model=tmp_path / ("a" * 2_000), data=tmp_path)
     with without_room(r"run\.json: cannot be written"):
         claim_folder(output, run)
+    # It may be checked before.
+    storage.check_room(output, 1)
+    with fails(storage.DiskFull, r"out: .*1,000,000,000,000.0 MB a"):
+        storage.check_room(output, 10**18)
     assert not any(tmp_path.iterdir())
 
 
@@ -237,9 +225,3 @@ def test_what_a_full_disk_says(tmp_path, error, reason):
         assert found.value is error
     else:
         assert f"{tmp_path}: cannot be written ({reason}" in str(found.value)
-
-
-def test_room_is_checked_before(tmp_path):
-    storage.check_room(tmp_path / "a" / "b", 1)
-    with fails(storage.DiskFull, r"a/b: .*1,000,000,000,000.0 MB a"):
-        storage.check_room(tmp_path / "a" / "b", 10**18)

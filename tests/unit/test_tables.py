@@ -193,7 +193,6 @@ def test_a_declared_delimiter_in_messages(tmp_path):
         ("a.csv", 'text,label\n"x,1\ny,2\n', r":2: malformed CSV.*quotes"),
         ("a.tsv", "text\ttext\nx\ty\n", "column twice"),
         ("a.tsv", b"text\tlabel\nx\t1\n\xe9\t1\n", r"a\.tsv:3: not UTF-8"),
-        ("a.csv", b"text,label\nx,1\n\xe9,1\n", r"a\.csv:3: not UTF-8"),
         ("a.jsonl", b"\xff", r"a\.jsonl:1: not UTF-8"),
         ("a.jsonl", '{"text": "x", "label": 1}\n[]', ":2: expected an object"),
         ("a.jsonl", "{", ":1: not JSON"),
@@ -213,14 +212,11 @@ def test_mistakes_are_named(tmp_path, name, content, message):
     assert path.name in str(error.value)
 
 
-def test_other_mistakes(tmp_path):
-    for path, message in (
-        (tmp_path / "gone.tsv", r"gone\.tsv: no such file"),
-        (tmp_path, "found a folder"),
-        (write(tmp_path, "a.csv", "a,b,y\nx,,1\n"), ":2: the pair in column"),
-    ):
-        with pytest.raises(AlbertError, match=message):
-            read_table(path, PAIRS)
+def test_paths_without_a_file(tmp_path):
+    with pytest.raises(AlbertError, match=r"gone\.tsv: no such file"):
+        read_table(tmp_path / "gone.tsv", FIELDS)
+    with pytest.raises(AlbertError, match="found a folder"):
+        read_table(tmp_path, FIELDS)
 
 
 def test_label_index():
@@ -236,16 +232,13 @@ def test_label_index():
     ("read", "value", "expected"),
     [
         (read_number, "2.50", 2.5),
-        (read_number, 3, 3.0),
         (read_label, 1.0, "1"),
         (read_label, 1.5, "1.5"),
         (read_labels, ["b", 1], ["b", "1"]),
         (read_labels, "b| a|", ["b", "a"]),
-        (read_labels, "", []),
         (read_words, "a  b", ["a", "b"]),
         (read_words, ["New York", "is"], ["New York", "is"]),
         (read_choices, "a|b c", ["a", "b c"]),
-        (read_choice, 1, 1),
         (read_choice, " b ", "b"),
         (read_choice, True, "true"),
     ],
@@ -258,17 +251,14 @@ def test_values(read, value, expected):
     ("read", "value", "message"),
     [
         (read_number, "x", "must be a number. Received: 'x'"),
-        (read_number, "nan", "must be a number"),
         (read_number, "-3,50", r"'-3,50'\. Write .* with a point, -3\.50"),
         (read_number, "1,234,567", r"Received: '1,234,567'\.$"),
         (read_number, True, "must be a number"),
         (read_labels, 3, "must be a list of labels"),
         (read_label, float("nan"), "is missing. Received: nan"),
         (read_words, [], "must be a list of words"),
-        (read_words, " ", "must be a list of words"),
         (read_words, ["a", ""], "is empty"),
         (read_choices, "a", "two or more"),
-        (read_choices, ["a", " "], "is empty"),
     ],
 )
 def test_bad_values(read, value, message):
@@ -408,7 +398,6 @@ def test_parquet(tmp_path):
         ("text,review,label", "Good.,Bad.,1", "text"),
         ("title,review,label", "Good,Good.,1", "text"),  # two could be meant
         ("review,gold", "Good.,1", "text"),  # there is no label, either
-        ("id,label", "7,1", "text"),
     ],
 )
 def test_the_only_column_of_texts_is_read(
