@@ -101,7 +101,7 @@ def test_what_a_file_gives_is_taken_back(tmp_path):
     assert run == dataclasses.replace(given, validation_steps=5)
 
 
-def test_lists(tmp_path):
+def test_lists(tmp_path, capsys):
     """Of options that take several values."""
     needed = 'vocab = "v"\noutput = "o"\n'
     lists = 'input = ["a.txt", "b.txt"]\nbeam = ["runner=DirectRunner"]\n'
@@ -112,6 +112,10 @@ def test_lists(tmp_path):
     assert _parse([*given, "--set", "beam=none"]).beam is None
     write_toml(tmp_path, needed + 'input = "a.txt"\n')
     assert _parse(given).input == ("a.txt",)
+    for content in ("5", "[1, 2]", '[["a"]]', "true"):
+        path = write_toml(tmp_path, f"model = {content}")
+        error = refusal(["evaluate", "--data=a", f"--file={path}"], capsys)
+        assert "`model` must be a text or a list of texts. Rec" in error
 
 
 def test_run_json_of_a_run_is_a_file(toml, tmp_path):
@@ -146,43 +150,23 @@ def refusal(arguments, capsys):
         ("remat = 1", [], "`remat` must be true or false. Received: 1"),
         ("steps = 0", [], "steps=0"),
         ("steps = 1.5", [], "`steps` must be an integer. Received: 1.5"),
-        ("steps = true", [], "`steps` must be an integer. Received: True"),
         ('seed = "x"', [], "`seed` must be an integer. Received: 'x'"),
         ("optimizer = 3", [], "`optimizer` is a section. Give one of its"),
         ("[optimizer]\noptimizer = 'sgd'", [], "one of lamb, adamw. Received"),
         ("", ["--set", "optimizer.beta_1=x"], "must be a number. Rec"),
-        ("steps = [5, 6]", [], "`steps` must be an integer. Received: [5, 6]"),
-        ("remat = [true]", [], "`remat` must be true or false. Received: [Tr"),
         ("loop = ['scan']", [], "`loop` must be one of unrolled, scan. Rece"),
-        (
-            "config = ['a']",
-            [],
-            "`config` must be a text, a number or a path. Rec",
-        ),
         ("", ["--set", "steps=none"], "`steps` must be an integer. Received: "),
         ("", ["--set", "loop=None"], "one of unrolled, scan. Received: 'None'"),
-        (
-            "",
-            ["--set", "data=none"],
-            "`data` must be a text, a number or a path. Rec",
-        ),
+        ("", ["--set", "data=none"], "must be a text, a number or a path. Rec"),
         ("", ["--set", "step=3"], "--set: there is no option `step`."),
         ("", ["--set", "steps"], "`--set` takes option=value"),
         ("", ["--file=absent.toml"], "absent.toml: no such file. `--file`"),
-        ("", ["--file=absent.json"], "absent.json: no such file"),
     ],
 )
 def test_mistakes_in_files(tmp_path, capsys, content, options, message):
     path = write_toml(tmp_path, content)
     given = ["pretrain", "--data=a", "--output=b", f"--file={path}", *options]
     assert message in refusal(given, capsys)
-
-
-@pytest.mark.parametrize("content", ["5", "[1, 2]", '[["a"]]', "true"])
-def test_one_or_several_texts_in_files(tmp_path, capsys, content):
-    path = write_toml(tmp_path, f"model = {content}")
-    error = refusal(["evaluate", "--data=a", f"--file={path}"], capsys)
-    assert "`model` must be a text or a list of texts. Received: " in error
 
 
 FINETUNE = ("finetune", "--model", "m", "--train", "t", "--output", "o")
@@ -264,9 +248,6 @@ def test_what_to_validate_on(arguments, validation, tmp_path):
         ("FINETUNE --epoch=3", "no option `--epoch`. Did you mean `--epochs`"),
         ("FINETUNE --recipes=CoLA", "Did you mean `--recipe`?"),
         ("FINETUNE --qqq", "See `keras-albert finetune --help`."),
-        ("FINETUNE --columns.txt a", "Did you mean `--columns.text`?"),
-        ("FINETUNE --text-column a", "Did you mean `--columns.text`?"),
-        ("FINETUNE --label-column a", "Did you mean `--columns.label`?"),
         ("FINETUNE --label=a", "Did you mean `--columns.label`?"),
         ("FINETUNE --no-epochs", "`finetune` has no option `--no-epochs`"),
         ("FINETUNE --recipe paper", "Received: --recipe paper without"),
@@ -282,16 +263,9 @@ def test_what_was_meant(capsys, arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            "--freeze=all",
-            "one of embeddings, encoder, backbone. Received: 'all'",
-        ),
+        ("--freeze=all", "one of embeddings, encoder, backbone. Received: 'a"),
         ("--exits all", "one of own, shared, drawn. Received: 'all'"),
-        (
-            "--embedding.pooling=all",
-            "one of mean, cls, max, weighted_layers, idf. R",
-        ),
-        ("--precision all", "one of float32, mixed_bfloat16, mixed_float16. R"),
+        ("--embedding.pooling=all", "one of mean, cls, max, weighted_layers, idf"),
         ("--epochs 1.5", "an integer. Received: '1.5'"),
         ("--learning_rate=all", "a number. Received: 'all'"),
         ("--embedding.dimensions 3 all", "an integer. Received: 'all'"),
@@ -306,39 +280,34 @@ def test_values_of_another_kind(capsys, arguments, message):
         assert f"error: `{option}` needs a value." in refusal(given, capsys)
 
 
-def test_no_value_of_a_choice(capsys):
+def test_spellings_of_options():
+    run = _parse([*FINETUNE, "--skip_bad", "--no-remat", "--columns.text=a"])
+    assert run.skip_bad and not run.remat and run.columns.text == "a"
     assert _parse([*FINETUNE, "--freeze=None"]).freeze is None
     assert _parse([*FINETUNE, "--set=freeze=none"]).freeze is None
     given = {"model": "m", "train": "t", "output": "o"}
     assert run_of("finetune", {**given, "freeze": None}).freeze is None
-    message = (
-        r"^finetune\(\): `freeze` must be one of embeddings, encoder, back"
-    )
-    with pytest.raises(AlbertError, match=message):
-        run_of("finetune", {**given, "freeze": "all"})
-    message = (
-        r"^evaluate\(\): `sentence_task` must be one of sop, nsp. Received"
-    )
-    with pytest.raises(AlbertError, match=message):
-        run_of("evaluate", {"model": "m", "data": "t", "sentence_task": "all"})
-    message = r"^pretrain\(\): `variant` must be one of base_v1, base_v2, large"
-    with pytest.raises(AlbertError, match=message):
-        run_of("pretrain", {"data": "m", "output": "o", "variant": "all"})
+    for name, options, message in (
+        ("finetune", given | {"freeze": "all"}, "`freeze` must be one of embe"),
+        (
+            "pretrain",
+            {"data": "m", "output": "o", "variant": "all"},
+            "`variant` must be one of base_v1, base_v2, large",
+        ),
+    ):
+        with pytest.raises(AlbertError, match=rf"^{name}\(\): {message}"):
+            run_of(name, options)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            "evaluate --errors-file=rows.csv",
-            "rows.csv: the file exists. Choose",
-        ),
+        ("evaluate --errors-file=rows.csv", "rows.csv: the file exists. Ch"),
         ("evaluate --errors-file=.", "a folder of this name exists. Choose"),
         ("evaluate --errors-file=a.xlsx", "in .csv, which is the format of"),
         ("evaluate --errors-file=a/b.csv", "a/b.csv: there is no folder"),
         ("evaluate --exit-curve=old.png", "old.png: the file exists. Choose"),
         ("evaluate --exit-curve=a.pdf", "of this file. Name it a.png."),
-        ("inspect --output=old.png", "old.png: the file exists. Choose"),
         ("predict --output=rows.csv", "rows.csv: the file exists. Choose"),
     ],
 )
@@ -354,11 +323,6 @@ def test_no_file_is_overwritten(
     for name in ("rows.csv", "old.png"):
         assert Path(name).read_text() == name
     assert len([*tmp_path.iterdir()]) == 2
-
-
-def test_options_in_every_spelling():
-    run = _parse([*FINETUNE, "--skip_bad", "--no-remat", "--columns.text=a"])
-    assert run.skip_bad and not run.remat and run.columns.text == "a"
 
 
 def test_the_commands_are_listed(capsys):

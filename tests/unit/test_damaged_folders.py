@@ -12,17 +12,11 @@ import zipfile
 import keras
 import numpy as np
 import pytest
+from commands import refused
 from hypothesis import given, strategies as st
 from small import EXCHANGED, TEXT_CONFIG
 
 import keras_albert as ka
-from keras_albert.checkpoints.huggingface import save_huggingface
-from keras_albert.cli import main
-from keras_albert.data.config import TableColumns
-from keras_albert.errors import AlbertError
-from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.modeling.keras_file import load_model
 from keras_albert.tasks.classification import REGRESSION, SINGLE_LABEL
 from keras_albert.tasks.fill_mask import PRETRAINED
 from keras_albert.tasks.labels import Head
@@ -36,7 +30,6 @@ from keras_albert.tasks.question_answering.config import (
 from keras_albert.tasks.question_answering.task import ANSWER, ANSWER_OR_NONE
 from keras_albert.tasks.task_file import check_task
 from keras_albert.tasks.token_classification import TOKENS
-from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.model_folder import ModelFolder
 
 pytestmark = pytest.mark.any_backend
@@ -45,7 +38,7 @@ TASK = {
     "task": "classification",
     "labels": ["no", "yes"],
     "lengths": [16, 32],
-    "columns": dataclasses.asdict(TableColumns()),
+    "columns": dataclasses.asdict(ka.TableColumns()),
 }
 READING = {
     **TASK,
@@ -83,25 +76,20 @@ BAD = [
     # Of the wrong kind, or nothing.
     ([], r"expected an object.*\[\]"),
     ({}, "`task` must be the name.*None"),
-    ({**TASK, "task": ["classification"]}, "`task` must be the name"),
     ({**TASK, "task": "translation"}, "`task` must be one of.*translation"),
     ({"task": "classification"}, "`labels` is missing"),
     # Labels.
     ({**TASK, "labels": None}, "`labels` must be the names.*null"),
-    ({**TASK, "labels": "no"}, "`labels` must be a list of names"),
     ({**TASK, "labels": ["no", 1]}, "`labels` must be a list of names"),
     ({**TASK, "labels": ["no", "no"]}, "different names.*'no' more than once"),
     ({**TASK, "labels": ["yes", "no"]}, "those of the model, .'no', 'yes'"),
     ({**TASK, "labels": ["a", "b", "c"]}, "must have 2 names.*Received 3"),
     ({**TASK, "task": "regression"}, "`labels` must be null"),
     ({**READING, "labels": ["a", "b"]}, "must be .*no answer.* or null"),
-    ({**READING, "task": "SQuAD-2.0"}, "`labels` must be the names"),
     # Lengths.
     ({**TASK, "lengths": []}, "`lengths` must be a list of ascending"),
     ({**TASK, "lengths": [32, 16]}, "`lengths` must be.*32, 16"),
-    ({**TASK, "lengths": [16, 16]}, "`lengths` must be"),
     ({**TASK, "lengths": [16.0]}, "`lengths` must be"),
-    ({**TASK, "lengths": [True]}, "`lengths` must be"),
     ({**TASK, "lengths": [2]}, "`lengths` must be.*3 or more"),
     ({**TASK, "lengths": [16, 41]}, "exceed the model's 40 positions"),
     # Columns.
@@ -122,7 +110,6 @@ BAD = [
     ({**READING, "threshold": [0.5]}, "`threshold` is for .*task='qa'. Leave"),
     # Pretraining.
     ({"task": "pretraining", "examples": 3}, "`examples` must be an object"),
-    ({**PRETRAINING, "examples": {"x": 3}}, "`examples` has an unknown"),
     ({**PRETRAINING, "examples": {"masked_lm_prob": "x"}}, "`examples`: `ma"),
     # The model predicts something else.
     ({**TASK, "task": "tokens"}, "`task` is 'tokens'.*single_label"),
@@ -133,19 +120,17 @@ BAD = [
 def test_what_commands_write_is_taken():
     for task, head in GOOD:
         check_task(task, head)
+    # But not by a model that cannot leave answers out, or has to.
+    with pytest.raises(ka.AlbertError, match="must be null: the model pre"):
+        check_task({**READING, "labels": ANSWERS}, Head(ANSWER, 40))
+    with pytest.raises(ka.AlbertError, match=r"no answer.*or none"):
+        check_task(READING, Head(ANSWER_OR_NONE, 40))
 
 
 @pytest.mark.parametrize(("task", "message"), BAD)
 def test_what_commands_do_not_write_is_refused(task, message):
-    with pytest.raises(AlbertError, match=message):
+    with pytest.raises(ka.AlbertError, match=message):
         check_task(task, HEAD)
-
-
-def test_answers_that_the_model_cannot_leave_out():
-    with pytest.raises(AlbertError, match="must be null: the model pre"):
-        check_task({**READING, "labels": ANSWERS}, Head(ANSWER, 40))
-    with pytest.raises(AlbertError, match=r"no answer.*or none"):
-        check_task(READING, Head(ANSWER_OR_NONE, 40))
 
 
 JSON = st.recursive(
@@ -165,10 +150,10 @@ def test_any_value_anywhere(task, keys, value):
     forged = {**task, **dict.fromkeys(keys, value)} if keys else value
     try:
         check_task(forged)
-    except AlbertError:
+    except ka.AlbertError:
         return
     if "labels" in forged and forged["task"] not in ("pretraining", "weights"):
-        TableColumns(**forged["columns"])
+        ka.TableColumns(**forged["columns"])
         assert max(forged["lengths"]) > 0
         if forged["task"] in READING_TASKS:
             ReadingConfig.from_dict(forged["reading"])
@@ -178,13 +163,13 @@ def test_any_value_anywhere(task, keys, value):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, tiny_vocab):
+def folder(tmp_path_factory, tokenizer):
     """A classifier of two labels, as `finetune` would write it."""
     keras.utils.set_random_seed(0)
-    encoder = AlbertBackbone(TEXT_CONFIG)
-    model = AlbertForSequenceClassification(encoder, 2, labels=HEAD.labels)
+    encoder = ka.AlbertBackbone(TEXT_CONFIG)
+    model = ka.AlbertForSequenceClassification(encoder, 2, labels=HEAD.labels)
     path = tmp_path_factory.mktemp("classifier")
-    ModelFolder(model, Tokenizer(tiny_vocab), TASK).save(path)
+    ModelFolder(model, tokenizer, TASK).save(path)
     return path
 
 
@@ -196,17 +181,13 @@ def copy(folder, tmp_path):
 def test_a_forged_task_reaches_the_user(copy, capsys):
     (copy / "task.json").write_text(json.dumps({**TASK, "labels": ["a", "b"]}))
     (copy / "data.tsv").write_text("text\tlabel\nThe fox.\ta\n")
-    data = ["--model", str(copy), "--data", str(copy / "data.tsv")]
-    for command in (
-        ["predict", *data],
-        ["evaluate", *data],
-        ["export", "--model", str(copy), "--output", str(copy / "out")],
+    for command, told in (
+        ("predict", {"data": copy / "data.tsv"}),
+        ("evaluate", {"data": copy / "data.tsv"}),
+        ("export", {"output": copy / "out"}),
     ):
-        with pytest.raises(SystemExit, match="2"):
-            main(command)
-        shown = capsys.readouterr().err
-        assert shown.count("\n") == 1
-        assert "task.json: not what" in shown and "'no', 'yes'" in shown
+        error = refused(capsys, command, model=copy, **told)
+        assert "task.json: not what" in error and "'no', 'yes'" in error
     assert not (copy / "out").exists()
 
 
@@ -217,10 +198,10 @@ def test_a_weight_that_is_not_finite(folder, copy):
     values[0, 1], values[2, 0] = np.nan, -np.inf
     kernel.assign(values)
     model.save(copy / "model.keras")
-    with pytest.raises(AlbertError, match=r"classifier/kernel .*\(2 of 52 "):
+    with pytest.raises(ka.AlbertError, match=r"classifier/kernel .*\(2 of 52 "):
         ka.Predictor.load(copy)
-    save_huggingface(model, copy / "theirs")
-    with pytest.raises(AlbertError, match=r"classifier\.weight: not finite"):
+    ka.save_huggingface(model, copy / "theirs")
+    with pytest.raises(ka.AlbertError, match=r"classifier\.weight: not finite"):
         ka.load(copy / "theirs")
 
 
@@ -228,7 +209,7 @@ def test_a_config_of_another_model(copy):
     path = copy / "albert_config.json"
     TEXT_CONFIG.replace(num_hidden_layers=2).to_json(path)
     message = r"albert_config\.json.*num_hidden_layers=2 instead of 1"
-    with pytest.raises(AlbertError, match=message):
+    with pytest.raises(ka.AlbertError, match=message):
         ka.load(copy)
 
 
@@ -251,8 +232,8 @@ def check_forged(path, change, message):
         files["config.json"] = json.dumps(content).encode()
 
     rewrite(path, changed)
-    with pytest.raises(AlbertError, match=message):
-        load_model(path)
+    with pytest.raises(ka.AlbertError, match=message):
+        ka.load_model(path)
 
 
 HUGE = 10**9
@@ -264,7 +245,6 @@ HUGE = 10**9
         {"num_hidden_layers": HUGE},
         {"vocab_size": HUGE},
         {"hidden_size": 13 * 10**6},
-        {"intermediate_size": HUGE},
         {"max_position_embeddings": HUGE},
         {"relaxed_rank": HUGE},
         dict(num_hidden_layers=9999, sharing="none", intermediate_size=500),
@@ -297,12 +277,12 @@ def test_huge_heads_and_adapters(copy):
 def test_archives_without_a_part(copy, name):
     path = copy / "model.keras"
     rewrite(path, lambda files: files.pop(name))
-    with pytest.raises(AlbertError, match="damaged, or not a model"):
-        load_model(path)
+    with pytest.raises(ka.AlbertError, match="damaged, or not a model"):
+        ka.load_model(path)
 
 
 def test_huge_sizes_of_transformers(tmp_path):
-    save_huggingface(AlbertBackbone(EXCHANGED), tmp_path / "theirs")
+    ka.save_huggingface(ka.AlbertBackbone(EXCHANGED), tmp_path / "theirs")
     path = tmp_path / "theirs" / "config.json"
     content = json.loads(path.read_text())
     for sizes in (
@@ -312,5 +292,5 @@ def test_huge_sizes_of_transformers(tmp_path):
     ):
         path.write_text(json.dumps({**content, **sizes}))
         message = r"config\.json: .*(sizes|layers)"
-        with pytest.raises(AlbertError, match=message):
+        with pytest.raises(ka.AlbertError, match=message):
             ka.load(tmp_path / "theirs")

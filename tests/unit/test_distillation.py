@@ -1,15 +1,13 @@
 """A model learns from a teacher: the loss by hand, and the command."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
+from commands import refused, report_of, run, write_rows
 from scipy import special
 from small import CONFIG, QUICK, numpy, op_by_op, pretraining_batch, randomize
 
 import keras_albert as ka
-from keras_albert.cli import main
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.finetuning.teacher import Teacher
 from keras_albert.modeling.weight_checks import weights_checksum
@@ -80,24 +78,27 @@ def folder(tmp_path_factory, pretrained_folder, no_plots):
         {"text": f"the {word}", "label": label}
         for word, label in (("fox", "animal"), ("barn", "place")) * 30
     ]
-    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    write_rows(folder / "rows.jsonl", rows)
     other = {"animal": "place", "place": "animal"}
     wrong = [{**row, "label": other[row["label"]]} for row in rows]
-    (folder / "wrong.jsonl").write_text("\n".join(map(json.dumps, wrong)))
+    write_rows(folder / "wrong.jsonl", wrong)
     with op_by_op():
         options = "--seeds=2", "--steps=20"
         finetune(folder, pretrained_folder, "teacher", *options)
     return folder
 
 
+def told(folder, model, output, train="rows"):
+    paths = {"model": model, "output": folder / output}
+    paths |= {"train": folder / f"{train}.jsonl"}
+    paths |= {"validation": folder / "rows.jsonl"}
+    return paths | {"batch_size": 10, "learning_rate": 0.004}
+
+
 def finetune(folder, model, output, *options, train="rows"):
-    main(
-        ["finetune", "--model", str(model), "--output", str(folder / output)]
-        + ["--train", str(folder / f"{train}.jsonl"), "--batch-size=10"]
-        + ["--validation", str(folder / "rows.jsonl")]
-        + ["--learning-rate=0.004", "--validate-every=30", *options]
-    )
-    return json.loads((folder / output / "report.json").read_text())
+    given = told(folder, model, output, train)
+    run("finetune", "--validate-every=30", *options, **given)
+    return report_of(folder / output)
 
 
 @pytest.mark.any_backend
@@ -143,35 +144,19 @@ def test_what_cannot_teach(folder, pretrained_folder, tmp_path, capsys):
         (["--teacher", teacher, "--task=tokens"], "Leave --teacher out"),
         (["--teacher", str(pretrained_folder)], "which was trained for"),
     ):
-        with pytest.raises(SystemExit):
-            finetune(folder, pretrained_folder, "none", *options)
-        assert words in capsys.readouterr().err
+        given = told(folder, pretrained_folder, "none")
+        assert words in refused(capsys, "finetune", *options, **given)
     run = FinetuneRun(str(pretrained_folder), train, tmp_path, teacher=teacher)
     with pytest.raises(ka.AlbertError, match=r"place, x\. Received: .*teacher"):
         Teacher(run, ("place", "x"))
 
 
 @pytest.mark.any_backend
-def test_labels_in_another_order(folder, pretrained_folder):
-    """The teacher's logits are put into the order of the student's labels."""
-    run = FinetuneRun(
-        str(pretrained_folder),
-        folder / "rows.jsonl",
-        folder / "none",
-        teacher=str(folder / "teacher" / "seed-0"),
-    )
-    table = ka.Predictor.load(run.teacher).read(run.train, labelled=True)
-    one, other = (
-        np.stack(Teacher(run, names).outputs(table))
-        for names in (("animal", "place"), ("place", "animal"))
-    )
-    np.testing.assert_allclose(one, other[:, ::-1])
-    assert abs(one[:, 0] - one[:, 1]).min() > 0
-
-
-@pytest.mark.any_backend
 def test_a_teacher_with_a_threshold(folder, pretrained_folder, tmp_path):
-    """Its score is that of its own threshold, whatever the labels' order."""
+    """Its score is that of its own threshold, whatever the labels' order.
+
+    Its logits are put into the order of the student's labels.
+    """
     teacher, rows = tmp_path / "teacher", folder / "rows.jsonl"
     untuned = ka.Predictor.load(folder / "teacher" / "seed-0")
     odds = untuned.probabilities(["the fox", "the barn"])[:, 1]
@@ -234,24 +219,19 @@ def test_a_pretraining_step_by_hand():
 @pytest.fixture(scope="module")
 def pretrain(folder, pretrained_folder):
     """pretrain(output, *options) makes two steps with a model of two layers."""
-    (folder / "text.txt").write_text("the fox\na barn\n" * 20)
-    main(
-        ["prepare", "--input", str(folder / "text.txt"), "--workers=1"]
-        + ["--vocab", str(pretrained_folder)]
-        + ["--output", str(folder / "shards")]
-    )
-    config = ModelFolder.load(pretrained_folder).model.config
-    config.replace(num_hidden_layers=2).to_json(folder / "config.json")
+    text, shards = folder / "text.txt", folder / "shards"
+    text.write_text("the fox\na barn\n" * 20)
+    run("prepare", input=text, vocab=pretrained_folder, output=shards)
+    config = folder / "config.json"
+    pretrained = ModelFolder.load(pretrained_folder).model
+    pretrained.config.replace(num_hidden_layers=2).to_json(config)
 
     def pretrain(output, *options):
-        main(
-            ["pretrain", "--data", str(folder / "shards")]
-            + ["--output", str(folder / output)]
-            + ["--config", str(folder / "config.json"), "--steps=2"]
-            + ["--warmup-steps=1", "--batch-size=4", "--validate-every=2"]
-            + ["--examples.sequence-length=32", *options]
-        )
-        return json.loads((folder / output / "report.json").read_text())
+        few = "--steps=2", "--warmup-steps=1", "--validate-every=2"
+        sizes = "--batch-size=4", "--examples.sequence-length=32"
+        paths = {"data": shards, "config": config, "output": folder / output}
+        run("pretrain", *few, *sizes, *options, **paths)
+        return report_of(folder / output)
 
     return pretrain
 

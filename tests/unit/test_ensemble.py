@@ -1,19 +1,19 @@
 """Several models as one."""
 
 import dataclasses
-import json
 
 import keras
 import numpy as np
 import pytest
+from commands import refused, rows_of, run, write_rows
 from scipy import special
 from small import CONFIG, inputs, numpy
 
 import keras_albert as ka
 from keras_albert import AlbertError
-from keras_albert.cli import main
 from keras_albert.exports.load import load_exported
 from keras_albert.modeling.ensemble import AlbertEnsemble, mean_weights
+from keras_albert.storage import write_json
 from keras_albert.training.model_folder import ModelFolder
 
 LABELS = ("a", "b", "c")
@@ -140,20 +140,18 @@ def test_what_does_not_belong_together():
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory, tiny_vocab):
+def folders(tmp_path_factory, tokenizer):
     """Folders of three classifiers, and of the output of three seeds."""
     folder = tmp_path_factory.mktemp("seeds")
-    tokenizer = ka.Tokenizer(tiny_vocab)
     config = {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 40}
     for seed in range(3):
         model = member(seed, labels=LABELS, config=config)
         model.tokenizer = tokenizer
         ka.Predictor(model).save(folder / f"seed-{seed}")
-    report = {"seeds": [0, 1, 2], "best_seed": 1}
-    (folder / "report.json").write_text(json.dumps(report))
-    (folder / "run.json").write_text("{}")
+    write_json(folder / "report.json", {"seeds": [0, 1, 2], "best_seed": 1})
+    write_json(folder / "run.json", {})
     rows = [{"text": "the fox", "label": "a"}, {"text": "a barn", "label": "b"}]
-    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    write_rows(folder / "rows.jsonl", rows)
     return folder
 
 
@@ -161,8 +159,8 @@ def folders(tmp_path_factory, tiny_vocab):
 @pytest.mark.usefixtures("eagerly")
 def test_commands(folders, tmp_path, capsys):
     """A folder of several seeds is the ensemble of its models."""
-    sources = [str(folders / f"seed-{seed}") for seed in range(3)]
-    texts, data = ["the fox", "a barn"], ["--data", str(folders / "rows.jsonl")]
+    sources = [folders / f"seed-{seed}" for seed in range(3)]
+    texts, data = ["the fox", "a barn"], folders / "rows.jsonl"
     each = [ka.Predictor.load(s).probabilities(texts) for s in sources]
     ensemble = ka.Predictor.load(folders)
     expected = np.mean(each, axis=0)
@@ -171,35 +169,34 @@ def test_commands(folders, tmp_path, capsys):
     close(two.probabilities(texts), np.mean(each[:2], axis=0))
     soup = ka.Predictor.load(folders, average="weights")
     assert isinstance(soup.model, ka.AlbertForSequenceClassification)
-    for options, wanted in (
-        (sources, expected),
-        ([str(folders), "--average=weights"], soup.probabilities(texts)),
+    for models, average, wanted in (
+        (sources, "predictions", expected),
+        ([folders], "weights", soup.probabilities(texts)),
     ):
         capsys.readouterr()
-        main(["predict", "--model", *options, *data])
-        lines = capsys.readouterr().out.splitlines()
-        scores = [json.loads(line)["score"] for line in lines]
+        run("predict", "--model", *models, data=data, average=average)
+        scores = [row["score"] for row in rows_of(capsys.readouterr().out)]
         close(scores, wanted.max(-1), atol=1e-5)
     ensemble.save(tmp_path / "saved")
     again = ka.Predictor.load(tmp_path / "saved")
     close(again.probabilities(texts), expected)
     capsys.readouterr()
-    main(["evaluate", "--model", str(folders), *data])
+    run("evaluate", model=folders, data=data)
     right = np.mean(expected.argmax(-1) == [0, 1])
     assert f"accuracy {right:.3f}" in capsys.readouterr().out
     # A list may name the output of several seeds, too.
-    main(["evaluate", "--model", str(folders), sources[0], *data])
-    main(["evaluate", "--model", str(folders), *data, "--average=weights"])
-    right = soup.evaluate(folders / "rows.jsonl")["accuracy"]
+    run("evaluate", "--model", folders, sources[0], data=data)
+    run("evaluate", model=folders, data=data, average="weights")
+    right = soup.evaluate(data)["accuracy"]
     assert f"accuracy {right:.3f}" in capsys.readouterr().out
 
 
 @pytest.mark.any_backend
-def test_exported(folders, tmp_path):
+def test_exported(folders, tmp_path, capsys):
     """One SavedModel has all members, and `check` knows them."""
     served = tmp_path / "served"
-    members = [str(folders / f"seed-{seed}") for seed in range(3)]
-    main(["export", "--model", *members, "--output", str(served)])
+    members = [folders / f"seed-{seed}" for seed in range(3)]
+    run("export", "--model", *members, output=served)
     ids = np.array([[2, 9, 11, 3]], "int32")
 
     def check(exported, source, **options):
@@ -209,18 +206,16 @@ def test_exported(folders, tmp_path):
         close(found, expected, atol=1e-5)
 
     check(served, folders)
-    rows = str(folders / "rows.jsonl")
-    main(["check", str(served), "--model", str(folders), "--data", rows])
+    run("check", served, folders, folders / "rows.jsonl")
     light = ka.export(members[:2], tmp_path / "light", format="litert")
     check(light, members[:2])
     # The mean of the weights is a model like any other.
-    output, source = str(tmp_path / "onnx"), ["--model", str(folders)]
-    options = ["--output", output, "--format=onnx"]
-    with pytest.raises(SystemExit):
-        main(["export", *source, *options])
-    main(["export", *source, *options, "--average=weights"])
+    output, mean = tmp_path / "onnx", "--average=weights"
+    told = {"model": folders, "output": output, "format": "onnx"}
+    refused(capsys, "export", **told)
+    run("export", mean, **told)
     check(output, folders, average="weights")
-    main(["check", output, *source, "--data", rows, "--average=weights"])
+    run("check", output, folders, folders / "rows.jsonl", mean)
 
 
 @pytest.mark.any_backend

@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 import pytest
+from commands import refused, run
 from small import CONFIG, randomize
 
 import keras_albert as ka
-from keras_albert.cli import main
 from keras_albert.finetuning.inspect import (
     _distances,
     attention_figure,
@@ -20,8 +20,7 @@ TEXTS = ["the fox", "hens sleep in the barn all night", "a fox " * 4]
 
 
 @pytest.fixture(scope="module")
-def model(tiny_vocab):
-    tokenizer = ka.Tokenizer(tiny_vocab)
+def model(tokenizer):
     config = CONFIG.replace(vocab_size=tokenizer.vocab_size)
     backbone = ka.AlbertBackbone(config, tokenizer=tokenizer)
     return randomize(ka.AlbertForSequenceClassification(backbone, 2))
@@ -88,13 +87,11 @@ def test_what_has_a_model_is_none(model, tmp_path, call, needed):
 
 
 def test_command(model, tmp_path, capsys):
-    model.save(tmp_path / "model.keras")
-    (tmp_path / "text.txt").write_text("\n\n".join(TEXTS))
+    file, texts = tmp_path / "model.keras", tmp_path / "text.txt"
+    model.save(file)
+    texts.write_text("\n\n".join(TEXTS))
     plot = tmp_path / "plot.png"
-    main(
-        ["inspect", "--model", str(tmp_path / "model.keras"), "--rows", "2"]
-        + ["--data", str(tmp_path / "text.txt"), "--output", str(plot)]
-    )
+    run("inspect", model=file, data=texts, rows=2, output=plot)
     printed = capsys.readouterr().out
     expected = layer_distances(model, TEXTS[:2])
     assert "model.keras, 2 texts" in printed
@@ -102,6 +99,5 @@ def test_command(model, tmp_path, capsys):
     assert plot.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ka.AlbertError, match="Received none"):
         layer_distances(model, [])
-    with pytest.raises(SystemExit):
-        main(["inspect", "--model", "x", "--data", str(tmp_path / "no.txt")])
-    assert "no.txt: no such file" in capsys.readouterr().err
+    error = refused(capsys, "inspect", model="x", data=tmp_path / "no.txt")
+    assert "no.txt: no such file" in error

@@ -25,7 +25,6 @@ from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.text.model_inputs import text_rows, word_rows
-from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.text.unknown import (
     PieceCount,
     check_readable,
@@ -48,11 +47,6 @@ COUNTS = {
     "": (0, 0),
 }
 pytestmark = pytest.mark.any_backend
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_vocab):
-    return Tokenizer(tiny_vocab)
 
 
 def test_counts(tokenizer):
