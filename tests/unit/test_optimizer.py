@@ -124,8 +124,7 @@ def test_parts_of_a_batch_are_averaged_before_all_else():
         step(optimizer, part, made)
         seen.append([numpy(v).copy() for v in made])
     for untouched, before in ((0, VALUES.values()), (2, seen[1]), (4, seen[3])):
-        for a, b in zip(seen[untouched], before, strict=True):
-            np.testing.assert_array_equal(a, b)
+        np.testing.assert_equal(seen[untouched], [*before])
     plain, other = variables(), ka.Lamb(schedule)
     other.build(plain)
     for i in (0, 2, 4):
