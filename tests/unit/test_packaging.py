@@ -133,17 +133,14 @@ def requirements() -> dict[str, SpecifierSet]:
 
 
 def test_tested_versions_are_allowed():
+    """And every lower bound is one of them."""
     for file in ("constraints.txt", "constraints-oldest.txt"):
-        for name, version in pins(ROOT / file).items():
-            if name in requirements():
-                assert version in requirements()[name], (file, name)
-
-
-def test_every_lower_bound_is_a_tested_version():
-    oldest = pins(ROOT / "constraints-oldest.txt")
+        tested = pins(ROOT / file)
+        for name in tested.keys() & requirements().keys():
+            assert tested[name] in requirements()[name], (file, name)
     for name, versions in requirements().items():
         (lower,) = (each for each in versions if each.operator == ">=")
-        assert Version(lower.version) == Version(oldest[name]), name
+        assert Version(lower.version) == Version(tested[name]), name
 
 
 def test_type_checkers_see_every_public_name():
@@ -228,11 +225,8 @@ def fake(folder: Path, name: str, line: str | None) -> str:
     return str(path)
 
 
-def test_this_interpreter_is_found():
-    assert find_python(sys.executable) == (0, f"{sys.executable}\n", "")
-
-
 def test_the_first_that_is_supported_is_taken(tmp_path):
+    assert find_python(sys.executable) == (0, f"{sys.executable}\n", "")
     for name, version in (
         ("python3", "3.14.0"),
         ("python3.13", None),
@@ -251,7 +245,6 @@ def test_the_first_that_is_supported_is_taken(tmp_path):
     ("answer", "expected"),
     [
         ("3.14.0 Linux x86_64 glibc yes", "3.11 to 3.13, but found only"),
-        ("3.10.4 Linux aarch64 glibc yes", "is 3.10.4"),
         ("2.7.18 Linux x86_64 glibc no", "is 2.7.18"),
         ("3.12.1 Linux x86_64 glibc no", "apt install python3.12-venv"),
         (None, "does not run"),
@@ -259,7 +252,6 @@ def test_the_first_that_is_supported_is_taken(tmp_path):
         ("3.12.1 Linux riscv64 glibc yes", "no wheels for Linux on riscv64"),
         ("3.12.1 Darwin x86_64 - yes", "Intel Macs"),
         ("3.12.1 Windows AMD64 - yes", "use WSL 2"),
-        ("3.12.1 FreeBSD amd64 - yes", "no wheels for FreeBSD"),
     ],
 )
 def test_what_is_not_supported_is_said_in_one_sentence(

@@ -73,20 +73,13 @@ def test_activations_by_hand():
     assert activation_bytes(unshared, 3, 16) == 4 * 3 * 16 * token
 
 
-def test_fewer_parameters_are_not_fewer_operations(capsys):
-    """BERT of the same depth and width, with E = H = 768."""
-    albert, bert = print_sizes(SizesRun(("albert-base", "bert-base")))
-    assert albert["parameters"] < 0.11 * bert["parameters"]
-    assert 1 < albert["GFLOP a token"] / bert["GFLOP a token"] < 1.01
-    assert "| bert-base | 109,482,240 |" in capsys.readouterr().out
-
-
-def test_a_model_is_measured(tmp_path):
+def test_a_model_is_measured(tmp_path, capsys):
     SMALL.to_json(tmp_path / "albert_config.json")
     run = SizesRun((str(tmp_path),), 2, sequence_length=16, measure=True)
     (row,) = print_sizes(run)
     assert row["parameters"] == count_parameters(SMALL).model
     assert row["training step, ms"] > 0 and row["forward, ms"] > 0
+    assert f"| {row['parameters']:,} |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
