@@ -16,6 +16,7 @@ pytestmark = pytest.mark.any_backend
     ("text", "lower_case", "expected"),
     [
         ("Á  ½", True, ("a 1⁄2", [0, 1, 3, 3, 3])),
+        ("Á  ½", False, ("A 1⁄2", [0, 1, 3, 3, 3])),
         (" \n a\t\u3000b ", True, ("a b", [3, 4, 6])),
         ("ΟΣ ΣΟ", True, ("ος σο", [0, 1, 2, 3, 4])),  # a final sigma, a first
         ("", True, ("", [])),
@@ -44,7 +45,9 @@ def test_normal_text_and_its_sources(text, lower_case, expected):
         # SentencePiece composes three jamo to one character.
         ("\u1112\u1161\u11ab(", "▁:0-0 한:0-3 (:3-4"),
         # An invisible space before a visible one: the visible one is meant.
+        ("a\u200e b", "▁:0-0 a:0-1 ▁:2-3 b:3-4"),
         # Characters that SentencePiece drops.
+        ("a\x01b\ufeff", "▁:0-0 a:0-1 b:2-3"),
         # A word mark of the comma rule within a character.
         ("⅑,", "▁:0-0 1:0-1 ⁄:0-1 ▁:0-1 9:0-1 ,:1-2"),
         ("\u0301", ""),

@@ -15,8 +15,6 @@ import keras_albert as ka
 from keras_albert import download as places
 from keras_albert.checkpoints import huggingface_config
 from keras_albert.checkpoints.names import (
-    DIALECTS,
-    FORMS,
     check_groups,
     name_table,
 )
@@ -88,15 +86,6 @@ def test_every_weight_has_a_row(sharing):
         ka.AlbertForMultipleChoice(encoder),
     ):
         assert rows_of_encoder <= variables(model).keys() <= rows
-
-
-def test_no_name_stands_for_two_weights():
-    for sharing in ("all", "attention", "none"):
-        rows = name_table(CONFIG.replace(sharing=sharing))
-        for dialect in DIALECTS:
-            names = [*filter(None, (getattr(row, dialect) for row in rows))]
-            assert len(names) == len(set(names))
-        assert all(row.form in FORMS for row in rows)
 
 
 def test_forms_by_hand():

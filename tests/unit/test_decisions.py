@@ -33,6 +33,7 @@ pytestmark = pytest.mark.any_backend
         # Both are 0.9, or neither: of them 2/3, of all 4/5.
         ([0.9, 0.9, 0.2], [1, 0, 1], 0.1),
         # All have the label, whatever the probability.
+        ([0.4, 0.2], [1, 1], 0.1),
         # No example has it, and nothing can be learned.
         ([0.9, 0.6], [0, 0], 0.5),
     ],

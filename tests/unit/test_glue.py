@@ -241,11 +241,13 @@ def test_submissions_that_are_none(tmp_path, task, split, predictions, message):
 @pytest.mark.parametrize(
     ("task", "split", "counts", "first", "last"),
     [
+        ("CoLA", "train", (2528, 6023), "Our fr", "Christmas?"),
         ("CoLA", "dev", (322, 721), "The sa", "about himself."),
         ("SST-2", "train", (29780, 37569), "hide n", "the title . "),
         ("SST-2", "dev", (428, 444), "it 's ", "improved upon . ' "),
         ("MRPC", "train", (1194, 2474), "Amrozi", "'s close ."),
         ("MRPC", "dev", (129, 279), "He sai", "alien ideology ' ."),
+        ("RTE", "train", (1249, 1241), "No Wea", "her territory directly."),
         ("RTE", "dev", (146, 131), "Dana R", 'his political opinions."'),
     ],
 )

@@ -9,10 +9,7 @@ from small import CONFIG, randomize
 import keras_albert as ka
 from keras_albert.finetuning.inspect import (
     _distances,
-    attention_figure,
-    layer_distances,
 )
-from keras_albert.python_api import FinishedRun
 
 pytestmark = pytest.mark.any_backend
 
@@ -36,9 +33,9 @@ def test_distances_by_hand():
 
 def test_padding_does_not_count(model):
     """Each text alone, weighted by its tokens, gives what all give at once."""
-    together = layer_distances(model, TEXTS, batch_size=2)
+    together = ka.layer_distances(model, TEXTS, batch_size=2)
     counts = model.preprocess(TEXTS)["padding_mask"].sum(axis=1)
-    alone = [layer_distances(model, [text]) for text in TEXTS]
+    alone = [ka.layer_distances(model, [text]) for text in TEXTS]
     for name, values in together.items():
         assert values.shape == (CONFIG.num_hidden_layers,)
         expected = np.average([a[name] for a in alone], axis=0, weights=counts)
@@ -49,7 +46,7 @@ def test_padding_does_not_count(model):
 def test_attention_figure(model):
     """The panels show the probabilities of the real tokens, padding aside."""
     texts = ["the fox", "hens sleep"]
-    figure = attention_figure(model, *texts, layer=0)
+    figure = ka.attention_figure(model, *texts, layer=0)
     inputs = model.preprocess(([texts[0]], [texts[1]]))
     count = inputs["padding_mask"].sum()
     scores = model.backbone(inputs, return_attention_scores=True)
@@ -62,13 +59,13 @@ def test_attention_figure(model):
     labels = [each.get_text() for each in panels[0].get_yticklabels()]
     assert (labels[0], labels[-1]) == ("[CLS]", "[SEP]")
     with pytest.raises(ka.AlbertError, match=r"from 0 to 4, .*Received: 5\."):
-        attention_figure(model, "the fox", layer=CONFIG.num_hidden_layers)
+        ka.attention_figure(model, "the fox", layer=CONFIG.num_hidden_layers)
 
 
 @pytest.mark.parametrize(
     ("call", "needed"),
     [
-        (lambda given: attention_figure(given, "the fox"), "matplotlib"),
+        (lambda given: ka.attention_figure(given, "the fox"), "matplotlib"),
         (ka.to_transformers, "transformers"),
         (ka.to_keras_hub, "keras_hub"),
     ],
@@ -76,7 +73,7 @@ def test_attention_figure(model):
 def test_what_has_a_model_is_none(model, tmp_path, call, needed):
     """The message says which of its attributes is the model."""
     pytest.importorskip(needed, reason="not installed")
-    finished = FinishedRun(tmp_path, {}, [])
+    finished = ka.FinishedRun(tmp_path, {}, [])
     for given, remedy in (
         (ka.Predictor(model), r"Received: Predictor\. Give its `model`\.$"),
         (finished, r"FinishedRun\. Give its `predictor\.model`\.$"),
@@ -93,11 +90,11 @@ def test_command(model, tmp_path, capsys):
     plot = tmp_path / "plot.png"
     run("inspect", model=file, data=texts, rows=2, output=plot)
     printed = capsys.readouterr().out
-    expected = layer_distances(model, TEXTS[:2])
+    expected = ka.layer_distances(model, TEXTS[:2])
     assert "model.keras, 2 texts" in printed
     assert f"{expected['l2'][0]:.3f}" in printed
     assert plot.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ka.AlbertError, match="Received none"):
-        layer_distances(model, [])
+        ka.layer_distances(model, [])
     error = refused(capsys, "inspect", model="x", data=tmp_path / "no.txt")
     assert "no.txt: no such file" in error

@@ -252,6 +252,7 @@ def test_the_first_that_is_supported_is_taken(tmp_path):
         ("3.12.1 Linux riscv64 glibc yes", "no wheels for Linux on riscv64"),
         ("3.12.1 Darwin x86_64 - yes", "Intel Macs"),
         ("3.12.1 Windows AMD64 - yes", "use WSL 2"),
+        ("3.12.1 FreeBSD amd64 - yes", "no wheels for FreeBSD"),
     ],
 )
 def test_what_is_not_supported_is_said_in_one_sentence(

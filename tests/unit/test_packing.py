@@ -7,17 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from reference_examples import rows_of
+from test_pretraining_data import write_shards
 
-from keras_albert.corpus.config import PrepareRun
-from keras_albert.corpus.prepare import prepare
-from keras_albert.corpus.shards import ShardSet
-from keras_albert.errors import AlbertError
+import keras_albert as ka
 from keras_albert.pretraining import masking
-from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.pretraining.dataset import (
     ExampleStream,
-    pretraining_dataset,
-    validation_dataset,
 )
 from keras_albert.pretraining.packing import (
     kinds_of_rows,
@@ -26,7 +21,7 @@ from keras_albert.pretraining.segments import plan_epoch
 
 pytestmark = pytest.mark.any_backend
 
-CONFIG = ExampleConfig(sequence_length=61, max_predictions=5)
+CONFIG = ka.ExampleConfig(sequence_length=61, max_predictions=5)
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +29,11 @@ def shards(tiny_lines, tiny_vocab, tmp_path_factory):
     """Documents of one to nine sentences, most of them short."""
     lines = iter(tiny_lines)
     documents = [
-        "\n".join(line[: 7 + 3 * (n % 7)] for line in islice(lines, n % 9 + 1))
+        [line[: 7 + 3 * (n % 7)] for line in islice(lines, n % 9 + 1)]
         for n in range(61)
     ]
     folder = tmp_path_factory.mktemp("packing")
-    text, output = folder / "text.txt", folder / "shards"
-    text.write_text("\n\n".join(documents))
-    prepare(PrepareRun((text,), tiny_vocab, output, shard_bytes=5_000))
-    result = ShardSet.open(output)
+    result = write_shards(folder, tiny_vocab, documents, shard_bytes=5_000)
     assert len(result.shards) > 1
     return result
 
@@ -66,7 +58,7 @@ def test_a_batch_by_hand():
 
     Of 5 tokens 2 are predicted, which are both words; of 3 one.
     """
-    examples = ExampleConfig(
+    examples = ka.ExampleConfig(
         sequence_length=9, masked_lm_prob=0.4, pack=True, max_examples=2
     )
     rows = rows_of([([10], [11]), ([12], []), ([13], [])], 9, 0)._replace(
@@ -128,7 +120,7 @@ def examples_of(batch, task):
 
 
 def only_batch(shards, config, rows):
-    (batch,) = validation_dataset(
+    (batch,) = ka.validation_dataset(
         shards, config, batch_size=rows, seed=3
     ).as_numpy_iterator()
     return batch
@@ -181,7 +173,7 @@ def test_epochs_of_rows(shards):
 
 def test_packed_batches_have_static_shapes(shards):
     config = replace(CONFIG, pack=True, max_examples=4)
-    x, y, weight = pretraining_dataset(
+    x, y, weight = ka.pretraining_dataset(
         shards, config, batch_size=3, seed=0
     ).element_spec
     # 61 x 0.15 + 4 x 0.55 = 11.35
@@ -194,7 +186,7 @@ def test_packed_batches_have_static_shapes(shards):
 
 
 def test_bad_settings():
-    with pytest.raises(AlbertError, match="max_examples=0"):
-        ExampleConfig(max_examples=0)
-    with pytest.raises(AlbertError, match="pack='yes'"):
-        ExampleConfig(pack="yes")
+    with pytest.raises(ka.AlbertError, match="max_examples=0"):
+        ka.ExampleConfig(max_examples=0)
+    with pytest.raises(ka.AlbertError, match="pack='yes'"):
+        ka.ExampleConfig(pack="yes")

@@ -7,9 +7,8 @@ import shutil
 import numpy as np
 import pytest
 from reference_examples import documents_of
+from test_pretraining_data import write_shards
 
-from keras_albert.corpus.config import PrepareRun
-from keras_albert.corpus.prepare import prepare
 from keras_albert.corpus.shards import MANIFEST_FILE, ShardSet, token_dtype
 from keras_albert.errors import AlbertError
 from keras_albert.text.tokenizer import Tokenizer
@@ -25,11 +24,9 @@ DOCUMENTS = [
 
 @pytest.fixture(scope="module")
 def folder(tiny_vocab, tmp_path_factory):
-    corpus = tmp_path_factory.mktemp("corpus") / "corpus.txt"
-    corpus.write_text("\n\n".join("\n".join(lines) for lines in DOCUMENTS))
-    output = corpus.with_name("new") / "shards"
-    prepare(PrepareRun((corpus,), tiny_vocab, output))
-    return output
+    folder = tmp_path_factory.mktemp("corpus")
+    write_shards(folder, tiny_vocab, DOCUMENTS)
+    return folder / "shards"
 
 
 @pytest.fixture

@@ -2,10 +2,7 @@
 
 import pytest
 
-from keras_albert.errors import AlbertError
-from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.config import AlbertConfig
-from keras_albert.modeling.pretraining import AlbertForPretraining
+import keras_albert as ka
 from keras_albert.pretraining.sizes import (
     SizesRun,
     activation_bytes,
@@ -16,7 +13,7 @@ from keras_albert.pretraining.sizes import (
 
 pytestmark = pytest.mark.any_backend
 
-SMALL = AlbertConfig(
+SMALL = ka.AlbertConfig(
     vocab_size=97,
     embedding_size=8,
     hidden_size=32,
@@ -42,7 +39,7 @@ SMALL = AlbertConfig(
 )
 def test_counts_are_those_of_the_model(changes):
     config = SMALL.replace(**changes)
-    model = AlbertForPretraining(AlbertBackbone(config))
+    model = ka.AlbertForPretraining(ka.AlbertBackbone(config))
     count = count_parameters(config)
     assert count.model == model.backbone.count_params()
     assert count.model + count.heads == model.count_params()
@@ -93,5 +90,5 @@ def test_a_model_is_measured(tmp_path, capsys):
     ids=str,
 )
 def test_refused(run, message):
-    with pytest.raises(AlbertError, match=message):
+    with pytest.raises(ka.AlbertError, match=message):
         print_sizes(SizesRun(**run))

@@ -10,20 +10,16 @@ import numpy as np
 import pytest
 from small import TEXT_CONFIG
 
+import keras_albert as ka
 from keras_albert.cli import main
 from keras_albert.corpus import write_shards as units
 from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.prepare import prepare
-from keras_albert.corpus.shards import ShardSet
-from keras_albert.errors import AlbertError
 from keras_albert.exports import check as checking
 from keras_albert.exports.config import CheckRun
 from keras_albert.finetuning import run as training
 from keras_albert.finetuning.config import FinetuneRun, PredictRun
 from keras_albert.finetuning.predict import predict
-from keras_albert.finetuning.predictor import Predictor
-from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.text.model_inputs import text_rows, word_rows
 from keras_albert.text.unknown import (
     PieceCount,
@@ -95,7 +91,7 @@ def test_what_is_said_and_refused(pieces, unknown, said, capsys):
     refused = said is None
     if refused:
         message = r"my\.tsv: .* (50|100)\.0% .* in 'ж'\. .*--any-text\.$"
-        with pytest.raises(AlbertError, match=message) as caught:
+        with pytest.raises(ka.AlbertError, match=message) as caught:
             check_readable(count, "ж", "my.tsv", False)
         assert "\n" not in str(caught.value)
         said = "warning: my.tsv: .*are <unk>"
@@ -110,7 +106,7 @@ def test_prepare_refuses_at_the_end(tiny_vocab, tmp_path, capsys):
     text.write_text(f"nothing\n{CHINESE}\n{CHINESE}\n" + "ж ж ж\n")
     run = PrepareRun((text,), tiny_vocab, output)
     # 5 pieces, and 5 that are unknown.
-    with pytest.raises(AlbertError, match=r"the input: .* 50\.0%.*'我喜欢"):
+    with pytest.raises(ka.AlbertError, match=r"the input: .* 50\.0%.*'我喜欢"):
         prepare(run)
     assert not output.exists()
     # The shard is kept for the same command with the option.
@@ -123,7 +119,7 @@ def test_prepare_refuses_at_the_end(tiny_vocab, tmp_path, capsys):
     assert "warning: the input: " in shown and "50.00 % unknown" in shown
     assert (output / shard.name).stat().st_mtime_ns == made
     # ▁n o th in g, two of ▁ <unk>, three of ▁ <unk>
-    assert ShardSet.open(output).num_tokens == 5 + 4 + 6
+    assert ka.ShardSet.open(output).num_tokens == 5 + 4 + 6
 
 
 def test_prepare_refuses_early(tiny_vocab, tmp_path, monkeypatch, capsys):
@@ -133,13 +129,13 @@ def test_prepare_refuses_early(tiny_vocab, tmp_path, monkeypatch, capsys):
     first.write_text(f"{CHINESE}\n{CHINESE}\n" + "nothing\n" * 90)
     second.write_text("nothing\n" * 90)
     run = PrepareRun((first, second), tiny_vocab, tmp_path / "out", workers=1)
-    with pytest.raises(AlbertError, match=r"a\.txt: .* 100\.0%"):
+    with pytest.raises(ka.AlbertError, match=r"a\.txt: .* 100\.0%"):
         prepare(run)
     assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "b.txt"}
     # A text that begins well is judged as a whole.
     first.write_text("nothing\nnothing\n" + f"{CHINESE}\n" * 3)
     prepare(PrepareRun((first,), tiny_vocab, tmp_path / "out", workers=1))
-    assert ShardSet.open(tmp_path / "out").num_tokens == 5 + 5 + 6
+    assert ka.ShardSet.open(tmp_path / "out").num_tokens == 5 + 5 + 6
     shown = capsys.readouterr().err
     assert re.search("warning: the input: .* 23.1% .*3 of 13 are <unk>", shown)
 
@@ -157,9 +153,9 @@ def model(tmp_path_factory, tokenizer):
     """The folder of a classifier that was never trained."""
     folder = tmp_path_factory.mktemp("unknown")
     keras.utils.set_random_seed(3)
-    backbone = AlbertBackbone(TEXT_CONFIG, tokenizer=tokenizer)
-    head = AlbertForSequenceClassification(backbone, 2, labels=("no", "yes"))
-    Predictor(head, lengths=(32,)).save(folder)
+    backbone = ka.AlbertBackbone(TEXT_CONFIG, tokenizer=tokenizer)
+    head = ka.AlbertForSequenceClassification(backbone, 2, labels=("no", "yes"))
+    ka.Predictor(head, lengths=(32,)).save(folder)
     return folder
 
 
@@ -178,7 +174,7 @@ def test_finetune(pretrained_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(training, "_finetune_once", go_on)
     rows, output = rows_of(CHINESE, tmp_path), tmp_path / "out"
     run = FinetuneRun(str(pretrained_folder), rows, output, validation=None)
-    with pytest.raises(AlbertError, match=REFUSED):
+    with pytest.raises(ka.AlbertError, match=REFUSED):
         training.finetune(run)
     assert not output.exists()
     with pytest.raises(Reached):
@@ -189,7 +185,7 @@ def test_finetune(pretrained_folder, tmp_path, monkeypatch, capsys):
 def test_predict(model, tmp_path, capsys):
     output = tmp_path / "out.jsonl"
     run = PredictRun(model, rows_of(CHINESE, tmp_path), output)
-    with pytest.raises(AlbertError, match=REFUSED):
+    with pytest.raises(ka.AlbertError, match=REFUSED):
         predict(run)
     assert not output.exists()
     predict(dataclasses.replace(run, any_text=True))
@@ -202,12 +198,12 @@ def test_predict(model, tmp_path, capsys):
 def test_check(model, tmp_path, monkeypatch, capsys):
     found = SimpleNamespace(
         model=SimpleNamespace(early_exit=None),
-        settings=Predictor.load(model).settings,
+        settings=ka.Predictor.load(model).settings,
         outputs=go_on,
     )
     monkeypatch.setattr(checking, "load_exported", lambda *_: found)
     run = CheckRun(tmp_path, model, rows_of(CHINESE, tmp_path))
-    with pytest.raises(AlbertError, match=REFUSED):
+    with pytest.raises(ka.AlbertError, match=REFUSED):
         checking.check(run)
     with pytest.raises(Reached):
         checking.check(dataclasses.replace(run, any_text=True))
@@ -215,7 +211,7 @@ def test_check(model, tmp_path, monkeypatch, capsys):
 
 
 def test_predictor_warns(model):
-    predictor = Predictor.load(model)
+    predictor = ka.Predictor.load(model)
     predictor.model.run_eagerly = True
     with pytest.warns(UserWarning, match="14.3% .*'two hens ж'"):
         predictor.predict(["two hens ж"] * 2)
