@@ -46,15 +46,9 @@ from keras_albert.exports.saved_model.warm_up import (  # noqa: E402
     write_warm_up,
 )
 from keras_albert.tasks import graph as serving_graph  # noqa: E402
-from keras_albert.tasks.question_answering import graph as answers  # noqa: E402
 from keras_albert.tasks.question_answering.task import NO_CANDIDATE  # noqa: E402
-from keras_albert.tasks.question_answering.windows import (  # noqa: E402
-    max_context,
-    window_spans,
-)
 from keras_albert.text.graph_tokenizer import GraphTokenizer  # noqa: E402
 from keras_albert.text.normalization import to_text  # noqa: E402
-from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
 
 FEW = settings(max_examples=4, suppress_health_check=list(HealthCheck))
 TEXTS = st.one_of(
@@ -74,24 +68,11 @@ TEXTS = st.one_of(
     ).map(b"".join),
 )
 proof = pytest.mark.proof
+pytestmark = pytest.mark.usefixtures("plain_graphs")
 NAMED = " ".join(f"ÉLODIE {number}" for number in range(30))
 # In three parts, and the shortest ones are not first.
 MANY = [" ".join(["fox"] * (7 * n % 20)) for n in range(20)]
 SOME = ["The fox sold £9 of tea in 1950.", "", NAMED, "e\u0301 😀Σ"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_optimizer():
-    """Graphs run as they are: rewriting them takes longer than few calls."""
-    change = tf.config.optimizer.set_experimental_options
-    change({"disable_meta_optimizer": True})
-    yield
-    change({"disable_meta_optimizer": False})
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_vocab):
-    return Tokenizer(tiny_vocab)
 
 
 @pytest.fixture(scope="module")
@@ -311,26 +292,6 @@ def test_threshold(served, tokenizer):
     ]
     assert strings(found["answer"]) == [row["prediction"] for row in decoded]
     close(found["score"], [row["score"] for row in decoded])
-
-
-@settings(FEW, max_examples=60)
-@given(st.integers(0, 150), st.integers(1, 40), st.integers(1, 45))
-@example(584, 384, 200)
-def test_most_context(count, room, stride):
-    """The closed form equals `max_context` for every token and window."""
-    spans = window_spans(count, room, stride)
-    token = np.arange(count)[None]
-    owner = answers._most_context(
-        tf.constant(token, tf.int32),
-        *(
-            tf.constant([[n]])
-            for n in (count, room, min(room, stride), len(spans))
-        ),
-    )[0].numpy()
-    for index, ((start, end), best) in enumerate(
-        zip(spans, max_context(spans), strict=True)
-    ):
-        assert ((owner[start:end] == index) == best).all()
 
 
 def test_short_texts_do_not_wait_for_long_ones():
