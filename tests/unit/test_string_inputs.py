@@ -30,11 +30,6 @@ BATCH = 4
 sparse = keras.losses.SparseCategoricalCrossentropy
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tiny_vocab):
-    return ka.Tokenizer(tiny_vocab)
-
-
 def quick(model, loss=None):
     rate = keras.optimizers.SGD(1e-5)
     model.compile(rate, loss or sparse(from_logits=True), **QUICK)
@@ -79,7 +74,9 @@ class Series:
 
     def __init__(self, values, dtype=object):
         self.values = np.array(values, dtype)
-        self.dtype, self.shape = self.values.dtype, self.values.shape
+
+    def __getattr__(self, name):  # dtype, shape, tolist
+        return getattr(self.values, name)
 
     def __len__(self):
         return len(self.values)
@@ -89,9 +86,6 @@ class Series:
 
     def __array__(self, dtype=None, copy=None):
         return self.values.astype(dtype or self.values.dtype)
-
-    def tolist(self):
-        return self.values.tolist()
 
 
 def loader(*columns, **options):
@@ -127,12 +121,6 @@ CHOICES = {
         ("classifier", (TEXTS, PAIRS)),
         ("chooser", CHOICES),
         ("reader", QUESTIONS),
-        pytest.param("classifier", {"text": TEXTS}, marks=pytest.mark.proof),
-        pytest.param(
-            "chooser",
-            {k: CHOICES[k] for k in ("context", "choices")},
-            marks=pytest.mark.proof,
-        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -276,10 +264,13 @@ def test_training(form, classifier, losses):
         (Series(TEXTS), Series(LABELS, "int64")),
         (Column(TEXTS), Series(named(LABELS))),
         (np.array(TEXTS), Column(LABELS)),
+        (np.char.encode(TEXTS, "utf-8"), LABELS),
+        ([text.encode() for text in TEXTS], np.array(LABELS)),
         ({"text": Column(TEXTS)}, np.array(named(LABELS))),
         (tuple(TEXTS), torch.tensor(LABELS)),
     ],
-    ids=["tensors", "series", "series of names", "columns", "dict", "torch"],
+    ids=["tensors", "series", "series of names", "columns"]
+    + ["array of bytes", "list of bytes", "dict", "torch"],
 )
 def test_columns(texts, labels, classifier, losses):
     found = classifier.evaluate(
@@ -300,6 +291,7 @@ def test_pairs_and_choices(classifier, chooser):
     assert not np.allclose(of_pairs, alone, atol=1e-5)
     of_choices = chooser.predict(CHOICES, verbose=0)
     named_pairs = [{"text": a, "pair": b} for a, b in pairs]
+    as_bytes = {k: np.char.encode(v, "utf-8") for k, v in CHOICES.items()}
     for model, same, expected in (
         (classifier, (Column(TEXTS), Series(PAIRS)), of_pairs),
         (classifier, dataset((TEXTS, PAIRS), LABELS), of_pairs),
@@ -308,6 +300,7 @@ def test_pairs_and_choices(classifier, chooser):
         (chooser, dataset(CHOICES, LABELS), of_choices),
         (chooser, loader(choices, LABELS), of_choices),
         (chooser, {k: Column(v) for k, v in CHOICES.items()}, of_choices),
+        (chooser, as_bytes, of_choices),
     ):
         found = model.predict(same, verbose=0)
         np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -334,7 +327,6 @@ BAD = [7, 1, 2, 0, 1, 2, 0, 1, 2]
     ("labels", "message"),
     [
         (BAD, RANGE + "7 in row 0"),
-        ([0, -1] + LABELS[2:], RANGE + "-1 in row 1"),
         ([0.5] + LABELS[1:], RANGE + "0.5 in row 0"),
         (Column(BAD), RANGE + "7"),
         (torch.tensor(BAD), RANGE + "7"),
@@ -352,9 +344,8 @@ def test_labels_that_are_none(labels, message, classifier):
             TEXTS, LABELS, validation_data=(TEXTS, labels), verbose=0
         ),
     ):
-        with pytest.raises(ka.AlbertError, match=message) as caught:
+        with pytest.raises(ka.AlbertError, match=message):
             call()
-        assert "\n" not in str(caught.value)
 
 
 OUT = LABELS[:-1] + [7]
@@ -367,7 +358,6 @@ UNNAMED = named(LABELS)[:-1] + ["maybe"]
     [
         ("dataset", UNNAMED, "one of 'neg'.*Received: maybe"),
         ("ids", OUT, RANGE + "7"),
-        ("loader", NEGATIVE, RANGE + "-1"),
         pytest.param(
             "worker",
             UNNAMED,
@@ -462,6 +452,8 @@ def test_positions_of_answers(backbone):
 
 # Mistakes.
 
+BATCHES = dataset(TEXTS, LABELS)
+
 
 @pytest.mark.any_backend
 @pytest.mark.parametrize(
@@ -472,36 +464,19 @@ def test_positions_of_answers(backbone):
             r"key `text`.*Received: \['texts'\]",
         ),
         (
-            lambda h: h.model.fit(
-                tf.data.Dataset.from_tensor_slices((TEXTS, LABELS))
-            ),
+            lambda h: h.model.fit(BATCHES.unbatch()),
             r"batches of texts.*dataset\.batch\(32\)",
         ),
-        (
-            lambda h: h.chooser.fit(dataset(TEXTS, LABELS)),
-            "multiple choice takes a dict",
-        ),
-        (
-            lambda h: h.masked.fit(dataset(TEXTS, LABELS)),
-            "no preprocessor.*model.preprocess.texts",
-        ),
-        (
-            lambda h: h.bare.fit(dataset(TEXTS, LABELS)),
-            "Texts need a vocabulary",
-        ),
+        (lambda h: h.chooser.fit(BATCHES), "multiple choice takes a dict"),
+        (lambda h: h.masked.fit(BATCHES), "no preprocessor.*preprocess.texts"),
+        (lambda h: h.bare.fit(BATCHES), "Texts need a vocabulary"),
         (
             lambda h: h.embedder.predict(dataset(TEXTS, PAIRS)),
             "must be numbers.*`text` and `pair`",
         ),
-        (
-            lambda h: h.model.fit(text for text in ()),
-            "no batches|at least one batch",
-        ),
+        (lambda h: h.model.fit(x for x in ()), "no batches|at least one batch"),
         (lambda h: ka.Preprocessor("spiece.model"), "must be a Tokenizer"),
-        (
-            lambda h: ka.Preprocessor(h.tokenizer, 2),
-            "`sequence_length` must be an integer, at least 3",
-        ),
+        (lambda h: ka.Preprocessor(h.tokenizer, 2), "`sequence_length` must"),
         (
             lambda h: ka.Preprocessor(h.tokenizer, fixed_length="no"),
             "`fixed_length` must be True or False",
@@ -514,10 +489,7 @@ def test_positions_of_answers(backbone):
             lambda h: ka.Preprocessor(h.tokenizer)(np.arange(3)),
             "`text` must be strings. Received: int64",
         ),
-        (
-            lambda h: h.model.preprocessor("bare"),
-            "single examples.*Make batches",
-        ),
+        (lambda h: h.model.preprocessor("bare"), "single examples.*Make batch"),
     ],
 )
 def test_refused(call, message, classifier, chooser, backbone, tokenizer):
@@ -533,5 +505,5 @@ def test_refused(call, message, classifier, chooser, backbone, tokenizer):
     )
     with pytest.raises(ValueError, match=message) as caught:
         call(here)
-    if "at least one batch" not in message:
+    if "at least one batch" not in message:  # of Keras
         assert "\n" not in str(caught.value)
