@@ -190,12 +190,9 @@ def test_a_mistake_leaves_nothing_behind(corpus, tiny_vocab, tmp_path):
     work = tmp_path / "work"
     work.mkdir()
     gone = tmp_path / "gone"
-    below_a_file = bad / "below"
     for changes, message in (
         ({"input": (corpus, bad)}, r"bad\.txt:3"),
-        ({"input": (corpus, gone)}, "no such file"),
         ({"vocab": gone}, "no such file or folder"),
-        ({"output": below_a_file}, "expected a folder to write to"),
         ({"workers": 0}, "workers=0"),
         ({"shard_bytes": 0}, "shard_bytes=0"),
     ):
@@ -288,23 +285,17 @@ def test_the_way_on_is_named(stopped, capsys):
     [
         ({"column": "body"}, "column='text'; now it is 'body'"),
         ({"shard_bytes": 151}, "shard_bytes=150; now it is 151"),
-        ({"split_sentences": "en"}, "split_sentences=None; now it is 'en'"),
         ({"vocab": "other"}, "vocabulary='[0-9a-f]{64}'; now"),
-        ({"input": "first"}, r"input='.*bad\.txt'; now it is 'no file'"),
         ({"input": "more"}, r"input='no file'; now it is '.*more\.txt'"),
     ],
 )
 def test_another_command_is_refused(stopped, tmp_path, changes, message):
-    if "split_sentences" in changes:
-        pytest.importorskip("sentencex")
     if "vocab" in changes:
         model = (stopped.vocab / "spiece.model").read_bytes()
         other = tmp_path / "other.model"
         # A protobuf file followed by a field that nobody knows.
         other.write_bytes(model + b"\xf8\x7f\x01")
         changes = {"vocab": other}
-    if changes.get("input") == "first":
-        changes = {"input": stopped.input[:1]}
     if changes.get("input") == "more":
         more = tmp_path / "more.txt"
         more.write_text("nothing\n")
@@ -323,7 +314,6 @@ def test_another_command_is_refused(stopped, tmp_path, changes, message):
         ("shard-00000.tokens.npy", lambda data: data[:-1] + b"x"),
         ("shard-00000.sentences.npy", None),  # lost
         (f"{NOTES}/unit-00000.json", lambda _: b"{"),
-        (f"{NOTES}/unit-00000.json", lambda _: b"[1]"),
         ("../good.txt", lambda data: data.replace(b"hens", b"dogs")),
     ],
 )
