@@ -245,6 +245,18 @@ def test_answers_of_every_kind_can_differ():
             {"prediction": "a fox", "score": 0.5, "start": 0, "end": 5},
         ),
         (
+            "qa",
+            {"answer": "", "start": -1, "end": -1, "score": 0.5},
+            {"context": "a fox, a hen, a fox"},
+            {"prediction": "", "score": 0.5, "start": None, "end": None},
+        ),
+        (
+            "choice",
+            {"choice": 1, "probabilities": [0.25, 0.75]},
+            {},
+            {"prediction": 1, "score": 0.75},
+        ),
+        (
             "tokens",
             {"words": ["a", "b", ""], "labels": ["X", "Y", ""]},
             {"text": "a b"},
@@ -272,6 +284,7 @@ def test_answers_of_every_kind_can_differ():
                 "answer": "a hen",
                 "start": 7,
                 "labels": ["X", "X", ""],
+                "choice": 0,
                 "chosen": [True, True],
             }
             other = others[name] if name in others else np.add(value, 0.01)
