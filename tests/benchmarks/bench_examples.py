@@ -25,19 +25,24 @@ a million of them, alone in their rows and sharing them.
 
 import argparse
 import dataclasses
+import itertools
+import operator
 import os
 import random
 import re
+import statistics
 import string
 import sys
 import tempfile
 import time
+from dataclasses import astuple
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 from bench_model import cpuinfo
 from pairing import (
+    CpuMeter,
     PairedTimes,
     benchmark_parser,
     in_process,
@@ -47,7 +52,6 @@ from pairing import (
     quartiles,
     write_report,
 )
-from worker import CpuMeter
 
 from keras_albert.corpus.config import PrepareRun, VocabRun
 from keras_albert.pretraining.config import ExampleConfig
@@ -73,24 +77,16 @@ def main(arguments: list[str] | None = None) -> int:
                 hold_cores, 1, time_planning, PACKED
             ),
         }
-        for cores in options.cores:
-            for length in options.lengths:
-                for lines, sides in (
-                    (report["lines"], reference_sides),
-                    (report["packed"], packing_sides),
-                ):
-                    line = in_process(
-                        hold_cores,
-                        cores,
-                        compare,
-                        sides,
-                        shards,
-                        length,
-                        options.batch_size,
-                        options.batches,
-                        options.pairs,
-                    )
-                    lines.append({"cores": cores} | line)
+        for cores, length, (part, sides) in itertools.product(
+            options.cores,
+            options.lengths,
+            [("lines", reference_sides), ("packed", packing_sides)],
+        ):
+            line = in_process(
+                *(hold_cores, cores),
+                *(compare, sides, shards, length, options),
+            )
+            report[part].append({"cores": cores} | line)
     print_tables(report)
     write_report(options, report)
     return 0
@@ -151,21 +147,21 @@ def hold_cores(cores: int) -> None:
         os.sched_setaffinity(0, available[-cores:])
 
 
-def reference_sides(shards, examples, batch_size: int, batches: int):
+def reference_sides(shards, examples, options):
     """Ours, the transcription, and nothing else to say."""
-    ours = OurSide(shards, examples, batch_size, batches)
+    ours = OurSide(shards, examples, options)
     return ours, ReferenceSide(shards, examples), {}
 
 
-def packing_sides(shards, examples, batch_size: int, batches: int):
+def packing_sides(shards, examples, options):
     """Ours with shared rows, ours without, and how full rows are."""
     from keras_albert.pretraining.dataset import ExampleStream
 
     packed = dataclasses.replace(examples, **PACKED)
     packing = ExampleStream(shards, packed, 0).packing
     return (
-        OurSide(shards, packed, batch_size, batches),
-        OurSide(shards, examples, batch_size, batches),
+        OurSide(shards, packed, options),
+        OurSide(shards, examples, options),
         {
             "fill": packing.fill,
             "peer_fill": packing.fill / packing.examples_per_row,
@@ -174,40 +170,28 @@ def packing_sides(shards, examples, batch_size: int, batches: int):
     )
 
 
-def compare(
-    make_sides,
-    folder: Path,
-    length: int,
-    batch_size: int,
-    batches: int,
-    pairs: int,
-) -> dict:
+def compare(make_sides, folder: Path, length: int, options) -> dict:
     """One line: both sides in turn, in this process."""
     from keras_albert.corpus.shards import ShardSet
 
     shards = ShardSet.open(folder)
     examples = ExampleConfig(sequence_length=length)
-    ours, peer, facts = make_sides(shards, examples, batch_size, batches)
+    ours, peer, facts = make_sides(shards, examples, options)
     ours(), peer()  # warm up
     meter = CpuMeter()
-    calls = in_turn({"ours": ours, "peer": peer}, pairs)
+    calls = in_turn({"ours": ours, "peer": peer}, options.pairs)
     others = meter.others()
-    wall, cpu = peer_beside_ours(calls, a_token=True)
-    return {
-        "length": length,
-        "ratio": wall["ratio"],
-        "ratio_quartiles": wall["ratio_quartiles"],
-        "cpu_ratio": cpu["ratio"],
-        "pairs": pairs,
-        "ours": 1e3 / wall["peer_ms"],
-        "peer": 1e3 / wall["ours_ms"],
-        "others": others,
-        **facts,
-        "calls": {
-            name: [dataclasses.asdict(call) for call in some]
-            for name, some in calls.items()
-        },
+    speeds = {
+        name: statistics.median(call.tokens / call.seconds for call in some)
+        for name, some in calls.items()
     }
+    each_call = {
+        name: [dataclasses.asdict(call) for call in some]
+        for name, some in calls.items()
+    }
+    line = {"length": length, "pairs": options.pairs, "others": others}
+    line |= peer_beside_ours(calls, a_token=True) | speeds | facts
+    return line | {"calls": each_call}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,28 +203,29 @@ class Call:
     cpu_seconds: float
     """of all threads"""
 
+    def __add__(self, other: "Call") -> "Call":
+        return Call(*map(operator.add, astuple(self), astuple(other)))
+
 
 def peer_beside_ours(
     calls: dict[str, list[Call]], a_token: bool = False
-) -> tuple[dict, dict]:
-    """Summaries of peer / ours, by the clock and by the processor's.
+) -> dict:
+    """The ratio peer / ours, by the clock and by the processor's.
 
     Args:
         a_token: compares the times for a token, not those of calls.
     """
-    wall, cpu = (
-        PairedTimes(
-            *(
-                [
-                    getattr(call, clock) / (call.tokens if a_token else 1)
-                    for call in calls[side]
-                ]
-                for side in ("peer", "ours")
-            )
-        ).summary()
-        for clock in ("seconds", "cpu_seconds")
-    )
-    return wall, cpu
+
+    def summary(clock: str) -> dict:
+        peer, ours = (
+            [getattr(x, clock) / (x.tokens if a_token else 1) for x in some]
+            for some in (calls["peer"], calls["ours"])
+        )
+        return PairedTimes(peer, ours).summary()
+
+    wall, cpu = summary("seconds"), summary("cpu_seconds")
+    found = {name: wall[name] for name in ("ratio", "ratio_quartiles")}
+    return found | {"cpu_ratio": cpu["ratio"]}
 
 
 class Stopwatch:
@@ -261,11 +246,12 @@ class Stopwatch:
 class OurSide:
     """Batches of a dataset after its first one, before which none is made."""
 
-    def __init__(self, shards, examples, batch_size, batches):
+    def __init__(self, shards, examples, options):
         from keras_albert.pretraining.dataset import pretraining_dataset
 
+        size, steps = options.batch_size, 1 + options.batches
         self.dataset = pretraining_dataset(
-            shards, examples, batch_size=batch_size, seed=0, steps=1 + batches
+            shards, examples, batch_size=size, seed=0, steps=steps
         )
 
     def __call__(self) -> Call:

@@ -33,19 +33,21 @@ import functools
 import os
 import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from bench_examples import Call, Stopwatch, peer_beside_ours
 from bench_model import (
     BACKENDS,
-    CPU_ONLY,
     DEFAULT_PEERS,
     PEERS,
     installed,
     machine,
     print_machine,
+    use_backend,
 )
 from pairing import (
+    CpuMeter,
     benchmark_parser,
     in_process,
     in_turn,
@@ -54,14 +56,12 @@ from pairing import (
     quartiles,
     write_report,
 )
-from worker import CpuMeter
 
 from keras_albert.errors import AlbertError, check_positive
 from keras_albert.modeling.config import VARIANTS
 
 GLUE_TASK = "SST-2"
 VOCAB = Path("vocab", "30k-clean.model")
-MODES = ("epoch", "evaluation", "both")
 # Of one epoch and one evaluation: how many times as fast this package is to be.
 GOALS = {"keras_hub": 5.0, "transformers": 1.2}
 SIZES = {
@@ -106,7 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
         for backend, peer in sides(options):
             print(f"{backend} beside {peer} ...", flush=True)
             report["lines"] += in_process(
-                use_backend, backend, compare, peer, options
+                use_backend, (backend, "cpu"), compare, peer, options
             )
             write_report(options, report)
     except AlbertError as error:
@@ -165,16 +165,10 @@ def sides(options: argparse.Namespace) -> list[tuple[str, str]]:
     ]
 
 
-def use_backend(backend: str) -> None:
-    """Before Keras is imported."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.update(CPU_ONLY | {"KERAS_BACKEND": backend})
+def compare(peer_name: str, options: argparse.Namespace) -> list[dict]:
+    """A line for each of `modes`: both sides in turn, in this process."""
     # `first` is to have all that is compiled.
     os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
-
-
-def compare(peer_name: str, options: argparse.Namespace) -> list[dict]:
-    """A line for each of MODES: both sides in turn, in this process."""
     if os.environ["KERAS_BACKEND"] == "torch" or peer_name == "transformers":
         import torch  # noqa: F401  (must precede TensorFlow in a process)
     import finetune_sides as work
@@ -182,12 +176,9 @@ def compare(peer_name: str, options: argparse.Namespace) -> list[dict]:
     training, dev, both = work.make_sides(peer_name, options)
     logits, losses, first = {}, {}, {}
     for name, side in both.items():
-        watch = Stopwatch()
-        logits[name], tokens = side.predict(dev)
-        evaluation = watch.call(tokens)
-        watch = Stopwatch()
-        losses[name], tokens = side.train(training)
-        first[name] = modes(watch.call(tokens), evaluation)
+        logits[name], evaluation = timed(side.predict, dev)
+        losses[name], epoch = timed(side.train, training)
+        first[name] = modes(epoch, evaluation)
     difference = work.check_same_predictions(**logits)
     work.check_same_training(both, losses)
     print(
@@ -196,14 +187,17 @@ def compare(peer_name: str, options: argparse.Namespace) -> list[dict]:
         f"{losses['ours']:.4f} and {losses['peer']:.4f}",
         flush=True,
     )
+
+    def call(side):
+        (_, epoch), (_, evaluation) = (
+            timed(side.train, training),
+            timed(side.predict, dev),
+        )
+        return modes(epoch, evaluation)
+
     meter = CpuMeter()
-    calls = in_turn(
-        {
-            name: functools.partial(timed, side, training, dev)
-            for name, side in both.items()
-        },
-        options.pairs,
-    )
+    sides = {name: functools.partial(call, x) for name, x in both.items()}
+    calls = in_turn(sides, options.pairs)
     shared = {
         "backend": os.environ["KERAS_BACKEND"],
         "peer": peer_name,
@@ -212,8 +206,8 @@ def compare(peer_name: str, options: argparse.Namespace) -> list[dict]:
         "logits_difference": difference,
         "first_losses": losses,
     }
-    examples = dict(zip(MODES, sums(len(training), len(dev)), strict=True))
-    real = dict(zip(MODES, sums(training.tokens, dev.tokens), strict=True))
+    examples = modes(len(training), len(dev))
+    real = modes(training.tokens, dev.tokens)
     return [
         shared
         | {"mode": mode}
@@ -223,32 +217,24 @@ def compare(peer_name: str, options: argparse.Namespace) -> list[dict]:
             examples[mode],
             real[mode],
         )
-        for mode in MODES
+        for mode in examples
     ]
 
 
-def timed(side, training, dev) -> dict[str, Call]:
-    """An epoch and an evaluation."""
+def timed(step: Callable, examples) -> tuple[object, Call]:
+    """What a step of a side returns, and how long it took."""
     watch = Stopwatch()
-    _, tokens = side.train(training)
-    epoch = watch.call(tokens)
-    watch = Stopwatch()
-    _, tokens = side.predict(dev)
-    return modes(epoch, watch.call(tokens))
+    found, tokens = step(examples)
+    return found, watch.call(tokens)
 
 
-def modes(epoch: Call, evaluation: Call) -> dict[str, Call]:
-    """With what both take together."""
-    pairs = zip(
-        dataclasses.astuple(epoch), dataclasses.astuple(evaluation), strict=True
-    )
-    both = Call(*(a + b for a, b in pairs))
-    return dict(zip(MODES, (epoch, evaluation, both), strict=True))
-
-
-def sums(epoch: int, evaluation: int) -> tuple[int, int, int]:
-    """A count in the order of MODES."""
-    return epoch, evaluation, epoch + evaluation
+def modes(epoch, evaluation) -> dict:
+    """Two calls, or two counts, with their sum."""
+    return {
+        "epoch": epoch,
+        "evaluation": evaluation,
+        "both": epoch + evaluation,
+    }
 
 
 def line(
@@ -261,13 +247,7 @@ def line(
 
     Two pairs of calls that take 3 and 1, 5 and 1 seconds: a ratio of 4.
     """
-    wall, cpu = peer_beside_ours(calls)
-    result = {
-        "ratio": wall["ratio"],
-        "ratio_quartiles": wall["ratio_quartiles"],
-        "cpu_ratio": cpu["ratio"],
-        "sides": {},
-    }
+    result = peer_beside_ours(calls) | {"sides": {}}
     for side, mine in calls.items():
         seconds = statistics.median(call.seconds for call in mine)
         tokens = statistics.mean(call.tokens for call in mine)

@@ -18,6 +18,10 @@ from pathlib import Path
 
 from pairing import benchmark_parser, write_report
 
+from keras_albert.corpus.config import PrepareRun, VocabRun
+from keras_albert.corpus.prepare import prepare
+from keras_albert.corpus.vocabulary import train_vocabulary
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CONFIG = {
     "vocab_size": 4000,
@@ -76,18 +80,9 @@ def make_data(folder: Path) -> None:
     import python_corpus
 
     python_corpus.main(folder / "text")
-    text = str(folder / "text" / "train.txt")
-    for arguments in (
-        ["vocab", "--vocab-size", str(CONFIG["vocab_size"])],
-        ["prepare", "--vocab", str(folder / "vocab")],
-    ):
-        output = folder / ("shards" if arguments[0] == "prepare" else "vocab")
-        subprocess.run(
-            [sys.executable, "-m", "keras_albert.cli", *arguments]
-            + ["--input", text, "--output", str(output)],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+    text, vocab = (folder / "text" / "train.txt",), folder / "vocab"
+    train_vocabulary(VocabRun(text, vocab, CONFIG["vocab_size"]))
+    prepare(PrepareRun(text, vocab, folder / "shards"))
     (folder / "config.json").write_text(json.dumps(CONFIG))
 
 

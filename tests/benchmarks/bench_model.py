@@ -25,26 +25,26 @@ import argparse
 import dataclasses
 import importlib.metadata
 import importlib.util
-import json
+import itertools
+import operator
 import os
 import platform
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 from pairing import (
     available_cores,
     benchmark_parser,
+    in_process,
     percent,
     print_table,
     quartiles,
     write_report,
 )
+from worker import measure
 from workload import MODES, SIZES
 
-FOLDER = Path(__file__).parent
 # (ours, peer) by the name on the command line.
 DTYPES = {
     "float32": ("float32", "float32"),
@@ -93,13 +93,13 @@ PACKAGES = (
 def main(arguments: list[str] | None = None) -> int:
     """Runs it; returns the exit status."""
     options = parser().parse_args(arguments)
-    plan = {
-        backend: lines(options, backend)
+    todo = [
+        line
         for backend in options.backends
         if installed(backend, backend, f"the {backend} backend")
-    }
-    plan = {backend: todo for backend, todo in plan.items() if todo}
-    if not plan:
+        for line in lines(options, backend)
+    ]
+    if not todo:
         print("error: nothing is left to measure, see above.", file=sys.stderr)
         return 2
     work = SIZES[options.size]
@@ -110,26 +110,36 @@ def main(arguments: list[str] | None = None) -> int:
         f"predictions a row, {work.config.num_hidden_layers} layers of "
         f"{work.config.hidden_size}"
     )
-    count = sum(map(len, plan.values()))
-    print(
-        f"{count} lines of {options.pairs} pairs, a process for each of "
-        f"{', '.join(plan)}; see --help for fewer."
-    )
-    report = about | {"lines": [], "left_out": []}
-    failed = []
+    print(f"{len(todo)} lines of {options.pairs} pairs; see --help for fewer.")
+    report, failed = about | {"lines": [], "left_out": []}, []
     start = time.perf_counter()
-    for backend, todo in plan.items():
-        print(f"{backend}: {len(todo)} lines", flush=True)
-        found, status = measure(options, backend, todo)
-        for part, some in found.items():
-            report[part] += some
-        failed += [backend] * bool(status)
+    groups = itertools.groupby(todo, operator.itemgetter("backend", "mode"))
+    for (backend, mode), some in groups:
+        print(f"{backend}, {mode} ...", flush=True)
+        try:
+            found = in_process(
+                *(use_backend, (backend, options.device)),
+                *(measure, options, [*some]),
+            )
+        except Exception as error:  # also of a process that was killed
+            print(f"error: {error}", file=sys.stderr)
+            failed.append(f"{backend}, {mode}")
+            continue
+        for part, values in found.items():
+            report[part] += values
         write_report(options, report)
     print_lines(report["lines"])
     print(f"{(time.perf_counter() - start) / 60:.1f} minutes")
     if failed:
-        print(f"error: failed on {', '.join(failed)}.", file=sys.stderr)
+        print(f"error: failed on {'; '.join(failed)}.", file=sys.stderr)
     return int(bool(failed))
+
+
+def use_backend(setting: tuple[str, str]) -> None:
+    """Chooses the backend and the device before Keras is imported."""
+    backend, device = setting
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.update(DEVICES[device] | {"KERAS_BACKEND": backend})
 
 
 def parser() -> argparse.ArgumentParser:
@@ -193,35 +203,6 @@ def lines(options: argparse.Namespace, backend: str) -> list[dict]:
         for peer in peers
         for dtype in options.dtypes or DTYPES
     ]
-
-
-def measure(
-    options: argparse.Namespace, backend: str, todo: list[dict]
-) -> tuple[dict, int]:
-    """What the worker wrote, and its exit status."""
-    task_for_it = {
-        "size": options.size,
-        "pairs": options.pairs,
-        "probe": not options.dtypes,
-        "device": options.device,
-        "lines": todo,
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        task, result = Path(folder, "task.json"), Path(folder, "result.json")
-        task.write_text(json.dumps(task_for_it))
-        status = subprocess.run(
-            [sys.executable, FOLDER / "worker.py", task, result],
-            env={
-                "TF_CPP_MIN_LOG_LEVEL": "3",
-                **os.environ,
-                **DEVICES[options.device],
-                "KERAS_BACKEND": backend,
-            },
-        ).returncode
-        found = {"lines": [], "left_out": []}
-        if result.exists():
-            found = json.loads(result.read_text())
-    return found, status
 
 
 def machine() -> dict:

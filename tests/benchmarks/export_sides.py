@@ -5,6 +5,7 @@ Letters: B rows, S tokens, C labels, R rounds.
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import time
 from collections.abc import Callable
@@ -15,8 +16,7 @@ import torch  # before Keras: it must precede TensorFlow in a process
 from bench_export import ONLY_FLOAT32
 from bench_finetune import SIZES
 from finetune_sides import LABELS, TASK, classifier, scored_pieces
-from pairing import PairedTimes, warm_up
-from worker import CpuMeter
+from pairing import CpuMeter, PairedTimes, warm_up
 
 from keras_albert.data.config import TableColumns
 from keras_albert.errors import AlbertError
@@ -139,64 +139,47 @@ def torch_model(folder: Path):
 # The sides, each from its file.
 
 
-def onnx_side(folder: Path, weights: str, threads: int) -> Side:
+def onnx_side(file: Path, weights: str, threads: int) -> Side:
     """Our file in ONNX Runtime."""
-    from keras_albert.exports.onnx.format import ONNX_FILE, run_onnx
+    from keras_albert.exports.onnx.format import run_onnx
 
-    run = run_onnx(folder / f"onnx-{weights}" / ONNX_FILE, threads)
+    run = run_onnx(file, threads)
     return lambda rows: log_softmax(run(rows.token_ids)["logits"])
 
 
-def litert_side(folder: Path, weights: str, threads: int) -> Side:
+def litert_side(file: Path, weights: str, threads: int) -> Side:
     """Our file in LiteRT."""
-    from keras_albert.exports.litert import LITERT_FILE, run_litert
+    from keras_albert.exports.litert import run_litert
 
-    run = run_litert(folder / f"litert-{weights}" / LITERT_FILE, threads)
+    run = run_litert(file, threads)
     return lambda rows: log_softmax(run(rows.token_ids)["logits"])
 
 
-def saved_model_side(folder: Path, weights: str, threads: int) -> Side:
-    """Our SavedModel, from ids."""
-    import tensorflow as tf
-
-    signatures = saved_model(folder, weights)
-
-    def call(rows: Rows) -> np.ndarray:
-        ids = tf.constant(rows.token_ids)
-        logits = signatures["token_ids"](token_ids=ids)["logits"]
-        return log_softmax(logits.numpy())
-
-    return call
-
-
-def text_side(folder: Path, weights: str, threads: int) -> Side:
-    """Our SavedModel, from strings."""
-    import tensorflow as tf
-
-    signatures = saved_model(folder, weights)
-
-    def call(rows: Rows) -> np.ndarray:
-        outputs = signatures["serving_default"](text=tf.constant(rows.texts))
-        return np.log(outputs["probabilities"].numpy())
-
-    return call
-
-
-def saved_model(folder: Path, weights: str):
-    """Its signatures; `bench_export.prepare` has set TensorFlow's threads."""
+def saved_model_side(
+    file: Path, weights: str, threads: int, from_texts: bool = False
+) -> Side:
+    """Our SavedModel; `bench_export.prepare` has set TensorFlow's threads."""
     import tensorflow as tf
     import tensorflow_text  # noqa: F401, its operations
 
-    loaded = tf.saved_model.load(str(folder / f"saved_model-{weights}" / "1"))
-    signatures = dict(loaded.signatures)
-    signatures["kept"] = loaded  # else its variables would be collected
-    return signatures
+    loaded = tf.saved_model.load(str(file))
+
+    def call(rows: Rows) -> np.ndarray:
+        if from_texts:
+            ask = loaded.signatures["serving_default"]
+            outputs = ask(text=tf.constant(rows.texts))
+            return np.log(outputs["probabilities"].numpy())
+        ask = loaded.signatures["token_ids"]
+        outputs = ask(token_ids=tf.constant(rows.token_ids))
+        return log_softmax(outputs["logits"].numpy())
+
+    return call
 
 
-def torch_side(folder: Path, weights: str, threads: int) -> Side:
+def torch_side(file: Path, weights: str, threads: int) -> Side:
     """transformers, eager; in int8 all Linear layers."""
     torch.set_num_threads(threads)
-    model = torch_model(folder)
+    model = torch_model(file.parents[1])
     if weights == "int8":
         model = torch.ao.quantization.quantize_dynamic(
             model, {torch.nn.Linear}, dtype=torch.qint8
@@ -212,16 +195,14 @@ def torch_side(folder: Path, weights: str, threads: int) -> Side:
     return call
 
 
-def onnxruntime_side(folder: Path, weights: str, threads: int) -> Side:
+def onnxruntime_side(file: Path, weights: str, threads: int) -> Side:
     """transformers' own export in ONNX Runtime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(
-        folder / PEER.format(weights),
-        options,
-        providers=["CPUExecutionProvider"],
+        file, options, providers=["CPUExecutionProvider"]
     )
 
     def call(rows: Rows) -> np.ndarray:
@@ -231,22 +212,23 @@ def onnxruntime_side(folder: Path, weights: str, threads: int) -> Side:
     return call
 
 
+# What a side reads, and what runs it.
 SIDES = {
-    "onnx": onnx_side,
-    "litert": litert_side,
-    "saved_model": saved_model_side,
-    "text": text_side,
-    "torch": torch_side,
-    "onnxruntime": onnxruntime_side,
+    "onnx": ("onnx-{}/model.onnx", onnx_side),
+    "litert": ("litert-{}/model.tflite", litert_side),
+    "saved_model": ("saved_model-{}/1", saved_model_side),
+    "text": (
+        "saved_model-{}/1",
+        functools.partial(saved_model_side, from_texts=True),
+    ),
+    "torch": (f"{HUGGING_FACE}/model.safetensors", torch_side),
+    "onnxruntime": (PEER, onnxruntime_side),
 }
-# What a side reads.
-FILES = {
-    "onnx": "onnx-{}/model.onnx",
-    "litert": "litert-{}/model.tflite",
-    "saved_model": "saved_model-{}/1",
-    "torch": f"{HUGGING_FACE}/model.safetensors",
-    "onnxruntime": PEER,
-}
+
+
+def make_side(name: str, folder: Path, weights: str, threads: int) -> Side:
+    file, make = SIDES[name]
+    return make(folder / file.format(weights), weights, threads)
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -290,18 +272,20 @@ def compare(options: argparse.Namespace, folder: Path, weights: str) -> dict:
     if weights == "int8":
         names = [name for name in names if name not in ONLY_FLOAT32]
     sides = {
-        name: SIDES[name](folder, weights, options.threads) for name in names
+        name: make_side(name, folder, weights, options.threads)
+        for name in names
     }
     length = min(*options.lengths, ERROR_LENGTH)
-    exact = torch_side(folder, "float32", options.threads)
-    errors = errors_of(sides, exact, rows_of(tokenizer, ERROR_TEXTS, length))
+    exact = make_side("torch", folder, "float32", options.threads)
     found = {
         "megabytes": {
-            name: megabytes(folder / FILES[name].format(weights))
+            name: megabytes(folder / SIDES[name][0].format(weights))
             for name in names
-            if name in FILES and not (name == "torch" and weights == "int8")
+            if name != "text" and (name, weights) != ("torch", "int8")
         },
-        "errors": errors,
+        "errors": errors_of(
+            sides, exact, rows_of(tokenizer, ERROR_TEXTS, length)
+        ),
         "lines": [],
     }
     for batch, length in itertools.product(
@@ -325,16 +309,13 @@ def errors_of(
     The difference of two log-probabilities is that of their logits.
     """
 
-    def margins(side: Side) -> np.ndarray:
-        outputs = side(rows)
-        return outputs[:, 1] - outputs[:, 0]
-
-    wanted = margins(exact)
+    wanted = np.diff(exact(rows))
+    errors = {
+        name: np.diff(side(rows)) - wanted for name, side in sides.items()
+    }
     return {
-        name: float(
-            np.sqrt(np.mean((margins(side) - wanted) ** 2)) / wanted.std()
-        )
-        for name, side in sides.items()
+        name: float(np.sqrt(np.mean(error**2)) / wanted.std())
+        for name, error in errors.items()
     }
 
 

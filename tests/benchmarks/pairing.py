@@ -118,6 +118,38 @@ def warm_up(call: Callable[[], object]) -> int:
     return count
 
 
+class CpuMeter:
+    """How much of the machine other processes used since it was made."""
+
+    def __init__(self):
+        self.start = time.perf_counter()
+        self.own, self.all = time.process_time(), _busy_seconds()
+
+    def seconds(self) -> float:
+        """Since it was made."""
+        return time.perf_counter() - self.start
+
+    def others(self) -> float | None:
+        """A share of all cores, 0 to 1; None where the system keeps none."""
+        if self.all is None:
+            return None
+        others = _busy_seconds() - self.all - (time.process_time() - self.own)
+        return max(others / (self.seconds() * os.cpu_count()), 0.0)
+
+
+def _busy_seconds() -> float | None:
+    """Of all cores since the machine started, what was not idle or waiting."""
+    try:
+        first, *_ = Path("/proc/stat").read_text().splitlines()
+    except OSError:
+        return None
+    user, nice, system, _, _, irq, softirq, steal, *_ = map(
+        int, first.split()[1:]
+    )
+    ticks = user + nice + system + irq + softirq + steal
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def in_turn(
     sides: Mapping[str, Callable[[], object]], pairs: int
 ) -> dict[str, list]:
