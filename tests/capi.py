@@ -3,26 +3,18 @@
     python tests/capi.py SAVED_MODEL SITE_PACKAGES < requests > answers
 
 SITE_PACKAGES holds the wheels of tensorflow and tensorflow-text, of any version
-and for any Python: only their shared libraries are read. A request is a line of
-JSON, and so is its answer, in the same order:
-
-    {"signature": "serving_default", "inputs": {"text": ["a", "b"]}}
-    {"outputs": {"score": [0.5, 0.25]}}     or  {"error": "..."}
-
-Strings are UTF-8; a malformed byte is the lone surrogate that Python's
-"surrogateescape" stands for it. `--threads 8` answers 8 requests at a time.
+and for any Python: only their shared libraries are read. Requests are pickled
+arguments of `SavedModel.run`, answers the pickled arrays.
 
 It is the same C++ code as in tensorflow_model_server, loading and session, and
 compilation by XLA is disabled as it is there unless asked for.
 """
 
-import argparse
 import ctypes
-import json
 import os
+import pickle
 import sys
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,7 +47,6 @@ class _Output(ctypes.Structure):
 
 # What each function returns, and takes (tensorflow/c/c_api.h, tf_tensor.h).
 _FUNCTIONS = {
-    "TF_Version": [c_char_p],
     "TF_NewStatus": [c_void_p],
     "TF_DeleteStatus": [None, c_void_p],
     "TF_GetCode": [c_int, c_void_p],
@@ -106,19 +97,11 @@ class RequestError(ValueError):
     """What the library, or this module, says of a request."""
 
 
-class Tensor(NamedTuple):
-    """An input or output of a signature."""
-
-    operation: _Output
-    kind: type
-    """of NumPy; object for strings"""
-
-
 class Signature(NamedTuple):
     """The tensors of a signature, by the names that callers use."""
 
-    inputs: dict[str, Tensor]
-    outputs: dict[str, Tensor]
+    inputs: dict[str, _Output]
+    outputs: dict[str, _Output]
 
 
 class SavedModel:
@@ -149,11 +132,6 @@ class SavedModel:
             if name != INITIALIZATION
         }
 
-    @property
-    def version(self) -> str:
-        """The version of TensorFlow, such as "2.20.0"."""
-        return self._c.Version().decode()
-
     def run(
         self, signature: str, inputs: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
@@ -163,8 +141,8 @@ class SavedModel:
             RequestError: unknown or missing names; or what TensorFlow says.
         """
         known, wanted = self._signature(signature, inputs)
-        fed = [known[name].operation for name in inputs]
-        fetched = [each.operation for each in wanted.values()]
+        fed = [known[name] for name in inputs]
+        fetched = [*wanted.values()]
         results = (c_void_p * len(fetched))()
         tensors = [self._tensor(value) for value in inputs.values()]
         try:
@@ -180,21 +158,6 @@ class SavedModel:
         finally:
             for tensor in filter(None, [*tensors, *results]):
                 self._c.DeleteTensor(tensor)  # with its strings
-
-    def typed(
-        self, signature: str, inputs: Mapping[str, list]
-    ) -> dict[str, np.ndarray]:
-        """Nested lists as arrays of the types that the signature takes.
-
-        Raises:
-            RequestError: unknown or missing names; other types; lists of
-                unequal lengths.
-        """
-        known, _ = self._signature(signature, inputs)
-        return {
-            name: _array_of(name, value, known[name].kind)
-            for name, value in inputs.items()
-        }
 
     def _signature(self, name: str, inputs: Mapping) -> Signature:
         if name not in self.signatures:
@@ -221,7 +184,7 @@ class SavedModel:
         finally:
             self._c.DeleteStatus(status)
 
-    def _tensors(self, signature: bytes, field: int) -> dict[str, Tensor]:
+    def _tensors(self, signature: bytes, field: int) -> dict[str, _Output]:
         """SignatureDef.inputs (1) or .outputs (2): name -> TensorInfo."""
         tensors = {}
         for name, info in _map(signature, field):
@@ -230,7 +193,7 @@ class SavedModel:
             found = self._c.GraphOperationByName(
                 self._graph, operation.encode()
             )
-            tensors[name] = Tensor(_Output(found, int(index)), TYPES[info[2]])
+            tensors[name] = _Output(found, int(index))
         return tensors
 
     def _strings(self, tensor: int, count: int) -> range:
@@ -305,69 +268,14 @@ def _map(message: bytes, field: int) -> Iterator[tuple[str, bytes]]:
             yield entry[1].decode(), entry[2]
 
 
-def _array_of(name: str, value: list, kind: type) -> np.ndarray:
-    try:
-        if kind is object:
-            array = np.array(value, object)  # NumPy's strings lose NULs
-            flat = [encode(text) for text in array.ravel()]
-            return np.array(flat, object).reshape(array.shape)
-        array = np.array(value)
-        if array.size and not np.can_cast(array.dtype, kind, "same_kind"):
-            raise TypeError(array.dtype)
-        return np.array(value, kind)
-    except (AttributeError, OverflowError, TypeError, ValueError) as error:
-        raise RequestError(
-            f"`{name}` takes {kind.__name__} in lists of equal lengths "
-            f"({error})."
-        ) from None
-
-
-def encode(text: str) -> bytes:
-    """A string of a request as the bytes that it stands for."""
-    return text.encode("utf-8", "surrogateescape")
-
-
-def decode(text: bytes) -> str:
-    """Any bytes as a string of a request or an answer."""
-    return text.decode("utf-8", "surrogateescape")
-
-
-def _plain(values):
-    """What JSON can hold."""
-    if isinstance(values, list):
-        return [_plain(value) for value in values]
-    return decode(values) if isinstance(values, bytes) else values
-
-
-def _answer(model: SavedModel, line: str) -> str:
-    request = json.loads(line)
-    try:
-        name = request["signature"]
-        outputs = model.run(name, model.typed(name, request["inputs"]))
-    except RequestError as error:
-        return json.dumps({"error": str(error)})
-    return json.dumps(
-        {"outputs": {k: _plain(v.tolist()) for k, v in outputs.items()}}
-    )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("saved_model", help="folder of saved_model.pb")
-    parser.add_argument("site_packages", help="folder of installed wheels")
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
+def main(saved_model: str, site_packages: str) -> None:
     # What a library prints goes to standard error, and not between answers.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    model = SavedModel(options.saved_model, options.site_packages)
-    with ThreadPoolExecutor(options.threads) as pool:
-        for line in pool.map(lambda line: _answer(model, line), sys.stdin):
-            print(line, file=answers, flush=True)
-    print(f"TensorFlow {model.version}", file=sys.stderr)
+    model = SavedModel(saved_model, site_packages)
+    requests = pickle.load(sys.stdin.buffer)
+    pickle.dump([model.run(*request) for request in requests], answers)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
