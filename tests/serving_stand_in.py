@@ -8,16 +8,14 @@ and decides as its documentation and source say about versions, labels, JSON and
 errors.
 
 It has no batching, regression, reloading of its configuration, status of
-several versions, TLS, or metrics; it classifies over REST alone.
+several versions, TLS, or metrics; it classifies over REST alone, and of JSON
+reads rows of named strings and integers, as clients send them.
 """
 
-import base64
-import contextlib
 import json
 import re
 import threading
 import time
-from collections.abc import Iterator
 from concurrent import futures
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -29,7 +27,6 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401, its operations
 from tensorflow.core.framework import tensor_pb2, types_pb2
 from tensorflow_serving.apis import (
-    classification_pb2,
     model_pb2,
     predict_pb2,
     prediction_log_pb2,
@@ -91,11 +88,7 @@ class Version:
         records = tf.data.TFRecordDataset(str(path))
         for record in records.as_numpy_iterator():
             log = prediction_log_pb2.PredictionLog.FromString(record)
-            kind = log.WhichOneof("log_type")
-            if kind == "predict_log":
-                self.predict(log.predict_log.request)
-            else:
-                raise Refused(f"Warm-up with a {kind}", Code.UNIMPLEMENTED)
+            self.predict(log.predict_log.request)
             self.warmed_up += 1
 
     def signature(self, name: str):
@@ -131,30 +124,15 @@ class Version:
             arrays[name] = tf.make_ndarray(tensor)
         return self._run(signature, arrays)
 
-    def classify(
-        self, request: classification_pb2.ClassificationRequest
-    ) -> classification_pb2.ClassificationResult:
-        signature = self.signature(request.model_spec.signature_name)
-        if len(signature.inputs) != 1:
-            raise Refused("Expected one input Tensor.")
-        if not {*signature.outputs} <= {"classes", "scores"}:
-            raise Refused(
-                "Expected classification signature outputs to contain at least "
-                'one of "classes" or "scores"',
-                Code.FAILED_PRECONDITION,
-            )
-        examples = request.input.example_list.examples
-        if not examples:
-            raise Refused("Input is empty.")
+    def classify(self, name: str, examples: list[tf.train.Example]) -> list:
+        """[label, score] pairs of each example."""
         rows = np.array([e.SerializeToString() for e in examples], object)
-        outputs = self._run(signature, {"inputs": rows})
-        result = classification_pb2.ClassificationResult()
-        columns = outputs["classes"], outputs["scores"]
-        for labels, scores in zip(*columns, strict=True):
-            classes = result.classifications.add().classes
-            for label, score in zip(labels, scores, strict=True):
-                classes.add(label=label, score=score)
-        return result
+        outputs = self._run(self.signature(name), {"inputs": rows})
+        columns = outputs["classes"], outputs["scores"].tolist()
+        return [
+            [[label.decode(), score] for label, score in zip(*row, strict=True)]
+            for row in zip(*columns, strict=True)
+        ]
 
     def _run(self, signature, inputs) -> dict[str, np.ndarray]:
         fetched = {name: out.name for name, out in signature.outputs.items()}
@@ -201,8 +179,6 @@ class Model:
     def _wanted(self, found: list[int]) -> list[int]:
         policy = self.config.model_version_policy
         match policy.WhichOneof("policy_choice"):
-            case "all":
-                return found
             case "specific":
                 return [n for n in found if n in policy.specific.versions]
             case _:
@@ -293,30 +269,14 @@ class StandIn:
             assert time.monotonic() < end, (model.versions, model.failed)
             time.sleep(0.01)
 
-    # What both protocols ask for.
-
-    def model(self, spec: model_pb2.ModelSpec) -> Model:
+    def version(self, spec: model_pb2.ModelSpec) -> tuple[int, Version]:
+        """What both protocols ask for: its number, and itself."""
         if spec.name not in self.models:
             raise _not_found(f"Latest({spec.name})")
-        return self.models[spec.name]
-
-    def predict(
-        self, request: predict_pb2.PredictRequest
-    ) -> tuple[int, dict[str, np.ndarray]]:
-        spec = request.model_spec
-        number, version = self.model(spec).version(spec)
-        return number, version.predict(request)
+        return self.models[spec.name].version(spec)
 
 
 # gRPC.
-
-
-@contextlib.contextmanager
-def _refusals(context: grpc.ServicerContext) -> Iterator[None]:
-    try:
-        yield
-    except Refused as error:
-        context.abort(error.code, str(error))
 
 
 class _Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
@@ -324,8 +284,11 @@ class _Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
         self.server = server
 
     def Predict(self, request, context):
-        with _refusals(context):
-            number, outputs = self.server.predict(request)
+        try:
+            number, version = self.server.version(request.model_spec)
+            outputs = version.predict(request)
+        except Refused as error:
+            context.abort(error.code, str(error))
         response = predict_pb2.PredictResponse()
         response.model_spec.name = request.model_spec.name
         response.model_spec.version.value = number
@@ -336,15 +299,10 @@ class _Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
 
 def _tensor_proto(value: np.ndarray) -> tensor_pb2.TensorProto:
     dtype = tf.as_dtype(value.dtype).as_datatype_enum
-    proto = _empty_proto(dtype, value.shape)
-    getattr(proto, FIELDS[dtype]).extend(value.reshape(-1).tolist())
-    return proto
-
-
-def _empty_proto(dtype: int, shape) -> tensor_pb2.TensorProto:
     proto = tensor_pb2.TensorProto(dtype=dtype)
-    for size in shape:
+    for size in value.shape:
         proto.tensor_shape.dim.add(size=size)
+    getattr(proto, FIELDS[dtype]).extend(value.reshape(-1).tolist())
     return proto
 
 
@@ -369,23 +327,20 @@ class _Rest(BaseHTTPRequestHandler):
         self._answer(f"{WHICH}()", b"{}")
 
     def _answer(self, pattern: str, body: bytes) -> None:
-        status, server = 200, self.server_of_models
+        status = 200
+        name, version, label, what = re.fullmatch(pattern, self.path).groups()
+        spec = model_pb2.ModelSpec(name=unquote(name))
+        if version:
+            spec.version.value = int(version)
+        if label:
+            spec.version_label = unquote(label)
         try:
-            found = re.fullmatch(pattern, self.path)
-            if found is None:
-                request = f"{self.command} {self.path}"
-                raise Refused(f"Malformed request: {request}")
-            name, version, label, what = found.groups()
-            spec = model_pb2.ModelSpec(name=unquote(name))
-            if version:
-                spec.version.value = int(version)
-            if label:
-                spec.version_label = unquote(label)
-            answer = {
-                "predict": _rest_predict,
-                "classify": _rest_classify,
-                "": _rest_status,
-            }[what](server, spec, _parsed(body))
+            number, found = self.server_of_models.version(spec)
+            if what:
+                answer = ANSWERS[what](found, json.loads(body))
+            else:
+                state = {"version": str(number), "state": "AVAILABLE"}
+                answer = {"model_version_status": [state]}
         except Refused as error:
             status = HTTP_STATUS.get(error.code, 500)
             answer = {"error": str(error)}
@@ -397,144 +352,64 @@ class _Rest(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
-def _parsed(body: bytes) -> dict:
-    try:
-        content = json.loads(body)
-    except ValueError as error:
-        raise Refused(f"JSON Parse error: {error}") from None
-    if not isinstance(content, dict):
-        raise Refused("JSON Value: Is not object")
-    return content
-
-
-def _rest_status(server: StandIn, spec, _) -> dict:
-    number, _ = server.model(spec).version(spec)
-    status = {"version": str(number), "state": "AVAILABLE"}
-    return {"model_version_status": [status]}
-
-
-def _rest_predict(server: StandIn, spec, content: dict) -> dict:
-    request = predict_pb2.PredictRequest(model_spec=spec)
-    name = content.get("signature_name", "")
-    request.model_spec.signature_name = name
-    _, version = server.model(spec).version(spec)
+def _rest_predict(version: Version, content: dict) -> dict:
+    request = predict_pb2.PredictRequest()
+    name = request.model_spec.signature_name = content.get("signature_name", "")
     if (name or "serving_default") not in version.signatures:
         raise Refused(
             f'Serving signature name: "{name}" not found in signature def'
         )
-    specs = version.signature(name).inputs
-    if "instances" not in content:
-        raise Refused("Missing 'instances' key")
-    columns = _columns(content["instances"], specs)
-    for key, column in columns.items():
-        tensor = _from_json(column, specs[key].dtype, key)
+    specs, rows = version.signature(name).inputs, content["instances"]
+    for number, row in enumerate(rows):
+        if row.keys() != {*specs}:
+            raise Refused(
+                f"Failed to process element: {number} of 'instances' list. "
+                f"JSON object: {row} keys must be equal to: "
+                f"{','.join(sorted(specs))}"
+            )
+    for key in specs:
+        tensor = _from_json([row[key] for row in rows], specs[key].dtype, key)
         request.inputs[key].CopyFrom(tensor)
-    _, outputs = server.predict(request)
-    shown = {key: _to_json(value, key) for key, value in outputs.items()}
-    if len({len(value) for value in shown.values()}) != 1:
-        raise Refused("Outputs differ in their batch size")
-    rows = [
-        dict(zip(shown, row, strict=True))
-        for row in zip(*shown.values(), strict=True)
-    ]
+    shown = {k: _to_json(v) for k, v in version.predict(request).items()}
     if len(shown) == 1:
         (rows,) = shown.values()
+    else:
+        columns = zip(*shown.values(), strict=True)
+        rows = [dict(zip(shown, row, strict=True)) for row in columns]
     return {"predictions": rows}
 
 
-def _columns(rows, specs) -> dict[str, list]:
-    if not isinstance(rows, list) or not rows:
-        raise Refused("Expecting 'instances' to be a list with values")
-    if all(isinstance(row, dict) and row.keys() != {"b64"} for row in rows):
-        for number, row in enumerate(rows):
-            if row.keys() != {*specs}:
-                raise Refused(
-                    f"Failed to process element: {number} of 'instances' list. "
-                    f"JSON object: {row} keys must be equal to: "
-                    f"{','.join(sorted(specs))}"
-                )
-        return {name: [row[name] for row in rows] for name in specs}
-    if len(specs) > 1:
-        raise Refused(
-            "instances is a plain list, but expecting list of objects as "
-            "multiple input tensors required as per tensorinfo_map"
-        )
-    return {next(iter(specs)): rows}
-
-
 def _from_json(content, dtype: int, name: str) -> tensor_pb2.TensorProto:
-    shape, first = [], content
-    while isinstance(first, list):
-        shape.append(len(first))
-        first = first[0] if first else None
-    proto = _empty_proto(dtype, shape)
-    values = getattr(proto, FIELDS[dtype])
-
-    def fill(value, level):
-        if isinstance(value, list):
-            if level == len(shape) or len(value) != shape[level]:
-                raise Refused(
-                    f"Failed to process key: {name}. Encountered list at "
-                    f"unexpected size: {len(value)} at level: {level}"
-                )
-            for each in value:
-                fill(each, level + 1)
-        elif level != len(shape):
-            raise Refused(f"{name}: {value} found at incorrect level")
-        else:
-            values.append(_scalar(value, dtype))
-
-    fill(content, 0)
-    return proto
+    array = np.array(content, object)
+    expected = str if dtype == types_pb2.DT_STRING else int
+    for value in array.flat:
+        if type(value) is not expected:  # a list where lengths differ
+            raise Refused(
+                f"Failed to process key: {name}. JSON Value: "
+                f"{json.dumps(value)} is not of expected type: "
+                f"{tf.as_dtype(dtype).name}"
+            )
+    if expected is str:
+        array = np.vectorize(str.encode, otypes=[object])(array)
+    return _tensor_proto(array.astype(tf.as_dtype(dtype).as_numpy_dtype))
 
 
-def _scalar(value, dtype: int) -> bytes | int:
-    if dtype == types_pb2.DT_STRING:
-        if isinstance(value, dict) and value.keys() == {"b64"}:
-            return base64.b64decode(value["b64"])
-        if isinstance(value, str):
-            return value.encode()
-    elif type(value) is int:  # no other inputs are numbers
-        return value
-    raise Refused(
-        f"JSON Value: {json.dumps(value)} is not of expected type: "
-        f"{tf.as_dtype(dtype).name}"
-    )
+def _to_json(value: np.ndarray) -> list:
+    if value.dtype == object:
+        value = np.vectorize(bytes.decode, otypes=[object])(value)
+    return value.tolist()
 
 
-def _to_json(value: np.ndarray, name: str) -> list:
-    def shown(each):
-        if isinstance(each, list):
-            return [*map(shown, each)]
-        if not isinstance(each, bytes):
-            return each
-        if name.endswith("_bytes"):
-            return {"b64": base64.b64encode(each).decode()}
-        return each.decode()
-
-    return shown(value.tolist())
-
-
-def _rest_classify(server: StandIn, spec, content: dict) -> dict:
-    request = classification_pb2.ClassificationRequest(model_spec=spec)
-    request.model_spec.signature_name = content.get("signature_name", "")
-    if not isinstance(content.get("examples"), list):
-        raise Refused(
-            "When method is classify, key 'examples' is expected and was not "
-            "found"
-        )
+def _rest_classify(version: Version, content: dict) -> dict:
+    examples = []
     for row in content["examples"]:
-        example = request.input.example_list.examples.add()
+        examples.append(tf.train.Example())
         for name, value in row.items():
             texts = value if isinstance(value, list) else [value]
-            feature = example.features.feature[name]
-            feature.bytes_list.value.extend(
-                _scalar(each, types_pb2.DT_STRING) for each in texts
-            )
-    _, version = server.model(spec).version(spec)
-    result = version.classify(request)
-    rows = [
-        [[each.label, each.score] for each in row.classes]
-        for row in result.classifications
-    ]
-    return {"results": rows}
+            feature = examples[-1].features.feature[name]
+            feature.bytes_list.value.extend(map(str.encode, texts))
+    name = content.get("signature_name", "")
+    return {"results": version.classify(name, examples)}
+
+
+ANSWERS = {"predict": _rest_predict, "classify": _rest_classify}

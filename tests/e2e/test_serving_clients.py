@@ -415,36 +415,28 @@ def test_no_answer_in_time(ask, monkeypatch):
 # Other versions.
 
 
-class Repeating(threading.Thread):
+@contextlib.contextmanager
+def repeated(once, seconds):
     """Does something again and again until the `with` block ends."""
+    stopped = threading.Event()
 
-    seconds: float
-    """between two times"""
+    def run():
+        while not stopped.wait(seconds):
+            once()
 
-    def __init__(self):
-        super().__init__()
-        self.stopped = threading.Event()
-
-    def run(self):
-        while not self.stopped.wait(self.seconds):
-            self.once()
-
-    def __enter__(self):
-        self.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stopped.set()
-        self.join()
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
 
 
-class Asking(Repeating):
-    """Sends one request after another."""
-
-    seconds = 0.02
+class Asking:
+    """A client that sends one request after another."""
 
     def __init__(self, ask):
-        super().__init__()
         self.ask = ask
         self.labels, self.errors = [], []
 
@@ -462,23 +454,6 @@ class Asking(Repeating):
             time.sleep(0.01)
 
 
-class Watching(Repeating):
-    """Records what a folder holds, as often as a server looks and more."""
-
-    seconds = 0.001
-
-    def __init__(self, folder):
-        super().__init__()
-        self.folder = folder
-        self.names, self.found = set(), {}
-
-    def once(self):
-        for name in os.listdir(self.folder):
-            self.names.add(name)
-            if name.isdecimal() and name not in self.found:
-                self.found[name] = sizes(self.folder / name)
-
-
 def sizes(folder):
     return {
         str(path.relative_to(folder)): path.stat().st_size
@@ -491,11 +466,19 @@ def test_other_versions(server_of_versions, folder):
     old, new = MODELS["albert"][1], MODELS["better"][1]
     server, versions = server_of_versions, folder / "versions"
     ask = asking_of(server)
+    clients = [Asking(functools.partial(ask, client)) for client in CLIENTS]
+    names, found = set(), {}
+
+    def watch():
+        """Records what the folder holds, as a server looks and more often."""
+        for name in os.listdir(versions):
+            names.add(name)
+            if name.isdecimal() and name not in found:
+                found[name] = sizes(versions / name)
+
     with contextlib.ExitStack() as stack:
-        clients = [
-            stack.enter_context(Asking(lambda client=client: ask(client)))
-            for client in CLIENTS
-        ]
+        for client in clients:
+            stack.enter_context(repeated(client.once, 0.02))
 
         def wait_for(labels, *available):
             server.wait_for("albert", *available)
@@ -503,10 +486,10 @@ def test_other_versions(server_of_versions, folder):
                 client.wait_for(labels)
 
         wait_for(old, 1)
-        with Watching(versions) as watching:
+        with repeated(watch, 0.001):
             export(folder, "better", "versions")
-            watching.once()
-        check_published(watching, versions / "2")
+        watch()
+        check_published(versions, names, found)
         wait_for(new, 1, 2)
         version = server.models["albert"].versions[2]
         assert version.warmed_up == 2 * len(BATCH_SIZES) * 5
@@ -541,17 +524,13 @@ def asking_of(server):
     return ask
 
 
-def check_published(watching, version):
+def check_published(versions, names, found):
     """The new version appeared as a whole, under its final name."""
-    assert watching.found == {
-        "1": sizes(version.parent / "1"),
-        "2": sizes(version),
-    }
-    (unfinished,) = watching.names - {"1", "2"}
+    assert found == {name: sizes(versions / name) for name in ("1", "2")}
+    (unfinished,) = names - {"1", "2"}
     assert unfinished.startswith("2.unfinished-")
-    assert not (version.parent / unfinished).exists()
-    names = {*sizes(version)}
-    assert names >= {
+    assert not (versions / unfinished).exists()
+    assert found["2"].keys() >= {
         "saved_model.pb",
         "variables/variables.index",
         "assets.extra/tf_serving_warmup_requests",
@@ -622,16 +601,6 @@ def test_batching_and_monitoring():
     assert f":8501{json.loads(found['path'])}`" in shown
 
 
-@pytest.mark.parametrize("name", ["models.config", "labels.config"])
-def test_models(name):
-    (model,) = example(name).model_config_list.config
-    assert (model.name, model.base_path) == ("albert", "/models/albert")
-    assert model.model_platform == "tensorflow"
-    specific = model.model_version_policy.specific.versions
-    assert {*model.version_labels.values()} <= {*specific}
-    assert bool(specific) == (name == "labels.config")
-
-
 def test_compose(server):
     """The paths and flags exist; the health check tells models apart."""
     yaml = pytest.importorskip("yaml")
@@ -640,6 +609,9 @@ def test_compose(server):
     assert re.fullmatch(r"tensorflow/serving:\d+\.\d+\.\d+", service["image"])
     mounts = {each["target"]: each["source"] for each in service["volumes"]}
     assert mounts["/models/albert"].startswith("${ALBERT_EXPORT:?")
+    for name in ("models.config", "labels.config"):
+        (model,) = example(name).model_config_list.config
+        assert (model.name, model.base_path) == ("albert", "/models/albert")
     assert mounts["/config"] == "."
     assert all(volume["read_only"] for volume in service["volumes"])
     assert service["ports"] == ["8500:8500", "8501:8501"]
