@@ -21,23 +21,10 @@ from keras_albert.text.special_tokens import UNK_ID
 pytestmark = pytest.mark.any_backend
 keras_hub = pytest.importorskip("keras_hub", reason="keras-hub is missing")
 
+CLASSIFIER = functools.partial(
+    ka.AlbertForSequenceClassification, num_labels=5, dropout=0.25
+)
 CONFIGS = SIZES | {"own_halves": {"sharing": "attention"}}
-
-
-def their_encoder(**changes):
-    config = EXCHANGED.replace(**changes)
-    return keras_hub.models.AlbertBackbone(
-        vocabulary_size=config.vocab_size,
-        num_layers=config.num_hidden_layers,
-        num_heads=config.num_attention_heads,
-        embedding_dim=config.embedding_size,
-        hidden_dim=config.hidden_size,
-        intermediate_dim=config.intermediate_size,
-        num_groups=config.num_hidden_groups,
-        num_inner_repetitions=config.inner_group_num,
-        max_sequence_length=config.max_position_embeddings,
-        num_segments=config.type_vocab_size,
-    )
 
 
 def every_position():
@@ -76,57 +63,35 @@ def test_encoder_both_ways(tmp_path, name):
     assert_close(arrays(back(batch())), arrays(theirs(batch())))
 
 
-def test_masked_lm(tmp_path):
-    encoder = their_encoder(num_hidden_groups=2)
-    theirs = randomized(keras_hub.models.AlbertMaskedLM(encoder))
-    theirs.save_to_preset(str(tmp_path / "theirs"))
-    ours = ka.load(tmp_path / "theirs")
-    assert isinstance(ours, ka.AlbertForMaskedLM)
-    expected = arrays(with_our_epsilon(theirs)(every_position()))
-    assert_close(arrays(ours(batch())), expected)
-    ka.save_keras_hub(ours, tmp_path / "ours")
-    again = read_there(keras_hub.models.AlbertMaskedLM, tmp_path / "ours")
-    found = arrays(with_our_epsilon(again)(every_position()))
-    for name, value in found.items():
-        assert np.array_equal(value, expected[name])
-    encoder = ka.load(tmp_path / "ours", backbone=True)
-    assert isinstance(encoder, ka.AlbertBackbone)
-
-
-def read_there(kind, folder):
-    """A task of KerasHub without a preprocessor."""
-    return kind.from_preset(str(folder), preprocessor=None)
-
-
-def test_masked_lm_without_pooler(tmp_path):
-    """There it has one, of zeros; back here it has none."""
-    encoder = ka.AlbertBackbone(EXCHANGED, pooler=False)
-    ours = randomized(ka.AlbertForMaskedLM(encoder))
+@pytest.mark.parametrize(
+    ("wrap", "kind", "pooler"),
+    [
+        (ka.AlbertForMaskedLM, "AlbertMaskedLM", True),
+        (ka.AlbertForMaskedLM, "AlbertMaskedLM", False),
+        (CLASSIFIER, "AlbertTextClassifier", True),
+    ],
+)
+def test_head_both_ways(tmp_path, wrap, kind, pooler):
+    """There an encoder without a pooler has one, of zeros."""
+    config = EXCHANGED.replace(num_hidden_groups=2)
+    ours = randomized(wrap(ka.AlbertBackbone(config, pooler=pooler)))
     ka.save_keras_hub(ours, tmp_path / "out")
-    theirs = read_there(keras_hub.models.AlbertMaskedLM, tmp_path / "out")
-    expected = arrays(with_our_epsilon(theirs)(every_position()))
-    assert_close(arrays(ours(batch())), expected)
+    kind = getattr(keras_hub.models, kind)
+    theirs = kind.from_preset(str(tmp_path / "out"), preprocessor=None)
+    x = batch()
+    if wrap is ka.AlbertForMaskedLM:
+        theirs, x = with_our_epsilon(theirs), every_position()
+    assert_close(arrays(ours(batch())), arrays(theirs(x)))
     again = ka.load(tmp_path / "out")
-    assert again.backbone.pooler is None
-    assert same_weights(again, ours)
-
-
-def test_classifier(tmp_path):
-    theirs = randomized(
-        keras_hub.models.AlbertTextClassifier(
-            their_encoder(), num_classes=5, dropout=0.25
-        )
-    )
-    theirs.save_to_preset(str(tmp_path / "theirs"))
-    ours = ka.load(tmp_path / "theirs")
-    assert isinstance(ours, ka.AlbertForSequenceClassification)
-    assert ours.get_config()["dropout"] == 0.25
-    assert_close(arrays(ours(batch())), arrays(theirs(batch())))
-    ka.save_keras_hub(ours, tmp_path / "ours")
-    kind = keras_hub.models.AlbertTextClassifier
-    again = read_there(kind, tmp_path / "ours")
-    assert again.dropout == 0.25
-    assert_close(arrays(again(batch())), arrays(theirs(batch())))
+    assert type(again) is type(ours) and same_weights(again, ours)
+    assert (again.backbone.pooler is not None) == pooler
+    encoder = ka.load(tmp_path / "out", backbone=True)
+    assert isinstance(encoder, ka.AlbertBackbone)
+    randomized(theirs, seed=1).save_to_preset(str(tmp_path / "back"))
+    back = ka.load(tmp_path / "back")
+    assert_close(arrays(back(batch())), arrays(theirs(x)))
+    dropouts = [each.get_config().get("dropout") for each in (ours, back)]
+    assert dropouts == [getattr(theirs, "dropout", None)] * 2
 
 
 def their_ids(tokenizer, texts):
@@ -188,9 +153,7 @@ def test_a_vocabulary_that_keras_hub_replaced(tmp_path, tiny_vocab):
     assert replaced.encode("@")[-1] == replaced.vocab_size - 1
 
 
-SEVERAL_LABELS = functools.partial(
-    ka.AlbertForSequenceClassification, num_labels=2, problem="multi_label"
-)
+SEVERAL_LABELS = functools.partial(CLASSIFIER, problem="multi_label")
 
 
 @pytest.mark.parametrize(
