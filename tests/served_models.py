@@ -285,8 +285,9 @@ def softmax(logits):
 
 def operations(version):
     """What a server links, of TensorFlow and tensorflow-text `version`."""
-    path = Path(__file__).parent / "data" / f"serving_ops_{version}.txt"
-    return {*path.read_text().split()}
+    path = Path(__file__).parent / "data" / "serving_ops.txt"
+    rows = map(str.split, path.read_text().splitlines())
+    return {name for name, *only in rows if only in ([], [version])}
 
 
 def used(graph):
