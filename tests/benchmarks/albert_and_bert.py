@@ -36,6 +36,8 @@ from pairing import (
 )
 from workload import FORWARD, MODES, SIZES, TRAIN, Workload
 
+import keras_albert as ka
+
 CALLS_FOR_MEMORY = 3  # a peak is reached by the second call
 TITLES = {FORWARD: "forward", TRAIN: "training step"}
 
@@ -104,11 +106,9 @@ def ready(backend: str) -> None:
 
 def sizes(sides: dict[str, Workload]) -> dict[str, dict]:
     """Parameters of each encoder with its pooler, and bytes of its file."""
-    from keras_albert.modeling.backbone import AlbertBackbone
-
     found = {}
     for name, workload in sides.items():
-        model = AlbertBackbone(workload.config)
+        model = ka.AlbertBackbone(workload.config)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "model.keras")
             model.save(file)

@@ -53,8 +53,10 @@ from pairing import (
     write_report,
 )
 
+import keras_albert as ka
 from keras_albert.corpus.config import PrepareRun, VocabRun
-from keras_albert.pretraining.config import ExampleConfig
+from keras_albert.corpus.prepare import prepare
+from keras_albert.corpus.vocabulary import train_vocabulary
 
 TESTS = Path(__file__).parents[1]
 KNOWN = frozenset(string.ascii_lowercase + string.punctuation)
@@ -107,8 +109,6 @@ def parser() -> argparse.ArgumentParser:
 
 def make_shards(options: argparse.Namespace, folder: Path) -> Path:
     """Tokenizes the text; makes a vocabulary where none is given."""
-    from keras_albert.corpus.prepare import prepare
-
     text = options.text
     if not text:
         text = [folder / "text.txt"]
@@ -130,8 +130,6 @@ def write_text(path: Path, copies: int) -> None:
 
 def trained_vocab(text: list[Path], folder: Path) -> Path:
     """A vocabulary of 3,000 pieces."""
-    from keras_albert.corpus.vocabulary import train_vocabulary
-
     train_vocabulary(
         VocabRun(input=tuple(text), output=folder, vocab_size=3000)
     )
@@ -172,10 +170,8 @@ def packing_sides(shards, examples, options):
 
 def compare(make_sides, folder: Path, length: int, options) -> dict:
     """One line: both sides in turn, in this process."""
-    from keras_albert.corpus.shards import ShardSet
-
-    shards = ShardSet.open(folder)
-    examples = ExampleConfig(sequence_length=length)
+    shards = ka.ShardSet.open(folder)
+    examples = ka.ExampleConfig(sequence_length=length)
     ours, peer, facts = make_sides(shards, examples, options)
     ours(), peer()  # warm up
     meter = CpuMeter()
@@ -247,10 +243,8 @@ class OurSide:
     """Batches of a dataset after its first one, before which none is made."""
 
     def __init__(self, shards, examples, options):
-        from keras_albert.pretraining.dataset import pretraining_dataset
-
         size, steps = options.batch_size, 1 + options.batches
-        self.dataset = pretraining_dataset(
+        self.dataset = ka.pretraining_dataset(
             shards, examples, batch_size=size, seed=0, steps=steps
         )
 
@@ -358,7 +352,7 @@ def time_planning(settings: dict) -> float:
         documents=np.append(0, np.cumsum(sizes)),
     )
     corpus = Corpus(SimpleNamespace(shards=(shard,)))
-    examples = ExampleConfig(sequence_length=256, **settings)
+    examples = ka.ExampleConfig(sequence_length=256, **settings)
     start = time.perf_counter()
     plan = plan_epoch(corpus, examples, 0, 0)
     return (time.perf_counter() - start) / len(plan.order) * 1e6

@@ -30,11 +30,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
 from bench_examples import trained_vocab, write_text
 from bench_finetune import SIZES, VOCAB
 from bench_model import CPU_ONLY, installed, machine, print_machine
 from pairing import (
+    at_least,
     available_cores,
     benchmark_parser,
     in_process,
@@ -44,7 +44,7 @@ from pairing import (
     write_report,
 )
 
-from keras_albert.errors import AlbertError, check_positive
+import keras_albert as ka
 
 # What must be importable, and what `pip install` calls it.
 OURS = {
@@ -81,12 +81,9 @@ def main(arguments: list[str] | None = None) -> int:
         "lines": [],
     }
     try:
-        for name in ("threads", "lengths", "batch_sizes"):
-            for value in np.ravel(getattr(options, name)).tolist():
-                check_positive(name, value)
         with tempfile.TemporaryDirectory() as folder:
             measure(options, Path(folder), report)
-    except AlbertError as error:
+    except ka.AlbertError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print_report(report)
@@ -130,11 +127,12 @@ def parser() -> argparse.ArgumentParser:
     add("--ours", nargs="+", choices=list(OURS), default=list(OURS))
     add("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
     add("--weights", nargs="+", choices=WEIGHTS, default=WEIGHTS)
-    add("--batch-sizes", nargs="+", type=int, default=[1, 8], help="rows")
-    add("--lengths", nargs="+", type=int, default=[32, 128], help="tokens")
+    count = at_least(1)
+    add("--batch-sizes", nargs="+", type=count, default=[1, 8], help="rows")
+    add("--lengths", nargs="+", type=count, default=[32, 128], help="tokens")
     add(
         "--threads",
-        type=int,
+        type=count,
         default=available_cores(),
         help="of every side; default: all cores",
     )

@@ -39,15 +39,14 @@ from pathlib import Path
 from bench_examples import Call, Stopwatch, peer_beside_ours
 from bench_model import (
     BACKENDS,
-    DEFAULT_PEERS,
-    PEERS,
-    installed,
     machine,
+    measurable,
     print_machine,
     use_backend,
 )
 from pairing import (
     CpuMeter,
+    at_least,
     benchmark_parser,
     in_process,
     in_turn,
@@ -57,22 +56,21 @@ from pairing import (
     write_report,
 )
 
-from keras_albert.errors import AlbertError, check_positive
-from keras_albert.modeling.config import VARIANTS
+import keras_albert as ka
 
 GLUE_TASK = "SST-2"
 VOCAB = Path("vocab", "30k-clean.model")
 # Of one epoch and one evaluation: how many times as fast this package is to be.
 GOALS = {"keras_hub": 5.0, "transformers": 1.2}
 SIZES = {
-    "small": VARIANTS["base_v2"].replace(
+    "small": ka.VARIANTS["base_v2"].replace(
         hidden_size=256,
         num_hidden_layers=4,
         num_attention_heads=4,
         intermediate_size=1024,
     ),
-    "base": VARIANTS["base_v2"],
-    "tiny": VARIANTS["base_v2"].replace(
+    "base": ka.VARIANTS["base_v2"],
+    "tiny": ka.VARIANTS["base_v2"].replace(
         embedding_size=8,
         hidden_size=32,
         num_hidden_layers=2,
@@ -101,15 +99,13 @@ def main(arguments: list[str] | None = None) -> int:
         "lines": [],
     }
     try:
-        for name in ("train_batches", "dev_batches", "batch_size"):
-            check_positive(name, getattr(options, name))
-        for backend, peer in sides(options):
+        for backend, peer in measurable(options):
             print(f"{backend} beside {peer} ...", flush=True)
             report["lines"] += in_process(
                 use_backend, (backend, "cpu"), compare, peer, options
             )
             write_report(options, report)
-    except AlbertError as error:
+    except ka.AlbertError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if not report["lines"]:
@@ -143,26 +139,15 @@ def parser() -> argparse.ArgumentParser:
         help="small: 4 layers of 256; base: some hours, and more than 24 GB "
         "for KerasHub; tiny: to test the benchmark, its times mean nothing",
     )
-    add("--train-batches", type=int, default=32, help="of an epoch")
+    add("--train-batches", type=at_least(1), default=32, help="of an epoch")
     add(
         "--dev-batches",
-        type=int,
+        type=at_least(1),
         default=28,
         help="of an evaluation; the default is all 872 examples",
     )
-    add("--batch-size", type=int, default=32, help="examples")
+    add("--batch-size", type=at_least(1), default=32, help="examples")
     return result
-
-
-def sides(options: argparse.Namespace) -> list[tuple[str, str]]:
-    """(backend, peer) of all that can be measured."""
-    return [
-        (backend, peer)
-        for backend in options.backends
-        if installed(backend, backend, f"the {backend} backend")
-        for peer in options.peers or DEFAULT_PEERS[backend]
-        if installed(*PEERS[peer], f"{backend}: {peer}")
-    ]
 
 
 def compare(peer_name: str, options: argparse.Namespace) -> list[dict]:
@@ -189,10 +174,8 @@ def compare(peer_name: str, options: argparse.Namespace) -> list[dict]:
     )
 
     def call(side):
-        (_, epoch), (_, evaluation) = (
-            timed(side.train, training),
-            timed(side.predict, dev),
-        )
+        _, epoch = timed(side.train, training)
+        _, evaluation = timed(side.predict, dev)
         return modes(epoch, evaluation)
 
     meter = CpuMeter()

@@ -8,15 +8,16 @@ without `keep_freed_memory`, in turn. Prints tokens a second, the highest
 resident memory, and the median of the ratios.
 """
 
+import contextlib
+import io
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from pairing import benchmark_parser, write_report
+from bench_model import use_backend
+from pairing import benchmark_parser, in_process, resident, write_report
 
 from keras_albert.corpus.config import PrepareRun, VocabRun
 from keras_albert.corpus.prepare import prepare
@@ -32,15 +33,6 @@ CONFIG = {
     "intermediate_size": 512,
     "max_position_embeddings": 64,
 }
-PROGRAM = """
-import sys
-from keras_albert.cli import main
-from keras_albert.data import input_pipeline
-
-if sys.argv[1] == "returned":
-    input_pipeline.keep_freed_memory = lambda: None
-main(sys.argv[2:])
-"""
 
 
 def main() -> None:
@@ -58,7 +50,12 @@ def main() -> None:
             for number in range(options.pairs):
                 for mode, runs in found.items():
                     output = folder / f"{backend}-{mode}-{number}"
-                    runs.append(run(folder, output, mode, backend, options))
+                    runs.append(
+                        in_process(
+                            *(use_backend, (backend, "cpu")),
+                            *(run, folder, output, mode, options.steps),
+                        )
+                    )
             rows[backend] = found | ratios(found)
     print("| | tokens a second | with memory kept | ratio | memory |")
     print("|---|---|---|---|---|")
@@ -86,32 +83,29 @@ def make_data(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(CONFIG))
 
 
-def run(folder: Path, output: Path, mode: str, backend: str, options) -> dict:
+def run(folder: Path, output: Path, mode: str, steps: int) -> dict:
     """Tokens a second, and the highest resident memory in bytes."""
+    from keras_albert.cli import main
+    from keras_albert.data import input_pipeline
+
+    if mode == "returned":
+        input_pipeline.keep_freed_memory = lambda: None
     settings = {
         "data": folder / "shards",
         "config": folder / "config.json",
         "output": output,
         "batch-size": 32,
-        "steps": options.steps,
+        "steps": steps,
         "warmup-steps": 1,
-        "validate-every": options.steps,
+        "validate-every": steps,
         "examples.sequence-length": 64,
     }
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, mode, "pretrain"]
-        + [f"--{name}={value}" for name, value in settings.items()],
-        env=os.environ | {"KERAS_BACKEND": backend},
-        stdout=subprocess.DEVNULL,
-    )
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        sys.exit(f"error: {backend}, {mode}: status {process.returncode}")
+    with contextlib.redirect_stdout(io.StringIO()):
+        main(["pretrain", *(f"--{k}={v}" for k, v in settings.items())])
     report = json.loads((output / "report.json").read_text())
     return {
         "tokens_per_second": report["tokens_per_second"],
-        "memory": usage.ru_maxrss * 1024,
+        "memory": resident("VmHWM"),
     }
 
 

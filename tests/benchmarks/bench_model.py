@@ -93,11 +93,19 @@ PACKAGES = (
 def main(arguments: list[str] | None = None) -> int:
     """Runs it; returns the exit status."""
     options = parser().parse_args(arguments)
+    pairs = measurable(options)
     todo = [
-        line
-        for backend in options.backends
-        if installed(backend, backend, f"the {backend} backend")
-        for line in lines(options, backend)
+        {
+            "backend": backend,
+            "mode": mode,
+            "peer": peer,
+            "ours_dtype": DTYPES[dtype][0],
+            "peer_dtype": DTYPES[dtype][1],
+        }
+        for backend, mode in itertools.product(options.backends, options.modes)
+        for there, peer in pairs
+        if there == backend
+        for dtype in options.dtypes or DTYPES
     ]
     if not todo:
         print("error: nothing is left to measure, see above.", file=sys.stderr)
@@ -184,24 +192,14 @@ def installed(module: str, package: str, what: str) -> bool:
     return False
 
 
-def lines(options: argparse.Namespace, backend: str) -> list[dict]:
-    """What to measure on a backend, mode by mode."""
-    peers = [
-        peer
+def measurable(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """(backend, peer) of all that is there."""
+    return [
+        (backend, peer)
+        for backend in options.backends
+        if installed(backend, backend, f"the {backend} backend")
         for peer in options.peers or DEFAULT_PEERS[backend]
         if installed(*PEERS[peer], f"{backend}: {peer}")
-    ]
-    return [
-        {
-            "backend": backend,
-            "mode": mode,
-            "peer": peer,
-            "ours_dtype": DTYPES[dtype][0],
-            "peer_dtype": DTYPES[dtype][1],
-        }
-        for mode in options.modes
-        for peer in peers
-        for dtype in options.dtypes or DTYPES
     ]
 
 

@@ -8,7 +8,7 @@ text, tokens/s from start to end of the command, its seconds, the seconds that
 all its processes computed (less dependent on what else the machine does), and
 the largest memory that they had together (pages that they share are counted
 once; taken every twentieth of a second, so a short peak may be missed). Linux
-only.
+only, with psutil.
 """
 
 import argparse
@@ -21,28 +21,20 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
+
 from keras_albert.corpus.shards import Manifest
 
 SECONDS_BETWEEN_LOOKS = 0.05
 
 
-def processes(root: int) -> list[int]:
-    """A process and all that come from it."""
-    found = [root]
-    for pid in found:  # grows meanwhile
-        with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                found += map(int, (task / "children").read_text().split())
+def megabytes(root: psutil.Process) -> float:
+    """Of a process and all that come from it; n that share count an nth."""
+    found = 0.0
+    with contextlib.suppress(psutil.Error):  # one has ended
+        for process in (root, *root.children(recursive=True)):
+            found += process.memory_full_info().pss / 1e6
     return found
-
-
-def megabytes(pid: int) -> float:
-    """Memory of a process; what n processes share counts an nth."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) / 1e3
-    return 0.0  # it has ended
 
 
 def computed() -> float:
@@ -54,9 +46,9 @@ def computed() -> float:
 def measure(command: list[str]) -> tuple[float, float, float]:
     """Seconds, CPU seconds and peak megabytes of a command."""
     start, before, peak = time.perf_counter(), computed(), 0.0
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+    with psutil.Popen(command, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None:
-            peak = max(peak, sum(map(megabytes, processes(process.pid))))
+            peak = max(peak, megabytes(process))
             time.sleep(SECONDS_BETWEEN_LOOKS)
     if process.returncode:
         sys.exit(f"this failed: {' '.join(command)}")

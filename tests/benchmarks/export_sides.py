@@ -18,10 +18,9 @@ from bench_finetune import SIZES
 from finetune_sides import LABELS, TASK, classifier, scored_pieces
 from pairing import CpuMeter, PairedTimes, warm_up
 
-from keras_albert.data.config import TableColumns
-from keras_albert.errors import AlbertError
+import keras_albert as ka
 from keras_albert.exports.config import ExportRun
-from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
+from keras_albert.text.tokenizer import WORD_MARK
 
 TOLERANCE = 1e-4  # absolute, float32, logits
 SEED = 0
@@ -48,26 +47,23 @@ Side = Callable[[Rows], np.ndarray]
 
 def export_all(options: argparse.Namespace, folder: Path) -> None:
     """Every file that is to be measured, of one model."""
-    from keras_albert.checkpoints.huggingface import save_huggingface
     from keras_albert.exports.run import export_run
-    from keras_albert.finetuning.predictor import Predictor
 
-    tokenizer = Tokenizer(options.vocab)
+    tokenizer = ka.Tokenizer(options.vocab)
     config = SIZES[options.size]
     if tokenizer.vocab_size > config.vocab_size:
         config = config.replace(vocab_size=tokenizer.vocab_size)
     longest = max(options.lengths)
     if longest > config.max_position_embeddings:
-        raise AlbertError(
+        raise ka.AlbertError(
             f"--size {options.size} has {config.max_position_embeddings} "
             f"positions. Received: --lengths {longest}. Give shorter ones."
         )
     texts = rows_of(tokenizer, ERROR_TEXTS, min(longest, ERROR_LENGTH)).texts
     model = classifier(config, tokenizer, texts)
-    Predictor(model, TASK, LABELS, tokenizer, (longest,), TableColumns()).save(
-        folder / MODEL
-    )
-    save_huggingface(model, folder / HUGGING_FACE)
+    predictor = ka.Predictor(model, TASK, LABELS, tokenizer, (longest,))
+    predictor.save(folder / MODEL)
+    ka.save_huggingface(model, folder / HUGGING_FACE)
     formats = {"saved_model" if x == "text" else x for x in options.ours}
     for name, weights in itertools.product(sorted(formats), options.weights):
         if (name, weights) != ("saved_model", "int8"):
@@ -237,7 +233,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
-def rows_of(tokenizer: Tokenizer, count: int, length: int) -> Rows:
+def rows_of(tokenizer: ka.Tokenizer, count: int, length: int) -> Rows:
     """Random words that are one piece each, as many as fill a row.
 
     So texts, and ids without padding, are the same rows.
@@ -249,7 +245,7 @@ def rows_of(tokenizer: Tokenizer, count: int, length: int) -> Rows:
     ]
     words = [word for word in words if len(tokenizer.encode(word)) == 1]
     if not words or length < 3:
-        raise AlbertError(
+        raise ka.AlbertError(
             "rows are made of words that are pieces, between [CLS] and [SEP]. "
             f"Received: {len(words)} words, {length} tokens a row. Use another "
             "--vocab, or --lengths of 3 or more."
@@ -267,7 +263,7 @@ def rows_of(tokenizer: Tokenizer, count: int, length: int) -> Rows:
 
 def compare(options: argparse.Namespace, folder: Path, weights: str) -> dict:
     """Sizes, errors and lines of one kind of weights."""
-    tokenizer = Tokenizer(options.vocab)
+    tokenizer = ka.Tokenizer(options.vocab)
     names = [*options.ours, *options.peers]
     if weights == "int8":
         names = [name for name in names if name not in ONLY_FLOAT32]
@@ -325,7 +321,7 @@ def check_same(sides: dict[str, Side], exact: Side, rows: Rows) -> None:
     for name, side in sides.items():
         difference = float(np.abs(side(rows) - wanted).max())
         if not difference <= TOLERANCE:
-            raise AlbertError(
+            raise ka.AlbertError(
                 f"all sides must give the same, to {TOLERANCE}. Received: "
                 f"{name} differs by up to {difference:.2g}, with "
                 f"{len(rows.texts)} rows of {rows.token_ids.shape[1]} tokens. "

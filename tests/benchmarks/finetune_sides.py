@@ -20,8 +20,7 @@ from bench_finetune import GLUE_TASK, SIZES, VOCAB
 from keras import ops
 from sides import finite
 
-from keras_albert.checkpoints.huggingface import save_huggingface
-from keras_albert.checkpoints.keras_hub import save_keras_hub
+import keras_albert as ka
 from keras_albert.data.batches import (
     Features,
     Plan,
@@ -30,19 +29,12 @@ from keras_albert.data.batches import (
     sorted_plan,
     training_dataset,
 )
-from keras_albert.data.config import TableColumns
 from keras_albert.data.glue import glue_task, read_glue
 from keras_albert.data.tables import Table
-from keras_albert.errors import AlbertError
 from keras_albert.finetuning.model import compile_for
-from keras_albert.finetuning.predictor import Predictor
-from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.modeling.config import AlbertConfig
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.text.model_inputs import text_rows
 from keras_albert.text.normalization import normalize
-from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.optimizer import make_optimizer
 
@@ -84,7 +76,7 @@ class Examples:
         would seldom fill a batch with others of their length.
         """
         if batches > len(plan):
-            raise AlbertError(
+            raise ka.AlbertError(
                 f"there are {len(plan)} batches. Received: {batches}. Ask for "
                 "fewer, or lower --batch-size."
             )
@@ -115,7 +107,7 @@ def make_sides(
     peer: str, options: argparse.Namespace
 ) -> tuple[Examples, Examples, dict[str, Side]]:
     """Training examples, dev examples, and both sides with equal weights."""
-    tokenizer = Tokenizer(options.data / VOCAB)
+    tokenizer = ka.Tokenizer(options.data / VOCAB)
     config = SIZES[options.size].replace(vocab_size=tokenizer.vocab_size)
     longest = config.max_position_embeddings
     every, every_dev = (
@@ -137,7 +129,7 @@ def make_sides(
 
 
 def read_examples(
-    folder: Path, split: str, tokenizer: Tokenizer, longest: int
+    folder: Path, split: str, tokenizer: ka.Tokenizer, longest: int
 ) -> Examples:
     """A split of SST-2.
 
@@ -159,8 +151,8 @@ def read_examples(
 
 
 def classifier(
-    config: AlbertConfig, tokenizer: Tokenizer, texts: list[str]
-) -> AlbertForSequenceClassification:
+    config: ka.AlbertConfig, tokenizer: ka.Tokenizer, texts: list[str]
+) -> ka.AlbertForSequenceClassification:
     """The model that all sides begin with.
 
     Random weights, so wide that a text matters to the answer, and a bias with
@@ -169,8 +161,8 @@ def classifier(
     """
     keras.utils.set_random_seed(SEED)
     wide = config.replace(initializer_range=WIDTH * config.hidden_size**-0.5)
-    model = AlbertForSequenceClassification(
-        AlbertBackbone(wide, tokenizer=tokenizer),
+    model = ka.AlbertForSequenceClassification(
+        ka.AlbertBackbone(wide, tokenizer=tokenizer),
         len(LABELS),
         dropout=0.0,
         labels=LABELS,
@@ -199,13 +191,8 @@ def ours(model, batch_size: int, lengths: np.ndarray) -> Side:
 
     optimizer = make_optimizer(ADAMW, ADAMW.learning_rate)
     compile_for(TASK, model, optimizer, LABELS)
-    predictor = Predictor(
-        model,
-        TASK,
-        LABELS,
-        tokenizer,
-        tuple(lengths.tolist()),
-        TableColumns(),
+    predictor = ka.Predictor(
+        model, TASK, LABELS, tokenizer, tuple(lengths.tolist())
     )
     seeds = iter(range(2**32))
 
@@ -236,7 +223,7 @@ def keras_hub(model, batch_size: int, folder: Path) -> Side:
     """
     import keras_hub
 
-    save_keras_hub(model, folder)
+    ka.save_keras_hub(model, folder)
     theirs = keras_hub.models.AlbertTextClassifier.from_preset(str(folder))
     length = theirs.preprocessor.sequence_length
     theirs.compile(
@@ -278,7 +265,7 @@ def transformers(model, batch_size: int, folder: Path) -> Side:
     import torch
     import transformers
 
-    save_huggingface(model, folder)
+    ka.save_huggingface(model, folder)
     tokenizer = transformers.AlbertTokenizer(
         vocab=scored_pieces(model.tokenizer)
     )
@@ -341,7 +328,7 @@ def transformers(model, batch_size: int, folder: Path) -> Side:
     return Side(train, predict, theirs.num_parameters())
 
 
-def scored_pieces(tokenizer: Tokenizer) -> list[tuple[str, float]]:
+def scored_pieces(tokenizer: ka.Tokenizer) -> list[tuple[str, float]]:
     """The pieces of a vocabulary, as `transformers.AlbertTokenizer` takes them.
 
     Read from spiece.model by transformers 5, the pieces ( ) . - would cut
@@ -368,7 +355,7 @@ def check_same_predictions(ours: np.ndarray, peer: np.ndarray) -> float:
     difference = float(np.abs(ours - peer).max())
     others = int((ours.argmax(-1) != peer.argmax(-1)).sum())
     if others or not difference <= LOGITS_TOLERANCE:
-        raise AlbertError(
+        raise ka.AlbertError(
             f"both sides must give the same logits, to {LOGITS_TOLERANCE}. "
             f"Received: they differ by up to {difference:.2g}, and the class "
             f"of {others} of {len(ours)} texts does. Give both the same "
@@ -383,12 +370,12 @@ def check_same_training(
     """AlbertError unless both train as many weights, with the same loss."""
     weights = {name: side.weights for name, side in sides.items()}
     if weights["ours"] != weights["peer"]:
-        raise AlbertError(
+        raise ka.AlbertError(
             "both sides must train as many weights. Received: ours "
             f"{weights['ours']:,}, peer {weights['peer']:,}."
         )
     if not math.isclose(losses["ours"], losses["peer"], rel_tol=LOSS_TOLERANCE):
-        raise AlbertError(
+        raise ka.AlbertError(
             "both sides must have the same loss in the first epoch, to "
             f"{LOSS_TOLERANCE:.1%}. Received: ours {losses['ours']:.4f}, peer "
             f"{losses['peer']:.4f}. Give both the same examples and optimizer."

@@ -5,7 +5,8 @@
 Each request is first answered alone. Then 8 threads answer them in random
 order, and every answer must be the one it was, every wrong request be refused
 with a message that says what is wrong, and memory stay as it is after the first
-third. Any model whose inputs are strings or `token_ids` will do.
+third. Any model whose inputs are strings or `token_ids` will do; TensorFlow's C
+library runs it.
 """
 
 import argparse
@@ -28,7 +29,6 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from capi import RequestError, SavedModel
 
-RUNTIMES = ("c", "tensorflow")
 TOLERANCE = 1e-5
 ROUNDS = 60  # memory is read between them, when no request is at work
 LARGEST_GROWTH = 0.02  # of memory, from the second third to the end
@@ -57,11 +57,16 @@ class Refused(NamedTuple):
 
 def main() -> None:
     options = _options()
-    load = _load_c if options.runtime == "c" else _load_tensorflow
-    names, run = load(options)
+    packages = options.site_packages
+    if packages is None:
+        # Found, not imported.
+        origin = importlib.util.find_spec("tensorflow").origin
+        packages = Path(origin).parents[1]
+    model = SavedModel(options.saved_model, packages)
     rng = np.random.default_rng(0)
+    names = {k: {*s.inputs} for k, s in model.signatures.items()}
     requests = [*_requests(names, rng)]
-    report = measure(run, requests, options, rng)
+    report = measure(model.run, requests, options, rng)
     print(json.dumps(report, indent=2))
     if report["failures"]:
         sys.exit(f"{report['failures']:,} failures")
@@ -77,49 +82,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument(
-        "--runtime",
-        choices=RUNTIMES,
-        default="c",
-        help="TensorFlow's C library alone, or tf.saved_model.load",
-    )
-    parser.add_argument(
         "--site-packages",
         type=Path,
         help="of the C library; the installed tensorflow's if not given",
     )
     return parser.parse_args()
-
-
-def _load_c(options) -> tuple[dict[str, set[str]], Run]:
-    """The names of the inputs by signature; and what runs one."""
-    packages = options.site_packages
-    if packages is None:
-        # Found, not imported.
-        origin = importlib.util.find_spec("tensorflow").origin
-        packages = Path(origin).parents[1]
-    model = SavedModel(options.saved_model, packages)
-    return {k: {*s.inputs} for k, s in model.signatures.items()}, model.run
-
-
-def _load_tensorflow(options) -> tuple[dict[str, set[str]], Run]:
-    import tensorflow as tf
-    import tensorflow_text  # noqa: F401, its operations
-
-    model = tf.saved_model.load(options.saved_model)
-    names = {
-        name: {*signature.structured_input_signature[1]}
-        for name, signature in model.signatures.items()
-    }
-
-    def run(signature, inputs):
-        tensors = {k: tf.constant(v) for k, v in inputs.items()}
-        try:
-            outputs = model.signatures[signature](**tensors)
-        except (tf.errors.OpError, TypeError, ValueError) as error:
-            raise RequestError(str(error)) from None
-        return {name: value.numpy() for name, value in outputs.items()}
-
-    return names, run
 
 
 # Requests.
@@ -288,7 +255,6 @@ def measure(
     is_wrong = np.array([request.error is not None for request in requests])
     p50, p99 = 1000 * np.quantile(seconds, [0.5, 0.99])
     return {
-        "runtime": options.runtime,
         "threads": options.threads,
         "requests": options.requests,
         "refused": int(is_wrong[order].sum()),

@@ -58,18 +58,23 @@ def benchmark_parser(description: str, pairs: int) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = result.add_argument
-    add("--pairs", type=at_least_two, default=pairs, help="of calls, a line")
+    # Quartiles need two values; the order must have been swapped once.
+    add("--pairs", type=at_least(2), default=pairs, help="of calls, a line")
     add("--output", type=Path, help="also write a JSON file, with all times")
     return result
 
 
-def at_least_two(text: str) -> int:
-    """Quartiles need two values; the order must have been swapped once."""
-    if not text.isdecimal() or int(text) < 2:
-        raise argparse.ArgumentTypeError(
-            f"expected an integer of 2 or more, received {text!r}"
-        )
-    return int(text)
+def at_least(lowest: int) -> Callable[[str], int]:
+    """The type of an option."""
+
+    def integer(text: str) -> int:
+        if not text.isdecimal() or int(text) < lowest:
+            raise argparse.ArgumentTypeError(
+                f"expected an integer of {lowest} or more, received {text!r}"
+            )
+        return int(text)
+
+    return integer
 
 
 def available_cores() -> int:

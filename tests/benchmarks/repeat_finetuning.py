@@ -57,7 +57,6 @@ def make_model(folder: Path) -> None:
 import keras_albert as ka
 from keras_albert.corpus.config import VocabRun
 from keras_albert.corpus.vocabulary import train_vocabulary
-from keras_albert.training.model_folder import ModelFolder
 train_vocabulary(VocabRun(input=("corpus.txt",), output="vocab", vocab_size=36))
 tokenizer = ka.Tokenizer("vocab")
 config = ka.AlbertConfig(
@@ -65,11 +64,7 @@ config = ka.AlbertConfig(
     hidden_size={4 * HEAD_SIZE}, num_hidden_layers=2, num_attention_heads=4,
     intermediate_size=512, max_position_embeddings=128,
 )
-task = {{"task": "pretraining", "examples": {{}}}}
-model = ka.AlbertForPretraining(ka.AlbertBackbone(config))
-import pathlib
-pathlib.Path("model").mkdir()
-ModelFolder(model, tokenizer, task).save(pathlib.Path("model"))
+ka.AlbertBackbone(config, tokenizer=tokenizer).save_to_preset("model")
 """
     subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)
 

@@ -8,6 +8,7 @@ weights. Keras reads KERAS_BACKEND; the backend of all but transformers.
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 
 import keras
@@ -15,16 +16,11 @@ import numpy as np
 from keras import layers, ops
 from workload import FORWARD, LEARNING_RATE, OPTIMIZER, Facts, Workload
 
+import keras_albert as ka
 from keras_albert.checkpoints.huggingface_config import CONFIG_FIELDS
-from keras_albert.errors import AlbertError
-from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.config import LAYER_NORM_EPSILON, AlbertConfig
+from keras_albert.modeling.config import LAYER_NORM_EPSILON
 from keras_albert.modeling.layers import initializer
-from keras_albert.modeling.pretraining import AlbertForPretraining
-from keras_albert.training.losses import (
-    MASKED_LM_LOSS_EPSILON,
-    WeightedCrossEntropy,
-)
+from keras_albert.training.losses import MASKED_LM_LOSS_EPSILON
 
 KERAS_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
@@ -64,16 +60,14 @@ def matrix_product(name: str, dtype: str) -> Callable[[], object]:
 
 def _ours(mode: str, dtype: str, workload: Workload) -> Side:
     with _keras_policy(dtype):
-        backbone = AlbertBackbone(workload.config)
-        model = backbone if mode == FORWARD else AlbertForPretraining(backbone)
+        backbone = ka.AlbertBackbone(workload.config)
+        model = (
+            backbone if mode == FORWARD else ka.AlbertForPretraining(backbone)
+        )
     config = backbone.config
-    return _keras_side(
-        model,
-        mode,
-        workload,
-        layers=config.num_hidden_layers,
-        heads=config.num_attention_heads,
-    )
+    sizes = {"layers": config.num_hidden_layers}
+    sizes["heads"] = config.num_attention_heads
+    return _keras_side(model, mode, workload, **sizes)
 
 
 def _keras_hub(mode: str, dtype: str, workload: Workload) -> Side:
@@ -107,7 +101,7 @@ class _KerasHubForPretraining(keras.Model):
     Settings of the head as in its own `AlbertMaskedLM`.
     """
 
-    def __init__(self, backbone, config: AlbertConfig):
+    def __init__(self, backbone, config: ka.AlbertConfig):
         import keras_hub
 
         super().__init__(name="keras_hub_for_pretraining")
@@ -166,7 +160,10 @@ def _keras_side(
         optimizer = getattr(keras.optimizers, OPTIMIZER)(LEARNING_RATE)
         model.compile(
             optimizer=optimizer,
-            loss={"mlm": WeightedCrossEntropy(), "sop": WeightedCrossEntropy()},
+            loss={
+                "mlm": ka.WeightedCrossEntropy(),
+                "sop": ka.WeightedCrossEntropy(),
+            },
         )
         outputs = model.predict_on_batch(x)
 
@@ -176,11 +173,10 @@ def _keras_side(
             return finite(np.ravel(losses)[0])
 
         first_loss = call()  # Keras returns the mean of all calls so far
-    facts = Facts(
-        token_shape=x["token_ids"].shape,
-        real_tokens=int(x["padding_mask"].sum()),
-        weight_sizes=_sorted_sizes(w.shape for w in model.trainable_weights),
-        output_shapes=_shapes(outputs),
+    facts = _facts(
+        x,
+        outputs,
+        model.trainable_weights,
         optimizer=optimizer and type(optimizer).__name__,
         learning_rate=optimizer and round(float(optimizer.learning_rate), 9),
         first_loss=first_loss,
@@ -188,6 +184,17 @@ def _keras_side(
     )
     compiled, policy = bool(model.jit_compile), model.dtype_policy.name
     return Side(call, facts, {"jit_compile": compiled, "policy": policy})
+
+
+def _facts(x: dict, outputs: dict, weights, **more) -> Facts:
+    shapes = {name: tuple(value.shape) for name, value in outputs.items()}
+    return Facts(
+        token_shape=x["token_ids"].shape,
+        real_tokens=int(x["padding_mask"].sum()),
+        weight_sizes=tuple(sorted(math.prod(w.shape) for w in weights)),
+        output_shapes=tuple(sorted(shapes.items())),
+        **more,
+    )
 
 
 def _transformers(mode: str, dtype: str, workload: Workload) -> Side:
@@ -272,13 +279,12 @@ def _transformers(mode: str, dtype: str, workload: Workload) -> Side:
         with torch.inference_mode(), autocast:
             outputs = logits_of(x)
         first_loss = call()
-    facts = Facts(
-        token_shape=x["token_ids"].shape,
-        real_tokens=int(x["padding_mask"].sum()),
+    facts = _facts(
+        x,
+        outputs,
+        model.parameters(),
         layers=encoder.config.num_hidden_layers,
         heads=encoder.config.num_attention_heads,
-        weight_sizes=_sorted_sizes(w.shape for w in model.parameters()),
-        output_shapes=_shapes(outputs),
         optimizer=optimizer and type(optimizer).__name__,
         learning_rate=optimizer and optimizer.param_groups[0]["lr"],
         first_loss=first_loss,
@@ -376,15 +382,5 @@ SIDES = {"ours": _ours, "keras_hub": _keras_hub, "transformers": _transformers}
 
 def finite(loss) -> float:
     if not np.isfinite(loss):
-        raise AlbertError(f"the loss must be finite. Received: {loss}.")
+        raise ka.AlbertError(f"the loss must be finite. Received: {loss}.")
     return float(loss)
-
-
-def _sorted_sizes(shapes) -> tuple[int, ...]:
-    return tuple(sorted(int(np.prod(tuple(shape))) for shape in shapes))
-
-
-def _shapes(outputs: dict) -> tuple:
-    return tuple(
-        sorted((name, tuple(value.shape)) for name, value in outputs.items())
-    )

@@ -9,8 +9,7 @@ import gc
 from pairing import CpuMeter, paired_times, seconds, warm_up
 from workload import SIZES, TRAIN, check_same_work
 
-from keras_albert.errors import AlbertError
-from keras_albert.pretraining.config import ExampleConfig
+import keras_albert as ka
 
 # A step of ALBERT-base would take minutes. Measured: 40 on torch on Zen 3.
 TOO_SLOW = 3
@@ -34,14 +33,14 @@ def measure(options, lines: list[dict]) -> dict[str, list[dict]]:
 
     device, left_out = device_name(), []
     if options.device == "gpu" and device == "cpu":
-        raise AlbertError(
+        raise ka.AlbertError(
             f"{backend} sees no GPU. Install its build for GPUs, or leave "
             "--device=gpu out."
         )
     if not options.dtypes:
         lines, left_out = without_emulated_bfloat16(lines, matrix_product)
     workload = SIZES[options.size]
-    row = ExampleConfig(
+    row = ka.ExampleConfig(
         sequence_length=workload.length, max_predictions=workload.predictions
     )
     flops = workload.batch_size * flops_per_example(workload.config, row)

@@ -9,8 +9,7 @@ import math
 
 import numpy as np
 
-from keras_albert.errors import AlbertError
-from keras_albert.modeling.config import VARIANTS, AlbertConfig
+import keras_albert as ka
 from keras_albert.text.special_tokens import SPECIAL_PIECES
 
 FORWARD, TRAIN = MODES = ("forward", "train")
@@ -24,7 +23,7 @@ FIRST_LOSS_TOLERANCE = 0.05
 class Workload:
     """One size of the work: an architecture and a batch of real tokens."""
 
-    config: AlbertConfig
+    config: ka.AlbertConfig
     batch_size: int
     """B, rows"""
     length: int
@@ -70,11 +69,11 @@ class Workload:
 
 
 SIZES = {
-    "base": Workload(VARIANTS["base_v2"], 8, 128, 20),
-    "base-512": Workload(VARIANTS["base_v2"], 32, 512, 20),
-    "large-512": Workload(VARIANTS["large_v2"], 32, 512, 20),
+    "base": Workload(ka.VARIANTS["base_v2"], 8, 128, 20),
+    "base-512": Workload(ka.VARIANTS["base_v2"], 32, 512, 20),
+    "large-512": Workload(ka.VARIANTS["large_v2"], 32, 512, 20),
     "tiny": Workload(  # for a test of the benchmark itself
-        AlbertConfig(
+        ka.AlbertConfig(
             vocab_size=97,
             embedding_size=8,
             hidden_size=32,
@@ -123,7 +122,7 @@ def check_same_work(ours: Facts, peer: Facts) -> None:
         else:
             same = a == b
         if not same:
-            raise AlbertError(
+            raise ka.AlbertError(
                 f"both sides must do the same work, but `{field.name}` "
                 f"differs. Received: ours {a}, peer {b}. Give both the same "
                 "Workload."

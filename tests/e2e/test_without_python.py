@@ -8,6 +8,7 @@ proof`).
 """
 
 import importlib.util
+import json
 import os
 import pickle
 import platform
@@ -40,24 +41,19 @@ from served_models import (  # noqa: E402
 )
 from written_texts import WRITTEN, trained_tokenizer  # noqa: E402
 
-from keras_albert.data.config import TableColumns  # noqa: E402
+import keras_albert as ka  # noqa: E402
 from keras_albert.exports.config import ExportRun  # noqa: E402
 from keras_albert.exports.run import export_run  # noqa: E402
 from keras_albert.exports.saved_model.signatures import serving_module  # noqa: E402
-from keras_albert.finetuning.predictor import Predictor  # noqa: E402
-from keras_albert.modeling.backbone import AlbertBackbone  # noqa: E402
-from keras_albert.modeling.config import AlbertConfig  # noqa: E402
 from keras_albert.tasks.question_answering.config import (  # noqa: E402
     AnswerConfig,
-    ReadingConfig,
     WindowConfig,
 )
-from keras_albert.tasks.registry import ALL_TASKS  # noqa: E402
-from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
-from keras_albert.training.model_folder import ModelFolder  # noqa: E402
 
 INSTALLED = Path(importlib.util.find_spec("tensorflow").origin).parents[1]
-RUNNER = Path(__file__).parents[1] / "capi.py"
+TESTS = Path(__file__).parents[1]
+RUNNER = TESTS / "capi.py"
+LOAD = TESTS / "benchmarks" / "load_saved_model.py"
 OLDER = "KERAS_ALBERT_OLDER_TENSORFLOW"
 FOLDERS = os.environ[OLDER].split(os.pathsep) if os.environ.get(OLDER) else []
 LIBRARY_FOLDERS = [
@@ -69,7 +65,7 @@ if not FOLDERS:
     skip = pytest.mark.skip(reason=reason)
     LIBRARY_FOLDERS.append(pytest.param(None, id="older", marks=skip))
 # Longer steps than elsewhere: Python decodes all windows of a long context.
-READING = ReadingConfig(
+READING = ka.ReadingConfig(
     WindowConfig(sequence_length=61, stride=41, query_length=7),
     AnswerConfig(n_best=6, answer_length=9),
 )
@@ -282,19 +278,28 @@ def test_every_signature(exports, no_python, kind, libraries):
 @pytest.mark.proof
 def test_size(data_folder, tmp_path):
     """An exported ALBERT-base has each weight once."""
-    tokenizer = Tokenizer(data_folder / "vocab" / "30k-clean.model")
-    head = ALL_TASKS["classification"].head
-    model = head(AlbertBackbone(AlbertConfig()), ("no", "yes"), 0.1)
-    predictor = Predictor(
-        model, "classification", ("no", "yes"), tokenizer, (32, 128),
-        TableColumns(),
-    )  # fmt: skip
-    (tmp_path / "model").mkdir()
-    settings = predictor.settings()
-    ModelFolder(model, tokenizer, settings).save(tmp_path / "model")
+    tokenizer = ka.Tokenizer(data_folder / "vocab" / "30k-clean.model")
+    backbone = ka.AlbertBackbone(ka.AlbertConfig(), tokenizer=tokenizer)
+    model = ka.AlbertForSequenceClassification(backbone, 2)
+    ka.Predictor(model).save(tmp_path / "model")
     export_run(ExportRun(model=tmp_path / "model", output=tmp_path / "served"))
     files = [*(tmp_path / "served" / "1").rglob("*")]
     size = sum(file.stat().st_size for file in files if file.is_file())
     parameters = model.count_params()
     assert parameters == 11_685_122
     assert 4 * parameters < size < 1.08 * 4 * parameters + 3e6
+
+
+@pytest.mark.proof
+@pytest.mark.skipif(sys.platform != "linux", reason="made for Linux")
+def test_load(exports):
+    """No wrong answer, no vague refusal, no memory lost."""
+    folder, _ = exports("pairs")
+    done = subprocess.run(
+        [sys.executable, LOAD, folder], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert report["requests"] == 10_000 and report["threads"] == 8
+    assert report["failures"] == 0 and report["distinct"] > 200
+    assert 500 < report["refused"] < 5_000
