@@ -1,5 +1,8 @@
 """Commands as users type them, run in this process, and what they write."""
 
+import contextlib
+import csv
+import io
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,10 +12,20 @@ import pytest
 from keras_albert.cli import main
 
 
-def run(command: str, *options: str | Path, **settings) -> None:
-    """Runs a command; `batch_size=8` stands for --batch-size=8."""
+def run(command: str, *options: str | Path, **settings) -> str:
+    """Runs a command and returns what it prints.
+
+    `batch_size=8` stands for --batch-size=8.
+    """
     given = [f"--{k.replace('_', '-')}={v}" for k, v in settings.items()]
-    main([command, *given, *map(str, options)])
+    said = io.BytesIO()
+    written = io.TextIOWrapper(said, "utf-8", newline="", write_through=True)
+    try:
+        with contextlib.redirect_stdout(written):
+            main([command, *given, *map(str, options)])
+    finally:
+        print(said.getvalue().decode(), end="")
+    return said.getvalue().decode()
 
 
 def refused(capsys, command: str, *options: str | Path, **settings) -> str:
@@ -35,6 +48,16 @@ def read_json(path: Path):
 
 def report_of(folder: Path) -> dict:
     return read_json(folder / "report.json")
+
+
+def table_of(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file."""
+    with open(path, newline="", encoding="utf-8") as file:
+        return [*csv.DictReader(file)]
+
+
+def log_of(folder: Path) -> list[dict[str, str]]:
+    return table_of(folder / "log.csv")
 
 
 def rows_of(text: str) -> list:

@@ -10,6 +10,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+import keras_albert as ka  # imports what is used, when it is used
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # No test is about time, and these machines have other work.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -107,14 +109,16 @@ def tiny_lines() -> list[str]:
 @pytest.fixture(scope="session")
 def tiny_vocab(tmp_path_factory, tiny_lines) -> Path:
     """Folder of a vocabulary of 160 pieces trained on `tiny_lines`."""
+    return trained_vocab(tmp_path_factory.mktemp("tiny"), tiny_lines, 160)
+
+
+def trained_vocab(folder: Path, lines: list[str], size: int) -> Path:
     from keras_albert.corpus.config import VocabRun
     from keras_albert.corpus.vocabulary import train_vocabulary
 
-    folder = tmp_path_factory.mktemp("tiny")
-    corpus = folder / "corpus.txt"
-    corpus.write_text("\n".join(tiny_lines) + "\n", encoding="utf-8")
-    output = folder / "vocab"
-    train_vocabulary(VocabRun(input=(corpus,), output=output, vocab_size=160))
+    corpus, output = folder / "corpus.txt", folder / "vocab"
+    corpus.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    train_vocabulary(VocabRun((corpus,), output, vocab_size=size))
     return output
 
 
@@ -123,14 +127,10 @@ def pretrained_folder(tmp_path_factory, tiny_vocab) -> Path:
     """A model of one layer and 40 positions that was never trained."""
     import keras
 
-    from keras_albert.modeling.backbone import AlbertBackbone
-    from keras_albert.modeling.config import AlbertConfig
-    from keras_albert.modeling.pretraining import AlbertForPretraining
-    from keras_albert.text.tokenizer import Tokenizer
     from keras_albert.training.model_folder import ModelFolder
 
-    tokenizer = Tokenizer(tiny_vocab)
-    config = AlbertConfig(
+    tokenizer = ka.Tokenizer(tiny_vocab)
+    config = ka.AlbertConfig(
         vocab_size=tokenizer.vocab_size,
         embedding_size=16,
         hidden_size=24,
@@ -141,7 +141,7 @@ def pretrained_folder(tmp_path_factory, tiny_vocab) -> Path:
         initializer_range=0.3,
     )
     keras.utils.set_random_seed(0)  # the same in every session
-    model = AlbertForPretraining(AlbertBackbone(config))
+    model = ka.AlbertForPretraining(ka.AlbertBackbone(config))
     folder = tmp_path_factory.mktemp("pretrained")
     task = {"task": "pretraining", "examples": {}}
     ModelFolder(model, tokenizer, task).save(folder)
@@ -151,23 +151,14 @@ def pretrained_folder(tmp_path_factory, tiny_vocab) -> Path:
 @pytest.fixture(scope="session")
 def digit_comma_vocab(tmp_path_factory) -> Path:
     """A vocabulary with "9,", "▁9,", "1990," and "▁1990," among its pieces."""
-    from keras_albert.corpus.config import VocabRun
-    from keras_albert.corpus.vocabulary import train_vocabulary
-
     rng = random.Random(11)
 
     def letters(n):
         return "".join(rng.choice("abcdefghijklm") for _ in range(n))
 
-    lines = (
+    lines = [
         f"in 1990,{letters(2)} x1990,{letters(1)} a9,{letters(1)} 9, "
-        f"9,{letters(1)} 42,{letters(1)} b42,{letters(1)} ({letters(3)})\n"
+        f"9,{letters(1)} 42,{letters(1)} b42,{letters(1)} ({letters(3)})"
         for _ in range(600)
-    )
-    path = tmp_path_factory.mktemp("digit_comma")
-    (path / "corpus.txt").write_text("".join(lines))
-    run = VocabRun(
-        input=(path / "corpus.txt",), output=path / "vocab", vocab_size=50
-    )
-    train_vocabulary(run)
-    return run.output
+    ]
+    return trained_vocab(tmp_path_factory.mktemp("digit_comma"), lines, 50)

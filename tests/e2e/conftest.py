@@ -1,4 +1,4 @@
-"""Short runs are quick."""
+"""Short runs are quick; texts for programs beside the package."""
 
 import pytest
 
@@ -6,3 +6,10 @@ import pytest
 @pytest.fixture(scope="module", autouse=True)
 def quick(no_plots):
     """Tests of plots are in tests/unit."""
+
+
+@pytest.fixture(scope="module")
+def texts(tiny_lines):
+    from written_texts import chosen_texts
+
+    return chosen_texts(tiny_lines)

@@ -18,6 +18,7 @@ import keras_albert as ka
 from keras_albert.checkpoints import lora
 from keras_albert.checkpoints.transfer import weights_of
 
+pytestmark = pytest.mark.usefixtures("eagerly")
 # A resumed run rounds in another way on PyTorch.
 TOLERANCE = 1e-6 if keras.backend.backend() == "torch" else 0
 ROWS = [
@@ -70,7 +71,6 @@ def changed(folder, output):
     return {k: v for k, v in differences.items() if v.any()}
 
 
-@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize(
     ("freeze", "parts"),
     [
@@ -89,8 +89,7 @@ def test_frozen_weights_stay(folder, tmp_path, freeze, parts):
     assert not (output / "adapter").exists()
 
 
-@pytest.mark.usefixtures("eagerly")
-def test_an_adapter_is_merged_and_stands_beside(folder, tmp_path, capsys):
+def test_an_adapter_is_merged_and_stands_beside(folder, tmp_path):
     output, adapter = tmp_path / "model", tmp_path / "model" / "adapter"
     run("finetune", **told(folder, output, lora_rank=3))
     differences = changed(folder, output)
@@ -115,9 +114,9 @@ def test_an_adapter_is_merged_and_stands_beside(folder, tmp_path, capsys):
     assert alone.settings() == whole.settings()
     texts = [row["text"] for row in ROWS[:2]]
     assert alone.predict(texts) == whole.predict(texts)
-    capsys.readouterr()
-    run("evaluate", model=adapter, data=folder / "classification.jsonl")
-    assert f"{report_of(output)['accuracy']:.3f}" in capsys.readouterr().out
+    table = folder / "classification.jsonl"
+    said = run("evaluate", model=adapter, data=table)
+    assert f"{report_of(output)['accuracy']:.3f}" in said
     run("convert", input=adapter, output=tmp_path / "merged")
     assert_close(ka.load(tmp_path / "merged"), model)
     old = as_older_versions_wrote(adapter, tmp_path / "old")
@@ -152,7 +151,6 @@ def assert_close(one, other):
 
 
 @pytest.mark.any_backend
-@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("options", [{}, {"exits": "own"}])
 def test_an_adapter_is_calibrated(folder, tmp_path, options, monkeypatch):
     output = tmp_path / "model"
@@ -171,7 +169,6 @@ def test_an_adapter_is_calibrated(folder, tmp_path, options, monkeypatch):
     assert_close(read.model, merged.model)
 
 
-@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize(
     ("task", "options"),
     [
@@ -190,7 +187,6 @@ def test_heads_that_only_this_package_has(folder, tmp_path, task, options):
     assert_close(read.model, ka.load(output))
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_an_adapter_learned_in_bfloat16(folder, tmp_path):
     output, precision = tmp_path / "model", "mixed_bfloat16"
     run("finetune", **told(folder, output, lora_rank=2, precision=precision))
@@ -202,7 +198,6 @@ def test_an_adapter_learned_in_bfloat16(folder, tmp_path):
     assert_close(ka.load(output / "adapter"), ka.load(output))
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_an_interrupted_run_goes_on(folder, tmp_path):
     outputs = tmp_path / "whole", tmp_path / "interrupted"
     settings = told(folder, outputs[0], lora_rank=2, validate_every=2, steps=6)

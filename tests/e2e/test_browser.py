@@ -27,14 +27,13 @@ from scipy.special import expit
 from served_models import expected, exporter, inputs_of, softmax
 from written_texts import (
     WRITTEN,
-    chosen_texts,
     split_tokenizer,
     texts_of_every_character,
 )
 
+import keras_albert as ka
 from keras_albert.exports.onnx.format import ONNX_FILE, run_onnx
 from keras_albert.text.normalization import normalize
-from keras_albert.text.tokenizer import Tokenizer
 
 pytest.importorskip("onnxruntime")
 
@@ -183,11 +182,6 @@ def served(root, posted):
 
 
 @pytest.fixture(scope="module")
-def texts(tiny_lines):
-    return chosen_texts(tiny_lines)
-
-
-@pytest.fixture(scope="module")
 def exports(root, tmp_path_factory, tiny_lines):
     """Returns the predictor and the int8 export of a kind of task."""
     folder = tmp_path_factory.mktemp("models")
@@ -284,7 +278,7 @@ def test_same_ids(root, texts, kind):
     sentencepiece.SentencePieceTrainer.train(
         model_writer=model, **(trained | options)
     )
-    tokenizer = Tokenizer.from_bytes(model.getvalue(), **settings)
+    tokenizer = ka.Tokenizer.from_bytes(model.getvalue(), **settings)
     words = " ".join(texts).split()
     some = random_texts(random.Random(kind), words, 300)
     some += ["▁", "a▁ b", " \u200b a\u200b\u200b b \u200b", "\ud800a\udc00"]
@@ -292,7 +286,7 @@ def test_same_ids(root, texts, kind):
 
 
 def test_same_ids_with_the_published_vocabulary(root, data_folder, texts):
-    tokenizer = Tokenizer(data_folder / "vocab" / "30k-clean.model")
+    tokenizer = ka.Tokenizer(data_folder / "vocab" / "30k-clean.model")
     golden = data_folder / "golden" / "tokenization_raw.jsonl"
     lines = golden.read_text("utf-8").splitlines()
     written = [json.loads(line)["text"] for line in lines]

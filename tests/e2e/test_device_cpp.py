@@ -4,7 +4,6 @@ It is built with the compiler at hand, from Debian's libsentencepiece-dev and
 nlohmann-json3-dev and the library of ai-edge-litert.
 """
 
-import dataclasses
 import importlib.metadata
 import importlib.util
 import json
@@ -22,11 +21,12 @@ if pytest.importorskip("keras").backend.backend() != "tensorflow":
 pytest.importorskip("tensorflow_text")
 pytest.importorskip("ai_edge_litert")
 
-from served_models import expected, inputs_of, random_predictor
-from written_texts import WRITTEN, chosen_texts, trained_tokenizer
+from served_models import expected, exporter, inputs_of
+from written_texts import (
+    split_tokenizer,
+    texts_of_every_character,
+)
 
-from keras_albert.exports.config import ExportRun
-from keras_albert.exports.run import export_run
 from keras_albert.text.normalization import normalize
 
 LITERT = importlib.util.find_spec("ai_edge_litert")
@@ -79,30 +79,11 @@ def built(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def texts(tiny_lines):
-    return chosen_texts(tiny_lines)
-
-
-@pytest.fixture(scope="module")
 def exports(tmp_path_factory, tiny_lines):
     """Returns the predictor and the LiteRT export of a kind of task."""
-    folder = tmp_path_factory.mktemp("exports")
-    lines = [*tiny_lines, *WRITTEN.values(), "in 1950, 7, 19, 50, of 1950,"]
-    tokenizer = trained_tokenizer(folder, lines * 3, 310)
-    assert tokenizer.resplits
-
-    def of(kind):
-        predictor = random_predictor(tokenizer, kind)
-        # An odd number of pieces: it matters which text of a pair is cut.
-        predictor = dataclasses.replace(predictor, lengths=(16, 24))
-        out = folder / kind.replace(" ", "_")
-        if not out.exists():
-            predictor.save(folder / f"{out.name}-model")
-            model = folder / f"{out.name}-model"
-            export_run(ExportRun(model, out, "litert"))
-        return predictor, out
-
-    return of
+    folder = tmp_path_factory.mktemp("models")
+    tokenizer = split_tokenizer(folder, tiny_lines)
+    return exporter(folder / "exports", folder, tokenizer, "litert")
 
 
 def run(program, *arguments, lines=(), code=0):
@@ -120,27 +101,21 @@ def run(program, *arguments, lines=(), code=0):
 def test_same_ids_and_answers(built, exports, texts, kind):
     predictor, folder = exports(kind)
     inputs = inputs_of(kind, texts)
-    lines = ["\t".join(row) for row in zip(*inputs.values(), strict=True)]
-    found = run(
-        built / "albert_device",
-        *[folder, "--ids"],
-        lines=[line.encode() for line in lines],
-    )
+    rows = zip(*inputs.values(), strict=True)
+    lines = ["\t".join(row).encode() for row in rows]
+    found = run(built / "albert_device", folder, "--ids", lines=lines)
     found = [*map(json.loads, found)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of unknown characters
         _, answers = expected(predictor, **inputs)
-    encoded = [
-        predictor.tokenizer.encode_batch(values) for values in inputs.values()
-    ]
-    longest = predictor.lengths[-1]
+    encoded = [predictor.tokenizer.encode_batch(x) for x in inputs.values()]
     cut = 0
     for ids, row, answer in zip(
         zip(*encoded, strict=True), found, answers, strict=True
     ):
-        tokens, _ = predictor.tokenizer.pack(*ids, max_length=longest)
+        tokens, _ = predictor.tokenizer.pack(*ids, max_length=24)
         assert row.pop("ids") == tokens
-        cut += len(tokens) == longest
+        cut += len(tokens) == 24
         assert row.keys() == answer.keys()
         for name, value in answer.items():
             assert_same(row[name], value)
@@ -181,9 +156,7 @@ def test_every_character_is_normalized_as_in_python(built):
         + ["-lsentencepiece", LIBRARY, f"-Wl,-rpath,{LIBRARY.parent}"],
         check=True,
     )
-    codes = [*range(0x323B0), *range(0xE0000, 0xE0200), 0x10FFFF]
-    codes = [i for i in codes if i != 10 and not 0xD800 <= i < 0xE000]
-    texts = [f"A{c}Σ{c}b {c}Σ {c}" for c in map(chr, codes)]
+    texts = texts_of_every_character()
     lines = [text.encode() for text in texts]
     found = run(source.with_suffix(""), lines=lines)
     wanted = [

@@ -18,8 +18,6 @@ from small import numpy
 
 import keras_albert as ka
 import keras_albert.exports.check as check_module
-from keras_albert.data.config import TableColumns
-from keras_albert.errors import AlbertError
 from keras_albert.exports.load import load_exported
 from keras_albert.finetuning import embed as embedding
 from keras_albert.finetuning.config import EvaluateRun
@@ -27,12 +25,8 @@ from keras_albert.finetuning.evaluate import evaluate
 from keras_albert.text.special_tokens import CLS_ID, SEP_ID
 
 ANIMALS = ("fox", "dog", "hens", "village", "barn", "London")
-LEARNING = [
-    "--batch-size=12",
-    "--epochs=8",
-    "--learning-rate=0.003",
-    "--warmup-share=0.2",
-]
+LEARNING = ["--batch-size=12", "--epochs=8", "--learning-rate=0.003"]
+LEARNING += ["--warmup-share=0.2"]
 
 
 def near(word, rng):
@@ -103,8 +97,7 @@ def test_pairs(folder, tmp_path, capsys):
     said = capsys.readouterr().out
     assert f"before fine-tuning: {report['before_fine_tuning']:.3f}" in said
     assert f"TF-IDF vectors: {report['bag_of_words']:.3f}" in said
-    run("evaluate", model=output, data=folder / "pairs.held.jsonl")
-    said = capsys.readouterr().out
+    said = run("evaluate", model=output, data=folder / "pairs.held.jsonl")
     for name in ("mrr", "recall_at_1", "recall_at_10", "ndcg_at_10"):
         assert f"{name.replace('_', ' ')} {report[name]:.3f}" in said
     card = (output / "README.md").read_text()
@@ -115,8 +108,8 @@ def test_pairs(folder, tmp_path, capsys):
     # Vectors, from the command and in Python.
     texts = tmp_path / "texts.txt"
     texts.write_text("the fox\nan old barn\n")
-    run("predict", "--columns.text=text", model=output, data=texts)
-    found = [row["prediction"] for row in rows_of(capsys.readouterr().out)]
+    said = run("predict", "--columns.text=text", model=output, data=texts)
+    found = [row["prediction"] for row in rows_of(said)]
     model = ka.load(output)
     vectors = model.encode(["the fox", "an old barn"], normalize=False)
     assert vectors.shape == (2, 8)
@@ -127,7 +120,7 @@ def test_pairs(folder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("loss", ["ranking", "regression"])
-def test_scores_of_pairs(folder, tmp_path, capsys, loss):
+def test_scores_of_pairs(folder, tmp_path, loss):
     output = tmp_path / "model"
     report = finetune(
         folder,
@@ -139,10 +132,8 @@ def test_scores_of_pairs(folder, tmp_path, capsys, loss):
     )
     assert report["spearman"] > report["before_fine_tuning"] + 0.1, report
     told = {"model": output, "data": folder / "scored.held.jsonl"}
-    run("evaluate", **told)
-    assert f"spearman {report['spearman']:.3f}" in capsys.readouterr().out
-    run("predict", **told)
-    rows = rows_of(capsys.readouterr().out)
+    assert f"spearman {report['spearman']:.3f}" in run("evaluate", **told)
+    rows = rows_of(run("predict", **told))
     model = ka.load(output)
     cosines = [
         model.similarity([row["text"]], [row["pair"]]).item() for row in rows
@@ -168,7 +159,7 @@ def test_scores_of_pairs(folder, tmp_path, capsys, loss):
         ("similarity", "idf", None, False),
     ],
 )
-def test_exported(folder, tmp_path, capsys, task, pooling, projection, unit):
+def test_exported(folder, tmp_path, task, pooling, projection, unit):
     """`check` compares vectors, and their cosines, in each format."""
     backbone = ka.load(folder / "pretrained").backbone
     model = ka.AlbertForTextEmbedding(
@@ -181,8 +172,7 @@ def test_exported(folder, tmp_path, capsys, task, pooling, projection, unit):
     ka.Predictor(model, task=task).save(tmp_path / "model")
     for target in ("saved_model", "litert", "onnx"):
         run("export", **told, output=tmp_path / target, format=target)
-        run("check", **told, export=tmp_path / target)
-        said = capsys.readouterr().out
+        said = run("check", **told, export=tmp_path / target)
         assert "cosines of at least 1.0000 with the model's" in said, said
         assert re.search(r"[\d.]{4,5}% of the 10 nearest texts of each", said)
     exported = load_exported(tmp_path / "saved_model")
@@ -234,83 +224,62 @@ def test_texts_alone(folder, tmp_path, capsys):
     texts = tmp_path / "lines.txt"
     rows = rows_of((folder / "pairs.train.jsonl").read_text())
     texts.write_text("\n".join(row["a"] for row in rows))
-    run("finetune", **told | {"train": texts, "dropout": 0.1})
-    said = capsys.readouterr().out
+    said = run("finetune", **told | {"train": texts, "dropout": 0.1})
     assert "nothing is held out: each text stands alone" in said
     assert "every text is its own partner" in said
     data = folder / "scored.held.jsonl"
     for model in (output, folder / "pretrained"):
         options = ("--task=similarity", "--columns.text=text")
-        run("evaluate", *options, model=model, data=data)
-        assert "spearman" in capsys.readouterr().out
+        assert "spearman" in run("evaluate", *options, model=model, data=data)
+
+
+# By table: options, and what is said of them.
+BAD = {
+    "scored": {
+        "--embedding.score-range 0 4": (
+            r"scored.train.jsonl:\d+: the score must be from 0 to 4.*5"
+        ),
+        "--embedding.score-range 0 5 --validation=outside.jsonl": (
+            r"outside.jsonl:2: the score must be from 0 to 5.*5.5"
+        ),
+        "--embedding.loss=regression": "needs the range of the scores",
+        "--embedding.symmetric": (
+            "`embedding.symmetric` has no meaning for the task similarity"
+        ),
+        "--columns.negative=no": "`columns.negative` has no meaning",
+    },
+    "pairs": {
+        "--embedding.dimensions 8 400": (
+            "`embedding.dimensions` must be at most .*Received: 400"
+        ),
+        "--embedding.score-range 5 0": "lowest and the highest score.*5",
+        "--embedding.score-range 0 5": (
+            "no meaning for the task embedding.*Leave --embedding.score-range"
+        ),
+        "--task=pairs --embedding.pooling=max": (
+            "`embedding` options are for embedding, similarity"
+        ),
+        "--batch-size=1": "a batch of one example has no negatives",
+        "--train=same.tsv": "all partners are equal",
+    },
+}
 
 
 @pytest.mark.any_backend
 @pytest.mark.parametrize(
-    ("table", "options", "words"),
-    [
-        (
-            "scored",
-            ["--task=similarity", "--embedding.score-range", "0", "4"],
-            r"scored.train.jsonl:\d+: the score must be from 0 to 4.*5",
-        ),
-        (
-            "scored",
-            ["--task=similarity", "--embedding.score-range", "0", "5"]
-            + ["--validation=outside.jsonl"],
-            r"outside.jsonl:2: the score must be from 0 to 5.*5.5",
-        ),
-        (
-            "scored",
-            ["--task=similarity", "--embedding.loss=regression"],
-            "needs the range of the scores",
-        ),
-        (
-            "pairs",
-            [*PAIRS, "--embedding.dimensions", "8", "400"],
-            "`embedding.dimensions` must be at most .*Received: 400",
-        ),
-        (
-            "pairs",
-            [*PAIRS, "--embedding.score-range", "5", "0"],
-            "lowest and the highest score.*5",
-        ),
-        (
-            "pairs",
-            [*PAIRS, "--embedding.score-range", "0", "5"],
-            "no meaning for the task embedding.*Leave --embedding.score-range",
-        ),
-        (
-            "scored",
-            ["--task=similarity", "--embedding.symmetric"],
-            "`embedding.symmetric` has no meaning for the task similarity",
-        ),
-        (
-            "pairs",
-            ["--task=pairs", "--embedding.pooling=max"],
-            "`embedding` options are for embedding, similarity",
-        ),
-        (
-            "pairs",
-            ["--task=similarity", "--columns.negative=no"],
-            "`columns.negative` has no meaning",
-        ),
-        (
-            "pairs",
-            [*PAIRS, "--batch-size=1"],
-            "a batch of one example has no negatives",
-        ),
-    ],
+    ("table", "options"),
+    [(table, each) for table in BAD for each in BAD[table]],
 )
-def test_bad_input(
-    folder, tmp_path, capsys, monkeypatch, table, options, words
-):
+def test_bad_input(folder, tmp_path, capsys, monkeypatch, table, options):
     monkeypatch.chdir(tmp_path)
     scores = [{"text": "a", "pair": "b", "label": x} for x in (5, 5.5)]
     write_rows(Path("outside.jsonl"), scores)
+    Path("same.tsv").write_text("a\tb\n" + "the fox\tthe fox\n" * 60)
     told = settings(folder, tmp_path / "model", table)
-    said = refused(capsys, "finetune", *LEARNING, *options, **told)
-    assert re.search(words, said), said
+    of_task = PAIRS if table == "pairs" else ["--task=similarity"]
+    given = *LEARNING, *of_task, *options.split()
+    said = refused(capsys, "finetune", *given, **told)
+    assert re.search(BAD[table][options], said), said
     assert not (tmp_path / "model").exists()
 
 
@@ -362,23 +331,6 @@ def test_weights_of_rare_pieces(folder, tmp_path):
         ka.AlbertForTextEmbedding(other.backbone).adapt(texts)
 
 
-@pytest.mark.any_backend
-def test_equal_texts(folder, tmp_path, capsys):
-    table = tmp_path / "same.tsv"
-    table.write_text("a\tb\n" + "the fox\tthe fox\n" * 60)
-    told = settings(folder, tmp_path / "model", "pairs") | {"train": table}
-    said = refused(capsys, "finetune", *PAIRS, **told)
-    assert "all partners are equal" in said
-
-
-@pytest.mark.any_backend
-def test_vectors_need_a_task_to_be_measured(folder):
-    """A pretrained model is measured on token shards, if nothing is said."""
-    data = folder / "scored.held.jsonl"
-    with pytest.raises(AlbertError, match=r"folder of token shards"):
-        evaluate(EvaluateRun(model=str(folder / "pretrained"), data=data))
-
-
 def by_hand(model, rows, more, size=None):
     """The mean reciprocal rank of the partners of pairs among all texts."""
     texts = {row[name] for row in rows for name in ("b", "no", "no2")}
@@ -402,7 +354,7 @@ def test_evaluated_beside_others(folder, model, tmp_path):
     """Among further texts, in several sizes, beside the model before."""
     data = folder / "pairs.held.jsonl"
     rows = rows_of(data.read_text())
-    columns = TableColumns("a", "b", ("no", "no2"))
+    columns = ka.TableColumns("a", "b", ("no", "no2"))
     more = [f"{near(word, random.Random(1))} sold" for word in ANIMALS * 5]
     corpus = tmp_path / "corpus.jsonl"
     write_rows(corpus, [{"c": text} for text in [*more, rows[0]["b"]]])
@@ -432,7 +384,7 @@ def test_evaluated_beside_others(folder, model, tmp_path):
         ({"corpus_column": "c"}, "`corpus_column` is a column of `corpus`"),
         ({"corpus": corpus}, "no column `a`"),
     ):
-        with pytest.raises(AlbertError, match=words):
+        with pytest.raises(ka.AlbertError, match=words):
             evaluate(dataclasses.replace(asked, **wrong))
 
 
@@ -550,7 +502,7 @@ def test_an_interrupted_run_goes_on(folder, model, tmp_path, monkeypatch, to):
     monkeypatch.setattr(embedding, "_vectors", broken)
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         embed(folder, tmp_path, "parts", data, f"--to={to}")
-    with pytest.raises(AlbertError, match=r"no finished vectors\.npy"):
+    with pytest.raises(ka.AlbertError, match=r"no finished vectors\.npy"):
         ka.read_vectors(tmp_path / "parts")
     parts = embed(folder, tmp_path, "parts", data, f"--to={to}")
     assert done == [texts[i] for i in (0, 2, 4, 4, 6)]

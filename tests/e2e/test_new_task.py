@@ -12,14 +12,12 @@ import pytest
 from commands import write_rows
 from scipy import special
 
-from keras_albert import Predictor
+import keras_albert as ka
 from keras_albert.data.batches import Features
 from keras_albert.data.tables import Field, read_label, read_text
-from keras_albert.errors import AlbertError
 from keras_albert.finetuning import config
 from keras_albert.finetuning.evaluate import evaluate
 from keras_albert.finetuning.run import finetune
-from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.tasks.metrics import measure
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.serving import Serving
@@ -45,7 +43,7 @@ class OddsServing(Serving):
 class YesOrNo(LearnedTask):
     """Says whether something holds for a text; its head has one logit."""
 
-    heads = {"multi_label": AlbertForSequenceClassification}
+    heads = {"multi_label": ka.AlbertForSequenceClassification}
     serving = OddsServing()
     adds = frozenset({"prediction"})
     best = "accuracy"
@@ -65,7 +63,7 @@ class YesOrNo(LearnedTask):
         return Features(text_rows(tokenizer, texts, None, length), target)
 
     def head(self, backbone, names, dropout):
-        return AlbertForSequenceClassification(
+        return ka.AlbertForSequenceClassification(
             backbone, 1, problem="multi_label", dropout=dropout
         )
 
@@ -115,16 +113,16 @@ def test_a_task_in_a_few_lines(
     card = (tmp_path / "model" / "README.md").read_text()
     assert card.startswith("# ALBERT for animals")
     assert 'predict(["a text"])' in card
-    predictor = Predictor.load(tmp_path / "model")
+    predictor = ka.Predictor.load(tmp_path / "model")
     assert predictor.task == "animals" and predictor.labels is None
     found = predictor.predict(["the hens", "the barn"])
     assert 0 < found[0] < 1 and found[0] != found[1]
     again = evaluate(config.EvaluateRun(str(tmp_path / "model"), table))
     assert again["accuracy"] == accuracy
     # Other tasks know nothing of it; a head alone is for the first that fits.
-    assert Predictor(predictor.model).task == "multilabel"
-    with pytest.raises(AlbertError, match=r"expected one of .*animals"):
-        Predictor(predictor.model, task="tokens")
+    assert ka.Predictor(predictor.model).task == "multilabel"
+    with pytest.raises(ka.AlbertError, match=r"expected one of .*animals"):
+        ka.Predictor(predictor.model, task="tokens")
     if keras.backend.backend() != "tensorflow":
         return  # other backends are served by a process with TensorFlow
     serving = pytest.importorskip("keras_albert.exports.saved_model.signatures")

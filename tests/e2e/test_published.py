@@ -3,10 +3,10 @@
 import statistics
 
 import pytest
-from commands import refused, report_of, rows_of, run, write_rows
+from commands import log_of, refused, report_of, rows_of, run, write_rows
 from published import glue_file, passage, race_files
 
-from keras_albert import Predictor
+import keras_albert as ka
 from keras_albert.data.glue import GLUE
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("eagerly")]
@@ -76,13 +76,13 @@ def test_seeds(mnli, glue, pretrained_folder, capsys):
     assert "is finished, and was made of other data" in said
 
 
-def test_two_dev_splits(mnli, glue, capsys):
+def test_two_dev_splits(mnli, glue):
     report = report_of(mnli / "seed-5")
     assert report["count"] == 12
     parts = [report[f"{part}_accuracy"] for part in ("matched", "mismatched")]
     assert report["accuracy"] == pytest.approx(statistics.fmean(parts))
-    run("evaluate", "--any-size", model=mnli / "seed-5", data=glue)
-    assert f"matched accuracy {parts[0]:.3f}" in capsys.readouterr().out
+    said = run("evaluate", "--any-size", model=mnli / "seed-5", data=glue)
+    assert f"matched accuracy {parts[0]:.3f}" in said
 
 
 def test_submissions(mnli, glue, tmp_path, capsys):
@@ -90,7 +90,7 @@ def test_submissions(mnli, glue, tmp_path, capsys):
     assert "--output" in refused(capsys, "predict", "--any-size", **told)
     told["output"] = tmp_path / "submission"
     run("predict", "--any-size", **told)
-    predictor = Predictor.load(mnli / "seed-5")
+    predictor = ka.Predictor.load(mnli / "seed-5")
     names = {"MNLI-m": "matched", "MNLI-mm": "mismatched", "AX": None}
     files = {path.stem: path for path in (tmp_path / "submission").iterdir()}
     assert files.keys() == names.keys()
@@ -115,13 +115,12 @@ def test_start_from_another_task(
     assert note in capsys.readouterr().out
 
 
-def test_similarities(pretrained_folder, glue, tmp_path, capsys):
+def test_similarities(pretrained_folder, glue, tmp_path):
     output = tmp_path / "sts"
     options = ("--any-size", "--validate-every=2")
     report = finetune(pretrained_folder, "STS-B", glue, output, *options)
     assert report.keys() >= {"pearson", "spearman"}
-    log = (output / "log.csv").read_text().splitlines()
-    assert [line.split(",")[0] for line in log] == ["step", "2", "3"]
+    assert [row["step"] for row in log_of(output)] == ["2", "3"]
     submission = tmp_path / "submission"
     run("predict", "--any-size", model=output, data=glue, output=submission)
     lines = (submission / "STS-B.tsv").read_text().splitlines()
@@ -147,12 +146,11 @@ def test_schools(pretrained_folder, tmp_path, capsys):
     assert report["accuracy"] == pytest.approx(
         (3 * report["middle_accuracy"] + report["high_accuracy"]) / 4
     )
-    capsys.readouterr()
-    run("evaluate", "--split=test", "--any-size", model=output, data=data)
+    told = {"model": output, "data": data}
+    said = run("evaluate", "--split=test", "--any-size", **told)
     # The test split is the same file as the dev split.
-    shown = f"accuracy {report['accuracy']:.3f}, middle accuracy"
-    assert shown in capsys.readouterr().out
-    refusal = refused(capsys, "predict", model=output, data=data)
+    assert f"accuracy {report['accuracy']:.3f}, middle accuracy" in said
+    refusal = refused(capsys, "predict", **told)
     assert "not fine-tuned on a task of GLUE" in refusal
 
 
@@ -199,19 +197,17 @@ def test_what_a_prediction_would_replace(mnli, tmp_path, capsys):
     refusal = refused(capsys, "predict", **told)
     assert "would be replaced: score" in refusal
     write_rows(table, [row])
-    run("predict", **told)
-    (found,) = rows_of(capsys.readouterr().out)
+    (found,) = rows_of(run("predict", **told))
     assert found.keys() == {"text", "pair", "prediction", "score"}
 
 
-def test_an_export_is_compared_on_the_dev_split(mnli, glue, tmp_path, capsys):
+def test_an_export_is_compared_on_the_dev_split(mnli, glue, tmp_path):
     for name in ("onnx", "onnxruntime"):
         pytest.importorskip(name, reason=f"{name} is missing")
     told = {"model": mnli / "seed-5", "data": glue, "format": "onnx"}
-    run("export", **told, output=tmp_path / "out")
+    said = run("export", **told, output=tmp_path / "out")
     found = f"{report_of(mnli / 'seed-5')['accuracy']:.4f}"
-    expected = f"accuracy {found} as a model, {found} as onnx float32"
-    assert expected in capsys.readouterr().out
+    assert f"accuracy {found} as a model, {found} as onnx float32" in said
 
 
 def test_card(mnli, glue):

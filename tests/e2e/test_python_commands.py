@@ -1,19 +1,17 @@
 """`ka.pretrain`, `ka.finetune` and `ka.evaluate`, with data in memory."""
 
-import csv
 import itertools
-import json
 import re
 import signal
 import tempfile
 from pathlib import Path
 
 import pytest
+from commands import report_of, rows_of, run as command, table_of, write_rows
 from small import TEXT_CONFIG, randomize, signalled
 
 import keras_albert as ka
-from keras_albert.cli import main, run_of
-from keras_albert.errors import AlbertError
+from keras_albert.cli import run_of
 
 # They are the commands, which other tests run on all backends.
 pytestmark = pytest.mark.any_backend
@@ -70,7 +68,7 @@ def test_finetune(run, model):
     other.tokenizer = model.tokenizer
     changed = {"train": [model, ROWS[:-1]], "model": [other, ROWS]}
     for name, given in changed.items():
-        with pytest.raises(AlbertError, match=f"other settings.*{name}="):
+        with pytest.raises(ka.AlbertError, match=f"other settings.*{name}="):
             ka.finetune(*given, run.folder, **LEARNING)
     assert written(run.folder.parent) == before
 
@@ -79,8 +77,7 @@ def test_evaluate(run, tmp_path):
     """In memory and from files, with the same scores as the command."""
     frame = pytest.importorskip("pandas").DataFrame(ROWS)
     found = ka.evaluate(run.predictor, frame)
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(map(json.dumps, ROWS)))
+    path = write_rows(tmp_path / "rows.jsonl", ROWS)
     assert ka.evaluate(run.folder, path).report == found.report
     assert ka.evaluate(run, path).report == found.report
     said = ka.evaluate(run, [{"body": "use --batch-size", "label": "place"}])
@@ -96,25 +93,18 @@ def test_evaluate(run, tmp_path):
     assert names[0] == "spearman"
 
 
-def test_saved_datasets(run, model, tmp_path, capsys):
+def test_saved_datasets(run, model, tmp_path):
     """Every command that takes a table takes their folders."""
     folder = tmp_path / "rows"
     pytest.importorskip("datasets").Dataset.from_list(ROWS).save_to_disk(folder)
     assert ka.evaluate(run, folder).report == ka.evaluate(run, ROWS).report
     short = {**LEARNING, "epochs": 1}
     ka.finetune(model, folder, tmp_path / "out", **short)
-    capsys.readouterr()
-    given = ["--model", str(run.folder), "--data", str(folder)]
-    main(["predict", *given])
-    lines = capsys.readouterr().out.splitlines()
-    assert [json.loads(line)["body"] for line in lines] == [
-        row["body"] for row in ROWS
-    ]
-    vectors = [*given, "--column", "body", "--output", str(tmp_path / "v")]
-    main(["embed", *vectors])
-    assert json.loads((tmp_path / "v" / "report.json").read_text())[
-        "texts"
-    ] == len(ROWS)
+    given = {"model": run.folder, "data": folder}
+    rows = rows_of(command("predict", **given))
+    assert [row["body"] for row in rows] == [row["body"] for row in ROWS]
+    command("embed", **given, column="body", output=tmp_path / "v")
+    assert report_of(tmp_path / "v")["texts"] == len(ROWS)
 
 
 def test_options_are_those_of_the_command(model, tmp_path):
@@ -139,19 +129,19 @@ def test_options_are_those_of_the_command(model, tmp_path):
         ({"lora_rank": 2, "freeze": "encoder"}, "`freeze` or `lora_rank` out"),
     ):
         given = {"train": ROWS, **options}
-        with pytest.raises(AlbertError, match=words):
+        with pytest.raises(ka.AlbertError, match=words):
             ka.finetune(model, output=tmp_path / "model", **given)
         assert not (tmp_path / "model").exists()
-    with pytest.raises(AlbertError, match=r"^--seed/b: no such file"):
+    with pytest.raises(ka.AlbertError, match=r"^--seed/b: no such file"):
         ka.finetune(model, "--seed/b", tmp_path / "model")
     bare = ka.AlbertBackbone(TEXT_CONFIG)
-    with pytest.raises(AlbertError, match=r"model\.tokenizer = Tok"):
+    with pytest.raises(ka.AlbertError, match=r"model\.tokenizer = Tok"):
         ka.finetune(bare, ROWS, tmp_path / "model")
     for data, words in (
         (3, "path of a file"),
         ("x.jsonl", "folder of token sh"),
     ):
-        with pytest.raises(AlbertError, match=words):
+        with pytest.raises(ka.AlbertError, match=words):
             ka.pretrain(data, tmp_path / "model")
 
 
@@ -186,14 +176,14 @@ def test_notes_have_the_names_of_the_call(model, tmp_path, capsys):
     assert "(the--seed 36, no--where 24)" in said and "my--run" in said
     assert re.search("^the--seed ", again.text, re.MULTILINE)
     # Commands are still written as such.
-    with pytest.raises(AlbertError, match="with `finetune --exits own`"):
+    with pytest.raises(ka.AlbertError, match="with `finetune --exits own`"):
         ka.evaluate(run, rows, patience=3)
 
 
 def test_a_folder_for_temporary_files(model, tmp_path, monkeypatch, capsys):
     """It is named, and goes if the call is refused."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(AlbertError, match="no column"):
+    with pytest.raises(ka.AlbertError, match="no column"):
         ka.finetune(model, ROWS, columns={"text": "none of them"})
     assert not list(tmp_path.iterdir())
     options = {"steps": 2, "columns": ka.TableColumns("body")}
@@ -222,21 +212,18 @@ def test_seeds_and_numbers(model, tmp_path):
     wrong = tmp_path / "wrong.csv"
     scored = [{**row, "prediction": "mine"} for row in rows]
     found = ka.evaluate(run, scored, errors=1, errors_file=wrong)
-    with open(wrong, newline="", encoding="utf-8") as file:
-        first = next(csv.DictReader(file))
+    first = table_of(wrong)[0]
     assert first["prediction (table)"] == "mine" != first["prediction"]
     assert "the 1 farthest off:\nrow" in repr(found)
-    with pytest.raises(AlbertError, match="there is no folder"):
+    with pytest.raises(ka.AlbertError, match="there is no folder"):
         ka.evaluate(run, rows, errors_file=tmp_path / "none" / "wrong.csv")
 
 
 def test_pretrain(tiny_lines, tiny_vocab, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("\n".join(tiny_lines))
-    main(
-        ["prepare", "--input", str(text), "--vocab", str(tiny_vocab)]
-        + ["--output", str(tmp_path / "shards")]
-    )
+    told = {"vocab": tiny_vocab, "output": tmp_path / "shards"}
+    command("prepare", input=text, **told)
     config = tmp_path / "config.json"
     TEXT_CONFIG.replace(vocab_size=160).to_json(config)
     run = ka.pretrain(
@@ -257,21 +244,17 @@ def test_pretrain(tiny_lines, tiny_vocab, tmp_path):
     assert names == ["mlm accuracy", "mlm baseline"]
 
 
-def test_mistakes(run, tmp_path, capsys):
+def test_mistakes(run, tmp_path):
     """The surest first, on the screen and in a file."""
     flipped = {"animal": "place", "place": "animal"}
     rows = [
         {**row, "label": flipped[row["label"]] if n in (3, 7) else row["label"]}
         for n, row in enumerate(ROWS)
     ]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    main(
-        ["evaluate", "--model", str(run.folder), "--data", str(path)]
-        + ["--errors=1", f"--errors-file={tmp_path / 'wrong.csv'}"]
-    )
-    with open(tmp_path / "wrong.csv", newline="", encoding="utf-8") as file:
-        wrong = list(csv.DictReader(file))
+    path = write_rows(tmp_path / "rows.jsonl", rows)
+    told = {"data": path, "errors": 1, "errors_file": tmp_path / "wrong.csv"}
+    said = command("evaluate", model=run.folder, **told)
+    wrong = table_of(tmp_path / "wrong.csv")
     lines = [int(row["line"]) for row in wrong]
     assert {4, 8} <= {*lines}
     scores = [float(row["score"]) for row in wrong]
@@ -279,7 +262,6 @@ def test_mistakes(run, tmp_path, capsys):
     for row in wrong:
         assert row["body"] == rows[int(row["line"]) - 1]["body"]
         assert row["expected"] == flipped[row["prediction"]]
-    said = capsys.readouterr().out
     first = wrong[0]
     assert f"{len(wrong)} of 60 examples have a wrong prediction" in said
     assert (
@@ -291,5 +273,5 @@ def test_mistakes(run, tmp_path, capsys):
     text = ka.evaluate(run.folder, both, errors=2, any_text=True).text
     assert re.search("^row [01]: .*: a --seed$", text, re.MULTILINE)
     pairs = [{"text": "a fox", "pair": "a dog", "label": n} for n in range(3)]
-    with pytest.raises(AlbertError, match=r"`errors` is for.*'similarity'"):
+    with pytest.raises(ka.AlbertError, match=r"`errors` is for.*'similarity'"):
         ka.evaluate(run.folder, pairs, task="similarity", errors=3)

@@ -1,6 +1,5 @@
 """Processes that are killed at any moment lose nothing."""
 
-import csv
 import json
 import os
 import random
@@ -14,10 +13,10 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from commands import read_json, run
+from commands import log_of, read_json, run
 from small import TEXT_CONFIG
 
-from keras_albert import load_pretrained
+import keras_albert as ka
 from keras_albert.training.checkpointing import Checkpoints
 
 pytestmark = [
@@ -139,18 +138,16 @@ def assert_same_end(output, other):
         found = Checkpoints(folder / "checkpoints", 2, origin).newest()
         assert found.step == STEPS
         states.append(found.state)
-        with open(folder / "log.csv") as file:
-            rows = list(csv.DictReader(file))
-        for row in rows:
+        logs.append(log_of(folder))
+        for row in logs[-1]:
             del row["tokens_per_second"], row["model_flops_utilization"]
-        logs.append(rows)
     assert [row["step"] for row in logs[0]] == ["11", "22", "33"]
     assert logs[0] == logs[1]
     for group, arrays in states[0].items():
         if group != "metrics":
             for key, array in arrays.items():
                 np.testing.assert_array_equal(array, states[1][group][key])
-    models = [load_pretrained(each)[0] for each in (output, other)]
+    models = [ka.load_pretrained(each)[0] for each in (output, other)]
     for a, b in zip(*(model.get_weights() for model in models), strict=True):
         np.testing.assert_array_equal(a, b)
 

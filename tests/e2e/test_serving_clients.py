@@ -6,7 +6,6 @@ while it answers.
 
 import contextlib
 import functools
-import http.client
 import io
 import itertools
 import json
@@ -22,6 +21,7 @@ import sys
 import threading
 import time
 import types
+import urllib.request
 from pathlib import Path
 
 import keras
@@ -45,16 +45,13 @@ from serving_stand_in import StandIn  # noqa: E402
 from small import TEXT_CONFIG, randomize  # noqa: E402
 from tensorflow_serving.config import model_server_config_pb2  # noqa: E402
 
-from keras_albert.data.config import TableColumns  # noqa: E402
+import keras_albert as ka  # noqa: E402
 from keras_albert.exports import run as exporting  # noqa: E402
 from keras_albert.exports.config import ExportRun  # noqa: E402
 from keras_albert.exports.load import files_of  # noqa: E402
 from keras_albert.exports.saved_model import signatures  # noqa: E402
 from keras_albert.exports.saved_model.warm_up import BATCH_SIZES  # noqa: E402
-from keras_albert.finetuning.predictor import Predictor  # noqa: E402
-from keras_albert.modeling.backbone import AlbertBackbone  # noqa: E402
 from keras_albert.tasks.registry import ALL_TASKS  # noqa: E402
-from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
 
 SERVING = Path(__file__).parents[2] / "examples" / "serving"
 sys.path.insert(0, str(SERVING))
@@ -86,14 +83,14 @@ def folder(tmp_path_factory, tiny_vocab):
     folder = tmp_path_factory.mktemp("serving")
     keras.utils.set_random_seed(3)
     for seed, (name, (task, labels, columns)) in enumerate(MODELS.items()):
-        head = ALL_TASKS[task].head(AlbertBackbone(TEXT_CONFIG), labels, 0.1)
-        predictor = Predictor(
+        head = ALL_TASKS[task].head(ka.AlbertBackbone(TEXT_CONFIG), labels, 0.1)
+        predictor = ka.Predictor(
             model=randomize(head, seed),
-            tokenizer=Tokenizer(tiny_vocab),
+            tokenizer=ka.Tokenizer(tiny_vocab),
             task=task,
             labels=labels,
             lengths=(16, 32),
-            columns=TableColumns(**columns),
+            columns=ka.TableColumns(**columns),
             reading=READING if name == "answers" else None,
         )
         predictor.save(folder / "models" / name)
@@ -159,7 +156,7 @@ def expected(folder):
 
     def of(name):
         if name not in loaded:
-            loaded[name] = Predictor.load(folder / "models" / name)
+            loaded[name] = ka.Predictor.load(folder / "models" / name)
         return loaded[name]
 
     return of
@@ -278,24 +275,14 @@ def commands(start):
     ]
 
 
-def send(server, path, body):
-    """Sends a request as curl does; returns the status and the answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.rest_port)
-    headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    headers |= {"User-Agent": "curl/8.5.0", "Accept": "*/*"}
-    with contextlib.closing(connection):
-        connection.request("POST", path, body, headers)
-        response = connection.getresponse()
-        return response.status, json.loads(response.read())
-
-
 def test_curl(server, expected):
     """The README's curl commands are answered as they stand."""
     answered = []
     for _, _, body, url in commands("curl -d"):
-        (path,) = re.fullmatch(r"http://localhost:8501(/.*)", url).groups()
-        status, answer = send(server, path, body.encode())
-        assert status == 200, answer
+        assert url.startswith("http://localhost:8501/")
+        to = url.replace("http://localhost:8501", server.rest_address)
+        with urllib.request.urlopen(to, body.encode()) as response:
+            answer = json.load(response)
         ((kind, (row,)),) = answer.items()
         answered.append(kind)
         sent = json.loads(body)
