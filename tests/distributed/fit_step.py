@@ -19,10 +19,9 @@ import keras
 import numpy as np
 from keras.src.backend.jax import trainer
 
+import keras_albert as ka
 from keras_albert.aot.config import CompileRun
 from keras_albert.aot.step import abstract_step, batch_spec, jitted, schedule_of
-from keras_albert.modeling.config import AlbertConfig
-from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.pretraining.model import (
     compile_for_pretraining,
     pretraining_model,
@@ -74,9 +73,9 @@ def main(config: str, shares: int = 1, parts: int = 1) -> None:
         loop="scan",
         remat=True,
         precision="mixed_bfloat16",
-        examples=ExampleConfig(sequence_length=16, max_predictions=2),
+        examples=ka.ExampleConfig(sequence_length=16, max_predictions=2),
     )
-    config = AlbertConfig.from_json(config)
+    config = ka.AlbertConfig.from_json(config)
     devices = jax.devices()
     model, state, data, distribution = abstract_step(run, config, devices)
     with distribution.scope():

@@ -25,11 +25,9 @@ import tensorflow as tf
 from keras import tree
 from trace_tpu_strategy import CONFIG, ROWS, dataset
 
-from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.pretraining import AlbertForPretraining
+import keras_albert as ka
 from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.private_apis import OptimizerHooks, build_for_batch
-from keras_albert.training.optimizer import Lamb
 
 _TYPE = r"(\w+)\[([\d,]*)\]"
 _DOT = re.compile(
@@ -38,7 +36,7 @@ _DOT = re.compile(
 _HOST = r"custom-call|infeed|outfeed|send|recv"
 
 
-class PureLamb(Lamb):
+class PureLamb(ka.Lamb):
     """Assigns through `keras.StatelessScope`, which TensorFlow's do not."""
 
     def assign(self, variable, value):
@@ -136,7 +134,7 @@ def main(dropout: float = 0.0, dtype: str = "float32") -> None:
     config = CONFIG.replace(
         hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
     )
-    model = AlbertForPretraining(AlbertBackbone(config))
+    model = ka.AlbertForPretraining(ka.AlbertBackbone(config))
     compile_for_pretraining(model, PureLamb())
     data = next(iter(dataset()))
     build_for_batch(model, data)

@@ -21,13 +21,11 @@ import keras
 import numpy as np
 from keras import ops
 
+import keras_albert as ka
 from keras_albert.distribution.backend import opened
 from keras_albert.distribution.config import DeviceConfig, ProcessConfig
-from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.modeling.config import AlbertConfig
 
-CONFIG = AlbertConfig(
+CONFIG = ka.AlbertConfig(
     vocab_size=23,
     embedding_size=8,
     hidden_size=16,
@@ -67,8 +65,8 @@ def main(way, coordinator=None, count=None, index=None):
         for name, (config, dropout) in MODELS.items():
             keras.utils.set_random_seed(3)
             with devices.scope():
-                model = AlbertForSequenceClassification(
-                    AlbertBackbone(config), 3, dropout=dropout
+                model = ka.AlbertForSequenceClassification(
+                    ka.AlbertBackbone(config), 3, dropout=dropout
                 )
                 model.compile("sgd", "mse")
             devices.prepare(model)

@@ -27,12 +27,9 @@ class Run:
     """`count` processes of one command.
 
     Args:
-        backend: KERAS_BACKEND.
         command: of keras-albert, with its options.
         folder: where what they print is kept.
-        count: how many.
         devices: virtual ones of each.
-        wait: --processes.wait.
         options: further ones, by process.
     """
 

@@ -3,7 +3,6 @@
 Virtual devices of one machine; what a run computes must not depend on them.
 """
 
-import csv
 import dataclasses
 import json
 import os
@@ -16,10 +15,11 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from commands import report_of, run as command_here, write_rows
+from commands import log_of, report_of, run as command_here, write_rows
 from processes import LIMIT, Run, free_ports
 from small import BATCH, CONFIG, inputs, numpy
 
+import keras_albert as ka
 from keras_albert.cli import main
 from keras_albert.data.batches import (
     Features,
@@ -34,15 +34,12 @@ from keras_albert.distribution.config import (
     ProcessConfig,
 )
 from keras_albert.distribution.devices import OneDevice, vary_seeds
-from keras_albert.errors import AlbertError
-from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.config import AlbertConfig
 from keras_albert.text.model_inputs import Row
 from keras_albert.training import checkpointing, loop
 from keras_albert.training.checkpointing import Checkpoints, _load_state
 
 BACKEND = keras.backend.backend()
-TINY = AlbertConfig(
+TINY = ka.AlbertConfig(
     vocab_size=160,
     embedding_size=8,
     hidden_size=12,
@@ -111,15 +108,14 @@ def pretraining(folder, output, *options, config="config.json"):
 
 def logged(output):
     """What log.csv says of losses and accuracies, by step."""
-    with open(output / "log.csv", newline="") as file:
-        return [
-            {
-                name: float(value)
-                for name, value in row.items()
-                if value and "second" not in name and "flops" not in name
-            }
-            for row in csv.DictReader(file)
-        ]
+    return [
+        {
+            name: float(value)
+            for name, value in row.items()
+            if value and "second" not in name and "flops" not in name
+        }
+        for row in log_of(output)
+    ]
 
 
 def state(output):
@@ -448,8 +444,11 @@ def test_one_comes_alone(folder, tmp_path, capsys, monkeypatch, index, message):
 def test_devices_that_are_not_there(arguments, message, monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     config = DeviceConfig(*arguments)
-    with pytest.raises(AlbertError, match=message), opened(config):
+    with pytest.raises(ka.AlbertError, match=message), opened(config):
         pass
+
+
+CLUSTER = '{"cluster": {"worker": ["%s"]}, "task": {"type": "%s", "index": %d}}'
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="of TensorFlow alone")
@@ -458,16 +457,14 @@ def test_devices_that_are_not_there(arguments, message, monkeypatch):
     [
         "{",
         '{"cluster": {"worker": ["a:1"]}}',
-        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "ps", "index": 0}}',
-        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker",'
-        ' "index": 1}}',
-        '{"cluster": {"worker": ["a"]}, "task": {"type": "worker",'
-        ' "index": 0}}',
+        CLUSTER % ("a:1", "ps", 0),
+        CLUSTER % ("a:1", "worker", 1),
+        CLUSTER % ("a", "worker", 0),
     ],
 )
 def test_a_tf_config_that_names_no_workers(told, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", told)
-    with pytest.raises(AlbertError) as raised, opened(DeviceConfig()):
+    with pytest.raises(ka.AlbertError) as raised, opened(DeviceConfig()):
         pass
     assert "needs the environment variable TF_CONFIG" in str(raised.value)
     assert str(raised.value).endswith(f"Received: {told}")
@@ -483,7 +480,7 @@ def test_a_gpu_for_each_process(monkeypatch):
     assert [_gpu_of(each, gpus=2) for each in places] == [0, 1, 0, 1]
     monkeypatch.setenv("LOCAL_RANK", "1")  # of the second machine
     assert _gpu_of(places[3], gpus=2) == 1
-    with pytest.raises(AlbertError, match=r"at most 1 .*LOCAL_RANK=1"):
+    with pytest.raises(ka.AlbertError, match=r"at most 1 .*LOCAL_RANK=1"):
         _gpu_of(places[1], gpus=1)
 
 
@@ -503,22 +500,21 @@ def test_the_distribution_from_before_comes_back():
 def test_a_state_that_several_processes_cannot_read(tmp_path, monkeypatch):
     """Orbax, which wrote the checkpoints of older versions, would hang."""
     monkeypatch.setattr(checkpointing, "one_process", lambda: False)
-    with pytest.raises(AlbertError, match=r"written by Orbax.*in one process"):
+    with pytest.raises(
+        ka.AlbertError, match=r"written by Orbax.*in one process"
+    ):
         _load_state(tmp_path / "step-00000003")
 
 
 @pytest.mark.any_backend
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_settings():
+    for changes, message in (
         ({"distribution": "model"}, "model_parallel` of 2 or more go together"),
         ({"model_parallel": 2}, "go together"),
         ({"steps_per_execution": 0}, "positive integer"),
-    ],
-)
-def test_settings(changes, message):
-    with pytest.raises(AlbertError, match=message):
-        DeviceConfig(**changes)
+    ):
+        with pytest.raises(ka.AlbertError, match=message):
+            DeviceConfig(**changes)
 
 
 @pytest.mark.any_backend
@@ -530,7 +526,7 @@ def test_processes_with_different_settings():
             return [text, json.dumps({"steps": 9, "seed": 4})]
 
     FirstOfTwo().check_equal({"steps": 9, "seed": 4})
-    with pytest.raises(AlbertError) as raised:
+    with pytest.raises(ka.AlbertError) as raised:
         FirstOfTwo().check_equal({"steps": 9, "seed": 3})
     assert str(raised.value).endswith(
         "and data: seed is 3 in process 0 and 4 in process 1. Start all of "
@@ -544,7 +540,9 @@ def test_batches_that_cannot_be_divided():
     class Four(OneDevice):
         replicas: int = 4
 
-    with pytest.raises(AlbertError, match=r"multiple of 8.*The next one is 16"):
+    with pytest.raises(
+        ka.AlbertError, match=r"multiple of 8.*The next one is 16"
+    ):
         Four().check_batch(12, accumulate=2)
     Four().check_batch(16, accumulate=2)
 
@@ -605,7 +603,7 @@ def test_replicas_draw_other_masks():
 
     def outputs(replica):
         keras.utils.set_random_seed(3)
-        backbone = AlbertBackbone(CONFIG.replace(hidden_dropout_prob=0.5))
+        backbone = ka.AlbertBackbone(CONFIG.replace(hidden_dropout_prob=0.5))
         if replica is not None:
             vary_seeds(backbone, lambda: replica)
         found = backbone(inputs(), training=True)["sequence_output"]

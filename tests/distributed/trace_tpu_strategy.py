@@ -24,20 +24,17 @@ import tensorflow as tf
 from tensorflow.python.client import session
 from tensorflow.python.tpu import tpu_system_metadata
 
+import keras_albert as ka
 from keras_albert.distribution.config import DeviceConfig
 from keras_albert.distribution.tf_strategy import Strategy
-from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.config import AlbertConfig
-from keras_albert.modeling.pretraining import AlbertForPretraining
 from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.optimizer import make_optimizer
-from keras_albert.training.schedules import WarmupPolynomialDecay
 
 REPLICAS = 2
 TASK = "/job:localhost/replica:0/task:0"
 ROWS, LENGTH, PREDICTIONS = 6, 17, 3  # in a batch of all replicas
-CONFIG = AlbertConfig(
+CONFIG = ka.AlbertConfig(
     vocab_size=97,
     embedding_size=11,
     hidden_size=26,
@@ -127,8 +124,8 @@ def main(dropout: float = 0.0, parts: int = 1, steps: int = 1) -> None:
             hidden_dropout_prob=dropout,
             attention_probs_dropout_prob=dropout,
         )
-        model = AlbertForPretraining(AlbertBackbone(config))
-        schedule = WarmupPolynomialDecay(1e-3, 10, 2)
+        model = ka.AlbertForPretraining(ka.AlbertBackbone(config))
+        schedule = ka.WarmupPolynomialDecay(1e-3, 10, 2)
         optimizer = make_optimizer(OptimizerConfig(), schedule)
         compile_for_pretraining(model, optimizer)
         model.optimizer.build(model.trainable_variables)
