@@ -10,8 +10,7 @@ from itertools import chain, pairwise
 import numpy as np
 import tensorflow as tf
 
-from keras_albert.corpus.shards import ShardSet
-from keras_albert.pretraining.config import ExampleConfig
+import keras_albert as ka
 from keras_albert.pretraining.counter_rng import fold
 from keras_albert.pretraining.masking import KEEP_SHARE, MASK_SHARE, Rows
 from keras_albert.pretraining.segments import SHORTEST_TARGET
@@ -20,7 +19,7 @@ from keras_albert.text.special_tokens import CLS_ID, MASK_ID, SEP_ID
 Sentence = list[int]
 
 
-def documents_of(shards: ShardSet) -> list[list[Sentence]]:
+def documents_of(shards: ka.ShardSet) -> list[list[Sentence]]:
     """The documents of all shards, token by token."""
     return [
         [
@@ -156,7 +155,7 @@ def choose(
 
 
 def mask_example(
-    tokens: list[int], word_starts, examples: ExampleConfig, rng, draw_n
+    tokens: list[int], word_starts, examples: ka.ExampleConfig, rng, draw_n
 ) -> tuple[list[int], list[int], list[int]]:
     """Masked tokens, positions and labels.
 
@@ -182,7 +181,7 @@ def mask_example(
     return masked, positions, [tokens[position] for position in positions]
 
 
-def budget_of(num_tokens: int, examples: ExampleConfig) -> int:
+def budget_of(num_tokens: int, examples: ka.ExampleConfig) -> int:
     """Tokens to predict, of an example of so many."""
     share = round(num_tokens * examples.masked_lm_prob)
     return min(examples.max_predictions, max(1, share))

@@ -11,15 +11,11 @@ from pathlib import Path
 import numpy as np
 from small import TEXT_CONFIG, randomize
 
-from keras_albert.data.config import TableColumns
+import keras_albert as ka
 from keras_albert.exports.config import ExportRun
 from keras_albert.exports.run import export_run
-from keras_albert.finetuning.predictor import Predictor
-from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
-    ReadingConfig,
     WindowConfig,
 )
 from keras_albert.tasks.question_answering.task import (
@@ -31,7 +27,7 @@ from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.text.normalization import to_text
 
 LONGEST = 23
-READING = ReadingConfig(
+READING = ka.ReadingConfig(
     WindowConfig(sequence_length=LONGEST, stride=5, query_length=7),
     AnswerConfig(n_best=6, answer_length=9),
 )
@@ -74,18 +70,18 @@ def random_predictor(tokenizer, kind, reading=READING):
     task, names, columns = KINDS[kind]
     # Wider than the vocabulary, as released models may be.
     config = TEXT_CONFIG.replace(vocab_size=tokenizer.vocab_size + 3)
-    model = ALL_TASKS[task].head(AlbertBackbone(config), names, 0.1)
+    model = ALL_TASKS[task].head(ka.AlbertBackbone(config), names, 0.1)
     # Op by op: no time goes into tracing for each batch size.
     model.compile(run_eagerly=True, jit_compile=False)
-    reads = "context" in ALL_TASKS[task].inputs(TableColumns())
+    reads = "context" in ALL_TASKS[task].inputs(ka.TableColumns())
     longest = reading.windows.sequence_length if reads else LONGEST
-    predictor = Predictor(
+    predictor = ka.Predictor(
         model=randomize(model),
         tokenizer=tokenizer,
         task=task,
         labels=names,
         lengths=(16, longest),
-        columns=TableColumns(**columns),
+        columns=ka.TableColumns(**columns),
         reading=reading if reads else None,
     )
     if kind not in TUNED:
@@ -155,7 +151,7 @@ def expected(predictor, **inputs):
     return outputs, predictor.decode(outputs, features)
 
 
-def answers_of(predictor: Predictor, **inputs: Sequence) -> list[Row]:
+def answers_of(predictor: ka.Predictor, **inputs: Sequence) -> list[Row]:
     """What `serving_default` gives for each example, by Predictor."""
     inputs = texts_of(inputs)
     if predictor.task == "tokens":
@@ -237,16 +233,16 @@ def _word_answers(predictor, texts):
     return rows
 
 
-def embeddings_of(predictor: Predictor, texts: Sequence) -> list[Row]:
+def embeddings_of(predictor: ka.Predictor, texts: Sequence) -> list[Row]:
     """What the signature `embed` gives."""
     packed = predictor.tokenizer(
         [*map(to_text, texts)], max_length=predictor.sequence_length
     )
-    vectors = AlbertForTextEmbedding(predictor.model.backbone)(packed)
+    vectors = ka.AlbertForTextEmbedding(predictor.model.backbone)(packed)
     return [{"embedding": row} for row in np.asarray(vectors)]
 
 
-def ids_of(predictor: Predictor, texts: Sequence) -> list[list[int]]:
+def ids_of(predictor: ka.Predictor, texts: Sequence) -> list[list[int]]:
     """The rows of single texts, without padding."""
     encoded = predictor.tokenizer.encode_batch(map(to_text, texts))
     longest = predictor.sequence_length
@@ -254,7 +250,7 @@ def ids_of(predictor: Predictor, texts: Sequence) -> list[list[int]]:
 
 
 def outputs_of(
-    predictor: Predictor,
+    predictor: ka.Predictor,
     tokens: list[int],
     segments: list[int],
     padding: int = 0,

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from keras import ops
 
+import keras_albert as ka
 from keras_albert.checkpoints.transfer import variables, weights_of
-from keras_albert.modeling.config import AlbertConfig
 
-CONFIG = AlbertConfig(
+CONFIG = ka.AlbertConfig(
     vocab_size=97,
     embedding_size=11,
     hidden_size=26,
@@ -36,7 +36,7 @@ TEXT_CONFIG = CONFIG.replace(
     vocab_size=163, num_hidden_layers=1, max_position_embeddings=61
 )
 # For what other packages and files hold: several layers, E != H.
-EXCHANGED = AlbertConfig(
+EXCHANGED = ka.AlbertConfig(
     vocab_size=61,
     embedding_size=13,
     hidden_size=21,

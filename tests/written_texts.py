@@ -6,10 +6,10 @@
 import random
 from pathlib import Path
 
+import keras_albert as ka
 from keras_albert.corpus.config import VocabRun
 from keras_albert.corpus.vocabulary import train_vocabulary
 from keras_albert.text.normalization import to_text
-from keras_albert.text.tokenizer import Tokenizer
 
 WRITTEN = {
     "English": "The fox sold £9 of tea in 1950, near São Paulo.",
@@ -27,7 +27,7 @@ WRITTEN = {
 
 def trained_tokenizer(
     folder: Path, lines: list[str], vocab_size: int
-) -> Tokenizer:
+) -> ka.Tokenizer:
     """A tokenizer whose vocabulary has all characters of the lines."""
     corpus = folder / "corpus.txt"
     corpus.write_text("\n".join(lines) + "\n")
@@ -38,10 +38,10 @@ def trained_tokenizer(
         character_coverage=1.0,
     )
     train_vocabulary(run)
-    return Tokenizer(run.output)
+    return ka.Tokenizer(run.output)
 
 
-def split_tokenizer(folder: Path, lines: list[str]) -> Tokenizer:
+def split_tokenizer(folder: Path, lines: list[str]) -> ka.Tokenizer:
     """One with the pieces, such as "50,", that are encoded once more."""
     lines = [*lines, *WRITTEN.values(), "in 1950, 7, 19, 50, of 1950,"]
     tokenizer = trained_tokenizer(folder, lines * 3, 310)

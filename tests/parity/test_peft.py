@@ -12,7 +12,6 @@ from exchange import TOLERANCE, arrays, batch, of_transformers, random_value
 from small import EXCHANGED
 
 import keras_albert as ka
-from keras_albert.checkpoints.huggingface import save_huggingface
 from keras_albert.checkpoints.transfer import weights_of
 
 pytestmark = pytest.mark.any_backend
@@ -49,7 +48,7 @@ def base(tmp_path_factory, tiny_vocab):
     for variable in encoder.weights:
         variable.assign(random_value(rng, variable.path, variable.shape))
     encoder.save_to_preset(folder / "ours")
-    save_huggingface(encoder, folder / "theirs")
+    ka.save_huggingface(encoder, folder / "theirs")
     return folder
 
 

@@ -10,10 +10,6 @@ from commands import run
 from small import TEXT_CONFIG, randomize
 
 import keras_albert as ka
-from keras_albert.checkpoints.sentence_transformers import (
-    save_sentence_transformers,
-)
-from keras_albert.errors import AlbertError
 
 pytest.importorskip("sentence_transformers")
 
@@ -88,14 +84,14 @@ def test_the_gelu_of_transformers(tiny_vocab, tmp_path):
 @pytest.mark.any_backend
 def test_folders_that_cannot_be_read(tiny_vocab, tmp_path):
     folder = tmp_path / "theirs"
-    save_sentence_transformers(embedder(tiny_vocab, projection=7), folder)
+    ka.save_sentence_transformers(embedder(tiny_vocab, projection=7), folder)
 
     def refused(name, change, words):
         before = (folder / name).read_text()
         content = json.loads(before)
         change(content)
         (folder / name).write_text(json.dumps(content))
-        with pytest.raises(AlbertError, match=words):
+        with pytest.raises(ka.AlbertError, match=words):
             ka.load(folder)
         (folder / name).write_text(before)
 
@@ -136,9 +132,9 @@ def test_folders_that_cannot_be_read(tiny_vocab, tmp_path):
         "a mean of vectors. Received: max pooling",
     )
     weighted = embedder(tiny_vocab, pooling="weighted_layers")
-    with pytest.raises(AlbertError, match="Received: weighted_layers"):
-        save_sentence_transformers(weighted, tmp_path / "bare")
+    with pytest.raises(ka.AlbertError, match="Received: weighted_layers"):
+        ka.save_sentence_transformers(weighted, tmp_path / "bare")
     bare = ka.AlbertBackbone(CONFIG)
-    with pytest.raises(AlbertError, match="no vocabulary"):
-        save_sentence_transformers(bare, tmp_path / "bare")
+    with pytest.raises(ka.AlbertError, match="no vocabulary"):
+        ka.save_sentence_transformers(bare, tmp_path / "bare")
     assert not (tmp_path / "bare").exists()

@@ -118,10 +118,8 @@ def test_released_layouts(data_folder, tmp_path, layout, model_class):
     if "global_step" in tensors:
         tensors["global_step"] = np.int64(125000)
     write_tf1(tmp_path / RELEASED, tensors)
-    shutil.copy(
-        folder / f"{layout}.albert_config.json",
-        tmp_path / "albert_config.json",
-    )
+    config = folder / f"{layout}.albert_config.json"
+    shutil.copy(config, tmp_path / "albert_config.json")
     model = ka.load(tmp_path)
     assert type(model) is model_class
     used = assert_holds(model, tensors)
@@ -162,21 +160,17 @@ def test_heads_tell_the_model(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"num_hidden_groups": 2},
-        {"inner_group_num": 2},
-        {"embedding_size": HIDDEN},
-    ],
+    "size", ["num_hidden_groups=2", "inner_group_num=2", "embedding_size=21"]
 )
-def test_architectures(tmp_path, changes):
-    config = EXCHANGED.replace(**changes)
+def test_architectures(tmp_path, size):
+    name, value = size.split("=")
+    config = EXCHANGED.replace(**{name: int(value)})
     tensors = checkpoint(tmp_path, config)
     groups = {name.split("/inner")[0] for name in tensors if "group_" in name}
     assert len(groups) == config.num_hidden_groups
     hidden_mapping = "bert/encoder/embedding_hidden_mapping_in/kernel"
     # TF1 has no projection of equal sizes.
-    assert (hidden_mapping in tensors) == ("embedding_size" not in changes)
+    assert (hidden_mapping in tensors) == (name != "embedding_size")
     assert assert_holds(ka.load(tmp_path), tensors) == tensors.keys()
 
 
@@ -230,9 +224,8 @@ def test_tf_hub_module(tmp_path, scope, place, tiny_vocab):
 
 def test_any_prefix(tmp_path):
     tensors = checkpoint(tmp_path, EXCHANGED, {}, "model.ckpt-9")
-    assert_holds(ka.load(tmp_path), tensors)
-    assert_holds(ka.load(tmp_path / "model.ckpt-9"), tensors)
-    assert_holds(ka.load(tmp_path / "model.ckpt-9.index"), tensors)
+    for name in ("", "model.ckpt-9", "model.ckpt-9.index"):
+        assert_holds(ka.load(tmp_path / name), tensors)
     other = filled(shapes(EXCHANGED), seed=1)
     write_tf1(tmp_path / "model.ckpt-10", other)
     with pytest.raises(ka.AlbertError, match=r"ckpt-10.*model\.ckpt-9"):
@@ -289,8 +282,7 @@ def test_what_does_not_fit_is_listed(tmp_path):
 
 def test_config_is_needed(tmp_path):
     write_tf1(tmp_path / RELEASED, filled(shapes(EXCHANGED)))
-    message = r"albert_config\.json: no such.*to_"
-    with pytest.raises(ka.AlbertError, match=message):
+    with pytest.raises(ka.AlbertError, match=r"config\.json: no such.*to_"):
         ka.load(tmp_path)
     EXCHANGED.to_json(tmp_path / "albert_config_tiny_g.json")
     message = r"rename.* to albert_config\.json\. Found: albert_config_tiny_g"
@@ -302,8 +294,7 @@ def test_groups_that_the_reference_computes_otherwise(tmp_path):
     """int(15 / 22 * 22) is 14 there."""
     config = EXCHANGED.replace(num_hidden_layers=22, num_hidden_groups=22)
     checkpoint(tmp_path, config)
-    message = "layer 15 .* group 15 here, in 14"
-    with pytest.raises(ka.AlbertError, match=message):
+    with pytest.raises(ka.AlbertError, match=r"layer 15 .* 15 here, in 14"):
         ka.load(tmp_path)
 
 
@@ -313,6 +304,5 @@ def test_huge_sizes_beside_a_checkpoint(tmp_path, name):
     checkpoint(tmp_path, EXCHANGED)
     path = tmp_path / "albert_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), name: 10**9}))
-    message = rf"config\.json: .*{name}=10{{9}}"
-    with pytest.raises(ka.AlbertError, match=message):
+    with pytest.raises(ka.AlbertError, match=rf"json: .*{name}=10{{9}}"):
         ka.load(tmp_path)

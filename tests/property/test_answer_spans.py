@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
+import keras_albert as ka
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
     WindowConfig,
@@ -23,7 +24,7 @@ from keras_albert.tasks.question_answering.windows import (
 )
 from keras_albert.text.alignment import Aligner, normalize_with_sources
 from keras_albert.text.normalization import normalize, to_text
-from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
+from keras_albert.text.tokenizer import WORD_MARK
 
 pytestmark = pytest.mark.any_backend
 
@@ -42,7 +43,7 @@ TEXTS = st.one_of(st.text(max_size=30), LIKELY)
 
 @pytest.fixture(scope="module", params=["lower", "cased", "accents"])
 def tokenizer(request, digit_comma_vocab):
-    return Tokenizer(
+    return ka.Tokenizer(
         digit_comma_vocab,
         lower_case=request.param != "cased",
         keep_accents=request.param == "accents",

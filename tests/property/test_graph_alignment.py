@@ -6,12 +6,11 @@ from hypothesis import example, given, settings, strategies as st
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text")
 
+import keras_albert as ka  # noqa: E402
 from keras_albert.text.alignment import Aligner  # noqa: E402
 from keras_albert.text.graph_alignment import GraphAligner  # noqa: E402
 from keras_albert.text.graph_characters import Characters  # noqa: E402
-from keras_albert.text.graph_tokenizer import GraphTokenizer  # noqa: E402
 from keras_albert.text.normalization import to_text  # noqa: E402
-from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
 
 pytestmark = pytest.mark.any_backend
 
@@ -31,12 +30,12 @@ BYTES = st.lists(
 
 @pytest.fixture(scope="module", params=["lower", "cased", "accents"])
 def twins(request, digit_comma_vocab):
-    tokenizer = Tokenizer(
+    tokenizer = ka.Tokenizer(
         digit_comma_vocab,
         lower_case=request.param != "cased",
         keep_accents=request.param == "accents",
     )
-    graph = GraphAligner(tokenizer, GraphTokenizer(tokenizer))
+    graph = GraphAligner(tokenizer, ka.GraphTokenizer(tokenizer))
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def align(texts):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from keras_albert.pretraining.config import ExampleConfig
+import keras_albert as ka
 from keras_albert.pretraining.masking import budgets
 from keras_albert.pretraining.packing import pack_examples
 
@@ -50,7 +50,7 @@ def rows_of(packing):
     st.floats(0.01, 0.99),
 )
 def test_a_row_has_room_for_all_predictions(lengths, most, limit, share):
-    examples = ExampleConfig(
+    examples = ka.ExampleConfig(
         sequence_length=ROW,
         max_predictions=limit,
         masked_lm_prob=share,

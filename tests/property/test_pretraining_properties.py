@@ -15,10 +15,10 @@ from reference_examples import (
     words_of,
 )
 
+import keras_albert as ka
 from keras_albert.corpus.shards import Shard
 from keras_albert.corpus.token_index import Corpus
 from keras_albert.pretraining import masking
-from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.pretraining.counter_rng import fold
 from keras_albert.pretraining.dataset import ExampleStream
 from keras_albert.pretraining.segments import (
@@ -37,7 +37,7 @@ WORD_STARTS = np.arange(VOCAB_SIZE) % 3 > 0
 MOST_TOKENS = 83
 
 configs = st.builds(
-    ExampleConfig,
+    ka.ExampleConfig,
     sequence_length=st.integers(8, MOST_TOKENS),
     max_predictions=st.integers(1, 20),
     masked_lm_prob=st.floats(0.01, 0.9),
@@ -133,7 +133,9 @@ def pairs(draw):
 @given(st.lists(pairs(), min_size=1, max_size=9), configs, seeds)
 def test_masking_is_what_a_loop_would_do(texts, config, seed):
     rows = rows_of(texts, MOST_TOKENS, seed)
-    config = ExampleConfig(**{**vars(config), "sequence_length": MOST_TOKENS})
+    config = ka.ExampleConfig(
+        **{**vars(config), "sequence_length": MOST_TOKENS}
+    )
     x, y, weight = built(rows, WORD_STARTS, config)
     harmonic = np.cumsum(1 / np.arange(1, config.ngram + 1))
     bits = fold(

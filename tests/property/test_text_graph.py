@@ -14,9 +14,8 @@ pytest.importorskip("tensorflow_text")
 
 from served_models import used  # noqa: E402
 
-from keras_albert.text.graph_tokenizer import GraphTokenizer  # noqa: E402
+import keras_albert as ka  # noqa: E402
 from keras_albert.text.normalization import normalize, to_text  # noqa: E402
-from keras_albert.text.tokenizer import Tokenizer  # noqa: E402
 
 pytestmark = pytest.mark.any_backend
 
@@ -46,14 +45,14 @@ def twins(request, digit_comma_vocab):
     """A Tokenizer, and its twin's ids and normal forms."""
     if request.param == "released":
         data = request.getfixturevalue("data_folder")
-        tokenizer = Tokenizer(data / "vocab" / "30k-clean.model")
+        tokenizer = ka.Tokenizer(data / "vocab" / "30k-clean.model")
     else:
-        tokenizer = Tokenizer(
+        tokenizer = ka.Tokenizer(
             digit_comma_vocab,
             lower_case=request.param != "cased",
             keep_accents=request.param == "accents",
         )
-    return tokenizer, GraphTokenizer(tokenizer)
+    return tokenizer, ka.GraphTokenizer(tokenizer)
 
 
 def utf8(texts):
@@ -82,7 +81,7 @@ def assert_same_ids(tokenizer, graph, texts):
 
 
 def test_vocabulary_has_digit_comma_pieces(digit_comma_vocab):
-    tokenizer = Tokenizer(digit_comma_vocab)
+    tokenizer = ka.Tokenizer(digit_comma_vocab)
     pieces = {tokenizer.id_to_piece(i) for i in tokenizer.resplits}
     assert {"9,", "▁9,", "1990,", "▁1990,"} <= pieces
 
@@ -142,9 +141,7 @@ IDS = st.lists(st.integers(5, 49), max_size=12)
 
 @FAST
 @given(
-    st.lists(st.tuples(IDS, IDS), max_size=6),
-    st.integers(5, 30),
-    st.booleans(),
+    st.lists(st.tuples(IDS, IDS), max_size=6), st.integers(5, 30), st.booleans()
 )
 @example([([], [])], 5, True)
 @example([([9] * 12, [8] * 12), ([9] * 12, []), ([], [8] * 12)], 5, True)
@@ -155,7 +152,7 @@ def test_pack(digit_comma_vocab, rows, max_length, paired):
         for side in ([a for a, _ in rows], [b for _, b in rows])
     ]
     found = graph.pack(ragged[0], ragged[1] if paired else None, max_length)
-    pack = Tokenizer(digit_comma_vocab).pack
+    pack = ka.Tokenizer(digit_comma_vocab).pack
     packed = [pack(a, b if paired else None, max_length) for a, b in rows]
     width = max((len(ids) for ids, _ in packed), default=2)
     expected = {
@@ -173,12 +170,12 @@ def test_pack(digit_comma_vocab, rows, max_length, paired):
 
 @functools.cache
 def graph_of(folder):
-    return GraphTokenizer(Tokenizer(folder))
+    return ka.GraphTokenizer(ka.Tokenizer(folder))
 
 
 def test_saved_model(digit_comma_vocab, tmp_path):
     """Saved and loaded, with no operation a server might not link."""
-    tokenizer = Tokenizer(digit_comma_vocab)
+    tokenizer = ka.Tokenizer(digit_comma_vocab)
     graph = graph_of(digit_comma_vocab)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)] * 2)
