@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import pytest
 from commands import log_of, read_json, run
-from small import TEXT_CONFIG
+from small import TEXT_CONFIG, same_weights
 
 import keras_albert as ka
 from keras_albert.training.checkpointing import Checkpoints
@@ -147,9 +147,7 @@ def assert_same_end(output, other):
         if group != "metrics":
             for key, array in arrays.items():
                 np.testing.assert_array_equal(array, states[1][group][key])
-    models = [ka.load_pretrained(each)[0] for each in (output, other)]
-    for a, b in zip(*(model.get_weights() for model in models), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert same_weights(*map(ka.load, (output, other)))
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_what_transformers_computes(make):
     assert_close(classifier(x), of_transformers(mine, x))
 
 
-def test_tokenizers_of_transformers(tmp_path, transformers, make, tiny_vocab):
+def test_tokenizers_of_transformers(tmp_path, make, tiny_vocab):
     """They are taken where their SentencePiece model is at hand."""
     ours = make()
     theirs, tokenizer = ka.to_transformers(ours)

@@ -32,16 +32,6 @@ REPEATS = 100
 
 
 @pytest.fixture(scope="module")
-def vocab(data_folder):
-    return data_folder / "vocab" / "30k-clean.model"
-
-
-@pytest.fixture(scope="module")
-def tokenizer(vocab):
-    return ka.Tokenizer(vocab)
-
-
-@pytest.fixture(scope="module")
 def rows(data_folder):
     path = data_folder / "golden" / "pretraining_instances.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -157,11 +147,11 @@ def test_number_of_predictions(instances, ours):
 
 
 @pytest.fixture(scope="module")
-def chunks(data_folder, vocab, tmp_path_factory):
+def chunks(data_folder, tmp_path_factory):
     """Our chunks of the same text: the sentences of each, as lists of ids."""
     run = PrepareRun(
         input=(data_folder / "golden" / "pretraining_input.txt",),
-        vocab=vocab,
+        vocab=data_folder / "vocab" / "30k-clean.model",
         output=tmp_path_factory.mktemp("parity") / "shards",
     )
     prepare(run)

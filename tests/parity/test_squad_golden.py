@@ -32,11 +32,6 @@ pytestmark = pytest.mark.any_backend
 CONFIG = WindowConfig(sequence_length=192, stride=64, query_length=32)
 
 
-@pytest.fixture(scope="module")
-def tokenizer(data_folder):
-    return ka.Tokenizer(data_folder / "vocab" / "30k-clean.model")
-
-
 def features(data_folder, part):
     file = data_folder / "golden" / f"squad_features_v1.1_{part}.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()]

@@ -5,7 +5,6 @@ reference's `FullTokenizer.tokenize`, which normalizes nothing (its callers
 do): `normalize=False` here.
 """
 
-import json
 import warnings
 
 import pytest
@@ -13,19 +12,6 @@ import pytest
 import keras_albert as ka
 
 pytestmark = pytest.mark.any_backend
-
-
-@pytest.fixture(scope="module")
-def tokenizer(data_folder):
-    return ka.Tokenizer(data_folder / "vocab" / "30k-clean.model")
-
-
-@pytest.fixture(scope="module")
-def golden(data_folder):
-    file = data_folder / "golden" / "tokenization_raw.jsonl"
-    rows = [json.loads(x) for x in file.read_text("utf-8").splitlines()]
-    assert len(rows) == 260
-    return rows
 
 
 def test_no_piece_has_a_mark(data_folder):

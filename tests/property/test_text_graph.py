@@ -1,4 +1,7 @@
-"""GraphTokenizer equals Tokenizer: any text, any bytes, any pair."""
+"""GraphTokenizer equals Tokenizer: any text, any bytes, any pair.
+
+And GraphAligner equals Aligner: the same pieces at the same places.
+"""
 
 import functools
 import os
@@ -15,16 +18,21 @@ pytest.importorskip("tensorflow_text")
 from served_models import used  # noqa: E402
 
 import keras_albert as ka  # noqa: E402
+from keras_albert.text.alignment import Aligner  # noqa: E402
+from keras_albert.text.graph_alignment import GraphAligner  # noqa: E402
+from keras_albert.text.graph_characters import Characters  # noqa: E402
 from keras_albert.text.normalization import normalize, to_text  # noqa: E402
 
 pytestmark = pytest.mark.any_backend
 
 FAST = settings(max_examples=150)
 # Text that meets the rules often: digits and commas, sigmas, dotted I, marks,
-# NUL, odd spaces, compatibility characters, a new capital, an astral letter.
+# NUL, odd spaces, compatibility characters, what is dropped or made one of
+# several, a new capital, an astral letter.
 LIKELY = st.text(
     "0129,,, aAbcx.'\"()-£ΣσİI\u0301\u0345\0\x1c\x85\u00a0\u3000¨ﬁ²９٣한ʰ\u200d"
-    "\ufeff\ua7da𝚺𐐀😀\U000110bd\U0010fffd▁[]<>`",
+    "\ufeff\ua7da𝚺𐐀😀\U000110bd\U0010fffd▁[]<>`\x01각\u1112\u1161\u11ab\u200b"
+    "ﷺ\u093c",
     max_size=24,
 )
 TEXTS = st.one_of(st.text(max_size=24), LIKELY)
@@ -53,6 +61,23 @@ def twins(request, digit_comma_vocab):
             keep_accents=request.param == "accents",
         )
     return tokenizer, ka.GraphTokenizer(tokenizer)
+
+
+@pytest.fixture(scope="module")
+def aligners(twins):
+    """What finds the characters of pieces, in Python and in a graph."""
+    tokenizer, graph = twins
+    aligner = GraphAligner(tokenizer, graph)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def align(texts):
+        characters = Characters.of(texts)
+        pieces = aligner(characters)
+        base = tf.gather(characters.splits, pieces.ids.value_rowids())
+        places = pieces.starts - base, pieces.ends - base
+        return [pieces.ids, *map(pieces.ids.with_values, places)]
+
+    return Aligner(tokenizer), align
 
 
 def utf8(texts):
@@ -110,6 +135,29 @@ def test_normal_forms(twins, texts):
     ours = [normalize(to_text(x), **tokenizer.settings) for x in texts]
     theirs = [x.decode("utf-8") for x in graph.normalize(utf8(texts)).numpy()]
     assert ours == theirs
+
+
+@FAST
+@given(st.lists(st.one_of(TEXTS, BYTES), max_size=4))
+@example([])
+@example(["", " ", "\0", "\u200b", "\x01\x01", "a\x01"])
+@example(["9, x9,", "in 1990, x1990,9,", "The Cafe\u0301 ", "a \u0301 b"])
+@example(
+    ["각각 \u1112\u1161\u11ab\x01a", "a\x01\x01b", "\u200b a \u200b\u200b b"]
+)
+@example(["e\u0301\u0301", "\u0301e", "¨a¨ ¨", "ﷺﷺ½", "İI\u0307 ΟΔΟΣ"])
+@example(["a " * 3000 + "é, 1990,", "😀" * 300])
+def test_characters_of_pieces(twins, aligners, texts):
+    aligner, align = aligners
+    found = align(utf8(texts))
+    for i, text in enumerate(texts):
+        ours = aligner(to_text(text))
+        ids, starts, ends = (rows[i].numpy().tolist() for rows in found)
+        if ids != ours.ids.tolist():
+            assert is_tie(twins[0], ours.ids.tolist(), ids), text
+            continue
+        assert starts == ours.starts.tolist(), text
+        assert ends == ours.ends.tolist(), text
 
 
 @pytest.mark.parametrize(
