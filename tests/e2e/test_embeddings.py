@@ -327,7 +327,7 @@ def test_weights_of_rare_pieces(folder, tmp_path):
     np.testing.assert_array_equal(numpy(other.token_weights), weights)
     other.adapt(texts)
     np.testing.assert_allclose(numpy(other.token_weights), weights, 1e-6)
-    with pytest.raises(AlbertError, match=r"\"idf\".*Received: 'mean'\."):
+    with pytest.raises(ka.AlbertError, match=r"\"idf\".*Received: 'mean'\."):
         ka.AlbertForTextEmbedding(other.backbone).adapt(texts)
 
 

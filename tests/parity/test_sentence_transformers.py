@@ -117,7 +117,7 @@ def test_folders_that_cannot_be_read(tiny_vocab, tmp_path):
         "without activation.*torch.Tanh",
     )
     rare = tmp_path / "rare"
-    save_sentence_transformers(embedder(tiny_vocab, pooling="idf"), rare)
+    ka.save_sentence_transformers(embedder(tiny_vocab, pooling="idf"), rare)
     folder = rare
     for change, words in (
         (lambda weights: weights.pop("vocab"), "KeyError.'vocab'"),

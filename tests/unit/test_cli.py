@@ -265,7 +265,7 @@ def test_what_was_meant(capsys, arguments, message):
     [
         ("--freeze=all", "one of embeddings, encoder, backbone. Received: 'a"),
         ("--exits all", "one of own, shared, drawn. Received: 'all'"),
-        ("--embedding.pooling=all", "one of mean, cls, max, weighted_layers, idf"),
+        ("--embedding.pooling=all", "one of mean, cls, max, weighted_layers,"),
         ("--epochs 1.5", "an integer. Received: '1.5'"),
         ("--learning_rate=all", "a number. Received: 'all'"),
         ("--embedding.dimensions 3 all", "an integer. Received: 'all'"),
