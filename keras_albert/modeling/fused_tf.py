@@ -36,9 +36,10 @@ def is_faster(x: tf.Tensor) -> bool:
     )
 
 
-@functools.cache
 def _accelerators() -> bool:
+    # TPUs of another machine are logical devices only.
     devices = tf.config.list_physical_devices()
+    devices += tf.config.list_logical_devices()
     return any(each.device_type != "CPU" for each in devices)
 
 
