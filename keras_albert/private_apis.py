@@ -328,6 +328,10 @@ def keep_vocabulary(tokenizer: Any, model: bytes, name: str) -> None:
             return operations.sentencepiece_op(model=model, shared_name=name)
 
     tokenizer._model_resource = Vocabulary()
+    # Made here: if it were made when it is first used, and that is while a
+    # graph is traced, it would belong to this graph alone.
+    with tf.init_scope():
+        _ = tokenizer._model_resource.resource_handle
 
 
 def configure_coordination_service(

@@ -218,28 +218,27 @@ def _read_weights(path: Path, pooling: str, encoder: AlbertModel) -> np.ndarray:
             f"{path}: weights of pieces are for a mean of vectors. Received: "
             f"{pooling} pooling."
         )
-    content = read_json(path)
+    content, size = read_json(path), encoder.config.vocab_size
     try:
         known, unknown = content["word_weights"], content["unknown_word_weight"]
-        weights = np.array(
-            [
-                known.get(x, known.get(x.lower(), unknown))
-                for x in content["vocab"]
-            ],
-            "float32",
-        )
+        found = [
+            float(known.get(piece, known.get(piece.lower(), unknown)))
+            for piece in content["vocab"]
+        ]
+        weights = np.full(max(size, len(found)), float(unknown), "float32")
     except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise AlbertError(
             f"{path}: expected vocab, word_weights and unknown_word_weight, as "
             f"sentence-transformers writes them. Received: {error!r}."
         ) from None
-    more = encoder.config.vocab_size - len(weights)
-    if more < 0:
+    weights[: len(found)] = found
+    if len(weights) > size or not np.isfinite(weights).all():
         raise AlbertError(
-            f"{path}: expected at most {encoder.config.vocab_size:,} pieces, "
-            f"as the encoder has. Received: {len(weights):,}."
+            f"{path}: expected at most {size:,} pieces, as the encoder has, "
+            f"and finite weights. Received: {len(found):,} pieces, weights "
+            f"from {weights.min()} to {weights.max()}."
         )
-    return np.append(weights, np.full(more, unknown, "float32"))
+    return weights
 
 
 def _write_weights(model: AlbertForTextEmbedding, folder: Path) -> None:

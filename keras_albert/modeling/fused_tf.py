@@ -10,6 +10,7 @@ Import this module with the TensorFlow backend only.
 
 import functools
 import math
+import platform
 import sys
 
 import tensorflow as tf
@@ -18,6 +19,8 @@ from keras_albert.modeling.config import LAYER_NORM_EPSILON
 
 # A smaller hidden size gains less than it costs to start compiled code.
 LEAST_WIDTH = 128
+# Numbers of rows that are compiled: two for each power of 2.
+SIZES = sorted(rows << n for n in range(16) for rows in (512, 768))
 # gelu(x) = x / 2 (1 + tanh(A x + B x^3))
 A = math.sqrt(2 / math.pi)
 B = 0.044715 * A
@@ -27,11 +30,12 @@ _compiled = functools.partial(
 )
 
 
-def is_faster(x: tf.Tensor) -> bool:
-    """Whether training should use the functions of this module for `x`."""
+def is_faster(tokens: tf.Tensor) -> bool:
+    """Whether a step of training should use this module for tokens [N, H]."""
     return (
-        x.shape[-1] >= LEAST_WIDTH
-        and sys.platform == "linux"  # XLA was tried on no other system
+        tokens.shape[1] >= LEAST_WIDTH
+        # XLA was tried on no other system.
+        and (sys.platform, platform.machine()) == ("linux", "x86_64")
         and not _accelerators()
     )
 
@@ -45,20 +49,43 @@ def _accelerators() -> bool:
 
 @tf.custom_gradient
 def gelu(x: tf.Tensor) -> tf.Tensor:
-    """The tanh form of GELU, computed in float32 or float64."""
-    return _gelu(x), lambda upstream: _gelu_gradient(x, upstream)
+    """The tanh form of GELU of [N, F], computed in float32 or float64."""
+
+    def gradient(upstream):
+        return _unpadded(_gelu_gradient(*_padded(x, upstream)), x)
+
+    return _unpadded(_gelu(*_padded(x)), x), gradient
 
 
 @tf.custom_gradient
 def add_and_normalize(x, residual, gamma, beta) -> tf.Tensor:
     """LayerNorm of x + residual, [N, H], over the last axis."""
-    inputs = x, residual, gamma, beta
 
     def gradient(upstream):
-        x, gamma, beta = _normalize_gradient(*inputs, upstream)
-        return x, x, gamma, beta
+        rows = _padded(x, residual, upstream)
+        of_x, *others = _normalize_gradient(*rows, gamma, beta)
+        of_x = _unpadded(of_x, x)
+        return of_x, of_x, *others
 
-    return _normalize(*inputs), gradient
+    rows = _padded(x, residual)
+    return _unpadded(_normalize(*rows, gamma, beta), x), gradient
+
+
+def _padded(*tensors):
+    """Tensors [N, ...] with rows of zeros, so that N is one of `SIZES`.
+
+    Otherwise batches of many lengths would each be compiled anew.
+    """
+    if tensors[0].shape[0] is not None:
+        return tensors
+    count = tf.shape(tensors[0])[0]
+    size = tf.gather(SIZES, tf.searchsorted(SIZES, [count])[0])
+    return [tf.pad(each, [[0, size - count], [0, 0]]) for each in tensors]
+
+
+def _unpadded(y, x):
+    """The first rows of `y`, as many as `x` has."""
+    return tf.ensure_shape(y[: tf.shape(x)[0]], x.shape)
 
 
 @_compiled
@@ -85,7 +112,7 @@ def _normalize(x, residual, gamma, beta):
 
 
 @_compiled
-def _normalize_gradient(x, residual, gamma, beta, upstream):
+def _normalize_gradient(x, residual, upstream, gamma, beta):
     unit, inverse = _normalized(_wide(x) + _wide(residual))
     upstream = _wide(upstream)
     slope = upstream * _wide(gamma)

@@ -210,11 +210,12 @@ def attention_half(
         seeds: int [DROPOUTS, 2]; None for no dropout.
         fused: use the backend's fused attention kernel if possible.
         first_only: return only the first position (T = 1), not all (T = S).
-        training: whether a gradient will be computed.
+        training: whether this is a step of training.
 
     Returns float [B, T, H]; and probabilities [B, A, S, S], None if fused.
     """
     tokens = _flat(x)
+    in_one_pass = _in_one_pass(tokens, training)
     query, key, value = (
         _split_heads(each, x, config.num_attention_heads)  # [B, S, A, D]
         for each in _query_key_value(weights, tokens)
@@ -244,7 +245,7 @@ def attention_half(
     context = ops.reshape(context, (-1, config.hidden_size))
     output = linear(weights["output"], context)
     output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 1))
-    output = add_and_normalize(weights["layer_norm"], tokens, output, training)
+    output = _normalized_sum(weights["layer_norm"], tokens, output, in_one_pass)
     return ops.reshape(output, ops.shape(x)), probs
 
 
@@ -253,19 +254,21 @@ def feed_forward_half(
 ):
     """Feed-forward network (H -> F -> H), residual, LayerNorm: [B, S, H]."""
     tokens = _flat(x)
+    in_one_pass = _in_one_pass(tokens, training)
     inner = linear(weights["intermediate"], tokens)  # [B S, F]
-    inner = activation(config.hidden_act, inner, training)
+    inner = _activated(config.hidden_act, inner, in_one_pass)
     output = linear(weights["output"], inner)
     output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 2))
-    output = add_and_normalize(weights["layer_norm"], tokens, output, training)
+    output = _normalized_sum(weights["layer_norm"], tokens, output, in_one_pass)
     return ops.reshape(output, ops.shape(x))
 
 
 def _flat(x):
     """All tokens of a batch as rows of one matrix: [B S, H].
 
-    TensorFlow joins a product of matrices with the bias, GELU and residual that
-    follow it. It cannot join those of [B, S, H], which it also has to reshape.
+    TensorFlow joins a product of matrices with the bias and GELU that follow
+    it. It cannot join those of [B, S, H], which it also has to reshape. JAX and
+    PyTorch compute both in the same way.
     """
     return ops.reshape(x, (-1, x.shape[-1]))
 
@@ -278,30 +281,29 @@ def linear(weights, x):
     return y + _low_rank(weights["delta"], x) if "delta" in weights else y
 
 
-def activation(name: str, x, training: bool):
-    """The activation `name` of [B S, F]."""
-    fused = _fused(x, training)
-    if fused and name in ("gelu", "gelu_new"):
-        return fused.gelu(x)
-    return ACTIVATIONS[name](x)
-
-
-def add_and_normalize(weights, x, residual, training: bool):
-    """LayerNorm of x + residual, [B S, H], computed in float32."""
-    gamma, beta = weights["gamma"], weights["beta"]
-    if fused := _fused(x, training):
-        return fused.add_and_normalize(x, residual, gamma, beta)
-    x = x + residual
-    return ops.layer_normalization(x, gamma, beta, -1, LAYER_NORM_EPSILON)
-
-
-def _fused(x, training: bool):
-    """The module `fused_tf` if it is faster, else None."""
+def _in_one_pass(tokens, training: bool):
+    """The module `fused_tf` if it is faster for this step, else None."""
     if not training or keras.backend.backend() != "tensorflow":
         return None
     from keras_albert.modeling import fused_tf
 
-    return fused_tf if fused_tf.is_faster(x) else None
+    return fused_tf if fused_tf.is_faster(tokens) else None
+
+
+def _activated(name: str, x, in_one_pass):
+    """The activation `name` of [B S, F]."""
+    if in_one_pass and name in ("gelu", "gelu_new"):
+        return in_one_pass.gelu(x)
+    return ACTIVATIONS[name](x)
+
+
+def _normalized_sum(weights, x, residual, in_one_pass):
+    """LayerNorm of x + residual, [B S, H], computed in float32."""
+    gamma, beta = weights["gamma"], weights["beta"]
+    if in_one_pass:
+        return in_one_pass.add_and_normalize(x, residual, gamma, beta)
+    x = x + residual
+    return ops.layer_normalization(x, gamma, beta, -1, LAYER_NORM_EPSILON)
 
 
 def dropout(x, rate: float, seed=None):

@@ -23,11 +23,15 @@ from keras_albert.modeling.backbone import (
     padding_mask_of,
 )
 from keras_albert.modeling.config import POOLINGS
+from keras_albert.modeling.inputs import as_texts, vocabulary_of
 from keras_albert.private_apis import seed_generators
 from keras_albert.text.model_inputs import Row, text_rows
 
 # The value of padding when the largest value of each unit is taken.
 PADDED = -1e9
+# Of the weights of a text, so that nothing is divided by 0; as in
+# sentence-transformers, whose weights may be below 1.
+LEAST_SUM = 1e-9
 # `encode` sorts texts by length and pads batches to a multiple of this: padding
 # to 32 would more than double the work for texts of a sentence.
 _LENGTH_STEP = 8
@@ -108,7 +112,8 @@ class AlbertForTextEmbedding(HeadedModel):
             self.layer_weights = self.add_weight(
                 (self.config.num_hidden_layers,),
                 "zeros",
-                autocast=False,  # the pooling computes in float32
+                dtype="float32",  # in which the pooling computes
+                autocast=False,
                 name="layer_weights",
             )
         if self.pooling == "idf":
@@ -117,6 +122,7 @@ class AlbertForTextEmbedding(HeadedModel):
                 (self.config.vocab_size,),
                 "ones",
                 trainable=False,
+                dtype="float32",
                 autocast=False,
                 name="token_weights",
             )
@@ -227,14 +233,16 @@ class AlbertForTextEmbedding(HeadedModel):
         that a model is trained on.
 
         Raises:
-            AlbertError: the model has another pooling.
+            AlbertError: the model has another pooling or no tokenizer, or
+                `texts` is not a list of one text or more.
         """
         if self.token_weights is None:
             raise AlbertError(
                 'only a model with pooling "idf" has weights of tokens. '
                 f"Received: {self.pooling!r}."
             )
-        rows = text_rows(self.tokenizer, texts, None, self.most_tokens)
+        tokenizer, texts = vocabulary_of(self), as_texts(texts)
+        rows = text_rows(tokenizer, texts, None, self.most_tokens)
         self.token_weights.assign(
             inverse_document_frequencies(rows, self.config.vocab_size)
         )
@@ -337,7 +345,9 @@ def _advanced(state: keras.Variable, parts: int) -> Any:
 
 def _mean(x, mask):
     mask = ops.expand_dims(ops.cast(mask, "float32"), -1)  # [B, S, 1]
-    return ops.sum(x * mask, axis=1) / ops.maximum(ops.sum(mask, axis=1), 1)
+    return ops.sum(x * mask, axis=1) / ops.maximum(
+        ops.sum(mask, axis=1), LEAST_SUM
+    )
 
 
 def _max(x, mask):

@@ -329,6 +329,11 @@ def test_weights_of_rare_pieces(folder, tmp_path):
     np.testing.assert_allclose(numpy(other.token_weights), weights, 1e-6)
     with pytest.raises(ka.AlbertError, match=r"\"idf\".*Received: 'mean'\."):
         ka.AlbertForTextEmbedding(other.backbone).adapt(texts)
+    with pytest.raises(ka.AlbertError, match="texts` must be a list of texts"):
+        other.adapt("a text")
+    bare = ka.AlbertForTextEmbedding(ka.AlbertBackbone(other.config), "idf")
+    with pytest.raises(ka.AlbertError, match="this model has none"):
+        bare.adapt(texts)
 
 
 def by_hand(model, rows, more, size=None):

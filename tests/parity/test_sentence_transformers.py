@@ -46,6 +46,8 @@ def test_same_vectors_there_and_back(tiny_vocab, tmp_path, options):
     from sentence_transformers import SentenceTransformer
 
     model = embedder(tiny_vocab, **options)
+    if model.pooling == "idf":  # other weights may be below 1
+        model.token_weights.assign(model.token_weights / 100)
     vectors = model.encode(TEXTS, normalize=False)
     folder = converted(model, tmp_path)
     theirs = SentenceTransformer(str(folder), device="cpu")
@@ -122,6 +124,13 @@ def test_folders_that_cannot_be_read(tiny_vocab, tmp_path):
     for change, words in (
         (lambda weights: weights.pop("vocab"), "KeyError.'vocab'"),
         (lambda weights: weights["vocab"].extend("ab" * 99), "at most 1"),
+        (lambda weights: weights.update(unknown_word_weight="x"), "ValueErr"),
+        (lambda weights: weights.update(unknown_word_weight=None), "TypeErr"),
+        (lambda weights: weights["word_weights"].update(a=[1, 2]), "TypeErr"),
+        (
+            lambda weights: weights["word_weights"].update(a=float("inf")),
+            "finite",
+        ),
     ):
         refused("1_WordWeights/config.json", change, words)
     refused(

@@ -80,6 +80,33 @@ def test_a_step_is_the_same(fused, monkeypatch, options):
         np.testing.assert_allclose(other / scale, one / scale, 0, 1e-5)
 
 
+def test_few_of_many_lengths_are_compiled(fused):
+    """Rows are padded; neither values nor gradients show it."""
+    import tensorflow as tf
+
+    def step(x, gamma):
+        with tf.GradientTape() as tape:
+            tape.watch([x, gamma])
+            y = fused.add_and_normalize(x, x * x, gamma, gamma)
+            loss = tf.reduce_sum(fused.gelu(y) ** 2)
+        return [tf.shape(fused._padded(x)[0])[0], loss] + tape.gradient(
+            loss, [x, gamma]
+        )
+
+    gamma = tf.linspace(0.5, 2.0, 6)
+    of_any_length = tf.function(
+        step, input_signature=[tf.TensorSpec((None, 6)), tf.TensorSpec(6)]
+    )
+    rng = np.random.default_rng(0)
+    for count, size in ((1, 512), (512, 512), (513, 768), (769, 1024)):
+        x = tf.constant(rng.normal(size=(count, 6)), "float32")
+        own, *expected = step(x, gamma)
+        padded, *found = of_any_length(x, gamma)
+        assert (own, padded) == (count, size)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, 1e-4, 1e-4)
+
+
 def test_half_precision_is_as_exact(fused, monkeypatch):
     _, exact = trained()
     _, plain = trained(dtype="mixed_bfloat16")

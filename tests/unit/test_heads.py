@@ -340,13 +340,16 @@ def test_two_heads_of_one_backbone_in_a_file(inputs, tmp_path):
     assert_close(again(inputs), expected)
 
 
-def test_weighted_layers_in_half_precision(inputs):
-    """Their weights stay float32, as the vectors that they are for."""
-    backbone = ka.AlbertBackbone(CONFIG, dtype="mixed_bfloat16")
-    model = ka.AlbertForTextEmbedding(backbone, pooling="weighted_layers")
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "bfloat16"])
+@pytest.mark.parametrize("pooling", ["weighted_layers", "idf"])
+def test_weighted_means_in_half_precision(inputs, pooling, dtype):
+    """The weights stay float32, as the vectors that they are for."""
+    backbone = ka.AlbertBackbone(CONFIG, dtype=dtype)
+    model = ka.AlbertForTextEmbedding(backbone, pooling, dtype=dtype)
     vectors = model(inputs)
     assert keras.backend.standardize_dtype(vectors.dtype) == "float32"
     states = backbone(inputs, return_hidden_states=True)["hidden_states"]
+    states = states[-1:] if pooling == "idf" else states
     mean = sum(numpy(ops.cast(x, "float32")) for x in states) / len(states)
     mask = numpy(padding_mask_of(inputs))[..., None]
     expected = (mean * mask).sum(axis=1) / mask.sum(axis=1)

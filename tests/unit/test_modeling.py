@@ -54,11 +54,12 @@ def test_dropout_has_the_rate_of_its_place(monkeypatch):
     real = keras.random.dropout
 
     def watched(x, rate, *args, **kwargs):
-        rates.append((rate, tuple(x.shape[1:])))
+        rates.append((rate, tuple(x.shape)))
         return real(x, rate, *args, **kwargs)
 
     monkeypatch.setattr(keras.random, "dropout", watched)
-    probabilities, outputs = (0.5, (13, 17, 17)), [(0.25, (17, 26))] * 2
+    probabilities = 0.5, (2, 13, 17, 17)
+    outputs = [(0.25, (2 * 17, 26))] * 2
     for hidden, attention, block in (
         (0.25, 0.5, [probabilities, *outputs]),
         (0.25, 0.0, outputs),

@@ -30,7 +30,11 @@ from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnswering,
     AlbertForQuestionAnsweringV2,
 )
-from keras_albert.modeling.text_embedding import PADDED, AlbertForTextEmbedding
+from keras_albert.modeling.text_embedding import (
+    LEAST_SUM,
+    PADDED,
+    AlbertForTextEmbedding,
+)
 from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.early_exit import check_can_export
 from keras_albert.text.special_tokens import SEP_ID
@@ -124,7 +128,7 @@ def _embed(writer: EncoderWriter, inputs: Inputs) -> Outputs:
             mask = add("Mul", mask, add("Unsqueeze", weights, constant([2])))
         total = add("ReduceSum", add("Mul", x, mask), axis, keepdims=0)
         count = add("ReduceSum", mask, axis, keepdims=0)
-        vector = add("Div", total, add("Max", count, constant(1.0)))
+        vector = add("Div", total, add("Max", count, constant(LEAST_SUM)))
     if model.projection is not None:
         vector = writer.dense(model.projection, vector, exact=True)
     if model.normalize:
