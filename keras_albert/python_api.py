@@ -169,8 +169,10 @@ def finetune(
             pandas or polars, a pyarrow.Table, a Hugging Face dataset, a
             tf.data.Dataset of dicts, or a list of dicts.
         output: the output folder; None for a new folder for temporary files.
-            What is in memory is kept in `<output>.inputs`, to be resumed.
-        validation: as `train`; "auto" holds out rows of `train`, None none.
+            A model or table in memory is written to `<output>.inputs`, so that
+            an interrupted run can go on.
+        validation: as `train`; "auto" holds out some rows of `train`, None
+            measures nothing.
         options: the options of the command, with `_` in place of `-`; those of
             a section as a dict, such as `columns={"text": "body"}`. `teacher`
             may be a model.

@@ -162,8 +162,8 @@ def check_not_a_file(path: str | Path) -> None:
     """Raises AlbertError if an output folder, or a parent of it, is a file."""
     path = Path(path)
     # os.path.exists, as Path.exists raises below a file.
-    there = next(filter(os.path.exists, (path, *path.parents)))
-    if not there.is_dir():
+    there = next(filter(os.path.exists, (path, *path.parents)), None)
+    if there is not None and not there.is_dir():
         raise AlbertError(
             f"{there}: expected a folder to write to, found a file. Choose "
             "another output."

@@ -206,7 +206,8 @@ def _architecture_of(model: AlbertModel) -> str:
 def _their_head(architecture: str, own: dict) -> dict:
     """The head's part of config.json, from `get_config` of the model."""
     if architecture == "AlbertForPreTraining":
-        # Of dropout before the sentence-order head, the original has none.
+        # transformers has a dropout before the sentence-order head, and the
+        # original has none.
         return {"classifier_dropout_prob": 0.0}
     settings = {}
     if "problem" in own:

@@ -40,7 +40,8 @@ class Predictor(TaskModel):
             is the model's own names, or "0", "1" and so on.
         tokenizer: the vocabulary, which is set in a model without one.
         lengths: ascending lengths of padded rows, in tokens; longer texts are
-            cut off. By default powers of two that the model can read.
+            cut off. By default powers of two, up to the most tokens that
+            the model reads.
         columns: names of the columns in tables.
         reading: how contexts are read; by default in windows of 384 tokens, or
             as many as the model can read. None for a task without contexts.

@@ -193,7 +193,8 @@ class AlbertBackbone(AlbertModel):
 
         Args:
             rank: the rank of each adapter.
-            alpha: scales the adapter's output by alpha / rank; None by 1.
+            alpha: scales the adapter's output by alpha / rank; None for a
+                scale of 1.
             targets: names of the projections that get an adapter: query, key,
                 value, output (of both halves of a block), intermediate.
 

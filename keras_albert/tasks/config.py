@@ -146,11 +146,11 @@ class EmbeddingOptions:
     """How the vectors of texts are made and learned."""
 
     pooling: Literal[POOLINGS] | None = None
-    """how the vectors of the tokens become one: their mean, the vector of
-    [CLS], the largest value of each unit, the mean over all layers, too, with
-    weights of the layers that are learned, or a mean in which pieces weigh more
-    that few texts of --train have (inverse document frequency); by default as
-    in --model if it makes vectors, else mean"""
+    """how the vectors of the tokens become one: their mean; the one of [CLS]
+    (cls); the largest value of each unit (max); their mean over all layers,
+    too, whose weights are learned (weighted_layers); or a mean that gives a
+    piece more weight if fewer texts of --train have it (idf). By default as in
+    --model if it makes vectors, else mean"""
     projection: int | None = None
     """size of a dense layer after the pooling; by default that of --model if it
     makes vectors and has one, else there is none"""

@@ -192,12 +192,10 @@ class SideProcesses:
 
 def check_same(sides: SideProcesses, texts: list[str]) -> None:
     """AlbertError unless all sides give the same answers."""
-    answers = {
-        name: sides.call(name, TOGETHER, _answers, texts)
-        for name in sides.names
-    }
-    for name, found in answers.items():
-        difference = float(np.abs(found - answers[OURS]).max())
+    expected = sides.call(OURS, TOGETHER, _answers, texts)
+    for name, way in itertools.product(sides.names, (TOGETHER, ONE_THREAD)):
+        found = sides.call(name, way, _answers, texts)
+        difference = float(np.abs(found - expected).max())
         if not difference <= TOLERANCE:
             raise AlbertError(
                 f"all sides must give the same, to {TOLERANCE}. Received: "

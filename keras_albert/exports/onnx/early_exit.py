@@ -86,7 +86,8 @@ def _stops_after(
 
     `number` is that of the iteration, from 0, and `logits` are float32 [R, C].
     `before` has `answers`, float32 [R, K], and `agreements`, int32 [R], of the
-    layer before. Returns which rows stop, bool [R], and both.
+    layer before. Returns which rows stop, bool [R], and the answers and the
+    agreements of this layer.
     """
     add, constant = graph.add, graph.constant
     answers, agreements = before["answers"], before["agreements"]

@@ -113,7 +113,8 @@ def window_spans(count: int, room: int, stride: int) -> list[tuple[int, int]]:
     [(0, 6), (3, 9), (6, 10)]
 
     `room` is the most tokens of a window, `stride` the tokens from one window
-    to the next, at most `room`, so that no token is left out.
+    to the next; a larger one than `room` counts as `room`, so that no token is
+    left out.
     """
     spans = [(0, min(room, count))]
     while (start := spans[-1][0]) + room < count:
