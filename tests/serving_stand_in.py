@@ -88,6 +88,9 @@ class Version:
         records = tf.data.TFRecordDataset(str(path))
         for record in records.as_numpy_iterator():
             log = prediction_log_pb2.PredictionLog.FromString(record)
+            kind = log.WhichOneof("log_type")
+            if kind != "predict_log":
+                raise Refused(f"Warm-up with a {kind}", Code.UNIMPLEMENTED)
             self.predict(log.predict_log.request)
             self.warmed_up += 1
 
@@ -126,8 +129,17 @@ class Version:
 
     def classify(self, name: str, examples: list[tf.train.Example]) -> list:
         """[label, score] pairs of each example."""
+        signature = self.signature(name)
+        if len(signature.inputs) != 1:
+            raise Refused("Expected one input Tensor.")
+        if not {*signature.outputs} <= {"classes", "scores"}:
+            raise Refused(
+                "Expected classification signature outputs to contain at least "
+                'one of "classes" or "scores"',
+                Code.FAILED_PRECONDITION,
+            )
         rows = np.array([e.SerializeToString() for e in examples], object)
-        outputs = self._run(self.signature(name), {"inputs": rows})
+        outputs = self._run(signature, {"inputs": rows})
         columns = outputs["classes"], outputs["scores"].tolist()
         return [
             [[label.decode(), score] for label, score in zip(*row, strict=True)]

@@ -179,6 +179,7 @@ INPUTS = [
     row("`padding_mask` must be from 0 to 1.*: 5", called(padding_mask=IDS)),
     row("`segment_ids` must be from 0 to 1.*: -1", called(segment_ids=IDS - 6)),
     row("to 162.*: 163.*vocabulary", called("bare", token_ids=IDS + 158)),
+    row("`token_ids` must be from 0.*: -1", called("bare", token_ids=IDS - 6)),
     row(r".batch, sequence.*\(2, 7, 1\)", called(token_ids=IDS[..., None])),
     row(r"\[batch, choice, sequence\].*\(2, 7\)", called("choice")),
     row(r"at least one token.*\(2, 0\)", called(token_ids=zeros(2, 0))),
@@ -290,6 +291,7 @@ TEXTS = [
     row("`choices` must be a list.*'b'", chosen(choices=["b"])),
     row("`choices` must be a list.*empty", chosen(choices=[[]])),
     row("`choices` must be a list of lists.*None", chosen(choices=None)),
+    row("1 context, 2 choices, 1 question", chosen(choices=[["a"], ["b"]])),
     row("1 context, 1 choices, 2 question", chosen(question=["a", "b"])),
     row(
         r"same number of choices.*\[1, 2\]",
@@ -346,6 +348,7 @@ TRAINING = [
     row("steps=10.5", decay(0.1, 10.5)),
     row("power=-1", decay(0.1, 10, 2, -1)),
     row("`learning_rate` must be a positive number.*=0", decay(0, 10)),
+    row("learning_rate=-1", lamb(learning_rate=-1)),
     row("learning_rate=nan", lamb(learning_rate=float("nan"))),
     row("learning_rate='x'", lamb(learning_rate="x")),
     row("beta_1=1.5", lamb(beta_1=1.5)),

@@ -54,8 +54,16 @@ def test_released_json(tmp_path, released, variant):
     assert config == VARIANTS[variant]
     config.to_json(path)
     assert AlbertConfig.from_json(path) == config
-    assert VARIANTS["large_v2"].num_attention_heads == 16
-    assert VARIANTS["xlarge_v1"].hidden_dropout_prob == 0.1
+
+
+def test_variants():
+    heads = {"base": 12, "large": 16, "xlarge": 16, "xxlarge": 64}
+    for name, variant in VARIANTS.items():
+        size, version = name.split("_")
+        dropout = 0.1 if version == "v1" and size != "xxlarge" else 0
+        assert variant.hidden_dropout_prob == dropout, name
+        assert variant.attention_probs_dropout_prob == dropout, name
+        assert variant.num_attention_heads == heads[size], name
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,14 @@ def test_a_finished_run_knows_its_shards(vocabularies):
 NOVELS = Path(__file__).parents[2] / "examples" / "novels"
 
 
+def test_the_report_of_the_novels_can_be_read():
+    """It is of a run before the model of the lowest loss was kept."""
+    report = json.loads((NOVELS / "report.json").read_text())
+    masked, order = pretrain.report_lines(report)
+    assert "masked-LM accuracy      0.310" in masked
+    assert "sentence-order accuracy 0.637" in order and "868 pairs" in order
+
+
 @pytest.mark.parametrize(
     ("folder", "number", "end"),
     [("glue", r"(-?[\d.]+ \+- [\d.]+)", ""), ("reading", r"([\d.]+)", r"\n")],

@@ -104,6 +104,33 @@ def test_no_other_file_uses_private_apis():
         assert private_uses(tree, own) == [], path
 
 
+SOURCE = """
+from jax._src import distributed
+from tensorflow.python.eager import context
+import keras.src.backend
+from numpy import linalg
+from keras_albert.text.model_inputs import _rows
+class Optimizer:
+    def _clip_gradients(self): ...
+model._symbolic_build()
+row._replace(a=self._ours)
+"""
+
+
+@pytest.mark.any_backend
+def test_private_apis_are_recognized():
+    tree = ast.parse(SOURCE)
+    assert private_imports(tree) == [
+        "jax._src.distributed",
+        "tensorflow.python.eager.context",
+        "keras.src.backend",
+    ]
+    assert private_uses(tree, {"_ours", "_clip_gradients"}) == [
+        "line 8: def _clip_gradients",
+        "line 9: model._symbolic_build",
+    ]
+
+
 @pytest.mark.any_backend
 def test_each_says_where_it_was_seen_and_why_it_is_needed():
     parts = [

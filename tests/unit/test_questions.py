@@ -123,6 +123,21 @@ def test_bad_rows(tmp_path, changes, message):
     assert len(table.skipped) == 1 and "my.jsonl:2: " in table.skipped[0]
 
 
+def test_bad_questions_of_squad_can_be_left_out(tmp_path):
+    bad = {"question": "Who?", "answers": [HENS | {"text": " "}]}
+    path = squad(tmp_path, bad, {"question": "What?", "answers": [HENS]})
+    message = "squad.json: question id0: an answer is empty"
+    with pytest.raises(AlbertError, match=f"{message}.*--skip-bad"):
+        read(path)
+    table = read(path, skip_bad=True)
+    assert table.rows == [{"id": "id1"}]
+    assert len(table.skipped) == 1 and message in table.skipped[0]
+    # To predict on, answers are not looked at.
+    table = read(path, labelled=False)
+    assert table.rows == [{"id": "id0"}, {"id": "id1"}]
+    assert "answers" not in table.values
+
+
 def test_columns(tmp_path):
     for name in ("context", "question", "answers"):
         path = write(tmp_path, row(**{name: ...}))

@@ -46,7 +46,12 @@ from keras_albert.exports.saved_model.warm_up import (  # noqa: E402
     write_warm_up,
 )
 from keras_albert.tasks import graph as serving_graph  # noqa: E402
+from keras_albert.tasks.question_answering import graph as answers  # noqa: E402
 from keras_albert.tasks.question_answering.task import NO_CANDIDATE  # noqa: E402
+from keras_albert.tasks.question_answering.windows import (  # noqa: E402
+    max_context,
+    window_spans,
+)
 from keras_albert.text.graph_tokenizer import GraphTokenizer  # noqa: E402
 from keras_albert.text.normalization import to_text  # noqa: E402
 
@@ -292,6 +297,22 @@ def test_threshold(served, tokenizer):
     ]
     assert strings(found["answer"]) == [row["prediction"] for row in decoded]
     close(found["score"], [row["score"] for row in decoded])
+
+
+@settings(FEW, max_examples=60)
+@given(st.integers(0, 150), st.integers(1, 40), st.integers(1, 45))
+@example(584, 384, 200)
+def test_most_context(count, room, stride):
+    """The closed form equals `max_context` for every token and window."""
+    spans = window_spans(count, room, stride)
+    sizes = (count, room, min(room, stride), len(spans))
+    (owner,) = answers._most_context(
+        tf.range(count)[tf.newaxis], *(tf.constant([[n]]) for n in sizes)
+    ).numpy()
+    for index, (span, best) in enumerate(
+        zip(spans, max_context(spans), strict=True)
+    ):
+        assert ((owner[slice(*span)] == index) == best).all()
 
 
 def test_short_texts_do_not_wait_for_long_ones():

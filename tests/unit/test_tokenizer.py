@@ -254,6 +254,7 @@ def test_batch_of_pairs_padded(tokenizer):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"texts": ["a"], "pairs": ["b", "c"]}, "1 texts, 2 pairs"),
         ({"texts": ["a"], "pad_to": 100}, "Pass max_length=100"),
         ({"texts": ["a"], "max_length": 1}, "at least 3 for single"),
         ({"texts": ["a"], "pairs": ["b"], "max_length": 4}, "at least 5"),
