@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import keras
+from keras import ops
 
 from keras_albert.checkpoints.huggingface import safetensors
 from keras_albert.checkpoints.load import load
@@ -107,20 +108,21 @@ def start_head(
     """Sets the weights behind the encoder that training does not begin anew.
 
     They are those that the model `source` has, too; and the weights of tokens,
-    which are computed from the rows of the training texts if it has none.
+    which are computed from the rows of the training texts if it has none. All
+    are copied: a step of training on JAX gives up the arrays of its model.
     """
     old, new = getattr(source, "projection", None), model.projection
     if old is not None and new is not None and old.units == new.units:
         new.set_weights(old.get_weights())
     old, new = getattr(source, "layer_weights", None), model.layer_weights
     if old is not None and new is not None and old.shape == new.shape:
-        new.assign(old.value)
+        new.assign(ops.convert_to_numpy(old))
     old, new = getattr(source, "token_weights", None), model.token_weights
     if new is not None:
         new.assign(
             inverse_document_frequencies(rows, model.config.vocab_size)
             if old is None
-            else old.value
+            else ops.convert_to_numpy(old)
         )
 
 
