@@ -77,7 +77,7 @@ def test_a_step_is_the_same(fused, monkeypatch, options):
     np.testing.assert_allclose(other, loss, 1e-6)
     for one, other in zip(gradients, others, strict=True):
         scale = max(np.abs(one).max(), 1e-3)
-        np.testing.assert_allclose(other / scale, one / scale, 0, 1e-5)
+        np.testing.assert_allclose(other / scale, one / scale, 0, 5e-5)
 
 
 def test_few_of_many_lengths_are_compiled(fused):
