@@ -216,7 +216,8 @@ def _read_weights(path: Path, pooling: str, encoder: AlbertModel) -> np.ndarray:
     if pooling != "mean":
         raise AlbertError(
             f"{path}: weights of pieces are for a mean of vectors. Received: "
-            f"{pooling} pooling."
+            f"{pooling} pooling. Take {WEIGHTS} out of {MODULES_FILE}, or "
+            "choose mean pooling."
         )
     content, size = read_json(path), encoder.config.vocab_size
     try:

@@ -72,9 +72,10 @@ def add_and_normalize(x, residual, gamma, beta) -> tf.Tensor:
 
 
 def _padded(*tensors):
-    """Tensors [N, ...] with rows of zeros, so that N is one of `SIZES`.
+    """Tensors [N, ...] with rows of zeros added, so that N is one of `SIZES`.
 
-    Otherwise batches of many lengths would each be compiled anew.
+    Otherwise XLA would compile anew for each length of a batch. A size that is
+    known when the step is traced is the only one, and stays.
     """
     if tensors[0].shape[0] is not None:
         return tensors

@@ -267,8 +267,8 @@ def _flat(x):
     """All tokens of a batch as rows of one matrix: [B S, H].
 
     TensorFlow joins a product of matrices with the bias and GELU that follow
-    it. It cannot join those of [B, S, H], which it also has to reshape. JAX and
-    PyTorch compute both in the same way.
+    it. It cannot join those of [B, S, H], which it also has to reshape. For JAX
+    and PyTorch both forms are the same computation.
     """
     return ops.reshape(x, (-1, x.shape[-1]))
 

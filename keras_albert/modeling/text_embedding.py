@@ -239,7 +239,8 @@ class AlbertForTextEmbedding(HeadedModel):
         if self.token_weights is None:
             raise AlbertError(
                 'only a model with pooling "idf" has weights of tokens. '
-                f"Received: {self.pooling!r}."
+                f"Received: {self.pooling!r}. Make one: "
+                'AlbertForTextEmbedding(backbone, "idf").'
             )
         tokenizer, texts = vocabulary_of(self), as_texts(texts)
         rows = text_rows(tokenizer, texts, None, self.most_tokens)
