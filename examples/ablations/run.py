@@ -6,7 +6,8 @@ A table is a TOML file beside this one: its runs, what the paper says, and the
 claims to compare. scales.toml says what a run is at each scale. Every run
 pretrains one model, measures it on held-out text (masked LM, sentence order and
 next sentence), and fine-tunes it if a task is given. Finished runs are not
-repeated, and interrupted ones go on. The output folder gets results.json,
+repeated, not even for another table (if its output folder is beside this one),
+and interrupted ones go on. The output folder gets results.json,
 table.md and plot.png.
 
 Without --data, the text is the documentation that every Python carries (see
@@ -223,11 +224,19 @@ def _make_all(output: Path, names: list[str], arguments) -> list[str]:
 
     def make(name: str) -> bool:
         folder = output / "runs" / name
-        start = _read(folder / "settings.json")["start"]
+        settings = _read(folder / "settings.json")
+        start = settings["start"]
         if start and not pending[start].result():
             print(f"{name}: not begun, as {start} failed", flush=True)
             return False
         if (folder / "result.json").exists():
+            return True
+        if made := _same_run(folder):
+            print(f"{name}: is {made}", flush=True)
+            own = shutil.ignore_patterns("settings.json", "result.json")
+            shutil.copytree(made, folder, ignore=own, dirs_exist_ok=True)
+            result = _read(made / "result.json") | {"name": settings["name"]}
+            _write_json(folder / "result.json", result)
             return True
         cores = free.get()
         print(f"{name}: begins", flush=True)
@@ -258,6 +267,24 @@ def _make_all(output: Path, names: list[str], arguments) -> list[str]:
         for process in list(running.values()):
             process.terminate()
         pool.shutdown()
+
+
+def _same_run(folder: Path) -> Path | None:
+    """A finished run with the same settings, of a table beside this one."""
+
+    def what_differs(folder: Path) -> dict:
+        run = _read(folder / "settings.json")
+        if run["as_long_as"] == run["config"]:
+            run["as_long_as"] = None  # it is the run that the others wait for
+        return run | {"name": None}
+
+    wanted = what_differs(folder)
+    if wanted["start"]:  # the name of a run of its own table
+        return None
+    for result in sorted(folder.parents[2].glob("*/runs/*/result.json")):
+        if what_differs(result.parent) == wanted:
+            return result.parent
+    return None
 
 
 def make_run(folder: Path) -> None:

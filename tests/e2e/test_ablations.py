@@ -134,6 +134,25 @@ def test_a_run_and_its_results(ablations, data, tmp_path, eagerly):
     assert len(written["runs"]) == 2 and len(written["claims"]) == 1
 
 
+def test_runs_of_other_tables_are_not_repeated(ablations, tmp_path):
+    """Settings decide, not names; runs that go on from another are made."""
+    scale, made = ablations._toml("scales")["small"], {}
+    for table in ("table4", "table6", "table7", "table11", "table12"):
+        for run in ablations._toml(table)["runs"]:
+            folder = tmp_path / table / "runs" / run["name"]
+            wanted = ablations.settings(
+                ablations._toml(table), scale, run, 0, tmp_path
+            )
+            ablations._claim(folder, wanted)
+            same = ablations._same_run(folder)
+            made[table, run["name"]] = same and f"{same.parts[-3]}/{same.name}"
+            ablations._write_json(folder / "result.json", {})
+    assert {run: same for run, same in made.items() if same} == {
+        ("table7", "all text"): "table4/all",
+        ("table12", "H"): "table4/all",
+    }
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize("table", ["table5", "table6", "table11"])
 def test_as_a_command(data, tmp_path, table):
