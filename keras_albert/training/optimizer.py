@@ -143,14 +143,27 @@ class Lamb(OptimizerHooks):
         learning_rate = ops.cast(learning_rate, variable.dtype)
         gradient = ops.cast(gradient, variable.dtype)
         m, v = self._momentums[index], self._velocities[index]
+        decay = self.decay_rate if self._decays[index] else 0.0
+        if not self._adapts[index] and _in_one_pass(
+            variable,
+            m,
+            v,
+            gradient,
+            learning_rate,
+            beta1=self.beta_1,
+            beta2=self.beta_2,
+            eps=self.epsilon,
+            weight_decay=decay,
+        ):
+            return
         new_m = self.beta_1 * m + (1.0 - self.beta_1) * gradient
         new_v = self.beta_2 * v + (1.0 - self.beta_2) * ops.square(gradient)
         self.assign(m, new_m)
         self.assign(v, new_v)
         weights = ops.convert_to_tensor(variable)
         update = new_m / (ops.sqrt(new_v) + self.epsilon)
-        if self._decays[index]:
-            update = update + self.decay_rate * weights
+        if decay:
+            update = update + decay * weights
         if self._adapts[index]:
             update = update * _trust_ratio(weights, update)
         self.assign_sub(variable, learning_rate * update)
@@ -272,6 +285,17 @@ def _check_patterns(name: str, patterns) -> None:
 def _found(patterns: tuple[str, ...], path: str) -> bool:
     end = "/".join(path.split("/")[-2:])
     return any(re.search(pattern, end) for pattern in patterns)
+
+
+def _in_one_pass(weights, m, v, gradient, learning_rate, **settings) -> bool:
+    """Updates as AdamW does if one kernel can do it all; says whether."""
+    if keras.backend.backend() != "torch":
+        return False
+    from keras_albert.training import fused_torch
+
+    return fused_torch.update(
+        weights.value, m.value, v.value, gradient, learning_rate, **settings
+    )
 
 
 def _trust_ratio(weights, update):

@@ -45,6 +45,7 @@ GRAPHS = {
     PACKAGE / "text" / "graph_alignment.py",
     PACKAGE / "text" / "graph_rows.py",
     PACKAGE / "modeling" / "fused_tf.py",
+    PACKAGE / "training" / "fused_torch.py",
     PACKAGE / "pretraining" / "masking.py",
     PACKAGE / "tasks" / "question_answering" / "graph.py",
     PACKAGE / "tasks" / "graph.py",
