@@ -257,7 +257,7 @@ class QuestionAnswering(LearnedTask):
 
     def too_long(self, length, reading):
         most = reading.windows.query_length
-        return f"have questions of more than {most} tokens"
+        return f"are questions of more than {most} tokens"
 
     def card(self, columns, length, reading):
         call, _ = super().card(columns, length, reading)
