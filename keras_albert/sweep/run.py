@@ -267,8 +267,11 @@ def _draw(optuna, study, path: Path) -> None:
     trials = study.get_trials(deepcopy=False)
     if not can_draw() or all(trial.state != complete for trial in trials):
         return
-    import matplotlib
+    import matplotlib.pyplot
 
     matplotlib.use("Agg")
-    axes = optuna.visualization.matplotlib.plot_slice(study)
-    save_figure((axes.flat[0] if hasattr(axes, "flat") else axes).figure, path)
+    with matplotlib.rc_context():  # Optuna chooses a style for all figures
+        axes = optuna.visualization.matplotlib.plot_slice(study)
+        figure = (axes.flat[0] if hasattr(axes, "flat") else axes).figure
+        save_figure(figure, path)
+    matplotlib.pyplot.close(figure)

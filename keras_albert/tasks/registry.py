@@ -132,8 +132,8 @@ def read_split(
     if not Path(folder).is_dir():
         raise AlbertError(
             f"{folder}: not a folder. {task} is read from the folder of its "
-            "benchmark, as published. Give that folder; a file of your own needs "
-            "a task such as `classification` or `qa`."
+            "benchmark, as published. Give that folder; a file of your own "
+            "needs a task such as `classification` or `qa`."
         )
     if split == "test" and task in GLUE:
         raise AlbertError(

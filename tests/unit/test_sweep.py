@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 
+import matplotlib
 import pytest
 from commands import refused, run
 
@@ -88,7 +89,9 @@ def order(folder):
 
 
 def test_a_grid_is_tried_once(folder, trained, capsys):
+    style = matplotlib.rcParams["axes.facecolor"]
     results = search(folder)
+    assert matplotlib.rcParams["axes.facecolor"] == style
     assert len(results) == 6 and len({*order(folder)}) == 6
     best = results[0]
     assert (best["learning_rate"], best["batch_size"]) == (4e-4, 16)
