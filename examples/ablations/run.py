@@ -303,7 +303,7 @@ def make_run(folder: Path) -> None:
     if run["start"]:
         options["warm_start"] = str(folder.parent / run["start"] / "pretrained")
     if run["as_long_as"] not in (None, run["config"]):
-        options["steps"] = _steps_in_time(run, options, folder)
+        options |= in_steps(options, _steps_in_time(run, options, folder))
     report = _command("pretrain", options, model)
     result = {
         **{key: run[key] for key in ("name", "seed")},
@@ -370,6 +370,19 @@ def _share_of(shards: Path, share: float, folder: Path) -> Path:
     return folder
 
 
+def in_steps(options: dict, steps: int) -> dict:
+    """The schedule of `options` for another number of steps.
+
+    Warm-up and the short examples at the start keep their shares of the run.
+    """
+    share = steps / options["steps"]
+    return {"steps": steps} | {
+        name: max(round(share * options[name]), 1)
+        for name in ("warmup_steps", "short_steps")
+        if name in options
+    }
+
+
 def _steps_in_time(run: dict, options: dict, folder: Path) -> int:
     """The steps that take as long as those of the first run of the table.
 
@@ -381,8 +394,7 @@ def _steps_in_time(run: dict, options: dict, folder: Path) -> int:
         trial.mkdir(exist_ok=True)
         short = {
             "config": str(_write_config(config, Path(run["data"]), trial)),
-            "steps": TRIAL_STEPS,
-            "warmup_steps": 1,
+            **in_steps(options, TRIAL_STEPS),
             "validate_every": TRIAL_STEPS,
             "validation_steps": 1,
         }

@@ -1,4 +1,4 @@
-"""LAMB as published with ALBERT, and the reference's AdamW.
+"""LAMB as published with ALBERT, the reference's AdamW, and Muon.
 
 `keras.optimizers.Lamb` is a different algorithm: it corrects the bias of the
 moving averages, applies weight decay outside the trust ratio, and scales every
@@ -24,6 +24,9 @@ from keras_albert.training.config import OptimizerConfig
 
 # Weights that LAMB neither decays nor adapts (reference optimization.py L90).
 EXCLUDED_WEIGHTS = ("LayerNorm", "layer_norm", "bias")
+# Fewest rows and columns of a kernel that Muon updates. The kernel of a head
+# has a column for each label: AdamW updates it, as Muon's authors advise.
+FEWEST_COLUMNS = 9
 
 
 @keras.saving.register_keras_serializable("keras_albert")
@@ -245,6 +248,83 @@ class Lamb(OptimizerHooks):
         }
 
 
+@keras.saving.register_keras_serializable("keras_albert")
+class Muon(Lamb):
+    """Muon for the kernels of layers, AdamW for all other weights.
+
+    Muon (Jordan et al. 2024) replaces the averaged gradient of a matrix by the
+    orthogonal matrix next to it, so that no direction of the matrix is left
+    behind because its gradient is small. For a kernel of R rows and C columns,
+    m = momentum * m + gradient. The update is the orthogonal matrix next to
+    gradient + momentum * m, times 0.2 * sqrt(max(R, C)), plus weight_decay *
+    kernel. Embeddings, biases, LayerNorms and the kernels of heads are updated
+    by AdamW as in `Lamb`, with the same learning rate.
+
+    Unlike `keras.optimizers.Muon`, which computes the orthogonal matrix, it
+    has Lamb's weight decay, clipping and accumulation.
+
+    Args:
+        learning_rate: a float or a schedule.
+        momentum: share of the earlier gradients that is kept, below 1.
+        **kwargs: those of `Lamb`, without `layer_adaptation`.
+
+    Source: arXiv:2502.16982, section 2.2; keras.optimizers.Muon.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.003,
+        momentum: float = 0.95,
+        name: str = "muon",
+        **kwargs: Any,
+    ):
+        check_probability("momentum", momentum)
+        super().__init__(
+            learning_rate, layer_adaptation=False, name=name, **kwargs
+        )
+        self.momentum = momentum
+        self._published = keras.optimizers.Muon()
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        if self.built:
+            return
+        super().build(variables)
+        self._is_kernel = [
+            v.path.endswith("kernel")
+            and len(v.shape) == 2
+            and min(v.shape) >= FEWEST_COLUMNS
+            for v in variables
+        ]
+
+    def update_step(
+        self, gradient: Any, variable: keras.Variable, learning_rate: Any
+    ) -> None:
+        """Updates one variable; called by Keras for each of them."""
+        index = self.index_of(variable)
+        if not self._is_kernel[index]:
+            super().update_step(gradient, variable, learning_rate)
+            return
+        m = self._momentums[index]
+        gradient = ops.cast(gradient, variable.dtype)
+        new_m = self.momentum * m + gradient
+        self.assign(m, new_m)
+        update = self._published.zeropower_via_newtonschulz5(
+            gradient + self.momentum * new_m, self._published.ns_steps
+        )
+        # Their mean square is then about that of AdamW's updates.
+        scale = self._published.rms_rate * max(variable.shape) ** 0.5
+        update = scale * update
+        if self._decays[index]:
+            update = update + self.decay_rate * ops.convert_to_tensor(variable)
+        learning_rate = ops.cast(learning_rate, variable.dtype)
+        self.assign_sub(variable, learning_rate * update)
+
+    def get_config(self) -> dict[str, Any]:
+        config = {**super().get_config(), "momentum": self.momentum}
+        del config["layer_adaptation"]
+        return config
+
+
 def make_optimizer(
     config: OptimizerConfig, learning_rate, accumulate: int = 1
 ) -> Lamb:
@@ -252,20 +332,20 @@ def make_optimizer(
 
     With `accumulate`, gradients of so many parts of a batch are averaged.
     """
-    averaging = {}
+    settings = {
+        "learning_rate": learning_rate,
+        "beta_1": config.beta_1,
+        "beta_2": config.beta_2,
+        "epsilon": config.epsilon,
+        "weight_decay": config.weight_decay,
+        "global_clipnorm": config.clip_norm,
+        "gradient_accumulation_steps": accumulate if accumulate > 1 else None,
+    }
     if config.ema_momentum is not None:
-        averaging = {"use_ema": True, "ema_momentum": config.ema_momentum}
-    return Lamb(
-        learning_rate=learning_rate,
-        beta_1=config.beta_1,
-        beta_2=config.beta_2,
-        epsilon=config.epsilon,
-        weight_decay=config.weight_decay,
-        layer_adaptation=config.optimizer == "lamb",
-        global_clipnorm=config.clip_norm,
-        gradient_accumulation_steps=accumulate if accumulate > 1 else None,
-        **averaging,
-    )
+        settings |= {"use_ema": True, "ema_momentum": config.ema_momentum}
+    if config.optimizer == "muon":
+        return Muon(**settings)
+    return Lamb(layer_adaptation=config.optimizer == "lamb", **settings)
 
 
 def _check_patterns(name: str, patterns) -> None:

@@ -1,4 +1,4 @@
-"""LAMB against NumPy, float64, and the schedule by hand."""
+"""LAMB and Muon against NumPy, float64, and the schedule by hand."""
 
 import math
 
@@ -10,7 +10,7 @@ from small import numpy
 
 import keras_albert as ka
 from keras_albert.training.config import OptimizerConfig
-from keras_albert.training.optimizer import make_optimizer
+from keras_albert.training.optimizer import Muon, make_optimizer
 
 RATE, BETA_1, BETA_2, EPSILON, DECAY = 0.01, 0.9, 0.999, 1e-6, 0.01
 VALUES = {
@@ -91,6 +91,40 @@ def test_five_steps(adapt, clip):
     for name, value in theirs.items():
         np.testing.assert_allclose(ours[name], value, rtol=5e-7, atol=5e-7)
         np.testing.assert_array_equal(named[name], ours[name])
+
+
+@pytest.mark.parametrize("shape", [(12, 9), (9, 12)])
+def test_muon(shape):
+    """Five steps of a kernel in NumPy; what is no kernel, or small, by AdamW.
+
+    The iteration's numbers are those of Jordan et al. 2024.
+    """
+    rng = np.random.default_rng(0)
+    weights, *gradients = rng.normal(size=(6, *shape))
+    kernel = keras.Variable(weights, name="kernel")
+    kernel._path = "model/dense/kernel"
+    optimizer = Muon(RATE, global_clipnorm=None)
+    made = variables()
+    optimizer.build([kernel, *made])
+    others, m = random_gradients(5), 0.0
+    for gradient, other in zip(gradients, others, strict=True):
+        given = [gradient.astype("float32"), *other.values()]
+        optimizer.apply([ops.convert_to_tensor(g) for g in given])
+        m = 0.95 * m + gradient
+        x = gradient + 0.95 * m
+        x = x / np.linalg.norm(x)
+        x = x if shape[0] < shape[1] else x.T
+        for _ in range(5):
+            a = x @ x.T
+            x = 3.4445 * x + (-4.775 * a + 2.0315 * a @ a) @ x
+        x = x if shape[0] < shape[1] else x.T
+        weights = weights - RATE * (0.2 * 12**0.5 * x + DECAY * weights)
+    np.testing.assert_allclose(numpy(kernel), weights, atol=2e-5)
+    expected = steps(
+        ka.Lamb(RATE, layer_adaptation=False, global_clipnorm=None), others
+    )
+    for variable, value in zip(made, expected.values(), strict=True):
+        np.testing.assert_array_equal(numpy(variable), value)
 
 
 @pytest.mark.skipif(
@@ -184,15 +218,19 @@ def test_clips_the_true_norm_of_repeated_lookups():
     np.testing.assert_array_equal(momentum[[0, 2]], 0.0)
 
 
-def test_optimizer_round_trip():
-    original = ka.Lamb(
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [(ka.Lamb, {"layer_adaptation": False}), (Muon, {"momentum": 0.8})],
+)
+def test_optimizer_round_trip(kind, option):
+    original = kind(
         ka.WarmupPolynomialDecay(0.002, 20, 4),
         weight_decay=0.02,
         exclude_from_layer_adaptation=("gamma",),
-        layer_adaptation=False,
+        **option,
     )
     copy = keras.optimizers.deserialize(keras.optimizers.serialize(original))
-    assert type(copy) is ka.Lamb
+    assert type(copy) is kind
     assert copy.get_config() == original.get_config()
 
 
@@ -212,6 +250,7 @@ def test_every_setting_reaches_the_optimizer():
     plain = make_optimizer(OptimizerConfig(), 0.3)
     assert plain.layer_adaptation and not plain.use_ema
     assert plain.gradient_accumulation_steps is None
+    assert type(make_optimizer(OptimizerConfig("muon"), 0.3)) is Muon
 
 
 def test_schedule_by_hand():
