@@ -24,9 +24,6 @@ from keras_albert.training.config import OptimizerConfig
 
 # Weights that LAMB neither decays nor adapts (reference optimization.py L90).
 EXCLUDED_WEIGHTS = ("LayerNorm", "layer_norm", "bias")
-# Fewest rows and columns of a kernel that Muon updates. The kernel of a head
-# has a column for each label: AdamW updates it, as Muon's authors advise.
-FEWEST_COLUMNS = 9
 
 
 @keras.saving.register_keras_serializable("keras_albert")
@@ -257,8 +254,12 @@ class Muon(Lamb):
     behind because its gradient is small. For a kernel of R rows and C columns,
     m = momentum * m + gradient. The update is the orthogonal matrix next to
     gradient + momentum * m, times 0.2 * sqrt(max(R, C)), plus weight_decay *
-    kernel. Embeddings, biases, LayerNorms and the kernels of heads are updated
-    by AdamW as in `Lamb`, with the same learning rate.
+    kernel. Embeddings, biases, LayerNorms and kernels of a single column are
+    updated by AdamW as in `Lamb`, with the same learning rate.
+
+    Muon's authors leave the heads to AdamW as well. Here the kernel of the
+    sentence head is updated as the others are: with AdamW, at the rate that
+    suits the embeddings, it is worse than chance for hundreds of steps.
 
     Unlike `keras.optimizers.Muon`, which computes the orthogonal matrix, it
     has Lamb's weight decay, clipping and accumulation.
@@ -290,9 +291,7 @@ class Muon(Lamb):
             return
         super().build(variables)
         self._is_kernel = [
-            v.path.endswith("kernel")
-            and len(v.shape) == 2
-            and min(v.shape) >= FEWEST_COLUMNS
+            v.path.endswith("kernel") and len(v.shape) == 2 and min(v.shape) > 1
             for v in variables
         ]
 
