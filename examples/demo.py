@@ -37,7 +37,8 @@ PRETRAIN = {  # many small steps: a small model learns most per minute so
     "--warmup-steps": 80,
     "--batch-size": 32,
     "--validate-every": 200,
-    "--optimizer.learning-rate": 0.004,
+    "--optimizer.optimizer": "muon",
+    "--optimizer.learning-rate": 0.003,
     "--examples.sequence-length": 64,
 }
 FINETUNE = {"--epochs": 10}  # the rest as `finetune` chooses it

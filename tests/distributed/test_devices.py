@@ -52,10 +52,11 @@ TINY = ka.AlbertConfig(
 STEPS = 24  # of a run that is stopped
 LOSSES, WEIGHTS = 2e-6, 1e-5  # largest differences: relative, absolute
 # Which options are also those of the run on one device.
-FOR_ALL = ("--accumulate", "--examples")
+FOR_ALL = ("--accumulate", "--examples", "--optimizer")
 UNREAD_POOLER = "--examples.sentence-task=none"
 ACCUMULATED = "--accumulate=2"
 MIRRORED = "--distribution=mirrored"
+MUON = "--optimizer.optimizer=muon"
 DIVIDED = ("--distribution=model", "--model-parallel=2")
 # Processes, devices of each, options.
 SETTINGS = {
@@ -63,17 +64,17 @@ SETTINGS = {
         "2 replicas, 3 steps a call": (
             *(1, 2, MIRRORED, "--steps-per-execution=3", ACCUMULATED),
         ),
-        "4 replicas": (1, 4, MIRRORED),
+        "4 replicas, Muon": (1, 4, MIRRORED, MUON),
         "2 workers": (2, 1, ACCUMULATED, UNREAD_POOLER),
     },
     "jax": {
         "4 devices": (1, 4, ACCUMULATED, UNREAD_POOLER),
-        "2 x 2 devices": (1, 4, *DIVIDED),
+        "2 x 2 devices, Muon": (1, 4, *DIVIDED, MUON),
         "2 processes, divided weights": (2, 2, *DIVIDED, ACCUMULATED),
     },
     "torch": {
         "2 processes": (2, 1, ACCUMULATED, UNREAD_POOLER),
-        "4 processes": (4, 1),
+        "4 processes, Muon": (4, 1, MUON),
     },
 }[BACKEND]
 
