@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_albert.text.alignment import (
-    Aligner,
-    normalize_with_sources,
-)
+from keras_albert.text.alignment import Aligner, normalize_with_sources
 from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend
@@ -38,10 +35,7 @@ def test_normal_text_and_its_sources(text, lower_case, expected):
         ),
         # One character of several pieces; an invisible space between two
         # visible ones; a letter with its accent.
-        (
-            "½ \ufeff B\u0301C ",
-            "▁:0-0 1:0-1 ⁄:0-1 2:0-1 ▁:1-2 b:4-6 c:6-7",
-        ),
+        ("½ \ufeff B\u0301C ", "▁:0-0 1:0-1 ⁄:0-1 2:0-1 ▁:1-2 b:4-6 c:6-7"),
         # SentencePiece composes three jamo to one character.
         ("\u1112\u1161\u11ab(", "▁:0-0 한:0-3 (:3-4"),
         # An invisible space before a visible one: the visible one is meant.

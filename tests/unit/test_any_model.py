@@ -113,8 +113,7 @@ def test_masks_are_served(tmp_path, tokenizer, few_signatures):
 
 @pytest.mark.skipif(not TRACES, reason="in a worker: see above")
 @pytest.mark.parametrize(
-    "kind",
-    ["pretraining", pytest.param("encoder", marks=pytest.mark.proof)],
+    "kind", ["pretraining", pytest.param("encoder", marks=pytest.mark.proof)]
 )
 def test_pretrained_models_are_served(tmp_path, tokenizer, kind):
     """From a `.keras` file; and servers know the operations."""

@@ -353,6 +353,7 @@ def test_exports_beside_the_peers(tmp_path, tiny_vocab):
 
 
 @pytest.mark.proof
+@pytest.mark.any_backend
 def test_requests_beside_transformers(tmp_path, tiny_vocab):
     for name in ("torch", "transformers", "tensorflow_text"):
         pytest.importorskip(name, reason=f"{name} is missing")

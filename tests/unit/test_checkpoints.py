@@ -14,10 +14,7 @@ from small import EXCHANGED as CONFIG, randomized, same_weights
 import keras_albert as ka
 from keras_albert import download as places
 from keras_albert.checkpoints import huggingface_config
-from keras_albert.checkpoints.names import (
-    check_groups,
-    name_table,
-)
+from keras_albert.checkpoints.names import check_groups, name_table
 from keras_albert.checkpoints.transfer import (
     exported,
     imported,

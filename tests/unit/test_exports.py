@@ -12,13 +12,7 @@ import keras
 import numpy as np
 import pytest
 from commands import refused, run, write_rows
-from served_models import (
-    AB,
-    KINDS,
-    SIGNATURES,
-    inputs_of,
-    random_predictor,
-)
+from served_models import AB, KINDS, SIGNATURES, inputs_of, random_predictor
 from small import TEXT_CONFIG, randomize
 
 import keras_albert as ka
@@ -539,7 +533,7 @@ def test_a_worker_publishes_nothing(tmp_path, worker, capsys, version):
 
 @pytest.mark.any_backend
 @pytest.mark.parametrize("name", ["task.json", "run.json", "saved_model.pb"])
-def test_no_folder_of_versions(tmp_path, monkeypatch, name):
+def test_no_folder_of_versions(tmp_path, name):
     """The folder is a model, another export, or a version itself."""
     (tmp_path / name).touch()
     with pytest.raises(ka.AlbertError, match=f"`served/1`. Found: {name}"):

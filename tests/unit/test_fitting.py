@@ -92,9 +92,7 @@ def fit(folder, timetable=TIMETABLE, *, arrays=TRAINING, model=None, **options):
         timetable,
         ORIGIN,
         validate=lambda stopped: fitting.evaluate_until(
-            content.model,
-            tf.data.Dataset.from_tensor_slices(HELD_OUT),
-            stopped,
+            content.model, tf.data.Dataset.from_tensor_slices(HELD_OUT), stopped
         ),
         **options,
     )
@@ -259,8 +257,7 @@ def test_parts_of_a_batch_are_the_batch(tmp_path, capsys):
         model.run_eagerly = QUICK["run_eagerly"]
         rows = BATCH * 3 // parts
         arrays = tf.nest.map_structure(
-            lambda a, rows=rows: a[:6].reshape(-1, rows, *a.shape[2:]),
-            TRAINING,
+            lambda a, rows=rows: a[:6].reshape(-1, rows, *a.shape[2:]), TRAINING
         )
         row = fit(
             tmp_path / f"{parts}",

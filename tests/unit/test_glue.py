@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from published import glue_file, write
 
-from keras_albert.data.glue import (
-    GLUE,
-    glue_task,
-    read_glue,
-    write_submission,
-)
+from keras_albert.data.glue import GLUE, glue_task, read_glue, write_submission
 from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.recipes import RECIPES

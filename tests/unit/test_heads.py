@@ -487,7 +487,7 @@ def test_fits_texts_and_predicts(name, tokenizer, tiny_lines, inputs):
         assert_close(outputs, model(same))
 
 
-LABELLED = {"labels": ("no", "yes"), "dropout": 0.3}
+LABELLED = {"num_labels": 2, "labels": ("no", "yes"), "dropout": 0.3}
 
 
 @pytest.mark.parametrize(
@@ -496,14 +496,10 @@ LABELLED = {"labels": ("no", "yes"), "dropout": 0.3}
         (ka.AlbertForPretraining, {"sentence_task": "nsp"}, "pairs"),
         (
             ka.AlbertForSequenceClassification,
-            {"num_labels": 2, "problem": "multi_label", **LABELLED},
+            {"problem": "multi_label", **LABELLED},
             "pairs",
         ),
-        (
-            ka.AlbertForTokenClassification,
-            {"num_labels": 2, **LABELLED},
-            "texts",
-        ),
+        (ka.AlbertForTokenClassification, LABELLED, "texts"),
         (ka.AlbertForMultipleChoice, {"dropout": 0.3}, "choices"),
         (ka.AlbertForQuestionAnswering, {}, "questions"),
         (ka.AlbertForQuestionAnsweringV2, {"beam": 3}, "questions"),

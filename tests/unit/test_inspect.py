@@ -7,9 +7,7 @@ from commands import refused, run
 from small import CONFIG, randomize
 
 import keras_albert as ka
-from keras_albert.finetuning.inspect import (
-    _distances,
-)
+from keras_albert.finetuning.inspect import _distances
 
 pytestmark = pytest.mark.any_backend
 

@@ -144,10 +144,7 @@ def test_pretraining_logits(alone):
 
 @pytest.mark.parametrize(
     "form",
-    [
-        {"loop": "scan"},
-        pytest.param({"remat": True}, marks=pytest.mark.proof),
-    ],
+    [{"loop": "scan"}, pytest.param({"remat": True}, marks=pytest.mark.proof)],
 )
 def test_losses_accuracies_and_gradients(alone, form):
     """Of a step: what is not used counts nowhere."""

@@ -11,12 +11,8 @@ from test_pretraining_data import write_shards
 
 import keras_albert as ka
 from keras_albert.pretraining import masking
-from keras_albert.pretraining.dataset import (
-    ExampleStream,
-)
-from keras_albert.pretraining.packing import (
-    kinds_of_rows,
-)
+from keras_albert.pretraining.dataset import ExampleStream
+from keras_albert.pretraining.packing import kinds_of_rows
 from keras_albert.pretraining.segments import plan_epoch
 
 pytestmark = pytest.mark.any_backend

@@ -354,34 +354,30 @@ UNNAMED = named(LABELS)[:-1] + ["maybe"]
 
 
 @pytest.mark.parametrize(
-    ("form", "labels", "message"),
+    ("fit", "message"),
     [
-        ("dataset", UNNAMED, "one of 'neg'.*Received: maybe"),
-        ("ids", OUT, RANGE + "7"),
+        (
+            lambda m: m.fit(dataset(TEXTS, UNNAMED)),
+            "one of 'neg'.*Received: maybe",
+        ),
+        (lambda m: m.fit(dataset(m.preprocess(TEXTS), OUT)), RANGE + "7"),
         pytest.param(
-            "worker",
-            UNNAMED,
+            lambda m: m.fit(loader(TEXTS, UNNAMED, num_workers=1)),
             "one of 'neg'.*Received: 'maybe'",
             marks=pytest.mark.any_backend,
         ),
-        ("generator", OUT, RANGE + "7"),
-        ("validation", NEGATIVE, RANGE + "-1"),
+        (lambda m: m.fit(batch for batch in [(TEXTS, OUT)]), RANGE + "7"),
+        (
+            lambda m: m.fit(
+                TEXTS, LABELS, validation_data=dataset(TEXTS, NEGATIVE)
+            ),
+            RANGE + "-1",
+        ),
     ],
 )
-def test_bad_labels_in_batches(form, labels, message, classifier):
-    bad = {
-        "dataset": lambda: dataset(TEXTS, labels),
-        "ids": lambda: dataset(classifier.preprocess(TEXTS), labels),
-        "loader": lambda: loader(TEXTS, labels),
-        "worker": lambda: loader(TEXTS, labels, num_workers=1),
-        "generator": lambda: (batch for batch in [(TEXTS, labels)]),
-        "validation": lambda: dataset(TEXTS, labels),
-    }[form]()
+def test_bad_labels_in_batches(fit, message, classifier):
     with pytest.raises(ka.AlbertError, match=message) as caught:
-        if form == "validation":
-            classifier.fit(TEXTS, LABELS, validation_data=bad)
-        else:
-            classifier.fit(bad)
+        fit(classifier)
     assert "\n" not in str(caught.value)
     # Its weights are still there.
     assert np.isfinite(classifier.predict(TEXTS[:1], verbose=0)).all()
