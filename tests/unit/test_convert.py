@@ -1,6 +1,6 @@
 """`keras-albert convert`: from any format to any other, and on to use."""
 
-import resource
+import contextlib
 import shutil
 
 import numpy as np
@@ -134,25 +134,23 @@ def test_command_line(tmp_path, masked_lm, capsys):
     assert "s3://a/b: expected a path, hf://" in error
 
 
-def test_a_full_disk(tmp_path, masked_lm, monkeypatch, capsys):
+def test_a_full_disk(tmp_path, masked_lm, monkeypatch, capsys, small_disk):
     """One line that names the file or folder, and nothing is left."""
     source, output = tmp_path / "mine.keras", tmp_path / "out"
     masked_lm.save(source)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limits = contextlib.ExitStack()
 
     def loaded(*arguments, **options):  # Keras unpacks the file to read it
         model = load_with_task(*arguments, **options)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+        limits.enter_context(small_disk(10_000))
         return model
 
     monkeypatch.setattr(
         "keras_albert.finetuning.convert.load_with_task", loaded
     )
     told = {"input": source, "output": output}
-    try:
+    with limits:
         error = refused(capsys, "convert", **told)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert error.startswith(f"error: {output}")
     assert "cannot be written (File too large). Make room" in error
     assert list(tmp_path.iterdir()) == [source]

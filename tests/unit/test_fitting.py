@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import resource
 import shutil
 import signal
 import threading
@@ -408,8 +407,8 @@ def test_damage_is_seen(tmp_path, how, capsys):
 
 
 @pytest.mark.any_backend
-def test_no_room(tmp_path, monkeypatch, capfd):
-    """A limit on the size of files, as a full disk; the first one stays.
+def test_no_room(tmp_path, monkeypatch, capfd, small_disk):
+    """The first one stays.
 
     Where the disk has too little room for all of it, nothing is written, as
     Orbax prints tracebacks.
@@ -417,15 +416,9 @@ def test_no_room(tmp_path, monkeypatch, capfd):
     kept = checkpoints(tmp_path)
     kept.save(1, ARRAYS, None)
     large = {"trainable": {"0": np.random.default_rng(0).random(300_000)}}
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-        with pytest.raises(
-            ka.AlbertError, match=r"step 2 cannot be written.*Mak"
-        ):
-            kept.save(2, large, None)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    message = "step 2 cannot be written.*Make room"
+    with pytest.raises(ka.AlbertError, match=message), small_disk(100_000):
+        kept.save(2, large, None)
     capfd.readouterr()
     usage = shutil.disk_usage(tmp_path)._replace(free=1_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)

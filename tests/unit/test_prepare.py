@@ -3,7 +3,6 @@
 import contextlib
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -21,7 +20,6 @@ from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.prepare import NOTES, prepare
 from keras_albert.corpus.shards import MANIFEST_FILE, ShardSet
 from keras_albert.errors import AlbertError
-from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend
 
@@ -78,9 +76,8 @@ def verified(folder):
 
 
 def test_shards_of_any_size_hold_the_same_documents(
-    corpus, tiny_vocab, tmp_path
+    corpus, tiny_vocab, tokenizer, tmp_path
 ):
-    tokenizer = Tokenizer(tiny_vocab)
     expected = [tokenizer.encode_batch(lines) for lines in DOCUMENTS]
     for shard_bytes, documents in ((1_000, [3]), (60, [1, 2]), (1, [1, 1, 1])):
         output = tmp_path / str(shard_bytes)
@@ -366,21 +363,14 @@ def test_text_that_changes_meanwhile(corpus, tiny_vocab, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_full_disk(corpus, tiny_vocab, tmp_path, workers, capsys):
-    """A limit on the size of files: writing fails as on a full disk."""
+def test_a_full_disk(corpus, tiny_vocab, tmp_path, workers, capsys, small_disk):
     large = tmp_path / "large.txt"
     large.write_text("two hens in the old barn\n" * 60_000)  # 1.5 MB
     run = PrepareRun((corpus, large), tiny_vocab, tmp_path / "out")
     run = replace(run, shard_bytes=750_000, workers=workers)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
-    try:
-        with pytest.raises(
-            AlbertError, match=r"cannot be written \(.*too large.*Make room"
-        ):
-            prepare(run)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    message = r"cannot be written \(.*too large.*Make room"
+    with pytest.raises(AlbertError, match=message), small_disk(400_000):
+        prepare(run)
     if workers == 1:  # two may fail before the first shard is finished
         assert "the same command goes on" in capsys.readouterr().err
     prepare(run)

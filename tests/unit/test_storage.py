@@ -1,11 +1,10 @@
 """Files and folders that are whole or not there."""
 
-import contextlib
 import dataclasses
 import errno
 import os
-import resource
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -134,10 +133,8 @@ def test_folders_that_cannot_be_made(tmp_path, monkeypatch):
         with fails(AlbertError, "kept.txt: expected a folder"):
             make(file / "a" / "b")
 
-    def refuse(*arguments, **options):
-        raise PermissionError(13, "Permission denied", "unfinished")
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
+    error = PermissionError(13, "Permission denied", "unfinished")
+    monkeypatch.setattr(Path, "mkdir", Mock(side_effect=error))
     for make in (new_folder, write):
         with fails(AlbertError, r"new: the output .* \(Permission denied\)"):
             make(tmp_path / "new")
@@ -167,40 +164,25 @@ def test_a_folder_behind_a_link_is_emptied(tmp_path):
     assert not folder.exists()
 
 
-@contextlib.contextmanager
-def without_room(message):
-    """A limit on the size of files: writing fails as on a full disk.
-
-    It ends with the block, before pytest writes to a file of its own.
-    """
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))
-    try:
-        with fails(storage.DiskFull, message):
-            yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_without_room_nothing_is_left(tmp_path):
+def test_without_room_nothing_is_left(tmp_path, small_disk):
     """The message names the file by the name that it would have had."""
     path, output = tmp_path / "a.json", tmp_path / "out"
-    large = {"a": "b" * 2_000}
+    large, full = {"a": "b" * 2_000}, storage.DiskFull
     message = rf"{path}: cannot be written \(File too large\)\. Make room"
-    with without_room(message):
+    with fails(full, message), small_disk(999):
         storage.write_json(path, large)
     message = rf"{output}/a\.json: cannot"
-    with without_room(message), written_whole(output) as folder:
-        storage.write_json(folder / "a.json", large)
+    with fails(full, message), small_disk(999), written_whole(output) as made:
+        storage.write_json(made / "a.json", large)
     message = rf"{output}: cannot be"
-    with without_room(message), written_whole(output) as folder:
-        (folder / "b").write_bytes(bytes(2_000))
+    with fails(full, message), small_disk(999), written_whole(output) as made:
+        (made / "b").write_bytes(bytes(2_000))
     run = EvaluateRun(model=tmp_path / ("a" * 2_000), data=tmp_path)
-    with without_room(r"run\.json: cannot be written"):
+    with fails(full, r"run\.json: cannot be written"), small_disk(999):
         claim_folder(output, run)
     # It may be checked before.
     storage.check_room(output, 1)
-    with fails(storage.DiskFull, r"out: .*1,000,000,000,000.0 MB a"):
+    with fails(full, r"out: .*1,000,000,000,000.0 MB a"):
         storage.check_room(output, 10**18)
     assert not any(tmp_path.iterdir())
 
