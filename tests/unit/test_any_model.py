@@ -1,7 +1,7 @@
 """Any model to serving: fitted in Python, foreign, or only pretrained."""
 
 import functools
-import importlib.util
+import sys
 from pathlib import Path
 
 import keras
@@ -358,12 +358,7 @@ def test_bad_models(tmp_path, tokenizer, monkeypatch):
     ):
         with pytest.raises(ka.AlbertError, match=message):
             call(*arguments)
-    found = importlib.util.find_spec
-
-    def find_spec(name, *rest):
-        return None if name == "tensorflow_text" else found(name, *rest)
-
-    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
     with pytest.raises(ka.AlbertError, match=r"tensorflow-text .*\[export\]"):
         ka.export(bare, served)
     assert not any(tmp_path.iterdir())

@@ -1,17 +1,17 @@
 """Text that a vocabulary cannot read: counted by hand, said, refused."""
 
 import dataclasses
-import json
 import re
 from types import SimpleNamespace
+from unittest.mock import Mock
 
+import commands
 import keras
 import numpy as np
 import pytest
 from small import TEXT_CONFIG
 
 import keras_albert as ka
-from keras_albert.cli import main
 from keras_albert.corpus import write_shards as units
 from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.prepare import prepare
@@ -113,8 +113,8 @@ def test_prepare_refuses_at_the_end(tiny_vocab, tmp_path, capsys):
     assert "1 shard finished" in capsys.readouterr().err
     shard = output.with_name("out.unfinished") / "shard-00000.tokens.npy"
     made = shard.stat().st_mtime_ns
-    options = ["--input", str(text), "--vocab", str(tiny_vocab)]
-    main(["prepare", *options, "--output", str(output), "--any-text"])
+    told = {"input": text, "vocab": tiny_vocab, "output": output}
+    commands.run("prepare", "--any-text", **told)
     shown = capsys.readouterr().err
     assert "warning: the input: " in shown and "50.00 % unknown" in shown
     assert (output / shard.name).stat().st_mtime_ns == made
@@ -143,9 +143,7 @@ def test_prepare_refuses_early(tiny_vocab, tmp_path, monkeypatch, capsys):
 def rows_of(text, folder):
     """A file of two examples with the same text."""
     rows = [{"text": text, "label": label} for label in ("no", "yes")]
-    path = folder / "rows.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return path
+    return commands.write_rows(folder / "rows.jsonl", rows)
 
 
 @pytest.fixture(scope="module")
@@ -166,11 +164,8 @@ class Reached(Exception):
     """What stands behind the check was begun."""
 
 
-def go_on(*arguments):
-    raise Reached
-
-
 def test_finetune(pretrained_folder, tmp_path, monkeypatch, capsys):
+    go_on = Mock(side_effect=Reached)
     monkeypatch.setattr(training, "_finetune_once", go_on)
     rows, output = rows_of(CHINESE, tmp_path), tmp_path / "out"
     run = FinetuneRun(str(pretrained_folder), rows, output, validation=None)
@@ -199,7 +194,7 @@ def test_check(model, tmp_path, monkeypatch, capsys):
     found = SimpleNamespace(
         model=SimpleNamespace(early_exit=None),
         settings=ka.Predictor.load(model).settings,
-        outputs=go_on,
+        outputs=Mock(side_effect=Reached),
     )
     monkeypatch.setattr(checking, "load_exported", lambda *_: found)
     run = CheckRun(tmp_path, model, rows_of(CHINESE, tmp_path))
