@@ -22,9 +22,8 @@ IDS = np.full((2, 7), 5)
 
 
 @pytest.fixture(scope="module")
-def here(tiny_vocab):
+def here(tokenizer):
     """A vocabulary, and a model of each kind."""
-    tokenizer = ka.Tokenizer(tiny_vocab)
     backbone = ka.AlbertBackbone(CONFIG, tokenizer=tokenizer)
     classifier = Classifier(backbone, 3)
     classifier.compile("sgd", "mse", run_eagerly=True, jit_compile=False)

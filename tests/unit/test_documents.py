@@ -6,6 +6,7 @@ import json
 import sys
 
 import pytest
+from published import write
 
 from keras_albert.corpus import documents as documents_module
 from keras_albert.corpus.documents import (
@@ -21,12 +22,6 @@ from keras_albert.errors import AlbertError
 from keras_albert.text.files import find_files
 
 pytestmark = pytest.mark.any_backend
-
-
-def write(folder, name, content: bytes):
-    path = folder / name
-    path.write_bytes(content)
-    return path
 
 
 def documents_of(lines):

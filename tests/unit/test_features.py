@@ -16,7 +16,6 @@ from keras_albert.data.batches import (
 )
 from keras_albert.errors import AlbertError
 from keras_albert.text.model_inputs import Row, text_rows
-from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend
 
@@ -139,9 +138,8 @@ def test_a_dataset_begins_at_any_step():
             )
 
 
-def test_rows_of_texts(tiny_vocab, tiny_lines):
+def test_rows_of_texts(tokenizer, tiny_lines):
     """Those of the tokenizer, cut where they are too long."""
-    tokenizer = Tokenizer(tiny_vocab)
     texts = [*tiny_lines[:7], " ".join(tiny_lines[:40])]
     pairs = tiny_lines[7:15]
     for second in (None, pairs):

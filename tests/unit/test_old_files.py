@@ -1,12 +1,12 @@
 """Files that an earlier version wrote are read as that version read them."""
 
-import csv
 import tarfile
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from commands import table_of
 
 import keras_albert as ka
 from keras_albert.cli import main
@@ -69,10 +69,8 @@ def test_an_interrupted_run(folder, capsys):
     """The run ended at step 7, with a checkpoint that Orbax wrote."""
     main(PRETRAIN)
     assert "going on from step 7 of 8" in "".join(capsys.readouterr())
-    logs = []
-    for path in ("whole_log.csv", "interrupted/log.csv"):
-        with open(folder / path, newline="") as file:
-            logs.append([*csv.DictReader(file)])
+    files = "whole_log.csv", "interrupted/log.csv"
+    logs = [table_of(folder / name) for name in files]
     assert [row["step"] for row in logs[1]] == ["4", "8"]
     for row, other in zip(*logs, strict=True):
         for name in row.keys() - SPEEDS:

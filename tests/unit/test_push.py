@@ -9,11 +9,11 @@ import sys
 
 import numpy as np
 import pytest
+from commands import refused, run
 from hub import TOKEN, running
 from small import TEXT_CONFIG, randomized, same_weights
 
 import keras_albert as ka
-from keras_albert import cli
 from keras_albert.finetuning.config import PushRun
 from keras_albert.python_api import FinishedRun
 
@@ -114,9 +114,8 @@ def test_a_dry_run_asks_nobody(hub, classifier, monkeypatch, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "spiece.model" in said and "would go to hf://org/dry" in said
     classifier.save(tmp_path / "mine.keras")
-    arguments = ["--input", str(tmp_path / "mine.keras"), "--dry-run"]
-    arguments += ["--output", "hf://org/dry", "--to", "huggingface"]
-    cli.main(["push", *arguments])
+    told = {"input": tmp_path / "mine.keras", "output": "hf://org/dry"}
+    run("push", "--dry-run", to="huggingface", **told)
     assert "tokenizer.json" in capsys.readouterr().out
     assert len(hub.asked) == before
 
@@ -149,9 +148,8 @@ def test_refusals(to_stand_in, classifier, monkeypatch, tmp_path, capsys):
         patch.setitem(sys.modules, "huggingface_hub", None)
         with pytest.raises(ka.AlbertError, match=r"keras-albert\[hugging"):
             ka.push("hf://org/mine", classifier, dry_run=True)
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["push", "--input", str(tmp_path), "--output", "mine"])
-    assert "expected hf://organization/name" in capsys.readouterr().err
+    said = refused(capsys, "push", input=tmp_path, output="mine")
+    assert "expected hf://organization/name" in said
 
 
 def test_command_and_offline_cache(tmp_path, classifier):

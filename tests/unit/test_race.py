@@ -166,9 +166,8 @@ def model_rows(tokenizer, found, length):
         yield row
 
 
-def test_the_model_reads_what_the_reference_did(tmp_path, tiny_vocab):
+def test_the_model_reads_what_the_reference_did(tmp_path, tokenizer):
     """Long and short passages, blanks of every kind, odd whitespace."""
-    tokenizer = Tokenizer(tiny_vocab)
     short, long = "The fox found nothing.", "A dog sold two hens. " * 20
     questions = ["Who _ ?", "Where\n is  it?", "_", "Who ＿ it ﹏?", "__!"]
     options = [[" Élodie ", "the\t old barn", "£9", "a_b"]] * len(questions)

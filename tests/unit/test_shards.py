@@ -7,19 +7,13 @@ import shutil
 import numpy as np
 import pytest
 from reference_examples import documents_of
+from test_prepare import DOCUMENTS
 from test_pretraining_data import write_shards
 
 from keras_albert.corpus.shards import MANIFEST_FILE, ShardSet, token_dtype
 from keras_albert.errors import AlbertError
-from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend
-
-DOCUMENTS = [
-    ["The fox chased two hens.", "A dog found nothing."],
-    ["My uncle sold the old barn in 1923."],
-    ["Élodie painted a letter.", "near Prague", "£9 of tea"],
-]
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +28,7 @@ def copy(folder, tmp_path):
     return shutil.copytree(folder, tmp_path / "copy")
 
 
-def test_every_sentence_comes_back(folder, tiny_vocab):
-    tokenizer = Tokenizer(tiny_vocab)
+def test_every_sentence_comes_back(folder, tokenizer):
     shards = ShardSet.open(folder)
     expected = [tokenizer.encode_batch(lines) for lines in DOCUMENTS]
     assert documents_of(shards) == expected
@@ -49,14 +42,13 @@ def test_every_sentence_comes_back(folder, tiny_vocab):
         shard.tokens[0] = 0
 
 
-def test_a_folder_needs_nothing_beside_it(copy, tiny_vocab):
+def test_a_folder_needs_nothing_beside_it(copy, tokenizer):
     """An older manifest says nothing of accents: there were none."""
     changed_manifest(copy, lambda manifest: manifest.pop("keep_accents"))
     shards = ShardSet.open(copy.rename(copy.with_name("moved")))
     shards.verify()
-    tokenizer = shards.tokenizer()
-    assert tokenizer.model_bytes == Tokenizer(tiny_vocab).model_bytes
-    assert not tokenizer.keep_accents
+    assert shards.tokenizer().model_bytes == tokenizer.model_bytes
+    assert not shards.tokenizer().keep_accents
 
 
 PARTS = ("tokens", "sentences", "documents")

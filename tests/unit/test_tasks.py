@@ -1,12 +1,12 @@
 """Fine-tuning tasks: what is learned, what is said, how it is scored."""
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import write_rows
 from scipy.special import expit
 
 from keras_albert.data.batches import Features
@@ -298,9 +298,8 @@ def test_what_is_cut_is_counted(tokenizer):
 )
 def test_rows_that_do_not_fit(tmp_path, task, good, bad, message):
     rest = {"text": "a b", "choices": ["x", "y"]}
-    path = tmp_path / "x.jsonl"
-    rows = (json.dumps(rest | {"label": each}) for each in (good, bad, good))
-    path.write_text("\n".join(rows))
+    rows = (rest | {"label": each} for each in (good, bad, good))
+    path = write_rows(tmp_path / "x.jsonl", rows)
     names = None if task == "choice" else ("no", "yes")
     read = ALL_TASKS[task].read
     with pytest.raises(AlbertError, match=rf"x\.jsonl:2: .*{message}") as error:
@@ -321,8 +320,7 @@ def test_a_row_with_more_choices_can_be_skipped(tmp_path, rows_at_once):
     """In whatever parts the file is read."""
     choices = [["x", "y"], ["x", "y", "z"], ["z", "x"]]
     rows = [{"text": "a", "choices": each, "label": "B"} for each in choices]
-    path = tmp_path / "x.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
+    path = write_rows(tmp_path / "x.jsonl", rows)
     task = ALL_TASKS["choice"]
     fields = task.fields(TableColumns(), labelled=True)
     parts = list(task.parts(path, fields, True, rows_at_once))
