@@ -5,9 +5,14 @@ import json
 import pytest
 
 from keras_albert.errors import AlbertError
+from keras_albert.exports.config import ExportRun
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.modeling.config import VARIANTS, AlbertConfig
 from keras_albert.pretraining.config import ExampleConfig, PretrainRun
+from keras_albert.tasks.question_answering.config import (
+    AnswerConfig,
+    WindowConfig,
+)
 from keras_albert.training.config import OptimizerConfig
 
 pytestmark = pytest.mark.any_backend
@@ -127,8 +132,10 @@ def test_room_for_predictions(settings, room):
 PATHS = {
     PretrainRun: {"data": "x", "output": "x"},
     FinetuneRun: {"model": "x", "train": "x", "output": "x"},
+    ExportRun: {"model": "x", "output": "x"},
 }
 SHORT = {"short_steps": 9}
+ONNX, LITERT = {"format": "onnx"}, {"format": "litert"}
 
 
 @pytest.mark.parametrize(
@@ -147,6 +154,8 @@ SHORT = {"short_steps": 9}
         (ExampleConfig, {"target_per": "chunk"}, "'example'.*'chunk'"),
         (ExampleConfig, {"single_sentence": ""}, "'skip_order'"),
         (ExampleConfig, {"cross_sep": 1}, "cross_sep=1"),
+        (ExampleConfig, {"max_examples": 0}, "max_examples=0"),
+        (ExampleConfig, {"pack": "yes"}, "pack='yes'"),
         (PretrainRun, {"accumulate": 3}, "batch_size=4096, accumul"),
         (PretrainRun, {"short_steps": 125_000}, "short_steps=125000"),
         (PretrainRun, SHORT | {"short_length": 512}, "short_length=512"),
@@ -155,6 +164,16 @@ SHORT = {"short_steps": 9}
         (OptimizerConfig, {"weight_decay": -1}, "0 or more"),
         (OptimizerConfig, {"optimizer": "sgd"}, "'sgd'"),
         (OptimizerConfig, {"learning_rate": float("nan")}, "=nan"),
+        (WindowConfig, {"sequence_length": 67}, r"above `query_length` \+ 3"),
+        (WindowConfig, {"stride": 0}, "`stride` must be a positive integer"),
+        (WindowConfig, {"query_length": -1}, "`query_length` must be a posit"),
+        (AnswerConfig, {"n_best": 0}, "`n_best` must be a positive"),
+        (AnswerConfig, {"answer_length": -1}, "`answer_length` must be a pos"),
+        (ExportRun, ONNX | {"weights": "float16"}, "stores weights as float32"),
+        (ExportRun, LITERT | {"version": 2}, "Leave --version out"),
+        (ExportRun, ONNX | {"compute": "bfloat16"}, "Leave --compute out"),
+        (ExportRun, LITERT | {"weights": "int8"}, "as --data"),
+        (ExportRun, {"version": 0}, "version"),
     ],
 )
 def test_bad_run(run_class, changes, message):

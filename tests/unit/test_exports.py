@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import keras
 import numpy as np
@@ -34,6 +35,7 @@ ROWS = [
     {"text": "a letter in London (7 miles away).", "label": "yes"},
     {"text": "nothing", "label": "no"},
 ] * 8
+TEXTS = [row["text"] for row in ROWS[:3]]
 CASES = [
     (name, weights) for name, all in EXPORT_WEIGHTS.items() for weights in all
 ]
@@ -86,9 +88,8 @@ def test_computed_in_bfloat16(folder, tmp_path, capsys):
     """The outputs are near the model's, and have the digits of bfloat16."""
     rows = folder / "rows.jsonl"
     export(folder, tmp_path, "--compute=bfloat16", f"--data={rows}")
-    texts = [row["text"] for row in ROWS[:3]]
-    expected = ka.Predictor.load(folder / "model").probabilities(texts)
-    found = load_exported(tmp_path / "1").probabilities(texts)
+    expected = ka.Predictor.load(folder / "model").probabilities(TEXTS)
+    found = load_exported(tmp_path / "1").probabilities(TEXTS)
     difference = np.abs(found - expected).max()
     assert 1e-5 < difference < 5e-2  # float32 differs by less
     run("check", tmp_path, folder / "model", rows)
@@ -107,9 +108,8 @@ def test_every_format(folder, tmp_path, capsys, kind, weights):
     (same,) = re.findall(r"; ([\d.]+)% of 24 predictions are the same", said)
     assert float(same) == 100 or (weights == "int8" and float(same) > 90)
     made = tmp_path / "out" / ("1" if kind == "saved_model" else "")
-    texts = [row["text"] for row in ROWS[:3]]
-    expected = ka.Predictor.load(folder / "model").probabilities(texts)
-    found = load_exported(made).probabilities(texts)
+    expected = ka.Predictor.load(folder / "model").probabilities(TEXTS)
+    found = load_exported(made).probabilities(TEXTS)
     atol = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 5e-2, "int8": 0.1}
     np.testing.assert_allclose(found, expected, atol=atol[weights])
     run("check", made, folder / "model", rows)
@@ -135,8 +135,7 @@ def test_every_kind(tmp_path, tokenizer, kind, few_signatures):
     predictor = random_predictor(tokenizer, kind)
     model = tmp_path / "model"
     predictor.save(model)
-    texts = [row["text"] for row in ROWS[:3]] + ["É\u0301 ４２, 😀 " * 9]
-    inputs = inputs_of(kind, texts)
+    inputs = inputs_of(kind, [*TEXTS, "É\u0301 ４２, 😀 " * 9])
     rows = [
         dict(zip(inputs, values, strict=True))
         for values in zip(*inputs.values(), strict=True)
@@ -325,7 +324,7 @@ def device(folder, lines, code=0):
 @pytest.mark.any_backend
 def test_device(folder, tmp_path):
     export(folder, tmp_path / "device", "--format=litert")
-    texts = [row["text"] for row in ROWS[:3]] + ["", "é" * 200, "nothing"]
+    texts = [*TEXTS, "", "é" * 200, "nothing"]
     # Of what is no UTF-8 nothing is read.
     lines = [text.encode() for text in texts[:-1]] + [b"not\xffhing"]
     found = device(tmp_path / "device", lines)
@@ -365,13 +364,11 @@ def test_device_of_every_kind(tmp_path, tokenizer, kind):
     )
     # Numbers that differ: of equal answers, rounding would choose one.
     long = " ".join(f"É\u0301 ４{n}, 😀" for n in range(9))
-    texts = [*(row["text"] for row in ROWS[:3]), long, "a"]
+    texts = [*TEXTS, long, "a"]
     inputs = {"text": texts} if kind == "embedding" else inputs_of(kind, texts)
-    if "context" in inputs:  # the main text first
-        inputs = {name: inputs[name] for name in ("context", "question")}
-    if "question" in inputs and "choices" in inputs:
-        names = ("text", "question", "choices")
-        inputs = {name: inputs[name] for name in names}
+    # The main text first.
+    names = ("text", "context", "question", "pair", "choices")
+    inputs = {name: inputs[name] for name in names if name in inputs}
     rows = []
     for row in zip(*inputs.values(), strict=True):
         *others, last = row
@@ -559,11 +556,8 @@ def test_a_worse_export_is_refused(folder, tmp_path, monkeypatch, capsys):
 def test_a_full_disk(folder, tmp_path, monkeypatch, capsys):
     """TensorFlow's error becomes a message, and nothing is left."""
     tf = pytest.importorskip("tensorflow")
-
-    def save(*arguments, **options):
-        raise tf.errors.ResourceExhaustedError(None, None, "No space left")
-
-    monkeypatch.setattr(tf.saved_model, "save", save)
+    full = tf.errors.ResourceExhaustedError(None, None, "No space left")
+    monkeypatch.setattr(tf.saved_model, "save", Mock(side_effect=full))
     told = {"model": folder / "model", "output": tmp_path / "out"}
     error = refused(capsys, "export", "--format=litert", **told)
     assert "(No space left). Make room" in error
@@ -587,19 +581,3 @@ def test_bad_rows(folder, tmp_path, capsys):
     assert "--skip-bad" in refused(capsys, *check)
     run(*check, "--skip-bad")  # the first part has none
     assert "1 rows: 100.00%" in capsys.readouterr().out
-
-
-@pytest.mark.any_backend
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"format": "onnx", "weights": "float16"}, "stores weights as float32"),
-        ({"format": "litert", "version": 2}, "Leave --version out"),
-        ({"format": "onnx", "compute": "bfloat16"}, "Leave --compute out"),
-        ({"format": "litert", "weights": "int8"}, "as --data"),
-        ({"version": 0}, "version"),
-    ],
-)
-def test_options_that_do_not_fit(options, message):
-    with pytest.raises(ka.AlbertError, match=message):
-        ExportRun(model="m", output="o", **options)

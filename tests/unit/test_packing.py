@@ -115,13 +115,6 @@ def examples_of(batch, task):
     return sorted(found)
 
 
-def only_batch(shards, config, rows):
-    (batch,) = ka.validation_dataset(
-        shards, config, batch_size=rows, seed=3
-    ).as_numpy_iterator()
-    return batch
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -138,7 +131,9 @@ def test_an_epoch_has_the_unpacked_examples(shards, settings):
     found = []
     for each in (replace(config, pack=True), config):
         rows = ExampleStream(shards, each, 3).rows_per_epoch
-        batch = only_batch(shards, each, rows)
+        (batch,) = ka.validation_dataset(
+            shards, each, batch_size=rows, seed=3
+        ).as_numpy_iterator()
         found.append((rows, examples_of(batch, config.sentence_task)))
     (rows, packed), (count, expected) = found
     assert rows < 0.9 * count == 0.9 * len(expected)
@@ -179,10 +174,3 @@ def test_packed_batches_have_static_shapes(shards):
     assert x["cls_positions"].shape == y["sop"].shape == (3, 4)
     assert weight["sop"].shape == (3, 4)
     assert x["masked_positions"].shape == y["mlm"].shape == (3, 11)
-
-
-def test_bad_settings():
-    with pytest.raises(ka.AlbertError, match="max_examples=0"):
-        ka.ExampleConfig(max_examples=0)
-    with pytest.raises(ka.AlbertError, match="pack='yes'"):
-        ka.ExampleConfig(pack="yes")

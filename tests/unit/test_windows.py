@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from keras_albert.errors import AlbertError
 from keras_albert.tasks.question_answering.config import WindowConfig
 from keras_albert.tasks.question_answering.squad import Answer, Question
 from keras_albert.tasks.question_answering.windows import (
@@ -125,16 +124,3 @@ def test_what_the_reference_drops_is_kept(tokenizer):
     asked = [question(context, "대한민국의")]
     (window,) = make_windows(tokenizer, asked, WindowConfig())
     assert marked(window, context) == "대한민국의"
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"sequence_length": 67}, "must be above `query_length` \\+ 3"),
-        ({"stride": 0}, "`stride` must be a positive integer"),
-        ({"query_length": -1}, "`query_length` must be a positive integer"),
-    ],
-)
-def test_bad_settings(settings, message):
-    with pytest.raises(AlbertError, match=message):
-        WindowConfig(**settings)
