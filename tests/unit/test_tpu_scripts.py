@@ -24,6 +24,8 @@ DATA = "gs://my-bucket/shards"
 VALIDATION = "gs://my-bucket/shards-held-out"
 OUTPUT = "gs://my-bucket/runs/albert-base"
 IN_BUCKET = OUTPUT.replace("gs://", "buckets/")  # where the fake keeps it
+# How host 0 is asked whether a training runs there.
+ASK = "flock --nonblock .keras_albert.lock echo idle || echo busy"
 
 # Records its arguments, a line each call. `storage` works on the folder
 # $BUCKETS in place of gs://; answers of `describe` come from $STATES, a line
@@ -322,10 +324,7 @@ def test_babysit_a_tpu_vm(place):
 def test_babysit_goes_on_watching_a_run_that_runs(place):
     babysit(place, "ACTIVE running", "ACTIVE", "ACTIVE finished")
     assert verbs(place) == ["delete"]
-    look = tpu(
-        *("tpu-vm", "ssh", "--worker=0"),
-        "--command=flock --nonblock .keras_albert.lock echo idle || echo busy",
-    )
+    look = tpu("tpu-vm", "ssh", "--worker=0", f"--command={ASK}")
     assert calls(place).count(look) == 2
 
 
@@ -615,29 +614,24 @@ def test_worker_does_not_begin_anew_where_the_bucket_fails(host, failing):
     assert not (host / "home/keras_albert_work/run/run.json").exists()
 
 
-def test_worker_tells_of_a_failure(host):
-    run(host, "worker", "train", TRAINING="2", status=2)
-    assert said(host) == "stopped 2"
-    # Ended with 0 before the end: a restart has to follow.
-    run(host, "worker", "train", TRAINING="0", status=143)
-    assert said(host) == "stopped 0"
-
-
-# What is made before the training, and what after it.
+# What is made before the training, the training, and what is made after it.
 @pytest.mark.parametrize(
-    ("environment", "status"),
+    ("environment", "status", "word"),
     [
-        ({"VALIDATION": VALIDATION}, 1),  # is not there
-        ({"FAILING": "storage rsync"}, 1),
-        ({"FAILING": f"/run {OUTPUT}"}, 1),  # every upload
-        ({"FAILING": f"/run {OUTPUT}", "TRAINING": "134"}, 134),
+        ({"VALIDATION": VALIDATION}, 1, "stopped 1"),  # is not there
+        ({"FAILING": "storage rsync"}, 1, "stopped 1"),
+        ({"TRAINING": "2"}, 2, "stopped 2"),
+        # Ended with 0 before the end: a restart has to follow.
+        ({"TRAINING": "0"}, 143, "stopped 0"),
+        ({"FAILING": f"/run {OUTPUT}"}, 1, "stopped 1"),  # every upload
+        ({"FAILING": f"/run {OUTPUT}", "TRAINING": "134"}, 134, "stopped 134"),
     ],
 )
 def test_worker_says_that_it_stopped_whatever_ends_it(
-    host, environment, status
+    host, environment, status, word
 ):
     run(host, "worker", "train", status=status, **environment)
-    assert said(host) == f"stopped {status}"
+    assert said(host) == word
 
 
 def test_worker_says_that_a_signal_ended_it(host):
@@ -653,10 +647,8 @@ def test_worker_is_seen_until_all_of_it_has_ended(host):
     """The lock is held although the script was killed."""
 
     def activity():
-        command = "flock --nonblock .keras_albert.lock echo idle || echo busy"
-        return subprocess.check_output(
-            ["bash", "-c", command], cwd=host / "home", text=True
-        )
+        command = ["bash", "-c", ASK]
+        return subprocess.check_output(command, cwd=host / "home", text=True)
 
     assert activity() == "idle\n"
     worker = started("worker", "train", TRAINING="wait", PUSH_EVERY="1")
