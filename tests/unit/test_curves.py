@@ -1,12 +1,13 @@
 """The log of a run, its picture, its numbers of speed."""
 
-import csv
 import importlib.util
 import pickle
 import sys
 
 import numpy as np
 import pytest
+from commands import log_of
+from small import CONFIG
 
 import keras_albert as ka
 from keras_albert.pretraining.flops import flops_per_example
@@ -42,9 +43,7 @@ def test_log_goes_on_without_doubles(tmp_path):
     assert again.rows == rows(10, 20, 30), "every digit, and what is missing"
     again.keep_until(25)
     again.append(rows(30)[0])
-    with open(tmp_path / "log.csv") as file:
-        steps = [row["step"] for row in csv.DictReader(file)]
-    assert steps == ["10", "20", "30"]
+    assert [row["step"] for row in log_of(tmp_path)] == ["10", "20", "30"]
     assert again.has(20) and not again.has(25)
     again.keep_until(0)
     assert RunLog(tmp_path).rows == []
@@ -112,38 +111,29 @@ def test_missing_packages(monkeypatch):
         check_tensorboard()
 
 
-TINY = ka.AlbertConfig(
-    vocab_size=101,
-    embedding_size=3,
-    hidden_size=10,
-    num_hidden_layers=4,
-    num_attention_heads=2,
-    intermediate_size=7,
-    max_position_embeddings=13,
-)
 EXAMPLES = ka.ExampleConfig(sequence_length=11, masked_lm_prob=0.45)
 
 
 def test_operations_by_hand():
     """Multiply-adds of one example, forward; times 2, times 3 with backward.
 
-    Projection 11 x 3 x 10 = 330. A layer: query, key, value and output
-    11 x 4 x 100 = 4400; scores and weighted sum 2 x 11 x 11 x 10 = 2420;
-    feed-forward 11 x 2 x 70 = 1540. Masked LM, 5 of 11 tokens: 5 x 3 x 10 =
-    150 and 5 x 3 x 101 = 1515. Pooler and order: 100 + 20.
+    Projection 11 x 11 x 26 = 3146. A layer: query, key, value and output
+    11 x 4 x 26 x 26 = 29,744; scores and weighted sum 2 x 11 x 11 x 26 = 6292;
+    feed-forward 11 x 2 x 26 x 37 = 21,164. Masked LM, 5 of 11 tokens: 5 x 11 x
+    26 = 1430 and 5 x 11 x 97 = 5335. Pooler and order: 676 + 52.
     """
-    layers = 4 * (4400 + 2420 + 1540)
-    expected = 6 * (330 + layers + 150 + 1515 + 120)
-    assert flops_per_example(TINY, EXAMPLES) == expected
-    shared = TINY.replace(sharing="none", num_hidden_groups=2)
+    layers = 5 * (29_744 + 6292 + 21_164)
+    expected = 6 * (3146 + layers + 1430 + 5335 + 728)
+    assert flops_per_example(CONFIG, EXAMPLES) == expected
+    shared = CONFIG.replace(sharing="none", num_hidden_groups=2)
     assert flops_per_example(shared, EXAMPLES) == expected
-    # Rank 2: four of 2 x (10 + 10), two of 2 x (10 + 7), a token.
-    relaxed = TINY.replace(relaxed_rank=2)
-    more = 6 * 4 * 11 * (4 * 40 + 2 * 34)
+    # Rank 2: four of 2 x (26 + 26), two of 2 x (26 + 37), a token.
+    relaxed = CONFIG.replace(relaxed_rank=2)
+    more = 6 * 5 * 11 * (4 * 104 + 2 * 126)
     assert flops_per_example(relaxed, EXAMPLES) == expected + more
-    equal = TINY.replace(embedding_size=10)
+    equal = CONFIG.replace(embedding_size=26)
     assert flops_per_example(equal, EXAMPLES) == 6 * (
-        layers + 5 * 10 * (10 + 101) + 120
+        layers + 5 * 26 * (26 + 97) + 728
     )
 
 

@@ -1,6 +1,7 @@
 """Sizes counted from a config, against models and published numbers."""
 
 import pytest
+from small import CONFIG
 
 import keras_albert as ka
 from keras_albert.pretraining.sizes import (
@@ -13,16 +14,6 @@ from keras_albert.pretraining.sizes import (
 
 pytestmark = pytest.mark.any_backend
 
-SMALL = ka.AlbertConfig(
-    vocab_size=97,
-    embedding_size=8,
-    hidden_size=32,
-    num_hidden_layers=4,
-    num_attention_heads=4,
-    intermediate_size=64,
-    max_position_embeddings=32,
-)
-
 
 @pytest.mark.parametrize(
     "changes",
@@ -32,13 +23,13 @@ SMALL = ka.AlbertConfig(
         {"sharing": "attention", "num_hidden_groups": 2, "inner_group_num": 3},
         {"sharing": "ffn", "relaxed_rank": 3},
         {"relaxed_rank": 2, "num_hidden_groups": 2, "inner_group_num": 2},
-        {"embedding_size": 32},
-        {"embedding_size": 32, "project_equal_sizes": True},
+        {"embedding_size": 26},
+        {"embedding_size": 26, "project_equal_sizes": True},
     ],
     ids=str,
 )
 def test_counts_are_those_of_the_model(changes):
-    config = SMALL.replace(**changes)
+    config = CONFIG.replace(**changes)
     model = ka.AlbertForPretraining(ka.AlbertBackbone(config))
     count = count_parameters(config)
     assert count.model == model.backbone.count_params()
@@ -62,19 +53,19 @@ def test_published_numbers():
 
 
 def test_activations_by_hand():
-    # 8 vectors of 32 and 2 of 64 in each of 4 blocks, 4 heads of 16 keys; 2
-    # vectors of 8 in the embedding. Sharing changes nothing.
-    token = 2 * 8 + 4 * (8 * 32 + 4 * 16 + 2 * 64)
-    assert activation_bytes(SMALL, 3, 16) == 4 * 3 * 16 * token
-    unshared = SMALL.replace(sharing="none")
+    # 8 vectors of 26 and 2 of 37 in each of 5 blocks, 13 heads of 16 keys; 2
+    # vectors of 11 in the embedding. Sharing changes nothing.
+    token = 2 * 11 + 5 * (8 * 26 + 13 * 16 + 2 * 37)
+    assert activation_bytes(CONFIG, 3, 16) == 4 * 3 * 16 * token
+    unshared = CONFIG.replace(sharing="none")
     assert activation_bytes(unshared, 3, 16) == 4 * 3 * 16 * token
 
 
 def test_a_model_is_measured(tmp_path, capsys):
-    SMALL.to_json(tmp_path / "albert_config.json")
+    CONFIG.to_json(tmp_path / "albert_config.json")
     run = SizesRun((str(tmp_path),), 2, sequence_length=16, measure=True)
     (row,) = print_sizes(run)
-    assert row["parameters"] == count_parameters(SMALL).model
+    assert row["parameters"] == count_parameters(CONFIG).model
     assert row["training step, ms"] > 0 and row["forward, ms"] > 0
     assert f"| {row['parameters']:,} |" in capsys.readouterr().out
 
