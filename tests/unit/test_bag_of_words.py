@@ -19,6 +19,7 @@ from keras_albert.tasks.registry import ALL_TASKS
 
 pytestmark = pytest.mark.any_backend
 
+ANIMALS = np.array(["ant", "bee", "cow", "doe", "elk", "fox"])
 GOOD = [f"a good film {i}" for i in range(20)]
 BAD = [f"not a film {i}" for i in range(20)]
 
@@ -43,11 +44,10 @@ def test_words_give_the_label_away():
 
 def test_pairs_are_compared():
     """No word tells whether two texts are equal; their product does."""
-    words = np.array(["ant", "bee", "cow", "doe", "elk", "fox"])
     rng = np.random.default_rng(0)
-    first = rng.choice(words, (300, 3))
+    first = rng.choice(ANIMALS, (300, 3))
     is_same = rng.integers(2, size=300)
-    second = np.where(is_same[:, None], first, rng.choice(words, (300, 3)))
+    second = np.where(is_same[:, None], first, rng.choice(ANIMALS, (300, 3)))
     texts = [[" ".join(row) for row in side] for side in (first, second)]
     train, held_out = (
         [side[part] for side in texts] for part in (slice(200), slice(200, 300))
@@ -79,9 +79,8 @@ def test_several_labels():
 
 def test_choices_that_the_text_names():
     """The right choice is the animal of the text, whichever comes first."""
-    animals = np.array(["ant", "bee", "cow", "doe", "elk", "fox"])
     rng = np.random.default_rng(0)
-    chosen = np.array([rng.permutation(animals)[:3] for _ in range(300)])
+    chosen = np.array([rng.permutation(ANIMALS)[:3] for _ in range(300)])
     right = rng.integers(3, size=300)
     table = Table(
         Path("table.jsonl"),

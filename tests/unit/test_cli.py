@@ -86,14 +86,9 @@ def test_what_a_file_gives_is_taken_back(tmp_path):
         'validation = "held-out"\nwarm_start = "model"\n'
         "[optimizer]\nema_momentum = 0.9\n",
     )
-    options = [
-        "pretrain",
-        "--file",
-        path,
-        "--set=validation_steps=none",
-        "--set=validation=None",
-    ]
-    options += ["--set=warm_start=NONE", "--set=optimizer.ema_momentum=none"]
+    options = ["pretrain", "--file", path, "--set=validation_steps=none"]
+    options += ["--set=validation=None", "--set=warm_start=NONE"]
+    options += ["--set=optimizer.ema_momentum=none"]
     run = _parse(options)
     given = PretrainRun(data=run.data, output=run.output)
     assert run == given, "as if only these two had been given"

@@ -53,11 +53,7 @@ for run in (allocate, in_thread, lambda: (make(), allocate())):
 
 def pages(mode, **environment):
     """The pages of each of the three cases."""
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("MALLOC_")
-    }
+    inherited = {k: v for k, v in os.environ.items() if "MALLOC_" not in k}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, mode],
         capture_output=True,

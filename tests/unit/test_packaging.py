@@ -21,6 +21,7 @@ import keras_albert
 ROOT = Path(__file__).parents[2]
 FIND_PYTHON = ROOT / "tools" / "find_python.sh"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 pytestmark = pytest.mark.any_backend
 
 
@@ -40,10 +41,9 @@ def built(tmp_path_factory) -> dict[str, Path]:
     code = "from setuptools.build_meta import build_sdist as s; print(s('..'))"
     output = subprocess.run([sys.executable, "-c", code], **run).stdout
     sdist = folder / output.split()[-1]
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     options = ["--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run(
-        [*pip, "wheel", *options, "--wheel-dir", str(folder), str(sdist)], **run
+        [*PIP, "wheel", *options, "--wheel-dir", str(folder), str(sdist)], **run
     )
     (wheel,) = folder.glob("*.whl")
     return {"sdist": sdist, "wheel": wheel}
@@ -76,9 +76,8 @@ def test_contents(built):
 
 
 def test_the_wheel_works_where_it_is_installed(built, tmp_path):
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     subprocess.run(
-        [*pip, "install", "--quiet", "--no-deps", "--no-index", "--target"]
+        [*PIP, "install", "--quiet", "--no-deps", "--no-index", "--target"]
         + [str(tmp_path / "site"), str(built["wheel"])],
         check=True,
     )

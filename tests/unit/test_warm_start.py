@@ -143,19 +143,9 @@ def test_heads_that_the_source_lacks_keep_their_start():
     assert_same_weights(other.sentence_pair, model.sentence_pair)
 
 
-def shallow(**changes):
-    return ka.AlbertBackbone(SHALLOW.replace(**changes))
-
-
-def adapted():
-    backbone = shallow()
-    backbone.enable_lora(2)
-    return backbone
-
-
-def quantized():
-    backbone = shallow()
-    backbone.quantize("int8")
+def shallow(change=lambda backbone: None, **settings):
+    backbone = ka.AlbertBackbone(SHALLOW.replace(**settings))
+    change(backbone)
     return backbone
 
 
@@ -163,8 +153,14 @@ def quantized():
     ("source", "message"),
     [
         (lambda: shallow(vocab_size=101), r"expected .97, 11., found .*Only"),
-        (quantized, "quantized.*Received: int8"),
-        (adapted, "without adapters. Received: LoRA in encoder/group_0"),
+        (
+            lambda: shallow(lambda backbone: backbone.quantize("int8")),
+            "quantized.*Received: int8",
+        ),
+        (
+            lambda: shallow(lambda backbone: backbone.enable_lora(2)),
+            "without adapters. Received: LoRA in encoder/group_0",
+        ),
         (
             lambda: shallow(relaxed_rank=2),
             "rank 2.*the same attention weights.*sharing='all'",
