@@ -42,6 +42,10 @@ def letters(tmp_path_factory):
     return run.output
 
 
+def processor(model):
+    return sentencepiece.SentencePieceProcessor(model_proto=model)
+
+
 @pytest.fixture(
     scope="module",
     params=[(True, False), (True, True), (False, False), (False, True)],
@@ -50,9 +54,7 @@ def letters(tmp_path_factory):
 def both(request, letters):
     """Our tokenizer, and SentencePiece with the file made from it."""
     tokenizer = Tokenizer(letters, *request.param)
-    return tokenizer, sentencepiece.SentencePieceProcessor(
-        model_proto=normalizing_model(tokenizer)
-    )
+    return tokenizer, processor(normalizing_model(tokenizer))
 
 
 def test_every_character(both):
@@ -88,13 +90,9 @@ def test_any_text(both, text):
 
 def test_numbers_before_commas(digit_comma_vocab):
     tokenizer = Tokenizer(digit_comma_vocab)
-    theirs = sentencepiece.SentencePieceProcessor(
-        model_proto=normalizing_model(tokenizer)
-    )
+    theirs = processor(normalizing_model(tokenizer))
     assert tokenizer.resplits
     text = "In 1990, a 9, b"
-    plain = sentencepiece.SentencePieceProcessor(
-        model_proto=tokenizer.model_bytes
-    )
+    plain = processor(tokenizer.model_bytes)
     assert plain.encode(text.lower()) != tokenizer.encode(text)
     assert theirs.encode(text) == tokenizer.encode(text)

@@ -5,6 +5,7 @@ import fnmatch
 import json
 import shutil
 import sys
+from unittest.mock import Mock
 
 import keras
 import numpy as np
@@ -204,47 +205,31 @@ def test_what_is_no_model(tmp_path, folder):
 def test_hugging_face_hub(folder, monkeypatch):
     hub = pytest.importorskip("huggingface_hub", reason="not installed")
     model = ka.load(folder)
-    asked = []
-
-    def snapshot_download(repo_id, *, revision, allow_patterns, **_):
-        asked.append((repo_id, revision, allow_patterns))
-        return str(folder)
-
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    download = Mock(return_value=str(folder))
+    monkeypatch.setattr(hub, "snapshot_download", download)
     assert same_weights(ka.load("hf://albert/albert-base-v2@v1.2"), model)
-    assert asked[0][:2] == ("albert/albert-base-v2", "v1.2")
+    name, asked = download.call_args_list[0]
+    assert (*name, asked["revision"]) == ("albert/albert-base-v2", "v1.2")
     # The .bin of the same weights is not fetched beside model.safetensors.
-    assert "*.safetensors" in asked[0][2]
-    assert "*.bin" not in asked[0][2]
+    assert "*.safetensors" in asked["allow_patterns"]
+    assert "*.bin" not in asked["allow_patterns"]
     (folder / "model.safetensors").unlink()
     with pytest.raises(ka.AlbertError, match="no weights"):
         ka.load("hf://albert/albert-base-v2")
-    assert "*.bin" in asked[-1][2]
+    assert "*.bin" in download.call_args.kwargs["allow_patterns"]
 
 
 def test_kaggle(folder, monkeypatch):
     kaggle = pytest.importorskip("kagglehub", reason="not installed")
-    asked = []
-
-    def model_download(handle):
-        asked.append(handle)
-        return str(folder)
-
-    monkeypatch.setattr(kaggle, "model_download", model_download)
+    download = Mock(return_value=str(folder))
+    monkeypatch.setattr(kaggle, "model_download", download)
     handle = "keras/albert/keras/albert_base_en_uncased/2"
     assert same_weights(ka.load(f"kaggle://{handle}"), ka.load(folder))
-    assert asked == [handle]
-
-
-def without(monkeypatch, package):
-    """Importing the package fails, although it is installed."""
-    for name in [*sys.modules]:
-        if name.startswith(f"{package}."):
-            monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, package, None)
+    download.assert_called_once_with(handle)
 
 
 def test_missing_packages(tmp_path, folder, monkeypatch):
+    """Importing them fails, although they are installed."""
     pickle, preset = tmp_path / "pickle", tmp_path / "preset"
     for copy in (pickle, preset):
         shutil.copytree(folder, copy)
@@ -264,7 +249,10 @@ def test_missing_packages(tmp_path, folder, monkeypatch):
         ("kaggle://a/b/c/d", "kagglehub", "kaggle"),
     ):
         with monkeypatch.context() as patch:
-            without(patch, package)
+            for name in [*sys.modules]:
+                if name.startswith(f"{package}."):
+                    patch.delitem(sys.modules, name)
+            patch.setitem(sys.modules, package, None)
             message = rf"keras-albert\[{extra}\]"
             with pytest.raises(ka.AlbertError, match=message):
                 ka.load(source)

@@ -51,14 +51,10 @@ def rows_of_ids(vocab_size):
     }
 
 
-def by_label(*columns):
-    """Logits [N, L, 2] whose highest label is given for each layer."""
-    return np.array([[[1 - c, c] for c in row] for row in columns], "float32")
-
-
 @pytest.mark.any_backend
 def test_patience_by_hand():
-    logits = by_label([0, 0, 0, 0, 0], [0, 1, 1, 0, 0], [0, 1, 0, 1, 0])
+    answers = np.array([[0, 0, 0, 0, 0], [0, 1, 1, 0, 0], [0, 1, 0, 1, 0]])
+    logits = np.stack([1 - answers, answers], axis=-1)
     for patience, expected in ((1, [2, 3, 5]), (2, [3, 5, 5]), (5, [5, 5, 5])):
         rule = EarlyExit(patience=patience)
         assert layers_used(rule, "single_label", logits).tolist() == expected

@@ -145,13 +145,6 @@ def test_files_that_are_something_else(tmp_path, split, content, message):
         read_glue(tmp_path, "RTE", split, skip_bad=True, any_size=True)
 
 
-@pytest.fixture
-def wnli_of_four(monkeypatch):
-    """A task whose dev file is said to have 4 or 7 rows."""
-    file = dataclasses.replace(GLUE["WNLI"].splits["dev"], sizes=(4, 7))
-    monkeypatch.setitem(GLUE["WNLI"].splits, "dev", file)
-
-
 @pytest.mark.parametrize(
     ("good", "empty", "broken", "fits"),
     [
@@ -163,7 +156,10 @@ def wnli_of_four(monkeypatch):
         (5, 0, 1, False),
     ],
 )
-def test_sizes(tmp_path, wnli_of_four, good, empty, broken, fits):
+def test_sizes(tmp_path, monkeypatch, good, empty, broken, fits):
+    """Of a file that is said to have 4 or 7 rows."""
+    file = dataclasses.replace(GLUE["WNLI"].splits["dev"], sizes=(4, 7))
+    monkeypatch.setitem(GLUE["WNLI"].splits, "dev", file)
     lines = ["index\tsentence1\tsentence2\tlabel"]
     lines += ["0\ta\tb\t1"] * good + ["0\ta\t\t1"] * empty + ["0\ta"] * broken
     write(tmp_path, "WNLI/dev.tsv", "\n".join(lines))

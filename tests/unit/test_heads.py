@@ -19,10 +19,6 @@ LONGEST = CONFIG.max_position_embeddings  # of a row of these texts
 K = 5
 
 
-def from_classes():
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-
 class Head(NamedTuple):
     """A row of the table of heads."""
 
@@ -106,16 +102,6 @@ def inputs():
         "segment_ids": segment_ids * padding_mask,
         "padding_mask": padding_mask,
     }
-
-
-def for_head(name, inputs):
-    """[B, S], or for multiple choice [B, C, S] with other words each."""
-    if name != "choice":
-        return inputs
-    rows = {k: np.stack([v] * C, axis=1) for k, v in inputs.items()}
-    rows["token_ids"][:, 1, 9:12] = 7
-    rows["token_ids"][:, 2, 9:12] = 11
-    return rows
 
 
 def texts_of(kind, lines):
@@ -361,7 +347,10 @@ def test_outputs_in_half_precision(name, inputs):
     """The last projection computes in float32, not only its cast."""
     model = randomize(new_model(name, dtype="mixed_bfloat16"))
     assert keras.backend.standardize_dtype(model.compute_dtype) == "bfloat16"
-    outputs = model(for_head(name, inputs))
+    if name == "choice":  # [B, C, S] with other words each
+        inputs = {k: np.stack([v] * C, axis=1) for k, v in inputs.items()}
+        inputs["token_ids"][:, 1:, 9:12] = [[7], [11]]
+    outputs = model(inputs)
     shapes = tree.map_structure(lambda x: tuple(x.shape), outputs)
     assert shapes == HEADS[name].shapes(S)
     if not isinstance(outputs, dict):
@@ -456,6 +445,7 @@ def test_fits_texts_and_predicts(name, tokenizer, tiny_lines, inputs):
     """The documented losses, from raw texts to lower values."""
     model = new_model(name)
     model.tokenizer = tokenizer
+    from_classes = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     raw = texts_of(HEADS[name].text, tiny_lines)
     if name == "qa_v2":  # needs the true start, which only ids have
         start = np.array([7, 8, 9, 10, 0], "int32")
@@ -466,12 +456,12 @@ def test_fits_texts_and_predicts(name, tokenizer, tiny_lines, inputs):
             "answer_class": np.array([0, 0, 0, 0, 1], "float32"),
         }
         answerable = keras.losses.BinaryCrossentropy(from_logits=True)
-        loss = {"start": from_classes(), "end": from_classes()}
+        loss = {"start": from_classes, "end": from_classes}
         loss["answer_class"] = answerable
         held_out = None
     else:
         x, y = raw, np.random.default_rng(11).integers(0, C, B)
-        held_out, loss = (x, y), from_classes()
+        held_out, loss = (x, y), from_classes
     model.compile(keras.optimizers.Adam(0.001), loss, **QUICK)
     history = model.fit(
         x, y, batch_size=B, epochs=3, validation_data=held_out, verbose=0

@@ -1,19 +1,16 @@
 """Masks, dropout, saving. A prime for every dimension."""
 
+from unittest.mock import Mock
+
 import keras
 import numpy as np
 import pytest
 import small
-from small import numpy, run_on_another_backend
+from small import inputs, numpy, run_on_another_backend
 
 import keras_albert as ka
 
 CONFIG = small.CONFIG.replace(num_hidden_layers=1)
-
-
-@pytest.fixture
-def inputs():
-    return small.inputs()
 
 
 def test_positions_segments_and_padding_are_derived():
@@ -32,7 +29,7 @@ def test_positions_segments_and_padding_are_derived():
         np.testing.assert_array_equal(numpy(derived), given)
 
 
-def test_dropout_only_in_training(inputs):
+def test_dropout_only_in_training():
     config = CONFIG.replace(
         hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5
     )
@@ -40,24 +37,19 @@ def test_dropout_only_in_training(inputs):
     plain = ka.AlbertBackbone(CONFIG)
     plain.set_weights(backbone.get_weights())
     still, first, second = (
-        numpy(backbone(inputs, training=training)["pooled_output"])
+        numpy(backbone(inputs(), training=training)["pooled_output"])
         for training in (False, True, True)
     )
-    np.testing.assert_array_equal(still, numpy(plain(inputs)["pooled_output"]))
+    expected = numpy(plain(inputs())["pooled_output"])
+    np.testing.assert_array_equal(still, expected)
     assert np.abs(first - second).max() > 1e-3
     assert np.abs(first - still).max() > 1e-3
 
 
 def test_dropout_has_the_rate_of_its_place(monkeypatch):
     """Embeddings once; then probabilities and both outputs of each block."""
-    rates = []
-    real = keras.random.dropout
-
-    def watched(x, rate, *args, **kwargs):
-        rates.append((rate, tuple(x.shape)))
-        return real(x, rate, *args, **kwargs)
-
-    monkeypatch.setattr(keras.random, "dropout", watched)
+    dropout = Mock(wraps=keras.random.dropout)
+    monkeypatch.setattr(keras.random, "dropout", dropout)
     probabilities = 0.5, (2, 13, 17, 17)
     outputs = [(0.25, (2 * 17, 26))] * 2
     for hidden, attention, block in (
@@ -73,17 +65,18 @@ def test_dropout_has_the_rate_of_its_place(monkeypatch):
         )
         backbone = ka.AlbertBackbone(config)
         assert backbone.embeddings.dropout.rate == hidden
-        rates.clear()
+        dropout.reset_mock()
         backbone({"token_ids": np.ones((2, 17), int)}, training=True)
-        assert rates == block * 2
+        given = [call.args for call in dropout.call_args_list]
+        assert [(rate, tuple(x.shape)) for x, rate in given] == block * 2
 
 
-def test_classifier_dropout_acts(inputs):
+def test_classifier_dropout_acts():
     model = ka.AlbertForSequenceClassification(
         ka.AlbertBackbone(CONFIG), num_labels=3, dropout=0.5
     )
-    still = numpy(model(inputs))
-    assert np.abs(numpy(model(inputs, training=True)) - still).max() > 1e-3
+    still, moved = (numpy(model(inputs(), training=t)) for t in (False, True))
+    assert np.abs(moved - still).max() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -94,7 +87,7 @@ def test_classifier_dropout_acts(inputs):
         pytest.param("pretraining", marks=pytest.mark.proof),
     ],
 )
-def test_saved_file_on_another_backend(kind, inputs, tmp_path):
+def test_saved_file_on_another_backend(kind, tmp_path):
     """The same weights and outputs, read by a process of another backend."""
     backbone = ka.AlbertBackbone(CONFIG)
     model = {
@@ -103,11 +96,11 @@ def test_saved_file_on_another_backend(kind, inputs, tmp_path):
         "classifier": lambda: ka.AlbertForSequenceClassification(backbone, 3),
     }[kind]()
     model.save(tmp_path / "model.keras")
-    np.savez(tmp_path / "inputs.npz", **inputs)
-    here = flat(model(inputs))
+    np.savez(tmp_path / "inputs.npz", **inputs())
+    here = flat(model(inputs()))
     again = keras.models.load_model(tmp_path / "model.keras")
     assert type(again) is type(model) and again.config == CONFIG
-    np.testing.assert_array_equal(here, flat(again(inputs)))
+    np.testing.assert_array_equal(here, flat(again(inputs())))
 
     code = (
         "import sys, numpy as np, keras, keras_albert\n"

@@ -1,5 +1,7 @@
 """Rows of several examples: each as if it stood alone, on every path."""
 
+from unittest.mock import Mock
+
 import keras
 import numpy as np
 import pytest
@@ -83,16 +85,6 @@ def packed(alone):
     return rows, labels, weights
 
 
-def assert_same(sequence, alone, atol=1e-6):
-    """[B, S, ...] of rows and of examples, where there is no padding."""
-    for example, (row, first, length, _) in enumerate(PLACES):
-        np.testing.assert_allclose(
-            numpy(sequence)[row, first : first + length],
-            numpy(alone)[example, :length],
-            atol=atol,
-        )
-
-
 def of_encoder(batch):
     """What the encoder takes of a batch."""
     return {k: v for k, v in batch[0].items() if k != "masked_positions"}
@@ -114,7 +106,12 @@ def test_encoder_outputs(alone, loop, scores):
     )
     states = x["hidden_states"], expected["hidden_states"]
     for together, apart in zip(*states, strict=True):
-        assert_same(together, apart)
+        for example, (row, first, length, _) in enumerate(PLACES):
+            np.testing.assert_allclose(
+                numpy(together)[row, first : first + length],
+                numpy(apart)[example, :length],
+                atol=1e-6,
+            )
     pooled = numpy(x["pooled_output"])
     assert pooled.shape == (len(ROWS), SLOTS, CONFIG.hidden_size)
     found = [pooled[row, slot] for row, _, _, slot in PLACES]
@@ -213,16 +210,13 @@ def test_scores_are_zero_across_examples(alone):
 
 def test_flash_attention_is_not_left_to_chance(alone, monkeypatch):
     """Keras's for JAX on TPU computes without the bias."""
-    asked = []
-    real = ops.dot_product_attention
-
-    def watched(*args, **kwargs):
-        asked.append(kwargs["flash_attention"])
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(ops, "dot_product_attention", watched)
+    attention = Mock(wraps=ops.dot_product_attention)
+    monkeypatch.setattr(ops, "dot_product_attention", attention)
     ka.AlbertBackbone(CONFIG)({"token_ids": alone[0]["token_ids"]})
-    assert asked == [False] * CONFIG.num_hidden_layers
+    calls = attention.call_args_list
+    assert [call.kwargs["flash_attention"] for call in calls] == [
+        False
+    ] * CONFIG.num_hidden_layers
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from small import CONFIG, inputs, numpy, pretraining_batch
 
 import keras_albert as ka
 
-STEPS = 50
 WIDE = CONFIG.replace(hidden_size=52, embedding_size=31, num_hidden_layers=12)
 
 
@@ -73,7 +72,7 @@ def losses(precision, loop):
     model.compile(ka.Lamb(0.003), tasks)
     x, y, weight = pretraining_batch()
     history = model.fit(
-        x, y, sample_weight=weight, epochs=STEPS, verbose=0, shuffle=False
+        x, y, sample_weight=weight, epochs=50, verbose=0, shuffle=False
     )
     assert all(w.dtype == np.float32 for w in model.get_weights())
     return np.array(history.history["loss"]), model.optimizer

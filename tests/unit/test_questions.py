@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from commands import write_rows
 from scipy.special import expit
 
 from keras_albert.data.batches import training_dataset
@@ -33,7 +34,6 @@ pytestmark = pytest.mark.any_backend
 CONTEXT = "The fox found two hens. My uncle sold the old barn."
 HENS = {"text": "two hens", "answer_start": 14}
 TASK = ALL_TASKS["qa"]
-COLUMNS = TableColumns()
 READING = ReadingConfig(
     WindowConfig(sequence_length=40, stride=8, query_length=10),
     AnswerConfig(n_best=5, answer_length=12),
@@ -45,21 +45,19 @@ def row(**changes):
     return {k: v for k, v in (found | changes).items() if v is not ...}
 
 
-def write(folder, *rows, name="my.jsonl"):
-    path = folder / name
-    path.write_text("\n".join(json.dumps(each) for each in rows))
-    return path
+def write(folder, *rows):
+    return write_rows(folder / "my.jsonl", rows)
 
 
-def squad(folder, *items, context=CONTEXT, name="squad.json"):
+def squad(folder, *items, name="squad.json"):
     items = [{"id": f"id{i}", **item} for i, item in enumerate(items)]
-    paragraphs = [{"context": context, "qas": items}]
+    paragraphs = [{"context": CONTEXT, "qas": items}]
     path = folder / name
     path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
     return path
 
 
-def read(path, labelled=True, skip_bad=False, columns=COLUMNS):
+def read(path, labelled=True, skip_bad=False, columns=TableColumns()):
     return TASK.read(path, columns, labelled, skip_bad)
 
 
@@ -375,7 +373,7 @@ def test_the_other_head_always_answers(tmp_path, asked, tokenizer):
     assert "threshold" not in scores.values
 
 
-def test_what_the_scorers_take(tmp_path, asked, tokenizer):
+def test_what_the_scorers_take(asked, tokenizer):
     features = features_of(tokenizer, asked, NAMES)
     outputs = beam(features, ["two hens", None], [-1.0, 0.5])
     texts, candidates, against = submitted(outputs, features, NAMES, ["a", "b"])

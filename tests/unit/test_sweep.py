@@ -88,7 +88,7 @@ def order(folder):
     return (folder / "out" / "order.txt").read_text().split()
 
 
-def test_a_grid_is_tried_once(folder, trained, capsys):
+def test_a_grid_is_tried_once(folder, trained):
     style = matplotlib.rcParams["axes.facecolor"]
     results = search(folder)
     assert matplotlib.rcParams["axes.facecolor"] == style
