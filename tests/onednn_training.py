@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_albert as ka
+from keras_albert.training.optimizer import Muon
 
 BATCH, LENGTH, VOCAB = 3, 16, 50
 
@@ -67,7 +68,8 @@ def main(graphs: bool) -> None:
         (ka.AlbertForMaskedLM, x | places, masked, classes),
     ):
         model = head(ka.AlbertBackbone(config(0.1, 1)))
-        run(model, inputs, target, loss, graphs)
+        optimizer = Muon() if head is ka.AlbertForPretraining else "sgd"
+        run(model, inputs, target, loss, graphs, optimizer)
     deep = config(0.1, 0).replace(num_hidden_layers=3)
     for exits in ("own", "shared", "drawn"):
         for problem, count, target, loss in (
@@ -102,9 +104,9 @@ def config(dropout: float, rank: int) -> ka.AlbertConfig:
     )
 
 
-def run(model, x, y, loss, in_graph=True) -> None:
+def run(model, x, y, loss, in_graph=True, optimizer="sgd") -> None:
     """A step, and predictions for the batch and for one example."""
-    model.compile("sgd", loss, run_eagerly=not in_graph, jit_compile=False)
+    model.compile(optimizer, loss, run_eagerly=not in_graph, jit_compile=False)
     model.train_on_batch(x, y)
     x = {name: value for name, value in x.items() if name != "start_positions"}
     model.predict_on_batch(x)

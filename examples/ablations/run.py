@@ -377,7 +377,7 @@ def in_steps(options: dict, steps: int) -> dict:
     """
     share = steps / options["steps"]
     return {"steps": steps} | {
-        name: max(round(share * options[name]), 1)
+        name: min(round(share * options[name]), steps - 1)
         for name in ("warmup_steps", "short_steps")
         if name in options
     }

@@ -247,29 +247,25 @@ class Lamb(OptimizerHooks):
 
 @keras.saving.register_keras_serializable("keras_albert")
 class Muon(Lamb):
-    """Muon for the kernels of layers, AdamW for all other weights.
+    """Muon for the matrices of layers, AdamW for all other weights.
 
-    Muon (Jordan et al. 2024) replaces the averaged gradient of a matrix by the
-    orthogonal matrix next to it, so that no direction of the matrix is left
-    behind because its gradient is small. For a kernel of R rows and C columns,
-    m = momentum * m + gradient. The update is the orthogonal matrix next to
-    gradient + momentum * m, times 0.2 * sqrt(max(R, C)), plus weight_decay *
-    kernel. Embeddings, biases, LayerNorms and kernels of a single column are
+    For a matrix of R rows and C columns, m = momentum * m + gradient. The
+    update is that of gradient + momentum * m with all singular values made
+    nearly equal, times 0.2 * sqrt(max(R, C)), plus weight_decay * matrix: no
+    direction of the matrix is left behind because its gradient is small. The
+    embeddings' tables, vectors, and matrices of a single row or column are
     updated by AdamW as in `Lamb`, with the same learning rate.
 
-    Muon's authors leave the heads to AdamW as well. Here the kernel of the
-    sentence head is updated as the others are: with AdamW, at the rate that
-    suits the embeddings, it is worse than chance for hundreds of steps.
-
-    Unlike `keras.optimizers.Muon`, which computes the orthogonal matrix, it
-    has Lamb's weight decay, clipping and accumulation.
+    `keras.optimizers.Muon` differs: it clips gradients before replicas are
+    summed, counts the parts of an accumulated batch as updates, and updates
+    the projection of the embeddings by AdamW.
 
     Args:
         learning_rate: a float or a schedule.
         momentum: share of the earlier gradients that is kept, below 1.
-        **kwargs: those of `Lamb`, without `layer_adaptation`.
+        **kwargs: those of `Lamb`, without the two about layer adaptation.
 
-    Source: arXiv:2502.16982, section 2.2; keras.optimizers.Muon.
+    Source: Liu et al. 2025, arXiv:2502.16982, section 2.2.
     """
 
     def __init__(
@@ -284,14 +280,17 @@ class Muon(Lamb):
             learning_rate, layer_adaptation=False, name=name, **kwargs
         )
         self.momentum = momentum
-        self._published = keras.optimizers.Muon()
 
     def build(self, variables: list[keras.Variable]) -> None:
         if self.built:
             return
         super().build(variables)
-        self._is_kernel = [
-            v.path.endswith("kernel") and len(v.shape) == 2 and min(v.shape) > 1
+        # Not one column: the products would have an inner dimension of 1, at
+        # which oneDNN corrupts memory (docs/decisions/onednn.md).
+        self._is_matrix = [
+            len(v.shape) == 2
+            and min(v.shape) > 1
+            and not v.path.endswith("embeddings")
             for v in variables
         ]
 
@@ -300,19 +299,16 @@ class Muon(Lamb):
     ) -> None:
         """Updates one variable; called by Keras for each of them."""
         index = self.index_of(variable)
-        if not self._is_kernel[index]:
+        if not self._is_matrix[index]:
             super().update_step(gradient, variable, learning_rate)
             return
         m = self._momentums[index]
         gradient = ops.cast(gradient, variable.dtype)
         new_m = self.momentum * m + gradient
         self.assign(m, new_m)
-        update = self._published.zeropower_via_newtonschulz5(
-            gradient + self.momentum * new_m, self._published.ns_steps
-        )
-        # Their mean square is then about that of AdamW's updates.
-        scale = self._published.rms_rate * max(variable.shape) ** 0.5
-        update = scale * update
+        update = _with_equal_singular_values(gradient + self.momentum * new_m)
+        # About as large as the updates of AdamW (arXiv:2502.16982, eq. 4).
+        update = 0.2 * max(variable.shape) ** 0.5 * update
         if self._decays[index]:
             update = update + self.decay_rate * ops.convert_to_tensor(variable)
         learning_rate = ops.cast(learning_rate, variable.dtype)
@@ -321,6 +317,7 @@ class Muon(Lamb):
     def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "momentum": self.momentum}
         del config["layer_adaptation"]
+        del config["exclude_from_layer_adaptation"]
         return config
 
 
@@ -375,6 +372,22 @@ def _in_one_pass(weights, m, v, gradient, learning_rate, **settings) -> bool:
     return fused_torch.update(
         weights.value, m.value, v.value, gradient, learning_rate, **settings
     )
+
+
+def _with_equal_singular_values(matrix):
+    """The matrix with singular values of 0.7 to 1.2; zeros stay zeros.
+
+    Five Newton-Schulz iterations; numbers of Jordan et al. 2024
+    (https://kellerjordan.github.io/posts/muon).
+    """
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    x = ops.transpose(matrix) if is_tall else matrix
+    x = x / (ops.sqrt(ops.sum(ops.square(x))) + 1e-7)
+    for _ in range(5):
+        square = ops.matmul(x, ops.transpose(x))
+        factor = -4.7750 * square + 2.0315 * ops.matmul(square, square)
+        x = 3.4445 * x + ops.matmul(factor, x)
+    return ops.transpose(x) if is_tall else x
 
 
 def _trust_ratio(weights, update):

@@ -64,17 +64,20 @@ SETTINGS = {
         "2 replicas, 3 steps a call": (
             *(1, 2, MIRRORED, "--steps-per-execution=3", ACCUMULATED),
         ),
-        "4 replicas, Muon": (1, 4, MIRRORED, MUON),
+        "4 replicas": (1, 4, MIRRORED),
+        "2 replicas, Muon": (1, 2, MIRRORED, MUON, ACCUMULATED),
         "2 workers": (2, 1, ACCUMULATED, UNREAD_POOLER),
     },
     "jax": {
         "4 devices": (1, 4, ACCUMULATED, UNREAD_POOLER),
-        "2 x 2 devices, Muon": (1, 4, *DIVIDED, MUON),
+        "2 x 2 devices": (1, 4, *DIVIDED),
+        "the same with Muon": (1, 4, *DIVIDED, MUON, ACCUMULATED),
         "2 processes, divided weights": (2, 2, *DIVIDED, ACCUMULATED),
     },
     "torch": {
         "2 processes": (2, 1, ACCUMULATED, UNREAD_POOLER),
-        "4 processes, Muon": (4, 1, MUON),
+        "4 processes": (4, 1),
+        "2 processes, Muon": (2, 1, MUON, ACCUMULATED, UNREAD_POOLER),
     },
 }[BACKEND]
 

@@ -147,7 +147,11 @@ def refusal(arguments, capsys):
         ("steps = 1.5", [], "`steps` must be an integer. Received: 1.5"),
         ('seed = "x"', [], "`seed` must be an integer. Received: 'x'"),
         ("optimizer = 3", [], "`optimizer` is a section. Give one of its"),
-        ("[optimizer]\noptimizer = 'sgd'", [], "one of lamb, adamw. Received"),
+        (
+            "[optimizer]\noptimizer = 'sgd'",
+            [],
+            "one of lamb, adamw, muon. Received",
+        ),
         ("", ["--set", "optimizer.beta_1=x"], "must be a number. Rec"),
         ("loop = ['scan']", [], "`loop` must be one of unrolled, scan. Rece"),
         ("", ["--set", "steps=none"], "`steps` must be an integer. Received: "),

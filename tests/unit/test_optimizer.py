@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from small import numpy
+from small import CONFIG, numpy
 
 import keras_albert as ka
 from keras_albert.training.config import OptimizerConfig
@@ -95,10 +95,7 @@ def test_five_steps(adapt, clip):
 
 @pytest.mark.parametrize("shape", [(12, 9), (9, 12)])
 def test_muon(shape):
-    """Five steps of a kernel in NumPy; AdamW for what is no kernel.
-
-    The iteration's numbers are those of Jordan et al. 2024.
-    """
+    """Five steps of a matrix in NumPy; vectors as with AdamW."""
     rng = np.random.default_rng(0)
     weights, *gradients = rng.normal(size=(6, *shape))
     kernel = keras.Variable(weights, name="kernel")
@@ -124,6 +121,26 @@ def test_muon(shape):
     )
     for variable, name in zip(made, list(VALUES)[1:], strict=True):
         np.testing.assert_array_equal(numpy(variable), expected[name])
+
+
+def test_muon_updates_the_matrices_of_a_model():
+    config = CONFIG.replace(relaxed_rank=2, num_hidden_layers=1)
+    model = ka.AlbertForPretraining(ka.AlbertBackbone(config))
+    optimizer = Muon()
+    optimizer.build(model.trainable_variables)
+    found = [
+        "/".join(variable.path.split("/")[-2:])
+        for variable, is_matrix in zip(
+            model.trainable_variables, optimizer._is_matrix, strict=True
+        )
+        if is_matrix
+    ]
+    kernels = "projection query key value output intermediate output"
+    kernels += " pooler dense sentence_pair"
+    assert sorted(n for n in found if n.endswith("kernel")) == sorted(
+        f"{name}/kernel" for name in kernels.split()
+    )
+    assert {n[-1] for n in found if not n.endswith("kernel")} == {"a", "b"}
 
 
 @pytest.mark.skipif(
@@ -219,13 +236,16 @@ def test_clips_the_true_norm_of_repeated_lookups():
 
 @pytest.mark.parametrize(
     ("kind", "option"),
-    [(ka.Lamb, {"layer_adaptation": False}), (Muon, {"momentum": 0.8})],
+    [
+        (ka.Lamb, {"exclude_from_layer_adaptation": ("gamma",)}),
+        (ka.Lamb, {"layer_adaptation": False}),
+        (Muon, {"momentum": 0.8}),
+    ],
 )
 def test_optimizer_round_trip(kind, option):
     original = kind(
         ka.WarmupPolynomialDecay(0.002, 20, 4),
         weight_decay=0.02,
-        exclude_from_layer_adaptation=("gamma",),
         **option,
     )
     copy = keras.optimizers.deserialize(keras.optimizers.serialize(original))
