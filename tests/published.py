@@ -1,6 +1,7 @@
 """Small files of the published benchmarks' layouts."""
 
 import json
+import re
 
 from keras_albert.data.glue import GLUE
 
@@ -8,8 +9,8 @@ from keras_albert.data.glue import GLUE
 HEADERS = {
     "SST-2": "sentence label",
     "MRPC": "Quality|#1 ID|#2 ID|#1 String|#2 String",
-    "STS-B": "index genre filename year old_index source1 source2 sentence1 "
-    "sentence2 score",
+    "STS-B": "index genre filename year old_index source1 source2 "
+    "sentence1 sentence2 score",
     "QQP": "id qid1 qid2 question1 question2 is_duplicate",
     "MNLI": "index promptID pairID genre sentence1_binary_parse "
     "sentence2_binary_parse sentence1_parse sentence2_parse sentence1 "
@@ -18,20 +19,16 @@ HEADERS = {
     "RTE": "index sentence1 sentence2 label",
     "WNLI": "index sentence1 sentence2 label",
 }
+# Those of the others are as above, without the labels behind the sentences.
 TEST_HEADERS = {
     "CoLA": "index sentence",
     "SST-2": "index sentence",
     "MRPC": "index|#1 ID|#2 ID|#1 String|#2 String",
-    "STS-B": "index genre filename year old_index source1 source2 sentence1 "
-    "sentence2",
     "QQP": "id question1 question2",
-    "MNLI": "index promptID pairID genre sentence1_binary_parse "
-    "sentence2_binary_parse sentence1_parse sentence2_parse sentence1 "
-    "sentence2",
-    "QNLI": "index question sentence",
-    "RTE": "index sentence1 sentence2",
-    "WNLI": "index sentence1 sentence2",
     "AX": "index sentence1 sentence2",
+} | {
+    task: re.sub(r" (label1|label|score)\b.*", "", HEADERS[task])
+    for task in ("STS-B", "MNLI", "QNLI", "RTE", "WNLI")
 }
 
 

@@ -5,10 +5,14 @@ answers are.
 """
 
 import dataclasses
+import functools
+import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from scipy import special
 from small import TEXT_CONFIG, randomize
 
 import keras_albert as ka
@@ -64,6 +68,7 @@ SIGNATURES = {kind: _EVERYWHERE | _MORE.get(kind, set()) for kind in KINDS}
 READS_PAIRS = KINDS.keys() - {"classification", "multilabel", "tokens"}
 
 Row = dict[str, object]
+softmax = functools.partial(special.softmax, axis=-1)
 
 
 def random_predictor(tokenizer, kind, reading=READING):
@@ -87,9 +92,7 @@ def random_predictor(tokenizer, kind, reading=READING):
     if kind not in TUNED:
         return predictor
     logits, _ = expected(predictor, **inputs_of(kind, PLAIN))
-    odds = 1 / (1 + np.exp(-np.stack(logits)))
-    if kind == "pairs":
-        odds = softmax(np.stack(logits))[:, 1:]
+    odds = softmax(logits)[:, 1:] if kind == "pairs" else special.expit(logits)
     return predictor.with_threshold(np.median(odds, axis=0).tolist())
 
 
@@ -178,13 +181,11 @@ def answers_of(predictor: ka.Predictor, **inputs: Sequence) -> list[Row]:
                 "labels": [*predictor.labels],
                 "chosen": [name in row["prediction"] for name in ABC],
             }
-            for odds, row in zip(
-                1 / (1 + np.exp(-np.stack(outputs))), decoded, strict=True
-            )
+            for odds, row in zip(special.expit(outputs), decoded, strict=True)
         ]
     if predictor.labels is None and "choices" not in inputs:
         return [{"score": row["prediction"]} for row in decoded]
-    odds = softmax(np.stack(outputs))
+    odds = softmax(outputs)
     if "choices" in inputs:
         return [
             {"choice": int(row.argmax()), "probabilities": row} for row in odds
@@ -201,36 +202,26 @@ def answers_of(predictor: ka.Predictor, **inputs: Sequence) -> list[Row]:
 
 
 def _word_answers(predictor, texts):
-    words = [text.split() for text in texts]
+    places = [[*re.finditer(r"\S+", text)] for text in texts]
+    words = [[word[0] for word in row] for row in places]
     features = predictor._features_of({"text": words})
     outputs = predictor.outputs(features)
     decoded = predictor.decode(outputs, features)
     # In the order of the words; a long text has several rows.
-    odds = np.concatenate(
-        [
-            softmax(logits[target >= 0]).max(-1)
-            for logits, target in zip(
-                outputs, features.token_target, strict=True
-            )
-        ]
+    odds = itertools.chain.from_iterable(
+        softmax(logits[target >= 0]).max(-1)
+        for logits, target in zip(outputs, features.token_target, strict=True)
     )
-    rows, first = [], 0
-    for text, found, row in zip(texts, words, decoded, strict=True):
-        starts, at = [], 0
-        for word in found:
-            starts.append(text.index(word, at))
-            at = starts[-1] + len(word)
-        rows.append(
-            {
-                "words": found,
-                "labels": row["prediction"],
-                "scores": odds[first : first + len(found)],
-                "start": starts,
-                "end": [s + len(w) for s, w in zip(starts, found, strict=True)],
-            }
-        )
-        first += len(found)
-    return rows
+    return [
+        {
+            "words": row,
+            "labels": answer["prediction"],
+            "scores": [*itertools.islice(odds, len(row))],
+            "start": [word.start() for word in found],
+            "end": [word.end() for word in found],
+        }
+        for row, found, answer in zip(words, places, decoded, strict=True)
+    ]
 
 
 def embeddings_of(predictor: ka.Predictor, texts: Sequence) -> list[Row]:
@@ -272,11 +263,6 @@ def outputs_of(
 
 def close(found, wanted):
     np.testing.assert_allclose(found, wanted, atol=1e-5, rtol=1e-5)
-
-
-def softmax(logits):
-    odds = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
-    return odds / odds.sum(-1, keepdims=True)
 
 
 def operations(version):

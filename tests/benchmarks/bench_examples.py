@@ -212,16 +212,15 @@ def peer_beside_ours(
         a_token: compares the times for a token, not those of calls.
     """
 
-    def summary(clock: str) -> dict:
+    def ratios(clock: str) -> dict:
         peer, ours = (
             [getattr(x, clock) / (x.tokens if a_token else 1) for x in some]
             for some in (calls["peer"], calls["ours"])
         )
-        return PairedTimes(peer, ours).summary()
+        return PairedTimes(peer, ours).ratios()
 
-    wall, cpu = summary("seconds"), summary("cpu_seconds")
-    found = {name: wall[name] for name in ("ratio", "ratio_quartiles")}
-    return found | {"cpu_ratio": cpu["ratio"]}
+    cpu_ratio = ratios("cpu_seconds")["ratio"]
+    return ratios("seconds") | {"cpu_ratio": cpu_ratio}
 
 
 class Stopwatch:

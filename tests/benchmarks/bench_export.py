@@ -122,17 +122,23 @@ def compare(*arguments) -> dict:
 
 def parser() -> argparse.ArgumentParser:
     """The options; their defaults are what `make bench` runs."""
-    result = benchmark_parser(__doc__, pairs=9)
-    add = result.add_argument
+    result = peers_parser(__doc__, pairs=9)
+    add, count = result.add_argument, at_least(1)
     add("--ours", nargs="+", choices=list(OURS), default=list(OURS))
-    add("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
     add("--weights", nargs="+", choices=WEIGHTS, default=WEIGHTS)
-    count = at_least(1)
     add("--batch-sizes", nargs="+", type=count, default=[1, 8], help="rows")
     add("--lengths", nargs="+", type=count, default=[32, 128], help="tokens")
+    return result
+
+
+def peers_parser(description: str, pairs: int) -> argparse.ArgumentParser:
+    """The options of those that measure one model beside PEERS."""
+    result = benchmark_parser(description, pairs)
+    add = result.add_argument
+    add("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
     add(
         "--threads",
-        type=count,
+        type=at_least(1),
         default=available_cores(),
         help="of every side; default: all cores",
     )

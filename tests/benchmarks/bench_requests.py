@@ -21,10 +21,10 @@ above 1 ours is faster.
 
 import argparse
 import concurrent.futures
+import contextlib
 import importlib.util
 import itertools
 import json
-import multiprocessing
 import os
 import queue
 import sys
@@ -36,19 +36,26 @@ from pathlib import Path
 
 import numpy as np
 from bench_examples import write_text
-from bench_export import PEERS, default_vocab, export_all, prepare
+from bench_export import (
+    PEERS,
+    default_vocab,
+    export_all,
+    peers_parser,
+    prepare,
+)
 from bench_finetune import SIZES
 from bench_model import installed, machine, print_machine
 from pairing import (
-    available_cores,
-    benchmark_parser,
+    PairedTimes,
+    at_least,
     in_process,
+    new_process,
     print_table,
     quartiles,
     write_report,
 )
 
-from keras_albert.errors import AlbertError, check_positive
+from keras_albert.errors import AlbertError
 
 OURS = "saved_model"
 TOGETHER, ALONE, ONE_THREAD = "together", "alone", "alone, 1 thread"
@@ -75,9 +82,6 @@ def main(arguments: list[str] | None = None) -> int:
     print_machine(report)
     report |= {"size": options.size, "threads": options.threads, "lines": []}
     try:
-        for name in ("threads", "clients", "requests"):
-            for value in np.ravel(getattr(options, name)).tolist():
-                check_positive(name, value)
         with tempfile.TemporaryDirectory() as folder:
             report["lines"] = measured(options, Path(folder))
     except AlbertError as error:
@@ -90,19 +94,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The options; their defaults are what `make bench` runs."""
-    result = benchmark_parser(__doc__, pairs=5)
-    add = result.add_argument
-    add("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
-    add("--clients", nargs="+", type=int, default=[1, 8, 64], help="at once")
-    add("--requests", type=int, default=128, help="of a measurement")
-    add(
-        "--threads",
-        type=int,
-        default=available_cores(),
-        help="of every side; default: all cores",
-    )
-    add("--size", choices=list(SIZES), default="base", help="of the model")
-    add("--vocab", type=Path, help="default: as bench_export.py")
+    result = peers_parser(__doc__, pairs=5)
+    add, count = result.add_argument, at_least(1)
+    add("--clients", nargs="+", type=count, default=[1, 8, 64], help="at once")
+    add("--requests", type=count, default=128, help="of a measurement")
     add(
         "--texts",
         type=Path,
@@ -158,31 +153,22 @@ def read_texts(path: Path | None, folder: Path) -> list[str]:
     return texts
 
 
-class SideProcesses:
+class SideProcesses(contextlib.ExitStack):
     """Two processes for each side, which keep its model.
 
     One has all threads; the other has a single one, for `ONE_THREAD`.
     """
 
     def __init__(self, names: list[str], options, folder: Path):
+        super().__init__()
         self.names = names
         self._pools = {
-            (name, single): concurrent.futures.ProcessPoolExecutor(
-                max_workers=1,
-                mp_context=multiprocessing.get_context("spawn"),
-                initializer=_load,
-                initargs=(name, folder, 1 if single else options.threads),
+            (name, single): self.enter_context(
+                new_process(_load, name, folder, threads)
             )
             for name in names
-            for single in (False, True)
+            for single, threads in ((False, options.threads), (True, 1))
         }
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for pool in self._pools.values():
-            pool.shutdown()
 
     def call(self, name: str, way: str, function: Callable, *arguments):
         """The result of a function of this module in a side's process."""
@@ -227,9 +213,8 @@ def lines_of(clients: int, found: dict) -> list[dict]:
     for peer in found.keys() - {OURS}:
         line = {"clients": clients, "peer": peer}
         line |= of(OURS, "ours") | of(peer, "peer")
-        ratios = np.divide(line["ours_rates"], line["peer_rates"])
-        low, middle, high = np.percentile(ratios, (25, 50, 75)).tolist()
-        lines.append(line | {"ratio": middle, "ratio_quartiles": [low, high]})
+        rates = PairedTimes(line["ours_rates"], line["peer_rates"])
+        lines.append(line | rates.ratios())
     return sorted(lines, key=lambda line: line["peer"])
 
 
@@ -264,7 +249,10 @@ _side: list[Answer] = []
 
 def _load(name: str, folder: Path, threads: int) -> None:
     prepare(threads)
-    _side.append(SIDES[name](folder, threads))
+    if name == OURS:
+        _side.append(saved_model_answers(folder, threads))
+    else:
+        _side.append(peer_answers(name, folder, threads))
 
 
 def _answers(texts: list[str]) -> np.ndarray:
@@ -350,67 +338,29 @@ def saved_model_answers(folder: Path, threads: int) -> Answer:
     return answer
 
 
-def torch_answers(folder: Path, threads: int) -> Answer:
-    """transformers, eager."""
-    import torch
-    from export_sides import log_softmax, torch_model
+def peer_answers(name: str, folder: Path, threads: int) -> Answer:
+    """A peer of bench_export.py behind the tokenizer of transformers.
 
-    torch.set_num_threads(threads)
-    model, read = torch_model(folder), _reader(folder)
-
-    def answer(texts: list[str]) -> np.ndarray:
-        inputs = {k: torch.from_numpy(v) for k, v in read(texts).items()}
-        with torch.inference_mode():
-            return log_softmax(model(**inputs).logits.numpy())
-
-    return answer
-
-
-def onnxruntime_answers(folder: Path, threads: int) -> Answer:
-    """transformers' own export in ONNX Runtime."""
-    import onnxruntime
-    from export_sides import PEER, log_softmax
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(
-        folder / PEER.format("float32"),
-        options,
-        providers=["CPUExecutionProvider"],
-    )
-    read = _reader(folder)
-
-    def answer(texts: list[str]) -> np.ndarray:
-        (logits,) = session.run(["logits"], dict(read(texts)))
-        return log_softmax(logits)
-
-    return answer
-
-
-def _reader(folder: Path) -> Callable[[list[str]], dict[str, np.ndarray]]:
-    """The tokenizer of transformers: padded to the longest text."""
+    It pads to the longest text.
+    """
     import transformers
-    from export_sides import HUGGING_FACE
+    from export_sides import HUGGING_FACE, make_side
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(
-        folder / HUGGING_FACE
-    )
-    config = json.loads((folder / HUGGING_FACE / "config.json").read_text())
-    longest = min(LENGTH, config["max_position_embeddings"])
-    return lambda texts: tokenizer(
-        texts,
-        padding=True,
-        truncation=True,
-        max_length=longest,
-        return_tensors="np",
-    )
+    theirs = folder / HUGGING_FACE
+    tokenizer = transformers.AutoTokenizer.from_pretrained(theirs)
+    config = json.loads((theirs / "config.json").read_text())
+    options = {
+        "padding": True,
+        "truncation": True,
+        "max_length": min(LENGTH, config["max_position_embeddings"]),
+        "return_tensors": "np",
+    }
 
+    def read(texts: list[str]) -> dict[str, np.ndarray]:
+        return dict(tokenizer(texts, **options))
 
-SIDES = {
-    OURS: saved_model_answers,
-    "torch": torch_answers,
-    "onnxruntime": onnxruntime_answers,
-}
+    return make_side(name, folder, "float32", threads, read=read)
+
 
 if __name__ == "__main__":
     sys.exit(main())

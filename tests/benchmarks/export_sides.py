@@ -17,6 +17,7 @@ from bench_export import ONLY_FLOAT32
 from bench_finetune import SIZES
 from finetune_sides import LABELS, TASK, classifier, scored_pieces
 from pairing import CpuMeter, PairedTimes, warm_up
+from scipy import special
 
 import keras_albert as ka
 from keras_albert.exports.config import ExportRun
@@ -39,7 +40,8 @@ class Rows:
 
 
 Side = Callable[[Rows], np.ndarray]
-"""-> log-probabilities [B, C]"""
+"""-> log-probabilities [B, C]: strings are answered with probabilities"""
+log_softmax = functools.partial(special.log_softmax, axis=-1)
 
 
 # The files, made in a process of their own.
@@ -172,7 +174,14 @@ def saved_model_side(
     return call
 
 
-def torch_side(file: Path, weights: str, threads: int) -> Side:
+def row_inputs(rows: Rows) -> dict[str, np.ndarray]:
+    """What the peers read of rows."""
+    return their_inputs(rows.token_ids)
+
+
+def torch_side(
+    file: Path, weights: str, threads: int, read: Callable = row_inputs
+) -> Side:
     """transformers, eager; in int8 all Linear layers."""
     torch.set_num_threads(threads)
     model = torch_model(file.parents[1])
@@ -182,16 +191,16 @@ def torch_side(file: Path, weights: str, threads: int) -> Side:
         )
 
     def call(rows: Rows) -> np.ndarray:
-        inputs = their_inputs(rows.token_ids)
-        inputs = {name: torch.from_numpy(x) for name, x in inputs.items()}
+        inputs = {name: torch.from_numpy(x) for name, x in read(rows).items()}
         with torch.inference_mode():
-            logits = model(**inputs).logits
-        return log_softmax(logits.numpy())
+            return log_softmax(model(**inputs).logits.numpy())
 
     return call
 
 
-def onnxruntime_side(file: Path, weights: str, threads: int) -> Side:
+def onnxruntime_side(
+    file: Path, weights: str, threads: int, read: Callable = row_inputs
+) -> Side:
     """transformers' own export in ONNX Runtime."""
     import onnxruntime
 
@@ -202,7 +211,7 @@ def onnxruntime_side(file: Path, weights: str, threads: int) -> Side:
     )
 
     def call(rows: Rows) -> np.ndarray:
-        (logits,) = session.run(["logits"], their_inputs(rows.token_ids))
+        (logits,) = session.run(["logits"], read(rows))
         return log_softmax(logits)
 
     return call
@@ -222,15 +231,11 @@ SIDES = {
 }
 
 
-def make_side(name: str, folder: Path, weights: str, threads: int) -> Side:
+def make_side(
+    name: str, folder: Path, weights: str, threads: int, **options
+) -> Side:
     file, make = SIDES[name]
-    return make(folder / file.format(weights), weights, threads)
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Log-probabilities: strings are answered with probabilities."""
-    logits = logits - logits.max(axis=-1, keepdims=True)
-    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    return make(folder / file.format(weights), weights, threads, **options)
 
 
 def rows_of(tokenizer: ka.Tokenizer, count: int, length: int) -> Rows:

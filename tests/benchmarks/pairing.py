@@ -35,15 +35,17 @@ class PairedTimes:
         >>> s["ratio"], s["ratio_quartiles"], s["ours_ms"], s["peer_ms"]
         (0.5, [0.5, 1.0], 2000.0, 4000.0)
         """
-        ratios = np.divide(self.ours, self.peer)
-        low, middle, high = np.percentile(ratios, (25, 50, 75)).tolist()
-        return {
-            "ratio": middle,
-            "ratio_quartiles": [low, high],
-            "pairs": len(ratios),
+        return self.ratios() | {
+            "pairs": len(self.ours),
             "ours_ms": float(np.median(self.ours)) * 1e3,
             "peer_ms": float(np.median(self.peer)) * 1e3,
         }
+
+    def ratios(self) -> dict:
+        """The median and the quartiles alone."""
+        ratios = np.divide(self.ours, self.peer)
+        low, middle, high = np.percentile(ratios, (25, 50, 75)).tolist()
+        return {"ratio": middle, "ratio_quartiles": [low, high]}
 
 
 def benchmark_parser(description: str, pairs: int) -> argparse.ArgumentParser:
@@ -86,13 +88,16 @@ def available_cores() -> int:
 
 def in_process(prepare: Callable, setting, function: Callable, *arguments):
     """Calls it in a new process, in which `prepare(setting)` comes first."""
-    with concurrent.futures.ProcessPoolExecutor(
-        max_workers=1,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=prepare,
-        initargs=(setting,),
-    ) as pool:
-        return pool.submit(function, *arguments).result()
+    with new_process(prepare, setting) as process:
+        return process.submit(function, *arguments).result()
+
+
+def new_process(
+    prepare: Callable, *settings
+) -> concurrent.futures.ProcessPoolExecutor:
+    """One in which `prepare(*settings)` comes first."""
+    spawn = multiprocessing.get_context("spawn")
+    return concurrent.futures.ProcessPoolExecutor(1, spawn, prepare, settings)
 
 
 def resident(field: str) -> int | None:

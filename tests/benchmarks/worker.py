@@ -92,31 +92,29 @@ def without_emulated_bfloat16(
     lines: list[dict], matrix_product
 ) -> tuple[list[dict], list[dict]]:
     """Lines to measure, and those whose bfloat16 this processor emulates."""
-    slowdown = {}
 
-    def emulated(name, dtype):
-        if dtype != "bfloat16":
-            return False
-        if name not in slowdown:
-            quickest = {}
-            for kind in ("float32", "bfloat16"):
-                call = matrix_product(name, kind)
-                call()  # compiles
-                quickest[kind] = min(seconds(call) for _ in range(3))
-            slowdown[name] = quickest["bfloat16"] / quickest["float32"]
-            if slowdown[name] > TOO_SLOW:
-                say(
-                    f"  {name}: a product in bfloat16 takes "
-                    f"{slowdown[name]:.0f} times as long as in float32 on "
-                    "this processor. Its bfloat16 lines are left out; "
-                    "--dtypes measures them all the same"
-                )
-        return slowdown[name] > TOO_SLOW
+    @functools.cache
+    def emulated(name):
+        quickest = []
+        for dtype in ("bfloat16", "float32"):
+            call = matrix_product(name, dtype)
+            call()  # compiles
+            quickest.append(min(seconds(call) for _ in range(3)))
+        slowdown = quickest[0] / quickest[1]
+        if slowdown > TOO_SLOW:
+            say(
+                f"  {name}: a product in bfloat16 takes {slowdown:.0f} times "
+                "as long as in float32 on this processor. Its bfloat16 lines "
+                "are left out; --dtypes measures them all the same"
+            )
+        return slowdown > TOO_SLOW
 
     kept, left_out = [], []
     for line in lines:
-        slow = emulated("ours", line["ours_dtype"]) or emulated(
-            line["peer"], line["peer_dtype"]
+        sides = ("ours", "ours_dtype"), (line["peer"], "peer_dtype")
+        slow = any(
+            line[dtype] == "bfloat16" and emulated(name)
+            for name, dtype in sides
         )
         (left_out if slow else kept).append(line)
     return kept, left_out

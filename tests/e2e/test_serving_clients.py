@@ -152,14 +152,8 @@ def server_of_versions(folder):
 @pytest.fixture(scope="module")
 def expected(folder):
     """Loads models by their names, to be asked without a server."""
-    loaded = {}
-
-    def of(name):
-        if name not in loaded:
-            loaded[name] = ka.Predictor.load(folder / "models" / name)
-        return loaded[name]
-
-    return of
+    models = folder / "models"
+    return functools.cache(lambda name: ka.Predictor.load(models / name))
 
 
 def address(server, kind):
