@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import json
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -42,8 +43,20 @@ def refused(capsys, command: str, *options: str | Path, **settings) -> str:
     return " ".join(said.split())
 
 
+def output_of(*program: str | Path, **settings) -> str:
+    """What a program prints that must end well, in a process of its own."""
+    done = subprocess.run(program, capture_output=True, text=True, **settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def read_json(path: Path):
     return json.loads(path.read_text())
+
+
+def edit_json(path: Path, **changes) -> None:
+    """Replaces fields of a file, or adds them."""
+    path.write_text(json.dumps(read_json(path) | changes))
 
 
 def report_of(folder: Path) -> dict:

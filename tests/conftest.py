@@ -109,17 +109,9 @@ def tiny_lines() -> list[str]:
 @pytest.fixture(scope="session")
 def tiny_vocab(tmp_path_factory, tiny_lines) -> Path:
     """Folder of a vocabulary of 160 pieces trained on `tiny_lines`."""
+    from written_texts import trained_vocab
+
     return trained_vocab(tmp_path_factory.mktemp("tiny"), tiny_lines, 160)
-
-
-def trained_vocab(folder: Path, lines: list[str], size: int) -> Path:
-    from keras_albert.corpus.config import VocabRun
-    from keras_albert.corpus.vocabulary import train_vocabulary
-
-    corpus, output = folder / "corpus.txt", folder / "vocab"
-    corpus.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    train_vocabulary(VocabRun((corpus,), output, vocab_size=size))
-    return output
 
 
 @pytest.fixture(scope="session")
@@ -151,6 +143,8 @@ def pretrained_folder(tmp_path_factory, tiny_vocab) -> Path:
 @pytest.fixture(scope="session")
 def digit_comma_vocab(tmp_path_factory) -> Path:
     """A vocabulary with "9,", "▁9,", "1990," and "▁1990," among its pieces."""
+    from written_texts import trained_vocab
+
     rng = random.Random(11)
 
     def letters(n):

@@ -30,29 +30,21 @@ def blocks(page: Path, language: str) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     found = []
     for match in FENCE.finditer(text):
-        if match[1] != language:
-            continue
-        before = text[: match.start()]
-        line = before.count("\n") + 2
-        found.append(
-            Block(
-                f"{page.relative_to(ROOT)}:{line}",
-                match[2],
-                not before.rstrip("\n").endswith(NOT_RUN),
-            )
-        )
+        if match[1] == language:
+            before = text[: match.start()]
+            line = before.count("\n") + 2
+            runs = not before.rstrip("\n").endswith(NOT_RUN)
+            place = f"{page.relative_to(ROOT)}:{line}"
+            found.append(Block(place, match[2], runs))
     return found
 
 
 def commands(page: Path) -> list[list[str]]:
     """The arguments of every `keras-albert` command line of the page."""
-    found = []
-    for block in blocks(page, "sh"):
-        lines = block.code.replace("\\\n", " ").splitlines()
-        for line in lines:
-            if not line.startswith("#"):
-                found += [
-                    shlex.split(match[1], comments=True)
-                    for match in COMMAND.finditer(line)
-                ]
-    return found
+    return [
+        shlex.split(match[1], comments=True)
+        for block in blocks(page, "sh")
+        for line in block.code.replace("\\\n", " ").splitlines()
+        if not line.startswith("#")
+        for match in COMMAND.finditer(line)
+    ]

@@ -233,11 +233,12 @@ def embeddings_of(predictor: ka.Predictor, texts: Sequence) -> list[Row]:
     return [{"embedding": row} for row in np.asarray(vectors)]
 
 
-def ids_of(predictor: ka.Predictor, texts: Sequence) -> list[list[int]]:
-    """The rows of single texts, without padding."""
-    encoded = predictor.tokenizer.encode_batch(map(to_text, texts))
-    longest = predictor.sequence_length
-    return [predictor.tokenizer.pack(x, None, longest)[0] for x in encoded]
+def ids_of(predictor: ka.Predictor, *columns: Sequence) -> list[list[int]]:
+    """The rows of texts, or of pairs of texts, without padding."""
+    encode, pack = predictor.tokenizer.encode_batch, predictor.tokenizer.pack
+    encoded = [encode(map(to_text, texts)) for texts in columns]
+    rows = zip(*encoded, strict=True)
+    return [pack(*x, max_length=predictor.sequence_length)[0] for x in rows]
 
 
 def outputs_of(

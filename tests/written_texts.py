@@ -25,20 +25,20 @@ WRITTEN = {
 }
 
 
+def trained_vocab(folder: Path, lines: list[str], size: int, **options) -> Path:
+    """The folder of a vocabulary; `options` are those of VocabRun."""
+    corpus, output = folder / "corpus.txt", folder / "vocab"
+    corpus.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    train_vocabulary(VocabRun((corpus,), output, vocab_size=size, **options))
+    return output
+
+
 def trained_tokenizer(
     folder: Path, lines: list[str], vocab_size: int
 ) -> ka.Tokenizer:
     """A tokenizer whose vocabulary has all characters of the lines."""
-    corpus = folder / "corpus.txt"
-    corpus.write_text("\n".join(lines) + "\n")
-    run = VocabRun(
-        input=(str(corpus),),
-        output=folder / "vocab",
-        vocab_size=vocab_size,
-        character_coverage=1.0,
-    )
-    train_vocabulary(run)
-    return ka.Tokenizer(run.output)
+    vocab = trained_vocab(folder, lines, vocab_size, character_coverage=1.0)
+    return ka.Tokenizer(vocab)
 
 
 def split_tokenizer(folder: Path, lines: list[str]) -> ka.Tokenizer:

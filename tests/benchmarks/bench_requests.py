@@ -36,13 +36,7 @@ from pathlib import Path
 
 import numpy as np
 from bench_examples import write_text
-from bench_export import (
-    PEERS,
-    default_vocab,
-    export_all,
-    peers_parser,
-    prepare,
-)
+from bench_export import PEERS, default_vocab, export_all, peers_parser, prepare
 from bench_finetune import SIZES
 from bench_model import installed, machine, print_machine
 from pairing import (

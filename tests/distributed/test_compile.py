@@ -13,7 +13,7 @@ import hypothesis
 import keras
 import numpy as np
 import pytest
-from commands import refused, run as command
+from commands import output_of, refused, run as command
 from hypothesis import strategies as st
 
 import keras_albert as ka
@@ -258,14 +258,10 @@ def test_which_weights_are_cut():
 def test_the_step_is_what_fit_runs(arguments, tiny):
     """Both programs are made in a process with four devices."""
     pytest.importorskip("jax")
-    script = Path(__file__).with_name("fit_step.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(tiny.config), *arguments],
-        capture_output=True,
-        text=True,
-        cwd=tiny.config.parent,
-    )
-    assert done.stdout.startswith("same "), done.stdout + done.stderr[-4000:]
+    program = sys.executable, Path(__file__).with_name("fit_step.py")
+    folder = tiny.config.parent
+    said = output_of(*program, tiny.config, *arguments, cwd=folder)
+    assert said.startswith("same "), said
 
 
 # The search.

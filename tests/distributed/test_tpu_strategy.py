@@ -2,12 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import keras
 import pytest
+from commands import output_of
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="of TensorFlow alone"
@@ -40,15 +40,10 @@ def printed(python, script, *arguments):
     }
     # JAX leaves the place of its own libtpu there.
     environment.pop("TPU_LIBRARY_PATH", None)
-    done = subprocess.run(
-        [python, str(Path(__file__).with_name(script)), *arguments],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=LIMIT,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    script = Path(__file__).with_name(script)
+    options = {"env": environment, "timeout": LIMIT}
+    said = output_of(python, script, *arguments, **options)
+    return json.loads(said.splitlines()[-1])
 
 
 @pytest.mark.parametrize(

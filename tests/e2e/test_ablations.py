@@ -1,12 +1,12 @@
 """The ablations: settings, resumption, statistics, and one run of each kind."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from commands import output_of, read_json
 
 from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.prepare import prepare
@@ -117,10 +117,10 @@ def test_a_run_and_its_results(ablations, data, tmp_path, eagerly):
         names.append(ablations.folder_name(run["name"], 0))
         ablations._claim(tmp_path / "runs" / names[-1], wanted)
         ablations.make_run(tmp_path / "runs" / names[-1])
-    part = json.loads(
-        (tmp_path / "runs" / names[0] / "shards/manifest.json").read_text()
+    part, whole = (
+        read_json(folder / "manifest.json")
+        for folder in (tmp_path / "runs" / names[0] / "shards", data / "train")
     )
-    whole = json.loads((data / "train" / "manifest.json").read_text())
     assert 0 < len(part["shards"]) < len(whole["shards"])
     results = [
         ablations._read(tmp_path / "runs" / name / "result.json")
@@ -136,7 +136,7 @@ def test_a_run_and_its_results(ablations, data, tmp_path, eagerly):
     text = (tmp_path / "table.md").read_text()
     assert "| all text | " in text and "- More text is better" in text
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-    written = json.loads((tmp_path / "results.json").read_text())
+    written = read_json(tmp_path / "results.json")
     assert len(written["runs"]) == 2 and len(written["claims"]) == 1
 
 
@@ -165,8 +165,6 @@ def test_as_a_command(data, tmp_path, table):
     """Runs that start from one another, in two processes; then again."""
     command = [sys.executable, ABLATIONS / "run.py", table, "--jobs", "2"]
     command += ["--data", data, "--output", tmp_path / "out"]
-    said = subprocess.run(command, capture_output=True, text=True)
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert ": begins" in said.stdout and "The paper: " in said.stdout
-    again = subprocess.run(command, capture_output=True, text=True)
-    assert again.returncode == 0 and ": begins" not in again.stdout
+    said = output_of(*command)
+    assert ": begins" in said and "The paper: " in said
+    assert ": begins" not in output_of(*command)

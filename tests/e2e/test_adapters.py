@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import keras
 import numpy as np
 import pytest
-from commands import read_json, refused, report_of, run, write_rows
+from commands import edit_json, read_json, refused, report_of, run, write_rows
 from small import TEXT_CONFIG, randomized, signalled
 
 import keras_albert as ka
@@ -137,8 +137,7 @@ def as_older_versions_wrote(adapter, folder):
     path, added = (
         folder / f"{name}.json" for name in ("adapter_config", "keras_albert")
     )
-    content = read_json(path) | {"keras_albert": read_json(added)}
-    path.write_text(json.dumps(content))
+    edit_json(path, keras_albert=read_json(added))
     added.unlink()
     return folder
 
@@ -258,8 +257,7 @@ def test_names_of_base_models(base):
 def changed_copy(adapter, tmp_path, **changes):
     copy = tmp_path / "copy"
     shutil.copytree(adapter, copy)
-    content = read_json(copy / "adapter_config.json") | changes
-    (copy / "adapter_config.json").write_text(json.dumps(content))
+    edit_json(copy / "adapter_config.json", **changes)
     return copy
 
 

@@ -17,19 +17,15 @@ import subprocess
 import sys
 import threading
 import urllib.parse
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import sentencepiece
+from commands import output_of
 from scipy.special import expit
-from served_models import expected, exporter, inputs_of, softmax
-from written_texts import (
-    WRITTEN,
-    split_tokenizer,
-    texts_of_every_character,
-)
+from served_models import expected, exporter, ids_of, inputs_of, softmax
+from written_texts import WRITTEN, split_tokenizer, texts_of_every_character
 
 import keras_albert as ka
 from keras_albert.exports.onnx.format import ONNX_FILE, run_onnx
@@ -193,15 +189,8 @@ def exports(root, tmp_path_factory, tiny_lines):
 def node(folder, program, given):
     """What a program writes for what it is given."""
     (folder / "program.js").write_text(READING + program)
-    done = subprocess.run(
-        ["node", "program.js"],
-        cwd=folder,
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    given = json.dumps(given)
+    return json.loads(output_of("node", "program.js", cwd=folder, input=given))
 
 
 def assert_same_ids(folder, tokenizer, texts):
@@ -305,6 +294,7 @@ def test_every_character_is_normalized_as_in_python(root):
     assert found == wanted
 
 
+@pytest.mark.filterwarnings("ignore")  # of unknown characters
 @pytest.mark.parametrize("kind", ANSWERED)
 def test_same_answers(page, served, exports, texts, kind):
     predictor, folder = exports(kind)
@@ -312,18 +302,13 @@ def test_same_answers(page, served, exports, texts, kind):
     rows = [*zip(*inputs.values(), strict=True)]
     given = {"url": served, "folders": [folder.name], "rows": rows}
     (found,) = node(page, ANSWERING, given)
-    encoded = [predictor.tokenizer.encode_batch(x) for x in inputs.values()]
+    ids = ids_of(predictor, *inputs.values())
+    assert [row["ids"] for row in found] == ids
+    assert sum(len(row) == 24 for row in ids) > 20
     run = run_onnx(folder / ONNX_FILE, threads=1)
-    outputs = []
-    for ids, row in zip(zip(*encoded, strict=True), found, strict=True):
-        tokens, _ = predictor.tokenizer.pack(*ids, max_length=24)
-        assert row["ids"] == tokens
-        outputs.append(run(np.array([tokens], "int32"))["logits"][0])
-    assert sum(len(row["ids"]) == 24 for row in found) > 20
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of unknown characters
-        exact, _ = expected(predictor, **inputs)
-        features = predictor._features_of(inputs)
+    outputs = [run(np.array([row], "int32"))["logits"][0] for row in ids]
+    exact, _ = expected(predictor, **inputs)
+    features = predictor._features_of(inputs)
     # Numbers that are rounded to 8 bits become others if they are between two
     # of them and a sum was added in another order: a few texts differ a little.
     int8 = differences(found, predictor, features, outputs)

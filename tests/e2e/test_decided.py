@@ -7,9 +7,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from commands import refused, report_of, rows_of, run, write_rows
-from keras.ops import convert_to_numpy
-from scipy.special import softmax
-from small import TEXT_CONFIG
+from scipy.special import expit, softmax
+from small import TEXT_CONFIG, numpy
 
 import keras_albert as ka
 from keras_albert.exports.load import load_exported
@@ -75,7 +74,7 @@ def probabilities(predictor, texts):
     if predictor.task == "classification":
         return predictor.probabilities(texts)[:, 1]
     features = predictor._features_of({"text": texts})
-    return 1 / (1 + np.exp(-np.stack(predictor.outputs(features))))
+    return expit(predictor.outputs(features))
 
 
 @pytest.mark.parametrize("task", ["classification", "multilabel"])
@@ -169,8 +168,7 @@ def test_calibrated(folder, tmp_path, capsys):
     assert f"{known.error_after:.3f} after (each half" in said
     x, _, _ = features.batch(np.arange(4), 4, 16)
     every_exit = [
-        convert_to_numpy(each.model(x, return_exits=True))
-        for each in (before, after)
+        numpy(each.model(x, return_exits=True)) for each in (before, after)
     ]
     every_exit[0] /= known.temperature
     np.testing.assert_allclose(*every_exit, atol=1e-5)
@@ -215,9 +213,7 @@ def test_long_texts(folder, tmp_path, task):
     A teacher's logits are those of the text, for each of its windows.
     """
     output, length, how = tmp_path / "model", 10, "mean"
-    rows = [
-        *map(dict, rows_of((folder / "classification.held.jsonl").read_text()))
-    ]
+    rows = rows_of((folder / "classification.held.jsonl").read_text())
     for number, row in enumerate(rows):
         row["text"] = " ".join([row["text"]] * (1 + number % 3))
         if task == "regression":
@@ -240,14 +236,10 @@ def test_long_texts(folder, tmp_path, task):
         ]
 
     def logits(text):
-        return np.concatenate(
-            [
-                convert_to_numpy(
-                    predictor.model({"token_ids": np.array([row], "int32")})
-                )
-                for row in windows(text)
-            ]
-        )
+        rows = [
+            {"token_ids": np.array([row], "int32")} for row in windows(text)
+        ]
+        return np.concatenate([numpy(predictor.model(x)) for x in rows])
 
     count = sum(len(windows(text)) for text in texts)
     assert count > 1.5 * len(texts)

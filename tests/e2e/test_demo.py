@@ -1,10 +1,10 @@
 """`make demo` in small: every step of it, each in a process of its own."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
+from commands import output_of, report_of
 
 pytestmark = pytest.mark.any_backend
 
@@ -28,7 +28,7 @@ def test_demo(tmp_path, monkeypatch, capfd):
     monkeypatch.setitem(demo.FINETUNE, "--sequence-length", 16)
     demo.main(tmp_path / "demo")
     out = capfd.readouterr().out
-    report = json.loads((tmp_path / "demo/finetuned/report.json").read_text())
+    report = report_of(tmp_path / "demo/finetuned")
     assert report["count"] > 100 and report["labels"] > 8
     # The served strings are answered as the model that was exported answers.
     answers = (tmp_path / "demo/answers.tsv").read_text().splitlines()[1:]
@@ -47,9 +47,8 @@ def test_demo(tmp_path, monkeypatch, capfd):
     assert f"{tmp_path / 'demo' / 'pretrained' / 'curves.png'}: " in out
     # The next command can be typed as it stands.
     commands = "\n".join(out.splitlines()[-2:])
-    done = subprocess.run(commands, shell=True, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["text"] == "Which command sets a breakpoint?"
+    answer = json.loads(output_of("sh", "-c", commands))
+    assert answer["text"] == "Which command sets a breakpoint?"
     # No held-out sentence was trained on, and a second demo may start.
     text = tmp_path / "demo" / "text"
     train, held_out = (

@@ -5,11 +5,11 @@ Exported models are held against the same list in test_without_python.py.
 
 import os
 import platform
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import output_of
 from onednn import FORCED, X86, dangerous, products
 
 if pytest.importorskip("keras").backend.backend() != "tensorflow":
@@ -26,14 +26,9 @@ PROGRAM = Path(__file__).parents[1] / "onednn_training.py"
 )
 def test_products_of_every_model(arguments):
     """No product is dangerous; those of an attention of one query are."""
-    done = subprocess.run(
-        [sys.executable, PROGRAM, *arguments],
-        env={**os.environ, **FORCED, "KERAS_BACKEND": "tensorflow"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    every_model, single_query = done.stdout.split("\none query\n")
+    env = {**os.environ, **FORCED, "KERAS_BACKEND": "tensorflow"}
+    said = output_of(sys.executable, PROGRAM, *arguments, env=env)
+    every_model, single_query = said.split("\none query\n")
     # Of attention: scores, their gradients, contexts, in both directions.
     assert (16, 16, 16) in products(every_model)
     assert not dangerous(every_model)

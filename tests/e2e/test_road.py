@@ -27,9 +27,7 @@ from small import numpy, signalled
 import keras_albert as ka
 from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.finetuning.evaluate import evaluate
-from keras_albert.pretraining.config import PretrainRun
 from keras_albert.pretraining.flops import flops_per_example
-from keras_albert.pretraining.run import pretrain
 from keras_albert.training.model_folder import ModelFolder
 
 LEARNS = keras.backend.backend() == "tensorflow"
@@ -168,23 +166,6 @@ def test_a_finished_model_learns_on(command, road, tmp_path):
     assert report["parameters"] == report_of(road / "pre")["parameters"]
     if LEARNS:
         assert report["training_loss"] < math.log(CONFIG.vocab_size)
-    other = shutil.copytree(road / "pre", tmp_path / "other")
-    config = CONFIG.replace(vocab_size=161)
-    ka.AlbertForPretraining(ka.AlbertBackbone(config)).save(
-        other / "model.keras"
-    )
-    with pytest.raises(
-        ka.AlbertError, match=r"vocabulary of .*/other/model\.keras: --vocab"
-    ):
-        pretrain(
-            PretrainRun(
-                road / "shards-train",
-                tmp_path / "none",
-                warm_start=str(other / "model.keras"),
-                steps=1,
-                warmup_steps=0,
-            )
-        )
 
 
 @pytest.mark.any_backend
@@ -260,11 +241,6 @@ def test_the_other_sentence_task(road, capsys):
         right += (answers == y["nsp"])[weight["nsp"] > 0].tolist()
     assert found["nsp_count"] == len(right) > 20
     assert found["nsp_accuracy"] == pytest.approx(np.mean(right), abs=1e-6)
-    fine = EvaluateRun(
-        str(road / "fine"), road / "test.tsv", sentence_task="nsp"
-    )
-    with pytest.raises(ka.AlbertError, match="Leave --sentence-task out"):
-        evaluate(fine)
 
 
 @pytest.mark.any_backend
@@ -368,6 +344,11 @@ BAD = {
         "predict --model {0}/fine --data {0}/test.tsv --output {0}/train.txt"
     ),
     "vocab_size is 161": RUN + "--config {0}/wider.json",
+    "vocabulary of {0}/wider/model.keras: --vocab": (
+        RUN.replace(
+            "--config {0}/config.json", "--warm-start {0}/wider/model.keras"
+        )
+    ),
     "`type_vocab_size` must be 2": RUN + "--config {0}/segment.json",
     "max_position_embeddings=64. Received: 512": (
         RUN + "--examples.sequence-length=512"
@@ -388,6 +369,9 @@ BAD = {
     ),
     "`patience` has no meaning for a pretrained model": (
         "evaluate --model {0}/pre --data {0}/shards-held --patience 2"
+    ),
+    "Leave --sentence-task out": (
+        "evaluate --model {0}/fine --data {0}/test.tsv --sentence-task nsp"
     ),
     "strange": "evaluate --model {0}/fine --data {0}/other.tsv",
     "not what `pretrain`, `finetune` or `convert` writes": (
@@ -414,6 +398,9 @@ def bad_files(road):
         ("segment", {"type_vocab_size": 1}),
     ):
         CONFIG.replace(**changes).to_json(road / f"{name}.json")
+    shutil.copytree(road / "pre", road / "wider")
+    wider = ka.AlbertBackbone(CONFIG.replace(vocab_size=161))
+    ka.AlbertForPretraining(wider).save(road / "wider" / "model.keras")
     (road / "other.tsv").write_text("text\tlabel\nA dog.\tstrange\n")
     (road / "mistold").mkdir()
     (road / "mistold" / "task.json").write_text("[]")
@@ -437,7 +424,7 @@ def test_bad_input(command, road, message, arguments, capsys):
     assert stop.value.code == 2
     error = capsys.readouterr().err.strip()
     assert error.startswith("error: ") and "\n" not in error, error
-    assert message in error
+    assert message.format(road) in error
     assert {p: p.stat().st_mtime_ns for p in road.rglob("*")} == before
 
 

@@ -5,6 +5,7 @@ while it answers.
 """
 
 import contextlib
+import dataclasses
 import functools
 import io
 import itertools
@@ -39,10 +40,10 @@ pytest.importorskip(
 
 import grpc  # noqa: E402
 from commands import rows_of, run as command, write_rows  # noqa: E402
+from documentation import blocks  # noqa: E402
 from google.protobuf import text_format  # noqa: E402
-from served_models import READING, close  # noqa: E402
+from served_models import ABC, LONGEST, close, random_predictor  # noqa: E402
 from serving_stand_in import StandIn  # noqa: E402
-from small import TEXT_CONFIG, randomize  # noqa: E402
 from tensorflow_serving.config import model_server_config_pb2  # noqa: E402
 
 import keras_albert as ka  # noqa: E402
@@ -51,21 +52,22 @@ from keras_albert.exports.config import ExportRun  # noqa: E402
 from keras_albert.exports.load import files_of  # noqa: E402
 from keras_albert.exports.saved_model import signatures  # noqa: E402
 from keras_albert.exports.saved_model.warm_up import BATCH_SIZES  # noqa: E402
-from keras_albert.tasks.registry import ALL_TASKS  # noqa: E402
 
 SERVING = Path(__file__).parents[2] / "examples" / "serving"
+README = SERVING / "README.md"
 sys.path.insert(0, str(SERVING))
 import client_grpc  # noqa: E402
 import client_rest  # noqa: E402
 
 CLIENTS = {"rest": client_rest, "grpc": client_grpc}
-# Names in the server: the task, its labels, its columns.
+# Names in the server, and kinds of models.
 MODELS = {
-    "albert": ("classification", ("no", "yes"), {}),
-    "better": ("classification", ("nein", "ja"), {}),
-    "pairs": ("pairs", ("no", "yes"), {"pair": "pair"}),
-    "answers": ("SQuAD-1.1", None, {}),
+    "albert": "classification",
+    "better": "classification",
+    "pairs": "pairs",
+    "answers": "answer",
 }
+BETTER = ("x", "y", "z")  # the labels of that model
 TEXTS = [
     "The fox sold two hens in 1950.",
     "",
@@ -82,17 +84,10 @@ def folder(tmp_path_factory, tiny_vocab):
     """
     folder = tmp_path_factory.mktemp("serving")
     keras.utils.set_random_seed(3)
-    for seed, (name, (task, labels, columns)) in enumerate(MODELS.items()):
-        head = ALL_TASKS[task].head(ka.AlbertBackbone(TEXT_CONFIG), labels, 0.1)
-        predictor = ka.Predictor(
-            model=randomize(head, seed),
-            tokenizer=ka.Tokenizer(tiny_vocab),
-            task=task,
-            labels=labels,
-            lengths=(16, 32),
-            columns=ka.TableColumns(**columns),
-            reading=READING if name == "answers" else None,
-        )
+    for name, kind in MODELS.items():
+        predictor = random_predictor(ka.Tokenizer(tiny_vocab), kind)
+        if name == "better":
+            predictor = dataclasses.replace(predictor, labels=BETTER)
         predictor.save(folder / "models" / name)
         only = functools.partial(
             signatures.serving_module, only={"serving_default", "pair"}
@@ -208,7 +203,7 @@ def test_texts_in_batches(ask, server, expected):
     assert np.ptp(odds[:, 0]) > 0.01, "texts differ"
     close([answer["probabilities"] for answer in answers], odds)
     close([answer["score"] for answer in answers], odds.max(-1))
-    assert answers[0]["labels"] == ["no", "yes"]
+    assert answers[0]["labels"] == [*ABC]
 
 
 def test_pairs(ask, expected):
@@ -253,26 +248,20 @@ def test_rows_of_a_file(ask, expected, tmp_path, monkeypatch):
     lines = "\n".join(json.dumps({"text": text}) for text in TEXTS)
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     status, answers, _ = ask("--rows=-", "--signature=tokenize")
-    packed = predictor.tokenizer(TEXTS, max_length=32)
+    packed = predictor.tokenizer(TEXTS, max_length=LONGEST)
     assert status == 0
     assert [a["token_ids"] for a in answers] == packed["token_ids"].tolist()
-
-
-def commands(start):
-    """The words of the README's commands that begin with `start`."""
-    text = (SERVING / "README.md").read_text().replace("\\\n", "")
-    return [
-        shlex.split(line)
-        for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-        for line in block.splitlines()
-        if line.startswith(start)
-    ]
 
 
 def test_curl(server, expected):
     """The README's curl commands are answered as they stand."""
     answered = []
-    for _, _, body, url in commands("curl -d"):
+    lines = "".join(block.code for block in blocks(README, "sh"))
+    (shown,) = blocks(README, "json")
+    for line in lines.replace("\\\n", "").splitlines():
+        if not line.startswith("curl -d"):
+            continue
+        _, _, body, url = shlex.split(line)
         assert url.startswith("http://localhost:8501/")
         to = url.replace("http://localhost:8501", server.rest_address)
         with urllib.request.urlopen(to, body.encode()) as response:
@@ -284,14 +273,9 @@ def test_curl(server, expected):
         (wanted,) = expected("albert").probabilities([instance["text"]])
         if kind == "predictions":
             close(row["probabilities"], wanted)
-            shown = re.search(
-                r"```json\n(.*?)```",
-                (SERVING / "README.md").read_text(),
-                re.DOTALL,
-            )
-            assert row.keys() == json.loads(shown[1])[kind][0].keys()
+            assert row.keys() == json.loads(shown.code)[kind][0].keys()
         else:
-            assert [label for label, _ in row] == ["no", "yes"]
+            assert [label for label, _ in row] == [*ABC]
             close([score for _, score in row], wanted)
     assert answered == ["predictions", "results"]
 
@@ -444,7 +428,7 @@ def sizes(folder):
 
 def test_other_versions(server_of_versions, folder):
     """An export and a roll-back happen while all requests are answered."""
-    old, new = MODELS["albert"][1], MODELS["better"][1]
+    old, new = ABC, BETTER
     server, versions = server_of_versions, folder / "versions"
     ask = asking_of(server)
     clients = [Asking(functools.partial(ask, client)) for client in CLIENTS]
@@ -578,8 +562,7 @@ def test_batching_and_monitoring():
     found = settings("monitoring.config")
     assert found.keys() == {"prometheus_config", "enable", "path"}
     assert found["enable"] == "true"
-    shown = (SERVING / "README.md").read_text()
-    assert f":8501{json.loads(found['path'])}`" in shown
+    assert f":8501{json.loads(found['path'])}`" in README.read_text()
 
 
 def test_compose(server):

@@ -25,6 +25,7 @@ tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text")
 
 from capi import LIBRARIES  # noqa: E402
+from commands import output_of  # noqa: E402
 from onednn import FORCED, X86, dangerous, products  # noqa: E402
 from served_models import (  # noqa: E402
     KINDS,
@@ -295,11 +296,7 @@ def test_size(data_folder, tmp_path):
 def test_load(exports):
     """No wrong answer, no vague refusal, no memory lost."""
     folder, _ = exports("pairs")
-    done = subprocess.run(
-        [sys.executable, LOAD, folder], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads(done.stdout)
+    report = json.loads(output_of(sys.executable, LOAD, folder))
     assert report["requests"] == 10_000 and report["threads"] == 8
     assert report["failures"] == 0 and report["distinct"] > 200
     assert 500 < report["refused"] < 5_000

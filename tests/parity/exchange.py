@@ -71,6 +71,24 @@ def of_transformers(model, x, **options):
         )
 
 
+def heads_there(outputs) -> dict[str, np.ndarray]:
+    """transformers' outputs under our names."""
+    names = {
+        "last_hidden_state": "sequence_output",
+        "pooler_output": "pooled_output",
+        "prediction_logits": "mlm",
+        "sop_logits": "sop",
+        "logits": "logits",
+        "start_logits": "start",
+        "end_logits": "end",
+    }
+    return {
+        ours: outputs[theirs].numpy()
+        for theirs, ours in names.items()
+        if outputs.get(theirs) is not None
+    }
+
+
 def assert_close(ours, theirs):
     assert ours.keys() == theirs.keys()
     for name in ours:

@@ -8,12 +8,14 @@ import warnings
 
 import numpy as np
 import pytest
+from commands import edit_json, read_json
 from exchange import (
     SIZES,
     TOLERANCE,
     arrays,
     assert_close,
     batch,
+    heads_there,
     of_transformers,
     random_value,
     randomized,
@@ -39,33 +41,23 @@ CONFIGS = SIZES | {
     "relu": {"hidden_act": "relu"},
     "gelu_erf": {"hidden_act": "gelu_erf"},
 }
-THEIR_GELU = {"gelu": "gelu_new", "gelu_erf": "gelu"}
-
-
-def their_config(**changes):
-    settings = {
-        **{name: getattr(EXCHANGED, name) for name in CONFIG_FIELDS},
-        "hidden_act": "gelu_new",
-        **changes,
-    }
-    act = settings["hidden_act"]
-    settings["hidden_act"] = THEIR_GELU.get(act, act)
-    return transformers.AlbertConfig(**settings)
 
 
 def randomize_theirs(model, seed=0):
     rng = np.random.default_rng(seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            value = random_value(
-                rng, name, weight.shape, model.config.hidden_size
-            )
+            width = model.config.hidden_size
+            value = random_value(rng, name, weight.shape, width)
             weight.copy_(torch.from_numpy(value))
     return model.eval()
 
 
 def their_model(architecture, **changes):
-    config = their_config(**changes)
+    sizes = {name: getattr(EXCHANGED, name) for name in CONFIG_FIELDS}
+    config = transformers.AlbertConfig(
+        **sizes | {"hidden_act": "gelu_new"} | changes
+    )
     return randomize_theirs(
         getattr(transformers, architecture)._from_config(config)
     )
@@ -78,24 +70,6 @@ def read_there(architecture, folder, **options):
     )
     assert not any(info.values()), info
     return model.eval()
-
-
-def heads_there(outputs) -> dict[str, np.ndarray]:
-    """transformers' outputs under our names."""
-    names = {
-        "last_hidden_state": "sequence_output",
-        "pooler_output": "pooled_output",
-        "prediction_logits": "mlm",
-        "sop_logits": "sop",
-        "logits": "logits",
-        "start_logits": "start",
-        "end_logits": "end",
-    }
-    return {
-        ours: outputs[theirs].numpy()
-        for theirs, ours in names.items()
-        if outputs.get(theirs) is not None
-    }
 
 
 def assert_same_layers(ours, theirs):
@@ -153,8 +127,7 @@ POOLED = (
 
 
 def batch_for(architecture):
-    choices = 5 if architecture == "AlbertForMultipleChoice" else None
-    return batch(choices)
+    return batch(5 if architecture == "AlbertForMultipleChoice" else None)
 
 
 @pytest.mark.parametrize("architecture", ["AlbertModel", *HEADS])
@@ -307,9 +280,7 @@ def test_shards_and_pickles(tmp_path):
     # As written years ago: a pickle, with names that are now computed.
     folder = tmp_path / "pickle"
     theirs.config.save_pretrained(folder)
-    content = json.loads((folder / "config.json").read_text())
-    content["architectures"] = ["AlbertForPreTraining"]
-    (folder / "config.json").write_text(json.dumps(content))
+    edit_json(folder / "config.json", architectures=["AlbertForPreTraining"])
     weights = {}
     for name, value in theirs.state_dict().items():
         name = name.replace("Norm.weight", "Norm.gamma")
@@ -363,8 +334,8 @@ def test_vocabulary(tmp_path, tiny_vocab, lower_case):
     assert again.model_bytes == tokenizer.model_bytes
     # As transformers writes it again.
     theirs.save_pretrained(tmp_path / "again")
-    settings = (tmp_path / "again" / "tokenizer_config.json").read_text()
-    assert json.loads(settings)["do_lower_case"] == lower_case
+    settings = read_json(tmp_path / "again" / "tokenizer_config.json")
+    assert settings["do_lower_case"] == lower_case
 
 
 def test_vocabulary_as_released(tmp_path, tokenizer, golden):

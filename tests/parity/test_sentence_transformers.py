@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from commands import run
+from commands import edit_json, run
 from small import TEXT_CONFIG, randomize
 
 import keras_albert as ka
@@ -75,9 +75,7 @@ def test_the_gelu_of_transformers(tiny_vocab, tmp_path):
 
     model = embedder(tiny_vocab)
     folder = converted(model, tmp_path)
-    config = json.loads((folder / "config.json").read_text())
-    config["hidden_act"] = "gelu"
-    (folder / "config.json").write_text(json.dumps(config))
+    edit_json(folder / "config.json", hidden_act="gelu")
     theirs = SentenceTransformer(str(folder), device="cpu")
     found = ka.load(folder).encode(TEXTS, normalize=False)
     np.testing.assert_allclose(found, theirs.encode(TEXTS), **TOLERANCE)

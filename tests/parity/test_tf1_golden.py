@@ -105,11 +105,11 @@ def test_log_probabilities_and_losses(model, golden):
 
 def test_gradients(model, golden):
     """The change of one plain SGD step, rate 1, is the gradient."""
-    before = {own_path(v): v.numpy() for v in weights(model)}
+    before = {own_path(v): v.numpy() for v in model.trainable_variables}
     x, y, weight = batch(golden, 0)
     compile_for_pretraining(model, keras.optimizers.SGD(1.0))
     model.train_on_batch(x, y, weight)
-    after = {own_path(v): v.numpy() for v in weights(model)}
+    after = {own_path(v): v.numpy() for v in model.trainable_variables}
     for row in rows(model):
         theirs = golden[f"grad/{row.tf1}"]
         theirs = row.here(theirs, "tf1", before[row.ours].shape)
@@ -139,20 +139,16 @@ def test_twelve_lamb_steps(model, golden):
     assert difference(np.array(losses), golden["train/losses"]) <= (
         TRAINING_TOLERANCE
     )
-    ours = {own_path(v): v for v in weights(model)}
+    ours = {own_path(v): v for v in model.trainable_variables}
     for row in rows(model):
         theirs = golden[f"train/final/{row.tf1}"]
         theirs = row.here(theirs, "tf1", ours[row.ours].shape)
         assert difference(ours[row.ours], theirs) <= TRAINING_TOLERANCE, row
 
 
-def weights(model):
-    return model.trainable_variables
-
-
 def rows(model):
     """Of the weights that the model has; the table has all heads."""
-    names = {own_path(v) for v in weights(model)}
+    names = {own_path(v) for v in model.trainable_variables}
     found = [row for row in name_table(model.config) if row.ours in names]
     assert {row.ours for row in found} == names
     return found

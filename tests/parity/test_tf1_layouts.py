@@ -3,11 +3,11 @@
 Written here with TF1's own saver, so that every weight is known.
 """
 
-import json
 import shutil
 
 import numpy as np
 import pytest
+from commands import edit_json, read_json
 from small import EXCHANGED
 
 import keras_albert as ka
@@ -113,7 +113,7 @@ def assert_holds(model, tensors):
 )
 def test_released_layouts(data_folder, tmp_path, layout, model_class):
     folder = data_folder / "golden" / "checkpoint_layouts"
-    rows = json.loads((folder / f"{layout}.json").read_text())
+    rows = read_json(folder / f"{layout}.json")
     tensors = filled({row["name"]: row["shape"] for row in rows})
     if "global_step" in tensors:
         tensors["global_step"] = np.int64(125000)
@@ -302,7 +302,6 @@ def test_groups_that_the_reference_computes_otherwise(tmp_path):
 def test_huge_sizes_beside_a_checkpoint(tmp_path, name):
     """They are held against the weights before a model is built."""
     checkpoint(tmp_path, EXCHANGED)
-    path = tmp_path / "albert_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), name: 10**9}))
+    edit_json(tmp_path / "albert_config.json", **{name: 10**9})
     with pytest.raises(ka.AlbertError, match=rf"json: .*{name}=10{{9}}"):
         ka.load(tmp_path)
