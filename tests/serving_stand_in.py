@@ -190,11 +190,9 @@ class Model:
 
     def _wanted(self, found: list[int]) -> list[int]:
         policy = self.config.model_version_policy
-        match policy.WhichOneof("policy_choice"):
-            case "specific":
-                return [n for n in found if n in policy.specific.versions]
-            case _:
-                return found[-max(policy.latest.num_versions, 1) :]
+        if policy.HasField("specific"):
+            return [n for n in found if n in policy.specific.versions]
+        return found[-max(policy.latest.num_versions, 1) :]
 
     def version(self, spec: model_pb2.ModelSpec) -> tuple[int, Version]:
         versions = self.versions

@@ -25,7 +25,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench_model import CPU_ONLY, machine, print_machine
+from bench_model import CPU_ONLY, machine
 from pairing import (
     benchmark_parser,
     in_process,
@@ -50,7 +50,6 @@ def main(arguments: list[str] | None = None) -> None:
     backend = os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     sides = both(SIZES[options.size])
     about = machine()
-    print_machine(about)
     work = sides["ALBERT"]
     print(
         f"{backend}, float32, {work.batch_size} x {work.length} tokens, "

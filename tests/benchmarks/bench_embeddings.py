@@ -17,14 +17,13 @@ vocab/30k-clean.model.
 """
 
 import argparse
-import functools
 import os
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from bench_model import machine, print_machine
+from bench_model import machine
 from pairing import benchmark_parser, paired_times, write_report
 
 BATCH_SIZE = 32
@@ -42,7 +41,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     os.environ.setdefault("KERAS_BACKEND", "torch")
     about = machine()
-    print_machine(about)
     line = compare(options)
     print(
         f"{line['side']}: {line['sentences']:,} sentences, "
@@ -94,13 +92,13 @@ def compare(options: argparse.Namespace) -> dict:
         if options.int8:
             encode, side = onnx_encoder(model, folder), "ONNX int8"
 
-        ours = functools.partial(encode, texts, batch_size=BATCH_SIZE)
-        peer = functools.partial(
-            theirs.encode,
-            texts,
-            batch_size=BATCH_SIZE,
-            normalize_embeddings=True,
-        )
+        def ours():
+            return encode(texts, batch_size=BATCH_SIZE)
+
+        def peer():
+            options = {"batch_size": BATCH_SIZE, "normalize_embeddings": True}
+            return theirs.encode(texts, **options)
+
         # Also the warm-up: it compiles and allocates for all lengths.
         check_same(ours(), peer(), options.int8)
         times = paired_times(ours, peer, options.pairs)

@@ -32,7 +32,7 @@ from pathlib import Path
 
 from bench_examples import trained_vocab, write_text
 from bench_finetune import SIZES, VOCAB
-from bench_model import CPU_ONLY, installed, machine, print_machine
+from bench_model import CPU_ONLY, installed, machine
 from pairing import (
     at_least,
     available_cores,
@@ -71,9 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.ours or not options.peers:
         print("error: nothing is left to measure, see above.", file=sys.stderr)
         return 2
-    about = machine()
-    print_machine(about)
-    report = about | {
+    report = machine() | {
         "size": options.size,
         "threads": options.threads,
         "megabytes": {},
@@ -94,30 +92,25 @@ def measure(options: argparse.Namespace, folder: Path, report: dict) -> None:
     """Makes all files, then adds to the report what was found of them."""
     options.vocab = options.vocab or default_vocab(folder)
     print(f"exporting {options.size} ...", flush=True)
-    in_process(prepare, options.threads, export_all, options, folder)
+    ready = prepare, options.threads, with_sides
+    in_process(*ready, "export_all", options, folder)
     for weights in options.weights:
         print(f"measuring {weights} ...", flush=True)
-        found = in_process(
-            prepare, options.threads, compare, options, folder, weights
-        )
+        found = in_process(*ready, "compare", options, folder, weights)
         report["lines"] += found.pop("lines")
         for part, values in found.items():
             report[part][weights] = values
         write_report(options, report)
 
 
-def export_all(*arguments) -> None:
-    """That of export_sides, which must not be imported before `prepare`."""
+def with_sides(name: str, *arguments) -> dict | None:
+    """Calls a function of export_sides, which is not imported by then.
+
+    It must not be imported before `prepare`.
+    """
     import export_sides
 
-    export_sides.export_all(*arguments)
-
-
-def compare(*arguments) -> dict:
-    """As `export_all`."""
-    import export_sides
-
-    return export_sides.compare(*arguments)
+    return getattr(export_sides, name)(*arguments)
 
 
 def parser() -> argparse.ArgumentParser:

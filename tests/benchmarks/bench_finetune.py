@@ -37,13 +37,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench_examples import Call, Stopwatch, peer_beside_ours
-from bench_model import (
-    BACKENDS,
-    machine,
-    measurable,
-    print_machine,
-    use_backend,
-)
+from bench_model import BACKENDS, machine, measurable, use_backend
 from pairing import (
     CpuMeter,
     at_least,
@@ -91,9 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
             "see --help"
         )
         return 0
-    about = machine()
-    print_machine(about)
-    report = about | {
+    report = machine() | {
         "size": options.size,
         "batch_size": options.batch_size,
         "lines": [],

@@ -45,6 +45,8 @@ from pairing import (
 from worker import measure
 from workload import MODES, SIZES
 
+# What a line of the report is of.
+LINE = ("backend", "mode", "peer", "ours_dtype", "peer_dtype")
 # (ours, peer) by the name on the command line.
 DTYPES = {
     "float32": ("float32", "float32"),
@@ -95,13 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     pairs = measurable(options)
     todo = [
-        {
-            "backend": backend,
-            "mode": mode,
-            "peer": peer,
-            "ours_dtype": DTYPES[dtype][0],
-            "peer_dtype": DTYPES[dtype][1],
-        }
+        dict(zip(LINE, (backend, mode, peer, *DTYPES[dtype]), strict=True))
         for backend, mode in itertools.product(options.backends, options.modes)
         for there, peer in pairs
         if there == backend
@@ -112,7 +108,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     work = SIZES[options.size]
     about = machine() | {"workload": dataclasses.asdict(work)}
-    print_machine(about)
     print(
         f"{work.batch_size} x {work.length} tokens, {work.predictions} "
         f"predictions a row, {work.config.num_hidden_layers} layers of "
@@ -204,22 +199,27 @@ def measurable(options: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def machine() -> dict:
-    """Cores, processor and versions."""
+    """Cores, processor and versions, which are also printed."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return {
+    # Zen 3 and older, Skylake and older have none: bfloat16 is emulated.
+    units = {"amx_bf16", "avx512_bf16", "bf16"} & {*cpuinfo("flags").split()}
+    about = {
         "cores": available_cores(),
         "processor": cpuinfo("model name") or platform.machine(),
-        # Zen 3 and older, Skylake and older have none: bfloat16 is emulated.
-        "bfloat16_units": sorted(
-            {"amx_bf16", "avx512_bf16", "bf16"} & set(cpuinfo("flags").split())
-        ),
+        "bfloat16_units": sorted(units),
         "versions": versions,
     }
+    print(
+        f"{about['cores']} cores of {about['processor']}, "
+        f"{', '.join(sorted(units)) or 'no units'} for bfloat16"
+    )
+    print(", ".join(f"{k} {v}" for k, v in versions.items()))
+    return about
 
 
 def cpuinfo(field: str) -> str:
@@ -232,24 +232,13 @@ def cpuinfo(field: str) -> str:
     return ""
 
 
-def print_machine(about: dict) -> None:
-    """What `machine` says, for a reader."""
-    units = ", ".join(about["bfloat16_units"]) or "no units"
-    print(
-        f"{about['cores']} cores of {about['processor']}, {units} for bfloat16"
-    )
-    print(", ".join(f"{k} {v}" for k, v in about["versions"].items()))
-
-
 def print_lines(found: list[dict]) -> None:
     """A row a line; then both sides: how fast, how much of the device."""
-    names = ("backend", "mode", "peer", "ours_dtype", "peer_dtype")
-    titles = (*names, "ours ms", "peer ms", "ratio", "quartiles", "others")
     print_table(
-        titles,
+        (*LINE, "ours ms", "peer ms", "ratio", "quartiles", "others"),
         (
             (
-                *(line[name] for name in names),
+                *(line[name] for name in LINE),
                 *(f"{line[name]:.1f}" for name in ("ours_ms", "peer_ms")),
                 f"{line['ratio']:.3f}",
                 quartiles(line),

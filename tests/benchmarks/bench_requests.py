@@ -36,9 +36,9 @@ from pathlib import Path
 
 import numpy as np
 from bench_examples import write_text
-from bench_export import PEERS, default_vocab, export_all, peers_parser, prepare
+from bench_export import PEERS, default_vocab, peers_parser, prepare, with_sides
 from bench_finetune import SIZES
-from bench_model import installed, machine, print_machine
+from bench_model import installed, machine
 from pairing import (
     PairedTimes,
     at_least,
@@ -72,9 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     ):
         print("error: nothing is left to measure, see above.", file=sys.stderr)
         return 2
-    report = machine()
-    print_machine(report)
-    report |= {"size": options.size, "threads": options.threads, "lines": []}
+    report = machine() | {"size": options.size, "threads": options.threads}
     try:
         with tempfile.TemporaryDirectory() as folder:
             report["lines"] = measured(options, Path(folder))
@@ -111,7 +109,8 @@ def measured(options: argparse.Namespace, folder: Path) -> list[dict]:
     )
     if options.size == "tiny":
         exports.lengths = [SIZES["tiny"].max_position_embeddings]
-    in_process(prepare, options.threads, export_all, exports, folder)
+    ready = prepare, options.threads, with_sides
+    in_process(*ready, "export_all", exports, folder)
     lines = []
     with SideProcesses([OURS, *options.peers], options, folder) as sides:
         check_same(sides, texts[:MOST])

@@ -185,13 +185,8 @@ def test_told_to_stop_and_killed(folder, tmp_path):
     def command(output, *options):
         # Checkpoints in plenty, and time to be stopped between them.
         return pretraining(
-            folder,
-            output,
-            f"--steps={STEPS}",
-            f"--validate-every={STEPS}",
-            "--checkpoint-every=1",
-            f"--keep-checkpoints={STEPS}",
-            *options,
+            *(folder, output, f"--steps={STEPS}", f"--validate-every={STEPS}"),
+            *("--checkpoint-every=1", f"--keep-checkpoints={STEPS}", *options),
             # PyTorch's other processes draw new masks when they go on.
             config="dropout.json" if BACKEND == "jax" else "config.json",
         )
@@ -243,13 +238,8 @@ def test_told_to_stop_and_killed(folder, tmp_path):
 def test_one_falls_silent(folder, tmp_path):
     """A process stops answering without closing its connections."""
     output = tmp_path / "output"
-    command = pretraining(
-        folder,
-        output,
-        f"--steps={10 * STEPS}",
-        f"--validate-every={10 * STEPS}",
-        "--checkpoint-every=1",
-    )
+    steps = f"--steps={10 * STEPS}", f"--validate-every={10 * STEPS}"
+    command = pretraining(folder, output, *steps, "--checkpoint-every=1")
     run = Run(BACKEND, command, tmp_path, 2, wait=10)
     run.until(lambda: (output / "checkpoints" / "step-00000001").is_dir())
     run.kill(1, signal.SIGSTOP)

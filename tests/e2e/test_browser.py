@@ -42,16 +42,10 @@ UNREACHABLE = re.compile(
     "EAI_AGAIN|ECONNREFUSED|ECONNRESET|EHOSTUNREACH|ENETUNREACH|ENOTCACHED"
     "|ENOTFOUND|ETIMEDOUT"
 )
-CHROMIUM = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    # No connections of its own.
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+CHROMIUM = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
+# No connections of its own.
+CHROMIUM += ["--disable-background-networking", "--disable-component-update"]
+CHROMIUM += ["--disable-sync"]
 # Sends the page that it shows to the server, once it has loaded and answered.
 WATCHING = """<!doctype html>
 <iframe></iframe>

@@ -125,11 +125,8 @@ def assert_same(found, wanted):
 def test_what_is_no_pair_and_no_utf8(built, exports):
     """A line without a tab is one text; malformed bytes are left out."""
     predictor, folder = exports("pairs")
-    lines = [
-        b"the f\xffox\r",
-        b"the fox\t",
-        b"\xed\xa0\x80a\xe2\x82 \xf0\x9f\xc0",
-    ]
+    lines = [b"the f\xffox\r", b"the fox\t"]
+    lines += [b"\xed\xa0\x80a\xe2\x82 \xf0\x9f\xc0"]
     lines += [b"a\xf4\x90\x80\x80b\tc\xc1\xbfd\te"]
     found = run(built / "albert_device", folder, "--ids", lines=lines)
     encode, pack = predictor.tokenizer.encode, predictor.tokenizer.pack

@@ -81,11 +81,7 @@ def test_pairs(folder, tmp_path, capsys):
     """Learned with negatives, in parts, for vectors of several sizes."""
     output = tmp_path / "model"
     report = finetune(
-        folder,
-        output,
-        "pairs",
-        *PAIRS,
-        held(folder, "pairs"),
+        *(folder, output, "pairs", *PAIRS, held(folder, "pairs")),
         *("--columns.negative", "no", "no2"),
         *("--embedding.projection=8", "--embedding.dimensions", "8", "4"),
         *("--embedding.symmetric", "--embedding.rows-at-once=9"),
@@ -123,10 +119,7 @@ def test_pairs(folder, tmp_path, capsys):
 def test_scores_of_pairs(folder, tmp_path, loss):
     output = tmp_path / "model"
     report = finetune(
-        folder,
-        output,
-        "scored",
-        "--task=similarity",
+        *(folder, output, "scored", "--task=similarity"),
         held(folder, "scored"),
         *(f"--embedding.loss={loss}", "--embedding.score-range", "0", "5"),
     )

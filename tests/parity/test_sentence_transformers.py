@@ -11,7 +11,7 @@ from small import TEXT_CONFIG, randomize
 
 import keras_albert as ka
 
-pytest.importorskip("sentence_transformers")
+theirs_of = pytest.importorskip("sentence_transformers").SentenceTransformer
 
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-5}
 CONFIG = TEXT_CONFIG.replace(num_hidden_layers=2, initializer_range=0.1)
@@ -43,14 +43,12 @@ def converted(model, folder):
     ],
 )
 def test_same_vectors_there_and_back(tiny_vocab, tmp_path, options):
-    from sentence_transformers import SentenceTransformer
-
     model = embedder(tiny_vocab, **options)
     if model.pooling == "idf":  # other weights may be below 1
         model.token_weights.assign(model.token_weights / 100)
     vectors = model.encode(TEXTS, normalize=False)
     folder = converted(model, tmp_path)
-    theirs = SentenceTransformer(str(folder), device="cpu")
+    theirs = theirs_of(str(folder), device="cpu")
     np.testing.assert_allclose(theirs.encode(TEXTS), vectors, **TOLERANCE)
     assert theirs.max_seq_length == model.most_tokens
     again = ka.load(folder)
@@ -71,12 +69,10 @@ def test_same_vectors_there_and_back(tiny_vocab, tmp_path, options):
 
 def test_the_gelu_of_transformers(tiny_vocab, tmp_path):
     """A config of theirs says "gelu" and means the exact one."""
-    from sentence_transformers import SentenceTransformer
-
     model = embedder(tiny_vocab)
     folder = converted(model, tmp_path)
     edit_json(folder / "config.json", hidden_act="gelu")
-    theirs = SentenceTransformer(str(folder), device="cpu")
+    theirs = theirs_of(str(folder), device="cpu")
     found = ka.load(folder).encode(TEXTS, normalize=False)
     np.testing.assert_allclose(found, theirs.encode(TEXTS), **TOLERANCE)
 
