@@ -34,6 +34,20 @@ def randomized(model, width=EXCHANGED.hidden_size, seed=0):
     return model
 
 
+def randomize_theirs(model, seed=0):
+    """Sets all weights of a model of PyTorch that are trained."""
+    import torch
+
+    rng = np.random.default_rng(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.requires_grad:
+                width = model.config.hidden_size
+                value = random_value(rng, name, weight.shape, width)
+                weight.copy_(torch.from_numpy(value))
+    return model.eval()
+
+
 def batch(choices=None):
     """Padding in three rows, a second segment in all."""
     rng = np.random.default_rng(5)

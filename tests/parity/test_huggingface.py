@@ -17,7 +17,7 @@ from exchange import (
     batch,
     heads_there,
     of_transformers,
-    random_value,
+    randomize_theirs,
     randomized,
 )
 from small import EXCHANGED, same_weights
@@ -41,16 +41,6 @@ CONFIGS = SIZES | {
     "relu": {"hidden_act": "relu"},
     "gelu_erf": {"hidden_act": "gelu_erf"},
 }
-
-
-def randomize_theirs(model, seed=0):
-    rng = np.random.default_rng(seed)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            width = model.config.hidden_size
-            value = random_value(rng, name, weight.shape, width)
-            weight.copy_(torch.from_numpy(value))
-    return model.eval()
 
 
 def their_model(architecture, **changes):

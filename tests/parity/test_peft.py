@@ -12,7 +12,7 @@ from exchange import (
     batch,
     heads_there,
     of_transformers,
-    random_value,
+    randomize_theirs,
     randomized,
 )
 from small import EXCHANGED
@@ -21,7 +21,7 @@ import keras_albert as ka
 from keras_albert.checkpoints.transfer import weights_of
 
 pytestmark = pytest.mark.any_backend
-torch = pytest.importorskip("torch", reason="peft runs on PyTorch")
+pytest.importorskip("torch", reason="peft runs on PyTorch")
 transformers = pytest.importorskip("transformers", reason="not installed")
 peft = pytest.importorskip("peft", reason="not installed")
 
@@ -117,13 +117,7 @@ def test_written_there_and_read_here(base, tmp_path, task):
         target_modules=targets,
         modules_to_save=["classifier"] if task == "choice" else None,
     )
-    adapted = peft.get_peft_model(theirs, config).eval()
-    rng = np.random.default_rng(1)
-    with torch.no_grad():
-        for weight_name, weight in adapted.named_parameters():
-            if weight.requires_grad:
-                value = random_value(rng, weight_name, weight.shape)
-                weight.copy_(torch.from_numpy(value))
+    adapted = randomize_theirs(peft.get_peft_model(theirs, config), seed=1)
     adapted.save_pretrained(tmp_path / "adapter")
     for format_of_base in ("theirs", "ours"):
         ours = with_base(tmp_path / "adapter", base / format_of_base)
