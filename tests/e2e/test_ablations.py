@@ -154,8 +154,8 @@ def test_runs_of_other_tables_are_not_repeated(ablations, tmp_path):
             made[table, run["name"]] = same and f"{same.parts[-3]}/{same.name}"
             ablations._write_json(folder / "result.json", {})
     assert {run: same for run, same in made.items() if same} == {
-        ("table7", "all text"): "table4/all",
-        ("table12", "H"): "table4/all",
+        ("table7", "all text"): "table4/all, E = H",
+        ("table12", "H"): "table4/all, E = H",
     }
 
 
