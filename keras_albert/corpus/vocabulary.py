@@ -49,7 +49,7 @@ def train_vocabulary(run: VocabRun) -> Tokenizer:
     check_free(run.output)
     # All lines are read, so that bad UTF-8 is found before SentencePiece runs.
     if not sum(1 for _ in _lines(run)):
-        files = ", ".join(str(path) for path in run.input) or "no file given"
+        files = ", ".join(str(path) for path in run.input)
         raise AlbertError(
             f"`input` has no text to train on ({files}). Expected UTF-8 text "
             "files, one sentence or paragraph a line."

@@ -8,8 +8,8 @@ def small(steps: int = 17_000) -> dict[str, str | int | float]:
     """A run of less than two hours on two CPU cores, see examples/small.
 
     The model is small enough to read some 45 million tokens in that time, in
-    short rows first, which need less time. Muon learns in 1,000 steps what
-    takes AdamW 6,000, see examples/small.
+    short rows first, which need less time. Muon leaves the level of guessing
+    frequent pieces soonest, see docs/decisions/muon.md.
 
     Args:
         steps: number of steps; warm-up and short rows keep their shares.
