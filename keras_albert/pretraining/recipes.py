@@ -23,7 +23,7 @@ def small(steps: int = 17_000) -> dict[str, str | int | float]:
         "short_length": 32,
         "examples.sequence_length": 128,
         "optimizer.optimizer": "muon",
-        "optimizer.learning_rate": 0.003,
+        "optimizer.learning_rate": 0.0015,
     }
 
 
