@@ -55,8 +55,11 @@ def read_json(path: Path):
 
 
 def edit_json(path: Path, **changes) -> None:
-    """Replaces fields of a file, or adds them."""
-    path.write_text(json.dumps(read_json(path) | changes))
+    """Replaces fields of a file, adds them, or, given None, removes them."""
+    content = read_json(path) | changes
+    for name in [key for key, value in changes.items() if value is None]:
+        del content[name]
+    path.write_text(json.dumps(content))
 
 
 def report_of(folder: Path) -> dict:

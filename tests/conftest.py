@@ -1,5 +1,6 @@
 """Shared fixtures. One backend a process: set KERAS_BACKEND."""
 
+import contextlib
 import gc
 import importlib.util
 import os
@@ -67,6 +68,26 @@ def no_plots():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("keras_albert.training.loop.draw_curves", lambda *_: None)
         yield
+
+
+@pytest.fixture
+def small_disk():
+    """small_disk(size): files cannot grow beyond it, as on a full disk.
+
+    It ends with the block, before pytest writes to a file of its own.
+    """
+    resource = pytest.importorskip("resource")
+
+    @contextlib.contextmanager
+    def limited(size):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limited
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 """What several files of this folder begin with."""
 
-import contextlib
 import functools
 import importlib
-import resource
 
 import keras
 import pytest
@@ -14,25 +12,6 @@ import keras_albert as ka
 @pytest.fixture(scope="session")
 def tokenizer(tiny_vocab):
     return ka.Tokenizer(tiny_vocab)
-
-
-@pytest.fixture
-def small_disk():
-    """small_disk(size): files cannot grow beyond it, as on a full disk.
-
-    It ends with the block, before pytest writes to a file of its own.
-    """
-
-    @contextlib.contextmanager
-    def limited(size):
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-    return limited
 
 
 @pytest.fixture(scope="module")

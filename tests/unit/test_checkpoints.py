@@ -2,7 +2,6 @@
 
 import dataclasses
 import fnmatch
-import json
 import shutil
 import sys
 from unittest.mock import Mock
@@ -10,6 +9,7 @@ from unittest.mock import Mock
 import keras
 import numpy as np
 import pytest
+from commands import edit_json
 from small import EXCHANGED as CONFIG, randomized, same_weights
 
 import keras_albert as ka
@@ -50,16 +50,6 @@ def folder_of(tmp_path, model):
     """A folder of transformers."""
     ka.save_huggingface(model, tmp_path / "there")
     return tmp_path / "there"
-
-
-def edit_json(path, **changes):
-    content = json.loads(path.read_text())
-    for key, value in changes.items():
-        if value is None:
-            del content[key]
-        else:
-            content[key] = value
-    path.write_text(json.dumps(content))
 
 
 # The table.

@@ -2,11 +2,11 @@
 
 import os
 import platform
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+from commands import output_of
 
 pytestmark = [
     pytest.mark.any_backend,
@@ -54,14 +54,9 @@ for run in (allocate, in_thread, lambda: (make(), allocate())):
 def pages(mode, **environment):
     """The pages of each of the three cases."""
     inherited = {k: v for k, v in os.environ.items() if "MALLOC_" not in k}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, mode],
-        capture_output=True,
-        text=True,
-        env=inherited | environment,
-    )
-    assert done.returncode == 0, done.stderr
-    return np.array([int(line) for line in done.stdout.split()])
+    program = sys.executable, "-c", SCRIPT, mode
+    said = output_of(*program, env=inherited | environment)
+    return np.array([*map(int, said.split())])
 
 
 def test_pages_are_not_asked_for_again():

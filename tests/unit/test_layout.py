@@ -5,11 +5,11 @@ import functools
 import importlib
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import output_of
 
 import keras_albert
 
@@ -140,10 +140,7 @@ def test_closures(monkeypatch):
 
 
 def printed(code):
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    return done.stdout.splitlines()
+    return output_of(sys.executable, "-c", code).splitlines()
 
 
 @pytest.mark.skipif(

@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from commands import output_of
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -37,14 +38,11 @@ def built(tmp_path_factory) -> dict[str, Path]:
         (copy / name).symlink_to(ROOT / name)
     for name in ("LICENSE", "NOTICE"):
         (copy / name).write_bytes((ROOT / name).read_bytes())
-    run = {"cwd": copy, "check": True, "capture_output": True, "text": True}
     code = "from setuptools.build_meta import build_sdist as s; print(s('..'))"
-    output = subprocess.run([sys.executable, "-c", code], **run).stdout
+    output = output_of(sys.executable, "-c", code, cwd=copy)
     sdist = folder / output.split()[-1]
     options = ["--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run(
-        [*PIP, "wheel", *options, "--wheel-dir", str(folder), str(sdist)], **run
-    )
+    output_of(*PIP, "wheel", *options, "--wheel-dir", folder, sdist, cwd=copy)
     (wheel,) = folder.glob("*.whl")
     return {"sdist": sdist, "wheel": wheel}
 
@@ -76,24 +74,16 @@ def test_contents(built):
 
 
 def test_the_wheel_works_where_it_is_installed(built, tmp_path):
-    subprocess.run(
-        [*PIP, "install", "--quiet", "--no-deps", "--no-index", "--target"]
-        + [str(tmp_path / "site"), str(built["wheel"])],
-        check=True,
-    )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
-
-    def printed(*arguments):
-        command = [sys.executable, *arguments]
-        return subprocess.check_output(
-            command, cwd=tmp_path, env=environment, text=True
-        )
-
+    site = tmp_path / "site"
+    options = ["--quiet", "--no-deps", "--no-index", "--target", site]
+    output_of(*PIP, "install", *options, built["wheel"])
+    place = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(site)}}
     version = f"keras-albert {keras_albert.__version__}\n"
-    assert printed("-m", "keras_albert.cli", "--version") == version
+    command = sys.executable, "-m", "keras_albert.cli", "--version"
+    assert output_of(*command, **place) == version
     code = "import keras_albert as ka; print(ka.__file__, ka.AlbertConfig())"
-    out = printed("-c", code)
-    assert out.startswith(str(tmp_path / "site" / "keras_albert"))
+    out = output_of(sys.executable, "-c", code, **place)
+    assert out.startswith(str(site / "keras_albert"))
     assert "hidden_size=768" in out
 
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import output_of
 
 from keras_albert.cli import _parse
 
@@ -442,7 +443,7 @@ def test_examples(place, example):
     assert f"--runtime-version={image}" in dry
     assert f"--accelerator-type={kind}" in dry
     assert f"ROUTE={route}" in dry
-    train = subprocess.check_output(["bash", "-c", TRAIN, settings], text=True)
+    train = output_of("bash", "-c", TRAIN, settings)
     folders = ["--data=data", "--validation=held-out", "--output=output"]
     options = _parse(["pretrain", *folders, *train.splitlines()])
     assert (options.variant, options.batch_size) == ("base_v2", 4096)
@@ -647,8 +648,7 @@ def test_worker_is_seen_until_all_of_it_has_ended(host):
     """The lock is held although the script was killed."""
 
     def activity():
-        command = ["bash", "-c", ASK]
-        return subprocess.check_output(command, cwd=host / "home", text=True)
+        return output_of("bash", "-c", ASK, cwd=host / "home")
 
     assert activity() == "idle\n"
     worker = started("worker", "train", TRAINING="wait", PUSH_EVERY="1")
@@ -736,12 +736,7 @@ def test_shellcheck():
     shellcheck = shutil.which("shellcheck", path=os.pathsep.join(places))
     if shellcheck is None:
         pytest.skip("no shellcheck: pip install 'keras-albert[dev]'")
-    found = subprocess.run(
-        [shellcheck, "--external-sources", *sorted(TPU.glob("*.sh"))],
-        capture_output=True,
-        text=True,
-    )
-    assert found.returncode == 0, found.stdout
+    output_of(shellcheck, "--external-sources", *sorted(TPU.glob("*.sh")))
 
 
 def test_jobset():

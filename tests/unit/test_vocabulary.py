@@ -2,10 +2,10 @@
 
 import gzip
 import json
-import subprocess
 import sys
 
 import pytest
+from commands import output_of
 
 from keras_albert.corpus.config import VocabRun
 from keras_albert.corpus.vocabulary import train_vocabulary
@@ -74,9 +74,10 @@ def test_same_input_same_bytes(corpus):
     first = train_vocabulary(run(corpus))
     # Another process: no state of this one may be part of the result.
     second = corpus.parent / "second"
-    command = [sys.executable, "-m", "keras_albert.cli", "vocab"]
-    command += ["--input", corpus, "--output", second, "--vocab-size=41"]
-    subprocess.run(command, check=True)
+    command = sys.executable, "-m", "keras_albert.cli", "vocab"
+    output_of(
+        *command, "--vocab-size=41", "--input", corpus, "--output", second
+    )
     assert (second / "spiece.model").read_bytes() == first.model_bytes
 
 
