@@ -65,6 +65,7 @@ _MORE = {
     "regression": {"pair"},
 }
 SIGNATURES = {kind: _EVERYWHERE | _MORE.get(kind, set()) for kind in KINDS}
+NO_WORD = {"words": "", "labels": "", "scores": 0, "start": -1, "end": -1}
 READS_PAIRS = KINDS.keys() - {"classification", "multilabel", "tokens"}
 
 Row = dict[str, object]
@@ -264,6 +265,38 @@ def outputs_of(
 
 def close(found, wanted):
     np.testing.assert_allclose(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+def check_rows(outputs: dict[str, np.ndarray], wanted: list[Row], signature):
+    """Compares what a signature gives, of which all texts are bytes."""
+    assert {len(column) for column in outputs.values()} == {len(wanted)}
+    as_text = np.vectorize(bytes.decode, otypes=[object])
+    outputs = {
+        name: as_text(column) if column.dtype == object else column
+        for name, column in outputs.items()
+    }
+    for i, row in enumerate(wanted):
+        assert outputs.keys() == row.keys()
+        for name, value in row.items():
+            try:
+                _check_value(name, outputs[name][i], value)
+            except AssertionError as error:
+                raise AssertionError((signature, name, i)) from error
+
+
+def _check_value(name, found, wanted):
+    """Shorter rows of words than the longest one are filled up."""
+    found = np.asarray(found)
+    # NumPy's own strings lose NULs.
+    wanted = np.asarray(wanted, object if found.dtype == object else None)
+    if found.ndim == 1:
+        rest = found[len(wanted) :].tolist()
+        assert all(value == NO_WORD[name] for value in rest), rest
+        found = found[: len(wanted)]
+    if found.dtype.kind == "f":
+        close(found, wanted)
+    else:
+        assert found.tolist() == wanted.tolist()
 
 
 def operations(version):
