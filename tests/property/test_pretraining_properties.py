@@ -18,7 +18,7 @@ from reference_examples import (
 import keras_albert as ka
 from keras_albert.corpus.shards import Shard
 from keras_albert.corpus.token_index import Corpus
-from keras_albert.pretraining import masking
+from keras_albert.pretraining import masking, segments
 from keras_albert.pretraining.counter_rng import fold
 from keras_albert.pretraining.dataset import ExampleStream
 from keras_albert.pretraining.segments import (
@@ -74,8 +74,9 @@ def set_of(shards, word_starts):
     )
 
 
-@given(corpora, st.booleans(), st.data())
-def test_cutting_is_what_a_loop_would_do(documents, overshoot, data):
+@pytest.mark.parametrize("few", [0, 64])  # in rounds, and each by itself
+@given(documents=corpora, overshoot=st.booleans(), data=st.data())
+def test_cutting_is_what_a_loop_would_do(few, documents, overshoot, data):
     count = len(documents)
     targets = data.draw(
         st.lists(st.integers(2, 60), min_size=count, max_size=count)
@@ -92,9 +93,11 @@ def test_cutting_is_what_a_loop_would_do(documents, overshoot, data):
                 total = 0
             total += length
             sentence += 1
-    found = cut_documents(
-        shard_of(documents), lambda d, _: np.array(targets)[d], overshoot
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "FEW_DOCUMENTS", few)
+        found = cut_documents(
+            shard_of(documents), lambda d, _: np.array(targets)[d], overshoot
+        )
     assert found.tolist() == expected
 
 
@@ -143,7 +146,7 @@ def test_masking_is_what_a_loop_would_do(texts, config, seed):
         np.arange(config.num_predictions),
     )
     for row, (a, b) in enumerate(texts):
-        tokens, segments = pack(a, b)
+        tokens, segment_ids = pack(a, b)
         length = len(tokens)
         ngrams = ngrams_of(
             words_of(tokens, WORD_STARTS, config.cross_sep), config.ngram
@@ -178,7 +181,7 @@ def test_masking_is_what_a_loop_would_do(texts, config, seed):
         assert not y["mlm"][row, count:].any()
         padding = [0] * (MOST_TOKENS - length)
         assert x["token_ids"][row].tolist() == masked + padding
-        assert x["segment_ids"][row].tolist() == segments + padding
+        assert x["segment_ids"][row].tolist() == segment_ids + padding
         assert x["padding_mask"][row].tolist() == [1] * length + padding
 
 

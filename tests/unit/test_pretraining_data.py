@@ -22,7 +22,6 @@ from keras_albert.pretraining.dataset import (
     validation_dataset,
 )
 from keras_albert.pretraining.segments import (
-    cut_documents,
     example_keys,
     example_spans,
     plan_epoch,
@@ -83,26 +82,6 @@ def test_corpus_numbers_run_through_all_shards():
     assert bounds.tolist() == [[7, 0, 6, 4, 0], [10, 4, 7, 6, 4]]
     tokens = np.array([0, 1, 3, 25, 26, 27, 35, 37])
     assert SMALL.sentences_from(tokens).tolist() == [0, 1, 1, 5, 6, 7, 9, 10]
-
-
-@pytest.mark.parametrize("few", [0, 64])  # in rounds, and each by itself
-@pytest.mark.parametrize(
-    ("targets", "overshoot", "expected"),
-    [
-        ([5, 20], True, [0, 2, 4]),
-        ([7, 10], True, [0, 2, 4, 5]),
-        ([8, 11], False, [0, 2, 4]),  # 7, 8 | 11
-        ([3, 10], False, [0, 1, 2, 3, 4, 5]),  # 4 and 6 are longer
-    ],
-)
-def test_documents_are_cut(monkeypatch, few, targets, overshoot, expected):
-    monkeypatch.setattr(segments, "FEW_DOCUMENTS", few)
-    firsts = cut_documents(
-        SMALL.shards[0],
-        lambda document, _: np.array(targets)[document],
-        overshoot,
-    )
-    assert firsts.tolist() == expected
 
 
 @pytest.mark.parametrize("task", ["sop", "none"])
