@@ -4,7 +4,6 @@ import dataclasses
 import json
 import random
 import re
-import resource
 import signal
 
 import numpy as np
@@ -305,7 +304,7 @@ def test_nothing_is_held_out(folder, tmp_path, capsys):
 
 @pytest.mark.any_backend
 @pytest.mark.usefixtures("eagerly")
-def test_predictions_of_a_text_file(folder, tmp_path, capsys):
+def test_predictions_of_a_text_file(folder, tmp_path, capsys, small_disk):
     """Each line has a prediction; a full disk leaves no file."""
     output = tmp_path / "model"
     finetune_alone(folder, output, "--steps=1")
@@ -323,12 +322,8 @@ def test_predictions_of_a_text_file(folder, tmp_path, capsys):
     empty = ka.Predictor.load(output).predict([""])
     assert [rows[1]["prediction"], rows[3]["prediction"]] == empty * 2
     answers.unlink()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
+    with small_disk(100):
         error = refused(capsys, "predict", **told)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert f"error: {answers}: cannot be written (File too la" in error
     assert not answers.exists()
 

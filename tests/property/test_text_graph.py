@@ -5,7 +5,6 @@ And GraphAligner equals Aligner: the same pieces at the same places.
 
 import functools
 import os
-import subprocess
 import sys
 import unicodedata
 
@@ -15,6 +14,7 @@ from hypothesis import example, given, settings, strategies as st
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text")
 
+from commands import output_of  # noqa: E402
 from served_models import used  # noqa: E402
 
 import keras_albert as ka  # noqa: E402
@@ -256,9 +256,8 @@ def test_turkish_server(digit_comma_vocab):
         "graph = GraphTokenizer(Tokenizer(sys.argv[1]))\n"
         "assert graph.normalize(tf.constant(['IN'])).numpy()[0] == b'in'\n"
     )
-    environment = {**os.environ, "LC_ALL": "tr_TR.UTF-8"}
-    command = [sys.executable, "-c", code, str(digit_comma_vocab)]
-    subprocess.run(command, check=True, env=environment)
+    program = sys.executable, "-c", code, digit_comma_vocab
+    output_of(*program, env={**os.environ, "LC_ALL": "tr_TR.UTF-8"})
 
 
 def test_missing_tensorflow_text(monkeypatch):

@@ -2,11 +2,9 @@
 
 import dataclasses
 import importlib.util
-import json
 import math
 import os
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import output_of, read_json
 
 from keras_albert.errors import AlbertError
 
@@ -37,15 +36,10 @@ def report_of(name, folder, *options):
     environment = {k: v for k, v in os.environ.items() if k != DATA}
     # Two threads that wait for each other are slow on a busy machine.
     environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, BENCHMARKS / f"{name}.py", *options]
-        + ["--pairs", str(PAIRS), "--output", path],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(path.read_text()), done.stdout
+    program = sys.executable, BENCHMARKS / f"{name}.py", *options
+    program += "--pairs", str(PAIRS), "--output", path
+    said = output_of(*program, env=environment)
+    return read_json(path), said
 
 
 @pytest.mark.proof

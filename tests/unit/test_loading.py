@@ -1,12 +1,12 @@
 """What a user meets first: loading, import order, errors, `repr`."""
 
 import contextlib
-import subprocess
 import sys
 
 import keras
 import numpy as np
 import pytest
+from commands import output_of
 from small import CONFIG, EXCHANGED, inputs, numpy, randomize, same_weights
 
 import keras_albert as ka
@@ -147,8 +147,8 @@ def test_import_order(sources, imports):
         "print(type(model).__name__)\n"
         "print('keras_albert>Lamb' in keras.saving.get_custom_objects())\n"
     )
-    shown = subprocess.check_output([sys.executable, "-c", code], text=True)
-    assert shown.split() == ["AlbertForSequenceClassification", "True"]
+    shown = output_of(sys.executable, "-c", code).split()
+    assert shown == ["AlbertForSequenceClassification", "True"]
 
 
 class AlbertBackbone:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import filelock
 import pytest
+from commands import output_of
 from reference_examples import documents_of
 
 from keras_albert.corpus import prepare as prepare_module
@@ -509,14 +510,8 @@ def test_a_signal_ends_it_cleanly(
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="needs /proc")
 def test_the_benchmark_runs(corpus, tiny_vocab):
     script = Path(__file__).parents[1] / "benchmarks" / "bench_prepare.py"
-    shown = subprocess.run(
-        [sys.executable, script, "--vocab", tiny_vocab, "--input", corpus]
-        + ["--copies", "2", "--workers", "1"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    _, line = shown.splitlines()
+    program = sys.executable, script, "--vocab", tiny_vocab, "--input", corpus
+    _, line = output_of(*program, "--copies=2", "--workers=1").splitlines()
     size, workers, *numbers = line.replace(",", "").split()
     assert (size, workers) == ("0.0", "1")
     assert all(float(number) > 0 for number in numbers)

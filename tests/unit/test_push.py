@@ -4,12 +4,11 @@ The programs are started anew where huggingface_hub reads its environment.
 """
 
 import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
-from commands import refused, run
+from commands import output_of, refused, run
 from hub import TOKEN, running
 from small import TEXT_CONFIG, randomized, same_weights
 
@@ -156,16 +155,15 @@ def test_command_and_offline_cache(tmp_path, classifier):
     """Settings by the environment; the second load has only the cache."""
     classifier.save(tmp_path / "mine.keras")
     env = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": TOKEN}
-    run = {"check": True, "capture_output": True, "text": True}
     load = "import keras_albert as ka; print(ka.load('hf://org/cli').labels)"
-    load_now = [sys.executable, "-c", load]
     push = "import sys; from keras_albert.cli import main; main(sys.argv[1:])"
     command = ["push", "--input", "mine.keras", "--output", "hf://org/cli"]
     with running() as hub:
         env["HF_ENDPOINT"] = hub.url
         both = [sys.executable, "-c", f"{push}; {load}", *command]
-        done = subprocess.run(both, env=env, cwd=tmp_path, **run)
-        assert "6 files, 0.3 MB went to hf://org/cli" in done.stdout
-        assert "('anger', 'joy', 'calm')" in done.stdout
-    done = subprocess.run(load_now, env={**env, "HF_HUB_OFFLINE": "1"}, **run)
-    assert "('anger', 'joy', 'calm')" in done.stdout
+        said = output_of(*both, env=env, cwd=tmp_path)
+        assert "6 files, 0.3 MB went to hf://org/cli" in said
+        assert "('anger', 'joy', 'calm')" in said
+    env["HF_HUB_OFFLINE"] = "1"
+    said = output_of(sys.executable, "-c", load, env=env)
+    assert "('anger', 'joy', 'calm')" in said
