@@ -219,7 +219,7 @@ def test_evaluate(tmp_path, tokenizer):
     ],
 )
 @pytest.mark.any_backend
-def test_transformers_and_back(tmp_path, tokenizer, kind, there, task, capsys):
+def test_transformers_and_back(tmp_path, tokenizer, kind, there, task):
     """A classifier predicts at once, converted or not, with its labels."""
     pytest.importorskip("safetensors")
     model = randomize(model_of(kind, tokenizer))
@@ -244,10 +244,8 @@ def test_transformers_and_back(tmp_path, tokenizer, kind, there, task, capsys):
     expected = ka.Predictor(model).predict(TEXTS)
     (tmp_path / "new.txt").write_text("\n".join(TEXTS))
     for name in ("there", "here"):
-        capsys.readouterr()
-        run("predict", model=tmp_path / name, data=tmp_path / "new.txt")
-        rows = rows_of(capsys.readouterr().out)
-        found = [row["prediction"] for row in rows]
+        told = {"model": tmp_path / name, "data": tmp_path / "new.txt"}
+        found = [row["prediction"] for row in rows_of(run("predict", **told))]
         if kind == "number":
             close(found, expected)
         else:
@@ -255,7 +253,7 @@ def test_transformers_and_back(tmp_path, tokenizer, kind, there, task, capsys):
 
 
 @pytest.mark.any_backend
-def test_names_for_a_head_that_has_none(tmp_path, tokenizer, capsys):
+def test_names_for_a_head_that_has_none(tmp_path, tokenizer):
     """By `convert`, `evaluate` and `predict`; of transformers' LABEL_0."""
     pytest.importorskip("safetensors")
     model = randomize(model_of("label", tokenizer))
@@ -268,15 +266,15 @@ def test_names_for_a_head_that_has_none(tmp_path, tokenizer, capsys):
     assert ka.load(tmp_path / "here").labels == LABELS
     predicted = ka.Predictor(model, labels=LABELS).predict(TEXTS)
     table = write_table(tmp_path / "rows.tsv", TEXTS, predicted)
-    run("evaluate", "--labels", *LABELS, model=there, data=table)
-    assert "accuracy 1.000" in capsys.readouterr().out
-    run("predict", model=there, data=table)
-    first, *_ = rows_of(capsys.readouterr().out)
+    told = {"model": there, "data": table}
+    said = run("evaluate", "--labels", *LABELS, **told)
+    assert "accuracy 1.000" in said
+    first, *_ = rows_of(run("predict", **told))
     assert first["prediction"] == str(LABELS.index(predicted[0]))
 
 
 @pytest.mark.any_backend
-def test_finetune_says_that_a_head_is_dropped(tmp_path, tokenizer, capsys):
+def test_finetune_says_that_a_head_is_dropped(tmp_path, tokenizer):
     """One of another task; that of pretraining goes without a word."""
     pytest.importorskip("safetensors")
     model = model_of("pair", tokenizer)
@@ -290,8 +288,7 @@ def test_finetune_says_that_a_head_is_dropped(tmp_path, tokenizer, capsys):
     table = tmp_path / "train.tsv"
     write_table(table, ["a fox", "a dog"], ["fox", "dog"])
     paths = {"model": tmp_path / "there", "output": tmp_path / "out"}
-    run("finetune", "--steps=1", train=table, **paths)
-    said = capsys.readouterr().out
+    said = run("finetune", "--steps=1", train=table, **paths)
     assert f"already has a head ({name}): it is dropped, and a new" in said
 
 

@@ -340,8 +340,7 @@ def test_an_export_is_checked_with_its_rule(
     for options in (["--layers=2"], ["--confidence=0.7", "--format=onnx"]):
         served = tmp_path / options[0]
         run("export", *options, model=model, output=served)
-        run("check", served, model, texts)
-        out = capsys.readouterr().out
+        out = run("check", served, model, texts)
         assert "3 rows: 100.00% of the predictions" in out
         assert "100.00% of the rows stop after the same layer" in out
     exact = LayerByLayer.with_layers

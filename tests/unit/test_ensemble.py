@@ -157,7 +157,7 @@ def folders(tmp_path_factory, tokenizer):
 
 @pytest.mark.any_backend
 @pytest.mark.usefixtures("eagerly")
-def test_commands(folders, tmp_path, capsys):
+def test_commands(folders, tmp_path):
     """A folder of several seeds is the ensemble of its models."""
     sources = [folders / f"seed-{seed}" for seed in range(3)]
     texts, data = ["the fox", "a barn"], folders / "rows.jsonl"
@@ -173,22 +173,19 @@ def test_commands(folders, tmp_path, capsys):
         (sources, "predictions", expected),
         ([folders], "weights", soup.probabilities(texts)),
     ):
-        capsys.readouterr()
-        run("predict", "--model", *models, data=data, average=average)
-        scores = [row["score"] for row in rows_of(capsys.readouterr().out)]
-        close(scores, wanted.max(-1), atol=1e-5)
+        told = {"data": data, "average": average}
+        rows = rows_of(run("predict", "--model", *models, **told))
+        close([row["score"] for row in rows], wanted.max(-1), atol=1e-5)
     ensemble.save(tmp_path / "saved")
     again = ka.Predictor.load(tmp_path / "saved")
     close(again.probabilities(texts), expected)
-    capsys.readouterr()
-    run("evaluate", model=folders, data=data)
     right = np.mean(expected.argmax(-1) == [0, 1])
-    assert f"accuracy {right:.3f}" in capsys.readouterr().out
+    said = run("evaluate", model=folders, data=data)
+    assert f"accuracy {right:.3f}" in said
     # A list may name the output of several seeds, too.
     run("evaluate", "--model", folders, sources[0], data=data)
-    run("evaluate", model=folders, data=data, average="weights")
-    right = soup.evaluate(data)["accuracy"]
-    assert f"accuracy {right:.3f}" in capsys.readouterr().out
+    said = run("evaluate", model=folders, data=data, average="weights")
+    assert f"accuracy {soup.evaluate(data)['accuracy']:.3f}" in said
 
 
 @pytest.mark.any_backend

@@ -80,11 +80,11 @@ def few_calls(monkeypatch):
 
 
 def export(folder, output, *options):
-    run("export", *options, model=folder / "model", output=output)
+    return run("export", *options, model=folder / "model", output=output)
 
 
 @pytest.mark.any_backend
-def test_computed_in_bfloat16(folder, tmp_path, capsys):
+def test_computed_in_bfloat16(folder, tmp_path):
     """The outputs are near the model's, and have the digits of bfloat16."""
     rows = folder / "rows.jsonl"
     export(folder, tmp_path, "--compute=bfloat16", f"--data={rows}")
@@ -92,17 +92,16 @@ def test_computed_in_bfloat16(folder, tmp_path, capsys):
     found = load_exported(tmp_path / "1").probabilities(TEXTS)
     difference = np.abs(found - expected).max()
     assert 1e-5 < difference < 5e-2  # float32 differs by less
-    run("check", tmp_path, folder / "model", rows)
-    assert "float32, computed in bfloat16, " in capsys.readouterr().out
+    said = run("check", tmp_path, folder / "model", rows)
+    assert "float32, computed in bfloat16, " in said
 
 
 @pytest.mark.parametrize(("kind", "weights"), CASES)
-def test_every_format(folder, tmp_path, capsys, kind, weights):
+def test_every_format(folder, tmp_path, kind, weights):
     """The file's outputs are the model's; the command says how near."""
     rows = folder / "rows.jsonl"
     options = f"--format={kind}", f"--weights={weights}", f"--data={rows}"
-    export(folder, tmp_path / "out", *options, "--force")
-    said = capsys.readouterr().out
+    said = export(folder, tmp_path / "out", *options, "--force")
     texts = "serving_default: 100.00% of the texts"
     assert (texts in said) == (kind == "saved_model")
     (same,) = re.findall(r"; ([\d.]+)% of 24 predictions are the same", said)
@@ -112,10 +111,8 @@ def test_every_format(folder, tmp_path, capsys, kind, weights):
     found = load_exported(made).probabilities(TEXTS)
     atol = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 5e-2, "int8": 0.1}
     np.testing.assert_allclose(found, expected, atol=atol[weights])
-    run("check", made, folder / "model", rows)
-    said = capsys.readouterr().out
+    said = run("check", made, folder / "model", rows)
     assert f"{kind}, {weights}, " in said
-    texts = "serving_default: 100.00% of the texts"
     assert (texts in said) == (kind == "saved_model")
     assert "8 x 32 tokens" in said and "128 tokens" not in said
     if kind == "saved_model":  # variables that are cut off
@@ -574,10 +571,9 @@ def test_bad_rows(folder, tmp_path, capsys):
     told["format"] = "onnx"
     error = refused(capsys, "export", "--force", **told)
     assert "a.jsonl:1: " in error and "--skip-bad" in error
-    run("export", "--force", "--skip-bad", **told)
-    said = capsys.readouterr().out
+    said = run("export", "--force", "--skip-bad", **told)
     assert "2 bad rows are left out" in said and " of 3 predictions" in said
     check = "check", output, folder / "model", rows, "--rows=1"
     assert "--skip-bad" in refused(capsys, *check)
-    run(*check, "--skip-bad")  # the first part has none
-    assert "1 rows: 100.00%" in capsys.readouterr().out
+    said = run(*check, "--skip-bad")  # the first part has none
+    assert "1 rows: 100.00%" in said

@@ -86,8 +86,7 @@ def test_command(model, tmp_path, capsys):
     model.save(file)
     texts.write_text("\n\n".join(TEXTS))
     plot = tmp_path / "plot.png"
-    run("inspect", model=file, data=texts, rows=2, output=plot)
-    printed = capsys.readouterr().out
+    printed = run("inspect", model=file, data=texts, rows=2, output=plot)
     expected = ka.layer_distances(model, TEXTS[:2])
     assert "model.keras, 2 texts" in printed
     assert f"{expected['l2'][0]:.3f}" in printed

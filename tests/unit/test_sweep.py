@@ -191,8 +191,8 @@ def test_wrong_options(folder, trained):
 
 
 def test_the_command_line(folder, trained, capsys):
-    run("sweep", file="sweep.toml", output="out")
-    assert "| 0.0004 | 16 | 0.5 | finished |" in capsys.readouterr().out
+    said = run("sweep", file="sweep.toml", output="out")
+    assert "| 0.0004 | 16 | 0.5 | finished |" in said
     error = refused(capsys, "sweep", file="none.toml", output="new")
     assert "none.toml: no such file" in error
 
