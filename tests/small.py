@@ -51,6 +51,12 @@ def numpy(tensor):
     return ops.convert_to_numpy(tensor)
 
 
+def hidden_states(backbone):
+    """The outputs of all layers for `inputs`."""
+    states = backbone(inputs(), return_hidden_states=True)["hidden_states"]
+    return [numpy(state) for state in states]
+
+
 def inputs():
     """Two full rows and one with five tokens of padding."""
     rng = np.random.default_rng(3)

@@ -11,6 +11,7 @@ from small import (
     CONFIG as FIVE_LAYERS,
     LENGTH,
     gradients,
+    hidden_states,
     inputs,
     numpy,
     randomize,
@@ -361,11 +362,6 @@ def test_pooled_only_needs_a_pooler():
 
 def outputs(*models):
     return [numpy(m(inputs())["sequence_output"]) for m in models]
-
-
-def hidden_states(model):
-    states = model(inputs(), return_hidden_states=True)["hidden_states"]
-    return [numpy(state) for state in states]
 
 
 def moved(before, after):

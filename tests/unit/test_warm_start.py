@@ -2,18 +2,13 @@
 
 import numpy as np
 import pytest
-from small import CONFIG, inputs, numpy, randomize
+from small import CONFIG, hidden_states, numpy, randomize
 
 import keras_albert as ka
 
 # Weights are copied as NumPy arrays.
 pytestmark = pytest.mark.any_backend
 SHALLOW = CONFIG.replace(num_hidden_layers=2)
-
-
-def hidden_states(backbone):
-    states = backbone(inputs(), return_hidden_states=True)["hidden_states"]
-    return [numpy(state) for state in states]
 
 
 def assert_same_weights(layer, other):
