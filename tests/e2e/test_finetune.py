@@ -144,7 +144,7 @@ def cases():
 
 
 @pytest.mark.filterwarnings("error:Gradients do not exist")
-@pytest.mark.parametrize(("task", "learns"), cases())
+@pytest.mark.parametrize(("task", "learns"), list(cases()))
 def test_trained_evaluated_predicted(
     folder, tmp_path, task, learns, capsys, monkeypatch, request
 ):
