@@ -209,7 +209,7 @@ def test_options_win_over_a_recipe(tmp_path):
 def test_a_recipe_of_pretraining():
     given = ["pretrain", "--data=d", "--output=o", "--recipe=small"]
     run = _parse(given)
-    assert (run.variant, run.optimizer.optimizer) == ("small", "muon")
+    assert (run.variant, run.optimizer.optimizer) == ("small", "adamw")
     steps = run.steps, run.warmup_steps, run.short_steps
     assert steps == (17_000, 1_700, 8_000)
     run = _parse([*given, "--steps", "34", "--batch-size=8"])  # shares stay
