@@ -68,9 +68,10 @@ CHECKPOINTS_FOLDER = "checkpoints"
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """The optimizer; LAMB as published (Paper 4.1; reference optimization.py).
+    """The optimizer of a run.
 
-    The default learning rate is for a batch size of 4096. For a smaller batch,
+    LAMB is as published (Paper 4.1; reference optimization.py). The default
+    learning rate is for LAMB and a batch size of 4096. For a smaller batch,
     scale it with the square root: 0.00176 * sqrt(batch_size / 4096).
     """
 
