@@ -258,7 +258,9 @@ def test_long_texts(folder, tmp_path, task):
         found = predictor.predict(texts)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     for name, value in predictor.evaluate(table).items():
-        assert report[name] == pytest.approx(value, abs=1e-4), name
+        # Two texts with nearly the same number may change places in the order.
+        near = 1e-3 if name == "spearman" else 1e-4
+        assert report[name] == pytest.approx(value, abs=near), name
     rows = rows_of(run("predict", model=output, data=table))
     answers = [row["prediction"] for row in rows]
     assert answers == pytest.approx(predictor.predict(texts), abs=1e-5)
