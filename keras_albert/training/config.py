@@ -64,6 +64,7 @@ TEACHER_SHARE, TEMPERATURE = 0.5, 2.0
 # and the divisor of cosines (Gao et al. 2021, arXiv:2104.08821, section 3).
 COSINE_LOSSES, COSINE_TEMPERATURE = ("ranking", "regression"), 0.05
 CHECKPOINTS_FOLDER = "checkpoints"
+OPTIMIZERS = ("lamb", "adamw", "muon")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,11 +76,11 @@ class OptimizerConfig:
     scale it with the square root: 0.00176 * sqrt(batch_size / 4096).
     """
 
-    optimizer: Literal["lamb", "adamw", "muon"] = "lamb"
+    optimizer: Literal[OPTIMIZERS] = OPTIMIZERS[0]
     """lamb; adamw, which is LAMB without the trust ratio, as in the reference;
-    or muon: Muon with a momentum of 0.95 for the matrices of layers, AdamW for
-    the rest; small models learn fastest with it, at a rate of 0.003 if they are
-    128 wide, of 0.0015 if 256"""
+    or muon, which is Muon for the matrices of layers and AdamW for the rest.
+    Small models learn fastest with muon, at a rate of 0.003 if they are 128
+    wide, of 0.0015 if 256"""
     learning_rate: float = 0.00176
     """peak learning rate"""
     beta_1: float = 0.9
@@ -108,4 +109,4 @@ class OptimizerConfig:
                 "`weight_decay` must be 0 or more. "
                 f"Received: {self.weight_decay!r}."
             )
-        check_choice("optimizer", self.optimizer, ("lamb", "adamw", "muon"))
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)

@@ -24,6 +24,7 @@ from keras_albert.training.config import OptimizerConfig
 
 # Weights that LAMB neither decays nor adapts (reference optimization.py L90).
 EXCLUDED_WEIGHTS = ("LayerNorm", "layer_norm", "bias")
+MOMENTUM = 0.95  # of Muon
 
 
 @keras.saving.register_keras_serializable("keras_albert")
@@ -249,37 +250,25 @@ class Lamb(OptimizerHooks):
 class Muon(Lamb):
     """Muon for the matrices of layers, AdamW for all other weights.
 
-    For a matrix of R rows and C columns, m = momentum * m + gradient. The
-    update is that of gradient + momentum * m with all singular values made
-    nearly equal, times 0.2 * sqrt(max(R, C)), plus weight_decay * matrix: no
-    direction of the matrix is left behind because its gradient is small. The
-    embeddings' tables, vectors, and matrices of a single row or column are
-    updated by AdamW as in `Lamb`, with the same learning rate.
+    For a matrix w of R rows and C columns, let m be 0.95 * m + gradient, and n
+    be gradient + 0.95 * m. All singular values of n are made nearly equal, so
+    that no direction is left behind because its gradient is small. The update u
+    is the result times 0.2 * sqrt(max(R, C)), plus weight_decay * w. Then
+    w -= learning_rate * u. The tables of the embeddings, vectors, and matrices
+    of a single row or column are updated by AdamW, with the same learning rate.
 
     `keras.optimizers.Muon` differs: it clips gradients before replicas are
     summed, counts the parts of an accumulated batch as updates, and updates
     the projection of the embeddings by AdamW.
 
-    Args:
-        learning_rate: a float or a schedule.
-        momentum: share of the earlier gradients that is kept, below 1.
-        **kwargs: those of `Lamb`, without the two about layer adaptation.
+    Args: those of `Lamb`, of which layer adaptation is always off.
 
     Source: Liu et al. 2025, arXiv:2502.16982, section 2.2.
     """
 
-    def __init__(
-        self,
-        learning_rate: Any = 0.003,
-        momentum: float = 0.95,
-        name: str = "muon",
-        **kwargs: Any,
-    ):
-        check_probability("momentum", momentum)
-        super().__init__(
-            learning_rate, layer_adaptation=False, name=name, **kwargs
-        )
-        self.momentum = momentum
+    def __init__(self, *args: Any, name: str = "muon", **kwargs: Any):
+        kwargs["layer_adaptation"] = False
+        super().__init__(*args, name=name, **kwargs)
 
     def build(self, variables: list[keras.Variable]) -> None:
         if self.built:
@@ -304,21 +293,15 @@ class Muon(Lamb):
             return
         m = self._momentums[index]
         gradient = ops.cast(gradient, variable.dtype)
-        new_m = self.momentum * m + gradient
+        new_m = MOMENTUM * m + gradient
         self.assign(m, new_m)
-        update = _with_equal_singular_values(gradient + self.momentum * new_m)
+        update = _with_equal_singular_values(gradient + MOMENTUM * new_m)
         # About as large as the updates of AdamW (arXiv:2502.16982, eq. 4).
         update = 0.2 * max(variable.shape) ** 0.5 * update
         if self._decays[index]:
             update = update + self.decay_rate * ops.convert_to_tensor(variable)
         learning_rate = ops.cast(learning_rate, variable.dtype)
         self.assign_sub(variable, learning_rate * update)
-
-    def get_config(self) -> dict[str, Any]:
-        config = {**super().get_config(), "momentum": self.momentum}
-        del config["layer_adaptation"]
-        del config["exclude_from_layer_adaptation"]
-        return config
 
 
 def make_optimizer(

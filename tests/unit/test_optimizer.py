@@ -235,18 +235,18 @@ def test_clips_the_true_norm_of_repeated_lookups():
 
 
 @pytest.mark.parametrize(
-    ("kind", "option"),
+    ("kind", "options"),
     [
         (ka.Lamb, {"exclude_from_layer_adaptation": ("gamma",)}),
         (ka.Lamb, {"layer_adaptation": False}),
-        (Muon, {"momentum": 0.8}),
+        (Muon, {"exclude_from_weight_decay": ("beta",)}),
     ],
 )
-def test_optimizer_round_trip(kind, option):
+def test_optimizer_round_trip(kind, options):
     original = kind(
         ka.WarmupPolynomialDecay(0.002, 20, 4),
         weight_decay=0.02,
-        **option,
+        **options,
     )
     copy = keras.optimizers.deserialize(keras.optimizers.serialize(original))
     assert type(copy) is kind
