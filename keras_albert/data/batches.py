@@ -2,7 +2,8 @@
 
 Examples of similar length share batches. Each batch is padded to one of a few
 static lengths, since XLA compiles the model once for each length. The lengths
-are chosen to minimize the padding of all examples.
+are chosen to minimize the padding of all examples. Inference without XLA pads a
+batch to its longest example instead (`TaskModel.outputs`).
 
 Letters: N examples, B examples in a batch, S tokens of a padded row, T tokens
 of a row without padding.

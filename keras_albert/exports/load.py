@@ -41,6 +41,8 @@ class Exported:
     signatures: frozenset[str] = frozenset()
     ask: Ask | None = None
     early_exit: EarlyExit | None = None  # when the exported graph stops
+    # whether a batch of another shape takes longer, see `AlbertModel`
+    compiles_each_shape: bool = False
 
     def predict_on_batch(self, x: Mapping[str, np.ndarray]):
         """The outputs for a batch; the mask is derived from the ids."""
@@ -192,7 +194,10 @@ def _as_text(value):
 
 
 _RUNNERS = {
-    LITERT_FILE: lambda path, threads: Exported(run_litert(path, threads)),
+    LITERT_FILE: lambda path, threads: Exported(
+        run_litert(path, threads),
+        compiles_each_shape=True,  # it allocates all tensors anew
+    ),
     ONNX_FILE: lambda path, threads: Exported(run_onnx(path, threads)),
     SAVED_MODEL_FILE: _load_saved_model,
 }

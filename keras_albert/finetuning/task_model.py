@@ -157,12 +157,16 @@ class TaskModel:
         """
         check_positive("batch_size", batch_size)
         batch_size = min(batch_size, len(features))
-        plan = sorted_plan(features.lengths, np.array(self.lengths), batch_size)
+        few_shapes = self.model.compiles_each_shape
+        lengths = self.lengths if few_shapes else np.unique(features.lengths)
+        plan = sorted_plan(features.lengths, np.array(lengths), batch_size)
         if compute is None and self.early_exit is not None:
             compute = self.layer_by_layer
         compute = compute or self.definition.compute
-        # Other functions get batches of equal size, filled up with copies.
-        filled = 1 if isinstance(compute, LayerByLayer) else batch_size
+        # Where shapes are compiled, batches are filled up with copies.
+        filled = 1
+        if few_shapes and not isinstance(compute, LayerByLayer):
+            filled = batch_size
         outputs = [None] * len(features)
         rows = features
         if features.pooling is not None:  # it has a label for each text

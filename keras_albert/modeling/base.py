@@ -72,6 +72,18 @@ class AlbertModel(KeepsJaxState, keras.Model):
         return f"<{type(self).__name__} {_summary(self)}>"
 
     @property
+    def compiles_each_shape(self) -> bool:
+        """Whether a batch of another shape has to wait for a compiler.
+
+        XLA compiles for each shape; on several TensorFlow devices, among them
+        TPUs, `jit_compile` does not say whether it is used.
+        """
+        if keras.backend.backend() == "tensorflow":
+            replicas = self.distribute_strategy.num_replicas_in_sync
+            return self.jit_compile or replicas > 1
+        return self.jit_compile
+
+    @property
     def most_tokens(self) -> int:
         """The most tokens of a text; `preprocess` cuts the rest off."""
         return self.config.max_position_embeddings

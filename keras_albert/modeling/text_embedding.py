@@ -32,8 +32,9 @@ PADDED = -1e9
 # Of the weights of a text, so that nothing is divided by 0; as in
 # sentence-transformers, whose weights may be below 1.
 LEAST_SUM = 1e-9
-# `encode` sorts texts by length and pads batches to a multiple of this: padding
-# to 32 would more than double the work for texts of a sentence.
+# Where each shape is compiled, `encode` pads batches to a multiple of this, for
+# fewer of them; padding to 32 would more than double the work for texts of a
+# sentence.
 _LENGTH_STEP = 8
 # By how much the counter of each random generator is advanced for a part of the
 # rows; a forward pass draws fewer numbers.
@@ -255,14 +256,12 @@ class AlbertForTextEmbedding(HeadedModel):
         vectors = np.zeros((len(lengths), self.size), "float32")
         order = np.argsort(lengths, kind="stable")
         for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
+            rows = chosen = order[start : start + batch_size]
             longest = int(lengths[chosen].max())
-            longest = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
-            # Filled up, so that few shapes are compiled.
-            filled = np.pad(chosen, (0, batch_size - len(chosen)), "edge")
-            batch = {
-                name: value[filled, :longest] for name, value in ids.items()
-            }
+            if self.compiles_each_shape:  # few: the last batch is as large, too
+                longest = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
+                rows = np.pad(chosen, (0, batch_size - len(chosen)), "edge")
+            batch = {name: value[rows, :longest] for name, value in ids.items()}
             vectors[chosen] = self.predict_on_batch(batch)[: len(chosen)]
         return vectors
 

@@ -97,6 +97,29 @@ def test_fitted_models_are_served(tmp_path, tokenizer, few_signatures):
     assert labels == predictor.predict(TEXTS)
 
 
+def test_padding_is_added_where_shapes_are_compiled(tokenizer, monkeypatch):
+    """Elsewhere batches are as long as their longest text."""
+    model, shapes = model_of("vector", tokenizer), []
+    compute = model.predict_on_batch
+
+    def predict_on_batch(x):
+        shapes.append(x["token_ids"].shape)
+        return compute(x)
+
+    monkeypatch.setattr(model, "predict_on_batch", predict_on_batch)
+    model.encode(TEXTS, batch_size=2)
+    ka.Predictor(model, lengths=(24, 32)).predict(TEXTS, batch_size=2)
+    _, middle, longest = sorted(len(tokenizer.encode(x)) + 2 for x in TEXTS)
+    assert 8 < middle < longest <= 24
+    expected = [(2, middle), (1, longest)] * 2
+    if keras.backend.backend() == "jax":
+        expected = [(2, 16), (2, 8 * -(-longest // 8)), (2, 24), (2, 24)]
+    assert shapes == expected
+    # As Keras decides on a machine with a GPU.
+    model.jit_compile = True
+    assert model.compiles_each_shape
+
+
 @pytest.mark.proof
 def test_masks_are_served(tmp_path, tokenizer, few_signatures):
     few_signatures("serving_default")
