@@ -242,11 +242,6 @@ def compiled(model: keras.Model, function: Callable) -> Callable:
     return with_tensors
 
 
-def has_static_shapes() -> bool:
-    """Whether each shape of the arguments of `compiled` is compiled anew."""
-    return keras.backend.backend() == "jax"
-
-
 def traces_for_tensorflow() -> bool:
     """Whether this process can trace models into TensorFlow graphs."""
     return keras.backend.backend() == "tensorflow"

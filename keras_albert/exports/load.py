@@ -41,7 +41,7 @@ class Exported:
     signatures: frozenset[str] = frozenset()
     ask: Ask | None = None
     early_exit: EarlyExit | None = None  # when the exported graph stops
-    # whether a batch of another shape takes longer, see `AlbertModel`
+    # whether the first batch of each shape takes longer, as in `AlbertModel`
     compiles_each_shape: bool = False
 
     def predict_on_batch(self, x: Mapping[str, np.ndarray]):

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_albert.distribution.backend import compiled, has_static_shapes
+from keras_albert.distribution.backend import compiled
 from keras_albert.modeling.backbone import padding_mask_of
 from keras_albert.modeling.classification import AlbertForSequenceClassification
 from keras_albert.modeling.encoder import attention_bias, block
@@ -76,7 +76,7 @@ class LayerByLayer:
             self._compile()
         blocks, pooler, classifiers = self._weights()
         rows = np.arange(len(x["token_ids"]))  # those that go on
-        padded = _padded(rows)
+        padded = self._padded(rows)
         vectors, bias = self._embed({n: each[padded] for n, each in x.items()})
         stopping = Stopping(self._rule, model.problem)
         used = np.zeros(len(rows), int)
@@ -94,12 +94,22 @@ class LayerByLayer:
                 kept = np.flatnonzero(~stops)
                 rows = rows[kept]
                 stopping.keep(kept)
-                padded = _padded(kept)
+                padded = self._padded(kept)
                 vectors = ops.take(vectors, padded, axis=0)
                 bias = ops.take(bias, padded, axis=0)
         self.rows += len(used)
         self.layers += int(used.sum())
         return {"logits": found, "layers": used}
+
+    def _padded(self, rows: np.ndarray) -> np.ndarray:
+        """The rows; if each shape is compiled, a power of two of them.
+
+        The rows that are added are copies of the last one.
+        """
+        if not (self._model.compiles_each_shape and len(rows)):
+            return rows
+        size = 1 << (len(rows) - 1).bit_length()
+        return np.pad(rows, (0, size - len(rows)), "edge")
 
     def _blocks_of_layers(self) -> list[int]:
         """For each layer, the first one with the same weights, from 0."""
@@ -145,14 +155,3 @@ class LayerByLayer:
 def _dense(x, kernel, bias):
     """x W + b, in the type of the kernel."""
     return ops.matmul(ops.cast(x, kernel.dtype), kernel) + bias
-
-
-def _padded(rows: np.ndarray) -> np.ndarray:
-    """The rows, made a power of two by copies of the last, where it is faster.
-
-    That is where the backend compiles anew for each number of rows.
-    """
-    if not (has_static_shapes() and len(rows)):
-        return rows
-    size = 1 << (len(rows) - 1).bit_length()
-    return np.pad(rows, (0, size - len(rows)), "edge")

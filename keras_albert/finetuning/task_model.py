@@ -163,10 +163,8 @@ class TaskModel:
         if compute is None and self.early_exit is not None:
             compute = self.layer_by_layer
         compute = compute or self.definition.compute
-        # Where shapes are compiled, batches are filled up with copies.
-        filled = 1
-        if few_shapes and not isinstance(compute, LayerByLayer):
-            filled = batch_size
+        # LayerByLayer chooses the number of rows itself.
+        fills = few_shapes and not isinstance(compute, LayerByLayer)
         outputs = [None] * len(features)
         rows = features
         if features.pooling is not None:  # it has a label for each text
@@ -180,7 +178,8 @@ class TaskModel:
         ):
             if stopped():
                 return outputs
-            x, _, _ = rows.batch(chosen, max(filled, len(chosen)), length)
+            size = batch_size if fills else len(chosen)
+            x, _, _ = rows.batch(chosen, size, length)
             found = compute(self.model, x)
             found = keras.tree.map_structure(np.asarray, found)
             for row, index in enumerate(chosen):

@@ -73,15 +73,14 @@ class AlbertModel(KeepsJaxState, keras.Model):
 
     @property
     def compiles_each_shape(self) -> bool:
-        """Whether a batch of another shape has to wait for a compiler.
+        """Whether XLA compiles the model anew for each shape of a batch.
 
-        XLA compiles for each shape; on several TensorFlow devices, among them
-        TPUs, `jit_compile` does not say whether it is used.
+        Under a strategy of tf.distribute with several replicas it may, on TPUs,
+        although `jit_compile` is False; the answer is then True.
         """
-        if keras.backend.backend() == "tensorflow":
-            replicas = self.distribute_strategy.num_replicas_in_sync
-            return self.jit_compile or replicas > 1
-        return self.jit_compile
+        strategy = getattr(self, "distribute_strategy", None)  # TensorFlow's
+        several = strategy is not None and strategy.num_replicas_in_sync > 1
+        return self.jit_compile or several
 
     @property
     def most_tokens(self) -> int:

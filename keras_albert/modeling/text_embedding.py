@@ -32,9 +32,9 @@ PADDED = -1e9
 # Of the weights of a text, so that nothing is divided by 0; as in
 # sentence-transformers, whose weights may be below 1.
 LEAST_SUM = 1e-9
-# Where each shape is compiled, `encode` pads batches to a multiple of this, for
-# fewer of them; padding to 32 would more than double the work for texts of a
-# sentence.
+# Where XLA compiles each shape, `encode` pads batches to a multiple of this, so
+# that there are few. Padding to 32 would more than double the work for texts
+# of a sentence.
 _LENGTH_STEP = 8
 # By how much the counter of each random generator is advanced for a part of the
 # rows; a forward pass draws fewer numbers.
@@ -258,7 +258,7 @@ class AlbertForTextEmbedding(HeadedModel):
         for start in range(0, len(order), batch_size):
             rows = chosen = order[start : start + batch_size]
             longest = int(lengths[chosen].max())
-            if self.compiles_each_shape:  # few: the last batch is as large, too
+            if self.compiles_each_shape:  # make all batches of few shapes
                 longest = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
                 rows = np.pad(chosen, (0, batch_size - len(chosen)), "edge")
             batch = {name: value[rows, :longest] for name, value in ids.items()}

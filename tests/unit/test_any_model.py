@@ -2,6 +2,7 @@
 
 import functools
 import sys
+import types
 from pathlib import Path
 
 import keras
@@ -115,8 +116,16 @@ def test_padding_is_added_where_shapes_are_compiled(tokenizer, monkeypatch):
     if keras.backend.backend() == "jax":
         expected = [(2, 16), (2, 8 * -(-longest // 8)), (2, 24), (2, 24)]
     assert shapes == expected
-    # As Keras decides on a machine with a GPU.
-    model.jit_compile = True
+    model.jit_compile = True  # as Keras decides on a machine with a GPU
+    assert model.compiles_each_shape
+
+
+@pytest.mark.skipif(not TRACES, reason="only TensorFlow has strategies")
+def test_shapes_may_be_compiled_on_several_devices(tokenizer, monkeypatch):
+    model = model_of("vector", tokenizer)
+    assert not model.compiles_each_shape
+    two = types.SimpleNamespace(num_replicas_in_sync=2)
+    monkeypatch.setattr(type(model), "distribute_strategy", two)
     assert model.compiles_each_shape
 
 

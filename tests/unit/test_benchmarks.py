@@ -430,6 +430,21 @@ def export_sides(benchmarks):
 
 
 @pytest.mark.any_backend
+def test_other_vectors_are_refused(benchmarks):
+    """In float32 one of a thousand may differ, in int8 all a little."""
+    check_same = importlib.import_module("bench_embeddings").check_same
+    vectors = np.tile([0.6, 0.8], (1000, 1))
+    one, two, a_little = vectors.copy(), vectors.copy(), vectors + 1e-3
+    one[3] = two[5:7] = 0.8, 0.6
+    check_same(vectors, one, int8=False)
+    check_same(vectors, a_little, int8=True)
+    with pytest.raises(ValueError, match=r"only 99\.80%"):
+        check_same(vectors, two, int8=False)
+    with pytest.raises(ValueError, match=r"only 0\.9600"):
+        check_same(vectors, one, int8=True)
+
+
+@pytest.mark.any_backend
 def test_other_outputs_are_refused(export_sides):
     rows = export_sides.Rows(["a", "b"], np.zeros((2, 5), "int32"))
     exact = np.array([[-0.1, -2.0], [-1.0, -0.5]])
