@@ -130,7 +130,7 @@ def _check_kind(option: str, value, kind: type) -> None:
         wanted, fits = f"one of {', '.join(choices)}", value in choices
     elif typing.get_origin(kind) is tuple and choices[0] in (int, float):
         wanted = "a number or a list of numbers"
-        fits = all(map(is_number, values))
+        fits = all(map(is_number, map(_parsed, values)))
     elif typing.get_origin(kind) is tuple or isinstance(kind, types.UnionType):
         wanted = "a text or a list of texts"
         fits = all(isinstance(each, str) for each in values)
@@ -145,6 +145,14 @@ def _check_kind(option: str, value, kind: type) -> None:
         fits = isinstance(value, str | int | float) and text.lower() != "none"
     if not fits:
         raise AlbertError(f"{option} must be {wanted}. Received: {value!r}.")
+
+
+def _parsed(value):
+    """The number that a text stands for; any other value as it is."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def _without_none(kind: type) -> type:

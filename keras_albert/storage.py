@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from keras_albert.errors import AlbertError
 
@@ -155,6 +155,22 @@ def check_new_file(path: Path, suffix: str | None = None) -> None:
     folder = path.absolute().parent
     if not folder.is_dir():
         raise AlbertError(f"{path}: there is no folder {folder}. Make it.")
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Context manager that writes a new file, which appears when it is whole.
+
+    Raises AlbertError if it exists at the end, and DiskFull.
+    """
+    unfinished = path.with_name(f"unfinished-{os.getpid()}-{path.name}")
+    try:
+        with room_at(path, unfinished), open(unfinished, "wb") as file:
+            yield file
+        check_absent(path)  # another process may have made it
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 # Output folders.

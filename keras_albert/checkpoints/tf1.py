@@ -35,6 +35,9 @@ HUB_ASSETS = "assets"
 # The kernel of the projection in brightmart/albert_zh, modeling.py.
 WIDE_PROJECTION = "bert/embeddings/word_embeddings_2"
 
+# In a checkpoint of TensorFlow 2, the variable that describes its objects.
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
 # Variables that are not weights of the model: optimizer slots and the step.
 _SKIPPED = re.compile(
     r"(/adam_[mv](_\d+)?|/AdamWeightDecayOptimizer.*|(^|/)global_step)$"
@@ -70,6 +73,12 @@ def load_tf1_model(prefix: Path, backbone: bool = False, **form) -> AlbertModel:
     is optional. The other arguments are those of `load_huggingface`.
     """
     tensors = read_tf1(prefix)
+    if OBJECT_GRAPH in tensors:
+        raise AlbertError(
+            f"{prefix}: a checkpoint of TensorFlow 2 or a SavedModel, whose "
+            "weights have no names. Give the checkpoint of TensorFlow 1 or "
+            "the model that it was made from."
+        )
     if WIDE_PROJECTION in tensors:
         raise AlbertError(
             f"{prefix}: a model of brightmart/albert_zh, which adds positions "

@@ -29,6 +29,7 @@ from keras_albert.text.files import (
     find_files,
     open_parquet,
 )
+from keras_albert.text.normalization import to_text
 
 JSONL_SUFFIXES = (".jsonl", ".json")
 PARQUET_SUFFIX = ".parquet"
@@ -238,6 +239,7 @@ def _row_lines(text: str | None, column: str) -> list[str]:
             f"expected text in `{column}`. Received: {text!r:.60}. Correct "
             "the row, or name another column with --column."
         )
+    text = to_text(text)
     return [line for line in text.split("\n") if line.strip()]
 
 

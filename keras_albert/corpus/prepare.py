@@ -59,6 +59,7 @@ from keras_albert.corpus.write_shards import (
     write_shard,
 )
 from keras_albert.errors import AlbertError
+from keras_albert.signals import handled, sigterm_as_ctrl_c
 from keras_albert.storage import (
     RUN_FILE,
     WorkFolder,
@@ -120,9 +121,7 @@ def prepare(run: PrepareRun) -> Manifest | None:
         return Manifest.read(output)
     units = plan(files, run.shard_bytes, run.column)
     try:
-        # SIGTERM ends the run as Ctrl-C does: with a KeyboardInterrupt.
-        as_ctrl_c = _handled(signal.default_int_handler, signal.SIGTERM)
-        with _claimed(folder, command) as work, as_ctrl_c:
+        with _claimed(folder, command) as work, sigterm_as_ctrl_c():
             recipe.tokenizer().save(work)
             job = _Job(dataclasses.replace(run, vocab=work), work)
             reports = _make_all(job, units, run.workers or _cores())
@@ -240,20 +239,6 @@ def _keep_or_remove(folder: Path) -> None:
         "same command goes on from there.",
         file=sys.stderr,
     )
-
-
-@contextlib.contextmanager
-def _handled(handler, *numbers: signal.Signals) -> Iterator[None]:
-    """Sets signal handlers, which Python only allows the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
 
 
 # Makes the units, in this process or in several.
@@ -413,7 +398,7 @@ def _in_processes(
     ) as pool:
         try:
             # A process that is interrupted while it starts prints a traceback.
-            with _handled(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM):
+            with handled(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM):
                 pending = {
                     pool.submit(_work, i, unit): i
                     for i, unit in missing.items()

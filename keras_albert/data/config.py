@@ -43,3 +43,26 @@ class TableColumns:
                     f"`columns.{field.name}` must be the name of a column. "
                     f"Received: {value!r:.60}."
                 )
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherColumns(TableColumns):
+    """Names of columns that differ from those that a model was trained on.
+
+    A column that is not given keeps the name that the model has for it.
+    """
+
+    text: str | None = None
+    label: str | None = None
+    choices: str | None = None
+    context: str | None = None
+    answers: str | None = None
+
+    def instead_of(self, trained: TableColumns) -> TableColumns:
+        """The columns of the model, with the names that are given here."""
+        given = {
+            name: value
+            for name, value in dataclasses.asdict(self).items()
+            if value not in (None, ())
+        }
+        return dataclasses.replace(trained, **given)

@@ -40,8 +40,9 @@ class Mesh(Devices):
         self._service = jax_key_value_service()
         self._wait = config.processes.wait
         self._shared = self._calls = 0
-        # For each flag of `any`: from which call on it is true.
-        self._raised = {}
+        # How many models were trained. For each flag of `any`: from which call
+        # on it is true for the newest model.
+        self._models, self._raised = 0, {}
         self._shares = config.model_parallel
         # The model axis must lie within a process: `whole` then finds a copy of
         # all weights in each process, and halves of a block exchange nothing
@@ -63,6 +64,10 @@ class Mesh(Devices):
 
     def check(self, config: AlbertConfig) -> None:
         check_shares(config, self._shares)
+
+    def prepare(self, model: keras.Model) -> None:
+        self._models += 1
+        self._raised = {}
 
     @contextlib.contextmanager
     def alone(self):
@@ -125,7 +130,7 @@ class Mesh(Devices):
         found = []
         for number, flag in enumerate(flags):
             if number not in self._raised:
-                key = f"any/{number}"
+                key = f"any/{self._models}/{number}"
                 if flag:
                     # The store raises if another process has set the key.
                     with contextlib.suppress(jax.errors.JaxRuntimeError):

@@ -207,6 +207,11 @@ class FinetuneRun:
         self._check_task_options()
         self._check_frozen()
         check_teaching(self.teacher, self.teacher_share, self.temperature)
+        if self.epochs is not None and self.steps is not None:
+            raise AlbertError(
+                "`steps` stands instead of `epochs`. Received: "
+                f"epochs={self.epochs}, steps={self.steps}. Leave one out."
+            )
         if self.warmup_steps is not None:
             if self.steps is None:
                 raise AlbertError("`warmup_steps` needs `steps`. Give --steps.")

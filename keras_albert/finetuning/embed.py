@@ -72,7 +72,7 @@ def embed(run: EmbedRun) -> dict:
         _check_made_of(run, finished, made_of)
         print(f"{run.output} holds these vectors, and they are finished")
         return finished
-    count = _checked_rows(predictor, run)
+    count, schema = _checked_rows(predictor, run)
     if not goes_on:
         claim_folder(run.output, run)
     with folder_at(run.output).locked("computing these vectors"):
@@ -81,7 +81,8 @@ def embed(run: EmbedRun) -> dict:
             progress = read_json(run.output / PROGRESS_FILE)
             _check_made_of(run, progress, made_of)
         with room_at(run.output):
-            _write_all(predictor, run, count, size, progress)
+            write = _WRITERS[run.to](run, count, size, progress, schema)
+            _write_all(predictor, run, count, size, progress, write)
         report = {
             "texts": count,
             "size": size,
@@ -106,9 +107,13 @@ def _check_made_of(run: EmbedRun, found: dict, made_of: dict) -> None:
             )
 
 
-def _checked_rows(predictor: Predictor, run: EmbedRun) -> int:
-    """Reads the whole file once; returns how many rows it has."""
+def _checked_rows(predictor: Predictor, run: EmbedRun) -> tuple[int, object]:
+    """Reads the whole file once.
+
+    Returns how many rows it has, and for Parquet the types of its columns.
+    """
     count, bad, read, example = 0, [], PieceCount(), ""
+    schema = None
     for table in predictor.parts(run.data, run.skip_bad, ROWS_AT_ONCE):
         count += len(table)
         bad += table.skipped
@@ -121,19 +126,25 @@ def _checked_rows(predictor: Predictor, run: EmbedRun) -> int:
                 f"{run.data} has a column `{COLUMN}`, which would be replaced. "
                 "Rename it."
             )
+        if run.to == "parquet":
+            schema = _with_columns_of(table, schema)
     if bad:
         print(f"{len(bad):,} bad rows are left out:", file=sys.stderr)
     for fault in bad:
         print(f"  {fault}", file=sys.stderr)
     check_readable(read, example, run.data, run.any_text)
-    return count
+    return count, schema
 
 
 def _write_all(
-    predictor: Predictor, run: EmbedRun, count: int, size: int, progress: dict
+    predictor: Predictor,
+    run: EmbedRun,
+    count: int,
+    size: int,
+    progress: dict,
+    write: "_Write",
 ) -> None:
     """Computes and writes the parts that are not there yet."""
-    write = _WRITERS[run.to](run.output, count, size, run.numbers, progress)
     begin = 0
     for number, table in enumerate(
         predictor.parts(run.data, run.skip_bad, ROWS_AT_ONCE)
@@ -183,9 +194,9 @@ def in_numbers(vectors: np.ndarray, numbers: str) -> np.ndarray:
 _Write = Callable[[int, int, Table, np.ndarray], None]
 
 
-def _npy_writer(folder, count, size, numbers, progress) -> _Write:
-    path = folder / f"{NAME}.npy"
-    example = in_numbers(np.ones((1, size), "float32"), numbers)
+def _npy_writer(run: EmbedRun, count, size, progress, schema) -> _Write:
+    path = run.output / f"{NAME}.npy"
+    example = in_numbers(np.ones((1, size), "float32"), run.numbers)
     array = np.lib.format.open_memmap(
         path,
         mode="r+" if progress["done"] else "w+",
@@ -200,8 +211,8 @@ def _npy_writer(folder, count, size, numbers, progress) -> _Write:
     return write
 
 
-def _jsonl_writer(folder, count, size, numbers, progress) -> _Write:
-    path = folder / f"{NAME}.jsonl"
+def _jsonl_writer(run: EmbedRun, count, size, progress, schema) -> _Write:
+    path = run.output / f"{NAME}.jsonl"
 
     def write(number, begin, table, vectors):
         with open(path, "ab") as file:
@@ -225,26 +236,41 @@ def _jsonl_writer(folder, count, size, numbers, progress) -> _Write:
     return write
 
 
-def _parquet_writer(folder, count, size, numbers, progress) -> _Write:
+def _with_columns_of(table: Table, schema):
+    """The schema of Arrow with the columns of another part of the table.
+
+    A column may be empty in one part, and have integers in one and fractions
+    in another; all files of a Parquet dataset need the same types.
+    """
+    import pyarrow as arrow
+
+    names = dict.fromkeys(name for row in table.rows for name in row)
+    columns = {name: [row.get(name) for row in table.rows] for name in names}
+    try:
+        found = arrow.table(columns).schema
+        schemas = [found] if schema is None else [schema, found]
+        return arrow.unify_schemas(schemas, promote_options="permissive")
+    except (arrow.ArrowException, OverflowError, UnicodeError) as error:
+        raise AlbertError(
+            f"{table.path}: a column of Parquet has values of one type "
+            f"({error}). Write them with --to jsonl."
+        ) from None
+
+
+def _parquet_writer(run: EmbedRun, count, size, progress, schema) -> _Write:
     import pyarrow as arrow
     from pyarrow import parquet
 
-    (folder / NAME).mkdir(exist_ok=True)
+    (run.output / NAME).mkdir(exist_ok=True)
 
     def write(number, begin, table, vectors):
-        names = dict.fromkeys(name for row in table.rows for name in row)
-        try:
-            columns = arrow.table(
-                {name: [row.get(name) for row in table.rows] for name in names}
-            )
-        except (arrow.ArrowException, OverflowError) as error:
-            raise AlbertError(
-                f"{table.path}: a column of Parquet has values of one type "
-                f"({error}). Write them with --to jsonl."
-            ) from None
+        rows = [
+            {name: row.get(name) for name in schema.names} for row in table.rows
+        ]
+        columns = arrow.Table.from_pylist(rows, schema)
         values = arrow.array(vectors.ravel())
         lists = arrow.FixedSizeListArray.from_arrays(values, vectors.shape[1])
-        path = folder / NAME / f"part-{number:05}.parquet"
+        path = run.output / NAME / f"part-{number:05}.parquet"
         parquet.write_table(columns.append_column(COLUMN, lists), path)
 
     return write

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import sys
 from collections.abc import Iterator
 
@@ -15,6 +14,7 @@ from keras_albert.finetuning.predictor import Predictor
 from keras_albert.storage import (
     check_absent,
     check_new_file,
+    new_file,
     replacing,
     room_at,
 )
@@ -61,21 +61,12 @@ def predict(run: PredictRun) -> None:
             sys.stdout.buffer.flush()
         return
     check_new_file(run.output)
-    try:
-        file = run.output.open("xb")  # reserves the name before the work
-    except FileExistsError:  # made by another process just now
-        check_absent(run.output)
-        raise
-    try:
-        count = 0
-        with room_at(run.output), file:
-            for line in _predictions(run):
-                file.write(line)
-                count += 1
-        print(f"{count:,} predictions -> {run.output}")
-    except BaseException:
-        os.unlink(run.output)
-        raise
+    count = 0
+    with new_file(run.output) as file:
+        for line in _predictions(run):
+            file.write(line)
+            count += 1
+    print(f"{count:,} predictions -> {run.output}")
 
 
 def _predictions(run: PredictRun) -> Iterator[bytes]:

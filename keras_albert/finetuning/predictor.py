@@ -11,6 +11,7 @@ import numpy as np
 from scipy import special
 
 from keras_albert.data.batches import Features
+from keras_albert.data.config import OtherColumns, TableColumns
 from keras_albert.data.frames import Frame
 from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError
@@ -116,6 +117,9 @@ class Predictor(TaskModel):
         # The stored labels and lengths belong to the stored task.
         if given.get("task", loaded.task["task"]) == loaded.task["task"]:
             stored |= stored_settings(loaded.task)
+        if isinstance(given.get("columns"), OtherColumns):
+            trained = stored.get("columns") or TableColumns()
+            given["columns"] = given["columns"].instead_of(trained)
         return cls(loaded.model, **stored | given)
 
     def save(self, folder: str | Path) -> None:

@@ -270,9 +270,10 @@ class PretrainRun:
                 f"steps={self.steps}."
             )
         longest = self.examples.sequence_length
-        if self.short_steps and self.short_length >= longest:
+        if self.short_steps and not 8 <= self.short_length < longest:
             raise AlbertError(
-                "`short_length` must be below `examples.sequence_length`. "
+                "`short_length` must be at least 8 tokens and below "
+                "`examples.sequence_length`. "
                 f"Received: short_length={self.short_length}, "
                 f"examples.sequence_length={longest}."
             )
@@ -293,6 +294,9 @@ class PretrainRun:
         """The settings of the examples of a step, counted from 1."""
         if step > self.short_steps:
             return self.examples
+        most = min(self.examples.max_predictions, self.short_length)
         return dataclasses.replace(
-            self.examples, sequence_length=self.short_length
+            self.examples,
+            sequence_length=self.short_length,
+            max_predictions=most,
         )

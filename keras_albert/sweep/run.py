@@ -17,6 +17,7 @@ from pathlib import Path
 
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.config import FinetuneRun
+from keras_albert.signals import sigterm_as_ctrl_c
 from keras_albert.storage import WorkFolder, read_json, replacing, write_json
 from keras_albert.sweep.config import SweepRun
 from keras_albert.sweep.plan import Plan, read_plan
@@ -59,7 +60,8 @@ def sweep(run: SweepRun) -> list[dict]:
             f"{' and '.join(changed) or 'content'}. Choose another output, or "
             "give the file that began it."
         )
-    with folder.locked("searching there"):
+    # At SIGTERM the run that is trained must end, too.
+    with folder.locked("searching there"), sigterm_as_ctrl_c():
         study = _study(optuna, run, plan)
         _search(optuna, study, run, plan)
         results = _results(study, plan, run.output)
@@ -207,6 +209,8 @@ def _score_name(run: SweepRun, plan: Plan) -> str:
 
 def _score(output: Path, name: str) -> float:
     report = read_json(output / REPORT_FILE)
+    if name in report.get("scores", {}):  # of several seeds
+        return report["scores"][name]["median"]
     values = report.get("held_out", report)
     if name not in values:
         numbers = [k for k, v in values.items() if isinstance(v, float)]

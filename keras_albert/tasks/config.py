@@ -3,7 +3,7 @@
 import dataclasses
 from typing import TYPE_CHECKING, Literal
 
-from keras_albert.data.config import TableColumns
+from keras_albert.data.config import OtherColumns, TableColumns
 from keras_albert.errors import (
     AlbertError,
     check_choice,
@@ -229,9 +229,9 @@ class ModelUse:
     labels: tuple[str, ...] | None = None
     """names of the classes in the order of the model's outputs, if it has none;
     by default 0, 1 and so on"""
-    columns: TableColumns = TableColumns()
-    """columns of the tables that the model reads; by default those of the table
-    that it was trained on"""
+    columns: OtherColumns = OtherColumns()
+    """columns of the tables that the model reads; each that is not given is
+    that of the table that the model was trained on"""
     average: Literal[AVERAGES] = AVERAGES[0]
     """what is averaged of several models: their predictions (an ensemble), or
     their weights, which takes no more time than one model (models of the same
@@ -256,7 +256,7 @@ class ModelUse:
         Raises AlbertError if options for early exit exclude each other.
         """
         options = {name: getattr(self, name) for name in ("task", "labels")}
-        if self.columns != TableColumns():
+        if self.columns != OtherColumns():
             options["columns"] = self.columns
         rule = {
             field.name: getattr(self, field.name)

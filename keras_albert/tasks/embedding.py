@@ -455,7 +455,9 @@ def _column(outputs: Sequence, place: int):
     """The vectors of one text of each example, normalized: [N, D]."""
     if sparse.issparse(outputs[0]):
         return _unit(sparse.vstack([rows[place] for rows in outputs], "csr"))
-    return _unit(np.stack([rows[place] for rows in outputs]))
+    vectors = np.stack([rows[place] for rows in outputs])
+    metrics.check_finite(vectors)  # nothing is closer to a text than NaN
+    return _unit(vectors)
 
 
 def _unit(vectors):

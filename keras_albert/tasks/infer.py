@@ -148,6 +148,12 @@ def _checked_lengths(
             f"`lengths` must be ascending integers from {SHORTEST_SINGLE} to "
             f"max_position_embeddings={most}. Received: {lengths!r:.60}."
         )
+    if reading and lengths[-1] < longest:
+        raise AlbertError(
+            "the last of `lengths` must be at least the length of the windows "
+            f"in which contexts are read, {longest} tokens. Received: "
+            f"{lengths!r:.60}. Or shorten the windows with `reading`."
+        )
     return tuple(lengths)
 
 

@@ -275,12 +275,18 @@ def _pair(expected, predicted, axes: int = 1) -> tuple[np.ndarray, np.ndarray]:
             f"with {axes} {'axes' if axes > 1 else 'axis'}. Received shapes: "
             f"{expected.shape} and {predicted.shape}."
         )
-    if not (np.isfinite(expected).all() and np.isfinite(predicted).all()):
+    check_finite(expected)
+    check_finite(predicted)
+    return expected, predicted
+
+
+def check_finite(predicted: np.ndarray) -> None:
+    """Raises AlbertError for predictions that are infinite or not numbers."""
+    if not np.isfinite(predicted).all():
         raise AlbertError(
             "predictions must be finite numbers: the model has broken down. "
             "Train it again with a lower learning rate or a longer warm-up."
         )
-    return expected, predicted
 
 
 def _decided(values: np.ndarray) -> np.ndarray:

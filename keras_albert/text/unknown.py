@@ -72,7 +72,7 @@ def texts_of(values: Mapping[str, list], names: Iterable[str]) -> Iterator[str]:
     """
     for name in names:
         for value in values.get(name, []):
-            yield from [value] if isinstance(value, str) else value
+            yield from [value] if isinstance(value, str | bytes) else value
 
 
 def example_of(tokenizer: Tokenizer, texts: Iterable[str]) -> str:

@@ -154,23 +154,28 @@ def fit_into_folder(training: Training) -> Row:
 
         log.rows = devices.first(begin)
         steps = TrainingSteps(training, log, progress, stop)
-        steps.resume()
-        if training.tensorboard and devices.is_first:
-            steps.tensorboard = TensorBoard(folder, log.rows)
         if not can_draw():
             progress.line(
                 "no curves are drawn: pip install 'keras-albert[plots]'"
             )
         try:
+            steps.resume()
+            if training.tensorboard and devices.is_first:
+                steps.tensorboard = TensorBoard(folder, log.rows)
             steps.run()
-        except (AlbertError, KeyboardInterrupt) as error:
+        except (Exception, KeyboardInterrupt) as error:
             if not devices.is_first:
                 raise
             rest = _rest(folder, steps.checkpoints, training.kept(log.rows))
             if isinstance(error, AlbertError):
-                raise type(error)(f"{error} {rest}") from None
-            # The second signal, which does not wait for the end of the step.
-            print(f"\ninterrupted. {rest}", file=sys.stderr)
+                error.args = (f"{error} {rest}",)
+            else:  # of a library, such as memory; or a second signal
+                reason = (
+                    "interrupted"
+                    if isinstance(error, KeyboardInterrupt)
+                    else "the training failed"
+                )
+                print(f"\n{reason}. {rest}", file=sys.stderr)
             raise
         if stop.signal and not training.is_finished(log):
             print(

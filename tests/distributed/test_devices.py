@@ -624,3 +624,33 @@ def test_some_draws_are_the_same_in_all_replicas():
     (same, other), (same_in_second, other_in_second) = draws(0), draws(1)
     assert same == same_in_second == other
     assert other != other_in_second
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="the flags of JAX's processes")
+def test_flags_are_of_one_model(monkeypatch):
+    """The next seed is not lost because the one before it diverged."""
+    import jax
+
+    from keras_albert.distribution import jax_mesh
+
+    class Store(dict):
+        key_value_set = dict.__setitem__
+
+        def key_value_try_get(self, key):
+            if key not in self:
+                raise jax.errors.JaxRuntimeError(key)
+            return self[key]
+
+    store = Store()
+    monkeypatch.setattr(jax_mesh, "jax_key_value_service", lambda: store)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax_mesh, "_join", lambda config: False)
+    mesh = jax_mesh.Mesh(DeviceConfig("data"))
+    try:
+        mesh.prepare(None)
+        assert mesh.any(True, False) == [False, False]
+        assert mesh.any(False, False) == [True, False], "from the next step on"
+        mesh.prepare(None)
+        assert mesh.any(False, False) == mesh.any(False, False) == [False] * 2
+    finally:
+        mesh.close()

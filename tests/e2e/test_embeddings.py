@@ -444,7 +444,7 @@ def test_vectors_of_a_file(folder, model, tmp_path):
 
 
 @pytest.mark.any_backend
-def test_numbers_and_files(folder, model, tmp_path):
+def test_numbers_and_files(folder, model, tmp_path, monkeypatch):
     """int8 keeps cosines to a hundredth, bits the sign of each number."""
     unit = ka.read_vectors(embed(folder, tmp_path))
     half = embed(folder, tmp_path, "half", None, "--numbers=float16")
@@ -473,11 +473,22 @@ def test_numbers_and_files(folder, model, tmp_path):
     same = [0, 2, 3]  # the blank text has become another one
     vectors = np.array([row["vector"] for row in found])
     np.testing.assert_allclose(vectors[same], unit[same], atol=1e-5)
-    made = embed(folder, tmp_path, "p", data, "--to=parquet", "--column=t")
+    # Columns of a later part: a new one, one without values before, fractions.
     from pyarrow import parquet
 
+    monkeypatch.setattr(embedding, "ROWS_AT_ONCE", 2)
+    rows = rows_of(data.read_text())
+    for number, row in enumerate(rows):
+        row["sparse"] = None if number < 2 else "x"
+        row["size"] = 1 if number < 2 else 0.5
+    rows[3]["new"] = True
+    write_rows(data, rows)
+    made = embed(folder, tmp_path, "p", data, "--to=parquet", "--column=t")
     table = parquet.read_table(made / "vectors")
-    assert table.column_names == ["id", "t", "more", "vector"]
+    assert table.column_names == [*rows[3], "vector"]
+    assert table["sparse"].to_pylist() == [None, None, "x", "x"]
+    assert table["size"].to_pylist() == [1, 1, 0.5, 0.5]
+    assert table["new"].to_pylist() == [None, None, None, True]
     vectors = np.array(table["vector"].to_pylist())
     np.testing.assert_allclose(vectors[same], unit[same], atol=1e-5)
 

@@ -39,6 +39,14 @@ def write_tf1(prefix, tensors):
     )
 
 
+def test_checkpoints_of_tensorflow_2(tmp_path):
+    import tensorflow as tf
+
+    tf.train.Checkpoint(a=tf.Variable(1.0)).write(str(tmp_path / "variables"))
+    with pytest.raises(ka.AlbertError, match="a checkpoint of TensorFlow 2"):
+        ka.load(tmp_path / "variables.index")
+
+
 def shapes(config, heads=()):
     """TF1 name -> shape: the encoder's, from the table, and `heads`."""
     model = ka.AlbertForPretraining(ka.AlbertBackbone(config))

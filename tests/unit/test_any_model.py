@@ -1,5 +1,6 @@
 """Any model to serving: fitted in Python, foreign, or only pretrained."""
 
+import dataclasses
 import functools
 import sys
 import types
@@ -15,7 +16,9 @@ from small import QUICK, TEXT_CONFIG, randomize
 import keras_albert as ka
 from keras_albert.checkpoints.load import head_of
 from keras_albert.cli import _parse
+from keras_albert.data.config import OtherColumns
 from keras_albert.exports.config import CheckRun
+from keras_albert.finetuning.config import PredictRun
 from keras_albert.training.model_folder import ModelFolder
 
 TEXTS = ["The fox sold two hens.", "A dog found nothing", "1950, Élodie"]
@@ -208,6 +211,22 @@ def test_what_a_head_is_for(tmp_path, tokenizer, kind, task, labels):
         assert again.model.labels is None
     vectors = ka.Predictor.load(tmp_path / "model", task="embedding")
     assert isinstance(vectors.model, ka.AlbertForTextEmbedding)
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("given", [{"text": "text"}, {"pair": "b"}])
+def test_columns_that_are_not_named_stay(tmp_path, tokenizer, given):
+    trained = ka.TableColumns("body", "title", label="class")
+    ka.Predictor(model_of("pair", tokenizer), columns=trained).save(tmp_path)
+    use = PredictRun("model", Path("data.csv"), columns=OtherColumns(**given))
+    found = ka.Predictor.load(tmp_path, **use.given).columns
+    assert found == dataclasses.replace(trained, **given)
+
+
+@pytest.mark.any_backend
+def test_windows_fit_the_lengths(tokenizer):
+    with pytest.raises(ka.AlbertError, match=r"windows .* 61 tokens.*\(32,\)"):
+        ka.Predictor(model_of("answer", tokenizer), lengths=(32,))
 
 
 def write_table(path, texts, labels):

@@ -105,6 +105,9 @@ def test_lists(tmp_path, capsys):
     assert run.input == ("a.txt", "b.txt")
     assert run.beam == ("runner=DirectRunner",)
     assert _parse([*given, "--set", "beam=none"]).beam is None
+    learned = ["finetune", "--model=m", "--train=t", "--output=o"]
+    learned += ["--task=embedding", "--set=embedding.dimensions=64"]
+    assert _parse(learned).embedding.dimensions == (64,)
     write_toml(tmp_path, needed + 'input = "a.txt"\n')
     assert _parse(given).input == ("a.txt",)
     for content in ("5", "[1, 2]", '[["a"]]', "true"):

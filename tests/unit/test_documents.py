@@ -67,6 +67,12 @@ def test_formats_hold_the_same_documents(tmp_path, parquet):
     assert read(parquet(column="body"), "body") == DOCUMENTS
 
 
+def test_half_of_a_surrogate_pair_is_left_out(tmp_path):
+    """JavaScript makes one where it cuts an emoji; UTF-8 has none."""
+    path = write(tmp_path, "a.jsonl", b'{"text": "one \\ud83d two"}')
+    assert read(path) == [["one  two"]]
+
+
 def test_parquet_is_read_by_row_groups(parquet):
     path = parquet(row_group_size=2)
     parts = parts_of(InputFile.of(path), 1, "text")

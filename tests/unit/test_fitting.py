@@ -6,6 +6,7 @@ import shutil
 import signal
 import threading
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import keras
 import numpy as np
@@ -23,6 +24,7 @@ from small import (
 
 import keras_albert as ka
 from keras_albert.pretraining.model import compile_for_pretraining
+from keras_albert.storage import DiskFull
 from keras_albert.training import loop as fitting
 from keras_albert.training.checkpointing import Checkpoints
 from keras_albert.training.loop import (
@@ -231,6 +233,26 @@ def test_a_loss_that_is_not_finite_is_named(tmp_path):
     with pytest.raises(ka.AlbertError, match=r"step 2: .* is removed"):
         fit(tmp_path / "early", arrays=with_nan(2))
     assert not (tmp_path / "early").exists()
+
+
+@pytest.mark.parametrize("where", ["_ask", "resume"])
+def test_errors_of_libraries(tmp_path, monkeypatch, where, capsys):
+    """The folder is free again, as it is after our own errors."""
+    failing = Mock(side_effect=MemoryError)
+    monkeypatch.setattr(fitting.TrainingSteps, where, failing)
+    with pytest.raises(MemoryError):
+        fit(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert "failed. No model was kept" in capsys.readouterr().err
+
+
+def test_the_disk_becomes_full(tmp_path, monkeypatch):
+    """Where a checkpoint has room, and the log has none any more."""
+    full = DiskFull(tmp_path / "log.csv", "no space")
+    monkeypatch.setattr(RunLog, "append", Mock(side_effect=full))
+    message = r"log\.csv: cannot .* keeps the checkpoint of step"
+    with pytest.raises(DiskFull, match=message):
+        fit(tmp_path / "run")
 
 
 def test_parts_of_a_batch_are_the_batch(tmp_path, capsys):

@@ -19,6 +19,7 @@ FLOORS = (
     "errors",
     "private_apis",
     "storage",
+    "signals",
     "download",
     "text",
     "modeling",

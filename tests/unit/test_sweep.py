@@ -4,8 +4,12 @@ The runs are small programs in place of training; one test trains.
 """
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import matplotlib
 import pytest
@@ -14,6 +18,7 @@ from commands import refused, run
 from keras_albert.errors import AlbertError
 from keras_albert.sweep.config import SweepRun
 from keras_albert.sweep.plan import read_plan
+from keras_albert.sweep.run import _score
 
 pytestmark = pytest.mark.any_backend
 
@@ -123,6 +128,37 @@ def test_hopeless_runs_are_stopped(folder, trained):
     ended = [row["ended"] for row in results]
     assert ended[0] == "finished" and results[0]["score"] == pytest.approx(0.5)
     assert "stopped early" in ended and len(results) == 6
+
+
+def test_sigterm_ends_the_run_too(folder, trained, monkeypatch):
+    from keras_albert.sweep import run as module
+
+    trained({"PAUSE": "60"})
+    begun, started = folder / "out" / "order.txt", module._started
+    processes = []
+
+    def keep(*options):
+        processes.append(started(*options))
+        return processes[-1]
+
+    monkeypatch.setattr(module, "_started", keep)
+
+    def terminate():
+        while not begun.is_file():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=terminate).start()
+    with pytest.raises(KeyboardInterrupt):
+        search(folder)
+    assert [process.returncode for process in processes] == [-signal.SIGTERM]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_the_median_of_several_seeds(tmp_path):
+    scores = {"accuracy": {"median": 0.75, "mean": 0.5}}
+    (tmp_path / "report.json").write_text(json.dumps({"scores": scores}))
+    assert _score(tmp_path, "accuracy") == 0.75
 
 
 def test_a_run_that_fails_ends_nothing_else(folder, trained):

@@ -16,6 +16,7 @@ from keras_albert.errors import AlbertError
 from keras_albert.finetuning.data import balanced_weights
 from keras_albert.finetuning.recipes import choose
 from keras_albert.finetuning.report import scores_lines, seeds_report
+from keras_albert.tasks.embedding import _ranks
 from keras_albert.tasks.metrics import entity_f1
 from keras_albert.tasks.multiple_choice import choice_index
 from keras_albert.tasks.registry import ALL_TASKS
@@ -234,6 +235,14 @@ def test_several_labels(tokenizer):
     assert second["prediction"] == [] and second["score"]["a"] == 0.5
     scores = ALL_TASKS["multilabel"].scores(outputs, examples, names).values
     assert scores["micro_f1"] == 1
+
+
+def test_vectors_that_are_not_finite():
+    """No cosine is above NaN, so that every partner would be the closest."""
+    outputs = np.ones((4, 2, 3))
+    outputs[1, 0, 2] = np.nan
+    with pytest.raises(AlbertError, match="must be finite numbers"):
+        _ranks(outputs, np.arange(8).reshape(4, 2))
 
 
 def test_a_label_for_each_word(tokenizer):

@@ -211,4 +211,4 @@ def test_predictor_warns(model):
     with pytest.warns(UserWarning, match="14.3% .*'two hens ж'"):
         predictor.predict(["two hens ж"] * 2)
     with pytest.warns(UserWarning, match="100.0%"):
-        predictor.probabilities([CHINESE])
+        predictor.probabilities([CHINESE.encode()])
