@@ -3,7 +3,7 @@
     python examples/demo.py FOLDER        (or: make demo)
 
 Text: the Python reference and the standard library's docstrings, which every
-CPython carries (about 240,000 words). Machine: 2 CPU cores. Time: 4 to 8
+CPython carries (about 247,000 words). Machine: 2 CPU cores. Time: about 6
 minutes after installation. What to expect is in
 docs/getting-started.md, "The demo".
 """

@@ -172,7 +172,7 @@ def finetune(
             A model or table in memory is written to `<output>.inputs`, so that
             an interrupted run can go on.
         validation: as `train`; "auto" holds out some rows of `train`, None
-            measures nothing.
+            trains on all rows and measures some of them.
         options: the options of the command, with `_` in place of `-`; those of
             a section as a dict, such as `columns={"text": "body"}`. `teacher`
             may be a model.

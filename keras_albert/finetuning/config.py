@@ -86,8 +86,8 @@ class FinetuneRun:
     validation: Path | None = OWN_VALIDATION
     """file to evaluate on after each epoch; the best model is kept. auto: a
     tenth of --train, which is then not trained on (if it has 50 rows or more;
-    the same rows for every seed). none: no evaluation. A published task has
-    its own file"""
+    the same rows for every seed). none: all rows are trained on, and some
+    of them measured. A published task has its own file"""
     validate_every: int | None = None
     """steps between two evaluations; by default those of an epoch"""
     patience: int | None = None
