@@ -141,11 +141,11 @@ def in_form(model: AlbertModel, form: dict) -> AlbertModel:
     the global policy of Keras, unless that is the default (float32) or the
     model is quantized: then the model keeps the policy in its file.
     """
-    encoder = encoder_of(model).encoder
+    backbone = encoder_of(model)  # of an ensemble that of its first member
     now = {
-        "dtype": model.dtype_policy.name,
-        "loop": encoder.loop,
-        "remat": encoder.remat,
+        "dtype": backbone.dtype_policy.name,
+        "loop": backbone.encoder.loop,
+        "remat": backbone.encoder.remat,
     }
     policy = keras.config.dtype_policy().name
     if policy != "float32" and not quantized_paths(model):

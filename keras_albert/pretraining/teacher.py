@@ -36,6 +36,13 @@ def load_teacher(run: PretrainRun, vocabulary: Tokenizer) -> AlbertModel:
             f"{run.teacher} with another one ({difference or 'none'}). Prepare "
             "the text with --vocab of the teacher."
         )
+    rows = model.config.vocab_size
+    if rows != vocabulary.vocab_size:
+        raise AlbertError(
+            "the teacher must have an embedding for each piece and no more: "
+            f"{vocabulary.vocab_size}. Received: {run.teacher} with "
+            f"vocab_size={rows}."
+        )
     most = model.config.max_position_embeddings
     if run.examples.sequence_length > most:
         raise AlbertError(

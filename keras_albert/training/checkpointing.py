@@ -271,6 +271,13 @@ def _restore_group(model: keras.Model, state: State, group: str) -> None:
     saved = state.get(group, {})
     shapes = [tuple(variable.shape) for variable in variables]
     found = [saved[str(i)].shape for i in range(len(saved))]
+    if group == "optimizer" and len(found) != len(shapes):
+        raise AlbertError(
+            f"The checkpoint has {len(found)} variables of the optimizer, "
+            f"expected {len(shapes)}. With `accumulate` on TensorFlow, a run "
+            "that began on one device cannot go on on several, nor the other "
+            "way round: give the --distribution with which it began."
+        )
     if [shape or (1,) for shape in shapes] != found:
         raise AlbertError(
             f"The checkpoint is of another model: its {group} variables have "

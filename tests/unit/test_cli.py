@@ -212,9 +212,9 @@ def test_options_win_over_a_recipe(tmp_path):
 def test_a_recipe_of_pretraining():
     given = ["pretrain", "--data=d", "--output=o", "--recipe=small"]
     run = _parse(given)
-    assert (run.variant, run.optimizer.optimizer) == ("small", "adamw")
+    assert (run.variant, run.optimizer.optimizer) == ("small", "muon")
     steps = run.steps, run.warmup_steps, run.short_steps
-    assert steps == (17_000, 1_700, 8_000)
+    assert steps == (8_000, 800, 3_764)
     run = _parse([*given, "--steps", "34", "--batch-size=8"])  # shares stay
     assert (run.warmup_steps, run.short_steps, run.batch_size) == (3, 16, 8)
     assert _parse([*given, "--warm-start=m"]).variant is None
