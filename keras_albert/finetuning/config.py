@@ -135,7 +135,7 @@ class FinetuneRun:
     or as many as make 1,000 steps (up to 50); 5 for fewer than 100,000 rows,
     else 3"""
     steps: int | None = None
-    """optimizer steps, instead of --epochs"""
+    """optimizer steps; --epochs is then ignored"""
     learning_rate: float | None = None
     """peak learning rate; by default 3e-4 for a hidden size up to 256, 1e-4
     below 768, else 2e-5; ten times as much if all layers are frozen"""
@@ -207,11 +207,6 @@ class FinetuneRun:
         self._check_task_options()
         self._check_frozen()
         check_teaching(self.teacher, self.teacher_share, self.temperature)
-        if self.epochs is not None and self.steps is not None:
-            raise AlbertError(
-                "`steps` stands instead of `epochs`. Received: "
-                f"epochs={self.epochs}, steps={self.steps}. Leave one out."
-            )
         if self.warmup_steps is not None:
             if self.steps is None:
                 raise AlbertError("`warmup_steps` needs `steps`. Give --steps.")

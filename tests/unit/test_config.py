@@ -160,7 +160,6 @@ ONNX, LITERT = {"format": "onnx"}, {"format": "litert"}
         (PretrainRun, {"short_steps": 125_000}, "short_steps=125000"),
         (PretrainRun, SHORT | {"short_length": 512}, "short_length=512"),
         (PretrainRun, SHORT | {"short_length": 3}, "short_length=3"),
-        (FinetuneRun, {"epochs": 2, "steps": 9}, "epochs=2, steps=9"),
         (OptimizerConfig, {"ema_momentum": 1.0}, "ema_momentum=1.0"),
         (OptimizerConfig, {"weight_decay": -1}, "0 or more"),
         (OptimizerConfig, {"optimizer": "sgd"}, "'sgd'"),
