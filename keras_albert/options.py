@@ -10,10 +10,10 @@ import itertools
 import tomllib
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from keras_albert.errors import AlbertError, is_number
+from keras_albert.errors import AlbertError
 from keras_albert.finetuning.recipes import RECIPES
 from keras_albert.pretraining.recipes import RECIPES as PRETRAINING
 from keras_albert.storage import flat, read_json
@@ -130,16 +130,13 @@ def _check_kind(option: str, value, kind: type) -> None:
         wanted, fits = f"one of {', '.join(choices)}", value in choices
     elif typing.get_origin(kind) is tuple and choices[0] in (int, float):
         wanted = "a number or a list of numbers"
-        fits = all(map(is_number, map(_parsed, values)))
+        fits = all(_converts(each, choices[0]) for each in values)
     elif typing.get_origin(kind) is tuple or isinstance(kind, types.UnionType):
         wanted = "a text or a list of texts"
         fits = all(isinstance(each, str) for each in values)
     elif kind in (int, float):
         wanted = "an integer" if kind is int else "a number"
-        try:
-            fits = not isinstance(value, bool) and kind(text) is not None
-        except ValueError:
-            fits = False
+        fits = _converts(value, kind)
     else:  # text or a path
         wanted = "a text, a number or a path"
         fits = isinstance(value, str | int | float) and text.lower() != "none"
@@ -147,12 +144,12 @@ def _check_kind(option: str, value, kind: type) -> None:
         raise AlbertError(f"{option} must be {wanted}. Received: {value!r}.")
 
 
-def _parsed(value):
-    """The number that a text stands for; any other value as it is."""
+def _converts(value: object, kind: Callable) -> bool:
+    """Whether a value, or the text of one, is a number of a type."""
     try:
-        return float(value) if isinstance(value, str) else value
+        return not isinstance(value, bool) and kind(str(value)) is not None
     except ValueError:
-        return value
+        return False
 
 
 def _without_none(kind: type) -> type:

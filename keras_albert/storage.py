@@ -79,13 +79,14 @@ def check_room(path: str | Path, size: int) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, mark: object = "") -> Iterator[Path]:
     """Context manager that replaces a file atomically.
 
-    Yields a temporary path to write to. It is renamed to `path` at the end, or
-    removed if there is an error. Raises DiskFull if the disk is full.
+    Yields a temporary path to write to, which differs for each `mark`. It is
+    renamed to `path` at the end, or removed if there is an error. Raises
+    DiskFull if the disk is full.
     """
-    unfinished = path.with_name(f"unfinished-{path.name}")
+    unfinished = path.with_name(f"unfinished-{mark}{path.name}")
     try:
         with room_at(path, unfinished):
             yield unfinished
@@ -159,18 +160,15 @@ def check_new_file(path: Path, suffix: str | None = None) -> None:
 
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Context manager that writes a new file, which appears when it is whole.
+    """Context manager that yields a new file, which appears when it is whole.
 
-    Raises AlbertError if it exists at the end, and DiskFull.
+    Raises AlbertError if another process has made the file meanwhile, and
+    DiskFull if the disk is full.
     """
-    unfinished = path.with_name(f"unfinished-{os.getpid()}-{path.name}")
-    try:
-        with room_at(path, unfinished), open(unfinished, "wb") as file:
+    with replacing(path, mark=f"{os.getpid()}-") as unfinished:
+        with open(unfinished, "wb") as file:
             yield file
-        check_absent(path)  # another process may have made it
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        check_absent(path)
 
 
 # Output folders.

@@ -73,12 +73,6 @@ def load_tf1_model(prefix: Path, backbone: bool = False, **form) -> AlbertModel:
     is optional. The other arguments are those of `load_huggingface`.
     """
     tensors = read_tf1(prefix)
-    if OBJECT_GRAPH in tensors:
-        raise AlbertError(
-            f"{prefix}: a checkpoint of TensorFlow 2 or a SavedModel, whose "
-            "weights have no names. Give the checkpoint of TensorFlow 1 or "
-            "the model that it was made from."
-        )
     if WIDE_PROJECTION in tensors:
         raise AlbertError(
             f"{prefix}: a model of brightmart/albert_zh, which adds positions "
@@ -143,9 +137,16 @@ def read_tf1(prefix: str | Path) -> dict[str, np.ndarray]:
     tf = optional_import("tensorflow", "tensorflow", "a TF1 checkpoint")
     try:
         reader = tf.train.load_checkpoint(str(prefix))
+        names = reader.get_variable_to_shape_map()
+        if OBJECT_GRAPH in names:
+            raise AlbertError(
+                f"{prefix}: a checkpoint of TensorFlow 2 or a SavedModel. "
+                "Expected one of TensorFlow 1, with the names of the original. "
+                "Give the model that it was made from."
+            )
         return {
             name.removeprefix(HUB_SCOPE): reader.get_tensor(name)
-            for name in reader.get_variable_to_shape_map()
+            for name in names
             if not _SKIPPED.search(name)
         }
     except (tf.errors.OpError, RuntimeError, ValueError) as error:

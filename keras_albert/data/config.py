@@ -47,9 +47,9 @@ class TableColumns:
 
 @dataclasses.dataclass(frozen=True)
 class OtherColumns(TableColumns):
-    """Names of columns that differ from those that a model was trained on.
+    """The names of the columns of a TSV, CSV, JSONL or Parquet file.
 
-    A column that is not given keeps the name that the model has for it.
+    A column that is not given has the name that it had in training.
     """
 
     text: str | None = None
@@ -59,7 +59,7 @@ class OtherColumns(TableColumns):
     answers: str | None = None
 
     def instead_of(self, trained: TableColumns) -> TableColumns:
-        """The columns of the model, with the names that are given here."""
+        """The columns in training, with the names that are given here."""
         given = {
             name: value
             for name, value in dataclasses.asdict(self).items()

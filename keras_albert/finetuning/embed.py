@@ -44,6 +44,10 @@ NAME = "vectors"  # of the file or the folder
 COLUMN = "vector"  # in JSONL and Parquet
 
 
+# function from the number of a part, its first row, its table and its vectors
+_Write = Callable[[int, int, Table, np.ndarray], None]
+
+
 def embed(run: EmbedRun) -> dict:
     """Writes the vectors, and returns the report, which is beside them.
 
@@ -142,7 +146,7 @@ def _write_all(
     count: int,
     size: int,
     progress: dict,
-    write: "_Write",
+    write: _Write,
 ) -> None:
     """Computes and writes the parts that are not there yet."""
     begin = 0
@@ -188,10 +192,6 @@ def in_numbers(vectors: np.ndarray, numbers: str) -> np.ndarray:
         scaled = vectors / np.where(largest > 0, largest, 1)
         return np.rint(127 * scaled).astype("int8")
     return vectors.astype(numbers)
-
-
-# function from the number of a part, its first row, its table and its vectors
-_Write = Callable[[int, int, Table, np.ndarray], None]
 
 
 def _npy_writer(run: EmbedRun, count, size, progress, schema) -> _Write:
@@ -252,8 +252,8 @@ def _with_columns_of(table: Table, schema):
         return arrow.unify_schemas(schemas, promote_options="permissive")
     except (arrow.ArrowException, OverflowError, UnicodeError) as error:
         raise AlbertError(
-            f"{table.path}: a column of Parquet has values of one type "
-            f"({error}). Write them with --to jsonl."
+            f"{table.path}: a column of Parquet has values of one type, and "
+            f"texts that UTF-8 can express ({error}). Write --to jsonl."
         ) from None
 
 

@@ -11,6 +11,7 @@ from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import PredictRun
 from keras_albert.finetuning.predictor import Predictor
+from keras_albert.signals import sigterm_as_ctrl_c
 from keras_albert.storage import (
     check_absent,
     check_new_file,
@@ -62,7 +63,7 @@ def predict(run: PredictRun) -> None:
         return
     check_new_file(run.output)
     count = 0
-    with new_file(run.output) as file:
+    with sigterm_as_ctrl_c(), new_file(run.output) as file:
         for line in _predictions(run):
             file.write(line)
             count += 1

@@ -38,6 +38,7 @@ DEFAULT_VARIANT = "base_v2"
 SIZES = {**VARIANTS, "small": SMALL}  # of `pretrain --variant`
 LENGTH_TARGETS = ("document", "example")
 SINGLE_SENTENCES = ("skip_order", "random_document")
+SHORTEST_SEQUENCE = 8  # tokens
 LONGEST_SEQUENCE = 2**16  # tokens; masking.py stores word numbers in 16 bits
 
 
@@ -85,10 +86,11 @@ class ExampleConfig:
         sizes = "sequence_length max_predictions ngram max_examples"
         check_fields(check_positive, self, sizes)
         check_fields(check_flag, self, "pack cross_sep")
-        if not 8 <= self.sequence_length <= LONGEST_SEQUENCE:
+        lengths = SHORTEST_SEQUENCE, LONGEST_SEQUENCE
+        if not lengths[0] <= self.sequence_length <= lengths[1]:
             raise AlbertError(
-                "`sequence_length` must be at least 8 tokens and at most "
-                f"{LONGEST_SEQUENCE}. Received: {self.sequence_length}."
+                f"`sequence_length` must be at least {lengths[0]} tokens and "
+                f"at most {lengths[1]}. Received: {self.sequence_length}."
             )
         check_choice("sentence_task", self.sentence_task, SENTENCE_TASKS)
         check_choice("target_per", self.target_per, LENGTH_TARGETS)
@@ -270,10 +272,11 @@ class PretrainRun:
                 f"steps={self.steps}."
             )
         longest = self.examples.sequence_length
-        if self.short_steps and not 8 <= self.short_length < longest:
+        fits = SHORTEST_SEQUENCE <= self.short_length < longest
+        if self.short_steps and not fits:
             raise AlbertError(
-                "`short_length` must be at least 8 tokens and below "
-                "`examples.sequence_length`. "
+                f"`short_length` must be at least {SHORTEST_SEQUENCE} tokens "
+                "and below `examples.sequence_length`. "
                 f"Received: short_length={self.short_length}, "
                 f"examples.sequence_length={longest}."
             )

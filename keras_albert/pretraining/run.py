@@ -258,7 +258,9 @@ def _compiled_model(
             print(f"{run.warm_start} has no weights for {', '.join(fresh)}")
         loss = None
         if inputs.teacher is not None:
-            model.teacher = masked_logits_of(inputs.teacher)
+            model.teacher = masked_logits_of(
+                inputs.teacher, model.config.vocab_size
+            )
             loss = DistilledCrossEntropy(run.teacher_share, run.temperature)
         compile_for_pretraining(
             model, make_optimizer(run.optimizer, rate, parts), loss

@@ -36,13 +36,6 @@ def load_teacher(run: PretrainRun, vocabulary: Tokenizer) -> AlbertModel:
             f"{run.teacher} with another one ({difference or 'none'}). Prepare "
             "the text with --vocab of the teacher."
         )
-    rows = model.config.vocab_size
-    if rows != vocabulary.vocab_size:
-        raise AlbertError(
-            "the teacher must have an embedding for each piece and no more: "
-            f"{vocabulary.vocab_size}. Received: {run.teacher} with "
-            f"vocab_size={rows}."
-        )
     most = model.config.max_position_embeddings
     if run.examples.sequence_length > most:
         raise AlbertError(
@@ -54,17 +47,20 @@ def load_teacher(run: PretrainRun, vocabulary: Tokenizer) -> AlbertModel:
     return model
 
 
-def masked_logits_of(teacher: AlbertModel) -> Callable[[Mapping], Any]:
+def masked_logits_of(
+    teacher: AlbertModel, pieces: int
+) -> Callable[[Mapping], Any]:
     """A function from inputs to the teacher's masked-LM logits [B, P, V].
 
     It is a function, and not the model, so that Keras does not count the
-    teacher as a part of the model that it teaches.
+    teacher as a part of the model that it teaches. V is `pieces`, the size of
+    the vocabulary; the embedding of a teacher may have more rows than that.
     """
 
     def logits(inputs: Mapping) -> Any:
         outputs = teacher(inputs, training=False)
         if isinstance(outputs, dict):
             outputs = outputs["mlm"]
-        return ops.stop_gradient(outputs)
+        return ops.stop_gradient(outputs[..., :pieces])
 
     return logits

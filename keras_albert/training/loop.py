@@ -135,6 +135,7 @@ def fit_into_folder(training: Training) -> Row:
 
     Raises:
         AlbertError: the loss is not finite, or a file cannot be used.
+        Exception: an error of a library, unchanged.
         KeyboardInterrupt, SystemExit: after SIGINT or SIGTERM, with a message.
     """
     folder, devices = training.folder, training.devices
@@ -164,18 +165,17 @@ def fit_into_folder(training: Training) -> Row:
                 steps.tensorboard = TensorBoard(folder, log.rows)
             steps.run()
         except (Exception, KeyboardInterrupt) as error:
-            if not devices.is_first:
+            not_resumed = steps.step == 0 and steps.checkpoints.steps()
+            if not_resumed or not devices.is_first:
                 raise
             rest = _rest(folder, steps.checkpoints, training.kept(log.rows))
             if isinstance(error, AlbertError):
                 error.args = (f"{error} {rest}",)
-            else:  # of a library, such as memory; or a second signal
-                reason = (
-                    "interrupted"
-                    if isinstance(error, KeyboardInterrupt)
-                    else "the training failed"
-                )
-                print(f"\n{reason}. {rest}", file=sys.stderr)
+            elif isinstance(error, KeyboardInterrupt):
+                # The second signal, which does not wait for the end of a step.
+                print(f"\ninterrupted. {rest}", file=sys.stderr)
+            else:  # of a library, for example too little memory
+                print(f"\nthe training failed. {rest}", file=sys.stderr)
             raise
         if stop.signal and not training.is_finished(log):
             print(

@@ -39,14 +39,6 @@ def write_tf1(prefix, tensors):
     )
 
 
-def test_checkpoints_of_tensorflow_2(tmp_path):
-    import tensorflow as tf
-
-    tf.train.Checkpoint(a=tf.Variable(1.0)).write(str(tmp_path / "variables"))
-    with pytest.raises(ka.AlbertError, match="a checkpoint of TensorFlow 2"):
-        ka.load(tmp_path / "variables.index")
-
-
 def shapes(config, heads=()):
     """TF1 name -> shape: the encoder's, from the table, and `heads`."""
     model = ka.AlbertForPretraining(ka.AlbertBackbone(config))
@@ -313,3 +305,11 @@ def test_huge_sizes_beside_a_checkpoint(tmp_path, name):
     edit_json(tmp_path / "albert_config.json", **{name: 10**9})
     with pytest.raises(ka.AlbertError, match=rf"json: .*{name}=10{{9}}"):
         ka.load(tmp_path)
+
+
+def test_checkpoints_of_tensorflow_2(tmp_path):
+    import tensorflow as tf
+
+    tf.train.Checkpoint(a=tf.Variable(1.0)).write(str(tmp_path / "variables"))
+    with pytest.raises(ka.AlbertError, match="a checkpoint of TensorFlow 2"):
+        ka.load(tmp_path / "variables.index")

@@ -16,9 +16,7 @@ from small import QUICK, TEXT_CONFIG, randomize
 import keras_albert as ka
 from keras_albert.checkpoints.load import head_of
 from keras_albert.cli import _parse
-from keras_albert.data.config import OtherColumns
 from keras_albert.exports.config import CheckRun
-from keras_albert.finetuning.config import PredictRun
 from keras_albert.training.model_folder import ModelFolder
 
 TEXTS = ["The fox sold two hens.", "A dog found nothing", "1950, Élodie"]
@@ -218,7 +216,8 @@ def test_what_a_head_is_for(tmp_path, tokenizer, kind, task, labels):
 def test_columns_that_are_not_named_stay(tmp_path, tokenizer, given):
     trained = ka.TableColumns("body", "title", label="class")
     ka.Predictor(model_of("pair", tokenizer), columns=trained).save(tmp_path)
-    use = PredictRun("model", Path("data.csv"), columns=OtherColumns(**given))
+    options = [f"--columns.{name}={value}" for name, value in given.items()]
+    use = _parse(["predict", "--model=m", "--data=d.csv", *options])
     found = ka.Predictor.load(tmp_path, **use.given).columns
     assert found == dataclasses.replace(trained, **given)
 

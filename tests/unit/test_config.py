@@ -179,3 +179,11 @@ ONNX, LITERT = {"format": "onnx"}, {"format": "litert"}
 def test_bad_run(run_class, changes, message):
     with pytest.raises(AlbertError, match=message):
         run_class(**PATHS.get(run_class, {}), **changes)
+
+
+def test_short_examples_have_no_more_predictions_than_tokens():
+    examples = ExampleConfig(sequence_length=64, max_predictions=40)
+    run = PretrainRun("d", "o", examples=examples, **SHORT, short_length=32)
+    found = [run.examples_of(step) for step in (9, 10)]
+    assert [each.sequence_length for each in found] == [32, 64]
+    assert [each.max_predictions for each in found] == [32, 40]

@@ -183,18 +183,20 @@ def test_a_pretraining_step_by_hand():
     config = CONFIG.replace(
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
+    pieces = config.vocab_size
+    wider = config.replace(vocab_size=pieces + 3)  # rows without a piece
     student, teacher = (
-        randomize(ka.AlbertForPretraining(ka.AlbertBackbone(config)), seed)
-        for seed in (1, 2)
+        randomize(ka.AlbertForPretraining(ka.AlbertBackbone(each)), seed)
+        for each, seed in ((config, 1), (wider, 2))
     )
     count = len(student.weights)
-    student.teacher = masked_logits_of(teacher)
+    student.teacher = masked_logits_of(teacher, pieces)
     loss = DistilledCrossEntropy(share=0.25, temperature=2.0)
     compile_for_pretraining(student, keras.optimizers.SGD(0.0), loss)
     student.run_eagerly = QUICK["run_eagerly"]
     x, y, weight = pretraining_batch()
     logits = {name: numpy(value) for name, value in student(x).items()}
-    of_teacher = numpy(teacher(x)["mlm"])
+    of_teacher = numpy(teacher(x)["mlm"])[..., :pieces]
     labels, rows = y["mlm"], weight["mlm"]
     odds = special.log_softmax(logits["mlm"], axis=-1)
     of_labels = -np.take_along_axis(odds, labels[..., None], -1)[..., 0]

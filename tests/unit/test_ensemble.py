@@ -122,6 +122,18 @@ def test_saved(tmp_path):
 
 
 @pytest.mark.any_backend
+def test_members_of_half_precision_are_loaded_in_float32(tmp_path):
+    alone = member(1)
+    alone.save(tmp_path / "alone.keras")
+    half = ka.load(tmp_path / "alone.keras", dtype="mixed_bfloat16")
+    other = ka.load(tmp_path / "alone.keras", dtype="mixed_bfloat16")
+    AlbertEnsemble([half, other]).save(tmp_path / "two.keras")
+    loaded = ka.load(tmp_path / "two.keras", dtype="float32")
+    expected = special.log_softmax(numpy(alone(inputs())), axis=-1)
+    close(numpy(loaded(inputs())), expected)
+
+
+@pytest.mark.any_backend
 def test_what_does_not_belong_together():
     one = member(1)
     for members, words in (

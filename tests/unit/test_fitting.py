@@ -246,6 +246,21 @@ def test_errors_of_libraries(tmp_path, monkeypatch, where, capsys):
     assert "failed. No model was kept" in capsys.readouterr().err
 
 
+def test_what_cannot_be_continued_stays(tmp_path):
+    """An accumulated sum has no place there; then every checkpoint is bad."""
+    fit(tmp_path)
+    shutil.rmtree(tmp_path / "checkpoints" / "step-00000020")
+    kept = {*tmp_path.rglob("*")}
+    model = fresh_model(gradient_accumulation_steps=2)
+    with pytest.raises(ka.AlbertError, match="variables of the optimizer, exp"):
+        fit(tmp_path, model=model)
+    for manifest in tmp_path.rglob("manifest.json"):
+        manifest.write_text("")
+    with pytest.raises(ka.AlbertError, match=r"damaged.*to begin anew\.$"):
+        fit(tmp_path)
+    assert kept <= {*tmp_path.rglob("*")}
+
+
 def test_the_disk_becomes_full(tmp_path, monkeypatch):
     """Where a checkpoint has room, and the log has none any more."""
     full = DiskFull(tmp_path / "log.csv", "no space")

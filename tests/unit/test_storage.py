@@ -38,6 +38,24 @@ def test_a_file_is_replaced_whole_or_stays(tmp_path):
     assert list(tmp_path.iterdir()) == [path], "nothing else is left"
 
 
+def test_a_new_file_appears_whole(tmp_path):
+    path = tmp_path / "a.txt"
+    with fails(OSError, "no space"), storage.new_file(path) as file:
+        file.write(b"half")
+        raise OSError("no space left")
+    assert not list(tmp_path.iterdir())
+    with storage.new_file(path) as file:
+        file.write(b"whole")
+        file.flush()
+        assert not path.exists()
+    assert path.read_text() == "whole"
+    # Another process has made it while this one worked.
+    with fails(AlbertError, "the file exists"), storage.new_file(path) as file:
+        file.write(b"second")
+    assert path.read_text() == "whole"
+    assert list(tmp_path.iterdir()) == [path], "nothing else is left"
+
+
 def test_a_folder_is_there_whole_or_not_at_all(tmp_path):
     output = tmp_path / "a" / "b"
     with fails(OSError, "no space"), written_whole(output) as folder:

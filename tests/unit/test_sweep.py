@@ -16,9 +16,9 @@ import pytest
 from commands import refused, run
 
 from keras_albert.errors import AlbertError
+from keras_albert.sweep import run as sweep_run
 from keras_albert.sweep.config import SweepRun
 from keras_albert.sweep.plan import read_plan
-from keras_albert.sweep.run import _score
 
 pytestmark = pytest.mark.any_backend
 
@@ -65,8 +65,6 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def trained(monkeypatch):
     """Replaces training by the program; returns a function to change it."""
-    from keras_albert.sweep import run as module
-
     settings = {"BAD": "None", "PAUSE": "0"}
 
     def started(plan, values, output):
@@ -78,15 +76,15 @@ def trained(monkeypatch):
         with open(output.with_name(f"{output.name}.output.txt"), "ab") as file:
             return subprocess.Popen(command, stdout=file, stderr=file)
 
-    monkeypatch.setattr(module, "_started", started)
-    monkeypatch.setattr(module, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(sweep_run, "_started", started)
+    monkeypatch.setattr(sweep_run, "POLL_SECONDS", 0.02)
     return settings.update
 
 
 def search(folder, **options):
-    from keras_albert.sweep.run import sweep
-
-    return sweep(SweepRun(folder / "sweep.toml", folder / "out", **options))
+    return sweep_run.sweep(
+        SweepRun(folder / "sweep.toml", folder / "out", **options)
+    )
 
 
 def order(folder):
@@ -131,24 +129,22 @@ def test_hopeless_runs_are_stopped(folder, trained):
 
 
 def test_sigterm_ends_the_run_too(folder, trained, monkeypatch):
-    from keras_albert.sweep import run as module
-
     trained({"PAUSE": "60"})
-    begun, started = folder / "out" / "order.txt", module._started
-    processes = []
+    begun, processes = folder / "out" / "order.txt", []
+    started = sweep_run._started
 
     def keep(*options):
         processes.append(started(*options))
         return processes[-1]
 
-    monkeypatch.setattr(module, "_started", keep)
+    monkeypatch.setattr(sweep_run, "_started", keep)
 
     def terminate():
         while not begun.is_file():
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=terminate).start()
+    threading.Thread(target=terminate, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         search(folder)
     assert [process.returncode for process in processes] == [-signal.SIGTERM]
@@ -158,7 +154,7 @@ def test_sigterm_ends_the_run_too(folder, trained, monkeypatch):
 def test_the_median_of_several_seeds(tmp_path):
     scores = {"accuracy": {"median": 0.75, "mean": 0.5}}
     (tmp_path / "report.json").write_text(json.dumps({"scores": scores}))
-    assert _score(tmp_path, "accuracy") == 0.75
+    assert sweep_run._score(tmp_path, "accuracy") == 0.75
 
 
 def test_a_run_that_fails_ends_nothing_else(folder, trained):
