@@ -238,7 +238,8 @@ def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
 
 
 def _held_out(loaded: ModelFolder, run: EvaluateRun, shards: ShardSet) -> dict:
-    model, examples = loaded.model, ExampleConfig(**loaded.task["examples"])
+    examples = ExampleConfig(**loaded.task["examples"]).held_out()
+    model = loaded.model
     learned, measured = model.sentence_task, run.sentence_task
     if measured and not learned:
         raise AlbertError(

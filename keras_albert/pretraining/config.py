@@ -51,7 +51,8 @@ class ExampleConfig:
     max_predictions: int = 20
     """most masked tokens in an example (reference run_pretraining.py)"""
     masked_lm_prob: float = 0.15
-    """share of the tokens to predict, up to `max_predictions`"""
+    """share of the tokens to predict, up to `max_predictions`. In held-out
+    examples it is always the default, so that models can be compared"""
     ngram: int = 3
     """longest masked n-gram, in words; the probability of n is proportional to
     1/n (Paper 4.1)"""
@@ -109,6 +110,12 @@ class ExampleConfig:
             raise AlbertError(
                 "`masked_lm_prob` must be above 0: nothing would be predicted."
             )
+
+    def held_out(self) -> "ExampleConfig":
+        """The same examples with the default share of predicted tokens."""
+        return dataclasses.replace(
+            self, masked_lm_prob=ExampleConfig.masked_lm_prob
+        )
 
     @property
     def num_predictions(self) -> int:

@@ -148,7 +148,7 @@ class _Inputs:
         parts = run.accumulate
         batches = validation_dataset(
             self.held_out,
-            run.examples,
+            run.examples.held_out(),
             batch_size=run.batch_size // parts,
             **hosts,
         )

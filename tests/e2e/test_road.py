@@ -221,25 +221,30 @@ def test_evaluate_repeats_the_report(command, road):
 
 @pytest.mark.any_backend
 @pytest.mark.usefixtures("eagerly")
-def test_the_other_sentence_task(road, capsys):
-    """The head for sentence order answers whether B is of another document."""
-    run = EvaluateRun(
-        str(road / "pre"), road / "shards-held", sentence_task="nsp"
-    )
+def test_the_other_sentence_task(road, capsys, tmp_path):
+    """The head for sentence order answers whether B is of another document.
+
+    A model that learned with more words masked is measured on the same ones.
+    """
+    shutil.copytree(road / "pre", tmp_path, dirs_exist_ok=True)
+    task = json.loads((tmp_path / "task.json").read_text())
+    task["examples"] |= {"masked_lm_prob": 0.5, "max_predictions": 30}
+    (tmp_path / "task.json").write_text(json.dumps(task))
+    run = EvaluateRun(str(tmp_path), road / "shards-held", sentence_task="nsp")
     found = evaluate(run)["held_out"]
     assert "next-sentence accuracy" in capsys.readouterr().out
     assert not any(name.startswith("sop") for name in found)
     folder = ModelFolder.load(road / "pre")
-    examples = ka.ExampleConfig(
-        **{**folder.task["examples"], "sentence_task": "nsp"}
-    )
-    right = []
+    examples = ka.ExampleConfig(64, 30, sentence_task="nsp")
+    right, words = [], 0
     for x, y, weight in ka.validation_dataset(
         ka.ShardSet.open(run.data), examples, batch_size=32
     ).as_numpy_iterator():
         answers = np.argmax(folder.model.predict_on_batch(x)["sop"], axis=1)
         right += (answers == y["nsp"])[weight["nsp"] > 0].tolist()
+        words += np.count_nonzero(weight["mlm"])
     assert found["nsp_count"] == len(right) > 20
+    assert found["mlm_count"] == words
     assert found["nsp_accuracy"] == pytest.approx(np.mean(right), abs=1e-6)
 
 

@@ -18,7 +18,7 @@ from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.finetuning.evaluate import _evaluate_pretrained
 from keras_albert.modeling.config import VARIANTS
 from keras_albert.pretraining import run as pretrain
-from keras_albert.pretraining.config import PretrainRun
+from keras_albert.pretraining.config import ExampleConfig, PretrainRun
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.run_folder import MADE_OF, check_made_of
 
@@ -106,6 +106,19 @@ def test_a_finished_run_knows_its_shards(vocabularies):
     with pytest.raises(AlbertError, match=r"of other data.*another output"):
         check(other)
     check(dataclasses.replace(run, data=Path("gone")))
+
+
+def test_held_out_examples_do_not_depend_on_the_share_to_predict(vocabularies):
+    shards = ShardSet.open(vocabularies["ours"] / "shards")
+
+    def labels(share):
+        examples = ExampleConfig(16, masked_lm_prob=share, sentence_task="none")
+        run = dataclasses.replace(RUN, examples=examples, batch_size=2)
+        inputs = SimpleNamespace(held_out=shards)
+        batches = pretrain._Inputs.held_out_batches(inputs, run)
+        return [y["mlm"] for _, y, _ in batches.as_numpy_iterator()]
+
+    np.testing.assert_array_equal(labels(0.15), labels(0.6))
 
 
 NOVELS = Path(__file__).parents[2] / "examples" / "novels"
