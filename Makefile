@@ -40,14 +40,19 @@ test proof-tests: export TF_ENABLE_ONEDNN_OPTS ?= 1
 test proof-tests: export XLA_FLAGS += --xla_cpu_use_fusion_emitters=false
 test: MARKS := not proof
 proof-tests: MARKS := proof
+# The backend of tests that are marked `on_torch`.
+RUNS_ON_TORCH := $(or $(filter torch,$(TEST_BACKENDS)),\
+                   $(firstword $(TEST_BACKENDS)))
 test proof-tests: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \
       $(VENV)/installed-dev $(VENV)/installed-peers
 	@set -e; marks="$(MARKS)"; for backend in $(TEST_BACKENDS); do \
 	  echo "== $$backend"; \
+	  others="and not on_torch"; \
+	  [ $$backend != $(RUNS_ON_TORCH) ] || others=; \
 	  OMP_NUM_THREADS=1 JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
 	  KERAS_BACKEND=$$backend \
 	    $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder \
-	      -m "$$marks"; \
+	      -m "$$marks $$others"; \
 	  marks="$(MARKS) and not any_backend"; \
 	done
 
@@ -69,16 +74,18 @@ test-tpu-tensorflow: .tpu-tensorflow/installed $(VENV)/installed-dev
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-# The tests that take long, on all backends.
-# Then exported models, run by the libraries alone of older TensorFlows: 2 GB.
+# Exported models, run by the libraries alone of older TensorFlows: 2 GB.
 # TensorFlow Serving 2.15 to 2.19 links the first one's tensorflow-text.
-# Then the tests of the oldest libraries that pyproject.toml allows.
+# Then the properties with more cases, the tests that take long, on all backends,
+# and the tests of the oldest libraries that pyproject.toml allows.
 OLDER := 2.12.1 2.16.1
 OLDER_FOLDERS := $(OLDER:%=$(CURDIR)/.older/%)
 proof: $(OLDER:%=.older/%/installed) $(VENV)/installed-dev
 	KERAS_BACKEND=tensorflow OMP_NUM_THREADS=1 \
 	KERAS_ALBERT_OLDER_TENSORFLOW=$$(echo $(OLDER_FOLDERS) | tr ' ' ':') \
 	  $(BIN)/python -m pytest -q tests/e2e/test_without_python.py
+	KERAS_BACKEND=tensorflow KERAS_ALBERT_PROOF=1 \
+	  $(BIN)/python -m pytest -q tests/property
 	$(MAKE) proof-tests test-oldest
 
 # For Python 3.11 whichever runs here: no module of theirs is imported.

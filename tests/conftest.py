@@ -1,7 +1,9 @@
 """Shared fixtures. One backend a process: set KERAS_BACKEND."""
 
 import contextlib
+import functools
 import gc
+import importlib
 import importlib.util
 import os
 import random
@@ -14,8 +16,12 @@ import pytest
 import keras_albert as ka  # imports what is used, when it is used
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# No test is about time, and these machines have other work.
-hypothesis.settings.register_profile("untimed", deadline=None)
+# No test is about time, and these machines have other work. `make proof` looks
+# for more cases in which a property does not hold than `make test` does.
+_CASES = 150 if os.environ.get("KERAS_ALBERT_PROOF") else 40
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, max_examples=_CASES
+)
 hypothesis.settings.load_profile("untimed")
 
 
@@ -32,8 +38,8 @@ def pytest_configure(config):
         import torch  # noqa: F401
 
 
-OF_ANY_BACKEND = re.compile(
-    r"^pytestmark = (\[\s*)?pytest\.mark\.any_backend", re.M
+FIRST_MARK = re.compile(
+    r"^pytestmark = (?:\[\s*)?pytest\.mark\.(any_backend|on_torch)", re.M
 )
 
 
@@ -42,13 +48,12 @@ def pytest_ignore_collect(collection_path, config):
 
     Of the files given on the command line, pytest wants to see each.
     """
-    if (
-        "not any_backend" not in config.option.markexpr
-        or collection_path.suffix != ".py"
-        or collection_path.name in {Path(each).name for each in config.args}
-    ):
+    if collection_path.suffix != ".py" or collection_path.name in {
+        Path(each).name for each in config.args
+    }:
         return None
-    return bool(OF_ANY_BACKEND.search(collection_path.read_text())) or None
+    mark = FIRST_MARK.search(collection_path.read_text())
+    return bool(mark and f"not {mark[1]}" in config.option.markexpr) or None
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,10 +68,16 @@ def short_collections():
 
 
 @pytest.fixture(scope="module")
-def no_plots():
-    """Runs in this process draw no curves, which takes longer than steps."""
+def steps_alone():
+    """Runs in this process leave out what takes longer than their steps.
+
+    They draw no curves, and do not measure how fast the device is.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("keras_albert.training.loop.draw_curves", lambda *_: None)
+        for run in ("finetuning.data", "pretraining.run"):
+            measured = f"keras_albert.{run}.matrix_product_peak"
+            patch.setattr(measured, lambda _: 1e12)
         yield
 
 
@@ -97,6 +108,35 @@ def eagerly():
 
     with op_by_op():
         yield
+
+
+@pytest.fixture(scope="module")
+def plain_graphs():
+    """TensorFlow runs graphs as they are: to rewrite them takes long."""
+    tf = pytest.importorskip("tensorflow")
+    change = tf.config.optimizer.set_experimental_options
+    change({"disable_meta_optimizer": True})
+    yield
+    change({"disable_meta_optimizer": False})
+
+
+@pytest.fixture
+def few_signatures(monkeypatch):
+    """few_signatures(*names): of a SavedModel only these are traced.
+
+    On other backends a worker traces them, and it traces all.
+    """
+    pytest.importorskip("tensorflow_text")
+    import keras
+
+    def keep(*names):
+        if keras.backend.backend() == "tensorflow":
+            path = "keras_albert.exports.saved_model.signatures"
+            module = importlib.import_module(path)
+            only = functools.partial(module.serving_module, only={*names})
+            monkeypatch.setattr(module, "serving_module", only)
+
+    return keep
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from keras import ops
+from keras import ops, tree
 
 import keras_albert as ka
 from keras_albert.checkpoints.transfer import variables, weights_of
@@ -47,8 +47,35 @@ EXCHANGED = ka.AlbertConfig(
 )
 
 
-def numpy(tensor):
-    return ops.convert_to_numpy(tensor)
+def of_any_backend(*cases):
+    """Cases of a test of which one backend is enough."""
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else [case]),
+            marks=pytest.mark.any_backend,
+        )
+        for case in cases
+    ]
+
+
+def with_dropout(rate, config=CONFIG, **changes):
+    """A config with dropout of both kinds."""
+    changes["hidden_dropout_prob"] = rate
+    return config.replace(attention_probs_dropout_prob=rate, **changes)
+
+
+def numpy(tensors):
+    """Arrays of a tensor, or of a structure of tensors."""
+    return tree.map_structure(ops.convert_to_numpy, tensors)
+
+
+def assert_close(found, expected, atol=1e-5, rtol=1e-5):
+    """Of tensors or arrays, or of structures of them."""
+    tree.map_structure(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=atol, rtol=rtol),
+        numpy(found),
+        numpy(expected),
+    )
 
 
 def hidden_states(backbone):
@@ -112,6 +139,16 @@ def op_by_op():
         tf.config.run_functions_eagerly(False)
 
 
+def changes(model, step):
+    """What a step returns, and what it subtracts from each trainable weight."""
+    before = [numpy(v).copy() for v in model.trainable_variables]
+    result = step()
+    return result, [
+        a - numpy(v)
+        for a, v in zip(before, model.trainable_variables, strict=True)
+    ]
+
+
 def gradients(model, x, y, in_graph=False):
     """What one SGD step of rate 1 subtracts from each trainable weight.
 
@@ -125,12 +162,7 @@ def gradients(model, x, y, in_graph=False):
         run_eagerly=not graph,
         jit_compile=False,
     )
-    before = [numpy(v).copy() for v in model.trainable_variables]
-    model.train_on_batch(x, y)
-    return [
-        a - numpy(v)
-        for a, v in zip(before, model.trainable_variables, strict=True)
-    ]
+    return changes(model, lambda: model.train_on_batch(x, y))[1]
 
 
 def randomized(model, scale=1.0):

@@ -21,11 +21,13 @@ def main() -> None:
     """Prints all figures."""
     lines = {path: len(path.read_text().splitlines()) for path in sources()}
     total = sum(lines.values())
-    tests = sum(
-        len(path.read_text().splitlines())
-        for path in (ROOT / "tests").rglob("*.py")
-    )
-    print(f"{total:,} lines in {len(lines)} files; tests {tests:,} lines")
+    beside = {"tests": 0, "benchmarks": 0}
+    for path in (ROOT / "tests").rglob("*.py"):
+        kind = "benchmarks" if "benchmarks" in path.parts else "tests"
+        beside[kind] += len(path.read_text().splitlines())
+    print(f"{total:,} lines in {len(lines)} files")
+    for kind, count in beside.items():
+        print(f"{kind} {count:,} lines, {count / total:.2f} a line of these")
     parts: dict[str, int] = {}
     for path, count in lines.items():
         part = path.relative_to(PACKAGE).parts[0]

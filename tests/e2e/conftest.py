@@ -4,7 +4,7 @@ import pytest
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quick(no_plots):
+def quick(steps_alone):
     """Tests of plots are in tests/unit."""
 
 

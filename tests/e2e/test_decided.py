@@ -19,7 +19,7 @@ from keras_albert.tasks.decisions import (
     calibrated,
 )
 
-pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("eagerly")]
+pytestmark = pytest.mark.usefixtures("eagerly")
 LABELS = ("fox", "hens")
 
 
@@ -58,8 +58,9 @@ def told(folder, task, output):
     }
 
 
-def finetune(folder, task, output, *options):
-    options = *options, "--steps=12", "--batch-size=16", "--learning-rate=5e-3"
+def finetune(folder, task, output, *options, steps=12):
+    options = *options, "--batch-size=16", "--learning-rate=5e-3"
+    options += (f"--steps={steps}",)
     run("finetune", *options, **told(folder, task, output))
 
 
@@ -77,11 +78,12 @@ def probabilities(predictor, texts):
     return expit(predictor.outputs(features))
 
 
+@pytest.mark.on_torch
 @pytest.mark.parametrize("task", ["classification", "multilabel"])
 def test_thresholds(folder, tmp_path, task, capsys):
     """Each seed has its own, and an ensemble their mean."""
     output, score = tmp_path / "seeds", "f1"
-    finetune(folder, task, output, "--tune-threshold", "--seeds=2")
+    finetune(folder, task, output, "--tune-threshold", "--seeds=2", steps=4)
     said = capsys.readouterr().out
     assert said.count("chosen on the same held-out rows") == 2
     texts, labels = held(folder, task)
@@ -148,6 +150,7 @@ def test_thresholds(folder, tmp_path, task, capsys):
     assert f"were left out ({shown})" in said
 
 
+@pytest.mark.on_torch
 def test_calibrated(folder, tmp_path, capsys):
     """The saved weights have the temperature, and thresholds come after it."""
     plain, output = tmp_path / "plain", tmp_path / "calibrated"
@@ -185,6 +188,7 @@ def test_calibrated(folder, tmp_path, capsys):
     assert (output / "model.keras").read_bytes() == weights
 
 
+@pytest.mark.on_torch
 def test_calibrated_once(folder, tmp_path, monkeypatch):
     """A run that is killed just before the model is replaced, or just after."""
     options = "classification", tmp_path / "killed", "--calibrate"
@@ -193,9 +197,10 @@ def test_calibrated_once(folder, tmp_path, monkeypatch):
             stop = Mock(side_effect=KeyboardInterrupt)
             patch.setattr(f"keras_albert.finetuning.{place}", stop)
             with pytest.raises(SystemExit):
-                finetune(folder, *options)
-    finetune(folder, *options)
-    finetune(folder, "classification", tmp_path / "other", "--calibrate")
+                finetune(folder, *options, steps=4)
+    finetune(folder, *options, steps=4)
+    other = tmp_path / "other"
+    finetune(folder, "classification", other, "--calibrate", steps=4)
     reports = [report_of(tmp_path / name) for name in ("killed", "other")]
     assert reports[0]["calibration"] == reports[1]["calibration"]
     assert not (tmp_path / "killed/checkpoints").exists()
@@ -206,8 +211,14 @@ def test_calibrated_once(folder, tmp_path, monkeypatch):
     assert weights[0] == weights[1]
 
 
-@pytest.mark.parametrize("task", ["classification", "regression"])
-def test_long_texts(folder, tmp_path, task):
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param("classification", marks=pytest.mark.any_backend),
+        pytest.param("regression", marks=pytest.mark.on_torch),
+    ],
+)
+def test_long_texts(folder, tmp_path, task, request):
     """A text is read in windows, in training and by every command.
 
     A teacher's logits are those of the text, for each of its windows.
@@ -273,6 +284,7 @@ def test_long_texts(folder, tmp_path, task):
         return
     # An exported model cuts, and says so.
     served = tmp_path / "served"
+    request.getfixturevalue("few_signatures")("serving_default", "token_ids")
     said = run("export", model=output, output=served, data=table)
     assert "texts of more than 10 tokens are cut in it" in said
     assert "serving_default: 100.00% of the texts" in said
@@ -306,6 +318,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.on_torch
 @pytest.mark.parametrize(("options", "message"), REFUSED.items())
 def test_refused(folder, tmp_path, capsys, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)

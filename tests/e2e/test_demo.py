@@ -18,14 +18,12 @@ def test_demo(tmp_path, monkeypatch, capfd):
 
     monkeypatch.setitem(demo.MODEL, "num_hidden_layers", 1)
     for option, value in (
-        ("--steps", 6),
-        ("--warmup-steps", 2),
-        ("--validate-every", 3),
-        ("--batch-size", 4),
+        *(("--steps", 4), ("--warmup-steps", 2), ("--batch-size", 4)),
+        *(("--validate-every", 2), ("--validation-steps", 2)),
     ):
         monkeypatch.setitem(demo.PRETRAIN, option, value)
-    monkeypatch.setitem(demo.FINETUNE, "--epochs", 1)
-    monkeypatch.setitem(demo.FINETUNE, "--sequence-length", 16)
+    few = {"--steps": 4, "--sequence-length": 16}
+    monkeypatch.setattr(demo, "FINETUNE", few)
     demo.main(tmp_path / "demo")
     out = capfd.readouterr().out
     report = report_of(tmp_path / "demo/finetuned")

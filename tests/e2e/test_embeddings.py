@@ -115,7 +115,10 @@ def test_pairs(folder, tmp_path, capsys):
     np.testing.assert_allclose(short, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("loss", ["ranking", "regression"])
+@pytest.mark.parametrize(
+    "loss",
+    ["ranking", pytest.param("regression", marks=pytest.mark.on_torch)],
+)
 def test_scores_of_pairs(folder, tmp_path, loss):
     output = tmp_path / "model"
     report = finetune(
@@ -138,40 +141,47 @@ def test_scores_of_pairs(folder, tmp_path, loss):
     assert found == pytest.approx(model.similarity(["the fox"], ["a fox"])[0])
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow",
-    reason="graphs are traced by TensorFlow",
-)
-@pytest.mark.parametrize(
-    ("task", "pooling", "projection", "unit"),
-    [
+def exported():
+    """Models and formats: LiteRT's are traced as those of a SavedModel are."""
+    for task, pooling, projection, unit in (
         ("similarity", "max", 7, False),
         ("embedding", "cls", 7, True),
         ("similarity", "mean", None, True),
         ("embedding", "weighted_layers", None, False),
         ("similarity", "idf", None, False),
-    ],
+    ):
+        head = {"pooling": pooling, "projection": projection, "normalize": unit}
+        yield pytest.param(task, head, ("saved_model", "onnx"), id=pooling)
+        marks = () if pooling in ("max", "idf") else pytest.mark.proof
+        name = f"{pooling} litert"
+        yield pytest.param(task, head, ("litert",), marks=marks, id=name)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow",
+    reason="graphs are traced by TensorFlow",
 )
-def test_exported(folder, tmp_path, task, pooling, projection, unit):
+@pytest.mark.usefixtures("plain_graphs")
+@pytest.mark.parametrize(("task", "head", "formats"), list(exported()))
+def test_exported(folder, tmp_path, task, head, formats):
     """`check` compares vectors, and their cosines, in each format."""
     backbone = ka.load(folder / "pretrained").backbone
-    model = ka.AlbertForTextEmbedding(
-        backbone, pooling, projection, normalize=unit
-    )
-    if pooling == "idf":
+    model = ka.AlbertForTextEmbedding(backbone, **head)
+    if model.pooling == "idf":
         model.adapt(["the fox", "the barn", "the fox and the hens"])
         # Those of other packages may be below 1.
         model.token_weights.assign(model.token_weights / 100)
     data = folder / "scored.held.jsonl"
     told = {"model": tmp_path / "model", "data": data}
     ka.Predictor(model, task=task).save(tmp_path / "model")
-    for target in ("saved_model", "litert", "onnx"):
+    for target in formats:
         run("export", **told, output=tmp_path / target, format=target)
         said = run("check", **told, export=tmp_path / target)
         assert "cosines of at least 1.0000 with the model's" in said, said
         assert re.search(r"[\d.]{4,5}% of the 10 nearest texts of each", said)
-    exported = load_exported(tmp_path / "saved_model")
-    answers = exported.model.ask(
+    if "saved_model" not in formats:
+        return
+    answers = load_exported(tmp_path / "saved_model").model.ask(
         "serving_default",
         {"text": ["the fox", "a"]}
         | ({"pair": ["a barn", "a"]} if task == "similarity" else {}),
@@ -180,7 +190,7 @@ def test_exported(folder, tmp_path, task, pooling, projection, unit):
         expected = model.encode(["the fox", "a"], normalize=False)
         np.testing.assert_allclose(answers["embedding"], expected, atol=1e-5)
         length = np.linalg.norm(expected, axis=1)
-        assert np.allclose(length, 1, atol=1e-5) == unit
+        assert np.allclose(length, 1, atol=1e-5) == model.normalize
     else:
         expected = model.similarity(["the fox", "a"], ["a barn", "a"])
         np.testing.assert_allclose(
@@ -204,7 +214,7 @@ def test_vectors_that_disagree(monkeypatch):
     assert turned["neighbours"] == 1 / 4
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 @pytest.mark.usefixtures("eagerly")
 def test_texts_alone(folder, tmp_path, capsys):
     """SimCSE: nothing is held out, and pairs tell afterwards what it is."""
@@ -260,7 +270,7 @@ BAD = {
 }
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 @pytest.mark.parametrize(
     ("table", "options"),
     [(table, each) for table in BAD for each in BAD[table]],
@@ -278,6 +288,7 @@ def test_bad_input(folder, tmp_path, capsys, monkeypatch, table, options):
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.on_torch
 def test_vectors_are_trained_further(folder, tmp_path, capsys):
     """Pooling, projection and length stay; the start is measured with them."""
     first, second = tmp_path / "first", tmp_path / "second"
@@ -297,6 +308,7 @@ def test_vectors_are_trained_further(folder, tmp_path, capsys):
     np.testing.assert_allclose(one.encode(texts), other.encode(texts), 0, 1e-5)
 
 
+@pytest.mark.on_torch
 def test_weights_of_rare_pieces(folder, tmp_path):
     """They come from the training texts, and stay when trained further."""
     first, second = tmp_path / "first", tmp_path / "second"
@@ -349,7 +361,7 @@ def by_hand(model, rows, more, size=None):
     return np.mean(1 / (1 + np.array(ranks)))
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_evaluated_beside_others(folder, model, tmp_path):
     """Among further texts, in several sizes, beside the model before."""
     data = folder / "pairs.held.jsonl"
@@ -423,7 +435,7 @@ def windows(model, text):
     return np.average(vectors, axis=0, weights=weights)
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_vectors_of_a_file(folder, model, tmp_path):
     expected = np.array([windows(model, text) for text in TEXTS])
     cut = model.encode(TEXTS, normalize=False)
@@ -443,7 +455,7 @@ def test_vectors_of_a_file(folder, model, tmp_path):
         np.testing.assert_allclose(found, values, atol=1e-5)
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_numbers_and_files(folder, model, tmp_path, monkeypatch):
     """int8 keeps cosines to a hundredth, bits the sign of each number."""
     unit = ka.read_vectors(embed(folder, tmp_path))
@@ -493,7 +505,7 @@ def test_numbers_and_files(folder, model, tmp_path, monkeypatch):
     np.testing.assert_allclose(vectors[same], unit[same], atol=1e-5)
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 @pytest.mark.parametrize("to", ["npy", "jsonl", "parquet"])
 def test_an_interrupted_run_goes_on(folder, model, tmp_path, monkeypatch, to):
     """Parts that are written are not computed again, and none is lost."""
@@ -546,7 +558,7 @@ cli.main(sys.argv[1:])
 """
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 def test_a_killed_run_goes_on(folder, model, tmp_path, monkeypatch):
     """A part whose progress was not written is computed and written again."""
@@ -567,7 +579,7 @@ def test_a_killed_run_goes_on(folder, model, tmp_path, monkeypatch):
     assert left.read_bytes() == (whole / "vectors.jsonl").read_bytes()
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_other_vectors_than_before(folder, model, tmp_path, capsys):
     """What has changed is named, and the vectors stay as they are."""
     made = embed(folder, tmp_path)

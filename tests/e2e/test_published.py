@@ -9,7 +9,7 @@ from published import glue_file, passage, race_files
 import keras_albert as ka
 from keras_albert.data.glue import GLUE
 
-pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("eagerly")]
+pytestmark = [pytest.mark.on_torch, pytest.mark.usefixtures("eagerly")]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import keras_albert as ka
 from keras_albert.cli import run_of
 
 # They are the commands, which other tests run on all backends.
-pytestmark = pytest.mark.any_backend
+pytestmark = pytest.mark.on_torch
 
 WORDS = {"animal": ("fox", "hens", "dog"), "place": ("barn", "village")}
 ROWS = [
@@ -98,7 +98,7 @@ def test_saved_datasets(run, model, tmp_path):
     folder = tmp_path / "rows"
     pytest.importorskip("datasets").Dataset.from_list(ROWS).save_to_disk(folder)
     assert ka.evaluate(run, folder).report == ka.evaluate(run, ROWS).report
-    short = {**LEARNING, "epochs": 1}
+    short = {**LEARNING, "epochs": None, "steps": 1}
     ka.finetune(model, folder, tmp_path / "out", **short)
     given = {"model": run.folder, "data": folder}
     rows = rows_of(command("predict", **given))
@@ -205,7 +205,7 @@ def test_seeds_and_numbers(model, tmp_path):
         tmp_path / "numbers",
         task="regression",
         seeds=2,
-        **{**LEARNING, "epochs": 1},
+        **{**LEARNING, "epochs": None, "steps": 2},
     )
     titles = [axes.get_title() for axes in run.plot().axes]
     assert titles == ["loss", "pearson", "tokens per second"]

@@ -27,7 +27,6 @@ pytestmark = [
         "restores is tested on each in test_fitting.py",
     ),
 ]
-STEPS = 33
 CONFIG = TEXT_CONFIG.replace(
     vocab_size=160, max_position_embeddings=64, hidden_dropout_prob=0.1
 )
@@ -73,11 +72,13 @@ class Processes:
             text=True,
         )
 
-    def pretrain(self, output, *options, until=None) -> tuple[int, str]:
+    def pretrain(self, output, steps, *options, until=None):
         """Returns the exit status and what was printed.
 
         Args:
             output: folder of the run.
+            steps: of the whole run.
+            options: further ones of the command.
             until: called with the process's id until it returns True.
         """
         printed = self.folder / f"{output.name}.txt"
@@ -86,8 +87,8 @@ class Processes:
             ["pretrain", "--data", str(self.folder / "shards")]
             + ["--config", str(self.folder / "config.json")]
             + ["--validation", str(self.folder / "shards")]
-            + ["--validation-steps=1", f"--steps={STEPS}", "--batch-size=2"]
-            + ["--warmup-steps=6", "--validate-every=11"]
+            + ["--validation-steps=1", f"--steps={steps}", "--batch-size=2"]
+            + ["--warmup-steps=6", f"--validate-every={steps // 3}"]
             + ["--optimizer.learning-rate=0.005"]
             + ["--examples.sequence-length=64", "--output", str(output)]
         )
@@ -116,10 +117,22 @@ def processes(tmp_path_factory, tiny_lines, tiny_vocab):
     processes.server.wait(timeout=60)
 
 
+# What is killed more often needs more steps.
+@pytest.fixture(
+    scope="module",
+    params=[(3, 21), pytest.param((20, 33), marks=pytest.mark.proof)],
+    ids=["3", "20"],
+)
+def killed(request):
+    """How often a run is killed, and how many steps it has."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def uninterrupted(processes):
-    output = processes.folder / "uninterrupted"
-    status, printed = processes.pretrain(output)
+def uninterrupted(processes, killed):
+    steps = killed[1]
+    output = processes.folder / f"uninterrupted-{steps}"
+    status, printed = processes.pretrain(output, steps)
     assert status == 0, printed
     return output
 
@@ -129,19 +142,20 @@ def newest_step(output) -> int:
     return max((int(name.removeprefix("step-")) for name in names), default=0)
 
 
-def assert_same_end(output, other):
+def assert_same_end(output, other, steps):
     """State, model and log are the same, bit for bit, except for speeds."""
     states, logs = [], []
     for folder in (output, other):
-        path = folder / "checkpoints" / f"step-{STEPS:08d}" / "manifest.json"
+        path = folder / "checkpoints" / f"step-{steps:08d}" / "manifest.json"
         origin = read_json(path)["origin"]
         found = Checkpoints(folder / "checkpoints", 2, origin).newest()
-        assert found.step == STEPS
+        assert found.step == steps
         states.append(found.state)
         logs.append(log_of(folder))
         for row in logs[-1]:
             del row["tokens_per_second"], row["model_flops_utilization"]
-    assert [row["step"] for row in logs[0]] == ["11", "22", "33"]
+    validated = [int(row["step"]) for row in logs[0]]
+    assert validated == [steps // 3, steps // 3 * 2, steps]
     assert logs[0] == logs[1]
     for group, arrays in states[0].items():
         if group != "metrics":
@@ -150,21 +164,19 @@ def assert_same_end(output, other):
     assert same_weights(*map(ka.load, (output, other)))
 
 
-@pytest.mark.parametrize(
-    "kills", [3, pytest.param(20, marks=pytest.mark.proof)]
-)
-def test_killed_again_and_again(processes, uninterrupted, kills):
+def test_killed_again_and_again(processes, uninterrupted, killed):
     """kill -9 while it starts, trains, saves or validates; then SIGTERM.
 
     Each process is killed after a random time, or before it has done so many
     steps that none would be left for the next.
     """
+    kills, steps = killed
     output = processes.folder / f"killed-{kills}"
     rng = random.Random(3)
     for life in range(kills):
         begun, after = newest_step(output), rng.choice([0, 1, 1, 2])
         delay = rng.uniform(0, 2 if after == 0 else 0.5)
-        far = STEPS * (life + 1) // (kills + 1)
+        far = steps * (life + 1) // (kills + 1)
         since = None
 
         def kill(pid, begun=begun, after=after, delay=delay, far=far):
@@ -179,26 +191,26 @@ def test_killed_again_and_again(processes, uninterrupted, kills):
             return done
 
         status, printed = processes.pretrain(
-            output, "--checkpoint-every=1", until=kill
+            output, steps, "--checkpoint-every=1", until=kill
         )
         assert status == -signal.SIGKILL, printed
-    killed = newest_step(output)
-    assert 0 < killed < STEPS
+    begun = newest_step(output)
+    assert 0 < begun < steps
 
     def terminate(pid):
-        done = newest_step(output) != killed
+        done = newest_step(output) != begun
         if done:
             os.kill(pid, signal.SIGTERM)
         return done
 
     status, printed = processes.pretrain(
-        output, "--checkpoint-every=1", until=terminate
+        output, steps, "--checkpoint-every=1", until=terminate
     )
     assert status == 0 and "warning: " not in printed
-    assert f"going on from step {killed} of {STEPS}" in printed
+    assert f"going on from step {begun} of {steps}" in printed
     step = newest_step(output)
-    assert f"stopped at step {step} of {STEPS}; the same command" in printed
-    status, printed = processes.pretrain(output)
+    assert f"stopped at step {step} of {steps}; the same command" in printed
+    status, printed = processes.pretrain(output, steps)
     assert status == 0, printed
     assert f"going on from step {step}" in printed
-    assert_same_end(output, uninterrupted)
+    assert_same_end(output, uninterrupted, steps)

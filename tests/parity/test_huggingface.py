@@ -29,7 +29,7 @@ from keras_albert.checkpoints.transfer import imported, weights_of
 
 # Two libraries are compared; the golden numbers of test_tf1_golden.py hold on
 # every backend.
-pytestmark = pytest.mark.any_backend
+pytestmark = pytest.mark.on_torch
 torch = pytest.importorskip("torch", reason="transformers runs on PyTorch")
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed"
@@ -77,7 +77,15 @@ def assert_same_layers(ours, theirs):
     assert_close(arrays(outputs), heads_there(expected))
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.proof)
+        if name == "two_inner"
+        else name
+        for name in CONFIGS
+    ],
+)
 def test_every_config_both_ways(tmp_path, name):
     """Written here and read there; then written there with other weights."""
     config = EXCHANGED.replace(**CONFIGS[name])

@@ -66,7 +66,19 @@ def assert_close(ours, theirs):
 # transformers.
 
 
-@pytest.mark.parametrize("name", WRAPS)
+def some(*names, everywhere):
+    """Those that are compared on each backend, and others on one."""
+    one = pytest.mark.any_backend
+    return [
+        name if name in everywhere else pytest.param(name, marks=one)
+        for name in names
+    ]
+
+
+# Weights go from one to the other as arrays of NumPy.
+@pytest.mark.parametrize(
+    "name", some(*WRAPS, everywhere=("encoder", "classifier"))
+)
 def test_transformers_both_ways(make, name):
     ours = make(WRAPS[name], num_hidden_groups=2)
     theirs, tokenizer = ka.to_transformers(ours)
@@ -114,6 +126,7 @@ def test_what_transformers_computes(make):
     assert_close(classifier(x), of_transformers(mine, x))
 
 
+@pytest.mark.any_backend
 def test_tokenizers_of_transformers(tmp_path, make, tiny_vocab):
     """They are taken where their SentencePiece model is at hand."""
     ours = make()
@@ -132,6 +145,7 @@ def test_tokenizers_of_transformers(tmp_path, make, tiny_vocab):
         ka.from_transformers(theirs, read)
 
 
+@pytest.mark.any_backend
 def test_tokenizers_of_wordpiece(tmp_path, make):
     theirs, _ = ka.to_transformers(make())
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -145,6 +159,7 @@ def test_tokenizers_of_wordpiece(tmp_path, make):
             ka.from_transformers(theirs, tokenizer)
 
 
+@pytest.mark.any_backend
 def test_what_is_not_of_transformers(make):
     config = transformers.BertConfig(
         vocab_size=7,
@@ -174,7 +189,11 @@ def test_what_is_not_of_transformers(make):
 
 
 @pytest.mark.parametrize(
-    "name", ["encoder", "without_pooler", "masked_lm", "classifier"]
+    "name",
+    some(
+        *("encoder", "without_pooler", "masked_lm", "classifier"),
+        everywhere=("classifier",),
+    ),
 )
 def test_keras_hub_both_ways(make, name):
     ours = make(WRAPS[name], num_hidden_groups=2)
@@ -260,6 +279,7 @@ def test_preprocessors_of_keras_hub_with_our_models(
     assert masked(x).shape == (2, 5, masked.config.vocab_size)
 
 
+@pytest.mark.any_backend
 def test_what_is_not_of_keras_hub(make):
     for model in (make(), keras.Sequential(), "albert_base_en_uncased"):
         with pytest.raises(ka.AlbertError, match="expected a model of KerasHu"):
@@ -279,6 +299,7 @@ def test_what_is_not_of_keras_hub(make):
 # The names that KerasHub has on the class.
 
 
+@pytest.mark.any_backend
 def test_presets(tmp_path, make):
     model = make(WRAPS["classifier"])
     model.save_to_preset(tmp_path / "mine")

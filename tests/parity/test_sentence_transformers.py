@@ -11,6 +11,7 @@ from small import TEXT_CONFIG, randomize
 
 import keras_albert as ka
 
+pytestmark = pytest.mark.on_torch
 theirs_of = pytest.importorskip("sentence_transformers").SentenceTransformer
 
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-5}
@@ -77,7 +78,6 @@ def test_the_gelu_of_transformers(tiny_vocab, tmp_path):
     np.testing.assert_allclose(found, theirs.encode(TEXTS), **TOLERANCE)
 
 
-@pytest.mark.any_backend
 def test_folders_that_cannot_be_read(tiny_vocab, tmp_path):
     folder = tmp_path / "theirs"
     ka.save_sentence_transformers(embedder(tiny_vocab, projection=7), folder)

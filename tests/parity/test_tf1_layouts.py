@@ -154,9 +154,10 @@ def test_heads_tell_the_model(tmp_path, name):
     model = ka.load(tmp_path)
     assert type(model) is model_class
     assert assert_holds(model, tensors) == tensors.keys()
-    encoder = ka.load(tmp_path, backbone=True)
-    assert isinstance(encoder, ka.AlbertBackbone)
-    assert_holds(encoder, tensors)
+    if name in ("pretraining", "squad_v2"):
+        encoder = ka.load(tmp_path, backbone=True)
+        assert isinstance(encoder, ka.AlbertBackbone)
+        assert_holds(encoder, tensors)
 
 
 @pytest.mark.parametrize(

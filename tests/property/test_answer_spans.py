@@ -8,7 +8,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 import keras_albert as ka
 from keras_albert.tasks.question_answering.config import (
@@ -28,7 +28,6 @@ from keras_albert.text.tokenizer import WORD_MARK
 
 pytestmark = pytest.mark.any_backend
 
-FAST = settings(max_examples=150)
 # Digits and commas, sigmas, dotted I, marks, NUL and other controls, odd and
 # invisible spaces, characters that become several (½ ﬁ 🄁) or one of several
 # (the jamo of 한, ｶﾞ), half a character.
@@ -72,7 +71,6 @@ def letters(pieces):
 
 @given(text=TEXTS, lower_case=st.booleans(), keep_accents=st.booleans())
 @example("İstanbul", True, True)
-@FAST
 def test_normal_text_and_its_sources(text, lower_case, keep_accents):
     found, sources = normalize_with_sources(text, lower_case, keep_accents)
     # Half a character between spaces leaves two of them.
@@ -95,7 +93,6 @@ def test_normal_text_and_its_sources(text, lower_case, keep_accents):
 @example("x1990, 9,9, 1990,a \U0001f101a ½,")
 @example("\u200b")
 @example("a \ufeff b\ufeff")
-@FAST
 def test_each_piece_is_in_its_characters(tokenizer, aligner, text):
     pieces = aligner(text)
     assert pieces.ids.tolist() == tokenizer.encode(text)
@@ -114,7 +111,6 @@ def test_each_piece_is_in_its_characters(tokenizer, aligner, text):
 
 
 @given(text=TEXTS, data=st.data())
-@FAST
 def test_covering_is_what_overlaps(aligner, text, data):
     start, end = sorted(
         data.draw(st.integers(0, len(text)), label=name) for name in "ab"
@@ -129,7 +125,6 @@ def test_covering_is_what_overlaps(aligner, text, data):
 
 
 @given(count=st.integers(0, 90), room=st.integers(1, 20), data=st.data())
-@FAST
 def test_windows_have_all_tokens(count, room, data):
     stride = data.draw(st.integers(1, 25))
     spans = window_spans(count, room, stride)
@@ -158,7 +153,6 @@ def test_windows_have_all_tokens(count, room, data):
 
 @given(context=TEXTS.filter(str.strip), data=st.data())
 @example("서울은 대한민국의 수도이다", None)
-@settings(FAST, max_examples=200)
 def test_an_answer_comes_back(tokenizer, aligner, context, data):
     """Marked in windows, read by a model that is sure, found in the text."""
     if data is None:

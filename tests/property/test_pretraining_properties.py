@@ -185,7 +185,6 @@ def test_masking_is_what_a_loop_would_do(texts, config, seed):
         assert x["padding_mask"][row].tolist() == [1] * length + padding
 
 
-@settings(max_examples=40)
 @given(
     corpora.filter(lambda documents: len(documents) > 1),
     configs,

@@ -4,7 +4,7 @@ import itertools
 import json
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from keras_albert.corpus.documents import InputFile, parts_of, read_part
 from keras_albert.corpus.write_shards import MOST_SHARDS, plan
@@ -56,7 +56,6 @@ def test_documents_of_any_cut_are_those_of_the_whole(
     sizes=st.lists(st.tuples(NAMES, st.integers(0, 10**6)), max_size=300),
     shard_bytes=st.integers(1, 10**6),
 )
-@settings(max_examples=50)
 def test_every_byte_is_in_exactly_one_unit(sizes, shard_bytes):
     files = [
         InputFile(f"{i}/{name}", size, 0)

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from small import BATCH, CONFIG, QUICK, inputs, numpy, randomize
+from small import BATCH, CONFIG, QUICK, inputs, numpy, of_any_backend, randomize
 
 import keras_albert as ka
 
@@ -19,7 +19,7 @@ def classifier(seed=0, **changes):
     )
 
 
-@pytest.mark.parametrize("kind", ["all", "ffn", "masked_lm"])
+@pytest.mark.parametrize("kind", ["ffn", "masked_lm", *of_any_backend("all")])
 def test_int8_is_close_and_small(kind):
     """A classifier with this sharing; a head that uses the quantized table."""
     if kind == "masked_lm":
@@ -47,6 +47,7 @@ def test_int8_predicts_compiled():
     )
 
 
+@pytest.mark.any_backend
 def test_one_adapter_serves_all_layers():
     """Two kernels of H x R and R x H each, however many layers."""
     model = classifier()
@@ -123,6 +124,7 @@ def test_adapted_models_survive_a_file(adaptation, tmp_path):
     assert len(again.trainable_variables) == len(model.trainable_variables)
 
 
+@pytest.mark.any_backend
 def test_frozen_parts_stay_frozen_in_a_file(tmp_path):
     whole, part = classifier(), classifier()
     whole.backbone.trainable = part.backbone.embeddings.trainable = False
@@ -134,6 +136,7 @@ def test_frozen_parts_stay_frozen_in_a_file(tmp_path):
         assert len(found) < len(model.weights)
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("config", "mode", "message"),
     [

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 from commands import edit_json
-from small import EXCHANGED as CONFIG, randomized, same_weights
+from small import EXCHANGED as CONFIG, numpy, randomized, same_weights
 
 import keras_albert as ka
 from keras_albert import download as places
@@ -29,7 +29,7 @@ pytest.importorskip("safetensors", reason="safetensors is not installed")
 
 # Files are read and written as NumPy arrays; test_loading.py and
 # test_convert.py do so on every backend.
-pytestmark = pytest.mark.any_backend
+pytestmark = pytest.mark.on_torch
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_merged_adapters_are_exported(dtype):
     name = "encoder/group_0_block_0/attention/query/kernel"
     assert not np.array_equal(before[name], after[name])
     query = tuned.leaves()[name.removesuffix("/kernel")]
-    a, b = map(keras.ops.convert_to_numpy, query.variables[-2:])
+    a, b = numpy(query.variables[-2:])
     expected = before[name] + a @ b  # alpha is the rank, so that the scale is 1
     np.testing.assert_allclose(after[name], expected, atol=1e-6)
     name = "embeddings/word_embeddings/embeddings"
@@ -132,9 +132,7 @@ def test_exports_are_float32():
     assert {value.dtype.name for value in tensors.values()} == {"float32"}
     name = "encoder/group_0_block_0/feed_forward/intermediate/kernel"
     there = "albert.encoder.albert_layer_groups.0.albert_layers.0.ffn.weight"
-    ours = keras.ops.convert_to_numpy(
-        keras.ops.cast(variables(model)[name], "float32")
-    )
+    ours = numpy(keras.ops.cast(variables(model)[name], "float32"))
     assert np.array_equal(ours.T, tensors[there])
     again = ka.AlbertBackbone(CONFIG, dtype="bfloat16")
     imported(again, tensors, "huggingface", "there")

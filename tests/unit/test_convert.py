@@ -17,7 +17,7 @@ from keras_albert.tasks.task_file import load_with_task
 from keras_albert.training.model_folder import ModelFolder
 
 # Files are read and written as NumPy arrays.
-pytestmark = pytest.mark.any_backend
+pytestmark = pytest.mark.on_torch
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 
 
@@ -194,5 +194,7 @@ def test_int8_is_refused_before_anything_is_written(
     table = tmp_path / "train.tsv"
     table.write_text("text\tlabel\na fox\tfox\na dog\tdog\n")
     told = {"model": tmp_path / "int8.keras", "output": tmp_path / "out"}
-    assert "quantized" in refused(capsys, "finetune", train=table, **told)
+    for options in ([], ["--lora-rank=2"]):
+        error = refused(capsys, "finetune", *options, train=table, **told)
+        assert "quantized" in error and "int8 in" in error
     assert not (tmp_path / "out").exists()

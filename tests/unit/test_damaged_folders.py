@@ -32,7 +32,7 @@ from keras_albert.tasks.task_file import check_task
 from keras_albert.tasks.token_classification import TOKENS
 from keras_albert.training.model_folder import ModelFolder
 
-pytestmark = pytest.mark.any_backend
+pytestmark = pytest.mark.on_torch
 
 TASK = {
     "task": "classification",

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from sklearn.metrics import f1_score
 
 from keras_albert.errors import AlbertError
@@ -44,7 +44,6 @@ def test_best_threshold_by_hand(odds, expected, threshold):
     )
 
 
-@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(st.sampled_from(np.linspace(0.01, 0.99, 30)), st.booleans()),

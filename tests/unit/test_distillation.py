@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from commands import refused, report_of, run, write_rows
 from scipy import special
-from small import CONFIG, QUICK, numpy, op_by_op, pretraining_batch, randomize
+from small import numpy, op_by_op, pretraining_batch, randomize, with_dropout
 
 import keras_albert as ka
 from keras_albert.finetuning.config import FinetuneRun
@@ -71,7 +71,7 @@ def test_the_loss_of_certain_teachers_is_finite():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, pretrained_folder, no_plots):
+def folder(tmp_path_factory, pretrained_folder, steps_alone):
     """A teacher with two layers and three seeds, and a table of two labels."""
     folder = tmp_path_factory.mktemp("distill")
     rows = [
@@ -101,7 +101,7 @@ def finetune(folder, model, output, *options, train="rows"):
     return report_of(folder / output)
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_a_student(folder, pretrained_folder, capsys):
     """It learns from the teacher alone: all of its labels are wrong.
 
@@ -133,7 +133,7 @@ def test_a_student(folder, pretrained_folder, capsys):
     assert abs(found - wanted).max() < abs(wanted - of_labels).max()
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_what_cannot_teach(folder, pretrained_folder, tmp_path, capsys):
     train, teacher = folder / "rows.jsonl", str(folder / "teacher")
     for options, words in (
@@ -151,7 +151,7 @@ def test_what_cannot_teach(folder, pretrained_folder, tmp_path, capsys):
         Teacher(run, ("place", "x"))
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_a_teacher_with_a_threshold(folder, pretrained_folder, tmp_path):
     """Its score is that of its own threshold, whatever the labels' order.
 
@@ -179,10 +179,11 @@ def test_a_teacher_with_a_threshold(folder, pretrained_folder, tmp_path):
 
 
 def test_a_pretraining_step_by_hand():
-    """Masked pieces of weight 0 have no part; validation has no teacher."""
-    config = CONFIG.replace(
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    )
+    """Masked pieces of weight 0 have no part; validation has no teacher.
+
+    Both are computed in graphs, as the command's steps are.
+    """
+    config = with_dropout(0.0, num_hidden_layers=2)
     pieces = config.vocab_size
     wider = config.replace(vocab_size=pieces + 3)  # rows without a piece
     student, teacher = (
@@ -193,7 +194,6 @@ def test_a_pretraining_step_by_hand():
     student.teacher = masked_logits_of(teacher, pieces)
     loss = DistilledCrossEntropy(share=0.25, temperature=2.0)
     compile_for_pretraining(student, keras.optimizers.SGD(0.0), loss)
-    student.run_eagerly = QUICK["run_eagerly"]
     x, y, weight = pretraining_batch()
     logits = {name: numpy(value) for name, value in student(x).items()}
     of_teacher = numpy(teacher(x)["mlm"])[..., :pieces]
@@ -238,7 +238,7 @@ def pretrain(folder, pretrained_folder):
     return pretrain
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_pretraining_with_a_teacher(
     folder, pretrained_folder, pretrain, capsys
 ):
@@ -268,6 +268,7 @@ class Begun(Exception):
     """A training would begin. Its argument is what the run is known by."""
 
 
+@pytest.mark.on_torch
 @pytest.mark.usefixtures("eagerly")
 def test_another_teacher_is_another_run(
     folder, pretrained_folder, pretrain, monkeypatch

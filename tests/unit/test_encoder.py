@@ -14,7 +14,9 @@ from small import (
     hidden_states,
     inputs,
     numpy,
+    of_any_backend,
     randomize,
+    with_dropout,
 )
 
 import keras_albert as ka
@@ -72,15 +74,9 @@ def test_parameters_of_the_paper():
     assert whole == 11_683_584 + 128_688 + 1_538
 
 
-def test_no_sharing_is_as_many_groups_as_layers():
-    layers = CONFIG.num_hidden_layers
-    none = randomize(ka.AlbertBackbone(CONFIG.replace(sharing="none")))
-    groups = ka.AlbertBackbone(CONFIG.replace(num_hidden_groups=layers))
-    groups.set_weights(none.get_weights())
-    np.testing.assert_allclose(*outputs(none, groups), atol=1e-6)
-
-
-@pytest.mark.parametrize("sharing", SHARING)
+@pytest.mark.parametrize(
+    "sharing", ["all", "ffn", *of_any_backend("none", "attention")]
+)
 def test_what_is_shared(sharing):
     """Moving one half of the last layer's block moves the layers it serves."""
     backbone = randomize(ka.AlbertBackbone(CONFIG.replace(sharing=sharing)))
@@ -102,7 +98,7 @@ def test_what_is_shared(sharing):
     ("architecture", "dropout"),
     [
         ("all", 0.3),
-        pytest.param("attention, inner", 0.3, marks=pytest.mark.any_backend),
+        *of_any_backend(("attention, inner", 0.3)),
         pytest.param("none", 0.0, marks=pytest.mark.proof),
         pytest.param("groups", 0.0, marks=pytest.mark.proof),
         pytest.param("ffn, relaxed", 0.0, marks=pytest.mark.proof),
@@ -114,11 +110,10 @@ def test_forms_have_the_same_outputs_and_gradients(architecture, dropout):
     Were dropout's seed drawn inside what is rematerialized, TensorFlow and
     torch would draw another mask for the gradient, without a word.
     """
-    config = CONFIG.replace(
+    config = with_dropout(
+        dropout,
         num_hidden_layers=2,
         initializer_range=0.05,  # larger ones make rounding errors large
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
         **ARCHITECTURES[architecture],
     )
     x = inputs()
@@ -146,6 +141,7 @@ def test_forms_have_the_same_outputs_and_gradients(architecture, dropout):
             np.testing.assert_allclose(a, b, atol=5e-6 if dropout else 1e-6)
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize(("sharing", "reads"), [("all", 2), ("ffn", 4)])
 @pytest.mark.parametrize("loop", ["unrolled", "scan"])
 def test_a_shared_half_is_read_once_a_call(sharing, reads, loop, monkeypatch):
@@ -176,12 +172,7 @@ def test_every_dropout_takes_its_own_seed(monkeypatch):
         return real(x, rate, seed=seed)
 
     monkeypatch.setattr(keras.random, "dropout", watched)
-    config = CONFIG.replace(
-        num_hidden_layers=2,
-        inner_group_num=2,
-        hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.1,
-    )
+    config = with_dropout(0.1, num_hidden_layers=2, inner_group_num=2)
     backbone = ka.AlbertBackbone(config)
     for _ in range(2):
         backbone(inputs(), training=True)
@@ -215,9 +206,10 @@ def test_attention_scores(loop):
     ("architecture", "loop", "remat"),
     [
         ("all", "scan", True),
-        ("none", "unrolled", False),
         ("attention, inner", "unrolled", True),
-        ("ffn, relaxed", "scan", False),
+        *of_any_backend(
+            ("none", "unrolled", False), ("ffn, relaxed", "scan", False)
+        ),
         pytest.param("groups", "scan", True, marks=pytest.mark.proof),
         pytest.param("groups", "unrolled", False, marks=pytest.mark.proof),
     ],

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from commands import refused, rows_of, run, write_rows
 from scipy import special
-from small import CONFIG, inputs, numpy
+from small import CONFIG, inputs, numpy, of_any_backend
 
 import keras_albert as ka
 from keras_albert import AlbertError
@@ -40,7 +40,10 @@ def both(ensemble, x):
 
 @pytest.mark.parametrize(
     "head",
-    [ka.AlbertForSequenceClassification, ka.AlbertForTokenClassification],
+    [
+        ka.AlbertForSequenceClassification,
+        *of_any_backend(ka.AlbertForTokenClassification),
+    ],
 )
 def test_mean_of_probabilities(head):
     """The members may have different sizes."""
@@ -90,7 +93,7 @@ def test_mean_of_weights():
             mean_weights([member(2), model])
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_an_ensemble_is_not_trained():
     ensemble = AlbertEnsemble([member(1), member(2, exits="own")])
     ensemble.compile("sgd", "mse", run_eagerly=True, jit_compile=False)
@@ -107,6 +110,7 @@ def test_an_ensemble_is_not_trained():
     assert relaxed.classes((3, 8))[None].names == LABELS
 
 
+@pytest.mark.any_backend
 def test_saved(tmp_path):
     """Also in int8, and with members of different sizes."""
     other = {"hidden_size": 39}
@@ -121,7 +125,7 @@ def test_saved(tmp_path):
         )
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_members_of_half_precision_are_loaded_in_float32(tmp_path):
     alone = member(1)
     alone.save(tmp_path / "alone.keras")
@@ -133,7 +137,7 @@ def test_members_of_half_precision_are_loaded_in_float32(tmp_path):
     close(numpy(loaded(inputs())), expected)
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_what_does_not_belong_together():
     one = member(1)
     for members, words in (
@@ -167,7 +171,7 @@ def folders(tmp_path_factory, tokenizer):
     return folder
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 @pytest.mark.usefixtures("eagerly")
 def test_commands(folders, tmp_path):
     """A folder of several seeds is the ensemble of its models."""
@@ -227,7 +231,7 @@ def test_exported(folders, tmp_path, capsys):
     run("check", output, folders, folders / "rows.jsonl", mean)
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_models_of_two_tasks(folders, tmp_path):
     loaded = ModelFolder.load(folders / "seed-0")
     task = {**loaded.task, "labels": ["x", "y", "z"]}

@@ -28,6 +28,7 @@ from keras_albert.exports.load import Exported, load_exported
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.training.model_folder import ModelFolder
 
+pytestmark = pytest.mark.any_backend
 pytest.importorskip("tensorflow_text")
 
 ROWS = [
@@ -40,15 +41,12 @@ CASES = [
     (name, weights) for name, all in EXPORT_WEIGHTS.items() for weights in all
 ]
 USUAL = [("saved_model", "float32"), ("litert", "int8"), ("onnx", "int8")]
-if keras.backend.backend() != "tensorflow":  # in a worker
-    CASES = [case for case in CASES if case in USUAL]
-    USUAL.remove(("litert", "int8"))
 CASES = [
     case if case in USUAL else pytest.param(*case, marks=pytest.mark.proof)
     for case in CASES
 ]
 in_this_process = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="in a worker: see above"
+    keras.backend.backend() != "tensorflow", reason="a worker would trace"
 )
 # Of KINDS those that differ in their outputs, but for the classes of CASES.
 CHECKED = ["regression", "multilabel", "question and choice", "tokens"]
@@ -83,7 +81,6 @@ def export(folder, output, *options):
     return run("export", *options, model=folder / "model", output=output)
 
 
-@pytest.mark.any_backend
 def test_computed_in_bfloat16(folder, tmp_path):
     """The outputs are near the model's, and have the digits of bfloat16."""
     rows = folder / "rows.jsonl"
@@ -194,7 +191,6 @@ def answering(task, texts, **outputs):
     )
 
 
-@pytest.mark.any_backend
 def test_texts_that_are_answered_otherwise():
     """Another label, or another score, is another answer."""
     texts = ["a", "b\ufffd", "c\ud800"]  # of half a character nothing is left
@@ -224,7 +220,6 @@ def test_texts_that_are_answered_otherwise():
                 of_texts.check_texts(shares, Path("served"))
 
 
-@pytest.mark.any_backend
 def test_answers_of_every_kind_can_differ():
     """Answers that differ are noticed for every kind of task."""
     for task, outputs, given, answer in [
@@ -282,7 +277,6 @@ def test_answers_of_every_kind_can_differ():
             assert not of_texts._alike(changed, expected, 1e-4), name
 
 
-@pytest.mark.any_backend
 def test_words_with_spaces_are_not_asked():
     """No text says that "New York" is one word."""
     exported = answering(
@@ -318,7 +312,6 @@ def device(folder, lines, code=0):
     return [*map(json.loads, done.stdout.splitlines())]
 
 
-@pytest.mark.any_backend
 def test_device(folder, tmp_path):
     export(folder, tmp_path / "device", "--format=litert")
     texts = [*TEXTS, "", "é" * 200, "nothing"]
@@ -342,7 +335,7 @@ def test_device(folder, tmp_path):
     "kind",
     [
         kind
-        if kind in ("multilabel", "question and choice", "answer or none")
+        if kind in ("question and choice", "answer or none")
         else pytest.param(kind, marks=pytest.mark.proof)
         for kind in [*KINDS, "embedding"]
     ],
@@ -395,7 +388,6 @@ def test_device_of_every_kind(tmp_path, tokenizer, kind):
         assert "texts or more, separated by tabs, for" in message
 
 
-@pytest.mark.any_backend
 def test_another_model_than_the_exported(folder, tmp_path, capsys):
     """For int8 only the predictions tell models apart."""
     rows, other = folder / "rows.jsonl", tmp_path / "other"
@@ -411,7 +403,6 @@ def test_another_model_than_the_exported(folder, tmp_path, capsys):
     assert re.search(r": \d?\d% of the predictions are the model's", error)
 
 
-@pytest.mark.any_backend
 def test_what_int8_is_judged_by():
     """A regression's numbers may differ a little: that is no fault."""
     rng = np.random.default_rng(0)
@@ -430,7 +421,6 @@ def test_what_int8_is_judged_by():
         judge(rng.normal(3, 0.5, exact.shape))
 
 
-@pytest.mark.any_backend
 def test_what_is_not_finite_is_no_small_difference():
     one = [np.array([0.5, 1.0]), np.array([2.0, 3.0])]
     other = [np.array([0.5, 1.25]), np.array([np.nan, 3.0])]
@@ -439,7 +429,6 @@ def test_what_is_not_finite_is_no_small_difference():
     assert np.isnan(checking._differences(one, other)).all()
 
 
-@pytest.mark.any_backend
 def test_starts_in_another_order():
     """Starts of equal scores may change places, with their ends."""
 
@@ -477,7 +466,6 @@ def worker(monkeypatch):
     return replace
 
 
-@pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("code", "stderr", "message"),
     [
@@ -496,7 +484,6 @@ def test_what_the_worker_says(tmp_path, worker, code, stderr, message):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.any_backend
 @pytest.mark.parametrize("version", [None, 7])
 def test_a_worker_publishes_nothing(tmp_path, worker, capsys, version):
     """A server must not find the output of a command that was stopped.
@@ -525,7 +512,6 @@ def test_a_worker_publishes_nothing(tmp_path, worker, capsys, version):
     assert capsys.readouterr().out == f"saved_model -> {output / '7'}\n"
 
 
-@pytest.mark.any_backend
 @pytest.mark.parametrize("name", ["task.json", "run.json", "saved_model.pb"])
 def test_no_folder_of_versions(tmp_path, name):
     """The folder is a model, another export, or a version itself."""
@@ -535,7 +521,6 @@ def test_no_folder_of_versions(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-@pytest.mark.any_backend
 def test_a_worse_export_is_refused(folder, tmp_path, monkeypatch, capsys):
     """It leaves no file; with --force it is written."""
     # As if the model had been right half as often again.
@@ -561,7 +546,6 @@ def test_a_full_disk(folder, tmp_path, monkeypatch, capsys):
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.any_backend
 def test_bad_rows(folder, tmp_path, capsys):
     """The message names an option that these commands have."""
     rows, output = tmp_path / "a.jsonl", tmp_path / "out"

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from keras_albert.data.batches import (
     Features,
@@ -31,7 +31,6 @@ def features_of(lengths, **kwargs):
     return Features(rows, **kwargs)
 
 
-@settings(max_examples=50)
 @given(LENGTHS, st.integers(1, 4), st.sampled_from([50, 51, 64]))
 def test_no_other_lengths_leave_less(lengths, most, longest):
     def cost(static):
@@ -47,7 +46,6 @@ def test_no_other_lengths_leave_less(lengths, most, longest):
             assert cost(chosen) <= cost(np.array(other))
 
 
-@settings(max_examples=50)
 @given(LENGTHS, st.integers(1, 9), st.integers(1, 4), st.integers(0, 9))
 def test_an_epoch_has_each_example_once(lengths, batch_size, most, epoch):
     static = choose_lengths(lengths, 64, most)
@@ -75,7 +73,6 @@ def test_epochs_and_seeds_differ():
     assert len(orders) == 3
 
 
-@settings(max_examples=50)
 @given(LENGTHS, st.integers(1, 9))
 def test_sorted_batches_can_be_put_back(lengths, batch_size):
     plan = sorted_plan(lengths, choose_lengths(lengths, 64), batch_size)

@@ -20,6 +20,7 @@ from small import (
     numpy,
     pretraining_batch,
     signalled,
+    with_dropout,
 )
 
 import keras_albert as ka
@@ -37,18 +38,14 @@ from keras_albert.training.model_folder import ModelFolder
 from keras_albert.training.run_log import RunLog
 from keras_albert.training.speed import Work
 
-pytestmark = pytest.mark.usefixtures("no_plots")
+pytestmark = pytest.mark.usefixtures("steps_alone")
 
 STEPS = 20
 # Kept after 3, 6, 8, 9, 12, 15, 16, 18 and 20; validated after 8, 16 and 20.
 TIMETABLE = Timetable(
     steps=STEPS, validate_every=8, checkpoint_every=3, keep_checkpoints=2
 )
-TINY = CONFIG.replace(
-    num_hidden_layers=1,
-    hidden_dropout_prob=0.1,
-    attention_probs_dropout_prob=0.1,
-)
+TINY = with_dropout(0.1, num_hidden_layers=1)
 ORIGIN = {"data": "numbers"}
 
 
@@ -201,6 +198,7 @@ def damage(checkpoint, how):
     file.write_bytes(content[: -1 if how == "truncated" else None])
 
 
+@pytest.mark.any_backend
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, uninterrupted, capsys):
     """After step 20 it goes back to 18, and arrives at the same end."""
     folder = tmp_path / "run"
@@ -235,6 +233,7 @@ def test_a_loss_that_is_not_finite_is_named(tmp_path):
     assert not (tmp_path / "early").exists()
 
 
+@pytest.mark.on_torch
 @pytest.mark.parametrize("where", ["_ask", "resume"])
 def test_errors_of_libraries(tmp_path, monkeypatch, where, capsys):
     """The folder is free again, as it is after our own errors."""
@@ -246,10 +245,10 @@ def test_errors_of_libraries(tmp_path, monkeypatch, where, capsys):
     assert "failed. No model was kept" in capsys.readouterr().err
 
 
+@pytest.mark.on_torch
 def test_what_cannot_be_continued_stays(tmp_path):
     """An accumulated sum has no place there; then every checkpoint is bad."""
-    fit(tmp_path)
-    shutil.rmtree(tmp_path / "checkpoints" / "step-00000020")
+    fit(tmp_path, Timetable(3, 3, 3, 2))
     kept = {*tmp_path.rglob("*")}
     model = fresh_model(gradient_accumulation_steps=2)
     with pytest.raises(ka.AlbertError, match="variables of the optimizer, exp"):
@@ -261,6 +260,7 @@ def test_what_cannot_be_continued_stays(tmp_path):
     assert kept <= {*tmp_path.rglob("*")}
 
 
+@pytest.mark.on_torch
 def test_the_disk_becomes_full(tmp_path, monkeypatch):
     """Where a checkpoint has room, and the log has none any more."""
     full = DiskFull(tmp_path / "log.csv", "no space")
@@ -270,6 +270,7 @@ def test_the_disk_becomes_full(tmp_path, monkeypatch):
         fit(tmp_path / "run")
 
 
+@pytest.mark.any_backend
 def test_parts_of_a_batch_are_the_batch(tmp_path, capsys):
     """Two steps of three parts, and of the whole; clipping acts in each.
 
@@ -280,10 +281,8 @@ def test_parts_of_a_batch_are_the_batch(tmp_path, capsys):
     weights = []
     for parts in (3, 1):
         keras.utils.set_random_seed(0)
-        config = TINY.replace(
-            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-        )
-        model = ka.AlbertForPretraining(ka.AlbertBackbone(config))
+        backbone = ka.AlbertBackbone(with_dropout(0.0, TINY))
+        model = ka.AlbertForPretraining(backbone)
         optimizer = ka.Lamb(
             ka.WarmupPolynomialDecay(0.002, 8, 2),
             global_clipnorm=0.1,

@@ -20,7 +20,8 @@ pytestmark = [
 SCRIPT = """
 import resource, sys, threading
 import numpy as np
-import tensorflow as tf
+if sys.argv[1] != "of user":
+    import tensorflow as tf
 from keras_albert.data.input_pipeline import batch_dataset, keep_freed_memory
 
 if sys.argv[1] != "default":
@@ -43,7 +44,8 @@ def make():
         spec = tf.TensorSpec(())
         list(tf.data.Dataset.from_generator(lambda: [1], output_signature=spec))
 
-for run in (allocate, in_thread, lambda: (make(), allocate())):
+cases = allocate, in_thread, lambda: (make(), allocate())
+for run in cases[: 2 if sys.argv[1] == "of user" else 3]:
     pages = []
     for _ in range(3):
         run()
@@ -52,7 +54,7 @@ for run in (allocate, in_thread, lambda: (make(), allocate())):
 
 
 def pages(mode, **environment):
-    """The pages of each of the three cases."""
+    """The pages of each of the cases: without TensorFlow, of two."""
     inherited = {k: v for k, v in os.environ.items() if "MALLOC_" not in k}
     program = sys.executable, "-c", SCRIPT, mode
     said = output_of(*program, env=inherited | environment)
@@ -63,5 +65,5 @@ def test_pages_are_not_asked_for_again():
     """They are without the function, and if the user has set the limits."""
     keeps, default = pages("keep"), pages("default")
     assert (4 * keeps < default).all(), (keeps, default)
-    of_user = pages("keep", MALLOC_MMAP_THRESHOLD_="131072")
-    assert (4 * keeps < of_user).all(), (keeps, of_user)
+    of_user = pages("of user", MALLOC_MMAP_THRESHOLD_="131072")
+    assert (4 * keeps[:2] < of_user).all(), (keeps, of_user)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from small import CONFIG, numpy, randomize
+from small import CONFIG, changes, randomize
 
 import keras_albert as ka
 
@@ -55,12 +55,8 @@ def trained(**options):
         ka.AlbertForTextEmbedding(ka.AlbertBackbone(CONFIG, **options))
     )
     model.compile(keras.optimizers.SGD(1.0), "mse")
-    before = [numpy(each) for each in model.trainable_variables]
-    loss = model.train_on_batch(
-        {"token_ids": ids}, np.ones((3, CONFIG.hidden_size))
-    )
-    after = [numpy(each) for each in model.trainable_variables]
-    return float(loss), [a - b for a, b in zip(before, after, strict=True)]
+    batch = {"token_ids": ids}, np.ones((3, CONFIG.hidden_size))
+    return changes(model, lambda: model.train_on_batch(*batch))
 
 
 @pytest.mark.parametrize("options", [{}, {"loop": "scan"}, {"remat": True}])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from published import glue_file, write
 
 from keras_albert.data.glue import GLUE, glue_task, read_glue, write_submission
@@ -69,7 +69,6 @@ def test_what_looks_like_a_line_or_a_quote_is_text(tmp_path):
     assert table.lines == [1, 3]
 
 
-@settings(max_examples=50)
 @given(
     texts=st.lists(
         st.text(

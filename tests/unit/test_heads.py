@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from keras import ops, tree
 from scipy.special import log_softmax, softmax
-from small import QUICK, TEXT_CONFIG as CONFIG, randomize
+from small import (
+    QUICK,
+    TEXT_CONFIG as CONFIG,
+    assert_close,
+    numpy,
+    of_any_backend,
+    randomize,
+)
 
 import keras_albert as ka
 from keras_albert.modeling.backbone import padding_mask_of
@@ -118,18 +125,6 @@ def texts_of(kind, lines):
             "choices": [lines[i : i + C] for i in range(B)],
         },
     }[kind]
-
-
-def numpy(outputs):
-    return tree.map_structure(ops.convert_to_numpy, outputs)
-
-
-def assert_close(found, expected, atol=1e-5, rtol=1e-5):
-    tree.map_structure(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=atol, rtol=rtol),
-        numpy(found),
-        numpy(expected),
-    )
 
 
 def test_a_pooler_that_is_not_read_stays(inputs):
@@ -326,7 +321,9 @@ def test_two_heads_of_one_backbone_in_a_file(inputs, tmp_path):
     assert_close(again(inputs), expected)
 
 
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", ["mixed_bfloat16", *of_any_backend("bfloat16")]
+)
 @pytest.mark.parametrize("pooling", ["weighted_layers", "idf"])
 def test_weighted_means_in_half_precision(inputs, pooling, dtype):
     """The weights stay float32, as the vectors that they are for."""
@@ -342,7 +339,13 @@ def test_weighted_means_in_half_precision(inputs, pooling, dtype):
     np.testing.assert_allclose(numpy(vectors), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(several := ["sop", "choice", "qa_v2"]),
+        *of_any_backend(*(name for name in HEADS if name not in several)),
+    ],
+)
 def test_outputs_in_half_precision(name, inputs):
     """The last projection computes in float32, not only its cast."""
     model = randomize(new_model(name, dtype="mixed_bfloat16"))
@@ -440,7 +443,9 @@ def test_choices_are_never_cut_off(tokenizer):
 
 # A list of texts, a dict of texts, outputs of another structure than in
 # training. tests/e2e/test_finetune.py trains every task.
-@pytest.mark.parametrize("name", ["single_label", "choice", "qa_v2"])
+@pytest.mark.parametrize(
+    "name", ["qa_v2", *of_any_backend("single_label", "choice")]
+)
 def test_fits_texts_and_predicts(name, tokenizer, tiny_lines, inputs):
     """The documented losses, from raw texts to lower values."""
     model = new_model(name)
@@ -484,16 +489,18 @@ LABELLED = {"num_labels": 2, "labels": ("no", "yes"), "dropout": 0.3}
     ("head", "settings", "text"),
     [
         (ka.AlbertForPretraining, {"sentence_task": "nsp"}, "pairs"),
-        (
-            ka.AlbertForSequenceClassification,
-            {"problem": "multi_label", **LABELLED},
-            "pairs",
-        ),
-        (ka.AlbertForTokenClassification, LABELLED, "texts"),
-        (ka.AlbertForMultipleChoice, {"dropout": 0.3}, "choices"),
-        (ka.AlbertForQuestionAnswering, {}, "questions"),
         (ka.AlbertForQuestionAnsweringV2, {"beam": 3}, "questions"),
-        (ka.AlbertForTextEmbedding, {"pooling": "cls"}, "texts"),
+        *of_any_backend(
+            (
+                ka.AlbertForSequenceClassification,
+                {"problem": "multi_label", **LABELLED},
+                "pairs",
+            ),
+            (ka.AlbertForTokenClassification, LABELLED, "texts"),
+            (ka.AlbertForMultipleChoice, {"dropout": 0.3}, "choices"),
+            (ka.AlbertForQuestionAnswering, {}, "questions"),
+            (ka.AlbertForTextEmbedding, {"pooling": "cls"}, "texts"),
+        ),
     ],
 )
 def test_saved_and_loaded(
@@ -523,6 +530,7 @@ def test_saved_and_loaded(
     assert_close(again(raw), model(raw), atol=0, rtol=0)
 
 
+@pytest.mark.any_backend
 def test_fill_mask(tokenizer):
     """The most probable pieces of each mask, and the text with each of them."""
     text = "The fox [MASK] two hens in [MASK]."

@@ -1,15 +1,14 @@
 """The distances that layers move the vectors of tokens."""
 
-import keras
 import numpy as np
 import pytest
 from commands import refused, run
-from small import CONFIG, randomize
+from small import CONFIG, numpy, randomize
 
 import keras_albert as ka
 from keras_albert.finetuning.inspect import _distances
 
-pytestmark = pytest.mark.any_backend
+pytestmark = pytest.mark.on_torch
 
 TEXTS = ["the fox", "hens sleep in the barn all night", "a fox " * 4]
 
@@ -48,7 +47,7 @@ def test_attention_figure(model):
     inputs = model.preprocess(([texts[0]], [texts[1]]))
     count = inputs["padding_mask"].sum()
     scores = model.backbone(inputs, return_attention_scores=True)
-    expected = keras.ops.convert_to_numpy(scores["attention_scores"][0])[0]
+    expected = numpy(scores["attention_scores"][0])[0]
     panels = figure.axes[: CONFIG.num_attention_heads]
     for head, axes in enumerate(panels):
         shown = axes.images[0].get_array()

@@ -45,7 +45,14 @@ def sources(tmp_path_factory, pretrained_folder):
     return {"folder": pretrained_folder, **sources}
 
 
-@pytest.mark.parametrize("kind", ["folder", "model.keras", "huggingface"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "model.keras",
+        pytest.param("folder", marks=pytest.mark.on_torch),
+        pytest.param("huggingface", marks=pytest.mark.on_torch),
+    ],
+)
 def test_dtype_loop_and_remat(sources, kind):
     """Given, they count; else the global policy; else float32."""
     source = sources[kind]
@@ -64,6 +71,7 @@ def test_dtype_loop_and_remat(sources, kind):
     assert same_weights(again, plain.backbone)
 
 
+@pytest.mark.on_torch
 def test_of_every_loader(sources, tmp_path):
     folder, file = sources["folder"], sources["model.keras"]
     with global_policy(BFLOAT16):

@@ -30,10 +30,7 @@ def test_positions_segments_and_padding_are_derived():
 
 
 def test_dropout_only_in_training():
-    config = CONFIG.replace(
-        hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5
-    )
-    backbone = ka.AlbertBackbone(config)
+    backbone = ka.AlbertBackbone(small.with_dropout(0.5, CONFIG))
     plain = ka.AlbertBackbone(CONFIG)
     plain.set_weights(backbone.get_weights())
     still, first, second = (

@@ -37,6 +37,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.any_backend
 def test_a_model_folder(folder):
     predictor = ka.Predictor.load(folder / "finetuned")
     found = predictor.probabilities(["the fox sold tea.", "a hen in london"])

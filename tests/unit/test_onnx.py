@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 from hypothesis.extra.numpy import arrays
-from keras import ops, tree
-from small import CONFIG as FIVE_LAYERS, randomize
+from small import CONFIG as FIVE_LAYERS, numpy, randomize
 
 onnxruntime = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
@@ -82,7 +81,7 @@ def expected(model, rows, pairs):
     x["padding_mask"] = mask
     if isinstance(model, ka.AlbertForMultipleChoice):
         x = {name: row[:, None] for name, row in x.items()}
-    outputs = tree.map_structure(ops.convert_to_numpy, model(x))
+    outputs = numpy(model(x))
     return outputs if isinstance(outputs, dict) else {"logits": outputs}
 
 

@@ -234,6 +234,7 @@ def test_clips_the_true_norm_of_repeated_lookups():
     np.testing.assert_array_equal(momentum[[0, 2]], 0.0)
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -253,6 +254,7 @@ def test_optimizer_round_trip(kind, options):
     assert copy.get_config() == original.get_config()
 
 
+@pytest.mark.any_backend
 def test_every_setting_reaches_the_optimizer():
     same = {"beta_1": 0.8, "beta_2": 0.97, "epsilon": 1e-3}
     same |= {"weight_decay": 0.05, "ema_momentum": 0.6}
@@ -272,6 +274,7 @@ def test_every_setting_reaches_the_optimizer():
     assert type(make_optimizer(OptimizerConfig("muon"), 0.3)) is Muon
 
 
+@pytest.mark.any_backend
 def test_schedule_by_hand():
     """As published: the jump down from the ramp at the end of warm-up."""
     schedule = ka.WarmupPolynomialDecay(0.00176, 125_000, 3_125)
@@ -288,6 +291,7 @@ def test_schedule_by_hand():
         assert float(schedule(step)) == pytest.approx(rate, rel=1e-4, abs=1e-9)
 
 
+@pytest.mark.any_backend
 def test_schedule_without_warmup_and_power():
     schedule = ka.WarmupPolynomialDecay(1.0, 10, power=2.0)
     assert float(schedule(0)) == 1.0

@@ -15,7 +15,10 @@ from keras_albert.pretraining.dataset import ExampleStream
 from keras_albert.pretraining.packing import kinds_of_rows
 from keras_albert.pretraining.segments import plan_epoch
 
-pytestmark = pytest.mark.any_backend
+pytestmark = [
+    pytest.mark.any_backend,
+    pytest.mark.usefixtures("plain_graphs"),
+]
 
 CONFIG = ka.ExampleConfig(sequence_length=61, max_predictions=5)
 
@@ -120,8 +123,11 @@ def examples_of(batch, task):
     [
         {},
         {"sentence_task": "nsp"},
-        {"sentence_task": "none"},
-        {"single_sentence": "random_document", "target_per": "example"},
+        pytest.param({"sentence_task": "none"}, marks=pytest.mark.proof),
+        pytest.param(
+            {"single_sentence": "random_document", "target_per": "example"},
+            marks=pytest.mark.proof,
+        ),
         {"max_examples": 2, "masked_lm_prob": 0.6, "max_predictions": 30},
     ],
 )

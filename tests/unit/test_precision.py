@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from small import CONFIG, inputs, numpy, pretraining_batch
+from small import CONFIG, inputs, numpy, pretraining_batch, with_dropout
 
 import keras_albert as ka
 
@@ -49,10 +49,7 @@ def test_forward_is_close_to_float32(precision, sharing):
 
 def test_dropout_in_half_precision():
     """Outside the fused attention kernel; masks depend on the precision."""
-    config = CONFIG.replace(
-        hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1
-    )
-    model = ka.AlbertBackbone(config, dtype="mixed_bfloat16")
+    model = ka.AlbertBackbone(with_dropout(0.1), dtype="mixed_bfloat16")
     still, moved = (
         as_float32(model(inputs(), training=training)["sequence_output"])
         for training in (False, True)

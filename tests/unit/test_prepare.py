@@ -507,6 +507,7 @@ def test_a_signal_ends_it_cleanly(
     assert content(output) == large_shards
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="needs /proc")
 def test_the_benchmark_runs(corpus, tiny_vocab):
     script = Path(__file__).parents[1] / "benchmarks" / "bench_prepare.py"

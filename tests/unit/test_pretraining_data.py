@@ -28,7 +28,10 @@ from keras_albert.pretraining.segments import (
     truncate,
 )
 
-pytestmark = pytest.mark.any_backend
+pytestmark = [
+    pytest.mark.any_backend,
+    pytest.mark.usefixtures("plain_graphs"),
+]
 
 CLS, SEP = 2, 3
 # Both kinds of batch, which both end in one that is not full.
@@ -287,14 +290,14 @@ def joined(batches):
 
 @pytest.mark.parametrize("config", [CONFIG, PACKED])
 def test_neither_batch_size_nor_hosts_change_a_row(shards, config):
-    """Rows 6 to 11: in steps of one; as the second step, of 3 hosts."""
+    """Rows 6 to 11: in steps of one; as the second step, of 2 hosts."""
     one_by_one = pretraining_dataset(
         shards, config, batch_size=1, seed=1, start_step=6, steps=6
     )
     second = {"batch_size": 6, "seed": 1, "start_step": 1, "steps": 1}
     parts = []
-    for host in range(3):
-        of_host = {**second, "host_index": host, "host_count": 3}
+    for host in range(2):
+        of_host = {**second, "host_index": host, "host_count": 2}
         parts += listed(pretraining_dataset(shards, config, **of_host))
     whole = joined(listed(one_by_one))
     assert_equal([joined(parts)], [whole])
@@ -342,9 +345,7 @@ def test_validation_has_every_row_once(shards, config):
     assert_equal(map(joined, zip(*halves, strict=True)), batches)
 
 
-@pytest.mark.parametrize(
-    ("config", "starts"), [(CONFIG, (2, 4, 6)), (PACKED, (2,))]
-)
+@pytest.mark.parametrize(("config", "starts"), [(CONFIG, (2, 4)), (PACKED, ())])
 def test_phases_follow_one_another(shards, config, starts):
     short = replace(config, sequence_length=61)
     phases = [(short, 4), (config, 3)]

@@ -63,7 +63,7 @@ def test_somebody_else_comes(place):
         process(place, 2, count=3)()
 
     def killed():
-        time.sleep(1)
+        time.sleep(0.5)
         process(place, 1, count=3)()
 
     found = at_once(process(place, 0, count=3), last, killed)
@@ -102,7 +102,7 @@ def test_all_are_told_of_a_mistake(place, others, message):
     first, last = (process(place, index, count) for index, count in others)
 
     def late():
-        time.sleep(1)
+        time.sleep(0.2)
         last()
 
     found = at_once(process(place, 0, 3), first, late)

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from scipy.special import log_softmax
-from small import QUICK, TEXT_CONFIG as CONFIG, same_weights
+from small import QUICK, TEXT_CONFIG as CONFIG, of_any_backend, same_weights
 
 import keras_albert as ka
 from keras_albert.modeling.labels import checked_labels
@@ -230,7 +230,14 @@ def losses(logits):
     return -log_softmax(logits, axis=-1)[np.arange(9), LABELS] * WEIGHTS
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form",
+    [
+        *("tf.data, mapped", "loader", "generator"),
+        *of_any_backend("tf.data", "tf.data of dicts, named labels"),
+        *of_any_backend("loader of dicts, named labels"),
+    ],
+)
 def test_batches(form, classifier, logits, losses):
     """The mean loss of each batch, and of those the mean by their sizes."""
     found = classifier.evaluate(FORMS[form](classifier), verbose=0)
@@ -360,18 +367,19 @@ UNNAMED = named(LABELS)[:-1] + ["maybe"]
             lambda m: m.fit(dataset(TEXTS, UNNAMED)),
             "one of 'neg'.*Received: maybe",
         ),
-        (lambda m: m.fit(dataset(m.preprocess(TEXTS), OUT)), RANGE + "7"),
-        pytest.param(
-            lambda m: m.fit(loader(TEXTS, UNNAMED, num_workers=1)),
-            "one of 'neg'.*Received: 'maybe'",
-            marks=pytest.mark.any_backend,
-        ),
         (lambda m: m.fit(batch for batch in [(TEXTS, OUT)]), RANGE + "7"),
-        (
-            lambda m: m.fit(
-                TEXTS, LABELS, validation_data=dataset(TEXTS, NEGATIVE)
+        *of_any_backend(
+            (lambda m: m.fit(dataset(m.preprocess(TEXTS), OUT)), RANGE + "7"),
+            (
+                lambda m: m.fit(loader(TEXTS, UNNAMED, num_workers=1)),
+                "one of 'neg'.*Received: 'maybe'",
             ),
-            RANGE + "-1",
+            (
+                lambda m: m.fit(
+                    TEXTS, LABELS, validation_data=dataset(TEXTS, NEGATIVE)
+                ),
+                RANGE + "-1",
+            ),
         ),
     ],
 )

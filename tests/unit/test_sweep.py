@@ -121,7 +121,7 @@ def test_a_search_continues(folder, trained):
 
 
 def test_hopeless_runs_are_stopped(folder, trained):
-    trained({"PAUSE": "0.2"})
+    trained({"PAUSE": "0.1"})
     results = search(folder, method="halving")
     ended = [row["ended"] for row in results]
     assert ended[0] == "finished" and results[0]["score"] == pytest.approx(0.5)

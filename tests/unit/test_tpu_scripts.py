@@ -381,10 +381,10 @@ def test_babysit_starts_a_run_that_broke_again(place):
     ],
 )
 def test_babysit_gives_up(place, failing, state, tried):
-    settings(place, attempts="3")
+    settings(place, attempts="2")
     found = babysit(place, state, FAILING=failing, status=1)
-    assert verbs(place) == tried * 3
-    assert "failure 3 of at most 3 ('attempts' in" in found.stderr
+    assert verbs(place) == tried * 2
+    assert "failure 2 of at most 2 ('attempts' in" in found.stderr
 
 
 def test_babysit_waits_longer_after_each_failure(place):

@@ -42,7 +42,7 @@ COUNTS = {
     "the fox 😀": (5, 1),  # ▁t he ▁fo x ▁ <unk>
     "": (0, 0),
 }
-pytestmark = pytest.mark.any_backend
+pytestmark = pytest.mark.on_torch
 
 
 def test_counts(tokenizer):

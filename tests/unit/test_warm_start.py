@@ -7,7 +7,7 @@ from small import CONFIG, hidden_states, numpy, randomize
 import keras_albert as ka
 
 # Weights are copied as NumPy arrays.
-pytestmark = pytest.mark.any_backend
+pytestmark = pytest.mark.on_torch
 SHALLOW = CONFIG.replace(num_hidden_layers=2)
 
 
