@@ -175,9 +175,9 @@ def test_file_from_before():
     assert type(model) is ka.AlbertForPretraining
     ids = np.array([[2, 5, 12, 7, 3], [2, 9, 3, 0, 0]])
     outputs = model({"token_ids": ids})
-    expected = [3.0564086, 1.6023104, 2.2297363, 1.293449, 1.3263829]
+    expected = np.array([3.0564086, 1.6023104, 2.2297363, 1.293449, 1.3263829])
     assert_close(numpy(outputs["mlm"])[:, :, :3].sum((0, 2)), expected)
-    expected = [[0.78698456, 0.6404128], [0.7894589, 0.5997758]]
+    expected = np.array([[0.78698456, 0.6404128], [0.7894589, 0.5997758]])
     assert_close(outputs["sop"], expected)
 
 
