@@ -40,7 +40,8 @@ test proof-tests: export TF_ENABLE_ONEDNN_OPTS ?= 1
 test proof-tests: export XLA_FLAGS += --xla_cpu_use_fusion_emitters=false
 test: MARKS := not proof
 proof-tests: MARKS := proof
-# The backend of tests that are marked `on_torch`.
+# The backend of tests that are marked `on_torch`: another one if PyTorch is not
+# tested.
 RUNS_ON_TORCH := $(or $(filter torch,$(TEST_BACKENDS)),\
                    $(firstword $(TEST_BACKENDS)))
 test proof-tests: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \

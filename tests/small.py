@@ -47,12 +47,12 @@ EXCHANGED = ka.AlbertConfig(
 )
 
 
-def of_any_backend(*cases):
-    """Cases of a test of which one backend is enough."""
+def marked(mark, *cases):
+    """Cases of a parametrized test, each with the pytest mark of this name."""
     return [
         pytest.param(
             *(case if isinstance(case, tuple) else [case]),
-            marks=pytest.mark.any_backend,
+            marks=getattr(pytest.mark, mark),
         )
         for case in cases
     ]

@@ -112,7 +112,11 @@ class ExampleConfig:
             )
 
     def held_out(self) -> "ExampleConfig":
-        """The same examples with the default share of predicted tokens."""
+        """The same with the default `masked_lm_prob`, for held-out text.
+
+        Losses on examples with other shares of masked tokens could not be
+        compared, since a model predicts better if it sees more of the text.
+        """
         return dataclasses.replace(
             self, masked_lm_prob=ExampleConfig.masked_lm_prob
         )

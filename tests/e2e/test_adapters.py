@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 from commands import edit_json, read_json, refused, report_of, run, write_rows
-from small import TEXT_CONFIG, randomized, signalled
+from small import TEXT_CONFIG, marked, randomized, signalled
 
 import keras_albert as ka
 from keras_albert.checkpoints import lora
@@ -75,10 +75,11 @@ def changed(folder, output):
     ("freeze", "parts"),
     [
         ("encoder", {"pooler"}),
-        pytest.param(
-            *("embeddings", {"encoder", "pooler"}), marks=pytest.mark.on_torch
+        *marked(
+            "on_torch",
+            ("embeddings", {"encoder", "pooler"}),
+            ("backbone", set()),
         ),
-        pytest.param("backbone", set(), marks=pytest.mark.on_torch),
     ],
 )
 def test_frozen_weights_stay(folder, tmp_path, freeze, parts):

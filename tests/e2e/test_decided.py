@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from commands import refused, report_of, rows_of, run, write_rows
 from scipy.special import expit, softmax
-from small import TEXT_CONFIG, numpy
+from small import TEXT_CONFIG, marked, numpy
 
 import keras_albert as ka
 from keras_albert.exports.load import load_exported
@@ -214,11 +214,11 @@ def test_calibrated_once(folder, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "task",
     [
-        pytest.param("classification", marks=pytest.mark.any_backend),
-        pytest.param("regression", marks=pytest.mark.on_torch),
+        *marked("any_backend", "classification"),
+        *marked("on_torch", "regression"),
     ],
 )
-def test_long_texts(folder, tmp_path, task, request):
+def test_long_texts(folder, tmp_path, task, few_signatures):
     """A text is read in windows, in training and by every command.
 
     A teacher's logits are those of the text, for each of its windows.
@@ -284,7 +284,7 @@ def test_long_texts(folder, tmp_path, task, request):
         return
     # An exported model cuts, and says so.
     served = tmp_path / "served"
-    request.getfixturevalue("few_signatures")("serving_default", "token_ids")
+    few_signatures("serving_default", "token_ids")  # which --data compares
     said = run("export", model=output, output=served, data=table)
     assert "texts of more than 10 tokens are cut in it" in said
     assert "serving_default: 100.00% of the texts" in said

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import pytest
 from commands import refused, report_of, rows_of, run, write_rows
-from small import numpy
+from small import marked, numpy
 
 import keras_albert as ka
 import keras_albert.exports.check as check_module
@@ -115,10 +115,7 @@ def test_pairs(folder, tmp_path, capsys):
     np.testing.assert_allclose(short, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "loss",
-    ["ranking", pytest.param("regression", marks=pytest.mark.on_torch)],
-)
+@pytest.mark.parametrize("loss", ["ranking", *marked("on_torch", "regression")])
 def test_scores_of_pairs(folder, tmp_path, loss):
     output = tmp_path / "model"
     report = finetune(

@@ -434,15 +434,15 @@ def test_bad_input(command, road, message, arguments, capsys):
     assert {p: p.stat().st_mtime_ns for p in road.rglob("*")} == before
 
 
-@pytest.mark.usefixtures("eagerly")
-def test_python_of_the_documentation(road, tmp_path, monkeypatch, request):
+@pytest.mark.usefixtures("eagerly", "plain_graphs")
+def test_python_of_the_documentation(
+    road, tmp_path, monkeypatch, few_signatures
+):
     """The code of each page runs as it stands, one block after the other.
 
     On JAX and PyTorch, only the code of README.md.
     """
-    if LEARNS:
-        request.getfixturevalue("plain_graphs")
-        request.getfixturevalue("few_signatures")("serving_default")
+    few_signatures("serving_default")
     monkeypatch.chdir(tmp_path)
     for name, target in {
         "demo/pretrained": road / "pre",

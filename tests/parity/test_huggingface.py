@@ -20,7 +20,7 @@ from exchange import (
     randomize_theirs,
     randomized,
 )
-from small import EXCHANGED, same_weights
+from small import EXCHANGED, marked, same_weights
 
 import keras_albert as ka
 from keras_albert.checkpoints.huggingface_config import CONFIG_FIELDS
@@ -80,10 +80,8 @@ def assert_same_layers(ours, theirs):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.proof)
-        if name == "two_inner"
-        else name
-        for name in CONFIGS
+        *(name for name in CONFIGS if name != "two_inner"),
+        *marked("proof", "two_inner"),  # it is in groups_and_inner, too
     ],
 )
 def test_every_config_both_ways(tmp_path, name):

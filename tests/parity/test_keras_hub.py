@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from exchange import SIZES, arrays, assert_close, batch, randomized
 from sentencepiece import sentencepiece_model_pb2
-from small import EXCHANGED, numpy, same_weights
+from small import EXCHANGED, marked, numpy, same_weights
 
 import keras_albert as ka
 from keras_albert.checkpoints.keras_hub import PRESET_VOCAB_FILE
@@ -40,13 +40,14 @@ def with_our_epsilon(theirs):
     return theirs
 
 
+LONGER = "two_groups", "wide_heads"
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.proof)
-        if name in ("two_groups", "wide_heads")
-        else name
-        for name in CONFIGS
+        *(name for name in CONFIGS if name not in LONGER),
+        *marked("proof", *LONGER),
     ],
 )
 def test_encoder_both_ways(tmp_path, name):

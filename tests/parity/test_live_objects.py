@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 from exchange import TOLERANCE, arrays, batch, of_transformers
-from small import EXCHANGED, numpy, randomized, same_weights
+from small import EXCHANGED, marked, numpy, randomized, same_weights
 
 import keras_albert as ka
 from keras_albert.text.charsmap import normalizing_model
@@ -66,18 +66,16 @@ def assert_close(ours, theirs):
 # transformers.
 
 
-def some(*names, everywhere):
-    """Those that are compared on each backend, and others on one."""
-    one = pytest.mark.any_backend
-    return [
-        name if name in everywhere else pytest.param(name, marks=one)
-        for name in names
-    ]
-
-
 # Weights go from one to the other as arrays of NumPy.
+EVERYWHERE = "encoder", "classifier"
+
+
 @pytest.mark.parametrize(
-    "name", some(*WRAPS, everywhere=("encoder", "classifier"))
+    "name",
+    [
+        *EVERYWHERE,
+        *marked("any_backend", *(n for n in WRAPS if n not in EVERYWHERE)),
+    ],
 )
 def test_transformers_both_ways(make, name):
     ours = make(WRAPS[name], num_hidden_groups=2)
@@ -190,10 +188,10 @@ def test_what_is_not_of_transformers(make):
 
 @pytest.mark.parametrize(
     "name",
-    some(
-        *("encoder", "without_pooler", "masked_lm", "classifier"),
-        everywhere=("classifier",),
-    ),
+    [
+        "classifier",
+        *marked("any_backend", "encoder", "without_pooler", "masked_lm"),
+    ],
 )
 def test_keras_hub_both_ways(make, name):
     ours = make(WRAPS[name], num_hidden_groups=2)

@@ -15,7 +15,7 @@ from exchange import (
     randomize_theirs,
     randomized,
 )
-from small import EXCHANGED
+from small import EXCHANGED, marked
 
 import keras_albert as ka
 from keras_albert.checkpoints.transfer import weights_of
@@ -77,12 +77,7 @@ def with_base(adapter, folder):
 @pytest.mark.filterwarnings("error:Found missing adapter keys")
 @pytest.mark.filterwarnings("error:Unexpected keyword arguments")
 @pytest.mark.parametrize(
-    "task",
-    [
-        *("classification", "qa"),
-        pytest.param("tokens", marks=pytest.mark.proof),
-        pytest.param("choice", marks=pytest.mark.proof),
-    ],
+    "task", ["classification", "qa", *marked("proof", "tokens", "choice")]
 )
 def test_written_here_and_read_there(base, tmp_path, task):
     table = write_rows(tmp_path / "table.jsonl", TABLES[task] * 4)

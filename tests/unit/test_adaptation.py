@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from small import BATCH, CONFIG, QUICK, inputs, numpy, of_any_backend, randomize
+from small import BATCH, CONFIG, QUICK, inputs, marked, numpy, randomize
 
 import keras_albert as ka
 
@@ -19,7 +19,9 @@ def classifier(seed=0, **changes):
     )
 
 
-@pytest.mark.parametrize("kind", ["ffn", "masked_lm", *of_any_backend("all")])
+@pytest.mark.parametrize(
+    "kind", ["ffn", "masked_lm", *marked("any_backend", "all")]
+)
 def test_int8_is_close_and_small(kind):
     """A classifier with this sharing; a head that uses the quantized table."""
     if kind == "masked_lm":

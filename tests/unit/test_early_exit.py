@@ -10,6 +10,7 @@ from small import (
     CONFIG as FIVE_LAYERS,
     QUICK,
     inputs,
+    marked,
     numpy,
     randomize,
     randomized,
@@ -95,8 +96,7 @@ def test_equal_answers_by_hand():
     ("exits", "sharing"),
     [
         *(("own", "ffn"), ("shared", "all")),
-        pytest.param("own", "all", marks=pytest.mark.on_torch),
-        pytest.param("shared", "ffn", marks=pytest.mark.on_torch),
+        *marked("on_torch", ("own", "all"), ("shared", "ffn")),
     ],
 )
 def test_a_layer_at_a_time(exits, sharing):

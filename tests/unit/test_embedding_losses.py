@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from scipy.special import logsumexp
-from small import CONFIG, QUICK, changes, numpy, of_any_backend
+from small import CONFIG, QUICK, changes, marked, numpy
 
 import keras_albert as ka
 from keras_albert.errors import AlbertError
@@ -194,7 +194,8 @@ def trained(rows_at_once, pooling):
 
 
 @pytest.mark.parametrize(
-    "pooling", ["mean", "max", *of_any_backend("cls", "weighted_layers", "idf")]
+    "pooling",
+    ["mean", "max", *marked("any_backend", "cls", "weighted_layers", "idf")],
 )
 def test_gradients_in_parts(pooling):
     """Twelve texts, five at a time, have the gradient of all at once."""

@@ -13,8 +13,8 @@ from small import (
     gradients,
     hidden_states,
     inputs,
+    marked,
     numpy,
-    of_any_backend,
     randomize,
     with_dropout,
 )
@@ -75,7 +75,7 @@ def test_parameters_of_the_paper():
 
 
 @pytest.mark.parametrize(
-    "sharing", ["all", "ffn", *of_any_backend("none", "attention")]
+    "sharing", ["all", "ffn", *marked("any_backend", "none", "attention")]
 )
 def test_what_is_shared(sharing):
     """Moving one half of the last layer's block moves the layers it serves."""
@@ -98,7 +98,7 @@ def test_what_is_shared(sharing):
     ("architecture", "dropout"),
     [
         ("all", 0.3),
-        *of_any_backend(("attention, inner", 0.3)),
+        *marked("any_backend", ("attention, inner", 0.3)),
         pytest.param("none", 0.0, marks=pytest.mark.proof),
         pytest.param("groups", 0.0, marks=pytest.mark.proof),
         pytest.param("ffn, relaxed", 0.0, marks=pytest.mark.proof),
@@ -207,8 +207,10 @@ def test_attention_scores(loop):
     [
         ("all", "scan", True),
         ("attention, inner", "unrolled", True),
-        *of_any_backend(
-            ("none", "unrolled", False), ("ffn, relaxed", "scan", False)
+        *marked(
+            "any_backend",
+            ("none", "unrolled", False),
+            ("ffn, relaxed", "scan", False),
         ),
         pytest.param("groups", "scan", True, marks=pytest.mark.proof),
         pytest.param("groups", "unrolled", False, marks=pytest.mark.proof),

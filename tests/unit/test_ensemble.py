@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from commands import refused, rows_of, run, write_rows
 from scipy import special
-from small import CONFIG, inputs, numpy, of_any_backend
+from small import CONFIG, inputs, marked, numpy
 
 import keras_albert as ka
 from keras_albert import AlbertError
@@ -42,7 +42,7 @@ def both(ensemble, x):
     "head",
     [
         ka.AlbertForSequenceClassification,
-        *of_any_backend(ka.AlbertForTokenClassification),
+        *marked("any_backend", ka.AlbertForTokenClassification),
     ],
 )
 def test_mean_of_probabilities(head):

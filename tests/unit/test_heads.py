@@ -12,8 +12,8 @@ from small import (
     QUICK,
     TEXT_CONFIG as CONFIG,
     assert_close,
+    marked,
     numpy,
-    of_any_backend,
     randomize,
 )
 
@@ -322,7 +322,7 @@ def test_two_heads_of_one_backbone_in_a_file(inputs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "dtype", ["mixed_bfloat16", *of_any_backend("bfloat16")]
+    "dtype", ["mixed_bfloat16", *marked("any_backend", "bfloat16")]
 )
 @pytest.mark.parametrize("pooling", ["weighted_layers", "idf"])
 def test_weighted_means_in_half_precision(inputs, pooling, dtype):
@@ -343,7 +343,9 @@ def test_weighted_means_in_half_precision(inputs, pooling, dtype):
     "name",
     [
         *(several := ["sop", "choice", "qa_v2"]),
-        *of_any_backend(*(name for name in HEADS if name not in several)),
+        *marked(
+            "any_backend", *(name for name in HEADS if name not in several)
+        ),
     ],
 )
 def test_outputs_in_half_precision(name, inputs):
@@ -444,7 +446,7 @@ def test_choices_are_never_cut_off(tokenizer):
 # A list of texts, a dict of texts, outputs of another structure than in
 # training. tests/e2e/test_finetune.py trains every task.
 @pytest.mark.parametrize(
-    "name", ["qa_v2", *of_any_backend("single_label", "choice")]
+    "name", ["qa_v2", *marked("any_backend", "single_label", "choice")]
 )
 def test_fits_texts_and_predicts(name, tokenizer, tiny_lines, inputs):
     """The documented losses, from raw texts to lower values."""
@@ -490,7 +492,8 @@ LABELLED = {"num_labels": 2, "labels": ("no", "yes"), "dropout": 0.3}
     [
         (ka.AlbertForPretraining, {"sentence_task": "nsp"}, "pairs"),
         (ka.AlbertForQuestionAnsweringV2, {"beam": 3}, "questions"),
-        *of_any_backend(
+        *marked(
+            "any_backend",
             (
                 ka.AlbertForSequenceClassification,
                 {"problem": "multi_label", **LABELLED},

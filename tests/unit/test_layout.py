@@ -163,7 +163,7 @@ def test_import_brings_no_backend_that_keras_does_not():
 
 @pytest.mark.any_backend
 def test_help_loads_nothing_heavy():
-    """Nor does the tokenizer load more than NumPy."""
+    """Nor does the tokenizer load Keras or a backend."""
     lines = printed(
         "import sys\n"
         "from keras_albert.cli import main\n"

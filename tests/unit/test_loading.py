@@ -7,7 +7,15 @@ import keras
 import numpy as np
 import pytest
 from commands import output_of
-from small import CONFIG, EXCHANGED, inputs, numpy, randomize, same_weights
+from small import (
+    CONFIG,
+    EXCHANGED,
+    inputs,
+    marked,
+    numpy,
+    randomize,
+    same_weights,
+)
 
 import keras_albert as ka
 from keras_albert.training.model_folder import ModelFolder
@@ -47,11 +55,7 @@ def sources(tmp_path_factory, pretrained_folder):
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        "model.keras",
-        pytest.param("folder", marks=pytest.mark.on_torch),
-        pytest.param("huggingface", marks=pytest.mark.on_torch),
-    ],
+    ["model.keras", *marked("on_torch", "folder", "huggingface")],
 )
 def test_dtype_loop_and_remat(sources, kind):
     """Given, they count; else the global policy; else float32."""

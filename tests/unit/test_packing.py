@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from reference_examples import rows_of
+from small import marked
 from test_pretraining_data import write_shards
 
 import keras_albert as ka
@@ -123,10 +124,10 @@ def examples_of(batch, task):
     [
         {},
         {"sentence_task": "nsp"},
-        pytest.param({"sentence_task": "none"}, marks=pytest.mark.proof),
-        pytest.param(
+        *marked(
+            "proof",
+            {"sentence_task": "none"},
             {"single_sentence": "random_document", "target_per": "example"},
-            marks=pytest.mark.proof,
         ),
         {"max_examples": 2, "masked_lm_prob": 0.6, "max_predictions": 30},
     ],

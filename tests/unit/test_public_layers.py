@@ -14,8 +14,8 @@ from small import (
     QUICK,
     assert_close,
     inputs,
+    marked,
     numpy,
-    of_any_backend,
     randomize,
 )
 
@@ -72,7 +72,8 @@ def shapes_and_dtypes(tensors):
     [
         (ka.SharedEncoder, "return_hidden_states return_attention_scores"),
         (SCANNED, "return_hidden_states first_only"),
-        *of_any_backend(
+        *marked(
+            "any_backend",
             (ka.EncoderBlock, "return_attention_scores"),
             (ka.SharedEncoder, "return_attention_scores first_only"),
         ),

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from scipy.special import log_softmax
-from small import QUICK, TEXT_CONFIG as CONFIG, of_any_backend, same_weights
+from small import QUICK, TEXT_CONFIG as CONFIG, marked, same_weights
 
 import keras_albert as ka
 from keras_albert.modeling.labels import checked_labels
@@ -234,8 +234,8 @@ def losses(logits):
     "form",
     [
         *("tf.data, mapped", "loader", "generator"),
-        *of_any_backend("tf.data", "tf.data of dicts, named labels"),
-        *of_any_backend("loader of dicts, named labels"),
+        *marked("any_backend", "tf.data", "tf.data of dicts, named labels"),
+        *marked("any_backend", "loader of dicts, named labels"),
     ],
 )
 def test_batches(form, classifier, logits, losses):
@@ -368,7 +368,8 @@ UNNAMED = named(LABELS)[:-1] + ["maybe"]
             "one of 'neg'.*Received: maybe",
         ),
         (lambda m: m.fit(batch for batch in [(TEXTS, OUT)]), RANGE + "7"),
-        *of_any_backend(
+        *marked(
+            "any_backend",
             (lambda m: m.fit(dataset(m.preprocess(TEXTS), OUT)), RANGE + "7"),
             (
                 lambda m: m.fit(loader(TEXTS, UNNAMED, num_workers=1)),
