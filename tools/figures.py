@@ -27,7 +27,7 @@ def main() -> None:
         beside[kind] += len(path.read_text().splitlines())
     print(f"{total:,} lines in {len(lines)} files")
     for kind, count in beside.items():
-        print(f"{kind} {count:,} lines, {count / total:.2f} a line of these")
+        print(f"{kind}: {count:,} lines, {count / total:.2f} for each of these")
     parts: dict[str, int] = {}
     for path, count in lines.items():
         part = path.relative_to(PACKAGE).parts[0]
