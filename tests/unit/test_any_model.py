@@ -146,7 +146,7 @@ def test_masks_are_served(tmp_path, tokenizer, few_signatures):
     assert told == wanted
 
 
-@pytest.mark.skipif(not TRACES, reason="in a worker: see above")
+@pytest.mark.skipif(not TRACES, reason="a worker traces, as for fitted models")
 @pytest.mark.parametrize(
     "kind", ["pretraining", pytest.param("encoder", marks=pytest.mark.proof)]
 )
