@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import socket
+import threading
 import time
 from unittest.mock import Mock
 
@@ -57,13 +58,16 @@ def test_somebody_else_comes(place):
             except OSError:
                 time.sleep(0.05)
 
+    others_came = threading.Event()
+
     def last():
         for words in (b"GET / HTTP/1.1", b"", b"1/3", b"2/3"):
             come(words)
+        others_came.set()
         process(place, 2, count=3)()
 
     def killed():
-        time.sleep(0.5)
+        others_came.wait(20)
         process(place, 1, count=3)()
 
     found = at_once(process(place, 0, count=3), last, killed)
@@ -71,15 +75,15 @@ def test_somebody_else_comes(place):
 
 
 def test_somebody_is_missing(place):
-    calls = [process(place, index, wait=1) for index in (0, 2)]
+    calls = [process(place, index, wait=2) for index in (0, 2)]
     first, third = at_once(*calls)
     assert isinstance(first, LostProcess) and isinstance(third, LostProcess)
     assert "of 4 processes did not come to 127.0.0.1" in str(first)
-    assert "in 1 s: 1, 3. Start all of them" in str(first)
+    assert "in 2 s: 1, 3. Start all of them" in str(first)
     # Whose time is over first?
     assert str(third) == str(first) or (
         "process 2: process 0 is at 127.0.0.1" in str(third)
-        and "others did not come in 1 s. Start all" in str(third)
+        and "others did not come in 2 s. Start all" in str(third)
     )
 
 
@@ -97,13 +101,21 @@ def test_process_0_is_missing(place):
         ([(1, 3), (1, 3)], "two processes say that they are process 1 of 3."),
     ],
 )
-def test_all_are_told_of_a_mistake(place, others, message):
+def test_all_are_told_of_a_mistake(place, others, message, monkeypatch):
     """At once, though one of them might have waited for long."""
     first, last = (process(place, index, count) for index, count in others)
+    connect, is_connected = socket.create_connection, threading.Event()
+
+    def connected(*args):
+        connection = connect(*args)
+        is_connected.set()
+        return connection
 
     def late():
-        time.sleep(0.2)
+        is_connected.wait(20)
         last()
+
+    monkeypatch.setattr(socket, "create_connection", connected)
 
     found = at_once(process(place, 0, 3), first, late)
     assert {type(error) for error in found} == {AlbertError}
