@@ -36,6 +36,7 @@ from keras_albert.finetuning.config import (
     InspectRun,
     PredictRun,
     PushRun,
+    WhitenRun,
 )
 from keras_albert.options import (
     check_option,
@@ -68,6 +69,7 @@ COMMANDS = {
     "finetune": Command(FinetuneRun, "finetuning.run", "finetune"),
     "evaluate": Command(EvaluateRun, "finetuning.evaluate", "evaluate"),
     "predict": Command(PredictRun, "finetuning.predict", "predict"),
+    "whiten": Command(WhitenRun, "finetuning.whiten", "whiten"),
     "embed": Command(EmbedRun, "finetuning.embed", "embed"),
     "export": Command(ExportRun, "exports.run", "export_run"),
     "check": Command(CheckRun, "exports.check", "check"),

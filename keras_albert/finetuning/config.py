@@ -23,7 +23,12 @@ from keras_albert.errors import (
     check_seed,
 )
 from keras_albert.finetuning.option_checks import check_decisions, measuring
-from keras_albert.modeling.config import CLASSIFIER_DROPOUT, EXITS, PRECISIONS
+from keras_albert.modeling.config import (
+    CLASSIFIER_DROPOUT,
+    EXITS,
+    POOLINGS,
+    PRECISIONS,
+)
 from keras_albert.tasks.config import (
     CUT,
     LONG_READINGS,
@@ -490,6 +495,49 @@ class EmbedRun:
         check_choice("to", self.to, VECTOR_FILES)
         check_choice("numbers", self.numbers, VECTOR_NUMBERS)
         check_choice("long_texts", self.long_texts, LONG_TEXTS)
+
+
+@dataclasses.dataclass(frozen=True)
+class WhitenRun:
+    """Make vectors that tell your texts apart, without labels or training.
+
+    A projection is computed after which the vectors of these texts have a mean
+    of 0, and their numbers are uncorrelated and equally large. `embed` and
+    `finetune` take the result.
+    """
+
+    model: str
+    """a pretrained model, one that makes vectors, or anything else that
+    `convert --input` takes"""
+    data: Path
+    """texts like those that will be compared: a TSV, CSV, JSONL or Parquet
+    file; or text, one text a line (.txt)"""
+    output: Path
+    """folder for the model; made if absent, must hold nothing"""
+    columns: tuple[str, ...] = ("text",)
+    """columns of the texts"""
+    texts: int = 20_000
+    """most texts that are read by the model, evenly spread over the table"""
+    pooling: Literal[POOLINGS] | None = None
+    """how the vectors of the tokens become one, see `finetune
+    --embedding.pooling`; by default as in --model if it makes vectors, else
+    mean"""
+    size: int | None = None
+    """how many numbers a vector has; by default as many as now"""
+    skip_bad: bool = FinetuneRun.skip_bad
+    """leave out rows that cannot be read, and say how many"""
+    any_text: bool = PrepareRun.any_text
+    """continue even if the vocabulary cannot read half of the text or more"""
+
+    def __post_init__(self):
+        check_fields(check_positive, self, "texts size")
+        check_fields(check_flag, self, "skip_bad any_text")
+        if self.pooling is not None:
+            check_choice("pooling", self.pooling, POOLINGS)
+        if not self.columns:
+            raise AlbertError(
+                "`columns` must name one column or more. Received: none."
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,6 +36,12 @@ LEAST_SUM = 1e-9
 # that there are few. Padding to 32 would more than double the work for texts
 # of a sentence.
 _LENGTH_STEP = 8
+# The variance of a direction in which texts hardly differ is raised by this
+# share of the largest variance before its square root divides: otherwise the
+# rounding errors there would count as much as what the texts say.
+_LEAST_VARIANCE = 1e-4
+# Variances below this share of the mean square are those of rounding errors.
+_ROUNDING = 1e-10
 # By how much the counter of each random generator is advanced for a part of the
 # rows; a forward pass draws fewer numbers.
 _DRAWS = 10_000
@@ -249,6 +255,71 @@ class AlbertForTextEmbedding(HeadedModel):
             inverse_document_frequencies(rows, self.config.vocab_size)
         )
 
+    def whitened(
+        self, texts: Sequence[str], size: int | None = None
+    ) -> "AlbertForTextEmbedding":
+        """A model whose vectors tell texts of one kind apart, without training.
+
+        The vectors of an encoder that was not trained for it differ mostly in a
+        few directions, whatever the texts say. Here a projection is computed
+        after which the vectors of `texts` have a mean of 0, and their numbers
+        are uncorrelated and equally large (whitening, Su et al. 2021,
+        arXiv:2103.15316). The first numbers are of the directions in which the
+        texts differed most.
+
+        Args:
+            texts: texts like those that will be compared, N of them.
+            size: D, how many numbers the new vectors have; by default as many
+                as those of this model.
+
+        Returns:
+            a model with the same encoder, not a copy of it. Its projection
+            includes that of this model.
+
+        Raises:
+            AlbertError: the model has no tokenizer, `texts` is not a list of
+                texts, or `size` is larger than the vectors of this model or
+                than N - 1 for different texts.
+        """
+        vocabulary_of(self)
+        size = self.size if size is None else size
+        check_positive("size", size)
+        if size > self.size:
+            raise AlbertError(
+                f"`size` must be at most {self.size}, the size of the vectors. "
+                f"Received: {size}."
+            )
+        texts = list(dict.fromkeys(as_texts(texts)))
+        if len(texts) <= size:
+            raise AlbertError(
+                f"to whiten vectors of {size} numbers needs more than {size} "
+                f"different texts. Received: {len(texts)}. Give more texts, or "
+                "a smaller `size`."
+            )
+        own = self.projection and self.projection.get_weights()
+        plain = self._with_head(own and self.size, normalize=False)
+        if own:
+            plain.projection.set_weights(own)
+        kernel, bias = whitening(plain.encode(texts, normalize=False), size)
+        if own:
+            kernel, bias = own[0] @ kernel, own[1] @ kernel + bias
+        model = self._with_head(size, self.normalize)
+        model.projection.set_weights([kernel, bias])
+        return model
+
+    def _with_head(
+        self, projection: int | None, normalize: bool
+    ) -> "AlbertForTextEmbedding":
+        """This encoder and pooling, with a new projection."""
+        model = AlbertForTextEmbedding(
+            self.backbone, self.pooling, projection, self.max_tokens, normalize
+        )
+        for name in ("layer_weights", "token_weights"):
+            value = getattr(self, name)
+            if value is not None:
+                getattr(model, name).assign(ops.convert_to_numpy(value))
+        return model
+
     def _encoded(self, texts: list[str], batch_size: int) -> np.ndarray:
         """The vectors of texts, as the model computes them: float32 [N, D]."""
         ids = self.preprocess(texts)
@@ -329,6 +400,34 @@ def inverse_document_frequencies(
         found[np.unique(row.token_ids)] += 1
         count += 1
     return (np.log((1 + count) / (1 + found)) + 1).astype("float32")
+
+
+def whitening(vectors: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Kernel [D, size] and bias [size] that whiten vectors [N, D], float32.
+
+    The vectors are about 1 long afterwards.
+
+    Raises AlbertError if all vectors are equal.
+    """
+    vectors = vectors.astype("float64")
+    mean = vectors.mean(axis=0)
+    around = vectors - mean
+    variances, directions = np.linalg.eigh(around.T @ around / len(vectors))
+    # eigh returns the smallest first
+    variances = variances[: -size - 1 : -1]
+    directions = directions[:, : -size - 1 : -1]
+    if variances[0] <= _ROUNDING * np.mean(vectors**2):
+        raise AlbertError(
+            "the vectors of all texts are equal, so that nothing tells them "
+            "apart. Give texts that the vocabulary can read."
+        )
+    # A direction and its opposite are the same to eigh; here it is the one
+    # whose largest number is positive, on any machine.
+    largest = np.abs(directions).argmax(axis=0)
+    directions = directions * np.sign(directions[largest, np.arange(size)])
+    variances = np.maximum(variances, 0) + _LEAST_VARIANCE * variances[0]
+    kernel = directions / np.sqrt(size * variances)
+    return kernel.astype("float32"), (-mean @ kernel).astype("float32")
 
 
 def normalized(vectors: np.ndarray) -> np.ndarray:

@@ -256,18 +256,20 @@ def test_long_texts(folder, tmp_path, task, few_signatures):
     assert count > 1.5 * len(texts)
     assert f"read in {count} rows of 10 tokens" in said
     assert report["training_examples"] == report["count"] == len(texts)
+    # By hand only every fifth: op by op, each window takes a while.
+    some = texts[::5]
     if task == "classification":
         expected = [
-            softmax(logits(text), axis=-1).mean(axis=0) for text in texts
+            softmax(logits(text), axis=-1).mean(axis=0) for text in some
         ]
         found = predictor.probabilities(texts)
         (limit,) = predictor.threshold
         chosen = [*np.where(found[:, 1] > limit, "yes", "no")]
         assert predictor.predict(texts) == chosen
     else:
-        expected = [logits(text).max(axis=0)[0] for text in texts]
+        expected = [logits(text).max(axis=0)[0] for text in some]
         found = predictor.predict(texts)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found[::5], expected, atol=1e-5)
     for name, value in predictor.evaluate(table).items():
         # Two texts with nearly the same number may change places in the order.
         near = 1e-3 if name == "spearman" else 1e-4

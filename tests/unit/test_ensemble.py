@@ -205,6 +205,7 @@ def test_commands(folders, tmp_path):
 
 
 @pytest.mark.any_backend
+@pytest.mark.usefixtures("eagerly")
 def test_exported(folders, tmp_path, capsys):
     """One SavedModel has all members, and `check` knows them."""
     served = tmp_path / "served"
