@@ -110,14 +110,27 @@ def eagerly():
         yield
 
 
-@pytest.fixture(scope="module")
-def plain_graphs():
-    """TensorFlow runs graphs as they are: to rewrite them takes long."""
+@contextlib.contextmanager
+def _plain_graphs():
     tf = pytest.importorskip("tensorflow")
     change = tf.config.optimizer.set_experimental_options
     change({"disable_meta_optimizer": True})
     yield
     change({"disable_meta_optimizer": False})
+
+
+@pytest.fixture(scope="module")
+def plain_graphs():
+    """TensorFlow runs graphs as they are: to rewrite them takes long."""
+    with _plain_graphs():
+        yield
+
+
+@pytest.fixture
+def plain_graphs_here():
+    """`plain_graphs` for one test: others of its file compare every bit."""
+    with _plain_graphs():
+        yield
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from commands import output_of, read_json
 from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.prepare import prepare
 
-pytestmark = pytest.mark.any_backend
+pytestmark = pytest.mark.on_torch
 
 ABLATIONS = Path(__file__).parents[2] / "examples" / "ablations"
 

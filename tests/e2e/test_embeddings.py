@@ -158,7 +158,7 @@ def exported():
     keras.backend.backend() != "tensorflow",
     reason="graphs are traced by TensorFlow",
 )
-@pytest.mark.usefixtures("eagerly", "plain_graphs")
+@pytest.mark.usefixtures("eagerly", "plain_graphs_here")
 @pytest.mark.parametrize(("task", "head", "formats"), list(exported()))
 def test_exported(folder, tmp_path, task, head, formats):
     """`check` compares vectors, and their cosines, in each format."""

@@ -434,7 +434,7 @@ def test_bad_input(command, road, message, arguments, capsys):
     assert {p: p.stat().st_mtime_ns for p in road.rglob("*")} == before
 
 
-@pytest.mark.usefixtures("eagerly", "plain_graphs")
+@pytest.mark.usefixtures("eagerly", "plain_graphs_here")
 def test_python_of_the_documentation(
     road, tmp_path, monkeypatch, few_signatures
 ):

@@ -18,7 +18,7 @@ from keras_albert.text.special_tokens import UNK_ID
 
 # Two libraries are compared; the golden numbers of test_tf1_golden.py hold on
 # every backend.
-pytestmark = pytest.mark.any_backend
+pytestmark = pytest.mark.on_torch
 keras_hub = pytest.importorskip("keras_hub", reason="keras-hub is missing")
 
 CLASSIFIER = functools.partial(

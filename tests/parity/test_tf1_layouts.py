@@ -15,7 +15,7 @@ from keras_albert.checkpoints.names import name_table
 from keras_albert.checkpoints.transfer import weights_of
 
 # Checkpoints are read as NumPy arrays; test_tf1_golden.py runs on all backends.
-pytestmark = pytest.mark.any_backend
+pytestmark = pytest.mark.on_torch
 HIDDEN = EXCHANGED.hidden_size
 RELEASED = "model.ckpt-best"
 

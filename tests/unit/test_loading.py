@@ -144,7 +144,7 @@ def test_functional_model_around_a_backbone(tmp_path):
         ka.load_model(path, loop="scan")
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 @pytest.mark.parametrize(
     "imports",
     [

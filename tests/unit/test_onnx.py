@@ -25,7 +25,7 @@ from keras_albert.exports.onnx.heads import onnx_model  # noqa: E402
 from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID  # noqa: E402
 
 # Weights are read as NumPy arrays, and ONNX Runtime computes.
-pytestmark = pytest.mark.any_backend
+pytestmark = pytest.mark.on_torch
 HEADS = {
     "label": lambda backbone: ka.AlbertForSequenceClassification(backbone, 3),
     "tokens": lambda backbone: ka.AlbertForTokenClassification(backbone, 3),

@@ -12,7 +12,7 @@ from keras_albert.pretraining.sizes import (
     print_sizes,
 )
 
-pytestmark = pytest.mark.any_backend
+pytestmark = pytest.mark.on_torch
 
 
 @pytest.mark.parametrize(
