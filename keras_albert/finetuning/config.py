@@ -502,8 +502,8 @@ class WhitenRun:
     """Make vectors that tell your texts apart, without labels or training.
 
     A projection is computed after which the vectors of these texts have a mean
-    of 0, and their numbers are uncorrelated and equally large. `embed` and
-    `finetune` take the result.
+    of 0, and their numbers are uncorrelated and have nearly the same variance.
+    `embed` and `finetune` take the result.
     """
 
     model: str
@@ -523,7 +523,7 @@ class WhitenRun:
     --embedding.pooling`; by default as in --model if it makes vectors, else
     mean"""
     size: int | None = None
-    """how many numbers a vector has; by default as many as now"""
+    """how many numbers a vector has; by default as many as those of --model"""
     skip_bad: bool = FinetuneRun.skip_bad
     """leave out rows that cannot be read, and say how many"""
     any_text: bool = PrepareRun.any_text

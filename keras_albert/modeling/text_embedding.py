@@ -53,7 +53,8 @@ class AlbertForTextEmbedding(HeadedModel):
 
     A pretrained encoder gives poor vectors until it is fine-tuned, see
     `keras-albert finetune --task embedding`, or `fit` with
-    `MultipleNegativesRanking` and examples of several texts.
+    `MultipleNegativesRanking` and examples of several texts. `whitened` makes
+    better ones without training.
 
     Args:
         backbone: the encoder; its pooler is not used.
@@ -263,25 +264,37 @@ class AlbertForTextEmbedding(HeadedModel):
         The vectors of an encoder that was not trained for it differ mostly in a
         few directions, whatever the texts say. Here a projection is computed
         after which the vectors of `texts` have a mean of 0, and their numbers
-        are uncorrelated and equally large (whitening, Su et al. 2021,
-        arXiv:2103.15316). The first numbers are of the directions in which the
-        texts differed most.
+        are uncorrelated and have nearly the same variance (whitening, Su et al.
+        2021, arXiv:2103.15316). The first numbers are of the directions in
+        which the texts differed most. With `normalize`, vectors are scaled to
+        length 1 after that.
 
         Args:
-            texts: texts like those that will be compared, N of them.
-            size: D, how many numbers the new vectors have; by default as many
-                as those of this model.
+            texts: texts like those that will be compared. A thousand or more
+                are better than few.
+            size: D, how many numbers the new vectors have; by default the size
+                of the vectors of this model.
 
         Returns:
             a model with the same encoder, not a copy of it. Its projection
             includes that of this model.
 
         Raises:
-            AlbertError: the model has no tokenizer, `texts` is not a list of
-                texts, or `size` is larger than the vectors of this model or
-                than N - 1 for different texts.
+            AlbertError: the model has no tokenizer, or its projection is
+                quantized or has LoRA; `texts` is not a list of more than `size`
+                different texts, or all of them have the same vector; `size` is
+                larger than the vectors of this model.
         """
         vocabulary_of(self)
+        if self.projection is not None and (
+            self.projection.quantization_mode or self.projection.lora_enabled
+        ):
+            raise AlbertError(
+                "the projection of this model is quantized or has LoRA, and "
+                "cannot be combined with another one. Take the model from "
+                "before `quantize`, or merge the adapter with `keras-albert "
+                "convert`."
+            )
         size = self.size if size is None else size
         check_positive("size", size)
         if size > self.size:
@@ -405,7 +418,8 @@ def inverse_document_frequencies(
 def whitening(vectors: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Kernel [D, size] and bias [size] that whiten vectors [N, D], float32.
 
-    The vectors are about 1 long afterwards.
+    N must be larger than `size`. The root mean square of the length of the new
+    vectors is about 1.
 
     Raises AlbertError if all vectors are equal.
     """
@@ -421,11 +435,7 @@ def whitening(vectors: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
             "the vectors of all texts are equal, so that nothing tells them "
             "apart. Give texts that the vocabulary can read."
         )
-    # A direction and its opposite are the same to eigh; here it is the one
-    # whose largest number is positive, on any machine.
-    largest = np.abs(directions).argmax(axis=0)
-    directions = directions * np.sign(directions[largest, np.arange(size)])
-    variances = np.maximum(variances, 0) + _LEAST_VARIANCE * variances[0]
+    variances = variances + _LEAST_VARIANCE * variances[0]
     kernel = directions / np.sqrt(size * variances)
     return kernel.astype("float32"), (-mean @ kernel).astype("float32")
 

@@ -1,5 +1,7 @@
 """`keras-albert whiten`: vectors that tell texts apart, without training."""
 
+import re
+
 import numpy as np
 import pytest
 from commands import refused, run, write_rows
@@ -20,8 +22,10 @@ def texts(tiny_lines):
 
 @pytest.fixture(scope="module")
 def source(pretrained_folder):
-    """A model whose layers matter, and whose vectors are of any length."""
+    """A model of three layers with random weights."""
     encoder = ka.load(pretrained_folder, backbone=True)
+    config = encoder.config.replace(num_hidden_layers=3)
+    encoder = ka.AlbertBackbone(config, tokenizer=encoder.tokenizer)
     return randomize(ka.AlbertForTextEmbedding(encoder))
 
 
@@ -30,15 +34,19 @@ def unscaled(model, texts):
 
 
 def test_whitening_by_hand():
-    """Corners of a rectangle around (5, 7), twice as wide as it is high."""
-    corners = [[5 + x, 7 + y] for x in (-2, 2) for y in (-1, 1)]
-    kernel, bias = whitening(np.array(corners, "float32"), 2)
+    """Corners of a rectangle, turned and moved, twice as wide as it is high."""
+    corners = np.array([[x, y] for x in (-2, 2) for y in (-1, 1)])
+    sine, cosine = np.sin(0.3), np.cos(0.3)
+    turned = corners @ [[cosine, sine], [-sine, cosine]] + [5, 7]
+    kernel, bias = whitening(turned.astype("float32"), 2)
     # The variances are 4 and 1, and each is raised by 0.0004.
-    wide, high = (2 * 4.0004) ** -0.5, (2 * 1.0004) ** -0.5
-    np.testing.assert_allclose(kernel, [[wide, 0], [0, high]], atol=1e-6)
-    np.testing.assert_allclose(bias, [-5 * wide, -7 * high], rtol=1e-6)
-    narrow, _ = whitening(np.array(corners, "float32"), 1)
-    np.testing.assert_allclose(narrow, [[4.0004**-0.5], [0]], atol=1e-6)
+    scaled = corners / np.sqrt([2 * 4.0004, 2 * 1.0004])
+    found = turned @ kernel + bias
+    np.testing.assert_allclose(found @ found.T, scaled @ scaled.T, atol=1e-5)
+    kernel, bias = whitening(turned.astype("float32"), 1)
+    found = turned @ kernel + bias
+    wide = corners[:, :1] / np.sqrt(4.0004)
+    np.testing.assert_allclose(found @ found.T, wide @ wide.T, atol=1e-5)
     with pytest.raises(ka.AlbertError, match="of all texts are equal"):
         whitening(np.full((9, 2), 3.3, "float32"), 1)
 
@@ -81,65 +89,93 @@ def test_a_projection_is_included(source, texts):
 
 
 def test_what_cannot_be_whitened(source, texts):
-    with pytest.raises(ka.AlbertError, match="`size` must be at most 24"):
-        source.whitened(texts, 25)
-    with pytest.raises(ka.AlbertError, match="`size` must be"):
-        source.whitened(texts, 0)
-    few = texts[:SIZE]
-    with pytest.raises(ka.AlbertError, match=r"than 5 different.*ived: 5\."):
-        source.whitened(few * 9, SIZE)
-    with pytest.raises(ka.AlbertError, match="texts` must be a list of texts"):
-        source.whitened("a text")
+    for call, message in (
+        (lambda: source.whitened(texts, 25), "`size` must be at most 24"),
+        (lambda: source.whitened(texts, 0), "`size` must be.*Received: .*0"),
+        (lambda: source.whitened(texts[:5] * 9, 5), "than 5 different.*: 5"),
+        (lambda: source.whitened("a text"), "texts` must be a list of texts"),
+    ):
+        with pytest.raises(ka.AlbertError, match=message):
+            call()
     bare = ka.AlbertForTextEmbedding(ka.AlbertBackbone(source.config))
     with pytest.raises(ka.AlbertError, match="this model has none"):
         bare.whitened(texts)
+    projected = source.whitened(texts, SIZE)
+    projected.projection.quantize("int8")
+    with pytest.raises(ka.AlbertError, match="quantized or has LoRA"):
+        projected.whitened(texts, SIZE)
 
 
-def test_the_command(pretrained_folder, texts, tmp_path, capsys):
+@pytest.fixture(scope="module")
+def table(texts, tmp_path_factory):
+    path = tmp_path_factory.mktemp("table") / "rows.jsonl"
     rows = [{"a": a, "b": b} for a, b in zip(texts, texts[::-1], strict=True)]
-    data = write_rows(tmp_path / "rows.jsonl", rows)
-    told = {"model": pretrained_folder, "data": data}
-    output = tmp_path / "white"
+    return write_rows(path, rows)
+
+
+@pytest.fixture(scope="module")
+def output(pretrained_folder, table, tmp_path_factory):
+    output = tmp_path_factory.mktemp("white") / "model"
+    told = {"model": pretrained_folder, "data": table, "output": output}
     options = ("--columns", "a", "b", "--pooling=idf", f"--size={SIZE}")
-    said = run("whiten", *options, **told, output=output)
-    assert f"{len(texts)} texts; the cosine of two of them was" in said
-    assert f"vectors of {SIZE} numbers -> {output}" in said
-    model = ka.Predictor.load(output)
-    assert (model.task, model.model.pooling) == ("embedding", "idf")
+    said = run("whiten", *options, **told)
+    assert "reads 200 texts" in said  # each is in both columns
+    assert f"vectors of the size {SIZE} -> {output}" in said
+    return output
+
+
+def test_the_command(output, pretrained_folder, texts):
+    found = ka.Predictor.load(output)
+    assert (found.task, found.model.pooling) == ("embedding", "idf")
     encoder = ka.load(pretrained_folder, backbone=True)
-    expected = ka.AlbertForTextEmbedding(encoder, "idf")
-    expected.adapt(texts)
-    expected = expected.whitened(texts, SIZE)
-    np.testing.assert_allclose(
-        model.model.encode(texts), expected.encode(texts), atol=1e-5
-    )
-    # Of many texts it reads some, and the vectors of a model as they are.
+    model = ka.AlbertForTextEmbedding(encoder, "idf")
+    model.adapt(texts)
+    expected = model.whitened(texts, SIZE).encode(texts)
+    np.testing.assert_allclose(found.model.encode(texts), expected, atol=1e-5)
+
+
+def test_some_texts_for_a_trained_model(output, texts, tmp_path):
+    """The task and the pooling stay; blank lines are no texts."""
+    model = ka.load(output)
+    ka.Predictor(model, task="similarity").save(tmp_path / "similarity")
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n\n".join(texts[:101]))
+    told = {"model": tmp_path / "similarity", "data": lines}
     few = tmp_path / "few"
-    again = ("--columns=a", "--texts=50", "--size=3")
-    said = run("whiten", *again, model=output, data=data, output=few)
-    assert "50 texts" in said and "was 0.0" in said
-    assert ka.load(few).pooling == "idf"
-    # Training goes on from there.
-    given = {"model": output, "train": data, "output": tmp_path / "trained"}
-    pairs = ("--task=embedding", "--columns.text=a", "--columns.pair=b")
-    more = ("--steps=1", "--batch-size=4", "--learning-rate=1e-30")
-    said = run("finetune", *pairs, *more, "--validation=none", **given)
+    said = run("whiten", "--texts=51", "--size=3", **told, output=few)
+    assert "reads 51 texts" in said
+    found = ka.Predictor.load(few)
+    assert (found.task, found.model.pooling) == ("similarity", "idf")
+    expected = model.whitened(texts[:101:2], 3).encode(texts)
+    np.testing.assert_allclose(found.model.encode(texts), expected, atol=1e-5)
+
+
+def test_training_goes_on_from_there(output, table, tmp_path):
+    given = {"model": output, "train": table, "output": tmp_path / "trained"}
+    options = ("--task=embedding", "--columns.text=a", "--columns.pair=b")
+    options += ("--steps=1", "--batch-size=4", "--learning-rate=1e-30")
+    said = run("finetune", *options, "--validation=none", **given)
     assert f"further: pooling idf, projection to {SIZE}" in said
     np.testing.assert_array_equal(
         numpy(ka.load(given["output"]).projection.kernel),
-        numpy(model.model.projection.kernel),
+        numpy(ka.load(output).projection.kernel),
     )
-    # Mistakes; nothing is written.
-    other = {"output": tmp_path / "other"}
-    for options, message in (
-        (("--columns=a", "--pooling=max"), "by idf pooling.*Leave --pooling"),
-        (("--columns=c",), "no column.*c"),
-        (("--columns=a", "--size=99"), "at most 5"),
-        (("--columns=a", "--texts=5"), "more than 5 different texts"),
+
+
+def test_mistakes(output, table, tmp_path, capsys):
+    """Nothing is written."""
+    chinese = tmp_path / "chinese.txt"
+    chinese.write_text("".join(f"春夏秋冬{number}\n" for number in range(9)))
+    new = tmp_path / "new"
+    for options, data, there, message in (
+        (("--columns=a", "--pooling=max"), table, new, "by idf .*Leave --pool"),
+        (("--columns=c",), table, new, "no column `c`.*with --columns"),
+        (("--columns=a", "--size=99"), table, new, "at most 5"),
+        (("--columns=a", "--texts=5"), table, new, "than 5 different.*: 5"),
+        ((), chinese, new, "cannot read .*--any-text"),
+        (("--columns=a",), table, output, "exists|not empty|holds"),
     ):
-        said = refused(
-            capsys, "whiten", *options, model=output, data=data, **other
-        )
-        assert np.any([part in said for part in message.split(".*")]), said
-        assert not other["output"].exists()
-    refused(capsys, "whiten", "--columns=a", **told, output=output)
+        told = {"model": output, "data": data, "output": there}
+        said = refused(capsys, "whiten", *options, **told)
+        assert re.search(message, said), said
+        assert not new.exists()
