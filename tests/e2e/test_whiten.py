@@ -60,6 +60,8 @@ def test_vectors_are_uncorrelated(source, texts, pooling):
         model.layer_weights.assign(np.arange(model.config.num_hidden_layers))
     whitened = model.whitened(texts, SIZE)
     assert whitened.backbone is model.backbone
+    if pooling == "weighted_layers":
+        np.testing.assert_array_equal(numpy(whitened.layer_weights), [0, 1, 2])
     assert (whitened.size, whitened.max_tokens) == (SIZE, 20)
     vectors = unscaled(whitened, texts)
     np.testing.assert_allclose(vectors.mean(axis=0), 0, atol=1e-5)
