@@ -30,14 +30,13 @@ from keras_albert.errors import AlbertError, LostProcess
 from keras_albert.exports.config import CheckRun, ExportRun
 from keras_albert.finetuning.config import (
     ConvertRun,
-    EmbedRun,
     EvaluateRun,
     FinetuneRun,
     InspectRun,
     PredictRun,
     PushRun,
-    WhitenRun,
 )
+from keras_albert.finetuning.vectors_config import EmbedRun, WhitenRun
 from keras_albert.options import (
     check_option,
     check_values,

@@ -23,12 +23,7 @@ from keras_albert.errors import (
     check_seed,
 )
 from keras_albert.finetuning.option_checks import check_decisions, measuring
-from keras_albert.modeling.config import (
-    CLASSIFIER_DROPOUT,
-    EXITS,
-    POOLINGS,
-    PRECISIONS,
-)
+from keras_albert.modeling.config import CLASSIFIER_DROPOUT, EXITS, PRECISIONS
 from keras_albert.tasks.config import (
     CUT,
     LONG_READINGS,
@@ -55,9 +50,6 @@ from keras_albert.training.config import (
     check_warmup,
 )
 
-VECTOR_FILES = ("npy", "jsonl", "parquet")  # of `embed`
-VECTOR_NUMBERS = ("float32", "float16", "int8", "binary")
-LONG_TEXTS = ("windows", "cut")
 FORMATS = ("keras-albert", "huggingface", "kerashub", "sentence-transformers")
 FROZEN = ("embeddings", "encoder", "backbone")
 OWN_VALIDATION = Path("auto")  # a part of the training table
@@ -448,96 +440,6 @@ class PredictRun(ModelUse):
     def __post_init__(self):
         check_positive("batch_size", self.batch_size)
         check_fields(check_flag, self, "skip_bad any_size any_text")
-
-
-@dataclasses.dataclass(frozen=True)
-class EmbedRun:
-    """Compute a vector for each text of a file, whatever its length.
-
-    The same command continues an interrupted run.
-    """
-
-    model: str
-    """folder of a model that was trained with `finetune --task embedding` or
-    `similarity`, or a folder of sentence-transformers; any other model that
-    `convert --input` takes gives poor vectors"""
-    data: Path
-    """TSV, CSV, JSONL or Parquet file; or text, one text a line (.txt)"""
-    output: Path
-    """folder for the vectors; made if absent"""
-    to: Literal[VECTOR_FILES] = VECTOR_FILES[0]
-    """vectors.npy, an array [texts, size] that NumPy maps into memory; or
-    vectors.jsonl, the rows of the table with their vectors; or Parquet files
-    with the same, in the folder vectors"""
-    numbers: Literal[VECTOR_NUMBERS] = VECTOR_NUMBERS[0]
-    """type of the numbers. int8: each vector is divided by its largest number
-    and multiplied by 127, which leaves cosines as they are but for rounding.
-    binary: a bit for each number, 1 if it is positive; 8 bits make a byte"""
-    dimensions: int | None = None
-    """how many of the first numbers of each vector are kept"""
-    normalize: bool = True
-    """scale the vectors to length 1"""
-    long_texts: Literal[LONG_TEXTS] = LONG_TEXTS[0]
-    """texts of more tokens than the model reads: the mean of the vectors of
-    their parts, weighted with their tokens; or the vector of the beginning"""
-    column: str = "text"
-    """column of the texts"""
-    batch_size: int = EvaluateRun.batch_size
-    """texts at a time"""
-    skip_bad: bool = FinetuneRun.skip_bad
-    """leave out rows that cannot be read, and say how many"""
-    any_text: bool = PrepareRun.any_text
-    """continue even if the vocabulary cannot read half of the text or more"""
-
-    def __post_init__(self):
-        check_fields(check_positive, self, "batch_size dimensions")
-        check_fields(check_flag, self, "normalize skip_bad any_text")
-        check_choice("to", self.to, VECTOR_FILES)
-        check_choice("numbers", self.numbers, VECTOR_NUMBERS)
-        check_choice("long_texts", self.long_texts, LONG_TEXTS)
-
-
-@dataclasses.dataclass(frozen=True)
-class WhitenRun:
-    """Make vectors that tell your texts apart, without labels or training.
-
-    A projection is computed after which the vectors of these texts have a mean
-    of 0, and their numbers are uncorrelated and have nearly the same variance.
-    `embed` and `finetune` take the result.
-    """
-
-    model: str
-    """a pretrained model, one that makes vectors, or anything else that
-    `convert --input` takes"""
-    data: Path
-    """texts like those that will be compared: a TSV, CSV, JSONL or Parquet
-    file; or text, one text a line (.txt)"""
-    output: Path
-    """folder for the model; made if absent, must hold nothing"""
-    columns: tuple[str, ...] = ("text",)
-    """columns of the texts"""
-    texts: int = 20_000
-    """most texts that are read by the model, evenly spread over the table"""
-    pooling: Literal[POOLINGS] | None = None
-    """how the vectors of the tokens become one, see `finetune
-    --embedding.pooling`; by default as in --model if it makes vectors, else
-    mean"""
-    size: int | None = None
-    """how many numbers a vector has; by default as many as those of --model"""
-    skip_bad: bool = FinetuneRun.skip_bad
-    """leave out rows that cannot be read, and say how many"""
-    any_text: bool = PrepareRun.any_text
-    """continue even if the vocabulary cannot read half of the text or more"""
-
-    def __post_init__(self):
-        check_fields(check_positive, self, "texts size")
-        check_fields(check_flag, self, "skip_bad any_text")
-        if self.pooling is not None:
-            check_choice("pooling", self.pooling, POOLINGS)
-        if not self.columns:
-            raise AlbertError(
-                "`columns` must name one column or more. Received: none."
-            )
 
 
 @dataclasses.dataclass(frozen=True)

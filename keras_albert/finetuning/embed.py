@@ -21,9 +21,9 @@ from keras_albert.data.saved_dataset import checksum_of_table
 from keras_albert.data.tables import Table, check_table
 from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError, optional_import
-from keras_albert.finetuning.config import EmbedRun
 from keras_albert.finetuning.predict import without_nan
 from keras_albert.finetuning.predictor import Predictor
+from keras_albert.finetuning.vectors_config import EmbedRun
 from keras_albert.modeling.text_embedding import normalized
 from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.storage import read_json, room_at, write_json
@@ -61,12 +61,7 @@ def embed(run: EmbedRun) -> dict:
     predictor = Predictor.load(
         run.model, task=EMBEDDING, columns=TableColumns(text=run.column)
     )
-    size = run.dimensions or predictor.model.size
-    if size > predictor.model.size:
-        raise AlbertError(
-            f"`dimensions` must be at most {predictor.model.size}, the size of "
-            f"the vectors. Received: {size}."
-        )
+    size = predictor.model.check_dimensions(run.dimensions)
     data = check_table(run.data)
     made_of = {
         "model": weights_checksum(predictor.model),

@@ -148,11 +148,7 @@ def _check_vector_options(predictor: Predictor, run: EvaluateRun) -> None:
         _check_unused(run, f"task={predictor.task}", "dimensions", "start")
         return
     for size in run.dimensions:
-        if size > predictor.model.size:
-            raise AlbertError(
-                f"`dimensions` must be at most {predictor.model.size}, the "
-                f"size of the vectors. Received: {size}."
-            )
+        predictor.model.check_dimensions(size)
 
 
 def _beside(

@@ -13,9 +13,9 @@ from keras_albert.data.tables import (
 )
 from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError
-from keras_albert.finetuning.config import WhitenRun
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
+from keras_albert.finetuning.vectors_config import WhitenRun
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.storage import check_free
 from keras_albert.tasks.names import EMBEDDING, VECTOR_TASKS
@@ -46,9 +46,9 @@ def whiten(run: WhitenRun) -> None:
         if run.pooling == "idf":
             model.adapt(texts)
     print(f"{run.model} reads {len(texts):,} texts", flush=True)
-    whitened = model.whitened(texts, run.size)
+    whitened = model.whitened(texts, run.dimensions)
     Predictor(whitened, task=task).save(run.output)
-    print(f"vectors of the size {whitened.size} -> {run.output}")
+    print(f"vectors with {whitened.size} dimensions -> {run.output}")
 
 
 def _texts(run: WhitenRun, predictor: Predictor) -> list[str]:
@@ -63,7 +63,7 @@ def _texts(run: WhitenRun, predictor: Predictor) -> list[str]:
     print_skipped(table)
     texts = dict.fromkeys(itertools.chain(*table.values.values()))
     texts.pop("", None)  # the blank lines of a .txt file
-    texts = _evenly(list(texts), run.texts)
+    texts = _evenly(list(texts), run.max_texts)
     tokenizer = predictor.tokenizer
     rows = text_rows(tokenizer, texts, None, predictor.sequence_length)
     found = judged(tokenizer, rows, {"text": texts}, ["text"])

@@ -257,7 +257,7 @@ class AlbertForTextEmbedding(HeadedModel):
         )
 
     def whitened(
-        self, texts: Sequence[str], size: int | None = None
+        self, texts: Sequence[str], dimensions: int | None = None
     ) -> "AlbertForTextEmbedding":
         """A model whose vectors tell texts of one kind apart, without training.
 
@@ -272,8 +272,8 @@ class AlbertForTextEmbedding(HeadedModel):
         Args:
             texts: texts like those that will be compared. A thousand or more
                 are better than few.
-            size: D, how many numbers the new vectors have; by default the size
-                of the vectors of this model.
+            dimensions: how many numbers the new vectors have; None for as many
+                as those of this model.
 
         Returns:
             a model with the same encoder, not a copy of it. Its projection
@@ -281,9 +281,10 @@ class AlbertForTextEmbedding(HeadedModel):
 
         Raises:
             AlbertError: the model has no tokenizer, or its projection is
-                quantized or has LoRA; `texts` is not a list of more than `size`
-                different texts, or all of them have the same vector; `size` is
-                larger than the vectors of this model.
+                quantized or has LoRA; `texts` is not a list of more than
+                `dimensions` different texts, or all of them have the same
+                vector; `dimensions` is more than the vectors of this model
+                have.
         """
         vocabulary_of(self)
         if self.projection is not None and (
@@ -295,43 +296,54 @@ class AlbertForTextEmbedding(HeadedModel):
                 "before `quantize`, or merge the adapter with `keras-albert "
                 "convert`."
             )
-        size = self.size if size is None else size
-        check_positive("size", size)
-        if size > self.size:
-            raise AlbertError(
-                f"`size` must be at most {self.size}, the size of the vectors. "
-                f"Received: {size}."
-            )
+        size = self.check_dimensions(dimensions)
         texts = list(dict.fromkeys(as_texts(texts)))
         if len(texts) <= size:
             raise AlbertError(
-                f"to whiten vectors of {size} numbers needs more than {size} "
-                f"different texts. Received: {len(texts)}. Give more texts, or "
-                "a smaller `size`."
+                f"to whiten vectors with {size} dimensions takes more than "
+                f"{size} different texts. Received: {len(texts)}. Give more "
+                "texts, or fewer `dimensions`."
             )
         own = self.projection and self.projection.get_weights()
-        plain = self._with_head(own and self.size, normalize=False)
-        if own:
-            plain.projection.set_weights(own)
+        plain = self._with_projection(own, normalize=False)
         kernel, bias = whitening(plain.encode(texts, normalize=False), size)
         if own:
             kernel, bias = own[0] @ kernel, own[1] @ kernel + bias
-        model = self._with_head(size, self.normalize)
-        model.projection.set_weights([kernel, bias])
-        return model
+        return self._with_projection([kernel, bias], self.normalize)
 
-    def _with_head(
-        self, projection: int | None, normalize: bool
+    def _with_projection(
+        self, weights: list[np.ndarray] | None, normalize: bool
     ) -> "AlbertForTextEmbedding":
-        """This encoder and pooling, with a new projection."""
+        """This encoder and pooling, with another projection: kernel and bias.
+
+        Without a projection if `weights` is None.
+        """
+        units = len(weights[1]) if weights else None
         model = AlbertForTextEmbedding(
-            self.backbone, self.pooling, projection, self.max_tokens, normalize
+            self.backbone, self.pooling, units, self.max_tokens, normalize
         )
+        if weights:
+            model.projection.set_weights(weights)
         for name in ("layer_weights", "token_weights"):
             value = getattr(self, name)
             if value is not None:
                 getattr(model, name).assign(ops.convert_to_numpy(value))
         return model
+
+    def check_dimensions(self, dimensions: int | None) -> int:
+        """`dimensions`, or the size of the vectors if it is None.
+
+        Raises AlbertError if the vectors do not have so many numbers.
+        """
+        if dimensions is None:
+            return self.size
+        check_positive("dimensions", dimensions)
+        if dimensions > self.size:
+            raise AlbertError(
+                f"`dimensions` must be at most {self.size}, the size of the "
+                f"vectors. Received: {dimensions}."
+            )
+        return dimensions
 
     def _encoded(self, texts: list[str], batch_size: int) -> np.ndarray:
         """The vectors of texts, as the model computes them: float32 [N, D]."""
@@ -374,15 +386,8 @@ class AlbertForTextEmbedding(HeadedModel):
             float32 [N, D], or [N, dimensions].
         """
         check_positive("batch_size", batch_size)
-        vectors = self._encoded(texts, batch_size)
-        if dimensions is not None:
-            check_positive("dimensions", dimensions)
-            if dimensions > self.size:
-                raise AlbertError(
-                    f"`dimensions` must be at most {self.size}, the size of "
-                    f"the vectors. Received: {dimensions}."
-                )
-            vectors = vectors[:, :dimensions]
+        size = self.check_dimensions(dimensions)
+        vectors = self._encoded(texts, batch_size)[:, :size]
         return normalized(vectors) if normalize else vectors
 
     def similarity(self, a: list[str], b: list[str]) -> np.ndarray:

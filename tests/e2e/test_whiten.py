@@ -47,8 +47,9 @@ def test_whitening_by_hand():
     found = turned @ kernel + bias
     wide = corners[:, :1] / np.sqrt(4.0004)
     np.testing.assert_allclose(found @ found.T, wide @ wide.T, atol=1e-5)
+    noise = np.random.default_rng(0).normal(0, 1e-7, (9, 2))
     with pytest.raises(ka.AlbertError, match="of all texts are equal"):
-        whitening(np.full((9, 2), 3.3, "float32"), 1)
+        whitening(np.float32(3.3) + noise, 1)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "weighted_layers", "idf"])
@@ -92,8 +93,11 @@ def test_a_projection_is_included(source, texts):
 
 def test_what_cannot_be_whitened(source, texts):
     for call, message in (
-        (lambda: source.whitened(texts, 25), "`size` must be at most 24"),
-        (lambda: source.whitened(texts, 0), "`size` must be.*Received: .*0"),
+        (lambda: source.whitened(texts, 25), "`dimensions` must be at most 24"),
+        (
+            lambda: source.whitened(texts, 0),
+            "`dimensions` must be .*: 0",
+        ),
         (lambda: source.whitened(texts[:5] * 9, 5), "than 5 different.*: 5"),
         (lambda: source.whitened("a text"), "texts` must be a list of texts"),
     ):
@@ -102,10 +106,14 @@ def test_what_cannot_be_whitened(source, texts):
     bare = ka.AlbertForTextEmbedding(ka.AlbertBackbone(source.config))
     with pytest.raises(ka.AlbertError, match="this model has none"):
         bare.whitened(texts)
-    projected = source.whitened(texts, SIZE)
-    projected.projection.quantize("int8")
-    with pytest.raises(ka.AlbertError, match="quantized or has LoRA"):
-        projected.whitened(texts, SIZE)
+    for change in (
+        lambda projection: projection.quantize("int8"),
+        lambda projection: projection.enable_lora(2),
+    ):
+        projected = source.whitened(texts, SIZE)
+        change(projected.projection)
+        with pytest.raises(ka.AlbertError, match="quantized or has LoRA"):
+            projected.whitened(texts, SIZE)
 
 
 @pytest.fixture(scope="module")
@@ -119,10 +127,10 @@ def table(texts, tmp_path_factory):
 def output(pretrained_folder, table, tmp_path_factory):
     output = tmp_path_factory.mktemp("white") / "model"
     told = {"model": pretrained_folder, "data": table, "output": output}
-    options = ("--columns", "a", "b", "--pooling=idf", f"--size={SIZE}")
+    options = ("--columns", "a", "b", "--pooling=idf", f"--dimensions={SIZE}")
     said = run("whiten", *options, **told)
     assert "reads 200 texts" in said  # each is in both columns
-    assert f"vectors of the size {SIZE} -> {output}" in said
+    assert f"vectors with {SIZE} dimensions -> {output}" in said
     return output
 
 
@@ -144,7 +152,7 @@ def test_some_texts_for_a_trained_model(output, texts, tmp_path):
     lines.write_text("\n\n".join(texts[:101]))
     told = {"model": tmp_path / "similarity", "data": lines}
     few = tmp_path / "few"
-    said = run("whiten", "--texts=51", "--size=3", **told, output=few)
+    said = run("whiten", "--max-texts=51", "--dimensions=3", **told, output=few)
     assert "reads 51 texts" in said
     found = ka.Predictor.load(few)
     assert (found.task, found.model.pooling) == ("similarity", "idf")
@@ -172,8 +180,8 @@ def test_mistakes(output, table, tmp_path, capsys):
     for options, data, there, message in (
         (("--columns=a", "--pooling=max"), table, new, "by idf .*Leave --pool"),
         (("--columns=c",), table, new, "no column `c`.*with --columns"),
-        (("--columns=a", "--size=99"), table, new, "at most 5"),
-        (("--columns=a", "--texts=5"), table, new, "than 5 different.*: 5"),
+        (("--columns=a", "--dimensions=99"), table, new, "at most 5"),
+        (("--columns=a", "--max-texts=5"), table, new, "than 5 different.*: 5"),
         ((), chinese, new, "cannot read .*--any-text"),
         (("--columns=a",), table, output, "exists|not empty|holds"),
     ):
