@@ -96,7 +96,7 @@ def test_what_cannot_be_whitened(source, texts):
         (lambda: source.whitened(texts, 25), "`dimensions` must be at most 24"),
         (
             lambda: source.whitened(texts, 0),
-            "`dimensions` must be .*: 0",
+            "`dimensions` must be .*=0",
         ),
         (lambda: source.whitened(texts[:5] * 9, 5), "than 5 different.*: 5"),
         (lambda: source.whitened("a text"), "texts` must be a list of texts"),
