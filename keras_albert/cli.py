@@ -29,6 +29,7 @@ from keras_albert.distribution.config import LOST_PROCESS_STATUS
 from keras_albert.errors import AlbertError, LostProcess
 from keras_albert.exports.config import CheckRun, ExportRun
 from keras_albert.finetuning.config import (
+    OWN_VALIDATION,
     ConvertRun,
     EvaluateRun,
     FinetuneRun,
@@ -48,6 +49,8 @@ from keras_albert.pretraining.config import PretrainRun
 from keras_albert.pretraining.sizes import SizesRun
 from keras_albert.storage import flat, option_types
 from keras_albert.sweep.config import SweepRun
+from keras_albert.tasks.names import BENCHMARK_TASKS
+from keras_albert.text.files import check_files
 
 
 class Command(NamedTuple):
@@ -130,12 +133,28 @@ def _run(arguments: list[str]) -> None:
         print(_overview(_width()))
         return
     run = _parse(arguments)
+    _check_tables(run)
     if type(run) not in WITHOUT_BACKEND:
         _load_backend()
     for command in COMMANDS.values():
         if command.run_class is type(run):
             module = importlib.import_module(f"keras_albert.{command.module}")
             getattr(module, command.function)(run)
+
+
+def _check_tables(run) -> None:
+    """Refuses a mistyped name at once: a backend takes seconds to import.
+
+    The folders of benchmarks and of token shards have checks of their own.
+    """
+    if isinstance(run, PretrainRun) or (
+        getattr(run, "task", None) in BENCHMARK_TASKS
+    ):
+        return
+    for name in ("train", "validation", "data"):
+        path = getattr(run, name, None)
+        if path not in (None, OWN_VALIDATION) and not path.exists():
+            check_files([path])
 
 
 def _width() -> int:

@@ -314,17 +314,19 @@ def make_run(folder: Path) -> None:
         **_measured(model, data / "held_out", options["examples"]),
     }
     if (data / "task.train.tsv").exists():
-        task = _command(
+        # The best epoch is chosen on a tenth of the training rows, which
+        # `finetune` holds out, so that the development rows only measure.
+        _command(
             "finetune",
             run["finetune"]
             | {
                 "model": str(model),
                 "train": str(data / "task.train.tsv"),
-                "validation": str(data / "task.dev.tsv"),
                 "seed": run["seed"],
             },
             folder / "finetuned",
         )
+        task = _evaluate(folder / "finetuned", data / "task.dev.tsv")
         result |= {
             "task_accuracy": task["accuracy"],
             "task_count": task["count"],
@@ -405,18 +407,22 @@ def _steps_in_time(run: dict, options: dict, folder: Path) -> int:
 
 def _measured(model: Path, held_out: Path, examples: dict) -> dict:
     """Scores on masked words and on both sentence tasks, with their counts."""
-    from keras_albert.finetuning.config import EvaluateRun
-    from keras_albert.finetuning.evaluate import evaluate
-
     found = {}
     learned = examples.get("sentence_task", "sop")
     for task in ("sop", "nsp") if learned != "none" else (None,):
-        run = EvaluateRun(str(model), held_out, sentence_task=task)
-        for name, value in evaluate(run)["held_out"].items():
+        scores = _evaluate(model, held_out, sentence_task=task)["held_out"]
+        for name, value in scores.items():
             # Masked words are measured on the examples of the model's task.
             if not name.startswith("mlm") or task in (None, learned):
                 found[name] = value
     return found
+
+
+def _evaluate(model: Path, data: Path, **options) -> dict:
+    from keras_albert.finetuning.config import EvaluateRun
+    from keras_albert.finetuning.evaluate import evaluate
+
+    return evaluate(EvaluateRun(str(model), data, **options))
 
 
 def _command(name: str, options: dict, output: Path) -> dict:

@@ -252,9 +252,10 @@ def test_which_weights_are_cut():
     "arguments",
     [
         pytest.param(["2", "2"], id="model, accumulated"),
-        pytest.param([], id="data", marks=pytest.mark.proof),
+        pytest.param([], id="data"),
     ],
 )
+@pytest.mark.proof
 def test_the_step_is_what_fit_runs(arguments, tiny):
     """Both programs are made in a process with four devices."""
     pytest.importorskip("jax")

@@ -559,6 +559,7 @@ def test_hosts_share_the_batches_of_fine_tuning():
                 np.testing.assert_array_equal(ours, all_of_it.numpy()[mine])
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(
     BACKEND == "jax", reason="one program draws the masks of the whole batch"
 )

@@ -53,9 +53,10 @@ def printed(python, script, *arguments):
 )
 @pytest.mark.parametrize(
     "arguments",
-    [pytest.param([], marks=pytest.mark.proof), ["0.1", "2", "3"]],
+    [[], ["0.1", "2", "3"]],
     ids=["plain", "dropout, accumulated, several steps"],
 )
+@pytest.mark.proof
 def test_each_gradient_is_summed_across_replicas(arguments, python):
     """So are, in each part of a batch, the normalizers of the two losses."""
     found = printed(python, "trace_tpu_strategy.py", *arguments)

@@ -92,6 +92,7 @@ def test_frozen_weights_stay(folder, tmp_path, freeze, parts):
     assert not (output / "adapter").exists()
 
 
+@pytest.mark.on_torch
 def test_an_adapter_is_merged_and_stands_beside(folder, tmp_path):
     output, adapter = tmp_path / "model", tmp_path / "model" / "adapter"
     run("finetune", **told(folder, output, lora_rank=3))
@@ -202,6 +203,7 @@ def test_an_adapter_learned_in_bfloat16(folder, tmp_path):
     assert_close(ka.load(output / "adapter"), ka.load(output))
 
 
+@pytest.mark.on_torch
 def test_an_interrupted_run_goes_on(folder, tmp_path):
     outputs = tmp_path / "whole", tmp_path / "interrupted"
     settings = told(folder, outputs[0], lora_rank=2, validate_every=2, steps=6)

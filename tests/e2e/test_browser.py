@@ -33,7 +33,7 @@ from keras_albert.text.normalization import normalize
 
 pytest.importorskip("onnxruntime")
 
-pytestmark = pytest.mark.any_backend
+pytestmark = pytest.mark.on_torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ANSWERED = ("classification", "pairs", "regression", "multilabel")

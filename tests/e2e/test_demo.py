@@ -1,4 +1,4 @@
-"""`make demo` in small: every step of it, each in a process of its own."""
+"""`make demo` in small: every step of it."""
 
 import json
 from pathlib import Path
@@ -6,12 +6,21 @@ from pathlib import Path
 import pytest
 from commands import output_of, report_of
 
+from keras_albert.cli import main
+
 pytestmark = pytest.mark.any_backend
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.usefixtures("plain_graphs_here")
 def test_demo(tmp_path, monkeypatch, capfd):
+    """Its commands run in this process: six others would import TensorFlow."""
+
+    def here(command, options, *flags):
+        pairs = [str(part) for pair in options.items() for part in pair]
+        main([command, *pairs, *flags])
+
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.chdir(tmp_path)
     import demo
@@ -22,6 +31,7 @@ def test_demo(tmp_path, monkeypatch, capfd):
         *(("--validate-every", 2), ("--validation-steps", 2)),
     ):
         monkeypatch.setitem(demo.PRETRAIN, option, value)
+    monkeypatch.setattr(demo, "albert", here)
     few = {"--steps": 4, "--sequence-length": 16}
     monkeypatch.setattr(demo, "FINETUNE", few)
     demo.main(tmp_path / "demo")

@@ -120,8 +120,8 @@ def processes(tmp_path_factory, tiny_lines, tiny_vocab):
 # What is killed more often needs more steps.
 @pytest.fixture(
     scope="module",
-    params=[(3, 21), pytest.param((20, 33), marks=pytest.mark.proof)],
-    ids=["3", "20"],
+    params=[(2, 12), pytest.param((20, 33), marks=pytest.mark.proof)],
+    ids=["2", "20"],
 )
 def killed(request):
     """How often a run is killed, and how many steps it has."""

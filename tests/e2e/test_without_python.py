@@ -230,7 +230,7 @@ def test_refusing(no_python):
     "kind",
     [
         kind
-        if kind in ("classification", "answer or none")
+        if kind == "answer or none"
         else pytest.param(kind, marks=pytest.mark.proof)
         for kind in KINDS
     ],

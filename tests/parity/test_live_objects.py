@@ -230,6 +230,7 @@ def preprocessor(their_tokenizer):
     )
 
 
+@pytest.mark.any_backend
 def test_a_task_of_keras_hub_around_our_encoder(tmp_path, make, preprocessor):
     """With its preprocessor it learns, is saved, and comes back."""
     encoder = make()

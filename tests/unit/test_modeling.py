@@ -79,7 +79,7 @@ def test_classifier_dropout_acts():
 @pytest.mark.parametrize(
     "kind",
     [
-        "classifier",
+        pytest.param("classifier", marks=pytest.mark.any_backend),
         pytest.param("backbone", marks=pytest.mark.proof),
         pytest.param("pretraining", marks=pytest.mark.proof),
     ],

@@ -10,6 +10,7 @@ from small import CONFIG, inputs, numpy, pretraining_batch, with_dropout
 
 import keras_albert as ka
 
+BACKEND = keras.backend.backend()
 WIDE = CONFIG.replace(hidden_size=52, embedding_size=31, num_hidden_layers=12)
 
 
@@ -78,7 +79,11 @@ def losses(precision, loop):
 @pytest.mark.parametrize(
     ("precision", "loop"),
     [
-        ("mixed_bfloat16", "unrolled"),
+        # TensorFlow compiles the two steps for half a minute.
+        pytest.param(
+            *("mixed_bfloat16", "unrolled"),
+            marks=[pytest.mark.proof] if BACKEND == "tensorflow" else [],
+        ),
         pytest.param("mixed_bfloat16", "scan", marks=pytest.mark.proof),
         pytest.param("mixed_float16", "scan", marks=pytest.mark.proof),
         pytest.param("mixed_float16", "unrolled", marks=pytest.mark.proof),

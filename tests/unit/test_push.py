@@ -17,7 +17,7 @@ from keras_albert.finetuning.config import PushRun
 from keras_albert.python_api import FinishedRun
 
 # Files are read and written as NumPy arrays.
-pytestmark = pytest.mark.any_backend
+pytestmark = pytest.mark.on_torch
 huggingface_hub = pytest.importorskip("huggingface_hub", reason="not installed")
 OURS = ["README.md", "albert_config.json", "model.keras"]
 OURS += ["spiece.json", "spiece.model", "task.json"]

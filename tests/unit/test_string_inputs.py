@@ -113,7 +113,7 @@ CHOICES = {
 }
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 @pytest.mark.parametrize(
     ("name", "texts"),
     [
@@ -158,7 +158,7 @@ def test_ids_are_those_of_preprocess(name, texts, request, backbone):
         assert lengths == [32, 32, 61]
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_one_length(tokenizer):
     """Cut at 7 tokens, padded to 7; single examples, too."""
     preprocessor = ka.Preprocessor(tokenizer, sequence_length=7)
@@ -182,7 +182,7 @@ def test_one_length(tokenizer):
     assert again.get_config() == preprocessor.get_config()
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_a_saved_model_holds_no_preprocessor(classifier, tmp_path):
     assert classifier.preprocessor is classifier.preprocessor
     classifier.save(tmp_path / "model.keras")
@@ -234,8 +234,8 @@ def losses(logits):
     "form",
     [
         *("tf.data, mapped", "loader", "generator"),
-        *marked("any_backend", "tf.data", "tf.data of dicts, named labels"),
-        *marked("any_backend", "loader of dicts, named labels"),
+        *marked("on_torch", "tf.data", "tf.data of dicts, named labels"),
+        *marked("on_torch", "loader of dicts, named labels"),
     ],
 )
 def test_batches(form, classifier, logits, losses):
@@ -263,7 +263,7 @@ def test_training(form, classifier, losses):
     classifier.set_weights(before)
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 @pytest.mark.parametrize(
     ("texts", "labels"),
     [
@@ -286,7 +286,7 @@ def test_columns(texts, labels, classifier, losses):
     assert found == pytest.approx(losses.mean(), rel=1e-4)
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_pairs_and_choices(classifier, chooser):
     pairs = list(zip(TEXTS, PAIRS, strict=True))
     choices = [
@@ -313,7 +313,7 @@ def test_pairs_and_choices(classifier, chooser):
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_a_loader_is_left_as_it_is(classifier, logits):
     """Its own samples come as before; workers tokenize."""
     texts = loader(TEXTS, LABELS, num_workers=1, persistent_workers=True)
@@ -329,7 +329,7 @@ RANGE = r"from 0 to 2 \(num_labels=3\)\. Received: "
 BAD = [7, 1, 2, 0, 1, 2, 0, 1, 2]
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
@@ -369,7 +369,7 @@ UNNAMED = named(LABELS)[:-1] + ["maybe"]
         ),
         (lambda m: m.fit(batch for batch in [(TEXTS, OUT)]), RANGE + "7"),
         *marked(
-            "any_backend",
+            "on_torch",
             (lambda m: m.fit(dataset(m.preprocess(TEXTS), OUT)), RANGE + "7"),
             (
                 lambda m: m.fit(loader(TEXTS, UNNAMED, num_workers=1)),
@@ -407,7 +407,7 @@ def test_bad_labels_in_a_compiled_step(backbone):
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_labels_of_other_losses(backbone):
     """Only what counts classes is checked; ignored classes are none."""
     classes = ka.AlbertForSequenceClassification(backbone, 3).classes(())
@@ -428,7 +428,7 @@ def test_labels_of_other_losses(backbone):
             checked_labels(bad, classes, loss)
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_labels_without_names(backbone, chooser):
     several = {"problem": "multi_label", "labels": NAMES}
     for count, options, message in (
@@ -460,7 +460,7 @@ def test_positions_of_answers(backbone):
 BATCHES = dataset(TEXTS, LABELS)
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 @pytest.mark.parametrize(
     ("call", "message"),
     [
