@@ -199,10 +199,13 @@ _REGISTERING = sorted(
         "training.schedules",
     )
 )
-# Only modules in these folders import Keras.
-_KERAS_FOLDERS = tuple(
-    f"{__name__}.{folder}."
-    for folder in ("modeling", "checkpoints", "training", "exports")
+# Modules that import Keras, and that the modules above import, or may.
+_KERAS_MODULES = tuple(
+    f"{__name__}.{name}"
+    for name in (
+        *("modeling.", "checkpoints.", "training.", "exports."),
+        "private_apis",
+    )
 )
 
 
@@ -230,7 +233,7 @@ class _AfterKeras:
                     sys.meta_path.remove(cls)
                 # If one of our modules is importing Keras, it is half imported:
                 # then `__getattr__` registers the classes later.
-                if not any(n.startswith(_KERAS_FOLDERS) for n in sys.modules):
+                if not any(n.startswith(_KERAS_MODULES) for n in sys.modules):
                     _register_classes()
 
             loader: Any = spec.loader

@@ -163,13 +163,15 @@ def test_import_brings_no_backend_that_keras_does_not():
 
 @pytest.mark.any_backend
 def test_help_loads_nothing_heavy():
-    """Nor does the tokenizer load Keras or a backend."""
+    """Nor do a mistyped name and the tokenizer load Keras or a backend."""
     lines = printed(
         "import sys\n"
         "from keras_albert.cli import main\n"
         "for arguments in ['--help'], ['pretrain', '--help'], ['--version']:\n"
         "    try: main(arguments)\n"
         "    except SystemExit as stop: assert not stop.code\n"
+        "try: main('finetune --model=a --train=b.tsv --output=c'.split())\n"
+        "except SystemExit as stop: assert stop.code == 2\n"
         f"print({ {'keras', 'numpy', *BACKENDS} } & set(sys.modules))\n"
         "import keras_albert.text.tokenizer\n"
         f"print({ {'keras', *BACKENDS} } & set(sys.modules))\n"
