@@ -203,8 +203,8 @@ _REGISTERING = sorted(
 _KERAS_MODULES = tuple(
     f"{__name__}.{name}"
     for name in (
-        *("modeling.", "checkpoints.", "training.", "exports."),
-        "private_apis",
+        *("checkpoints.", "distribution.", "exports.", "modeling."),
+        *("private_apis", "training."),
     )
 )
 
