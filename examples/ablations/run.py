@@ -281,8 +281,11 @@ def _same_run(folder: Path) -> Path | None:
     wanted = what_differs(folder)
     if wanted["start"]:  # the name of a run of its own table
         return None
+    has_task = (Path(wanted["data"]) / "task.train.tsv").exists()
     for result in sorted(folder.parents[2].glob("*/runs/*/result.json")):
-        if what_differs(result.parent) == wanted:
+        # The task may have been added to the data since then, or removed.
+        same_data = has_task == ("task_accuracy" in _read(result))
+        if same_data and what_differs(result.parent) == wanted:
             return result.parent
     return None
 

@@ -157,6 +157,8 @@ def test_runs_of_other_tables_are_not_repeated(ablations, tmp_path):
         ("table7", "all text"): "table4/all, E = H",
         ("table12", "H"): "table4/all, E = H",
     }
+    (tmp_path / "task.train.tsv").touch()  # which those runs have not learned
+    assert ablations._same_run(tmp_path / "table12" / "runs" / "H") is None
 
 
 @pytest.mark.proof
