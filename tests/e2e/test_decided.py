@@ -224,7 +224,8 @@ def test_long_texts(folder, tmp_path, task, few_signatures):
     A teacher's logits are those of the text, for each of its windows.
     """
     output, length, how = tmp_path / "model", 10, "mean"
-    rows = rows_of((folder / "classification.held.jsonl").read_text())
+    # Half of them: op by op, each window takes a while.
+    rows = rows_of((folder / "classification.held.jsonl").read_text())[::2]
     for number, row in enumerate(rows):
         row["text"] = " ".join([row["text"]] * (1 + number % 3))
         if task == "regression":
@@ -256,8 +257,7 @@ def test_long_texts(folder, tmp_path, task, few_signatures):
     assert count > 1.5 * len(texts)
     assert f"read in {count} rows of 10 tokens" in said
     assert report["training_examples"] == report["count"] == len(texts)
-    # By hand only every fifth: op by op, each window takes a while.
-    some = texts[::5]
+    some = texts[::5]  # by hand only these
     if task == "classification":
         expected = [
             softmax(logits(text), axis=-1).mean(axis=0) for text in some
@@ -292,7 +292,7 @@ def test_long_texts(folder, tmp_path, task, few_signatures):
     assert "serving_default: 100.00% of the texts" in said
     cut = ka.Predictor.load(output, long_texts="cut")
     features = cut._features_of({"text": texts})
-    assert features.cut > 20
+    assert features.cut > 10
     np.testing.assert_allclose(
         np.stack(load_exported(served).outputs(features)),
         np.stack(cut.outputs(features)),

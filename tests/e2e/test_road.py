@@ -208,6 +208,7 @@ def test_examples_share_rows(command, tmp_path, tiny_lines):
         assert held_out == pytest.approx(report["held_out"], abs=1e-5)
 
 
+@pytest.mark.on_torch
 @pytest.mark.usefixtures("eagerly")
 def test_evaluate_repeats_the_report(command, road):
     out = command("evaluate --model {0}/pre --data {0}/shards-held")

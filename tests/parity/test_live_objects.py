@@ -256,6 +256,7 @@ def test_a_task_of_keras_hub_around_our_encoder(tmp_path, make, preprocessor):
     assert_close(again.predict(TEXTS, verbose=0), [after])
 
 
+@pytest.mark.any_backend
 def test_preprocessors_of_keras_hub_with_our_models(
     make, their_tokenizer, preprocessor
 ):
