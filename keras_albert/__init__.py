@@ -199,19 +199,19 @@ _REGISTERING = sorted(
         "training.schedules",
     )
 )
-# Modules that import Keras, and that the modules above import, or may.
-_KERAS_MODULES = tuple(
-    f"{__name__}.{name}"
-    for name in (
-        *("checkpoints.", "distribution.", "exports.", "modeling."),
-        *("private_apis", "training."),
-    )
-)
 
 
 def _register_classes() -> None:
     for home in _REGISTERING:
         importlib.import_module(f"{__name__}.{home}")
+
+
+def _is_half_imported(name: str) -> bool:
+    """Whether it is one of our modules, and its import has not ended."""
+    spec = getattr(sys.modules[name], "__spec__", None)
+    # It has no public name; importlib sets it on every module's spec.
+    is_importing = getattr(spec, "_initializing", False)
+    return name.startswith(f"{__name__}.") and is_importing
 
 
 class _AfterKeras:
@@ -233,7 +233,7 @@ class _AfterKeras:
                     sys.meta_path.remove(cls)
                 # If one of our modules is importing Keras, it is half imported:
                 # then `__getattr__` registers the classes later.
-                if not any(n.startswith(_KERAS_MODULES) for n in sys.modules):
+                if not any(map(_is_half_imported, [*sys.modules])):
                     _register_classes()
 
             loader: Any = spec.loader

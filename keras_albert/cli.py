@@ -29,7 +29,6 @@ from keras_albert.distribution.config import LOST_PROCESS_STATUS
 from keras_albert.errors import AlbertError, LostProcess
 from keras_albert.exports.config import CheckRun, ExportRun
 from keras_albert.finetuning.config import (
-    OWN_VALIDATION,
     ConvertRun,
     EvaluateRun,
     FinetuneRun,
@@ -47,9 +46,8 @@ from keras_albert.options import (
 )
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.pretraining.sizes import SizesRun
-from keras_albert.storage import flat, option_types
+from keras_albert.storage import REPORT_FILE, flat, option_types
 from keras_albert.sweep.config import SweepRun
-from keras_albert.tasks.names import BENCHMARK_TASKS
 from keras_albert.text.files import check_files
 
 
@@ -145,15 +143,15 @@ def _run(arguments: list[str]) -> None:
 def _check_tables(run) -> None:
     """Refuses a mistyped name at once: a backend takes seconds to import.
 
-    The folders of benchmarks and of token shards have checks of their own.
+    What has no suffix may be the folder of a benchmark or of token shards,
+    which are checked where they are read. A finished run may have outlived its
+    tables.
     """
-    if isinstance(run, PretrainRun) or (
-        getattr(run, "task", None) in BENCHMARK_TASKS
-    ):
+    if isinstance(run, FinetuneRun) and (run.output / REPORT_FILE).exists():
         return
-    for name in ("train", "validation", "data"):
+    for name in ("train", "validation", "data", "corpus"):
         path = getattr(run, name, None)
-        if path not in (None, OWN_VALIDATION) and not path.exists():
+        if path is not None and path.suffix and not path.exists():
             check_files([path])
 
 

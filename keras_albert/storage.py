@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 from keras_albert.errors import AlbertError
 
 RUN_FILE = "run.json"
+REPORT_FILE = "report.json"
 
 
 class DiskFull(AlbertError):

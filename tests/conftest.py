@@ -56,6 +56,16 @@ def pytest_ignore_collect(collection_path, config):
     return bool(mark and f"not {mark[1]}" in config.option.markexpr) or None
 
 
+def pytest_collection_modifyitems(items):
+    """`make test` would run a test with both marks on no backend at all."""
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        if {"any_backend", "on_torch"} <= marks:
+            raise pytest.UsageError(
+                f"{item.nodeid} is marked any_backend and on_torch: choose one"
+            )
+
+
 @pytest.fixture(scope="module", autouse=True)
 def short_collections():
     """Keras collects garbage for each layer that it quantizes.

@@ -128,6 +128,7 @@ def settings(
         "name": run["name"],
         "seed": seed,
         "data": str(data),
+        "task": (data / "task.train.tsv").exists(),
         "share_of_text": run.get("data", 1),
         "as_long_as": first if table.get("equal_time") else None,
         "start": run.get("start") and folder_name(run["start"], seed),
@@ -176,10 +177,10 @@ def _own_text(output: Path) -> Path:
     sys.path.insert(0, str(HERE.parent))
     import python_corpus
 
-    data = output / "data"
+    data = output.with_name("python-documentation")  # for all tables
     if data.exists():
         return data
-    unfinished = output / "data.unfinished"
+    unfinished = output.with_name("python-documentation.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     text = unfinished / "text"
     python_corpus.main(text)
@@ -281,11 +282,8 @@ def _same_run(folder: Path) -> Path | None:
     wanted = what_differs(folder)
     if wanted["start"]:  # the name of a run of its own table
         return None
-    has_task = (Path(wanted["data"]) / "task.train.tsv").exists()
     for result in sorted(folder.parents[2].glob("*/runs/*/result.json")):
-        # The task may have been added to the data since then, or removed.
-        same_data = has_task == ("task_accuracy" in _read(result))
-        if same_data and what_differs(result.parent) == wanted:
+        if what_differs(result.parent) == wanted:
             return result.parent
     return None
 
@@ -316,7 +314,7 @@ def make_run(folder: Path) -> None:
         **{key: report["cost"][key] for key in ("minutes", "tokens", "flops")},
         **_measured(model, data / "held_out", options["examples"]),
     }
-    if (data / "task.train.tsv").exists():
+    if run["task"]:
         # The best epoch is chosen on a tenth of the training rows, which
         # `finetune` holds out, so that the development rows only measure.
         _command(
@@ -486,9 +484,11 @@ def write_results(table, arguments, results: list[dict], output: Path) -> None:
         cells.append(f"{statistics.fmean(r['minutes'] or 0 for r in runs):.1f}")
         cells += [_cell(rows, name, measure) for measure in shown]
         lines.append("| " + " | ".join(cells) + " |")
-    seeds = ", ".join(str(len(runs)) for runs in rows.values())
-    lines += ["", f"Means of {seeds} seeds; behind +- is half of the 95 %"]
-    lines += ["interval.", ""]
+    seeds = sorted({len(runs) for runs in rows.values()})
+    means = "One seed" if seeds == [1] else f"Means of {seeds[-1]} seeds"
+    if len(seeds) > 1:
+        means = "Means of " + " or ".join(map(str, seeds)) + " seeds"
+    lines += ["", f"{means}; behind +- is half of the 95 % interval.", ""]
     for claim in verdicts:
         lines.append(f"- {claim['says']}: **{claim['verdict']}** here.")
         if claim["difference"] is not None:
@@ -521,9 +521,9 @@ def _half_interval(rows: dict, names: list[str], measure: str) -> float:
     """Half of the 95 % interval of a mean accuracy, or of the sum of several.
 
     Two things vary: which examples are held out, and the seed. All models are
-    measured on the same examples. The variance between seeds is pooled over all
-    runs of the table, as each has few seeds; with one seed it is unknown and
-    left out.
+    measured on the same examples. The larger of both intervals counts. The
+    variance between seeds is pooled over all runs of the table, as each has few
+    seeds; with one seed it is unknown and left out.
     """
     groups = [
         [run[measure] for run in runs]
@@ -536,13 +536,16 @@ def _half_interval(rows: dict, names: list[str], measure: str) -> float:
         for values in groups
         for value in values
     ) / max(freedom, 1)
-    variance = 0.0
+    squared = 0.0
     for name in names:
         values = [run[measure] for run in rows[name]]
         mean = statistics.fmean(values)
         count = rows[name][0][measure.replace("accuracy", "count")]
-        variance += max(mean * (1 - mean) / count, pooled / len(values))
-    return stats.t.ppf(0.975, freedom or math.inf) * math.sqrt(variance)
+        of_examples = stats.norm.ppf(0.975) ** 2 * mean * (1 - mean) / count
+        # How much seeds differ is itself estimated, from few of them.
+        quantile = stats.t.ppf(0.975, freedom or math.inf)
+        squared += max(of_examples, quantile**2 * pooled / len(values))
+    return math.sqrt(squared)
 
 
 def verdict(claim: dict, rows: dict[str, list[dict]]) -> dict:

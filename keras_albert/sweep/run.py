@@ -18,12 +18,17 @@ from pathlib import Path
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.signals import sigterm_as_ctrl_c
-from keras_albert.storage import WorkFolder, read_json, replacing, write_json
+from keras_albert.storage import (
+    REPORT_FILE,
+    WorkFolder,
+    read_json,
+    replacing,
+    write_json,
+)
 from keras_albert.sweep.config import SweepRun
 from keras_albert.sweep.plan import Plan, read_plan
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.training.plots import can_draw, save_figure
-from keras_albert.training.run_folder import REPORT_FILE
 from keras_albert.training.run_log import HELD_OUT, RunLog
 
 JOURNAL_FILE = "trials.journal"

@@ -25,7 +25,7 @@ from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.ensemble import AlbertEnsemble, mean_weights
 from keras_albert.modeling.keras_file import checked_form, in_form
 from keras_albert.pretraining.config import ExampleConfig
-from keras_albert.storage import RUN_FILE, read_json
+from keras_albert.storage import REPORT_FILE, RUN_FILE, read_json
 from keras_albert.tasks.config import (
     AVERAGES,
     CUT,
@@ -51,11 +51,7 @@ from keras_albert.training.model_folder import (
     ModelFolder,
     not_as_written,
 )
-from keras_albert.training.run_folder import (
-    REPORT_FILE,
-    SEED_FOLDER,
-    finished_report,
-)
+from keras_albert.training.run_folder import SEED_FOLDER, finished_report
 
 
 def head_of(model: AlbertModel) -> Head:

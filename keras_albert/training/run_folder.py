@@ -10,9 +10,14 @@ from pathlib import Path
 
 from keras_albert.distribution.devices import Devices
 from keras_albert.errors import AlbertError
-from keras_albert.storage import WorkFolder, check_free, flat, settings_of
+from keras_albert.storage import (
+    REPORT_FILE,
+    WorkFolder,
+    check_free,
+    flat,
+    settings_of,
+)
 
-REPORT_FILE = "report.json"
 MADE_OF = "made_of"  # key of a report: the checksums of the data of the run
 SEED_FOLDER = "seed-{}"  # a folder for each of several seeds
 

@@ -158,7 +158,14 @@ def test_runs_of_other_tables_are_not_repeated(ablations, tmp_path):
         ("table12", "H"): "table4/all, E = H",
     }
     (tmp_path / "task.train.tsv").touch()  # which those runs have not learned
-    assert ablations._same_run(tmp_path / "table12" / "runs" / "H") is None
+    table, folder = (
+        ablations._toml("table12"),
+        tmp_path / "again" / "runs" / "H",
+    )
+    (run,) = (run for run in table["runs"] if run["name"] == "H")
+    wanted = ablations.settings(table, scale, run, 0, tmp_path)
+    ablations._claim(folder, wanted)
+    assert ablations._same_run(folder) is None
 
 
 @pytest.mark.proof

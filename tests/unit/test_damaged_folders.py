@@ -178,7 +178,6 @@ def copy(folder, tmp_path):
     return shutil.copytree(folder, tmp_path / "copy")
 
 
-@pytest.mark.any_backend
 def test_a_forged_task_reaches_the_user(copy, capsys):
     (copy / "task.json").write_text(json.dumps({**TASK, "labels": ["a", "b"]}))
     (copy / "data.tsv").write_text("text\tlabel\nThe fox.\ta\n")

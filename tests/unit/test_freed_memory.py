@@ -31,7 +31,7 @@ for other in others:
     if not pid:
         mode = other
         break
-    os.waitpid(pid, 0)
+    assert os.waitpid(pid, 0)[1] == 0
 if mode != "default":
     keep_freed_memory()
 
