@@ -208,10 +208,10 @@ def _register_classes() -> None:
 
 def _is_half_imported(name: str) -> bool:
     """Whether it is one of our modules, and its import has not ended."""
-    spec = getattr(sys.modules[name], "__spec__", None)
-    # It has no public name; importlib sets it on every module's spec.
-    is_importing = getattr(spec, "_initializing", False)
-    return name.startswith(f"{__name__}.") and is_importing
+    if not name.startswith(f"{__name__}."):
+        return False
+    # importlib says it under no public name.
+    return getattr(sys.modules[name].__spec__, "_initializing", False)
 
 
 class _AfterKeras:

@@ -180,7 +180,7 @@ def _own_text(output: Path) -> Path:
     data = output.with_name("python-documentation")  # for all tables
     if data.exists():
         return data
-    unfinished = output.with_name("python-documentation.unfinished")
+    unfinished = output / "data.unfinished"  # others may make it, too
     shutil.rmtree(unfinished, ignore_errors=True)
     text = unfinished / "text"
     python_corpus.main(text)
@@ -196,7 +196,8 @@ def _own_text(output: Path) -> Path:
         )
     for part, name in (("train", "train"), ("test", "dev")):
         (text / f"chapters.{part}.tsv").rename(unfinished / f"task.{name}.tsv")
-    unfinished.rename(data)
+    if not data.exists():
+        unfinished.rename(data)
     return data
 
 
@@ -484,11 +485,9 @@ def write_results(table, arguments, results: list[dict], output: Path) -> None:
         cells.append(f"{statistics.fmean(r['minutes'] or 0 for r in runs):.1f}")
         cells += [_cell(rows, name, measure) for measure in shown]
         lines.append("| " + " | ".join(cells) + " |")
-    seeds = sorted({len(runs) for runs in rows.values()})
-    means = "One seed" if seeds == [1] else f"Means of {seeds[-1]} seeds"
-    if len(seeds) > 1:
-        means = "Means of " + " or ".join(map(str, seeds)) + " seeds"
-    lines += ["", f"{means}; behind +- is half of the 95 % interval.", ""]
+    seeds = " or ".join(map(str, sorted({len(runs) for runs in rows.values()})))
+    lines += ["", f"Seeds of each mean: {seeds}. Behind +- is half of the 95 %"]
+    lines += ["interval.", ""]
     for claim in verdicts:
         lines.append(f"- {claim['says']}: **{claim['verdict']}** here.")
         if claim["difference"] is not None:

@@ -101,6 +101,10 @@ def test_verdicts_by_hand(ablations):
     assert half({"a": runs(0.5)}, ["a"], "mlm_accuracy") == pytest.approx(
         1.96 * 0.05, rel=1e-3
     )
+    # Two seeds that agree are no better known than the examples let them be.
+    assert half({"a": runs(0.5, 0.5)}, ["a"], "mlm_accuracy") == pytest.approx(
+        1.96 * 0.05, rel=1e-3
+    )
     # Seeds that differ by 0.4 and 0.2: their variances 0.08 and 0.02 are pooled
     # to 0.05, with two degrees of freedom, whose quantile is 4.303.
     rows = {"a": runs(0.3, 0.7), "b": runs(0.4, 0.6)}
@@ -134,6 +138,7 @@ def test_a_run_and_its_results(ablations, data, tmp_path, eagerly):
     arguments = SimpleNamespace(table="table7", scale="tiny")
     ablations.write_results(table, arguments, results, tmp_path)
     text = (tmp_path / "table.md").read_text()
+    assert "Seeds of each mean: 1." in text
     assert "| all text | " in text and "- More text is better" in text
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     written = read_json(tmp_path / "results.json")

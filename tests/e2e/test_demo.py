@@ -1,12 +1,11 @@
 """`make demo` in small: every step of it."""
 
+import itertools
 import json
 from pathlib import Path
 
 import pytest
-from commands import output_of, report_of
-
-from keras_albert.cli import main
+from commands import output_of, report_of, run
 
 pytestmark = pytest.mark.any_backend
 
@@ -21,8 +20,7 @@ def test_demo(tmp_path, monkeypatch, capfd):
         if command in ("vocab", "prepare"):
             alone(command, options, *flags)
             return
-        pairs = [str(part) for pair in options.items() for part in pair]
-        main([command, *pairs, *flags])
+        run(command, *itertools.chain(*options.items()), *flags)
 
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.chdir(tmp_path)

@@ -9,6 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from small import QUICK
 
 import keras_albert as ka
 from keras_albert.checkpoints.names import name_table
@@ -124,8 +125,7 @@ def test_twelve_lamb_steps(model, golden):
     config = OptimizerConfig(learning_rate=2e-3)
     schedule = ka.WarmupPolynomialDecay(2e-3, steps=20, warmup_steps=4)
     compile_for_pretraining(model, make_optimizer(config, schedule))
-    # Op by op, JAX would compile each operation of the step alone.
-    model.jit_compile = keras.backend.backend() == "jax"
+    model.jit_compile = QUICK["jit_compile"]
     losses = []
     for step in range(12):
         x, y, weight = batch(golden, step % 3)

@@ -162,6 +162,23 @@ def test_import_brings_no_backend_that_keras_does_not():
 
 
 @pytest.mark.any_backend
+def test_a_module_that_is_half_imported_is_known(tmp_path, monkeypatch):
+    """Keras may be imported in the middle of one; then it is too early."""
+    folders = [*keras_albert.__path__, str(tmp_path)]
+    monkeypatch.setattr(keras_albert, "__path__", folders)
+    (tmp_path / "probe.py").write_text(
+        "from keras_albert import _is_half_imported\n"
+        "found = _is_half_imported(__name__)\n"
+    )
+    try:
+        probe = importlib.import_module("keras_albert.probe")
+        assert probe.found
+        assert not keras_albert._is_half_imported("keras_albert.probe")
+    finally:
+        del sys.modules["keras_albert.probe"], keras_albert.probe
+
+
+@pytest.mark.any_backend
 def test_help_loads_nothing_heavy():
     """Nor do a mistyped name and the tokenizer load Keras or a backend."""
     lines = printed(
