@@ -89,7 +89,8 @@ def load(
 
     Returns:
         A model with the head of the checkpoint, or an AlbertBackbone if it has
-        none. `tokenizer` is set if it has a vocabulary of SentencePiece.
+        none. `tokenizer` is set if there is a vocabulary of SentencePiece, in
+        the `.keras` file or as spiece.model beside it.
 
     Raises:
         AlbertError: there is no model, or more than one; a file is damaged; or
@@ -112,8 +113,11 @@ def load(
         raise AlbertError(message)
     model = _read(source, *found[0], gelu, backbone, form)
     folder = path if path.is_dir() else path.parent
-    if model.tokenizer is None and (file := find_wordpiece(folder)):
-        encoder_of(model).wordpiece_file = file
+    if model.tokenizer is None:
+        if (folder / VOCAB_FILE).is_file():
+            model.tokenizer = Tokenizer(folder / VOCAB_FILE)
+        elif file := find_wordpiece(folder):
+            encoder_of(model).wordpiece_file = file
     return model
 
 

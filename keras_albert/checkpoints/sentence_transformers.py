@@ -104,7 +104,7 @@ def save_sentence_transformers(model: AlbertModel, folder: str | Path) -> None:
     if not isinstance(model, AlbertForTextEmbedding):
         model = AlbertForTextEmbedding(encoder_of(model))
     weights = model.token_weights
-    pooling = model.pooling if weights is None else "mean"
+    pooling = "mean" if model.pooling == "idf" else model.pooling
     if pooling not in _SWITCHES:
         raise AlbertError(
             f"a folder of sentence-transformers has {', '.join(_SWITCHES)} or "

@@ -11,6 +11,8 @@ from keras_albert.errors import (
     check_fields,
     check_flag,
     check_positive,
+    check_positive_number,
+    check_probability,
 )
 from keras_albert.finetuning.config import EvaluateRun, FinetuneRun
 from keras_albert.modeling.config import POOLINGS
@@ -94,6 +96,11 @@ class WhitenRun:
     mean"""
     dimensions: int | None = None
     """how many numbers a vector has; by default as many as those of --model"""
+    words: float | None = None
+    """also put numbers into the vectors that tell which words a text has: their
+    share of the vectors' squared length, such as 0.1. A model that makes
+    vectors, by pooling idf, keeps its own numbers; those of others are whitened
+    first"""
     skip_bad: bool = FinetuneRun.skip_bad
     """leave out rows that cannot be read, and say how many"""
     any_text: bool = PrepareRun.any_text
@@ -101,6 +108,8 @@ class WhitenRun:
 
     def __post_init__(self):
         check_fields(check_positive, self, "max_texts dimensions")
+        check_fields(check_positive_number, self, "words")
+        check_fields(check_probability, self, "words")
         check_fields(check_flag, self, "skip_bad any_text")
         if self.pooling is not None:
             check_choice("pooling", self.pooling, POOLINGS)

@@ -16,6 +16,7 @@ from keras_albert.errors import AlbertError
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
 from keras_albert.finetuning.vectors_config import WhitenRun
+from keras_albert.modeling.config import IDF_POOLINGS
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.storage import check_free
 from keras_albert.tasks.names import EMBEDDING, VECTOR_TASKS
@@ -30,25 +31,41 @@ def whiten(run: WhitenRun) -> None:
     check_free(run.output)
     check_table(run.data)
     loaded = load_with_task(run.model)
+    is_embedder = isinstance(loaded.model, AlbertForTextEmbedding)
+    if is_embedder:
+        _check_fits(run, loaded.model.pooling)
     task = loaded.task["task"]
     task = task if task in VECTOR_TASKS else EMBEDDING
     source = Predictor.of(loaded, task=task)
-    texts = _texts(run, source)
-    model = source.model
-    if run.pooling not in (None, model.pooling):
-        if isinstance(loaded.model, AlbertForTextEmbedding):
-            raise AlbertError(
-                f"{run.model} makes vectors by {model.pooling} pooling. "
-                f"Received: pooling={run.pooling!r}. Leave --pooling out, or "
-                "give the pretrained model that it was made from."
-            )
-        model = AlbertForTextEmbedding(model.backbone, run.pooling)
-        if run.pooling == "idf":
+    texts, model = _texts(run, source), source.model
+    if not is_embedder:
+        pooling = "mean" if run.words is None else "idf"
+        pooling = run.pooling or pooling
+        model = AlbertForTextEmbedding(model.backbone, pooling)
+        if pooling in IDF_POOLINGS:
             model.adapt(texts)
     print(f"{run.model} reads {len(texts):,} texts", flush=True)
-    whitened = model.whitened(texts, run.dimensions)
-    Predictor(whitened, task=task).save(run.output)
-    print(f"vectors with {whitened.size} dimensions -> {run.output}")
+    if not (is_embedder and run.words):
+        model = model.whitened(texts, run.dimensions)
+    if run.words:
+        model = model.with_words(texts, run.words)
+    Predictor(model, task=task).save(run.output)
+    print(f"vectors with {model.size} dimensions -> {run.output}")
+
+
+def _check_fits(run: WhitenRun, pooling: str) -> None:
+    """Raises AlbertError unless the options fit a model that makes vectors."""
+    if run.pooling not in (None, pooling):
+        raise AlbertError(
+            f"{run.model} makes vectors by {pooling} pooling. Received: "
+            f"pooling={run.pooling!r}. Leave --pooling out, or give the "
+            "pretrained model that it was made from."
+        )
+    if run.words and run.dimensions is not None:
+        raise AlbertError(
+            f"{run.model} makes vectors, which --words keeps as they are. "
+            f"Received: dimensions={run.dimensions}. Leave --dimensions out."
+        )
 
 
 def _texts(run: WhitenRun, predictor: Predictor) -> list[str]:

@@ -55,14 +55,16 @@ class AlbertBackbone(AlbertModel):
             the three may be passed without the others.
         return_hidden_states: also return every layer's output.
         return_attention_scores: also return the attention probabilities.
+        return_embedding_output: also return what the first layer reads.
         pooled_only: return only `pooled_output`, for less computation.
 
     Returns:
         dict: `sequence_output` [B, S, H]; `pooled_output` [B, H], tanh of a
         projection of [CLS] ([B, K, H] with `cls_positions`); on request
         `hidden_states`, a list of L tensors [B, S, H] without the embedding
-        output (as the reference's `all_encoder_layers`), and
-        `attention_scores`, a list of L x I tensors [B, A, S, S].
+        output (as the reference's `all_encoder_layers`),
+        `attention_scores`, a list of L x I tensors [B, A, S, S], and
+        `embedding_output` [B, S, H].
 
     Raises:
         AlbertError: `token_ids` is missing, a key is unknown, a rank is wrong
@@ -141,6 +143,7 @@ class AlbertBackbone(AlbertModel):
         return_hidden_states: bool = False,
         return_attention_scores: bool = False,
         pooled_only: bool = False,
+        return_embedding_output: bool = False,
     ) -> dict[str, Any]:
         if pooled_only and self.pooler is None:
             raise AlbertError(
@@ -176,6 +179,8 @@ class AlbertBackbone(AlbertModel):
             outputs["hidden_states"] = hidden_states
         if return_attention_scores:
             (outputs["attention_scores"],) = scores
+        if return_embedding_output:
+            outputs["embedding_output"] = x
         return outputs
 
     def enable_lora(

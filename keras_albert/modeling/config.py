@@ -62,7 +62,8 @@ EXITS = (
     "drawn",  # the same classifier; each step trains one layer, drawn at random
 )
 # How the vectors of a text's tokens become one, see `AlbertForTextEmbedding`.
-POOLINGS = ("mean", "cls", "max", "weighted_layers", "idf")
+POOLINGS = ("mean", "cls", "max", "weighted_layers", "idf", "idf_first_last")
+IDF_POOLINGS = POOLINGS[-2:]  # in which rare pieces have more weight
 ACTIVATION_NAMES = ("gelu", "gelu_new", "gelu_erf", "relu")
 # Fields that a config file must have. A file that lacks a size is more likely
 # damaged than meant to use the default, which is that of ALBERT-base.

@@ -82,7 +82,7 @@ class AlbertEnsemble(AlbertModel):
 
     @property
     def backbone(self) -> AlbertBackbone:
-        """The encoder of the first member, for vectors of texts."""
+        """The encoder of the first member."""
         return self.members[0].backbone
 
     @property

@@ -22,8 +22,9 @@ from keras_albert.modeling.backbone import (
     HeadedModel,
     padding_mask_of,
 )
-from keras_albert.modeling.config import POOLINGS
+from keras_albert.modeling.config import IDF_POOLINGS, POOLINGS
 from keras_albert.modeling.inputs import as_texts, vocabulary_of
+from keras_albert.modeling.whitening import whitened, with_words
 from keras_albert.private_apis import seed_generators
 from keras_albert.text.model_inputs import Row, text_rows
 
@@ -36,12 +37,6 @@ LEAST_SUM = 1e-9
 # that there are few. Padding to 32 would more than double the work for texts
 # of a sentence.
 _LENGTH_STEP = 8
-# The variance of a direction in which texts hardly differ is raised by this
-# share of the largest variance before its square root divides: otherwise the
-# rounding errors there would count as much as what the texts say.
-_LEAST_VARIANCE = 1e-4
-# Variances below this share of the mean square are those of rounding errors.
-_ROUNDING = 1e-10
 # By how much the counter of each random generator is advanced for a part of the
 # rows; a forward pass draws fewer numbers.
 _DRAWS = 10_000
@@ -63,7 +58,8 @@ class AlbertForTextEmbedding(HeadedModel):
             "weighted_layers" is the mean of all tokens of a weighted mean of
             the outputs of all layers, whose weights are learned; "idf" is the
             mean of all tokens, each weighted by how rare its piece is, which
-            `adapt` computes from texts.
+            `adapt` computes from texts; "idf_first_last" has that mean of what
+            the first layer reads, followed by that of what the last one writes.
         projection: D, the size of a dense layer after the pooling; None for no
             such layer.
         max_tokens: the most tokens of a text; None for as many as the encoder
@@ -124,7 +120,7 @@ class AlbertForTextEmbedding(HeadedModel):
                 autocast=False,
                 name="layer_weights",
             )
-        if self.pooling == "idf":
+        if self.pooling in IDF_POOLINGS:
             # Until `adapt` is called, all pieces have the same weight.
             self.token_weights = self.add_weight(
                 (self.config.vocab_size,),
@@ -135,7 +131,7 @@ class AlbertForTextEmbedding(HeadedModel):
                 name="token_weights",
             )
         if self.projection is not None:
-            self.projection.build((None, self.config.hidden_size))
+            self.projection.build((None, self._pooled_size))
         self.built = True
 
     @property
@@ -147,8 +143,14 @@ class AlbertForTextEmbedding(HeadedModel):
     def size(self) -> int:
         """D, the size of the vectors."""
         if self.projection is None:
-            return self.config.hidden_size
+            return self._pooled_size
         return self.projection.units
+
+    @property
+    def _pooled_size(self) -> int:
+        """The size of the vectors before the projection."""
+        parts = 2 if self.pooling == "idf_first_last" else 1
+        return parts * self.config.hidden_size
 
     def call(
         self, inputs: Mapping[str, Any], training: bool | None = None
@@ -171,20 +173,30 @@ class AlbertForTextEmbedding(HeadedModel):
             return self._vectors_in_parts(rows)
         return self._pooled(rows, training)
 
-    def _pooled(self, rows: Mapping[str, Any], training: bool | None) -> Any:
+    def _token_vectors(
+        self, rows: Mapping[str, Any], training: bool | None
+    ) -> Any:
+        """What is pooled: float32 [R, S, H], of idf_first_last [R, S, 2H]."""
         outputs = self.backbone(
             rows,
             training=training,
             return_hidden_states=self.layer_weights is not None,
+            return_embedding_output=self.pooling == "idf_first_last",
         )
-        if self.layer_weights is None:
-            x = ops.cast(outputs["sequence_output"], "float32")
-        else:
+        last = ops.cast(outputs["sequence_output"], "float32")
+        if self.layer_weights is not None:
             shares = ops.softmax(self.layer_weights.value)
-            x = sum(
+            return sum(
                 shares[number] * ops.cast(layer, "float32")
                 for number, layer in enumerate(outputs["hidden_states"])
             )
+        if self.pooling == "idf_first_last":
+            first = ops.cast(outputs["embedding_output"], "float32")
+            return ops.concatenate([first, last], axis=-1)
+        return last
+
+    def _pooled(self, rows: Mapping[str, Any], training: bool | None) -> Any:
+        x = self._token_vectors(rows, training)
         mask = padding_mask_of(rows)
         if self.token_weights is not None:
             weights = ops.take(self.token_weights.value, rows["token_ids"])
@@ -235,7 +247,7 @@ class AlbertForTextEmbedding(HeadedModel):
         return ops.concatenate(found, axis=0)
 
     def adapt(self, texts: Sequence[str]) -> None:
-        """Computes the weights of the pooling "idf" from texts.
+        """Computes the weights of pieces for IDF_POOLINGS from texts.
 
         The model must have the tokenizer. `finetune` does this with the texts
         that a model is trained on.
@@ -246,8 +258,9 @@ class AlbertForTextEmbedding(HeadedModel):
         """
         if self.token_weights is None:
             raise AlbertError(
-                'only a model with pooling "idf" has weights of tokens. '
-                f"Received: {self.pooling!r}. Make one: "
+                "only a model with pooling "
+                f"{' or '.join(map(repr, IDF_POOLINGS))} has weights of "
+                f"tokens. Received: {self.pooling!r}. Make one: "
                 'AlbertForTextEmbedding(backbone, "idf").'
             )
         tokenizer, texts = vocabulary_of(self), as_texts(texts)
@@ -286,49 +299,36 @@ class AlbertForTextEmbedding(HeadedModel):
                 vector; `dimensions` is more than the vectors of this model
                 have.
         """
-        vocabulary_of(self)
-        if self.projection is not None and (
-            self.projection.quantization_mode or self.projection.lora_enabled
-        ):
-            raise AlbertError(
-                "the projection of this model is quantized or has LoRA, and "
-                "cannot be combined with another one. Take the model from "
-                "before `quantize`, or merge the adapter with `keras-albert "
-                "convert`."
-            )
         size = self.check_dimensions(dimensions)
-        texts = list(dict.fromkeys(as_texts(texts)))
-        if len(texts) <= size:
-            raise AlbertError(
-                f"to whiten vectors with {size} dimensions takes more than "
-                f"{size} different texts. Received: {len(texts)}. Give more "
-                "texts, or fewer `dimensions`."
-            )
-        own = self.projection and self.projection.get_weights()
-        plain = self._with_projection(own, normalize=False)
-        kernel, bias = whitening(plain.encode(texts, normalize=False), size)
-        if own:
-            kernel, bias = own[0] @ kernel, own[1] @ kernel + bias
-        return self._with_projection([kernel, bias], self.normalize)
+        return whitened(self, texts, size)
 
-    def _with_projection(
-        self, weights: list[np.ndarray] | None, normalize: bool
+    def with_words(
+        self, texts: Sequence[str], share: float = 0.1
     ) -> "AlbertForTextEmbedding":
-        """This encoder and pooling, with another projection: kernel and bias.
+        """A model whose vectors also tell which words a text has.
 
-        Without a projection if `weights` is None.
+        The layers of a model that was trained on few texts make too little of
+        words that these did not have. Here the numbers of this model are
+        followed by those of the words: the mean of what the first layer reads,
+        weighted as the tokens are, and whitened. The cosine of two texts is
+        about `1 - share` times the cosine of this model plus `share` times
+        that of the words.
+
+        Args:
+            texts: texts like those that will be compared.
+            share: the share of the words in the mean square length of the
+                vectors of `texts`, above 0 and below 1.
+
+        Returns:
+            a model with the same encoder, not a copy of it, the pooling
+            "idf_first_last", and vectors of D + E numbers (E: embedding size;
+            H if that is smaller).
+
+        Raises:
+            AlbertError: as `whitened`; or the pooling is not "idf", or `share`
+                is not between 0 and 1.
         """
-        units = len(weights[1]) if weights else None
-        model = AlbertForTextEmbedding(
-            self.backbone, self.pooling, units, self.max_tokens, normalize
-        )
-        if weights:
-            model.projection.set_weights(weights)
-        for name in ("layer_weights", "token_weights"):
-            value = getattr(self, name)
-            if value is not None:
-                getattr(model, name).assign(ops.convert_to_numpy(value))
-        return model
+        return with_words(self, texts, share)
 
     def check_dimensions(self, dimensions: int | None) -> int:
         """`dimensions`, or the size of the vectors if it is None.
@@ -420,31 +420,6 @@ def inverse_document_frequencies(
     return (np.log((1 + count) / (1 + found)) + 1).astype("float32")
 
 
-def whitening(vectors: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Kernel [D, size] and bias [size] that whiten vectors [N, D], float32.
-
-    N must be larger than `size`. The root mean square of the length of the new
-    vectors is about 1.
-
-    Raises AlbertError if all vectors are equal.
-    """
-    vectors = vectors.astype("float64")
-    mean = vectors.mean(axis=0)
-    around = vectors - mean
-    variances, directions = np.linalg.eigh(around.T @ around / len(vectors))
-    # eigh returns the smallest first
-    variances = variances[: -size - 1 : -1]
-    directions = directions[:, : -size - 1 : -1]
-    if variances[0] <= _ROUNDING * np.mean(vectors**2):
-        raise AlbertError(
-            "the vectors of all texts are equal, so that nothing tells them "
-            "apart. Give texts that the vocabulary can read."
-        )
-    variances = variances + _LEAST_VARIANCE * variances[0]
-    kernel = directions / np.sqrt(size * variances)
-    return kernel.astype("float32"), (-mean @ kernel).astype("float32")
-
-
 def normalized(vectors: np.ndarray) -> np.ndarray:
     """Vectors [N, D] scaled to length 1; a vector of zeros stays as it is."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
@@ -477,7 +452,7 @@ def _max(x, mask):
 _POOL: dict[str, Callable] = {
     "mean": _mean,
     "weighted_layers": _mean,
-    "idf": _mean,
+    **dict.fromkeys(IDF_POOLINGS, _mean),
     "max": _max,
     "cls": lambda x, mask: x[:, 0],
 }

@@ -148,9 +148,10 @@ class EmbeddingOptions:
     pooling: Literal[POOLINGS] | None = None
     """how the vectors of the tokens become one: their mean; the one of [CLS]
     (cls); the largest value of each unit (max); their mean over all layers,
-    too, whose weights are learned (weighted_layers); or a mean that gives a
-    piece more weight if fewer texts of --train have it (idf). By default as in
-    --model if it makes vectors, else mean"""
+    too, whose weights are learned (weighted_layers); a mean that gives a piece
+    more weight if fewer texts of --train have it (idf); or that mean of what
+    the first layer reads, followed by that of what the last one writes
+    (idf_first_last). By default as in --model if it makes vectors, else mean"""
     projection: int | None = None
     """size of a dense layer after the pooling; by default that of --model if it
     makes vectors and has one, else there is none"""

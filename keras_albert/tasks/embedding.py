@@ -17,6 +17,7 @@ from keras_albert.data.tables import Field, Table, read_number, read_text
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.config import POOLINGS
+from keras_albert.modeling.ensemble import AlbertEnsemble
 from keras_albert.modeling.text_embedding import (
     AlbertForTextEmbedding,
     normalized,
@@ -92,11 +93,11 @@ class _VectorTask(LearnedTask):
         return model
 
     def model_of(self, model):
-        members = getattr(model, "members", ())
-        if members and isinstance(members[0], AlbertForTextEmbedding):
+        if isinstance(model, AlbertEnsemble):
             raise AlbertError(
                 "the vectors of several models have nothing in common: their "
-                "mean is no vector. Give one of the models."
+                f"mean is no vector. Received: {len(model.members)} models. "
+                "Give one of them."
             )
         if isinstance(model, AlbertForTextEmbedding):
             return model

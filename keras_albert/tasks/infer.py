@@ -24,7 +24,11 @@ from keras_albert.tasks.question_answering.config import (
     WindowOptions,
 )
 from keras_albert.tasks.registry import ALL_TASKS
-from keras_albert.text.tokenizer import SHORTEST_SINGLE, Tokenizer
+from keras_albert.text.tokenizer import (
+    SHORTEST_SINGLE,
+    VOCAB_FILE,
+    Tokenizer,
+)
 
 SHORTEST_LENGTH = 32  # tokens: a row of fewer is hardly faster
 
@@ -57,8 +61,9 @@ def settled_settings(
         model.tokenizer = tokenizer
     if model.tokenizer is None:
         message = (
-            "texts need a vocabulary and this model has none. Give it: "
-            "tokenizer=keras_albert.Tokenizer('spiece.model')."
+            "texts need a vocabulary and this model has none. Put it beside "
+            f"the model as {VOCAB_FILE}; or in Python, give it: "
+            f"tokenizer=keras_albert.Tokenizer({VOCAB_FILE!r})."
         )
         raise AlbertError(no_vocabulary(model, message))
     labels = definition.labels.of_head(model, labels, task)

@@ -146,11 +146,13 @@ def exported():
         ("embedding", "cls", 7, True),
         ("similarity", "mean", None, True),
         ("embedding", "weighted_layers", None, False),
-        ("similarity", "idf", None, False),
+        ("similarity", "idf_first_last", None, False),
     ):
         head = {"pooling": pooling, "projection": projection, "normalize": unit}
         yield pytest.param(task, head, ("saved_model", "onnx"), id=pooling)
-        marks = () if pooling in ("max", "idf") else pytest.mark.proof
+        marks = (
+            () if pooling in ("max", "idf_first_last") else pytest.mark.proof
+        )
         name = f"{pooling} litert"
         yield pytest.param(task, head, ("litert",), marks=marks, id=name)
 
@@ -166,7 +168,7 @@ def test_exported(folder, tmp_path, task, head, formats, few_signatures):
     few_signatures("serving_default", "token_ids")  # which are compared
     backbone = ka.load(folder / "pretrained").backbone
     model = ka.AlbertForTextEmbedding(backbone, **head)
-    if model.pooling == "idf":
+    if model.pooling == "idf_first_last":
         model.adapt(["the fox", "the barn", "the fox and the hens"])
         # Those of other packages may be below 1.
         model.token_weights.assign(model.token_weights / 100)

@@ -8,7 +8,7 @@ from commands import refused, run, write_rows
 from small import numpy, randomize
 
 import keras_albert as ka
-from keras_albert.modeling.text_embedding import whitening
+from keras_albert.modeling.whitening import whitening
 
 pytestmark = pytest.mark.on_torch
 
@@ -52,10 +52,12 @@ def test_whitening_by_hand():
         whitening(np.float32(3.3) + noise, 1)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "weighted_layers", "idf"])
+@pytest.mark.parametrize(
+    "pooling", ["mean", "weighted_layers", "idf_first_last"]
+)
 def test_vectors_are_uncorrelated(source, texts, pooling):
     model = ka.AlbertForTextEmbedding(source.backbone, pooling, max_tokens=20)
-    if pooling == "idf":
+    if pooling == "idf_first_last":
         model.adapt(texts)
     if pooling == "weighted_layers":
         model.layer_weights.assign(np.arange(model.config.num_hidden_layers))
@@ -116,6 +118,40 @@ def test_what_cannot_be_whitened(source, texts):
             projected.whitened(texts, SIZE)
 
 
+def test_words_stand_beside_the_vectors(source, texts):
+    """By hand: each part has its share of the mean square length."""
+    plain = ka.AlbertForTextEmbedding(source.backbone, "idf", max_tokens=20)
+    plain.adapt(texts)
+    first = ka.AlbertForTextEmbedding(
+        source.backbone, "idf_first_last", max_tokens=20
+    )
+    first.adapt(texts)
+    words = unscaled(first, texts)[:, :24]
+    kernel, bias = whitening(words, 16)  # the size of the embedding
+    for model in (plain, plain.whitened(texts, SIZE)):
+        found = model.with_words(texts, 0.2)
+        assert (found.pooling, found.size) == (
+            "idf_first_last",
+            model.size + 16,
+        )
+        vectors = unscaled(model, texts)
+        length = np.sqrt(np.mean(np.sum(vectors**2, axis=1)))
+        expected = np.concatenate(
+            [vectors / length * 0.8**0.5, (words @ kernel + bias) * 0.2**0.5],
+            axis=1,
+        )
+        np.testing.assert_allclose(unscaled(found, texts), expected, atol=1e-5)
+    assert found.max_tokens == 20 and not found.normalize
+    for call, message in (
+        (lambda: source.with_words(texts), "pooling \"idf\".*'mean'"),
+        (lambda: plain.with_words(texts, 0), "`share` must be .*=0"),
+        (lambda: plain.with_words(texts, 1.0), "`share` must be .*=1.0"),
+        (lambda: plain.with_words(texts[:16]), "16 different.*Received: 16"),
+    ):
+        with pytest.raises(ka.AlbertError, match=message):
+            call()
+
+
 @pytest.fixture(scope="module")
 def table(texts, tmp_path_factory):
     path = tmp_path_factory.mktemp("table") / "rows.jsonl"
@@ -160,6 +196,30 @@ def test_some_texts_for_a_trained_model(output, texts, tmp_path):
     np.testing.assert_allclose(found.model.encode(texts), expected, atol=1e-5)
 
 
+def test_the_command_adds_words(output, pretrained_folder, texts, tmp_path):
+    """To a pretrained model, and to one that makes vectors already."""
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n".join(texts))
+    encoder = ka.load(pretrained_folder, backbone=True)
+    fresh = ka.AlbertForTextEmbedding(encoder, "idf")
+    fresh.adapt(texts)
+    for source, model in (
+        (pretrained_folder, fresh.whitened(texts)),
+        (output, ka.load(output)),
+    ):
+        new = tmp_path / source.name
+        run("whiten", "--words=0.3", model=source, data=lines, output=new)
+        found, expected = ka.load(new), model.with_words(texts, 0.3)
+        np.testing.assert_allclose(
+            found.encode(texts), expected.encode(texts), atol=1e-5
+        )
+    # Such a model is trained further, and read by every command.
+    trained = tmp_path / "trained"
+    given = {"model": new, "train": lines, "output": trained}
+    run("finetune", "--task=embedding", "--steps=1", "--dropout=0.1", **given)
+    assert ka.load(trained).size == found.size
+
+
 def test_training_goes_on_from_there(output, table, tmp_path):
     given = {"model": output, "train": table, "output": tmp_path / "trained"}
     options = ("--task=embedding", "--columns.text=a", "--columns.pair=b")
@@ -182,6 +242,11 @@ def test_mistakes(output, table, tmp_path, capsys):
         (("--columns=c",), table, new, "no column `c`.*with --columns"),
         (("--columns=a", "--dimensions=99"), table, new, "at most 5"),
         (("--columns=a", "--max-texts=5"), table, new, "than 5 different.*: 5"),
+        (
+            ("--columns=a", "--words=.1", "--dimensions=3"),
+            *(table, new, "keeps as they are.*dimensions=3"),
+        ),
+        (("--columns=a", "--words=1"), table, new, r"`words` must be .*=1\.0"),
         ((), chinese, new, "cannot read .*--any-text"),
         (("--columns=a",), table, output, "exists|not empty|holds"),
     ):

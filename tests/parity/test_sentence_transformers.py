@@ -134,9 +134,10 @@ def test_folders_that_cannot_be_read(tiny_vocab, tmp_path):
         ),
         "a mean of vectors. Received: max pooling",
     )
-    weighted = embedder(tiny_vocab, pooling="weighted_layers")
-    with pytest.raises(ka.AlbertError, match="Received: weighted_layers"):
-        ka.save_sentence_transformers(weighted, tmp_path / "bare")
+    for pooling in ("weighted_layers", "idf_first_last"):
+        other = embedder(tiny_vocab, pooling=pooling)
+        with pytest.raises(ka.AlbertError, match=f"Received: {pooling}"):
+            ka.save_sentence_transformers(other, tmp_path / "bare")
     bare = ka.AlbertBackbone(CONFIG)
     with pytest.raises(ka.AlbertError, match="no vocabulary"):
         ka.save_sentence_transformers(bare, tmp_path / "bare")

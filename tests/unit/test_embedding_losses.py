@@ -195,7 +195,12 @@ def trained(rows_at_once, pooling):
 
 @pytest.mark.parametrize(
     "pooling",
-    ["mean", *marked("any_backend", "max", "cls", "weighted_layers", "idf")],
+    [
+        "mean",
+        *marked(
+            "any_backend", "max", "cls", "weighted_layers", "idf_first_last"
+        ),
+    ],
 )
 def test_gradients_in_parts(pooling):
     """Twelve texts, five at a time, have the gradient of all at once."""

@@ -250,6 +250,9 @@ def test_models_of_two_tasks(folders, tmp_path):
     both.save(tmp_path / "both")
     with pytest.raises(AlbertError, match="an encoder for each of its 3"):
         ka.load(tmp_path / "both", backbone=True)
+    for saved in (folders, tmp_path / "both"):
+        with pytest.raises(AlbertError, match=r"mean is no vector.*3 models"):
+            ka.Predictor.load(saved, task="embedding")
     with pytest.raises(AlbertError, match="one or more models"):
         ka.Predictor.load([])
     with pytest.raises(AlbertError, match="`average` must be"):

@@ -200,7 +200,13 @@ def test_text_embedding_values(inputs):
     rare_first.token_weights.assign(rarity)
     shares = rarity[inputs["token_ids"]] * inputs["padding_mask"]
     shares /= shares.sum(axis=1, keepdims=True)
-    assert_close(rare_first(inputs), np.einsum("bs,bsh->bh", shares, x))
+    rare = np.einsum("bs,bsh->bh", shares, x)
+    assert_close(rare_first(inputs), rare)
+    both = ka.AlbertForTextEmbedding(mean.backbone, "idf_first_last")
+    both.token_weights.assign(rarity)
+    read = mean.backbone.embeddings(inputs["token_ids"], inputs["segment_ids"])
+    rare_words = np.einsum("bs,bsh->bh", shares, numpy(read))
+    assert_close(both(inputs), np.concatenate([rare_words, rare], axis=1))
     # Examples of several texts, here of one.
     several = {name: value[:, None] for name, value in inputs.items()}
     assert_close(mean(several), expected[:, None])

@@ -1,12 +1,13 @@
 """What a user meets first: loading, import order, errors, `repr`."""
 
 import contextlib
+import shutil
 import sys
 
 import keras
 import numpy as np
 import pytest
-from commands import output_of
+from commands import output_of, rows_of, run
 from small import (
     CONFIG,
     EXCHANGED,
@@ -98,6 +99,24 @@ def test_of_every_loader(sources, tmp_path):
     found, _ = ka.load_pretrained(tmp_path / "bare.keras", **form)
     assert found.pooler is not None
     assert form_of(found) == (BFLOAT16, "scan", True)
+
+
+@pytest.mark.on_torch
+def test_a_vocabulary_beside_a_keras_file(tmp_path, tiny_vocab):
+    size = ka.Tokenizer(tiny_vocab).vocab_size
+    file, data = tmp_path / "mine.keras", tmp_path / "data.txt"
+    data.write_text("the fox\n")
+    encoder = ka.AlbertBackbone(CONFIG.replace(vocab_size=size))
+    ka.AlbertForSequenceClassification(encoder, 2).save(file)
+    with pytest.raises(ka.AlbertError, match=r"Put it beside .* spiece\.model"):
+        ka.Predictor.load(file)
+    shutil.copy(tiny_vocab / "spiece.model", tmp_path)
+    assert ka.load(file).tokenizer.vocab_size == size
+    (row,) = rows_of(run("predict", model=file, data=data))
+    assert row["text"] == "the fox" and "prediction" in row
+    ka.AlbertBackbone(CONFIG.replace(vocab_size=size - 1)).save(file)
+    with pytest.raises(ka.AlbertError, match=f"{size} pieces.*={size - 1}"):
+        ka.load(file)
 
 
 @pytest.mark.any_backend

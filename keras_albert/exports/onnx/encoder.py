@@ -115,9 +115,8 @@ class EncoderWriter:
             x = self._block(block, x, bias)
         return self._block(last, x, bias, first_only)
 
-    def all_layers(self, inputs: Inputs) -> list[str]:
-        """The output of each layer, [B, S, H]."""
-        x, bias = self.embedded(inputs)
+    def layers(self, x: str, bias: str) -> list[str]:
+        """The output of each layer, [B, S, H], for what `embedded` returns."""
         found = []
         for number, block in enumerate(self._blocks(), 1):
             x = self._block(block, x, bias)

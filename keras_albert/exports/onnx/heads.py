@@ -103,11 +103,14 @@ def _embed(writer: EncoderWriter, inputs: Inputs) -> Outputs:
     """(AlbertForTextEmbedding)"""
     add, constant, model = writer.add, writer.constant, writer.model
     is_first = model.pooling == "cls"
-    if model.layer_weights is None:
+    if model.pooling == "idf_first_last":
+        first, bias = writer.embedded(inputs)
+        x = add("Concat", first, writer.layers(first, bias)[-1], axis=2)
+    elif model.layer_weights is None:
         x = writer.encoded(inputs, first_only=is_first)
     else:
         shares = softmax(array(model.layer_weights)).tolist()
-        layers = writer.all_layers(inputs)
+        layers = writer.layers(*writer.embedded(inputs))
         x = add("Sum", *(
             add("Mul", layer, constant(share))
             for layer, share in zip(layers, shares, strict=True)
