@@ -36,7 +36,7 @@ from keras_albert.checkpoints.sentence_transformers import (
 from keras_albert.checkpoints.tf1 import find_tf1, load_tf1_model, tf1_head
 from keras_albert.checkpoints.transfer import plain_encoder
 from keras_albert.download import locate
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, errors_about
 from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import CONFIG_FILE
@@ -114,8 +114,9 @@ def load(
     model = _read(source, *found[0], gelu, backbone, form)
     folder = path if path.is_dir() else path.parent
     if model.tokenizer is None:
-        if (folder / VOCAB_FILE).is_file():
-            model.tokenizer = Tokenizer(folder / VOCAB_FILE)
+        if (beside := folder / VOCAB_FILE).is_file():
+            with errors_about(f"{beside}, which lies beside the model"):
+                model.tokenizer = Tokenizer(beside)
         elif file := find_wordpiece(folder):
             encoder_of(model).wordpiece_file = file
     return model

@@ -23,6 +23,8 @@ from keras_albert.checkpoints.huggingface import (
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import encoder_of
 from keras_albert.modeling.base import AlbertModel, check_model
+from keras_albert.modeling.config import IDF
+from keras_albert.modeling.ensemble import AlbertEnsemble
 from keras_albert.modeling.inputs import no_vocabulary
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.storage import read_json, write_json, written_whole
@@ -67,7 +69,7 @@ def load_sentence_transformers(
     pooling, weights = _read_pooling(folder / modules[POOLING]), None
     if WEIGHTS in modules:
         path = folder / modules[WEIGHTS] / HF_CONFIG_FILE
-        pooling, weights = "idf", _read_weights(path, pooling, encoder)
+        pooling, weights = IDF, _read_weights(path, pooling, encoder)
     model = AlbertForTextEmbedding(
         encoder,
         pooling,
@@ -98,13 +100,18 @@ def save_sentence_transformers(model: AlbertModel, folder: str | Path) -> None:
 
     Raises:
         AlbertError: transformers has no such encoder, the model has no
-            vocabulary, or the folder is not empty.
+            vocabulary or is an ensemble, or the folder is not empty.
     """
     check_model(model)
+    if isinstance(model, AlbertEnsemble):
+        raise AlbertError(
+            "a folder of sentence-transformers has one encoder. Received: an "
+            f"ensemble of {len(model.members)} models. Give one of them."
+        )
     if not isinstance(model, AlbertForTextEmbedding):
         model = AlbertForTextEmbedding(encoder_of(model))
     weights = model.token_weights
-    pooling = "mean" if model.pooling == "idf" else model.pooling
+    pooling = "mean" if model.pooling == IDF else model.pooling
     if pooling not in _SWITCHES:
         raise AlbertError(
             f"a folder of sentence-transformers has {', '.join(_SWITCHES)} or "

@@ -18,7 +18,7 @@ from keras_albert.finetuning.config import FROZEN, FinetuneRun
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
-from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.config import IDF_FIRST_LAST, AlbertConfig
 from keras_albert.modeling.text_embedding import (
     AlbertForTextEmbedding,
     inverse_document_frequencies,
@@ -88,8 +88,18 @@ def embedder_of(run: FinetuneRun) -> AlbertForTextEmbedding | None:
 
 
 def continued(run: FinetuneRun, source: AlbertForTextEmbedding) -> dict:
-    """The options that a run takes over from a model that makes vectors."""
+    """The options that a run takes over from a model that makes vectors.
+
+    Raises AlbertError if its projection does not fit the pooling of the run.
+    """
     given, projection = run.embedding, source.projection
+    poolings = {source.pooling, given.pooling or source.pooling}
+    if projection and len(poolings) > 1 and IDF_FIRST_LAST in poolings:
+        raise AlbertError(
+            f"{run.model} has a projection of vectors by {source.pooling} "
+            f"pooling. Received: embedding.pooling={given.pooling!r}. Leave "
+            "--embedding.pooling out, or start from a model without projection."
+        )
     embedding = dataclasses.replace(
         given,
         pooling=given.pooling or source.pooling,

@@ -15,7 +15,7 @@ from keras_albert.errors import (
     check_probability,
 )
 from keras_albert.finetuning.config import EvaluateRun, FinetuneRun
-from keras_albert.modeling.config import POOLINGS
+from keras_albert.modeling.config import IDF, POOLINGS
 
 VECTOR_FILES = ("npy", "jsonl", "parquet")  # of `embed`
 VECTOR_NUMBERS = ("float32", "float16", "int8", "binary")
@@ -93,14 +93,15 @@ class WhitenRun:
     pooling: Literal[POOLINGS] | None = None
     """how the vectors of the tokens become one, see `finetune
     --embedding.pooling`; by default as in --model if it makes vectors, else
-    mean"""
+    mean, or idf with --words"""
     dimensions: int | None = None
-    """how many numbers a vector has; by default as many as those of --model"""
+    """how many numbers a whitened vector has, without those of --words; by
+    default as many as those of --model"""
     words: float | None = None
     """also put numbers into the vectors that tell which words a text has: their
-    share of the vectors' squared length, such as 0.1. A model that makes
-    vectors, by pooling idf, keeps its own numbers; those of others are whitened
-    first"""
+    share of the vectors' squared length, such as 0.1. If --model makes vectors,
+    by pooling idf, its own numbers stay as they are; those of a pretrained
+    model are whitened first"""
     skip_bad: bool = FinetuneRun.skip_bad
     """leave out rows that cannot be read, and say how many"""
     any_text: bool = PrepareRun.any_text
@@ -113,6 +114,11 @@ class WhitenRun:
         check_fields(check_flag, self, "skip_bad any_text")
         if self.pooling is not None:
             check_choice("pooling", self.pooling, POOLINGS)
+        if self.words and self.pooling not in (None, IDF):
+            raise AlbertError(
+                f"words are added to vectors of the pooling {IDF!r}. Received: "
+                f"pooling={self.pooling!r}. Leave --pooling out."
+            )
         if not self.columns:
             raise AlbertError(
                 "`columns` must name one column or more. Received: none."

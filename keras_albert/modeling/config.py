@@ -63,7 +63,8 @@ EXITS = (
 )
 # How the vectors of a text's tokens become one, see `AlbertForTextEmbedding`.
 POOLINGS = ("mean", "cls", "max", "weighted_layers", "idf", "idf_first_last")
-IDF_POOLINGS = POOLINGS[-2:]  # in which rare pieces have more weight
+# Of these, in which pieces that few texts have weigh more:
+IDF, IDF_FIRST_LAST = IDF_POOLINGS = ("idf", "idf_first_last")
 ACTIVATION_NAMES = ("gelu", "gelu_new", "gelu_erf", "relu")
 # Fields that a config file must have. A file that lacks a size is more likely
 # damaged than meant to use the default, which is that of ALBERT-base.

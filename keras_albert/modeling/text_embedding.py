@@ -22,7 +22,11 @@ from keras_albert.modeling.backbone import (
     HeadedModel,
     padding_mask_of,
 )
-from keras_albert.modeling.config import IDF_POOLINGS, POOLINGS
+from keras_albert.modeling.config import (
+    IDF_FIRST_LAST,
+    IDF_POOLINGS,
+    POOLINGS,
+)
 from keras_albert.modeling.inputs import as_texts, vocabulary_of
 from keras_albert.modeling.whitening import whitened, with_words
 from keras_albert.private_apis import seed_generators
@@ -149,7 +153,7 @@ class AlbertForTextEmbedding(HeadedModel):
     @property
     def _pooled_size(self) -> int:
         """The size of the vectors before the projection."""
-        parts = 2 if self.pooling == "idf_first_last" else 1
+        parts = 2 if self.pooling == IDF_FIRST_LAST else 1
         return parts * self.config.hidden_size
 
     def call(
@@ -181,7 +185,7 @@ class AlbertForTextEmbedding(HeadedModel):
             rows,
             training=training,
             return_hidden_states=self.layer_weights is not None,
-            return_embedding_output=self.pooling == "idf_first_last",
+            return_embedding_output=self.pooling == IDF_FIRST_LAST,
         )
         last = ops.cast(outputs["sequence_output"], "float32")
         if self.layer_weights is not None:
@@ -190,7 +194,7 @@ class AlbertForTextEmbedding(HeadedModel):
                 shares[number] * ops.cast(layer, "float32")
                 for number, layer in enumerate(outputs["hidden_states"])
             )
-        if self.pooling == "idf_first_last":
+        if self.pooling == IDF_FIRST_LAST:
             first = ops.cast(outputs["embedding_output"], "float32")
             return ops.concatenate([first, last], axis=-1)
         return last
@@ -307,17 +311,18 @@ class AlbertForTextEmbedding(HeadedModel):
     ) -> "AlbertForTextEmbedding":
         """A model whose vectors also tell which words a text has.
 
-        The layers of a model that was trained on few texts make too little of
-        words that these did not have. Here the numbers of this model are
-        followed by those of the words: the mean of what the first layer reads,
-        weighted as the tokens are, and whitened. The cosine of two texts is
-        about `1 - share` times the cosine of this model plus `share` times
-        that of the words.
+        The layers of a small model, or of one that was trained on few texts,
+        make too little of rare words. Here the numbers of a whitened or trained
+        model are followed by those of the words: the mean of what the first
+        layer reads, weighted as the tokens are, and whitened. If all vectors
+        were of one length, the cosine of two texts would be `1 - share` times
+        the cosine of this model plus `share` times that of the words.
 
         Args:
             texts: texts like those that will be compared.
-            share: the share of the words in the mean square length of the
-                vectors of `texts`, above 0 and below 1.
+            share: the share of the words in the squared length of the vectors,
+                above 0 and below 1, in the mean of `texts`. That of one text
+                may be another.
 
         Returns:
             a model with the same encoder, not a copy of it, the pooling
@@ -329,6 +334,33 @@ class AlbertForTextEmbedding(HeadedModel):
                 is not between 0 and 1.
         """
         return with_words(self, texts, share)
+
+    def with_projection(
+        self,
+        weights: tuple[np.ndarray, np.ndarray] | None,
+        normalize: bool | None = None,
+        pooling: str | None = None,
+    ) -> "AlbertForTextEmbedding":
+        """This encoder and its weights of layers or tokens, with other ends.
+
+        Args:
+            weights: kernel and bias of the projection; None for none.
+            normalize, pooling: None for those of this model.
+        """
+        model = AlbertForTextEmbedding(
+            self.backbone,
+            pooling or self.pooling,
+            None if weights is None else len(weights[1]),
+            self.max_tokens,
+            self.normalize if normalize is None else normalize,
+        )
+        if weights is not None:
+            model.projection.set_weights(list(weights))
+        for name in ("layer_weights", "token_weights"):
+            value = getattr(self, name)
+            if value is not None:
+                getattr(model, name).assign(ops.convert_to_numpy(value))
+        return model
 
     def check_dimensions(self, dimensions: int | None) -> int:
         """`dimensions`, or the size of the vectors if it is None.

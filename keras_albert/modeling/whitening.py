@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from keras import ops
 
 from keras_albert.errors import (
     AlbertError,
     check_positive_number,
     check_probability,
 )
+from keras_albert.modeling.config import IDF, IDF_FIRST_LAST, IDF_POOLINGS
 from keras_albert.modeling.inputs import as_texts, vocabulary_of
 
 if TYPE_CHECKING:
@@ -34,21 +34,27 @@ def whitened(
     """See `AlbertForTextEmbedding.whitened`."""
     own = _projection(model)
     texts = _enough_texts(model, texts, size, ", or fewer `dimensions`")
-    plain = _with_projection(model, own, normalize=False)
+    plain = model.with_projection(own, normalize=False)
     kernel, bias = whitening(plain.encode(texts, normalize=False), size)
     if own:
         kernel, bias = own[0] @ kernel, own[1] @ kernel + bias
-    return _with_projection(model, (kernel, bias), model.normalize)
+    return model.with_projection((kernel, bias))
 
 
 def with_words(
     model: "AlbertForTextEmbedding", texts: Sequence[str], share: float
 ) -> "AlbertForTextEmbedding":
     """See `AlbertForTextEmbedding.with_words`."""
-    if model.pooling != "idf":
+    if model.pooling not in IDF_POOLINGS:
         raise AlbertError(
-            'words are added to the vectors of a model with pooling "idf". '
-            f"Received: pooling={model.pooling!r}."
+            f"words are added to vectors of the pooling {IDF!r}. Received: "
+            f"pooling={model.pooling!r}. Make or train the vectors with "
+            f"pooling={IDF!r}."
+        )
+    if model.pooling != IDF:
+        raise AlbertError(
+            "the vectors of this model have words already. Give the model "
+            "from before they were added."
         )
     check_positive_number("share", share)
     check_probability("share", share)
@@ -56,18 +62,26 @@ def with_words(
     size = min(model.config.embedding_size, hidden)
     own = _projection(model) or (np.eye(hidden), np.zeros(hidden))
     texts = _enough_texts(model, texts, size)
-    both = type(model)(model.backbone, "idf_first_last", None, model.max_tokens)
-    both.token_weights.assign(ops.convert_to_numpy(model.token_weights))
+    both = model.with_projection(None, False, IDF_FIRST_LAST)
     found = both.encode(texts, normalize=False)  # [N, 2H]
     words, last = found[:, :hidden], found[:, hidden:]
-    vectors = last @ own[0] + own[1]
-    factor = np.sqrt((1 - share) / np.mean(np.sum(vectors**2, axis=1)))
-    kernel, bias = whitening(words, size)
-    kernels = np.zeros((2 * hidden, model.size + size))
-    kernels[hidden:, : model.size] = factor * own[0]
-    kernels[:hidden, model.size :] = np.sqrt(share) * kernel
-    biases = np.append(factor * own[1], np.sqrt(share) * bias)
-    return _with_projection(both, (kernels, biases), model.normalize)
+    of_words = _of_length(share**0.5, words, *whitening(words, size))
+    of_model = _of_length((1 - share) ** 0.5, last, *own)
+    kernel = np.zeros((2 * hidden, model.size + size))
+    kernel[hidden:, : model.size], bias = of_model
+    kernel[:hidden, model.size :], bias_of_words = of_words
+    return both.with_projection(
+        (kernel, np.append(bias, bias_of_words)), model.normalize
+    )
+
+
+def _of_length(
+    length: float, vectors: np.ndarray, kernel: np.ndarray, bias: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """A projection of [N, H], scaled: its root mean square length is given."""
+    projected = vectors @ kernel + bias
+    scale = length / np.sqrt(np.mean(np.sum(projected**2, axis=1)))
+    return scale * kernel, scale * bias
 
 
 def _projection(
@@ -104,29 +118,11 @@ def _enough_texts(
     texts = list(dict.fromkeys(as_texts(texts)))
     if len(texts) <= size:
         raise AlbertError(
-            f"to whiten vectors with {size} dimensions takes more than {size} "
-            f"different texts. Received: {len(texts)}. Give more texts{remedy}."
+            f"a projection to {size} dimensions is computed from more than "
+            f"{size} different texts. Received: {len(texts)}. Give more "
+            f"texts{remedy}."
         )
     return texts
-
-
-def _with_projection(
-    model: "AlbertForTextEmbedding",
-    weights: tuple[np.ndarray, np.ndarray] | None,
-    normalize: bool,
-) -> "AlbertForTextEmbedding":
-    """The encoder and pooling of a model, with another projection, or none."""
-    units = len(weights[1]) if weights else None
-    copy = type(model)(
-        model.backbone, model.pooling, units, model.max_tokens, normalize
-    )
-    if weights:
-        copy.projection.set_weights(list(weights))
-    for name in ("layer_weights", "token_weights"):
-        value = getattr(model, name)
-        if value is not None:
-            getattr(copy, name).assign(ops.convert_to_numpy(value))
-    return copy
 
 
 def whitening(vectors: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -437,7 +437,7 @@ def test_bad_input(command, road, message, arguments, capsys):
 
 @pytest.mark.usefixtures("eagerly", "plain_graphs_here")
 def test_python_of_the_documentation(
-    road, tmp_path, monkeypatch, few_signatures
+    road, tmp_path, monkeypatch, few_signatures, tiny_lines
 ):
     """The code of each page runs as it stands, one block after the other.
 
@@ -456,6 +456,7 @@ def test_python_of_the_documentation(
     backbone, _ = ka.load_pretrained(road / "pre")
     embedder = ka.AlbertForTextEmbedding(backbone)
     ka.Predictor(embedder).save(tmp_path / "embedder")
+    (tmp_path / "texts.txt").write_text("\n".join(tiny_lines[:200]))
     count = 0
     for page in PAGES if LEARNS else [README]:
         names = {"__name__": "__main__"}  # a page is a program of its own

@@ -118,34 +118,59 @@ def test_what_cannot_be_whitened(source, texts):
             projected.whitened(texts, SIZE)
 
 
+def length_of(vectors):
+    """The root mean square length."""
+    return np.sqrt(np.mean(np.sum(vectors**2, axis=1)))
+
+
 def test_words_stand_beside_the_vectors(source, texts):
     """By hand: each part has its share of the mean square length."""
-    plain = ka.AlbertForTextEmbedding(source.backbone, "idf", max_tokens=20)
+    short = {"max_tokens": 20}
+    plain = ka.AlbertForTextEmbedding(source.backbone, "idf", **short)
     plain.adapt(texts)
     first = ka.AlbertForTextEmbedding(
-        source.backbone, "idf_first_last", max_tokens=20
+        source.backbone, "idf_first_last", **short
     )
     first.adapt(texts)
-    words = unscaled(first, texts)[:, :24]
-    kernel, bias = whitening(words, 16)  # the size of the embedding
+    hidden, size = plain.config.hidden_size, plain.config.embedding_size
+    read = unscaled(first, texts)[:, :hidden]
+    kernel, bias = whitening(read, size)
+    words = read @ kernel + bias
     for model in (plain, plain.whitened(texts, SIZE)):
         found = model.with_words(texts, 0.2)
-        assert (found.pooling, found.size) == (
-            "idf_first_last",
-            model.size + 16,
-        )
+        assert found.pooling == "idf_first_last"
+        assert found.max_tokens == 20 and not found.normalize
         vectors = unscaled(model, texts)
-        length = np.sqrt(np.mean(np.sum(vectors**2, axis=1)))
-        expected = np.concatenate(
-            [vectors / length * 0.8**0.5, (words @ kernel + bias) * 0.2**0.5],
-            axis=1,
-        )
+        parts = [
+            vectors * 0.8**0.5 / length_of(vectors),
+            words * 0.2**0.5 / length_of(words),
+        ]
+        expected = np.concatenate(parts, axis=1)
         np.testing.assert_allclose(unscaled(found, texts), expected, atol=1e-5)
-    assert found.max_tokens == 20 and not found.normalize
+    scaled = ka.AlbertForTextEmbedding(
+        source.backbone, "idf", normalize=True, **short
+    )
+    scaled.adapt(texts)
+    found = unscaled(scaled.with_words(texts, 0.2), texts)
+    expected = plain.with_words(texts, 0.2).encode(texts)  # of length 1
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    wide = plain.config.replace(embedding_size=hidden + 8)
+    wide = ka.AlbertBackbone(wide, tokenizer=source.tokenizer)
+    wide = ka.AlbertForTextEmbedding(wide, "idf").with_words(texts)
+    assert wide.size == 2 * hidden  # words have no more numbers than a token
+
+
+def test_what_words_do_not_go_with(source, texts):
+    plain = ka.AlbertForTextEmbedding(source.backbone, "idf")
+    words = plain.with_words(texts)
+    small = plain.whitened(texts, SIZE)
+    small.projection.quantize("int8")
     for call, message in (
-        (lambda: source.with_words(texts), "pooling \"idf\".*'mean'"),
+        (lambda: source.with_words(texts), r"'mean'.*with pooling='idf'"),
+        (lambda: words.with_words(texts), "words already. Give the model"),
+        (lambda: small.with_words(texts), "quantized or has LoRA"),
         (lambda: plain.with_words(texts, 0), "`share` must be .*=0"),
-        (lambda: plain.with_words(texts, 1.0), "`share` must be .*=1.0"),
+        (lambda: plain.with_words(texts, 1.0), r"`share` must be .*=1\.0"),
         (lambda: plain.with_words(texts[:16]), "16 different.*Received: 16"),
     ):
         with pytest.raises(ka.AlbertError, match=message):
@@ -196,7 +221,9 @@ def test_some_texts_for_a_trained_model(output, texts, tmp_path):
     np.testing.assert_allclose(found.model.encode(texts), expected, atol=1e-5)
 
 
-def test_the_command_adds_words(output, pretrained_folder, texts, tmp_path):
+def test_the_command_adds_words(
+    output, pretrained_folder, texts, tmp_path, capsys
+):
     """To a pretrained model, and to one that makes vectors already."""
     lines = tmp_path / "lines.txt"
     lines.write_text("\n".join(texts))
@@ -213,11 +240,19 @@ def test_the_command_adds_words(output, pretrained_folder, texts, tmp_path):
         np.testing.assert_allclose(
             found.encode(texts), expected.encode(texts), atol=1e-5
         )
-    # Such a model is trained further, and read by every command.
-    trained = tmp_path / "trained"
-    given = {"model": new, "train": lines, "output": trained}
-    run("finetune", "--task=embedding", "--steps=1", "--dropout=0.1", **given)
-    assert ka.load(trained).size == found.size
+    # It is trained further from there, and only as it is.
+    told = {"model": new, "train": lines, "output": tmp_path / "trained"}
+    options = ("--task=embedding", "--steps=1", "--dropout=0.1")
+    said = refused(
+        capsys, "finetune", *options, **told, **{"embedding.pooling": "idf"}
+    )
+    assert (
+        "by idf_first_last pooling. Received: embedding.pooling='idf'" in said
+    )
+    run("finetune", *options, "--learning-rate=1e-30", **told)
+    np.testing.assert_allclose(
+        ka.load(told["output"]).encode(texts), found.encode(texts), atol=1e-5
+    )
 
 
 def test_training_goes_on_from_there(output, table, tmp_path):
@@ -245,6 +280,10 @@ def test_mistakes(output, table, tmp_path, capsys):
         (
             ("--columns=a", "--words=.1", "--dimensions=3"),
             *(table, new, "keeps as they are.*dimensions=3"),
+        ),
+        (
+            ("--columns=a", "--words=.1", "--pooling=mean"),
+            *(table, new, "of the pooling 'idf'.*Leave --pooling out"),
         ),
         (("--columns=a", "--words=1"), table, new, r"`words` must be .*=1\.0"),
         ((), chinese, new, "cannot read .*--any-text"),

@@ -253,6 +253,8 @@ def test_models_of_two_tasks(folders, tmp_path):
     for saved in (folders, tmp_path / "both"):
         with pytest.raises(AlbertError, match=r"mean is no vector.*3 models"):
             ka.Predictor.load(saved, task="embedding")
+    with pytest.raises(AlbertError, match=r"an ensemble of 3 models"):
+        ka.save_sentence_transformers(both.model, tmp_path / "theirs")
     with pytest.raises(AlbertError, match="one or more models"):
         ka.Predictor.load([])
     with pytest.raises(AlbertError, match="`average` must be"):

@@ -25,6 +25,7 @@ from keras_albert.modeling.classification import (
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
 )
+from keras_albert.modeling.config import IDF_FIRST_LAST
 from keras_albert.modeling.question_answering import (
     IMPOSSIBLE,
     AlbertForQuestionAnswering,
@@ -103,7 +104,7 @@ def _embed(writer: EncoderWriter, inputs: Inputs) -> Outputs:
     """(AlbertForTextEmbedding)"""
     add, constant, model = writer.add, writer.constant, writer.model
     is_first = model.pooling == "cls"
-    if model.pooling == "idf_first_last":
+    if model.pooling == IDF_FIRST_LAST:
         first, bias = writer.embedded(inputs)
         x = add("Concat", first, writer.layers(first, bias)[-1], axis=2)
     elif model.layer_weights is None:
