@@ -16,11 +16,7 @@ from keras_albert.errors import AlbertError
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
 from keras_albert.finetuning.vectors_config import WhitenRun
-from keras_albert.modeling.config import (
-    IDF,
-    IDF_FIRST_LAST,
-    IDF_POOLINGS,
-)
+from keras_albert.modeling.config import IDF, IDF_POOLINGS
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.storage import check_free
 from keras_albert.tasks.names import EMBEDDING, VECTOR_TASKS
@@ -63,16 +59,6 @@ def _check_fits(run: WhitenRun, pooling: str) -> None:
             f"{run.model} makes vectors by {pooling} pooling. Received: "
             f"pooling={run.pooling!r}. Leave --pooling out, or give the "
             "pretrained model that it was made from."
-        )
-    if run.words and pooling != IDF:
-        remedy = (
-            "from before words were added"
-            if pooling == IDF_FIRST_LAST
-            else "that was trained with --embedding.pooling idf, or not yet"
-        )
-        raise AlbertError(
-            f"--words needs vectors by {IDF} pooling, and {run.model} makes "
-            f"them by {pooling} pooling. Give a model {remedy}."
         )
     if run.words and run.dimensions is not None:
         raise AlbertError(

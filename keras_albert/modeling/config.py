@@ -62,9 +62,9 @@ EXITS = (
     "drawn",  # the same classifier; each step trains one layer, drawn at random
 )
 # How the vectors of a text's tokens become one, see `AlbertForTextEmbedding`.
-POOLINGS = ("mean", "cls", "max", "weighted_layers", "idf", "idf_first_last")
-# Of these, in which pieces that few texts have weigh more:
+# In two of them, pieces that few texts have weigh more.
 IDF, IDF_FIRST_LAST = IDF_POOLINGS = ("idf", "idf_first_last")
+POOLINGS = ("mean", "cls", "max", "weighted_layers", *IDF_POOLINGS)
 ACTIVATION_NAMES = ("gelu", "gelu_new", "gelu_erf", "relu")
 # Fields that a config file must have. A file that lacks a size is more likely
 # damaged than meant to use the default, which is that of ALBERT-base.

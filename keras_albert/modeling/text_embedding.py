@@ -16,6 +16,8 @@ from keras_albert.errors import (
     check_choice,
     check_flag,
     check_positive,
+    check_positive_number,
+    check_probability,
 )
 from keras_albert.modeling.backbone import (
     AlbertBackbone,
@@ -23,12 +25,17 @@ from keras_albert.modeling.backbone import (
     padding_mask_of,
 )
 from keras_albert.modeling.config import (
+    IDF,
     IDF_FIRST_LAST,
     IDF_POOLINGS,
     POOLINGS,
 )
 from keras_albert.modeling.inputs import as_texts, vocabulary_of
-from keras_albert.modeling.whitening import whitened, with_words
+from keras_albert.modeling.whitening import (
+    Projection,
+    beside_words,
+    whitening,
+)
 from keras_albert.private_apis import seed_generators
 from keras_albert.text.model_inputs import Row, text_rows
 
@@ -303,8 +310,14 @@ class AlbertForTextEmbedding(HeadedModel):
                 vector; `dimensions` is more than the vectors of this model
                 have.
         """
+        own = self._own_projection()
         size = self.check_dimensions(dimensions)
-        return whitened(self, texts, size)
+        texts = self._enough_texts(texts, size)
+        plain = self._with_projection(own, normalize=False)
+        kernel, bias = whitening(plain.encode(texts, normalize=False), size)
+        if own:
+            kernel, bias = own[0] @ kernel, own[1] @ kernel + bias
+        return self._with_projection((kernel, bias), self.normalize)
 
     def with_words(
         self, texts: Sequence[str], share: float = 0.1
@@ -333,26 +346,71 @@ class AlbertForTextEmbedding(HeadedModel):
             AlbertError: as `whitened`; or the pooling is not "idf", or `share`
                 is not between 0 and 1.
         """
-        return with_words(self, texts, share)
+        if self.pooling != IDF:
+            raise AlbertError(
+                f"words are added to vectors of the pooling {IDF!r}. Received: "
+                f"pooling={self.pooling!r}. Make or train the vectors with "
+                f"pooling={IDF!r}, or take them from before words were added."
+            )
+        check_positive_number("share", share)
+        check_probability("share", share)
+        hidden = self.config.hidden_size
+        size = min(self.config.embedding_size, hidden)
+        own = self._own_projection() or (np.eye(hidden), np.zeros(hidden))
+        texts = self._enough_texts(texts, size)
+        both = self._with_projection(None, False, IDF_FIRST_LAST)
+        vectors = both.encode(texts, normalize=False)
+        found = beside_words(vectors, own, size, share)
+        return both._with_projection(found, self.normalize)
 
-    def with_projection(
+    def _own_projection(self) -> Projection | None:
+        """The weights of the projection; None if there is none.
+
+        Raises AlbertError if it cannot be combined with another one.
+        """
+        if self.projection is None:
+            return None
+        if self.projection.quantization_mode or self.projection.lora_enabled:
+            raise AlbertError(
+                "the projection of this model is quantized or has LoRA, and "
+                "cannot be combined with another one. Take the model from "
+                "before `quantize`, or merge the adapter with `keras-albert "
+                "convert`."
+            )
+        kernel, bias = self.projection.get_weights()
+        return kernel, bias
+
+    def _enough_texts(self, texts: Sequence[str], size: int) -> list[str]:
+        """The different texts, of whose vectors `size` dimensions are kept.
+
+        Raises AlbertError if they are too few, or there is no vocabulary.
+        """
+        vocabulary_of(self)
+        texts = list(dict.fromkeys(as_texts(texts)))
+        if len(texts) <= size:
+            raise AlbertError(
+                f"a projection to {size} dimensions is computed from more than "
+                f"{size} different texts. Received: {len(texts)}. Give more "
+                "texts (or, to `whitened`, fewer `dimensions`)."
+            )
+        return texts
+
+    def _with_projection(
         self,
-        weights: tuple[np.ndarray, np.ndarray] | None,
-        normalize: bool | None = None,
+        weights: Projection | None,
+        normalize: bool,
         pooling: str | None = None,
     ) -> "AlbertForTextEmbedding":
-        """This encoder and its weights of layers or tokens, with other ends.
+        """This encoder with another projection, or none.
 
-        Args:
-            weights: kernel and bias of the projection; None for none.
-            normalize, pooling: None for those of this model.
+        The weights of layers and tokens stay; so does `pooling` if it is None.
         """
         model = AlbertForTextEmbedding(
             self.backbone,
             pooling or self.pooling,
             None if weights is None else len(weights[1]),
             self.max_tokens,
-            self.normalize if normalize is None else normalize,
+            normalize,
         )
         if weights is not None:
             model.projection.set_weights(list(weights))

@@ -1,24 +1,14 @@
 """Projections that make better vectors of texts without training.
 
-Whitening is of Su et al. 2021, arXiv:2103.15316. Letters: N texts, H hidden
-size, E embedding size, D size of the vectors.
+A projection is a kernel and a bias. Letters: N texts, H hidden size, D size of
+the vectors, W numbers of the words.
 """
-
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from keras_albert.errors import (
-    AlbertError,
-    check_positive_number,
-    check_probability,
-)
-from keras_albert.modeling.config import IDF, IDF_FIRST_LAST, IDF_POOLINGS
-from keras_albert.modeling.inputs import as_texts, vocabulary_of
+from keras_albert.errors import AlbertError
 
-if TYPE_CHECKING:
-    from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+Projection = tuple[np.ndarray, np.ndarray]
 
 # The variance of a direction in which texts hardly differ is raised by this
 # share of the largest variance before its square root divides: otherwise the
@@ -28,108 +18,11 @@ _LEAST_VARIANCE = 1e-4
 _ROUNDING = 1e-10
 
 
-def whitened(
-    model: "AlbertForTextEmbedding", texts: Sequence[str], size: int
-) -> "AlbertForTextEmbedding":
-    """See `AlbertForTextEmbedding.whitened`."""
-    own = _projection(model)
-    texts = _enough_texts(model, texts, size, ", or fewer `dimensions`")
-    plain = model.with_projection(own, normalize=False)
-    kernel, bias = whitening(plain.encode(texts, normalize=False), size)
-    if own:
-        kernel, bias = own[0] @ kernel, own[1] @ kernel + bias
-    return model.with_projection((kernel, bias))
-
-
-def with_words(
-    model: "AlbertForTextEmbedding", texts: Sequence[str], share: float
-) -> "AlbertForTextEmbedding":
-    """See `AlbertForTextEmbedding.with_words`."""
-    if model.pooling not in IDF_POOLINGS:
-        raise AlbertError(
-            f"words are added to vectors of the pooling {IDF!r}. Received: "
-            f"pooling={model.pooling!r}. Make or train the vectors with "
-            f"pooling={IDF!r}."
-        )
-    if model.pooling != IDF:
-        raise AlbertError(
-            "the vectors of this model have words already. Give the model "
-            "from before they were added."
-        )
-    check_positive_number("share", share)
-    check_probability("share", share)
-    hidden = model.config.hidden_size
-    size = min(model.config.embedding_size, hidden)
-    own = _projection(model) or (np.eye(hidden), np.zeros(hidden))
-    texts = _enough_texts(model, texts, size)
-    both = model.with_projection(None, False, IDF_FIRST_LAST)
-    found = both.encode(texts, normalize=False)  # [N, 2H]
-    words, last = found[:, :hidden], found[:, hidden:]
-    of_words = _of_length(share**0.5, words, *whitening(words, size))
-    of_model = _of_length((1 - share) ** 0.5, last, *own)
-    kernel = np.zeros((2 * hidden, model.size + size))
-    kernel[hidden:, : model.size], bias = of_model
-    kernel[:hidden, model.size :], bias_of_words = of_words
-    return both.with_projection(
-        (kernel, np.append(bias, bias_of_words)), model.normalize
-    )
-
-
-def _of_length(
-    length: float, vectors: np.ndarray, kernel: np.ndarray, bias: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """A projection of [N, H], scaled: its root mean square length is given."""
-    projected = vectors @ kernel + bias
-    scale = length / np.sqrt(np.mean(np.sum(projected**2, axis=1)))
-    return scale * kernel, scale * bias
-
-
-def _projection(
-    model: "AlbertForTextEmbedding",
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Kernel and bias of the projection; None if there is none.
-
-    Raises AlbertError if it cannot be combined with another one.
-    """
-    projection = model.projection
-    if projection is None:
-        return None
-    if projection.quantization_mode or projection.lora_enabled:
-        raise AlbertError(
-            "the projection of this model is quantized or has LoRA, and "
-            "cannot be combined with another one. Take the model from before "
-            "`quantize`, or merge the adapter with `keras-albert convert`."
-        )
-    kernel, bias = projection.get_weights()
-    return kernel, bias
-
-
-def _enough_texts(
-    model: "AlbertForTextEmbedding",
-    texts: Sequence[str],
-    size: int,
-    remedy: str = "",
-) -> list[str]:
-    """The different texts, of whose vectors `size` dimensions are kept.
-
-    Raises AlbertError if they are too few, or there is no vocabulary.
-    """
-    vocabulary_of(model)
-    texts = list(dict.fromkeys(as_texts(texts)))
-    if len(texts) <= size:
-        raise AlbertError(
-            f"a projection to {size} dimensions is computed from more than "
-            f"{size} different texts. Received: {len(texts)}. Give more "
-            f"texts{remedy}."
-        )
-    return texts
-
-
-def whitening(vectors: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+def whitening(vectors: np.ndarray, size: int) -> Projection:
     """Kernel [D, size] and bias [size] that whiten vectors [N, D], float32.
 
-    N must be larger than `size`. The root mean square of the length of the new
-    vectors is about 1.
+    Source: Su et al. 2021, arXiv:2103.15316. N must be larger than `size`. The
+    root mean square of the length of the new vectors is about 1.
 
     Raises AlbertError if all vectors are equal.
     """
@@ -148,3 +41,37 @@ def whitening(vectors: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     variances = variances + _LEAST_VARIANCE * variances[0]
     kernel = directions / np.sqrt(size * variances)
     return kernel.astype("float32"), (-mean @ kernel).astype("float32")
+
+
+def beside_words(
+    vectors: np.ndarray, projection: Projection, size: int, share: float
+) -> Projection:
+    """A projection to the vectors of a model, followed by those of the words.
+
+    Args:
+        vectors: of each text what the first layer reads, followed by what the
+            last one writes, pooled: [N, 2H].
+        projection: that of the model, from H to D numbers.
+        size: W; the words are whitened to so many numbers.
+        share: that of the words in the mean square length.
+
+    Returns:
+        kernel [2H, D + W] and bias [D + W].
+    """
+    hidden, given = projection[0].shape
+    read, written = vectors[:, :hidden], vectors[:, hidden:]
+    words = _of_length(share**0.5, read, whitening(read, size))
+    model = _of_length((1 - share) ** 0.5, written, projection)
+    kernel = np.zeros((2 * hidden, given + size))
+    kernel[hidden:, :given], kernel[:hidden, given:] = model[0], words[0]
+    return kernel, np.append(model[1], words[1])
+
+
+def _of_length(
+    length: float, vectors: np.ndarray, projection: Projection
+) -> Projection:
+    """The projection, scaled: the root mean square of the results' lengths."""
+    kernel, bias = projection
+    projected = vectors @ kernel + bias
+    scale = length / np.sqrt(np.mean(np.sum(projected**2, axis=1)))
+    return scale * kernel, scale * bias

@@ -167,7 +167,7 @@ def test_what_words_do_not_go_with(source, texts):
     small.projection.quantize("int8")
     for call, message in (
         (lambda: source.with_words(texts), r"'mean'.*with pooling='idf'"),
-        (lambda: words.with_words(texts), "words already. Give the model"),
+        (lambda: words.with_words(texts), "'idf_first_last'.*from before"),
         (lambda: small.with_words(texts), "quantized or has LoRA"),
         (lambda: plain.with_words(texts, 0), "`share` must be .*=0"),
         (lambda: plain.with_words(texts, 1.0), r"`share` must be .*=1\.0"),
