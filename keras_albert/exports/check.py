@@ -28,7 +28,7 @@ from keras_albert.exports.load import (
 from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
-from keras_albert.modeling.text_embedding import normalized
+from keras_albert.modeling.pooling import normalized
 from keras_albert.tasks.config import CUT, EarlyExit, shown
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task_file import load_models

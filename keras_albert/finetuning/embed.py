@@ -24,7 +24,7 @@ from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.predict import without_nan
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.vectors_config import EmbedRun
-from keras_albert.modeling.text_embedding import normalized
+from keras_albert.modeling.pooling import normalized
 from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.storage import read_json, room_at, write_json
 from keras_albert.tasks.names import EMBEDDING

@@ -19,10 +19,8 @@ from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import IDF_FIRST_LAST, AlbertConfig
-from keras_albert.modeling.text_embedding import (
-    AlbertForTextEmbedding,
-    inverse_document_frequencies,
-)
+from keras_albert.modeling.pooling import inverse_document_frequencies
+from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.modeling.warm_start import warm_start
 from keras_albert.storage import read_json, write_json
 from keras_albert.tasks.registry import ALL_TASKS

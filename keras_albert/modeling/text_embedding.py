@@ -4,7 +4,7 @@ Letters: B batch, T texts of an example, S sequence length, H hidden size,
 D size of the vectors: that of the projection, or H without one.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -16,41 +16,32 @@ from keras_albert.errors import (
     check_choice,
     check_flag,
     check_positive,
-    check_positive_number,
-    check_probability,
 )
+from keras_albert.modeling import whitening
 from keras_albert.modeling.backbone import (
     AlbertBackbone,
     HeadedModel,
     padding_mask_of,
 )
 from keras_albert.modeling.config import (
-    IDF,
     IDF_FIRST_LAST,
     IDF_POOLINGS,
     POOLINGS,
 )
+from keras_albert.modeling.gradient_caching import computed_in_parts
 from keras_albert.modeling.inputs import as_texts, vocabulary_of
-from keras_albert.modeling.whitening import (
-    Projection,
-    beside_words,
-    whitening,
+from keras_albert.modeling.pooling import (
+    POOL,
+    inverse_document_frequencies,
+    normalized,
 )
-from keras_albert.private_apis import seed_generators
-from keras_albert.text.model_inputs import Row, text_rows
+from keras_albert.modeling.whitening import Projection
+from keras_albert.text.model_inputs import text_rows
 
-# The value of padding when the largest value of each unit is taken.
-PADDED = -1e9
-# Of the weights of a text, so that nothing is divided by 0; as in
-# sentence-transformers, whose weights may be below 1.
-LEAST_SUM = 1e-9
 # Where XLA compiles each shape, `encode` pads batches to a multiple of this, so
 # that there are few. Padding to 32 would more than double the work for texts
 # of a sentence.
 _LENGTH_STEP = 8
-# By how much the counter of each random generator is advanced for a part of the
-# rows; a forward pass draws fewer numbers.
-_DRAWS = 10_000
 
 
 @keras.saving.register_keras_serializable("keras_albert")
@@ -181,7 +172,12 @@ class AlbertForTextEmbedding(HeadedModel):
     def _vectors(self, rows: Mapping[str, Any], training: bool | None) -> Any:
         """The vectors of rows [R, S]: float32 [R, D]."""
         if training and self.rows_at_once:
-            return self._vectors_in_parts(rows)
+            return computed_in_parts(
+                self,
+                lambda part: self._pooled(part, training=True),
+                rows,
+                self.rows_at_once,
+            )
         return self._pooled(rows, training)
 
     def _token_vectors(
@@ -212,50 +208,10 @@ class AlbertForTextEmbedding(HeadedModel):
         if self.token_weights is not None:
             weights = ops.take(self.token_weights.value, rows["token_ids"])
             mask = ops.cast(mask, "float32") * weights
-        vectors = _POOL[self.pooling](x, mask)
+        vectors = POOL[self.pooling](x, mask)
         if self.projection is not None:
             vectors = self.projection(vectors)
         return ops.normalize(vectors) if self.normalize else vectors
-
-    def _vectors_in_parts(self, rows: Mapping[str, Any]) -> Any:
-        """`_pooled` in training, a part of the rows at a time.
-
-        The backward pass computes each part again, so that only the activations
-        of one part are in memory, whatever the size of the batch (Gao et al.
-        2021, arXiv:2101.06983). The number of rows must be static.
-        """
-        states = [generator.state for generator in seed_generators(self)]
-        weights = self.trainable_variables
-        # The scope below hides the values of an outer one, which Keras enters
-        # in training on JAX: it must know all variables.
-        known = {id(each) for each in (*weights, *states)}
-        others = [each for each in self.variables if id(each) not in known]
-        fixed = [(each, each.value) for each in others]
-        starts = range(0, rows["token_ids"].shape[0], self.rows_at_once)
-
-        def part_of(number):
-            first = starts[number]
-            part = {
-                name: value[first : first + self.rows_at_once]
-                for name, value in rows.items()
-            }
-            # Each part draws its own dropout masks.
-            drawn = [_advanced(state, number) for state in states]
-
-            # Without side effects, as the backward pass calls it again. The
-            # weights are arguments: on TensorFlow, `keras.remat` gives no
-            # gradient to tensors that the function captures.
-            def vectors(*values):
-                own = zip([*weights, *states], [*values, *drawn], strict=True)
-                with keras.StatelessScope(state_mapping=[*own, *fixed]):
-                    return self._pooled(part, training=True)
-
-            return keras.remat(vectors)(*(each.value for each in weights))
-
-        found = [part_of(number) for number in range(len(starts))]
-        for state in states:
-            state.assign(_advanced(state, len(found)))
-        return ops.concatenate(found, axis=0)
 
     def adapt(self, texts: Sequence[str]) -> None:
         """Computes the weights of pieces for IDF_POOLINGS from texts.
@@ -310,14 +266,7 @@ class AlbertForTextEmbedding(HeadedModel):
                 vector; `dimensions` is more than the vectors of this model
                 have.
         """
-        own = self._own_projection()
-        size = self.check_dimensions(dimensions)
-        texts = self._enough_texts(texts, size)
-        plain = self._with_projection(own, normalize=False)
-        kernel, bias = whitening(plain.encode(texts, normalize=False), size)
-        if own:
-            kernel, bias = own[0] @ kernel, own[1] @ kernel + bias
-        return self._with_projection((kernel, bias), self.normalize)
+        return whitening.whitened(self, texts, dimensions)
 
     def with_words(
         self, texts: Sequence[str], share: float = 0.1
@@ -346,62 +295,15 @@ class AlbertForTextEmbedding(HeadedModel):
             AlbertError: as `whitened`; or the pooling is not "idf", or `share`
                 is not between 0 and 1.
         """
-        if self.pooling != IDF:
-            raise AlbertError(
-                f"words are added to vectors of the pooling {IDF!r}. Received: "
-                f"pooling={self.pooling!r}. Make or train the vectors with "
-                f"pooling={IDF!r}, or take them from before words were added."
-            )
-        check_positive_number("share", share)
-        check_probability("share", share)
-        hidden = self.config.hidden_size
-        size = min(self.config.embedding_size, hidden)
-        own = self._own_projection() or (np.eye(hidden), np.zeros(hidden))
-        texts = self._enough_texts(texts, size)
-        both = self._with_projection(None, False, IDF_FIRST_LAST)
-        vectors = both.encode(texts, normalize=False)
-        found = beside_words(vectors, own, size, share)
-        return both._with_projection(found, self.normalize)
+        return whitening.with_words(self, texts, share)
 
-    def _own_projection(self) -> Projection | None:
-        """The weights of the projection; None if there is none.
-
-        Raises AlbertError if it cannot be combined with another one.
-        """
-        if self.projection is None:
-            return None
-        if self.projection.quantization_mode or self.projection.lora_enabled:
-            raise AlbertError(
-                "the projection of this model is quantized or has LoRA, and "
-                "cannot be combined with another one. Take the model from "
-                "before `quantize`, or merge the adapter with `keras-albert "
-                "convert`."
-            )
-        kernel, bias = self.projection.get_weights()
-        return kernel, bias
-
-    def _enough_texts(self, texts: Sequence[str], size: int) -> list[str]:
-        """The different texts, of whose vectors `size` dimensions are kept.
-
-        Raises AlbertError if they are too few, or there is no vocabulary.
-        """
-        vocabulary_of(self)
-        texts = list(dict.fromkeys(as_texts(texts)))
-        if len(texts) <= size:
-            raise AlbertError(
-                f"a projection to {size} dimensions is computed from more than "
-                f"{size} different texts. Received: {len(texts)}. Give more "
-                "texts (or, to `whitened`, fewer `dimensions`)."
-            )
-        return texts
-
-    def _with_projection(
+    def with_projection(
         self,
         weights: Projection | None,
         normalize: bool,
         pooling: str | None = None,
     ) -> "AlbertForTextEmbedding":
-        """This encoder with another projection, or none.
+        """A model with this encoder and another projection, or none.
 
         The weights of layers and tokens stay; so does `pooling` if it is None.
         """
@@ -493,56 +395,3 @@ class AlbertForTextEmbedding(HeadedModel):
         if self.normalize:
             config["normalize"] = True
         return config
-
-
-def inverse_document_frequencies(
-    rows: Iterable[Row], vocab_size: int
-) -> np.ndarray:
-    """The weight of each piece of a vocabulary, float32 [vocab_size].
-
-    It is log((1 + N) / (1 + n)) + 1 for a piece in n of N rows, as in
-    scikit-learn's TfidfVectorizer. [CLS] and [SEP], in all rows, have 1.
-    """
-    count, found = 0, np.zeros(vocab_size, "int64")
-    for row in rows:
-        found[np.unique(row.token_ids)] += 1
-        count += 1
-    return (np.log((1 + count) / (1 + found)) + 1).astype("float32")
-
-
-def normalized(vectors: np.ndarray) -> np.ndarray:
-    """Vectors [N, D] scaled to length 1; a vector of zeros stays as it is."""
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / np.where(lengths > 0, lengths, 1)
-
-
-def _advanced(state: keras.Variable, parts: int) -> Any:
-    """The state of a random generator after some parts of a batch."""
-    draws = np.array([0, parts * _DRAWS], state.dtype)
-    return state.value + ops.convert_to_tensor(draws)
-
-
-def _mean(x, mask):
-    mask = ops.expand_dims(ops.cast(mask, "float32"), -1)  # [B, S, 1]
-    return ops.sum(x * mask, axis=1) / ops.maximum(
-        ops.sum(mask, axis=1), LEAST_SUM
-    )
-
-
-def _max(x, mask):
-    # Not ops.max: its gradient finds the largest element by comparing, and XLA
-    # may compute the vectors a second time for that, rounded differently. Then
-    # no element is equal, and the gradient is 0 or NaN. top_k keeps positions.
-    mask = ops.expand_dims(ops.cast(mask, "bool"), -1)
-    x = ops.transpose(ops.where(mask, x, PADDED), (0, 2, 1))
-    return ops.squeeze(ops.top_k(x, 1)[0], axis=-1)
-
-
-# functions from vectors [B, S, H] and weights [B, S], 0 for padding, to [B, H]
-_POOL: dict[str, Callable] = {
-    "mean": _mean,
-    "weighted_layers": _mean,
-    **dict.fromkeys(IDF_POOLINGS, _mean),
-    "max": _max,
-    "cls": lambda x, mask: x[:, 0],
-}

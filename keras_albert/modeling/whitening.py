@@ -4,9 +4,23 @@ A projection is a kernel and a bias. Letters: N texts, H hidden size, D size of
 the vectors, W numbers of the words.
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from keras_albert.errors import AlbertError
+from keras_albert.errors import (
+    AlbertError,
+    check_positive_number,
+    check_probability,
+)
+from keras_albert.modeling.config import IDF, IDF_FIRST_LAST
+from keras_albert.modeling.inputs import as_texts, vocabulary_of
+
+if TYPE_CHECKING:
+    from keras_albert.modeling.text_embedding import (
+        AlbertForTextEmbedding as Embedder,
+    )
 
 Projection = tuple[np.ndarray, np.ndarray]
 
@@ -16,6 +30,79 @@ Projection = tuple[np.ndarray, np.ndarray]
 _LEAST_VARIANCE = 1e-4
 # Variances below this share of the mean square are those of rounding errors.
 _ROUNDING = 1e-10
+
+
+def whitened(
+    model: "Embedder", texts: Sequence[str], dimensions: int | None
+) -> "Embedder":
+    """See AlbertForTextEmbedding.whitened."""
+    own = _projection_of(model)
+    size = model.check_dimensions(dimensions)
+    texts = _enough_texts(model, texts, size)
+    plain = model.with_projection(own, normalize=False)
+    kernel, bias = whitening(plain.encode(texts, normalize=False), size)
+    if own:
+        kernel, bias = own[0] @ kernel, own[1] @ kernel + bias
+    return model.with_projection((kernel, bias), model.normalize)
+
+
+def with_words(
+    model: "Embedder", texts: Sequence[str], share: float
+) -> "Embedder":
+    """See AlbertForTextEmbedding.with_words."""
+    if model.pooling != IDF:
+        raise AlbertError(
+            f"words are added to vectors of the pooling {IDF!r}. Received: "
+            f"pooling={model.pooling!r}. Make or train the vectors with "
+            f"pooling={IDF!r}, or take them from before words were added."
+        )
+    check_positive_number("share", share)
+    check_probability("share", share)
+    hidden = model.config.hidden_size
+    size = min(model.config.embedding_size, hidden)
+    own = _projection_of(model) or (np.eye(hidden), np.zeros(hidden))
+    texts = _enough_texts(model, texts, size)
+    both = model.with_projection(None, False, IDF_FIRST_LAST)
+    vectors = both.encode(texts, normalize=False)
+    found = beside_words(vectors, own, size, share)
+    return both.with_projection(found, model.normalize)
+
+
+def _projection_of(model: "Embedder") -> Projection | None:
+    """The weights of a model's projection; None if it has none.
+
+    Raises AlbertError if it cannot be combined with another one.
+    """
+    projection = model.projection
+    if projection is None:
+        return None
+    if projection.quantization_mode or projection.lora_enabled:
+        raise AlbertError(
+            "the projection of this model is quantized or has LoRA, and "
+            "cannot be combined with another one. Take the model from "
+            "before `quantize`, or merge the adapter with `keras-albert "
+            "convert`."
+        )
+    kernel, bias = projection.get_weights()
+    return kernel, bias
+
+
+def _enough_texts(
+    model: "Embedder", texts: Sequence[str], size: int
+) -> list[str]:
+    """The different texts, of whose vectors `size` dimensions are kept.
+
+    Raises AlbertError if they are too few, or there is no vocabulary.
+    """
+    vocabulary_of(model)
+    texts = list(dict.fromkeys(as_texts(texts)))
+    if len(texts) <= size:
+        raise AlbertError(
+            f"a projection to {size} dimensions is computed from more than "
+            f"{size} different texts. Received: {len(texts)}. Give more "
+            "texts (or, to `whitened`, fewer `dimensions`)."
+        )
+    return texts
 
 
 def whitening(vectors: np.ndarray, size: int) -> Projection:

@@ -18,10 +18,8 @@ from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.config import POOLINGS
 from keras_albert.modeling.ensemble import AlbertEnsemble
-from keras_albert.modeling.text_embedding import (
-    AlbertForTextEmbedding,
-    normalized,
-)
+from keras_albert.modeling.pooling import normalized
+from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.tasks import bag_of_words, metrics
 from keras_albert.tasks.config import EmbeddingOptions
 from keras_albert.tasks.labels import LABEL

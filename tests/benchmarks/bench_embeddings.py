@@ -112,7 +112,7 @@ def onnx_encoder(model, folder: Path):
     """A function as `encode`, of the model's ONNX file with int8 weights."""
     import keras_albert as ka
     from keras_albert.exports.load import load_exported
-    from keras_albert.modeling.text_embedding import normalized
+    from keras_albert.modeling.pooling import normalized
 
     ka.Predictor(model).save(folder / "model")
     options = {"format": "onnx", "weights": "int8", "force": True}

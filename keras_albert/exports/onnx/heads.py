@@ -26,16 +26,13 @@ from keras_albert.modeling.classification import (
     AlbertForTokenClassification,
 )
 from keras_albert.modeling.config import IDF_FIRST_LAST
+from keras_albert.modeling.pooling import LEAST_SUM, PADDED
 from keras_albert.modeling.question_answering import (
     IMPOSSIBLE,
     AlbertForQuestionAnswering,
     AlbertForQuestionAnsweringV2,
 )
-from keras_albert.modeling.text_embedding import (
-    LEAST_SUM,
-    PADDED,
-    AlbertForTextEmbedding,
-)
+from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.early_exit import check_can_export
 from keras_albert.text.special_tokens import SEP_ID
