@@ -17,7 +17,7 @@ writes to FOLDER
 """
 
 import ast
-import inspect
+import os
 import random
 import re
 import sys
@@ -41,6 +41,9 @@ SKIPPED_FOLDERS = {
     "tests",
     "turtledemo",
 }
+# What has docstrings, and what may hold it.
+DOCUMENTED = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+STATEMENTS = ast.stmt, ast.excepthandler, ast.match_case
 
 
 def paragraphs(text: str) -> list[str]:
@@ -88,31 +91,42 @@ def passages(lines: list[str]) -> list[list[str]]:
     return [g for g in groups if len(g) == PASSAGE_SENTENCES]
 
 
+def library_files() -> list[Path]:
+    """The modules of the standard library, sorted by path."""
+    found = []
+    for folder, folders, files in os.walk(sysconfig.get_paths()["stdlib"]):
+        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
+        found += [Path(folder, name) for name in files if name[-3:] == ".py"]
+    return sorted(found)
+
+
+def docstrings(tree: ast.Module) -> list[str]:
+    """Those of a module, its classes and its functions, outer ones first."""
+    found, nodes = [], [tree]
+    for node in nodes:  # which grows: breadth first
+        if isinstance(node, DOCUMENTED):
+            found.append(ast.get_docstring(node) or "")
+        # Expressions, most of a tree, have no docstrings.
+        nodes += [
+            child
+            for child in ast.iter_child_nodes(node)
+            if isinstance(child, STATEMENTS)
+        ]
+    return found
+
+
 def modules() -> list[list[str]]:
     """Sentences of the docstrings of each module of the standard library."""
-    library = Path(sysconfig.get_paths()["stdlib"])
     documents = []
-    for path in sorted(library.rglob("*.py")):
-        parts = path.relative_to(library).parts
-        if SKIPPED_FOLDERS.intersection(parts):
-            continue
+    for path in library_files():
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError):  # a template, or broken on purpose
             continue
-        documented = (
-            ast.Module,
-            ast.ClassDef,
-            ast.FunctionDef,
-            ast.AsyncFunctionDef,
-        )
         lines = [
             sentence
-            for node in ast.walk(tree)
-            if isinstance(node, documented)
-            for paragraph in paragraphs(
-                inspect.cleandoc(ast.get_docstring(node) or "")
-            )
+            for docstring in docstrings(tree)
+            for paragraph in paragraphs(docstring)
             for sentence in sentences(paragraph)
         ]
         if len(lines) >= 2 * PASSAGE_SENTENCES:
