@@ -130,14 +130,12 @@ def test_every_task_has_a_name():
 def cases():
     """Tasks, and whether they are trained until they have learned something.
 
-    Heads and losses of other tasks are tested on each backend elsewhere; what
-    commands do beside them is NumPy's.
+    Heads and losses are tested on each backend elsewhere; what commands do
+    beside them is NumPy's.
     """
     for task in LABELLED_TASKS:
         quick = task in ("classification", "tokens")
-        learned = () if quick else pytest.mark.proof
-        if task == "tokens":
-            learned = pytest.mark.any_backend
+        learned = pytest.mark.on_torch if quick else pytest.mark.proof
         yield pytest.param(task, True, marks=learned, id=f"{task} learned")
         if not quick:
             yield pytest.param(task, False, marks=pytest.mark.on_torch)

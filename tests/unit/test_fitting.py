@@ -198,7 +198,7 @@ def damage(checkpoint, how):
     file.write_bytes(content[: -1 if how == "truncated" else None])
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, uninterrupted, capsys):
     """After step 20 it goes back to 18, and arrives at the same end."""
     folder = tmp_path / "run"
@@ -270,7 +270,7 @@ def test_the_disk_becomes_full(tmp_path, monkeypatch):
         fit(tmp_path / "run")
 
 
-@pytest.mark.any_backend
+@pytest.mark.on_torch
 def test_parts_of_a_batch_are_the_batch(tmp_path, capsys):
     """Two steps of three parts, and of the whole; clipping acts in each.
 
@@ -311,6 +311,7 @@ def test_parts_of_a_batch_are_the_batch(tmp_path, capsys):
         np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-6)
 
 
+@pytest.mark.on_torch
 def test_averages_are_evaluated_and_saved(tmp_path):
     """The run itself goes on with the weights."""
     timetable = Timetable(2, 2, 1, 2)
