@@ -220,16 +220,21 @@ def _with_names(arguments: list[str]) -> list[str]:
     """Names the positional arguments of `check served model data`.
 
     They are the values of --export, --model and --data, unless these are given.
+    --model takes several values if the other two are named.
     """
     if arguments[:1] != ["check"]:
         return arguments
     known = option_types(CheckRun)
     rest, named, bare = iter(arguments[1:]), [], []
+    models = False  # whether values of --model are being read
     for argument in rest:
         if not argument.startswith("-"):
-            bare.append(argument)
+            (named if models else bare).append(argument)
             continue
         named.append(argument)
+        models = argument == "--model" and {"--export", "--data"} <= {
+            each.partition("=")[0] for each in arguments
+        }
         name = argument.lstrip("-").replace("-", "_").removeprefix("no_")
         takes_value = "=" not in argument and known.get(name) is not bool
         if takes_value and name not in ("h", "help"):

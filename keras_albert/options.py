@@ -189,10 +189,19 @@ def recipe_options(command: str, name: str, given: list[str]) -> list[str]:
             "`--recipe` is for `pretrain` and `finetune`. Received: "
             f"{command}. Leave it out."
         )
+    given = [_with_hyphens(word) for word in given]
     return [
         f"--{key.replace('_', '-')}={value}"
         for key, value in options(name, given).items()
     ]
+
+
+def _with_hyphens(word: str) -> str:
+    """--warmup_share=0.1 as --warmup-share=0.1; tyro takes both."""
+    name, equals, value = word.partition("=")
+    if name.startswith("--"):
+        name = name.replace("_", "-")
+    return name + equals + value
 
 
 def _pretraining(name: str, given: list[str]) -> dict:

@@ -103,7 +103,7 @@ def load(
         )
     form = checked_form(dtype, loop, remat)
     if not isinstance(source, str | os.PathLike):
-        raise AlbertError(_not_a_path(source))
+        raise AlbertError(not_a_path(source))
     path = locate(source)
     found = _found(path)
     if len(found) != 1:
@@ -152,7 +152,7 @@ def _read(
     return in_form(encoder_of(model) if backbone else model, form)
 
 
-def _not_a_path(source) -> str:
+def not_a_path(source) -> str:
     """The error message for a source that is not a path, such as a model."""
     kind = type(source)
     received = f"Received: {kind.__name__} of {kind.__module__.split('.')[0]}."

@@ -377,9 +377,9 @@ def _content(path: Path) -> dict:
     if added.is_file():
         content[_OWN], path = read_json(added), added
     with errors_about(path):
-        own = content.get(_OWN, {})
+        own = content.get(_OWN)
         kinds = {"base_config": str, "head": str, "arguments": dict}
-        if own and not (
+        if _OWN in content and not (
             isinstance(own, dict)
             and all(isinstance(own.get(k), v) for k, v in kinds.items())
             and own["head"] in _HEADS

@@ -2,7 +2,7 @@
 
 Names here are paths of Keras variables without the name of the model.
 
-Letters: H hidden size, A heads, D = H / A, V vocabulary, L layers, C labels.
+Letters: H hidden size, A heads, D = H / A, L layers, C labels.
 """
 
 from typing import NamedTuple
@@ -276,8 +276,7 @@ def _home(config: AlbertConfig, half: str, group: int) -> str:
     """The group or layer here that has a half of a block of a group there."""
     if config.sharing == "all":
         return f"group_{group}"
-    shared = {"attention": "attention", "ffn": "feed_forward"}
-    if shared.get(config.sharing) == half:
+    if half in config.shared_halves:
         return f"group_{config.group_of(group)}"
     return f"layer_{group}"
 

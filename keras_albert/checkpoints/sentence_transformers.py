@@ -282,16 +282,24 @@ def _read_dense(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """The kernel [H, D] and the bias [D] of a dense layer."""
     path = folder / HF_CONFIG_FILE
     content = read_json(path)
-    function = content.get("activation_function")
+    function = None
+    if isinstance(content, dict):
+        function = content.get("activation_function")
     if function != _IDENTITY:
         raise AlbertError(
             f"{path}: expected a dense layer without activation, {_IDENTITY}. "
             f"Received: {function}."
         )
     tensors = read_tensors(folder)
-    kernel = tensors["linear.weight"].T
-    bias = tensors.get("linear.bias", np.zeros(kernel.shape[1], "float32"))
-    return kernel, bias
+    weight = tensors.get("linear.weight", np.zeros(0))
+    bias = tensors.get("linear.bias", np.zeros(weight.shape[:1], "float32"))
+    if weight.ndim != 2 or bias.shape != weight.shape[:1]:
+        raise AlbertError(
+            f"{folder}: expected linear.weight of the shape [D, H] and "
+            f"linear.bias of [D]. Received: {weight.shape} and {bias.shape}. "
+            "Use another copy of the folder."
+        )
+    return weight.T, bias
 
 
 def _write_dense(model: AlbertForTextEmbedding, folder: Path) -> None:

@@ -1,1 +1,1 @@
-"""Documents and tables to tf.data of (x, y, sample_weight)."""
+"""Reads tables and published data sets, and makes batches of examples."""

@@ -347,13 +347,15 @@ def label_index(
 
     `path` and `lines` (see `Table.lines`) are for errors of unknown labels.
     """
+    index = {name: number for number, name in enumerate(names)}
     for number, label in enumerate(labels):
+        if label in index:
+            continue
         try:
             check_labels([label], names)
         except AlbertError as error:
             place = f"row {number + 1}" if lines is None else lines[number]
             raise AlbertError(f"{path}:{place}: the label {error}") from None
-    index = {name: number for number, name in enumerate(names)}
     return np.array([index[label] for label in labels], "int32")
 
 

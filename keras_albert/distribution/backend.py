@@ -278,8 +278,9 @@ def set_random_states(states: list[np.ndarray]) -> None:
 def leave_gpu_to_backend() -> None:
     """Keeps libraries other than the backend from reserving GPU memory.
 
-    On every backend TensorFlow runs the input pipeline and Orbax imports JAX.
-    Call this function before either of them creates its first tensor.
+    On every backend TensorFlow runs the input pipeline, and Orbax, which reads
+    checkpoints of version 0.1.0.dev, imports JAX. Call this function before
+    either of them creates its first tensor.
     """
     if keras.backend.backend() != "tensorflow":
         import_tensorflow().config.set_visible_devices([], "GPU")

@@ -19,10 +19,10 @@ SIGNATURES = ("serving_default", "pair")
 ROWS_AT_ONCE = 32
 # Largest difference of scores, which are computed with the same weights, but in
 # rows of another length, by the data type of the computation.
-TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}
+TEXT_TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}
 # Smallest share of equal answers. A text may have two segmentations of equal
 # probability, and versions of SentencePiece may choose different ones.
-LEAST_SAME = 0.99
+LEAST_SAME_TEXTS = 0.99
 
 # the share of rows with equal answers, by the name of the signature
 Shares = dict[str, float]
@@ -35,8 +35,8 @@ def compare_texts(
 
     `answers` are the result of `exported.decode` for the ids; further rows of
     the table are ignored. `compute` is the data type in which the export
-    computes, see `TOLERANCES`. The result has a share for each signature; it is
-    empty for formats that only take ids.
+    computes, see `TEXT_TOLERANCES`. The result has a share for each signature;
+    it is empty for formats that only take ids.
     """
     serving = exported.definition.serving
     rows = [
@@ -52,7 +52,7 @@ def compare_texts(
                 _alike(
                     serving.answer(outputs, given),
                     expected,
-                    TOLERANCES[compute],
+                    TEXT_TOLERANCES[compute],
                 )
                 for outputs, (given, expected) in zip(asked, rows, strict=True)
             ]
@@ -72,11 +72,11 @@ def text_lines(shares: Shares) -> list[str]:
 def check_texts(shares: Shares, folder: Path) -> None:
     """Raises AlbertError if a signature answers too many rows differently."""
     for signature, share in shares.items():
-        if share < LEAST_SAME:
+        if share < LEAST_SAME_TEXTS:
             raise AlbertError(
                 f"{folder}: {signature} gives {share:.2%} of the texts the "
                 "same answer as their token ids, less than "
-                f"{LEAST_SAME:.0%}: the graph tokenizes differently from "
+                f"{LEAST_SAME_TEXTS:.0%}: the graph tokenizes differently from "
                 "Python. Export the model again with the packages of "
                 "constraints.txt, or tokenize outside and use `token_ids`."
             )

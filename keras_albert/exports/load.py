@@ -51,7 +51,7 @@ class Exported:
         (name, *others) = outputs
         if not others and name in (LOGITS, VECTOR):
             return outputs[name]
-        return {**outputs}
+        return outputs
 
 
 def share_of_equal(answers: Sequence[Mapping], others: Sequence) -> float:

@@ -9,6 +9,7 @@ from keras_albert.checkpoints.load import load
 from keras_albert.checkpoints.sentence_transformers import (
     save_sentence_transformers,
 )
+from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import ConvertRun
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
@@ -26,6 +27,13 @@ def convert(run: ConvertRun) -> None:
     """
     check_free(run.output)
     if run.backbone:
+        named = [name for name, value in run.given.items() if value is not None]
+        if named or run.labels is not None:
+            raise AlbertError(
+                "an encoder has no task and no labels. Received --backbone and "
+                f"{', '.join([*named, *(['labels'] if run.labels else [])])}. "
+                "Leave them out."
+            )
         model = load(run.input, gelu=run.gelu, backbone=True, dtype="float32")
         loaded = ModelFolder(model, model.tokenizer, {"task": WEIGHTS})
     else:

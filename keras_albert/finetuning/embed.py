@@ -4,7 +4,7 @@ The file is read, and the vectors are written, in parts of at most ROWS_AT_ONCE
 texts: memory does not grow with the file, and an interrupted run continues
 after the last part that was written whole.
 
-Letters: N texts, R rows (windows of texts), D size of the vectors.
+Letters: N texts, D size of the vectors.
 """
 
 import json
@@ -26,7 +26,7 @@ from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.vectors_config import EmbedRun
 from keras_albert.modeling.pooling import normalized
 from keras_albert.modeling.weight_checks import weights_checksum
-from keras_albert.storage import read_json, room_at, write_json
+from keras_albert.storage import read_json, replacing, room_at, write_json
 from keras_albert.tasks.names import EMBEDDING
 from keras_albert.text.model_inputs import text_rows, window_rows
 from keras_albert.text.unknown import PieceCount, check_readable
@@ -214,8 +214,8 @@ def _jsonl_writer(run: EmbedRun, count, size, progress, schema) -> _Write:
             # What an interrupted part has written is written again.
             file.truncate(progress["bytes"])
             for row, vector in zip(table.rows, vectors, strict=True):
-                # float16 is exact as float32; 7 digits are exact for float32.
-                values = [float(f"{x:.7g}") for x in vector.tolist()]
+                # 9 digits tell all numbers of float32 apart.
+                values = [float(f"{x:.9g}") for x in vector.tolist()]
                 if vectors.dtype.kind in "iu":
                     values = vector.tolist()
                 line = json.dumps(
@@ -266,7 +266,10 @@ def _parquet_writer(run: EmbedRun, count, size, progress, schema) -> _Write:
         values = arrow.array(vectors.ravel())
         lists = arrow.FixedSizeListArray.from_arrays(values, vectors.shape[1])
         path = run.output / NAME / f"part-{number:05}.parquet"
-        parquet.write_table(columns.append_column(COLUMN, lists), path)
+        with replacing(path) as unfinished:
+            parquet.write_table(
+                columns.append_column(COLUMN, lists), unfinished
+            )
 
     return write
 

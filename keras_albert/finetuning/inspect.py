@@ -15,10 +15,11 @@ import numpy as np
 from keras import ops
 
 from keras_albert.checkpoints.load import load
-from keras_albert.errors import AlbertError, optional_import
+from keras_albert.errors import AlbertError, check_positive, optional_import
 from keras_albert.finetuning.config import InspectRun
 from keras_albert.modeling.backbone import encoder_of, padding_mask_of
 from keras_albert.modeling.base import AlbertModel, check_model
+from keras_albert.modeling.inputs import as_texts
 from keras_albert.storage import check_new_file
 from keras_albert.text.files import check_files, read_lines
 from keras_albert.training.plots import new_figure, save_figure
@@ -49,12 +50,12 @@ def layer_distances(
     Source: Paper Figure 1, which shows the angle as cosine similarity "in
     terms of degree".
     """
-    if not len(texts):
-        raise AlbertError("expected one or more texts. Received none.")
+    check_positive("batch_size", batch_size)
+    texts = as_texts(texts)
     backbone = encoder_of(model)
     sums, count = 0.0, 0
     for start in range(0, len(texts), batch_size):
-        inputs = backbone.preprocess(list(texts[start : start + batch_size]))
+        inputs = backbone.preprocess(texts[start : start + batch_size])
         embedded = backbone.embeddings(
             inputs["token_ids"], inputs.get("segment_ids")
         )
@@ -134,6 +135,7 @@ def attention_figure(
 def inspect(run: InspectRun) -> dict[str, dict[str, np.ndarray]]:
     """Prints and draws the distances of each model; returns them by model."""
     if run.output is not None:
+        optional_import("matplotlib", "plots", "drawing the distances")
         check_new_file(run.output, ".png")
     (path,) = check_files(run.data)
     lines = (text for _, text in read_lines(path) if text.strip())
@@ -156,7 +158,6 @@ def inspect(run: InspectRun) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _draw(found: dict[str, dict[str, np.ndarray]], path: Path) -> None:
-    optional_import("matplotlib", "plots", "drawing the distances")
     figure = new_figure(10, 4)
     for axes, (name, title) in zip(
         figure.subplots(1, len(TITLES)), TITLES.items(), strict=True

@@ -2,7 +2,7 @@
 
 After each layer, the examples that have their answer leave the batch.
 
-Letters: B batch, S sequence length, H hidden size, L layers, C labels.
+Letters: B batch, S sequence length, H hidden size, C labels.
 """
 
 import copy

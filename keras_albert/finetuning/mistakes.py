@@ -111,7 +111,7 @@ def _cell(value: object) -> object:
     if isinstance(value, list):
         return _printable("|".join(map(str, value)))
     if isinstance(value, dict):
-        return json.dumps(value)
+        return json.dumps(value, default=str)
     return _printable(value) if isinstance(value, str) else value
 
 

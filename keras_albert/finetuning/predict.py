@@ -168,7 +168,10 @@ def _predict_for_squad(run: PredictRun) -> None:
         if path is not None:
             with replacing(path) as unfinished:
                 unfinished.write_text(json.dumps(content, indent=4) + "\n")
-            print(f"{len(ids):,} predictions -> {path}")
+            print(
+                f"{len(ids):,} predictions -> {path}",
+                file=sys.stderr if run.output is None else sys.stdout,
+            )
     if run.output is None:
         print(json.dumps(files[0], indent=4))
 

@@ -21,6 +21,7 @@ from keras_albert.modeling.inputs import check_equally_many
 from keras_albert.tasks.config import ModelUse
 from keras_albert.tasks.infer import settled_settings
 from keras_albert.tasks.task_file import load_models, stored_settings
+from keras_albert.text.tokenizer import check_batch
 from keras_albert.text.unknown import warn_if_unreadable
 from keras_albert.training.model_folder import ModelFolder
 
@@ -237,6 +238,8 @@ class Predictor(TaskModel):
                 f"this model takes {_kind(expected)}. Received: "
                 f"{_kind(values)}."
             )
+        for name, value in values.items():
+            check_batch(name, value)
         check_equally_many(**values)
         count = len(next(iter(values.values())))
         if not count:

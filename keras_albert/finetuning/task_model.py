@@ -148,7 +148,9 @@ class TaskModel:
         title: str = "Predicting",
         compute: Callable | None = None,
     ) -> Outputs:
-        """Logits of each example, in order; of a text, those of its windows.
+        """The outputs of each example, in order.
+
+        A text that is read in several windows has one, pooled from theirs.
 
         `stopped` is called before each batch; if it returns True, the outputs
         of the remaining examples are None. `title` is that of the progress bar.

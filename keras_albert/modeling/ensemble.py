@@ -1,7 +1,4 @@
-"""Several models as one: the mean of their predictions, or of their weights.
-
-Letters: B batch, C labels or choices, S sequence length.
-"""
+"""Several models as one: the mean of their predictions, or of their weights."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self

@@ -1,7 +1,6 @@
 """Checks a model's inputs, and tokenizes texts of any container.
 
-Letters: B batch, C choices, S sequence length, P predicted positions,
-K examples in a row.
+Letters: B batch, S sequence length.
 """
 
 import keras
@@ -194,6 +193,18 @@ def check_data(
         check_inputs(config, inputs, axes, takes_packed)
 
 
+def check_has_ids(inputs) -> None:
+    """Raises AlbertError unless inputs are a dict with `token_ids`."""
+    if not isinstance(inputs, dict) or "token_ids" not in inputs:
+        raise AlbertError(
+            "Inputs must be a dict with `token_ids` (and `segment_ids`, "
+            "`padding_mask`), as Tokenizer returns. Received: "
+            f"{names_of(inputs)}. Texts go in as lists, arrays, or batches of "
+            "a tf.data dataset, a torch DataLoader or a generator; elsewhere "
+            "make ids of them first: model.preprocess(texts)."
+        )
+
+
 def check_inputs(
     config: AlbertConfig,
     inputs: dict,
@@ -208,14 +219,7 @@ def check_inputs(
         axes: names of the axes of `token_ids`; the last one is the sequence.
         takes_packed: whether a row may hold several examples.
     """
-    if not isinstance(inputs, dict) or "token_ids" not in inputs:
-        raise AlbertError(
-            "Inputs must be a dict with `token_ids` (and `segment_ids`, "
-            "`padding_mask`), as Tokenizer returns. Received: "
-            f"{names_of(inputs)}. Texts go in as lists, arrays, or batches of "
-            "a tf.data dataset, a torch DataLoader or a generator; elsewhere "
-            "make ids of them first: model.preprocess(texts)."
-        )
+    check_has_ids(inputs)
     allowed = {*TOKEN_INPUTS, *POSITION_INPUTS}
     if takes_packed:
         allowed |= {*PACKED_INPUTS}

@@ -222,8 +222,8 @@ def attention_half(
     )
     rate = config.attention_probs_dropout_prob
     # JAX's kernel does not support float16 on CPUs.
-    half = keras.backend.standardize_dtype(query.dtype) == "float16"
-    if fused and not half and (seeds is None or not rate):
+    is_float16 = keras.backend.standardize_dtype(query.dtype) == "float16"
+    if fused and not is_float16 and (seeds is None or not rate):
         probs = None
         # Flash attention is off: Keras's flash kernel on torch does not accept
         # a bias, and the one of JAX on TPUs silently ignores it.

@@ -95,10 +95,10 @@ def fill_masks(model, texts, top_k: int) -> list[list[list[Fill]]]:
     logits = outputs["mlm"] if isinstance(outputs, dict) else outputs
     return [
         [
-            _fills(model.tokenizer, text, number, output, top_k)
-            for number, output in enumerate(outputs[: len(found)])
+            _fills(model.tokenizer, text, number, of_mask, top_k)
+            for number, of_mask in enumerate(of_text[: len(found)])
         ]
-        for text, found, outputs in zip(texts, masks, logits, strict=True)
+        for text, found, of_text in zip(texts, masks, logits, strict=True)
     ]
 
 

@@ -1,6 +1,6 @@
 """Relaxed sharing: each layer's low-rank differences from shared kernels.
 
-Source: Bae et al. 2024 (arXiv:2410.20672). Letters: H hidden size, R rank.
+Source: Bae et al. 2024 (arXiv:2410.20672). Letters: R rank.
 """
 
 from keras import layers, ops

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from keras_albert.errors import AlbertError
-from keras_albert.modeling.inputs import as_array, holds_text
+from keras_albert.modeling.inputs import as_array, check_has_ids, holds_text
 from keras_albert.modeling.labels import graph_labels, is_sparse, labels_of
 from keras_albert.private_apis import without_iterator
 
@@ -72,6 +72,8 @@ def _dataset_of_ids(dataset, model):
                     "batches: dataset.batch(32)."
                 )
         dataset = dataset.map(model.preprocessor, tf.data.AUTOTUNE)
+    else:
+        check_has_ids(x)
     has_labels = bool(rest) and (
         _is_text_spec(rest[0])
         or any(map(is_sparse, keras.tree.flatten(model.loss)))

@@ -1,4 +1,9 @@
-"""Counts the floating-point operations of a model, from its config alone."""
+"""Counts the floating-point operations of a model, from its config alone.
+
+Only matrix products are counted, with two operations for a multiply-add; the
+backward pass has twice as many as the forward pass. Lookups, normalization, the
+optimizer and recomputation are not counted.
+"""
 
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.pretraining.config import ExampleConfig

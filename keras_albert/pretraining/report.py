@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+from keras_albert.training.cost import Cost
+
 # Names of the sentence tasks in the text of a report.
 SENTENCE_TASK_NAMES = {"sop": "sentence-order", "nsp": "next-sentence"}
 
@@ -38,7 +40,8 @@ def report_lines(report: dict, examples: str = "held-out ") -> list[str]:
     if "held_out" not in report:
         return [
             f"training loss {report['training_loss']:.3f}; nothing was held "
-            "out (--validation)"
+            "out (--validation)",
+            *_cost(report),
         ]
     held_out = report["held_out"]
     lines = [
@@ -69,4 +72,10 @@ def report_lines(report: dict, examples: str = "held-out ") -> list[str]:
             f"{steps:,}, whose held-out loss is the lowest: that "
             "model is kept"
         )
-    return lines
+    return lines + _cost(report)
+
+
+def _cost(report: dict) -> list[str]:
+    """Its line; none in reports of `evaluate` and of older versions."""
+    cost = report.get("cost")
+    return [Cost(**cost).line()] if cost else []

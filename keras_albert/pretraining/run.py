@@ -29,6 +29,7 @@ from keras_albert.pretraining.model import (
 )
 from keras_albert.pretraining.packing import Packing
 from keras_albert.pretraining.report import held_out_report, report_lines
+from keras_albert.pretraining.sizes import activation_bytes
 from keras_albert.pretraining.teacher import load_teacher, masked_logits_of
 from keras_albert.storage import checksum
 from keras_albert.training.config import OptimizerConfig
@@ -231,7 +232,6 @@ def _train(
     report["cost"] = dataclasses.asdict(cost)
     write_report(run.output, report)
     print("\n".join(report_lines(report)))
-    print(cost.line())
     print(f"-> {run.output}")
     if run.optimizer.ema_momentum is not None:
         print(
@@ -397,23 +397,13 @@ def _describe(
         )
     if advice := learning_rate_advice(run, config, packing):
         lines.append(advice)
-    gigabytes = _activation_bytes(run, config) / devices.replicas / 1e9
-    if gigabytes > MANY_GIGABYTES:
+    part = run.batch_size // run.accumulate, run.examples.sequence_length
+    gigabytes = activation_bytes(config, *part) / devices.replicas / 1e9
+    if gigabytes > MANY_GIGABYTES and not run.remat:
         lines.append(
             f"a step keeps roughly {gigabytes:,.0f} GB of activations on this "
-            "device; if that is too much, raise --accumulate, or lower "
-            "--batch-size, and --optimizer.learning-rate with its square root"
+            "device; if that is too much, give --remat, raise --accumulate, or "
+            "lower --batch-size, and with its square root "
+            "--optimizer.learning-rate"
         )
     print("\n".join(lines), flush=True)
-
-
-def _activation_bytes(run: PretrainRun, config: AlbertConfig) -> int:
-    """What backpropagation keeps of the layers, float32, to one digit."""
-    length = run.examples.sequence_length
-    a_token = (
-        10 * config.hidden_size
-        + 3 * config.intermediate_size
-        + 3 * config.num_attention_heads * length
-    )
-    tokens = run.batch_size // run.accumulate * length
-    return 4 * tokens * a_token * config.num_hidden_layers

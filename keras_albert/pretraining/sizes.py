@@ -1,8 +1,4 @@
-"""Counts what an architecture costs, from its config alone.
-
-Letters are the paper's: E embedding size, H hidden size, I feed-forward size,
-V vocabulary, A heads, S sequence length.
-"""
+"""Counts what an architecture costs, from its config alone."""
 
 import dataclasses
 import difflib
@@ -28,7 +24,8 @@ from keras_albert.pretraining.flops import FLOPS_PER_PRODUCT, encoder_products
 
 # BERT (Devlin et al. 2019) in terms of ALBERT's config: nothing is shared, and
 # the embedding is as wide as the encoder. Vocabulary of the English models.
-BERT_SIZES = {"bert-base": (768, 12, 12), "bert-large": (1024, 24, 16)}  # H L A
+# By name: width, layers, heads.
+BERT_SIZES = {"bert-base": (768, 12, 12), "bert-large": (1024, 24, 16)}
 BERT_VOCABULARY = 30522
 
 BYTES = {"float32": 4, "float16": 2, "int8": 1}

@@ -11,6 +11,7 @@ from keras_albert.errors import AlbertError, is_number
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.storage import flat, option_types
+from keras_albert.tasks.names import FINETUNE_TASKS
 
 COMMANDS = {"finetune": FinetuneRun, "pretrain": PretrainRun}
 MOST_COMBINATIONS = 1000
@@ -57,6 +58,12 @@ def read_plan(path: Path) -> Plan:
             f"{path}: `command` must be one of {', '.join(COMMANDS)}. "
             f"Received: {command!r}."
         )
+    for name in ("options", "search"):
+        if not isinstance(content.get(name, {}), dict):
+            raise AlbertError(
+                f"{path}: `{name}` must be a table. Received: "
+                f"{content[name]!r:.60}. Begin it with the line [{name}]."
+            )
     options = flat(content.get("options", {}))
     search = {
         name: _values(path, name, value)
@@ -75,6 +82,12 @@ def read_plan(path: Path) -> Plan:
             f"{path}: `{twice[0]}` is in `options` and in `search`. Remove it "
             "from one of them."
         )
+    for task in search.get("task", [options.get("task")]):
+        if task not in (None, *FINETUNE_TASKS):
+            raise AlbertError(
+                f"{path}: `task` must be one of {', '.join(FINETUNE_TASKS)}. "
+                f"Received: {task!r}."
+            )
     plan = Plan(command, options, search)
     if plan.combinations > MOST_COMBINATIONS:
         raise AlbertError(
@@ -103,7 +116,7 @@ def _values(path: Path, name: str, value: object) -> list[Value]:
             f"{path}: `search.{name}` must be a list of one or more values, or "
             f"{{low, high, points}}. Received: {value!r:.60}."
         )
-    return value
+    return _all_different(path, name, value)
 
 
 def _range(path: Path, name: str, value: dict) -> list[float]:
@@ -122,7 +135,18 @@ def _range(path: Path, name: str, value: dict) -> list[float]:
             f"points (2 or more). Received: {value}."
         )
     ratio = (high / low) ** (1 / (points - 1))
-    return [float(f"{low * ratio**i:.3g}") for i in range(points)]
+    values = [float(f"{low * ratio**i:.3g}") for i in range(points)]
+    return _all_different(path, name, values)
+
+
+def _all_different(path: Path, name: str, values: list[Value]) -> list[Value]:
+    """The values. Two runs of the same settings would have the same output."""
+    if len(set(map(str, values))) < len(values):
+        raise AlbertError(
+            f"{path}: `search.{name}` has a value twice: {values}. Remove one, "
+            "or give fewer points."
+        )
+    return values
 
 
 def _check_name(path: Path, command: str, name: str, known: dict) -> None:

@@ -53,6 +53,7 @@ def sweep(run: SweepRun) -> list[dict]:
     """
     optuna = optional_import("optuna", "sweep", "`sweep`")
     plan = read_plan(run.file)
+    score = _score_name(run, plan)
     folder = WorkFolder(run.output, RESULTS_FILE)
     identity = dataclasses.asdict(plan) | {"method": run.method}
     begun = folder.begun_with()
@@ -68,8 +69,8 @@ def sweep(run: SweepRun) -> list[dict]:
     # At SIGTERM the run that is trained must end, too.
     with folder.locked("searching there"), sigterm_as_ctrl_c():
         study = _study(optuna, run, plan)
-        _search(optuna, study, run, plan)
-        results = _results(study, plan, run.output)
+        _search(optuna, study, run, plan, score)
+        results = _results(study)
         write_json(run.output / RESULTS_FILE, {"runs": results})
         _write_table(results, plan, run.output / TABLE_FILE)
         _draw(optuna, study, run.output / PLOT_FILE)
@@ -107,17 +108,17 @@ def _study(optuna, run: SweepRun, plan: Plan):
     return study
 
 
-def _search(optuna, study, run: SweepRun, plan: Plan) -> None:
+def _search(optuna, study, run: SweepRun, plan: Plan, name: str) -> None:
+    """Runs what is left of the plan; `name` is that of the score."""
     states = optuna.trial.TrialState
-    name = _score_name(run, plan)
     end = None
     if run.max_minutes is not None:
         end = time.monotonic() + 60 * run.max_minutes
     while len(_ended(study)) < plan.combinations:
         trial = study.ask()
         values = {
-            name: trial.suggest_categorical(name, choices)
-            for name, choices in plan.search.items()
+            option: trial.suggest_categorical(option, choices)
+            for option, choices in plan.search.items()
         }
         started = time.monotonic()
         output = run.output / _name(values)
@@ -209,7 +210,16 @@ def _score_name(run: SweepRun, plan: Plan) -> str:
     """The number to maximize: a key of the report, and of the log."""
     if run.score or plan.command == "pretrain":
         return run.score or "mlm_accuracy"
-    return ALL_TASKS[plan.options.get("task", FinetuneRun.task)].best
+    given = plan.options.get("task", FinetuneRun.task)
+    tasks = plan.search.get("task", [given])
+    scores = {ALL_TASKS[task].best for task in tasks}
+    if len(scores) > 1:
+        raise AlbertError(
+            f"the tasks {', '.join(tasks)} have no best score in common "
+            f"({', '.join(sorted(scores))}). Search one of them, or name a "
+            "score that all reports have with --score."
+        )
+    return scores.pop()
 
 
 def _score(output: Path, name: str) -> float:
@@ -233,7 +243,7 @@ def _last_line(output: Path) -> str:
     return (errors or lines or ["no output"])[-1]
 
 
-def _results(study, plan: Plan, folder: Path) -> list[dict]:
+def _results(study) -> list[dict]:
     results = []
     for name, trial in _ended(study).items():
         values, score = trial.intermediate_values, trial.value

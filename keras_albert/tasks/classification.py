@@ -1,6 +1,6 @@
 """One label, several labels, or a number for a text or a pair of texts.
 
-Letters: N examples, C labels.
+Letters: C labels.
 """
 
 import abc

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 # What becomes of a text that is longer than a row: it is cut; or read in
 # windows, whose probabilities are averaged, or whose highest logits count.
-LONG_READINGS = (CUT, *_) = ("cut", "mean", "max")
+LONG_READINGS = ("cut", "mean", "max")
+CUT = LONG_READINGS[0]
 # What is averaged of several models.
 AVERAGES = ("predictions", "weights")
 

@@ -1,7 +1,7 @@
 """A model with exits inside a graph: layers until every row has its answer.
 
-Letters: R rows, S tokens, H hidden size, L layers, C labels, K numbers that
-make an answer: 1, or C with several labels.
+Letters: R rows, C labels, K numbers that make an answer: 1, or C with several
+labels.
 """
 
 import tensorflow as tf
@@ -35,7 +35,8 @@ def early_outputs(
         x = state["x"]
         for each in weights:
             x, _ = block(config, each, x, state["bias"])
-        pooled = model.backbone.pooler(x[:, 0])
+        # The classifiers compute in float32, whatever the encoder does.
+        pooled = tf.cast(model.backbone.pooler(x[:, 0]), kernels.dtype)
         kernel = tf.gather(kernels, state["layer"])
         logits = tf.matmul(pooled, kernel) + tf.gather(biases, state["layer"])
         layer = state["layer"] + 1

@@ -1,7 +1,4 @@
-"""The names of a model's outputs: from a table, a head, or task.json.
-
-Letters: C labels.
-"""
+"""The names of a model's outputs: from a table, a head, or task.json."""
 
 import abc
 import dataclasses

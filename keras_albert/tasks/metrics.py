@@ -96,20 +96,16 @@ def multilabel_scores(expected, predicted) -> Scores:
 
 def entity_f1(
     expected: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
-) -> float | None:
+) -> float:
     """F1 of whole entities, as in CoNLL-2003.
 
     An entity is right if its type, beginning and end are: in [B-PER, I-PER, O]
     predicted as [B-PER, O, O] there is none. Labels are those of each word of
     each text, such as O, B-PER, I-PER (IOB2). The score is 0 if there are no
-    entities; None if there are other labels.
+    entities.
     """
-    pairs = list(zip(expected, predicted, strict=True))
-    tags = {tag for pair in pairs for tags in pair for tag in tags}
-    if not all(tag == "O" or tag[:2] in ("B-", "I-") for tag in tags):
-        return None
     found = right = there = 0
-    for text in pairs:
+    for text in zip(expected, predicted, strict=True):
         truth, guess = map(_entities, text)
         there += len(truth)
         found += len(guess)

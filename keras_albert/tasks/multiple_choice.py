@@ -1,6 +1,6 @@
 """The right one of several choices, with or without a question.
 
-Letters: N examples, C choices.
+Letters: C choices.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

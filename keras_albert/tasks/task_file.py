@@ -7,6 +7,7 @@ model before any text is read.
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 
 from keras_albert.checkpoints.huggingface_config import DEFAULT_GELU
 from keras_albert.checkpoints.keras_hub import is_keras_hub
-from keras_albert.checkpoints.load import load
+from keras_albert.checkpoints.load import load, not_a_path
 from keras_albert.checkpoints.lora import is_adapter
 from keras_albert.data.config import TableColumns
 from keras_albert.download import locate
@@ -237,7 +238,7 @@ def load_models(
         AlbertError: as `load_with_task`, or the models do not belong together.
     """
     check_choice("average", average, AVERAGES)
-    sources = [source] if isinstance(source, str | Path) else source
+    sources = list(source) if isinstance(source, list | tuple) else [source]
     sources = [one for each in sources for one in _of_seeds(each)]
     if not sources:
         raise AlbertError("expected one or more models. Received none.")
@@ -284,6 +285,8 @@ def _with_mean_threshold(
 
 def _of_seeds(source: str | Path) -> list[str | Path]:
     """The folders of all seeds, for an output of `finetune --seeds`."""
+    if not isinstance(source, str | os.PathLike):
+        raise AlbertError(not_a_path(source))
     folder = Path(source)
     if (folder / TASK_FILE).exists() or not (folder / RUN_FILE).exists():
         return [source]

@@ -1,6 +1,6 @@
 """A label for each word.
 
-Letters: C labels, S tokens of a row, W words of a text.
+Letters: C labels, W words of a text.
 """
 
 import numpy as np
@@ -99,11 +99,13 @@ class TokenClassification(LearnedTask):
         predicted = [row.argmax(-1) for row in logits]
         expected_words, words = map(np.concatenate, (expected, predicted))
         values = measure(["accuracy"], expected_words, words).values
-        found = entity_f1(
-            [[names[i] for i in row] for row in expected],
-            [[names[i] for i in row] for row in predicted],
-        )
-        if found is not None:
+        # By the labels of the model: which of them a run predicts may differ
+        # from seed to seed, and all seeds must have the same scores.
+        if all(name == "O" or name[:2] in ("B-", "I-") for name in names):
+            found = entity_f1(
+                [[names[i] for i in row] for row in expected],
+                [[names[i] for i in row] for row in predicted],
+            )
             values = {"entity_f1": found, **values}
         remarks = classes.collapse(expected_words, words, names, "word")
         return Scores(values, remarks)

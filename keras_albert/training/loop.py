@@ -14,7 +14,6 @@ import math
 import os
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +25,7 @@ import numpy as np
 from keras_albert.distribution.backend import to_numpy
 from keras_albert.distribution.devices import Devices, OneDevice
 from keras_albert.errors import AlbertError
+from keras_albert.signals import handled
 from keras_albert.storage import remove_folder
 from keras_albert.training.checkpointing import (
     Checkpoint,
@@ -454,17 +454,16 @@ class StopRequest:
 
     def __init__(self):
         self.signal = None
-        self._before = {}
+        self._handlers = contextlib.ExitStack()
 
     def __enter__(self):
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._receive)
+        self._handlers.enter_context(
+            handled(self._receive, signal.SIGTERM, signal.SIGINT)
+        )
         return self
 
     def __exit__(self, *_):
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._handlers.close()
 
     def _receive(self, number, frame):
         if self.signal:

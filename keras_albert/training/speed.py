@@ -2,12 +2,7 @@
 
 Model-FLOPs utilization (Chowdhery et al. 2022, arXiv:2204.02311, appendix B) is
 the number of floating-point operations that the model needs per second, divided
-by the peak of the device. Only matrix products are counted, with two operations
-for a multiply-add; the backward pass has twice as many as the forward pass.
-Lookups, normalization, the optimizer and recomputation are not counted.
-
-Letters: S sequence length, P predictions, H hidden size, I intermediate size,
-E embedding size, V vocabulary, r relaxed rank, K examples in a row.
+by the peak of the device.
 """
 
 import dataclasses

@@ -285,6 +285,7 @@ HUGE = {
         ({BASE: ""}, f"`{BASE}` must be the path or name .* Received: ''"),
         ({"keras_albert": OWN}, "trained on a model with another config"),
         ({"keras_albert": 3}, "`keras_albert` is not what `finetune` writes"),
+        ({"keras_albert": {}}, "`keras_albert` is not what `finetune` writes"),
         ({"peft_type": "IA3"}, "must be 'LORA' .* Received: 'IA3'. Merge"),
         ({"use_dora": True}, "`use_dora` must be False .* Received: True"),
         ({"init_lora_weights": "pissa"}, "Received: 'pissa'. Merge"),

@@ -344,6 +344,10 @@ def test_weights_of_rare_pieces(folder, tmp_path):
         ka.AlbertForTextEmbedding(other.backbone).adapt(texts)
     with pytest.raises(ka.AlbertError, match="texts` must be a list of texts"):
         other.adapt("a text")
+    with pytest.raises(ka.AlbertError, match="`text` must be a list of texts"):
+        ka.Predictor.load(second).predict("a text")
+    with pytest.raises(ka.AlbertError, match="the model itself"):
+        ka.Predictor.load(other)
     bare = ka.AlbertForTextEmbedding(ka.AlbertBackbone(other.config), "idf")
     with pytest.raises(ka.AlbertError, match="this model has none"):
         bare.adapt(texts)

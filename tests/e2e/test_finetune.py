@@ -378,6 +378,10 @@ def test_questions_without_an_answer(folder, squad, tmp_path):
     }
     run("predict", model=output, data=dev, **files)
     texts, best, odds = map(read_json, files.values())
+    # Without --output the answers are printed, and nothing else is.
+    again = tmp_path / "again.json"
+    said = run("predict", model=output, data=dev, n_best_output=again)
+    assert json.loads(said) == texts and read_json(again) == best
     questions = read_squad(dev)
     assert list(texts) == list(odds) == list(best) == [q.id for q in questions]
     scores = score_v2(questions, texts)

@@ -334,7 +334,7 @@ def test_interrupted_pretraining_goes_on(command, road, capsys):
     assert {"step-00000004", "step-00000006"} <= kept and len(kept) <= 3
     before = (road / "twice" / "log.csv").stat().st_mtime_ns
     again = command("pretrain --file {0}/twice/run.json")
-    assert "and it is finished" in again
+    assert "and it is finished" in again and "cost: " in again
     assert (road / "twice" / "log.csv").stat().st_mtime_ns == before
 
 

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from commands import edit_json, run
 from small import TEXT_CONFIG, randomize
 
@@ -112,6 +113,12 @@ def test_folders_that_cannot_be_read(tiny_vocab, tmp_path):
         lambda dense: dense.update(activation_function="torch.Tanh"),
         "without activation.*torch.Tanh",
     )
+    dense = folder / "2_Dense" / "model.safetensors"
+    written = safetensors.numpy.load_file(dense)
+    for tensors in ({}, {**written, "linear.bias": np.zeros(3, "float32")}):
+        safetensors.numpy.save_file(tensors, dense)
+        with pytest.raises(ka.AlbertError, match="2_Dense: expected linear"):
+            ka.load(folder)
     rare = tmp_path / "rare"
     ka.save_sentence_transformers(embedder(tiny_vocab, pooling="idf"), rare)
     folder = rare

@@ -357,6 +357,8 @@ def test_both_forms_of_check():
         ["--rows", "7", "e", "--data=d", "m"],
     ):
         assert _parse(["check", *arguments]) == expected
+    several = ["--export", "e", "--model", "m", "n", "--data", "d"]
+    assert _parse(["check", *several]).model == ("m", "n")
     with pytest.raises(ka.AlbertError, match="also: 'x'"):
         _parse(["check", "e", "m", "d", "x"])
 

@@ -204,6 +204,9 @@ def test_options_win_over_a_recipe(tmp_path):
     assert (run.steps, run.warmup_steps, run.warmup_share) == (800, None, 0.1)
     run = _parse([*FINETUNE, "--recipe=RTE", "--warmup-steps=7"])
     assert (run.steps, run.warmup_steps) == (800, 7)
+    # Both spellings of an option.
+    run = _parse([*FINETUNE, "--recipe=RTE", "--warmup_share", "0.1"])
+    assert (run.warmup_steps, run.warmup_share) == (None, 0.1)
     # The rates of one task for another one.
     run = _parse([*FINETUNE, "--recipe=MRPC"])
     assert (run.task, run.learning_rate) == ("classification", 2e-5)

@@ -129,6 +129,9 @@ def test_command_line(tmp_path, masked_lm, capsys):
     assert content["architectures"] == ["AlbertForMaskedLM"]
     told = {"input": source, "output": output}
     assert "not empty" in refused(capsys, "convert", **told)
+    encoder = {"input": source, "output": tmp_path / "x", "task": "pairs"}
+    error = refused(capsys, "convert", "--backbone", **encoder)
+    assert "an encoder has no task and no labels. Received --backbone" in error
     told = {"input": "s3://a/b", "output": tmp_path / "x"}
     error = refused(capsys, "convert", **told)
     assert "s3://a/b: expected a path, hf://" in error

@@ -165,6 +165,13 @@ def test_mixed_precision():
         np.testing.assert_allclose(
             found, of_layers[:, layer - 1], atol=0.02 * of_layers.std()
         )
+    if keras.backend.backend() == "tensorflow":  # in the graph of an export
+        from keras_albert.tasks.early_exit_graph import early_outputs
+
+        graph = early_outputs(model, EarlyExit(layers=2), inputs())
+        np.testing.assert_allclose(
+            graph["logits"].numpy(), found, atol=0.02 * of_layers.std()
+        )
 
 
 @pytest.mark.on_torch

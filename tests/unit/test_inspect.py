@@ -40,6 +40,13 @@ def test_padding_does_not_count(model):
     assert (together["degrees"] > 0).all()
 
 
+def test_what_is_no_list_of_texts(model):
+    with pytest.raises(ka.AlbertError, match=r"list of texts.*'the fox'"):
+        ka.layer_distances(model, "the fox")
+    with pytest.raises(ka.AlbertError, match=r"`batch_size` .*batch_size=0"):
+        ka.layer_distances(model, TEXTS, batch_size=0)
+
+
 def test_attention_figure(model):
     """The panels show the probabilities of the real tokens, padding aside."""
     texts = ["the fox", "hens sleep"]
@@ -90,7 +97,7 @@ def test_command(model, tmp_path, capsys):
     assert "model.keras, 2 texts" in printed
     assert f"{expected['l2'][0]:.3f}" in printed
     assert plot.read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ka.AlbertError, match="Received none"):
+    with pytest.raises(ka.AlbertError, match="Received: an empty list"):
         ka.layer_distances(model, [])
     error = refused(capsys, "inspect", model="x", data=tmp_path / "no.txt")
     assert "no.txt: no such file" in error

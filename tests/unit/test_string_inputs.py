@@ -472,6 +472,12 @@ BATCHES = dataset(TEXTS, LABELS)
             lambda h: h.model.fit(BATCHES.unbatch()),
             r"batches of texts.*dataset\.batch\(32\)",
         ),
+        (
+            lambda h: h.model.fit(
+                dataset(np.ones((4, 8), "int32"), LABELS[:4])
+            ),
+            "must be a dict with `token_ids`.*Received: TensorSpec",
+        ),
         (lambda h: h.chooser.fit(BATCHES), "multiple choice takes a dict"),
         (lambda h: h.masked.fit(BATCHES), "no preprocessor.*preprocess.texts"),
         (lambda h: h.bare.fit(BATCHES), "Texts need a vocabulary"),

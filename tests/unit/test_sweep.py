@@ -204,6 +204,16 @@ def test_values_at_equal_ratios(folder):
         ('command = "finetune"', "command =", "not a TOML file"),
         ("[16, 32]", str([*range(1, 400)]), "1,197 combinations"),
         (PLAN[PLAN.index("learning_rate") :], "", "`search` is empty"),
+        ("[16, 32]", "[16, 16]", r"batch_size` has a value twice: \[16, 16"),
+        ("[16, 32]", "{low = 1.0, high = 1.001, points = 3}", "value twice"),
+        (PLAN[PLAN.index("[search]") :], "", "`search` is empty"),
+        (PLAN[PLAN.index("[options]") :], "options = 3", "`options` must be a"),
+        ("[search]", "[search]\ntask = ['CoLa']", "`task` must be .*'CoLa'"),
+        (
+            "[search]",
+            "[search]\ntask = ['CoLA', 'SST-2']",
+            "no best score in common .accuracy, matthews",
+        ),
     ],
 )
 def test_a_wrong_file(folder, old, new, message):

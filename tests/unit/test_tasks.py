@@ -44,7 +44,6 @@ def features(task, names, tokenizer, **values):
         (["B-P O B-P B-Q I-Q B-P"], ["B-P O B-P I-P I-Q B-P"], 0.5),
         (["O O"], ["O O"], 0.0),  # not defined
         (["O O"], ["O I-P"], 0.0),
-        (["noun O"], ["noun O"], None),
         # They do not reach into the next text.
         (["B-P", "I-P"], ["B-P", "I-P"], 1.0),
         (["B-P I-P"], ["B-P B-P"], 0.0),
@@ -53,6 +52,18 @@ def features(task, names, tokenizer, **values):
 def test_entities(expected, predicted, score):
     texts = ([text.split() for text in each] for each in (expected, predicted))
     assert entity_f1(*texts) == score
+
+
+def test_names_of_labels_decide_whether_there_are_entities(tokenizer):
+    """All seeds of a run must have the same scores, whatever they predict."""
+    values = {"text": [["a", "fox"]], "label": [["O", "B-X"]]}
+    task = ALL_TASKS["tokens"]
+    for third, there in ("I-X", True), ("MISC", False):
+        names = ("O", "B-X", third)
+        found = features("tokens", names, tokenizer, **values)
+        outputs = [np.eye(3)[np.maximum(row, 0)] for row in found.token_target]
+        scores = task.scores(outputs, found, names).values
+        assert ("entity_f1" in scores) == there
 
 
 def test_weights_that_balance_classes():

@@ -1,7 +1,7 @@
 """A model with exits as ONNX operations: layers until every row has its answer.
 
-Letters: B batch, R rows that go on, S tokens, H hidden size, L layers, C
-labels, K numbers that make an answer: 1, or C with several labels.
+Letters: B batch, R rows that go on, C labels, K numbers that make an answer: 1,
+or C with several labels.
 """
 
 import onnx

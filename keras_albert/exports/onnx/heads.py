@@ -1,6 +1,6 @@
 """A model with a head as a graph of ONNX operations.
 
-Letters: B batch, S sequence length, H hidden size, C labels, K beam. A class in
+Letters: B batch, S sequence length, H hidden size, K beam. A class in
 parentheses is the head of `modeling` that a function computes.
 """
 

@@ -4,7 +4,7 @@ Contexts of any length are read in windows. A model that may find no answer has
 the labels NAMES and the head of SQuAD 2.0; any other has no labels, and the
 head of SQuAD 1.1.
 
-Letters: Q questions, W windows, S tokens of a row, K beam.
+Letters: S tokens of a row.
 """
 
 import dataclasses
