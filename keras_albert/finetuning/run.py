@@ -187,11 +187,6 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
         examples = dataclasses.replace(
             examples, weight=balanced_weights(examples.target)
         )
-    teacher = None
-    if run.teacher is not None:
-        with devices.alone():
-            teacher = Teacher(run, names)
-            examples = with_teacher(examples, teacher.outputs(tables.train))
     measured_on = task.examples(
         tokenizer,
         tables.held_out or sample(tables.train),
@@ -200,26 +195,49 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
         reading and dataclasses.replace(reading, threshold=None),
         run.long_texts,
     )
-    score = None
-    if teacher and tables.held_out:
-        with devices.alone():
-            outputs = teacher.outputs(tables.held_out)
-        deciding = teacher.deciding(measured_on)
-        score = task.measure(outputs, deciding, names).values[task.best]
-    return _Prepared(
-        tables,
-        chosen,
-        pretrained,
-        embedder,
-        config,
-        tokenizer,
-        length,
-        reading,
-        examples,
-        measured_on,
-        teacher and teacher.checksum,
-        score,
+    taught, teacher, score = _taught(
+        run, tables, examples, measured_on, devices
     )
+    return _Prepared(
+        tables=tables,
+        chosen=chosen,
+        pretrained=pretrained,
+        embedder=embedder,
+        config=config,
+        tokenizer=tokenizer,
+        length=length,
+        reading=reading,
+        examples=taught,
+        measured_on=measured_on,
+        teacher=teacher,
+        teacher_score=score,
+    )
+
+
+def _taught(
+    run: FinetuneRun,
+    tables: Tables,
+    examples: Features,
+    measured_on: Features,
+    devices: Devices,
+) -> tuple[Features, str | None, float | None]:
+    """The examples with the outputs of the teacher, its checksum and its score.
+
+    The score is that on the held-out rows. Without a teacher the examples stay
+    as they are.
+    """
+    if run.teacher is None:
+        return examples, None, None
+    task, names = ALL_TASKS[run.task], tables.names
+    with devices.alone():
+        teacher = Teacher(run, names)
+        examples = with_teacher(examples, teacher.outputs(tables.train))
+        if not tables.held_out:
+            return examples, teacher.checksum, None
+        outputs = teacher.outputs(tables.held_out)
+    deciding = teacher.deciding(measured_on)
+    score = task.measure(outputs, deciding, names).values[task.best]
+    return examples, teacher.checksum, score
 
 
 def _check_texts(

@@ -217,7 +217,9 @@ def test_a_recipe_of_pretraining():
     run = _parse(given)
     assert (run.variant, run.optimizer.optimizer) == ("small", "muon")
     steps = run.steps, run.warmup_steps, run.short_steps
-    assert steps == (8_000, 800, 3_764)
+    assert steps == (12_000, 1_200, 5_647)
+    examples = run.examples.masked_lm_prob, run.examples.max_predictions
+    assert examples == (0.4, 51)
     run = _parse([*given, "--steps", "34", "--batch-size=8"])  # shares stay
     assert (run.warmup_steps, run.short_steps, run.batch_size) == (3, 16, 8)
     assert _parse([*given, "--warm-start=m"]).variant is None
