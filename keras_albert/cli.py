@@ -244,7 +244,9 @@ def _with_names(arguments: list[str]) -> list[str]:
     if len(bare) > len(free):
         raise AlbertError(
             "`check` takes --export, --model and --data, or their three "
-            f"values in this order. Received also: {bare[len(free)]!r}."
+            f"values in this order. Received also: {bare[len(free)]!r}. "
+            "Several models go behind --model, with --export and --data "
+            "named, too."
         )
     pairs = zip(free, bare, strict=False)
     return ["check", *named, *(part for pair in pairs for part in pair)]

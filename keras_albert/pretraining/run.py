@@ -49,7 +49,7 @@ from keras_albert.training.schedules import WarmupPolynomialDecay
 from keras_albert.training.speed import Work, matrix_product_peak
 
 FEW_PAIRS = 0.5  # share of examples below which a run says what to do
-MANY_GIGABYTES = 8  # of activations; more are mentioned before a run
+MANY_GIGABYTES = 5  # of activations; more are mentioned before a run
 # Factor between the batch and the paper's that needs another learning rate.
 FAR_BATCH = 2
 
@@ -360,6 +360,22 @@ def learning_rate_advice(
     )
 
 
+def memory_advice(
+    run: PretrainRun, config: AlbertConfig, replicas: int
+) -> str | None:
+    """What to do if the activations of a step may not fit; None if they do."""
+    part = run.batch_size // run.accumulate, run.examples.sequence_length
+    gigabytes = activation_bytes(config, *part) / replicas / 1e9
+    if run.remat or gigabytes < MANY_GIGABYTES:
+        return None
+    return (
+        f"a step keeps {gigabytes:,.0f} GB of activations on each device, and "
+        "what the backend adds to them; if that is too much, give --remat, "
+        "raise --accumulate, or lower --batch-size, and with its square root "
+        "--optimizer.learning-rate"
+    )
+
+
 def _describe(
     run: PretrainRun,
     inputs: _Inputs,
@@ -397,13 +413,6 @@ def _describe(
         )
     if advice := learning_rate_advice(run, config, packing):
         lines.append(advice)
-    part = run.batch_size // run.accumulate, run.examples.sequence_length
-    gigabytes = activation_bytes(config, *part) / devices.replicas / 1e9
-    if gigabytes > MANY_GIGABYTES and not run.remat:
-        lines.append(
-            f"a step keeps roughly {gigabytes:,.0f} GB of activations on this "
-            "device; if that is too much, give --remat, raise --accumulate, or "
-            "lower --batch-size, and with its square root "
-            "--optimizer.learning-rate"
-        )
+    if advice := memory_advice(run, config, devices.replicas):
+        lines.append(advice)
     print("\n".join(lines), flush=True)

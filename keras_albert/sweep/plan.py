@@ -140,7 +140,10 @@ def _range(path: Path, name: str, value: dict) -> list[float]:
 
 
 def _all_different(path: Path, name: str, values: list[Value]) -> list[Value]:
-    """The values. Two runs of the same settings would have the same output."""
+    """Returns the values, or raises AlbertError if two of them are equal.
+
+    Two runs of the same settings would have the same output folder.
+    """
     if len(set(map(str, values))) < len(values):
         raise AlbertError(
             f"{path}: `search.{name}` has a value twice: {values}. Remove one, "

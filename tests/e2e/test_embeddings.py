@@ -587,6 +587,10 @@ def test_a_killed_run_goes_on(folder, model, tmp_path, monkeypatch):
     assert json.loads((left.parent / "progress.json").read_text())["done"] == 2
     embed(folder, tmp_path, "parts", data, "--to=jsonl")
     assert left.read_bytes() == (whole / "vectors.jsonl").read_bytes()
+    # The same float32, bit for bit, as without text between.
+    array = ka.read_vectors(embed(folder, tmp_path, "array", data))
+    found = [json.loads(line)["vector"] for line in left.open()]
+    np.testing.assert_array_equal(np.array(found, "float32"), array)
 
 
 @pytest.mark.on_torch

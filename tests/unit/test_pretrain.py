@@ -169,6 +169,19 @@ def test_advice_is_for_models_of_released_size():
     assert pretrain.learning_rate_advice(small, tiny) is None
 
 
+def test_advice_on_memory():
+    """Base, 8 x 128 tokens: 0.681 GB (docs/concepts.md), 16 times as many."""
+    base = VARIANTS["base_v2"]
+    examples = ExampleConfig(sequence_length=128)
+    run = PretrainRun(Path("s"), Path("o"), batch_size=128, examples=examples)
+    assert "keeps 11 GB" in pretrain.memory_advice(run, base, 1)
+    assert "keeps 5 GB" in pretrain.memory_advice(run, base, 2)
+    assert pretrain.memory_advice(run, base, 4) is None
+    for fits in ({"remat": True}, {"accumulate": 4}):
+        other = dataclasses.replace(run, **fits)
+        assert pretrain.memory_advice(other, base, 1) is None
+
+
 def test_the_best_constant_guess_is_the_more_frequent_label():
     """Three of four pairs are labelled 1; a fifth does not count."""
 

@@ -206,7 +206,6 @@ def test_values_at_equal_ratios(folder):
         (PLAN[PLAN.index("learning_rate") :], "", "`search` is empty"),
         ("[16, 32]", "[16, 16]", r"batch_size` has a value twice: \[16, 16"),
         ("[16, 32]", "{low = 1.0, high = 1.001, points = 3}", "value twice"),
-        (PLAN[PLAN.index("[search]") :], "", "`search` is empty"),
         (PLAN[PLAN.index("[options]") :], "options = 3", "`options` must be a"),
         ("[search]", "[search]\ntask = ['CoLa']", "`task` must be .*'CoLa'"),
         (
