@@ -35,8 +35,7 @@ def early_outputs(
         x = state["x"]
         for each in weights:
             x, _ = block(config, each, x, state["bias"])
-        # The classifiers compute in float32, whatever the encoder does.
-        pooled = tf.cast(model.backbone.pooler(x[:, 0]), kernels.dtype)
+        pooled = model.backbone.pooler(x[:, 0])
         kernel = tf.gather(kernels, state["layer"])
         logits = tf.matmul(pooled, kernel) + tf.gather(biases, state["layer"])
         layer = state["layer"] + 1
