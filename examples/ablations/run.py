@@ -62,6 +62,12 @@ def main() -> None:
     parser.add_argument(
         "--jobs", type=int, default=1, help="runs at a time, on all cores"
     )
+    parser.add_argument(
+        "--steps", type=int, help="of each run, in place of the scale's"
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="RUN", help="these runs of the table"
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--cores", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -70,18 +76,28 @@ def main() -> None:
     )
     if arguments.jobs < 1:
         parser.error("--jobs must be 1 or more")
+    if arguments.steps is not None and arguments.steps < 2:
+        parser.error("--steps must be 2 or more")
     if arguments.one:
         # All backends count the cores that a process may use.
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, map(int, arguments.cores.split(",")))
         make_run(output / "runs" / arguments.one)
         return
-    table, scale = _toml(arguments.table), _toml("scales")[arguments.scale]
+    table, scale = _toml(arguments.table), _scale_of(arguments)
+    every = [run["name"] for run in table["runs"]]
+    if unknown := {*(arguments.only or ())}.difference(every):
+        parser.error(
+            f"--only received {', '.join(sorted(unknown))}, which "
+            f"{arguments.table} does not have. It has: {'; '.join(every)}"
+        )
     output.mkdir(parents=True, exist_ok=True)
     data = (arguments.data or _own_text(output)).resolve()
     names = []
     for seed in scale["seeds"]:
         for run in table["runs"]:
+            if run["name"] not in (arguments.only or every):
+                continue
             name = folder_name(run["name"], seed)
             _claim(
                 output / "runs" / name, settings(table, scale, run, seed, data)
@@ -92,9 +108,18 @@ def main() -> None:
     failed = _make_all(output, names, arguments)
     made = [name for name in names if name not in failed]
     results = [_read(output / "runs" / name / "result.json") for name in made]
-    write_results(table, arguments, results, output)
+    if results:
+        write_results(table, arguments, results, output)
     if failed:
         sys.exit(f"error: failed: {', '.join(failed)}")
+
+
+def _scale_of(arguments) -> dict:
+    """The settings of --scale, for as many steps as --steps says."""
+    scale = _toml("scales")[arguments.scale]
+    if arguments.steps is not None:
+        scale["pretrain"] |= in_steps(scale["pretrain"], arguments.steps)
+    return scale
 
 
 def _toml(name: str) -> dict:
@@ -377,12 +402,13 @@ def _share_of(shards: Path, share: float, folder: Path) -> Path:
 def in_steps(options: dict, steps: int) -> dict:
     """The schedule of `options` for another number of steps.
 
-    Warm-up and the short examples at the start keep their shares of the run.
+    Warm-up, the short examples at the start, and what is between validations
+    keep their shares of the run.
     """
     share = steps / options["steps"]
     return {"steps": steps} | {
-        name: min(round(share * options[name]), steps - 1)
-        for name in ("warmup_steps", "short_steps")
+        name: min(max(round(share * options[name]), 1), steps - 1)
+        for name in ("warmup_steps", "short_steps", "validate_every")
         if name in options
     }
 
@@ -464,7 +490,7 @@ def write_results(table, arguments, results: list[dict], output: Path) -> None:
         {
             "table": arguments.table,
             "scale": arguments.scale,
-            "settings": _toml("scales")[arguments.scale],
+            "settings": _scale_of(arguments),
             "runs": results,
             "claims": verdicts,
         },

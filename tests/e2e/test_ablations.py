@@ -135,7 +135,7 @@ def test_a_run_and_its_results(ablations, data, tmp_path, eagerly):
         assert result["tokens"] == 8 * (4 * 48 + 2 * 64)
         assert 0 <= result["task_accuracy"] <= 1
         assert result["sop_count"] > 0 and result["nsp_count"] > 0
-    arguments = SimpleNamespace(table="table7", scale="tiny")
+    arguments = SimpleNamespace(table="table7", scale="tiny", steps=4)
     ablations.write_results(table, arguments, results, tmp_path)
     text = (tmp_path / "table.md").read_text()
     assert "Seeds of each mean: 1." in text
@@ -143,6 +143,48 @@ def test_a_run_and_its_results(ablations, data, tmp_path, eagerly):
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     written = read_json(tmp_path / "results.json")
     assert len(written["runs"]) == 2 and len(written["claims"]) == 1
+    # Of 6 steps 1 warms up, 4 are short and 3 lie between validations.
+    said = written["settings"]["pretrain"]
+    assert said["steps"] == 4 and said["warmup_steps"] == 1
+    assert said["short_steps"] == 3 and said["validate_every"] == 2
+
+
+def test_some_runs_with_other_steps(
+    ablations, data, tmp_path, monkeypatch, capsys
+):
+    command = [
+        "run.py",
+        "table4",
+        "--data",
+        str(data),
+        "--output",
+        str(tmp_path),
+    ]
+    made = []
+    monkeypatch.setattr(
+        ablations,
+        "_make_all",
+        lambda output, names, _: made.extend(names) or names,
+    )
+    chosen = ["--steps", "3", "--only", "none, E = H", "all, E = H"]
+    monkeypatch.setattr(sys, "argv", [*command, *chosen])
+    with pytest.raises(SystemExit, match="failed: all-e-h-0, none-e-h-0"):
+        ablations.main()
+    assert made == ["all-e-h-0", "none-e-h-0"]
+    wanted = read_json(tmp_path / "runs" / "none-e-h-0" / "settings.json")
+    assert wanted["config"]["sharing"] == "none"
+    assert wanted["pretrain"]["steps"] == 3
+    for mistake, said in (
+        (
+            ["--only", "some"],
+            "--only received some, which table4 does not have",
+        ),
+        (["--steps", "1"], "--steps must be 2 or more"),
+    ):
+        monkeypatch.setattr(sys, "argv", [*command, *mistake])
+        with pytest.raises(SystemExit):
+            ablations.main()
+        assert said in capsys.readouterr().err
 
 
 def test_runs_of_other_tables_are_not_repeated(ablations, tmp_path):
