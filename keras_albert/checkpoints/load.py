@@ -198,7 +198,7 @@ def load_pretrained(
     return plain_encoder(backbone), backbone.tokenizer
 
 
-def head_of(source: str | Path) -> str | None:
+def head_name(source: str | Path) -> str | None:
     """The class name of the head with which a model was fine-tuned.
 
     None for a model without a head, or that was only pretrained.

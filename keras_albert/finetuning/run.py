@@ -9,7 +9,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from keras_albert.checkpoints.load import head_of, load_pretrained
+from keras_albert.checkpoints.load import head_name, load_pretrained
 from keras_albert.data.batches import Features, choose_lengths, training_dataset
 from keras_albert.distribution.backend import leave_gpu_to_backend, opened
 from keras_albert.distribution.devices import Devices
@@ -477,7 +477,7 @@ def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
             f"note: the paper starts {run.task} from a model that was "
             f"fine-tuned on {start}. To do so, give its folder as --model."
         )
-    dropped = None if run.from_scratch else head_of(run.model)
+    dropped = None if run.from_scratch else head_name(run.model)
     if prepared.embedder is not None:
         size = run.embedding.projection
         print(

@@ -1,8 +1,13 @@
-"""Texts with "[MASK]": their ids, and the pieces that may stand there."""
+"""Texts with "[MASK]": their ids, and the pieces that may stand there.
 
+Letters: B texts, S tokens, M masks of a text, K best pieces, V vocabulary.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy import special
 
 from keras_albert.errors import AlbertError, check_positive
 from keras_albert.modeling.inputs import (
@@ -30,13 +35,25 @@ class Fill(NamedTuple):
     """the text with this [MASK] replaced; others are kept"""
 
 
-def filled(text: str, number: int, piece: str, probability: float) -> Fill:
-    """Replaces one [MASK] of a text, counted from 0, by a piece."""
-    parts = text.split(MASK)
-    before = MASK.join(parts[: number + 1])
-    after = MASK.join(parts[number + 1 :])
-    word = piece.replace(WORD_MARK, " ").lstrip()
-    return Fill(piece, probability, before + word + after)
+def fills(
+    text: str, pieces: Sequence[Sequence[str]], scores: Sequence[Sequence]
+) -> list[list[Fill]]:
+    """The predictions for each [MASK] of a text.
+
+    Args:
+        text: with one [MASK] or more.
+        pieces: [M, K], of which those beyond the text's masks are left out.
+        scores: their probabilities, [M, K].
+    """
+    parts, found = text.split(MASK), []
+    for number in range(len(parts) - 1):
+        before = MASK.join(parts[: number + 1])
+        after = MASK.join(parts[number + 1 :])
+        found.append([])
+        for piece, score in zip(pieces[number], scores[number], strict=True):
+            word = piece.replace(WORD_MARK, " ").lstrip()
+            found[-1].append(Fill(piece, float(score), before + word + after))
+    return found
 
 
 def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -78,38 +95,58 @@ def fill_masks(model, texts, top_k: int) -> list[list[list[Fill]]]:
     check_positive("top_k", top_k)
     texts = as_texts(texts)
     x = model.preprocess(texts)
-    masks = [np.flatnonzero(row == MASK_ID) for row in x["token_ids"]]
-    for text, found in zip(texts, masks, strict=True):
+    counts = (x["token_ids"] == MASK_ID).sum(axis=1)
+    for text, count in zip(texts, counts, strict=True):
         written = text.count(MASK)
-        if len(found) != written or not written:
+        if count != written or not written:
             raise AlbertError(
                 f'each text needs "{MASK}" within the first '
                 f"{model.config.max_position_embeddings} tokens. "
-                f"Received: {text!r:.80} ({written} masks, {len(found)} "
+                f"Received: {text!r:.80} ({written} masks, {count} "
                 "of them in reach). Write one, or shorten the text."
             )
-    positions = np.zeros((len(texts), max(map(len, masks))), "int32")
-    for row, found in enumerate(masks):
+
+    def predict(inputs):
+        return model.predict(inputs, verbose=0)
+
+    best = best_pieces(model, x, top_k, predict)
+    return [*map(fills, texts, best["pieces"], best["scores"])]
+
+
+def best_pieces(
+    model,
+    x: Mapping[str, np.ndarray],
+    top_k: int,
+    predict: Callable[[Mapping], dict | np.ndarray],
+) -> dict[str, np.ndarray]:
+    """The most probable pieces for each mask of each row, the first the best.
+
+    Args:
+        model: with a masked-LM head and a tokenizer.
+        x: the arrays of `model.preprocess`, [B, S], each with a mask.
+        top_k: K.
+        predict: gives the logits of inputs of the model, [B, M, V].
+
+    Returns:
+        `pieces`, `scores` (their probabilities) and `ids`, [B, M, K]. M is the
+        largest number of masks, rounded up to a power of two so that few shapes
+        are compiled.
+    """
+    is_mask = x["token_ids"] == MASK_ID
+    most = int(is_mask.sum(axis=1).max())
+    positions = np.zeros((len(is_mask), 1 << (most - 1).bit_length()), "int32")
+    for row, found in enumerate(is_mask):
+        found = np.flatnonzero(found)
         positions[row, : len(found)] = found
-    outputs = model.predict({**x, "masked_positions": positions}, verbose=0)
+    outputs = predict({**x, "masked_positions": positions})
     logits = outputs["mlm"] if isinstance(outputs, dict) else outputs
-    return [
-        [
-            _fills(model.tokenizer, text, number, of_mask, top_k)
-            for number, of_mask in enumerate(of_text[: len(found)])
-        ]
-        for text, found, of_text in zip(texts, masks, logits, strict=True)
-    ]
-
-
-def _fills(
-    tokenizer: Tokenizer, text: str, number: int, logits: np.ndarray, top_k: int
-) -> list[Fill]:
-    probabilities = np.exp(logits - logits.max())  # [V]
-    probabilities /= probabilities.sum()
-    # The vocabulary may have fewer pieces than the model's vocab_size.
-    named = probabilities[: tokenizer.vocab_size]
-    return [
-        filled(text, number, tokenizer.id_to_piece(i), float(named[i]))
-        for i in np.argsort(-named)[:top_k]
-    ]
+    odds = special.softmax(np.asarray(logits), axis=-1)
+    # The model may have more ids than the vocabulary has pieces.
+    odds = odds[..., : model.tokenizer.vocab_size]
+    ids = np.argsort(-odds, axis=-1)[..., :top_k]
+    pieces = np.vectorize(model.tokenizer.id_to_piece, otypes=[object])
+    return {
+        "pieces": pieces(ids),
+        "scores": np.take_along_axis(odds, ids, axis=-1),
+        "ids": ids.astype("int32"),
+    }

@@ -3,17 +3,19 @@
 Letters: B texts, M masks of a text, K best pieces.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
-from scipy import special
 
 from keras_albert.data.batches import Features
 from keras_albert.data.tables import Field, read_text
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import FILL_MASK_CHOICES
-from keras_albert.modeling.masked_texts import MASK, filled, masked_ids
+from keras_albert.modeling.masked_texts import (
+    MASK,
+    best_pieces,
+    fills,
+    masked_ids,
+)
 from keras_albert.modeling.pretraining import (
     AlbertForMaskedLM,
     AlbertForPretraining,
@@ -88,7 +90,7 @@ class FillMask(Task):
         """`pieces`, `scores` and `ids` [B, M, K], as those of the graph."""
         if not isinstance(model, AlbertModel):  # an exported graph
             return model.predict_on_batch(x)
-        return _best_pieces(model, x)
+        return best_pieces(model, x, FILL_MASK_CHOICES, model.predict_on_batch)
 
     def decode(self, outputs, features, names):
         decoded = []
@@ -101,39 +103,7 @@ class FillMask(Task):
 
     def answers(self, outputs, features, names):
         """A list of Fill for each mask of each text, as `model.fill_mask`."""
-
-        def fills(text, number, output):
-            pieces, scores = output["pieces"][number], output["scores"][number]
-            return [
-                filled(text, number, piece, float(score))
-                for piece, score in zip(pieces, scores, strict=True)
-            ]
-
         return [
-            [fills(text, number, output) for number in range(text.count(MASK))]
+            fills(text, output["pieces"], output["scores"])
             for text, output in zip(features.source, outputs, strict=True)
         ]
-
-
-def _best_pieces(
-    model: AlbertModel, x: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    is_mask = x["token_ids"] == MASK_ID
-    most = int(is_mask.sum(axis=1).max())
-    # The number is a power of two, so that few shapes are compiled.
-    positions = np.zeros((len(is_mask), 1 << (most - 1).bit_length()), "int32")
-    for row, found in enumerate(is_mask):
-        found = np.flatnonzero(found)
-        positions[row, : len(found)] = found
-    outputs = model.predict_on_batch({**x, "masked_positions": positions})
-    logits = outputs["mlm"] if isinstance(outputs, dict) else outputs
-    # The model may have more ids than the vocabulary has pieces.
-    odds = special.softmax(np.asarray(logits), axis=-1)
-    odds = odds[..., : model.tokenizer.vocab_size]
-    ids = np.argsort(-odds, axis=-1)[..., :FILL_MASK_CHOICES]
-    pieces = np.vectorize(model.tokenizer.id_to_piece, otypes=[object])
-    return {
-        "pieces": pieces(ids),
-        "scores": np.take_along_axis(odds, ids, axis=-1),
-        "ids": ids.astype("int32"),
-    }

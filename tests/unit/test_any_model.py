@@ -14,7 +14,7 @@ from served_models import close, operations, used
 from small import QUICK, TEXT_CONFIG, randomize
 
 import keras_albert as ka
-from keras_albert.checkpoints.load import head_of
+from keras_albert.checkpoints.load import head_name
 from keras_albert.cli import _parse
 from keras_albert.exports.config import CheckRun
 from keras_albert.training.model_folder import ModelFolder
@@ -339,7 +339,7 @@ def test_finetune_says_that_a_head_is_dropped(tmp_path, tokenizer):
     model_of("mask", tokenizer).save(tmp_path / "mask.keras")
     name = "AlbertForSequenceClassification"
     sources = "pairs", "there", "mask.keras"
-    heads = [head_of(tmp_path / source) for source in sources]
+    heads = [head_name(tmp_path / source) for source in sources]
     assert heads == [name, name, None]
     table = tmp_path / "train.tsv"
     write_table(table, ["a fox", "a dog"], ["fox", "dog"])
