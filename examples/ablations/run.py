@@ -86,27 +86,31 @@ def main() -> None:
         return
     table, scale = _toml(arguments.table), _scale_of(arguments)
     every = [run["name"] for run in table["runs"]]
-    if unknown := {*(arguments.only or ())}.difference(every):
+    chosen = arguments.only or every
+    if unknown := {*chosen}.difference(every):
         parser.error(
             f"--only received {', '.join(sorted(unknown))}, which "
             f"{arguments.table} does not have. It has: {'; '.join(every)}"
         )
+    for run in reversed(table["runs"]):  # a run comes after its start
+        if run["name"] in chosen and "start" in run:
+            chosen = [*chosen, run["start"]]
     output.mkdir(parents=True, exist_ok=True)
     data = (arguments.data or _own_text(output)).resolve()
-    names = []
+    names, made = [], []
     for seed in scale["seeds"]:
         for run in table["runs"]:
-            if run["name"] not in (arguments.only or every):
-                continue
             name = folder_name(run["name"], seed)
-            _claim(
-                output / "runs" / name, settings(table, scale, run, seed, data)
-            )
-            names.append(name)
+            wanted = settings(table, scale, run, seed, data)
+            if run["name"] in chosen:
+                _claim(output / "runs" / name, wanted)
+                names.append(name)
+            elif _is_done(output / "runs" / name, wanted):
+                made.append(name)  # by an earlier command
     # As Ctrl-C; the runs write a checkpoint, from which they go on.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     failed = _make_all(output, names, arguments)
-    made = [name for name in names if name not in failed]
+    made += [name for name in names if name not in failed]
     results = [_read(output / "runs" / name / "result.json") for name in made]
     if results:
         write_results(table, arguments, results, output)
@@ -197,6 +201,14 @@ def _claim(folder: Path, wanted: dict) -> None:
             )
 
 
+def _is_done(folder: Path, wanted: dict) -> bool:
+    """Whether a run with these settings has ended."""
+    if not (folder / "result.json").exists():
+        return False
+    begun = _read(folder / "settings.json")
+    return all(begun.get(key) == value for key, value in wanted.items())
+
+
 def _own_text(output: Path) -> Path:
     """Token shards and a task from Python's own documentation."""
     sys.path.insert(0, str(HERE.parent))
@@ -239,7 +251,9 @@ def _make_all(output: Path, names: list[str], arguments) -> list[str]:
 
     A run that starts from the model of another one waits for it.
     """
-    jobs = arguments.jobs
+    jobs, environment = arguments.jobs, dict(os.environ)
+    if jobs > 1:  # or the first process takes most of a GPU's memory
+        environment.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     every = (
         sorted(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
@@ -271,7 +285,7 @@ def _make_all(output: Path, names: list[str], arguments) -> list[str]:
             running[name] = subprocess.Popen(
                 [sys.executable, __file__, arguments.table, "--one", name]
                 + ["--output", output, "--cores", ",".join(map(str, cores))],
-                env=os.environ | {"OMP_NUM_THREADS": str(len(cores))},
+                env=environment | {"OMP_NUM_THREADS": str(len(cores))},
                 stdout=said,
                 stderr=subprocess.STDOUT,
             )
@@ -406,11 +420,14 @@ def in_steps(options: dict, steps: int) -> dict:
     keep their shares of the run.
     """
     share = steps / options["steps"]
-    return {"steps": steps} | {
-        name: min(max(round(share * options[name]), 1), steps - 1)
+    found = {"steps": steps} | {
+        name: min(round(share * options[name]), steps - 1)
         for name in ("warmup_steps", "short_steps", "validate_every")
         if name in options
     }
+    if "validate_every" in found:
+        found["validate_every"] = max(found["validate_every"], 1)
+    return found
 
 
 def _steps_in_time(run: dict, options: dict, folder: Path) -> int:
@@ -545,8 +562,9 @@ def _cell(rows: dict, name: str, measure: str) -> str:
 def _half_interval(rows: dict, names: list[str], measure: str) -> float:
     """Half of the 95 % interval of a mean accuracy, or of the sum of several.
 
-    Two things vary: which examples are held out, and the seed. All models are
-    measured on the same examples. The larger of both intervals counts. The
+    Two things vary: which examples are held out, and the seed. The larger of
+    both intervals counts. (Models of different sentence tasks are measured on
+    different examples of the same text, the others on the same.) The
     variance between seeds is pooled over all runs of the table, as each has few
     seeds; with one seed it is unknown and left out.
     """

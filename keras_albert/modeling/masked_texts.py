@@ -3,7 +3,7 @@
 Letters: B texts, S tokens, M masks of a text, K best pieces, V vocabulary.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from keras_albert.text.special_tokens import MASK_ID, SPECIAL_PIECES
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
 MASK = SPECIAL_PIECES[MASK_ID]
+BATCH_SIZE = 32  # texts whose probabilities of all pieces are held at once
 
 
 class Fill(NamedTuple):
@@ -106,31 +107,31 @@ def fill_masks(model, texts, top_k: int) -> list[list[list[Fill]]]:
                 "of them in reach). Write one, or shorten the text."
             )
 
-    def predict(inputs):
-        return model.predict(inputs, verbose=0)
-
-    best = best_pieces(model, x, top_k, predict)
-    return [*map(fills, texts, best["pieces"], best["scores"])]
+    found = []
+    for first in range(0, len(texts), BATCH_SIZE):
+        rows = slice(first, first + BATCH_SIZE)
+        some = {name: array[rows] for name, array in x.items()}
+        best = best_pieces(model, some, top_k)
+        found += map(fills, texts[rows], best["pieces"], best["scores"])
+    return found
 
 
 def best_pieces(
-    model,
-    x: Mapping[str, np.ndarray],
-    top_k: int,
-    predict: Callable[[Mapping], dict | np.ndarray],
+    model, x: Mapping[str, np.ndarray], top_k: int
 ) -> dict[str, np.ndarray]:
     """The most probable pieces for each mask of each row, the first the best.
 
     Args:
         model: with a masked-LM head and a tokenizer.
-        x: the arrays of `model.preprocess`, [B, S], each with a mask.
+        x: the arrays of `model.preprocess`, [B, S], of one batch; each row has
+            a mask.
         top_k: K.
-        predict: gives the logits of inputs of the model, [B, M, V].
 
     Returns:
         `pieces`, `scores` (their probabilities) and `ids`, [B, M, K]. M is the
         largest number of masks, rounded up to a power of two so that few shapes
-        are compiled.
+        are compiled. Beyond the masks of a row they are those of its first
+        token, and mean nothing.
     """
     is_mask = x["token_ids"] == MASK_ID
     most = int(is_mask.sum(axis=1).max())
@@ -138,7 +139,7 @@ def best_pieces(
     for row, found in enumerate(is_mask):
         found = np.flatnonzero(found)
         positions[row, : len(found)] = found
-    outputs = predict({**x, "masked_positions": positions})
+    outputs = model.predict_on_batch({**x, "masked_positions": positions})
     logits = outputs["mlm"] if isinstance(outputs, dict) else outputs
     odds = special.softmax(np.asarray(logits), axis=-1)
     # The model may have more ids than the vocabulary has pieces.

@@ -35,7 +35,9 @@ def early_outputs(
         x = state["x"]
         for each in weights:
             x, _ = block(config, each, x, state["bias"])
-        pooled = model.backbone.pooler(x[:, 0])
+        # The classifiers compute in float32, whatever the encoder does. Of two
+        # dtypes TensorFlow would make a SparseMatMul, which only CPUs have.
+        pooled = tf.cast(model.backbone.pooler(x[:, 0]), kernels.dtype)
         kernel = tf.gather(kernels, state["layer"])
         logits = tf.matmul(pooled, kernel) + tf.gather(biases, state["layer"])
         layer = state["layer"] + 1

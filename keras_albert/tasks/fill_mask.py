@@ -87,10 +87,14 @@ class FillMask(Task):
         return Features(rows, source=texts)
 
     def compute(self, model, x):
-        """`pieces`, `scores` and `ids` [B, M, K], as those of the graph."""
+        """`pieces`, `scores` and `ids` [B, M, K].
+
+        They are those of an exported graph at the masks of each row, and mean
+        nothing beyond.
+        """
         if not isinstance(model, AlbertModel):  # an exported graph
             return model.predict_on_batch(x)
-        return best_pieces(model, x, FILL_MASK_CHOICES, model.predict_on_batch)
+        return best_pieces(model, x, FILL_MASK_CHOICES)
 
     def decode(self, outputs, features, names):
         decoded = []

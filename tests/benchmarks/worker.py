@@ -20,7 +20,7 @@ def measure(options, lines: list[dict]) -> dict[str, list[dict]]:
     """Those lines with their times, and those that would take too long."""
     backend, mode = lines[0]["backend"], lines[0]["mode"]
     if backend == "torch" or any(x["peer"] == "transformers" for x in lines):
-        import torch  # noqa: F401  (must precede TensorFlow in a process)
+        import torch  # must precede TensorFlow in a process
     from sides import (  # imports Keras
         PeakMemory,
         device_name,
@@ -32,9 +32,13 @@ def measure(options, lines: list[dict]) -> dict[str, list[dict]]:
     from keras_albert.training.speed import matrix_product_peak
 
     device, left_out = device_name(), []
-    if options.device == "gpu" and device == "cpu":
+    sees_gpu = {backend: device != "cpu"}
+    if any(line["peer"] == "transformers" for line in lines):
+        sees_gpu["torch"] = torch.cuda.is_available()
+    blind = [name for name, sees in sees_gpu.items() if not sees]
+    if options.device == "gpu" and blind:
         raise ka.AlbertError(
-            f"{backend} sees no GPU. Install its build for GPUs, or leave "
+            f"{blind[0]} sees no GPU. Install its build for GPUs, or leave "
             "--device=gpu out."
         )
     if not options.dtypes:

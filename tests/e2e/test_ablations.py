@@ -73,6 +73,9 @@ def test_every_table_has_settings_at_every_scale(ablations, tmp_path):
     found = ablations.in_steps(options, 50)
     assert found == {"steps": 50, "warmup_steps": 4, "short_steps": 38}
     assert ablations.in_steps(options, 2)["short_steps"] == 1
+    options |= {"validate_every": 3_000, "short_steps": 0}
+    found = ablations.in_steps(options, 1)
+    assert found["validate_every"] == 1 and found["short_steps"] == 0
 
 
 def test_other_settings_are_refused(ablations, tmp_path):
@@ -152,38 +155,53 @@ def test_a_run_and_its_results(ablations, data, tmp_path, eagerly):
 def test_some_runs_with_other_steps(
     ablations, data, tmp_path, monkeypatch, capsys
 ):
-    command = [
-        "run.py",
-        "table4",
-        "--data",
-        str(data),
-        "--output",
-        str(tmp_path),
-    ]
     made = []
-    monkeypatch.setattr(
-        ablations,
-        "_make_all",
-        lambda output, names, _: made.extend(names) or names,
-    )
-    chosen = ["--steps", "3", "--only", "none, E = H", "all, E = H"]
-    monkeypatch.setattr(sys, "argv", [*command, *chosen])
-    with pytest.raises(SystemExit, match="failed: all-e-h-0, none-e-h-0"):
+
+    def make_all(output, names, arguments):
+        """Writes a result for each run."""
+        made[:] = names
+        for name in names:
+            result = {"steps": 3, "minutes": 1, "parameters": 1}
+            settings = read_json(output / "runs" / name / "settings.json")
+            result |= {"name": settings["name"], "seed": settings["seed"]}
+            result |= {"mlm_accuracy": 0.5, "mlm_count": 100}
+            ablations._write_json(
+                output / "runs" / name / "result.json", result
+            )
+        return []
+
+    def command(table, *more):
+        given = ["run.py", table, "--data", str(data), *more]
+        output = tmp_path / table
+        monkeypatch.setattr(sys, "argv", [*given, "--output", str(output)])
         ablations.main()
+        return output
+
+    monkeypatch.setattr(ablations, "_make_all", make_all)
+    steps = ["--steps", "3"]
+    output = command("table4", *steps, "--only", "none, E = H", "all, E = H")
     assert made == ["all-e-h-0", "none-e-h-0"]
-    wanted = read_json(tmp_path / "runs" / "none-e-h-0" / "settings.json")
+    wanted = read_json(output / "runs" / "none-e-h-0" / "settings.json")
     assert wanted["config"]["sharing"] == "none"
     assert wanted["pretrain"]["steps"] == 3
+    # What an earlier command made stays in the results.
+    command("table4", *steps, "--only", "attention, E = H")
+    found = read_json(output / "results.json")
+    assert [run["name"] for run in found["runs"]] == [
+        "all, E = H",
+        "none, E = H",
+        "attention, E = H",
+    ]
+    assert found["claims"][0]["verdict"] != "not measured"
+    # A run that goes on from another one needs it.
+    command("table11", "--only", "4 layers")
+    assert made == ["1-layer-0", "2-layers-0", "4-layers-0"]
     for mistake, said in (
-        (
-            ["--only", "some"],
-            "--only received some, which table4 does not have",
-        ),
+        (["--only", "x"], "--only received x, which table4 does not have"),
         (["--steps", "1"], "--steps must be 2 or more"),
     ):
-        monkeypatch.setattr(sys, "argv", [*command, *mistake])
         with pytest.raises(SystemExit):
-            ablations.main()
+            command("table4", *mistake)
         assert said in capsys.readouterr().err
 
 
