@@ -16,7 +16,7 @@ from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
 from keras_albert.storage import check_free
 from keras_albert.tasks.infer import head_task
 from keras_albert.tasks.registry import ALL_TASKS
-from keras_albert.tasks.task_file import WEIGHTS, load_with_task
+from keras_albert.tasks.task_file import load_with_task
 from keras_albert.training.model_folder import ModelFolder
 
 
@@ -35,7 +35,7 @@ def convert(run: ConvertRun) -> None:
                 "Leave them out."
             )
         model = load(run.input, gelu=run.gelu, backbone=True, dtype="float32")
-        loaded = ModelFolder(model, model.tokenizer, {"task": WEIGHTS})
+        loaded = ModelFolder.without_task(model)
     else:
         loaded = load_with_task(run.input, run.gelu)
         loaded = with_task(loaded, run.given, run.labels)

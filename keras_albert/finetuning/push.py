@@ -14,7 +14,7 @@ from keras_albert.finetuning.convert import with_task, write_as
 from keras_albert.finetuning.model_card import CARD_FILE, hub_card, write_card
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.base import AlbertModel, check_model
-from keras_albert.tasks.task_file import WEIGHTS, load_with_task
+from keras_albert.tasks.task_file import load_with_task
 from keras_albert.training.model_folder import ModelFolder
 
 _OF_THE_HUB = ".gitattributes"  # which the Hub itself puts into a repository
@@ -113,7 +113,7 @@ def _loaded(model: AlbertModel | Predictor | Finished | str | Path):
         return ModelFolder(model.model, model.tokenizer, model.settings()), None
     if not isinstance(model, str | os.PathLike):
         check_model(model)
-        loaded = ModelFolder(model, model.tokenizer, {"task": WEIGHTS})
+        loaded = ModelFolder.without_task(model)
         return with_task(loaded, {}), None
     path = Path(model, CARD_FILE)
     card = path.read_text(encoding="utf-8") if path.is_file() else None

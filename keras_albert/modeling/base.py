@@ -281,9 +281,9 @@ class AlbertModel(KeepsJaxState, keras.Model):
                 "model of this package is saved by task.save('x.keras'), or as "
                 "KerasHub's own: to_keras_hub(from_keras_hub(task))."
             )
-        from keras_albert.training.model_folder import WEIGHTS, ModelFolder
+        from keras_albert.training.model_folder import ModelFolder
 
-        ModelFolder(self, self.tokenizer, {"task": WEIGHTS}).save_new(folder)
+        ModelFolder.without_task(self).save_new(folder)
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -205,12 +205,13 @@ def load_with_task(
     )
     adapted = is_adapter(path)
     if adapted or not is_run or gelu != DEFAULT_GELU:
-        model, task = load(source, gelu=gelu, **form), {"task": WEIGHTS}
+        loaded = ModelFolder.without_task(load(source, gelu=gelu, **form))
         if adapted and (path / TASK_FILE).is_file():
             task = read_json(path / TASK_FILE)
             with not_as_written(path / TASK_FILE):
-                check_task(task, head_of(model))
-        return ModelFolder(model, model.tokenizer, task)
+                check_task(task, head_of(loaded.model))
+            loaded = dataclasses.replace(loaded, task=task)
+        return loaded
     if (path / TASK_FILE).is_file():
         with not_as_written(path / TASK_FILE):
             check_task(read_json(path / TASK_FILE))

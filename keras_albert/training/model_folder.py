@@ -64,6 +64,11 @@ class ModelFolder:
             self.save(unfinished)
 
     @classmethod
+    def without_task(cls, model: AlbertModel) -> "ModelFolder":
+        """A model alone, with its own vocabulary if it has one."""
+        return cls(model, model.tokenizer, {"task": WEIGHTS})
+
+    @classmethod
     def load(cls, folder: str | Path) -> "ModelFolder":
         """Reads the files that `save` wrote.
 
