@@ -11,8 +11,6 @@ BIN := $(VENV)/bin
 # installed, which takes longer than everything else that it does.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
        --no-compile --constraint constraints.txt
-# TensorFlow has brought setuptools along: no environment of its own to build in.
-EDITABLE := --no-build-isolation --editable
 # The small wheel where there is one.
 TENSORFLOW := tensorflow$(if $(filter Linux-x86_64,$(shell uname -sm | \
                 tr ' ' -)),-cpu)
@@ -166,7 +164,7 @@ $(BIN)/python:
 $(VENV)/installed-tensorflow: constraints.txt pyproject.toml | $(BIN)/python
 	$(PIP) $(TENSORFLOW)
 	$(PIP) --no-deps tensorflow-text
-	$(PIP) $(EDITABLE) ".[plots]"
+	$(PIP) --editable ".[plots]"
 	@touch $@
 
 $(VENV)/installed-jax: $(VENV)/installed-tensorflow
@@ -183,7 +181,7 @@ $(VENV)/installed-torch: $(VENV)/installed-tensorflow
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed-tensorflow
-	$(PIP) $(EDITABLE) ".[dev]"
+	$(PIP) --editable ".[dev]"
 	@touch $@
 
 $(VENV)/installed-docs: constraints.txt pyproject.toml | $(BIN)/python
