@@ -118,26 +118,22 @@ def test_verdicts_by_hand(ablations):
 
 def test_a_run_and_its_results(ablations, data, tmp_path, eagerly):
     table, scale = ablations._toml("table7"), ablations._toml("scales")["tiny"]
-    names = []
-    for run in table["runs"]:
-        wanted = ablations.settings(table, scale, run, 0, data)
-        names.append(ablations.folder_name(run["name"], 0))
-        ablations._claim(tmp_path / "runs" / names[-1], wanted)
-        ablations.make_run(tmp_path / "runs" / names[-1])
+    run = table["runs"][0]
+    wanted = ablations.settings(table, scale, run, 0, data)
+    folder = tmp_path / "runs" / ablations.folder_name(run["name"], 0)
+    ablations._claim(folder, wanted)
+    ablations.make_run(folder)
     part, whole = (
-        read_json(folder / "manifest.json")
-        for folder in (tmp_path / "runs" / names[0] / "shards", data / "train")
+        read_json(shards / "manifest.json")
+        for shards in (folder / "shards", data / "train")
     )
     assert 0 < len(part["shards"]) < len(whole["shards"])
-    results = [
-        ablations._read(tmp_path / "runs" / name / "result.json")
-        for name in names
-    ]
-    for result in results:
-        assert result["steps"] == 6
-        assert result["tokens"] == 8 * (4 * 48 + 2 * 64)
-        assert 0 <= result["task_accuracy"] <= 1
-        assert result["sop_count"] > 0 and result["nsp_count"] > 0
+    result = read_json(folder / "result.json")
+    assert result["steps"] == 6
+    assert result["tokens"] == 8 * (4 * 48 + 2 * 64)
+    assert 0 <= result["task_accuracy"] <= 1
+    assert result["sop_count"] > 0 and result["nsp_count"] > 0
+    results = [result, result | {"name": "all text"}]
     arguments = SimpleNamespace(table="table7", scale="tiny", steps=4)
     ablations.write_results(table, arguments, results, tmp_path)
     text = (tmp_path / "table.md").read_text()
