@@ -11,6 +11,8 @@ BIN := $(VENV)/bin
 # installed, which takes longer than everything else that it does.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
        --no-compile --constraint constraints.txt
+# Quieter, as setuptools warns of every editable installation.
+EDITABLE := --quiet --editable
 # The small wheel where there is one.
 TENSORFLOW := tensorflow$(if $(filter Linux-x86_64,$(shell uname -sm | \
                 tr ' ' -)),-cpu)
@@ -159,12 +161,13 @@ clean:
 $(BIN)/python:
 	@python=$$(sh tools/find_python.sh $(PYTHON)) && set -x && \
 	  "$$python" -m venv $(VENV)
+	$(PIP) --upgrade pip  # Python 3.11 brings one that takes half as long again
 
 # tensorflow-text asks for the large wheel: installed without asking.
 $(VENV)/installed-tensorflow: constraints.txt pyproject.toml | $(BIN)/python
 	$(PIP) $(TENSORFLOW)
 	$(PIP) --no-deps tensorflow-text
-	$(PIP) --editable ".[plots]"
+	$(PIP) $(EDITABLE) ".[plots]"
 	@touch $@
 
 $(VENV)/installed-jax: $(VENV)/installed-tensorflow
@@ -181,11 +184,11 @@ $(VENV)/installed-torch: $(VENV)/installed-tensorflow
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed-tensorflow
-	$(PIP) --editable ".[dev]"
+	$(PIP) $(EDITABLE) ".[dev]"
 	@touch $@
 
 $(VENV)/installed-docs: constraints.txt pyproject.toml | $(BIN)/python
-	$(PIP) --editable ".[docs]"
+	$(PIP) $(EDITABLE) ".[docs]"
 	@touch $@
 
 # keras-hub and tensorflow-serving-api ask for the large TensorFlow wheel too,
