@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 # installed, which takes longer than everything else that it does.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
        --no-compile --constraint constraints.txt
-# Quieter, as setuptools warns of every editable installation.
+# Twice quiet: setuptools warns of every editable installation.
 EDITABLE := --quiet --editable
 # The small wheel where there is one.
 TENSORFLOW := tensorflow$(if $(filter Linux-x86_64,$(shell uname -sm | \
@@ -158,10 +158,11 @@ format: $(VENV)/installed-dev
 clean:
 	rm -rf $(VENV) .older .oldest .tpu-tensorflow demo build site *.egg-info
 
+# The pip that comes with Python 3.11 takes half as long again.
 $(BIN)/python:
 	@python=$$(sh tools/find_python.sh $(PYTHON)) && set -x && \
 	  "$$python" -m venv $(VENV)
-	$(PIP) --upgrade pip  # Python 3.11 brings one that takes half as long again
+	$(PIP) --upgrade pip
 
 # tensorflow-text asks for the large wheel: installed without asking.
 $(VENV)/installed-tensorflow: constraints.txt pyproject.toml | $(BIN)/python

@@ -203,10 +203,8 @@ def _claim(folder: Path, wanted: dict) -> None:
 
 def _is_done(folder: Path, wanted: dict) -> bool:
     """Whether a run with these settings has ended."""
-    if not (folder / "result.json").exists():
-        return False
-    begun = _read(folder / "settings.json")
-    return all(begun.get(key) == value for key, value in wanted.items())
+    done = (folder / "result.json").exists()
+    return done and _read(folder / "settings.json") == wanted
 
 
 def _own_text(output: Path) -> Path:
@@ -420,14 +418,16 @@ def in_steps(options: dict, steps: int) -> dict:
     keep their shares of the run.
     """
     share = steps / options["steps"]
-    found = {"steps": steps} | {
-        name: min(round(share * options[name]), steps - 1)
-        for name in ("warmup_steps", "short_steps", "validate_every")
+    limits = {
+        "warmup_steps": (0, steps - 1),
+        "short_steps": (0, steps - 1),
+        "validate_every": (1, steps),
+    }
+    return {"steps": steps} | {
+        name: min(max(round(share * options[name]), least), most)
+        for name, (least, most) in limits.items()
         if name in options
     }
-    if "validate_every" in found:
-        found["validate_every"] = max(found["validate_every"], 1)
-    return found
 
 
 def _steps_in_time(run: dict, options: dict, folder: Path) -> int:
