@@ -56,7 +56,8 @@ class ServingGraph:
 
     `inputs` are the fields that a prediction needs, `output` is the name of
     the output if there is a single one, and `weights` the data type in which
-    weights are stored; 16 bits are cast when the model is called.
+    weights are stored; 16 bits are cast when the model is called, if it
+    computes in another data type.
     """
 
     def __init__(self, use: Use, inputs: list[str], output: str, weights: str):
@@ -93,13 +94,21 @@ class ServingGraph:
         )
 
     def scope(self) -> keras.StatelessScope:
-        """The scope in which the model computes with the stored weights."""
-        return keras.StatelessScope(
-            state_mapping=[
-                (variable, tf.cast(value, variable.dtype))
-                for variable, value in self._stored
-            ]
-        )
+        """The scope in which the model computes with the stored weights.
+
+        Matrices that are stored in the data type in which the model computes
+        are used as they are: to cast all of them twice would take much of the
+        time of a short request. Vectors belong to a LayerNorm, which computes
+        in float32, or are small.
+        """
+        scope, computed = keras.StatelessScope(), self.use.model.compute_dtype
+        for variable, value in self._stored:
+            as_stored = len(value.shape) > 1 and value.dtype == computed
+            # A mapping that is given to the scope would be cast to the data
+            # type of the variable.
+            value = tf.cast(value, computed if as_stored else variable.dtype)
+            scope.add_update((variable, value))
+        return scope
 
     def _outputs(self, rows: Outputs) -> Outputs:
         model = self.use.model

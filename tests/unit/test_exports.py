@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 from commands import refused, run, write_rows
+from keras import ops
 from served_models import AB, KINDS, SIGNATURES, inputs_of, random_predictor
 from small import TEXT_CONFIG, randomize
 
@@ -25,6 +26,7 @@ from keras_albert.exports import (
 )
 from keras_albert.exports.config import EXPORT_WEIGHTS, CheckRun, ExportRun
 from keras_albert.exports.load import Exported, load_exported
+from keras_albert.tasks.graph import ServingGraph
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.training.model_folder import ModelFolder
 
@@ -81,16 +83,35 @@ def export(folder, output, *options):
     return run("export", *options, model=folder / "model", output=output)
 
 
-def test_computed_in_bfloat16(folder, tmp_path):
+@pytest.mark.parametrize("weights", ["float32", "bfloat16"])
+def test_computed_in_bfloat16(folder, tmp_path, weights):
     """The outputs are near the model's, and have the digits of bfloat16."""
     rows = folder / "rows.jsonl"
-    export(folder, tmp_path, "--compute=bfloat16", f"--data={rows}")
+    options = "--compute=bfloat16", f"--weights={weights}", f"--data={rows}"
+    export(folder, tmp_path, *options)
     expected = ka.Predictor.load(folder / "model").probabilities(TEXTS)
     found = load_exported(tmp_path / "1").probabilities(TEXTS)
     difference = np.abs(found - expected).max()
     assert 1e-5 < difference < 5e-2  # float32 differs by less
     said = run("check", tmp_path, folder / "model", rows)
-    assert "float32, computed in bfloat16, " in said
+    assert f"{weights}, computed in bfloat16, " in said
+
+
+@in_this_process
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_matrices_are_cast_if_they_must(folder, dtype):
+    """Weights in bfloat16: those of a model that computes in it stay so."""
+    predictor = ka.Predictor.load(folder / "model", dtype=dtype)
+    graph = ServingGraph(predictor, ["text"], "probabilities", "bfloat16")
+    exact = {v.path: v.numpy() for v in predictor.model.weights}
+    with graph.scope():
+        for variable in predictor.model.weights:
+            stays = dtype != "float32" and len(variable.shape) > 1
+            value = ops.convert_to_tensor(variable.value)
+            assert value.dtype.name == ("bfloat16" if stays else "float32")
+            np.testing.assert_allclose(
+                ops.cast(value, "float32"), exact[variable.path], 2**-8
+            )
 
 
 @pytest.mark.parametrize(("kind", "weights"), CASES)
