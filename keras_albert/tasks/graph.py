@@ -7,6 +7,7 @@ Import this module and others named `*graph.py` only to export or to test: they
 import TensorFlow.
 """
 
+import collections
 from collections.abc import Callable
 from typing import Protocol
 
@@ -16,6 +17,7 @@ import tensorflow as tf
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.inputs import ROW
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+from keras_albert.private_apis import sublayers
 from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.decisions import Threshold
 from keras_albert.tasks.early_exit import check_can_export
@@ -96,18 +98,21 @@ class ServingGraph:
     def scope(self) -> keras.StatelessScope:
         """The scope in which the model computes with the stored weights.
 
-        Matrices that are stored in the data type in which the model computes
+        Matrices that are stored in the data type in which their layer computes
         are used as they are: to cast all of them twice would take much of the
-        time of a short request. Vectors belong to a LayerNorm, which computes
-        in float32, or are small.
+        time of a short request. Vectors are small, and some of them stay
+        float32 in a layer that computes in another data type.
         """
-        scope, computed = keras.StatelessScope(), self.use.model.compute_dtype
+        scope, computed = keras.StatelessScope(), _computed_in(self.use.model)
         for variable, value in self._stored:
-            as_stored = len(value.shape) > 1 and value.dtype == computed
+            dtype = variable.dtype
+            if len(value.shape) > 1 and computed[id(variable)] == {
+                value.dtype.name
+            }:
+                dtype = value.dtype
             # A mapping that is given to the scope would be cast to the data
             # type of the variable.
-            value = tf.cast(value, computed if as_stored else variable.dtype)
-            scope.add_update((variable, value))
+            scope.add_update((variable, tf.cast(value, dtype)))
         return scope
 
     def _outputs(self, rows: Outputs) -> Outputs:
@@ -274,6 +279,15 @@ def _in_parts(
     for name, spec in specs.items():
         outputs[name].set_shape(spec.shape)
     return outputs
+
+
+def _computed_in(model: keras.Model) -> dict[int, set[str]]:
+    """The data types in which the layers around each weight compute."""
+    found = collections.defaultdict(set)
+    for layer in sublayers(model):
+        for variable in layer.weights:
+            found[id(variable)].add(layer.compute_dtype)
+    return found
 
 
 def _stored(variable: keras.Variable, weights: str) -> tf.Variable:

@@ -319,6 +319,24 @@ def test_exported(with_texts, tmp_path, form, rule):
 
 
 @pytest.mark.any_backend
+@pytest.mark.parametrize("exits", ["own", "shared"])
+def test_exported_in_bfloat16(tokenizer, tmp_path, exits):
+    """The classifiers compute in float32, whatever the encoder does."""
+    sizes = {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 40}
+    model = with_rows_that_differ(model_with(exits, **sizes))
+    model.tokenizer = tokenizer
+    predictor = ka.Predictor(model, early_exit=EarlyExit(layers=2))
+    ids = rows_of_ids(tokenizer.vocab_size)["token_ids"]
+    found = []
+    for compute in ("float32", "bfloat16"):
+        output = tmp_path / compute
+        ka.export(predictor, output, weights="bfloat16", compute=compute)
+        found.append(load_exported(output).model.run(ids)["logits"])
+    error = np.sqrt(np.mean((found[1] - found[0]) ** 2))
+    assert 0 < error < 0.05 * found[0].std()
+
+
+@pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("problem", "rule"),
     [

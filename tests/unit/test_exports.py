@@ -1,5 +1,6 @@
 """Exported models for servers and devices answer as the model does."""
 
+import dataclasses
 import json
 import os
 import re
@@ -13,7 +14,6 @@ import keras
 import numpy as np
 import pytest
 from commands import refused, run, write_rows
-from keras import ops
 from served_models import AB, KINDS, SIGNATURES, inputs_of, random_predictor
 from small import TEXT_CONFIG, randomize
 
@@ -26,12 +26,15 @@ from keras_albert.exports import (
 )
 from keras_albert.exports.config import EXPORT_WEIGHTS, CheckRun, ExportRun
 from keras_albert.exports.load import Exported, load_exported
+from keras_albert.exports.saved_model.signatures import serving_module
+from keras_albert.modeling.ensemble import AlbertEnsemble
 from keras_albert.tasks.graph import ServingGraph
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.training.model_folder import ModelFolder
 
 pytestmark = pytest.mark.any_backend
 pytest.importorskip("tensorflow_text")
+tf = pytest.importorskip("tensorflow")
 
 ROWS = [
     {"text": "The fox sold two hens", "label": "no"},
@@ -100,18 +103,40 @@ def test_computed_in_bfloat16(folder, tmp_path, weights):
 @in_this_process
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_matrices_are_cast_if_they_must(folder, dtype):
-    """Weights in bfloat16: those of a model that computes in it stay so."""
-    predictor = ka.Predictor.load(folder / "model", dtype=dtype)
-    graph = ServingGraph(predictor, ["text"], "probabilities", "bfloat16")
-    exact = {v.path: v.numpy() for v in predictor.model.weights}
-    with graph.scope():
-        for variable in predictor.model.weights:
-            stays = dtype != "float32" and len(variable.shape) > 1
-            value = ops.convert_to_tensor(variable.value)
-            assert value.dtype.name == ("bfloat16" if stays else "float32")
-            np.testing.assert_allclose(
-                ops.cast(value, "float32"), exact[variable.path], 2**-8
-            )
+    """Weights in bfloat16: the encoder uses them so if it computes so."""
+    one, two = (ka.Predictor.load(folder / "model", dtype=dtype) for _ in "12")
+    ensemble = AlbertEnsemble([one.model, two.model])
+    for predictor in (one, dataclasses.replace(one, model=ensemble)):
+        graph = ServingGraph(predictor, ["text"], "probabilities", "bfloat16")
+        weights = predictor.model.weights
+        exact = [variable.numpy() for variable in weights]
+        with graph.scope():
+            used = [tf.convert_to_tensor(each.value) for each in weights]
+        for variable, value, before in zip(weights, used, exact, strict=True):
+            stays = dtype != "float32" and len(value.shape) > 1
+            stays = stays and "classifier" not in variable.path
+            assert value.dtype == ("bfloat16" if stays else "float32")
+            rounded = tf.cast(tf.cast(before, "bfloat16"), "float32")
+            np.testing.assert_array_equal(tf.cast(value, "float32"), rounded)
+
+
+@in_this_process
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_computed_in_bfloat16(kind, tokenizer, tmp_path):
+    """With weights in bfloat16, too; beside a model of such weights."""
+    random_predictor(tokenizer, kind).save(tmp_path)
+    predictor = ka.Predictor.load(tmp_path, dtype="mixed_bfloat16")
+    ids = tf.constant([[2, 9, 8, 7, 3, 9, 3], [2, 5, 6, 3, 0, 0, 0]])
+    found = []
+    for weights in ("bfloat16", "float32"):
+        _, functions = serving_module(predictor, weights, {"token_ids"})
+        found.append(functions["token_ids"](token_ids=ids))
+        for variable in predictor.model.weights:  # for the second time
+            rounded = tf.cast(tf.cast(variable.value, "bfloat16"), "float32")
+            variable.assign(rounded)
+    for name, values in found[0].items():
+        if values.dtype == "float32":
+            np.testing.assert_allclose(values, found[1][name], 1e-5, 1e-5)
 
 
 @pytest.mark.parametrize(("kind", "weights"), CASES)
