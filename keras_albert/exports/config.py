@@ -54,8 +54,7 @@ class ExportRun(ModelUse):
     compute: Literal[COMPUTE] = COMPUTE[0]
     """data type in which the encoder of a saved_model computes, whatever that
     of its weights. bfloat16 is faster where the processor has instructions for
-    it (AVX512-BF16, AMX), most of all with weights in bfloat16, which are not
-    cast then; it is slower elsewhere"""
+    it (AVX512-BF16, AMX), and slower elsewhere"""
     version: int | None = None
     """version of a SavedModel, written to OUTPUT/VERSION; by default the next
     number"""

