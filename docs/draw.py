@@ -71,56 +71,46 @@ def pictures() -> dict[str, str]:
 
 
 def sharing() -> str:
-    """Twelve layers with their own weights beside twelve that share one set."""
+    """Both ideas: twelve layers on a table of embeddings, BERT and ALBERT."""
     layers = ALBERT.num_hidden_layers
-    height, gap, top = 19, 4, 62
+    across, height, gap, top = 320, 19, 4, 62
     parts = []
     for left, config, name in ((30, BERT, "BERT"), (410, ALBERT, "ALBERT")):
         shared = config.sharing == "all"
-        parts.append(text(left + 160, 26, f"{name}-base", size=17, bold=True))
-        parts.append(
-            text(
-                left + 160,
-                46,
-                "every layer uses the same weights"
-                if shared
-                else "every layer has its own weights",
-                colour=PALE,
-            )
-        )
+        middle = left + across / 2
+        ink = INK if shared else PAPER
+        colours = [SHARED] * layers if shared else OWN
+        numbers = parameters(config)
+        sets = 1 if shared else layers
+        same = "the same" if shared else "its own"
+        parts += [
+            text(middle, 26, f"{name}-base", size=17, bold=True),
+            text(middle, 46, f"every layer uses {same} weights", colour=PALE),
+        ]
         for layer in range(layers):
             y = top + (layers - 1 - layer) * (height + gap)
-            colour = SHARED if shared else OWN[layer]
-            parts.append(box(left, y, 320, height, colour))
-            parts.append(
-                text(
-                    left + 160,
-                    y + 14,
-                    f"layer {layer + 1}",
-                    size=12,
-                    colour=INK if shared else PAPER,
-                )
-            )
-        numbers = parameters(config)
-        one = numbers["layers"] // (1 if shared else layers)
-        y = top + layers * (height + gap) + 22
-        parts.append(
+            label = f"layer {layer + 1}"
+            parts += [
+                box(left, y, across, height, colours[layer]),
+                text(middle, y + 14, label, size=12, colour=ink),
+            ]
+        y = top + layers * (height + gap)
+        parts += table_of_pieces(config, left, across, y)
+        parts += [
             text(
-                left + 160,
-                y,
-                f"{1 if shared else layers} x {millions(one)} = "
-                f"{millions(numbers['layers'])} parameters in the layers",
-            )
-        )
-        parts.append(
+                middle,
+                y + 98,
+                f"layers: {sets} x {millions(numbers['layers'] // sets)} = "
+                f"{millions(numbers['layers'])} parameters",
+            ),
             text(
-                left + 160,
-                y + 22,
-                f"{millions(sum(numbers.values()))} with embedding and pooler",
+                middle,
+                y + 120,
+                f"{millions(sum(numbers.values()))} in all, with the pooler",
                 bold=True,
-            )
-        )
-    bottom = top + layers * (height + gap) + 74
+            ),
+        ]
+    bottom = top + layers * (height + gap) + 156
     parts.append(
         text(
             WIDTH / 2,
@@ -130,7 +120,41 @@ def sharing() -> str:
             colour=PALE,
         )
     )
-    return svg("Cross-layer parameter sharing", bottom + 16, parts)
+    return svg("ALBERT's two ideas", bottom + 16, parts)
+
+
+def table_of_pieces(
+    config: AlbertConfig, left: float, across: float, top: float
+) -> list[str]:
+    """The table of embeddings below the layers, as wide as its vectors.
+
+    `across` pixels are as many numbers as the layers' vectors have.
+    """
+    vocab, hidden = config.vocab_size, config.hidden_size
+    narrow = config.embedding_size
+    middle, deep = left + across / 2, 28
+    if not config.has_projection:
+        rows = f"embeddings: {vocab:,} x {hidden} = {millions(vocab * hidden)}"
+        return [
+            box(left, top, across, 2 * deep, PALE),
+            text(middle, top + deep + 5, rows, colour=PAPER),
+        ]
+    half = across * narrow / hidden / 2
+    corners = (
+        f"{left:g},{top:g} {left + across:g},{top:g} "
+        f"{middle + half:g},{top + deep:g} {middle - half:g},{top + deep:g}"
+    )
+    return [
+        f'<polygon points="{corners}" fill="{PALE}"/>',
+        text(middle, top + 18, f"{narrow} x {hidden}", size=12, colour=PAPER),
+        box(middle - half, top + deep + 1, 2 * half, deep, PALE),
+        text(
+            middle,
+            top + 2 * deep + 18,
+            f"embeddings: {vocab:,} x {narrow}, then to {hidden} = "
+            f"{millions(narrow * (vocab + hidden))}",
+        ),
+    ]
 
 
 def embedding() -> str:
