@@ -152,16 +152,12 @@ def changes(model, step):
 def gradients(model, x, y, in_graph=False):
     """What one SGD step of rate 1 subtracts from each trainable weight.
 
-    Op by op, as tracing and compiling take much longer; `in_graph` traces on
-    TensorFlow.
+    As `QUICK` says; `in_graph` traces on TensorFlow.
     """
-    graph = in_graph and keras.backend.backend() == "tensorflow"
     model.compile(
-        keras.optimizers.SGD(1.0),
-        loss={name: "mse" for name in y},
-        run_eagerly=not graph,
-        jit_compile=False,
+        keras.optimizers.SGD(1.0), loss={name: "mse" for name in y}, **QUICK
     )
+    model.run_eagerly = model.run_eagerly and not in_graph
     return changes(model, lambda: model.train_on_batch(x, y))[1]
 
 

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ pytestmark = pytest.mark.any_backend
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.usefixtures("plain_graphs_here")
+@pytest.mark.usefixtures("plain_graphs_here", "eagerly")
 def test_demo(tmp_path, monkeypatch, capfd):
     """What loads TensorFlow runs in this process, which has imported it."""
 
@@ -55,9 +57,12 @@ def test_demo(tmp_path, monkeypatch, capfd):
     assert "does not show" in demo.verdict(half, half)
     assert f"chapter of a passage {report['accuracy']:19.3f}" in out
     assert f"{tmp_path / 'demo' / 'pretrained' / 'curves.png'}: " in out
-    # The next command can be typed as it stands.
-    commands = "\n".join(out.splitlines()[-2:])
-    answer = json.loads(output_of("sh", "-c", commands))
+    # The next commands can be typed as they stand.
+    question, predict = out.splitlines()[-2:]
+    output_of("sh", "-c", question)
+    program, *arguments = shlex.split(predict)
+    assert os.access(program, os.X_OK)
+    answer = json.loads(run(*arguments))
     assert answer["text"] == "Which command sets a breakpoint?"
     # No held-out sentence was trained on, and a second demo may start.
     text = tmp_path / "demo" / "text"

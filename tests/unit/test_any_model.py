@@ -79,6 +79,10 @@ def check_fills(found, expected):
                 assert (found["ids"][row, number] == -1).all()
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax",
+    reason="a worker of TensorFlow traces, as for PyTorch",
+)
 def test_fitted_models_are_served(tmp_path, tokenizer, few_signatures):
     """`fit`, `export`, and the served answers are the Predictor's.
 

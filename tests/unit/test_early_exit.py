@@ -319,6 +319,7 @@ def test_exported(with_texts, tmp_path, form, rule):
 
 
 @pytest.mark.any_backend
+@pytest.mark.proof
 @pytest.mark.parametrize("exits", ["own", "shared"])
 def test_exported_in_bfloat16(tokenizer, tmp_path, exits):
     """The classifiers compute in float32, whatever the encoder does."""

@@ -49,6 +49,15 @@ TINY = with_dropout(0.1, num_hidden_layers=1)
 ORIGIN = {"data": "numbers"}
 
 
+def slow_on_tensorflow(test):
+    """Marks a test that traces four models: 20 s on TensorFlow.
+
+    e2e/test_resume.py has runs of TensorFlow that are stopped.
+    """
+    traces = keras.backend.backend() == "tensorflow"
+    return pytest.mark.proof(test) if traces else test
+
+
 def batches(steps, seed=0):
     """`steps` batches, all of whose predictions count."""
     x, y, weight = tf.nest.map_structure(
@@ -132,6 +141,7 @@ def uninterrupted(tmp_path_factory):
     return folder
 
 
+@slow_on_tensorflow
 def test_stopped_twice_is_as_if_nothing_had_been(
     tmp_path, uninterrupted, capsys
 ):

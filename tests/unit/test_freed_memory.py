@@ -10,6 +10,7 @@ from commands import output_of
 
 pytestmark = [
     pytest.mark.any_backend,
+    pytest.mark.proof,  # a process imports TensorFlow again
     pytest.mark.skipif(
         platform.libc_ver()[0] != "glibc", reason="it is a setting of glibc"
     ),

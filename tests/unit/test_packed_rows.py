@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import small
 from keras import ops
-from small import changes, numpy, randomize
+from small import QUICK, changes, numpy, randomize
 
 import keras_albert as ka
 from keras_albert.pretraining.model import compile_for_pretraining
@@ -153,8 +153,8 @@ def test_losses_accuracies_and_gradients(alone, form):
             ka.AlbertForPretraining(ka.AlbertBackbone(CONFIG, **form))
         )
         compile_for_pretraining(model, keras.optimizers.SGD(1.0))
-        model.run_eagerly = True  # as in `small.gradients`
-        model.jit_compile = False
+        model.run_eagerly = QUICK["run_eagerly"]
+        model.jit_compile = QUICK["jit_compile"]
         step = partial(model.train_on_batch, *batch, return_dict=True)
         results.append(changes(model, step))
     (logs, steps), (expected_logs, expected_steps) = results

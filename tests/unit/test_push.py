@@ -151,6 +151,7 @@ def test_refusals(to_stand_in, classifier, monkeypatch, tmp_path, capsys):
     assert "expected hf://organization/name" in said
 
 
+@pytest.mark.proof  # two processes that import Keras and the Hub's library
 def test_command_and_offline_cache(tmp_path, classifier):
     """Settings by the environment; the second load has only the cache."""
     classifier.save(tmp_path / "mine.keras")
