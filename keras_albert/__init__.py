@@ -60,7 +60,7 @@ _HOMES = {
     "pretrain": "python_api",
     "pretraining_dataset": "pretraining.dataset",
     "push": "finetuning.push",
-    "read_vectors": "finetuning.embed",
+    "read_vectors": "exports.embed",
     "save_huggingface": "checkpoints.huggingface",
     "save_keras_hub": "checkpoints.keras_hub",
     "save_sentence_transformers": "checkpoints.sentence_transformers",
@@ -94,8 +94,8 @@ if TYPE_CHECKING:
     from keras_albert.corpus.shards import ShardSet as ShardSet
     from keras_albert.data.config import TableColumns as TableColumns
     from keras_albert.errors import AlbertError as AlbertError
+    from keras_albert.exports.embed import read_vectors as read_vectors
     from keras_albert.exports.run import export as export
-    from keras_albert.finetuning.embed import read_vectors as read_vectors
     from keras_albert.finetuning.inspect import (
         attention_figure as attention_figure,
         layer_distances as layer_distances,

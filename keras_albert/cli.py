@@ -70,7 +70,7 @@ COMMANDS = {
     "evaluate": Command(EvaluateRun, "finetuning.evaluate", "evaluate"),
     "predict": Command(PredictRun, "finetuning.predict", "predict"),
     "whiten": Command(WhitenRun, "finetuning.whiten", "whiten"),
-    "embed": Command(EmbedRun, "finetuning.embed", "embed"),
+    "embed": Command(EmbedRun, "exports.embed", "embed"),
     "export": Command(ExportRun, "exports.run", "export_run"),
     "check": Command(CheckRun, "exports.check", "check"),
     "sweep": Command(SweepRun, "sweep.run", "sweep"),

@@ -216,7 +216,9 @@ def _vectors_agree(expected: Sequence, found: Sequence) -> dict[str, float]:
     """How well vectors, and the order of texts by their cosines, agree.
 
     `cosine` is the lowest of two vectors of a text, and `neighbours` the share
-    of each text's NEIGHBOURS nearest texts that both agree on.
+    of each text's NEIGHBOURS nearest texts that both agree on. Only `cosine` is
+    judged: among texts that are almost equally close, differences too small to
+    matter change which are nearest, so that no least share fits all tables.
     """
     ours, theirs = (
         normalized(np.concatenate([np.atleast_2d(each) for each in one]))

@@ -1,6 +1,7 @@
 """Runs exported models (SavedModel, LiteRT, ONNX) behind `Predictor`."""
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from keras_albert.errors import AlbertError, optional_import
 from keras_albert.exports.litert import LITERT_FILE, run_litert
 from keras_albert.exports.onnx.format import ONNX_FILE, run_onnx
 from keras_albert.finetuning.predictor import Predictor
-from keras_albert.storage import read_json
+from keras_albert.storage import checksum, read_json
 from keras_albert.tasks.config import EarlyExit
 from keras_albert.tasks.task_file import check_task
 from keras_albert.text.tokenizer import Tokenizer
@@ -101,6 +102,21 @@ def with_version(folder: str | Path) -> Path:
     folder = Path(folder)
     newest = folder / str(newest_version(folder))
     return newest if (newest / SAVED_MODEL_FILE).is_file() else folder
+
+
+def is_exported(folder: str | Path) -> bool:
+    """Whether `keras-albert export` wrote a folder, or a version in it."""
+    return (_aside(with_version(folder)) / EXPORT_FILE).is_file()
+
+
+def checksum_of_export(folder: str | Path) -> str:
+    """SHA-256 of the names and contents of all files of an exported model."""
+    folder = with_version(folder)
+    parts = [
+        f"{path.relative_to(folder).as_posix()} {checksum(path)}"
+        for path in files_of(folder)
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def load_exported(folder: str | Path, threads: int = 1) -> Predictor:

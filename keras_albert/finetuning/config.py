@@ -44,6 +44,7 @@ from keras_albert.tasks.question_answering.config import (
     WindowOptions,
 )
 from keras_albert.training.config import (
+    COSINE_LOSSES,
     TEACHER_SHARE,
     TEMPERATURE,
     check_teaching,
@@ -304,6 +305,16 @@ class FinetuneRun:
             raise AlbertError(
                 "a batch of one example has no negatives. Received: "
                 "batch_size=1. Raise --batch-size."
+            )
+        if (
+            self.task == SIMILARITY
+            and self.batch_size == 1
+            and self.embedding.loss == COSINE_LOSSES[0]
+        ):
+            raise AlbertError(
+                "the loss ranking compares the pairs of a batch, and a batch "
+                "of one example has none to compare. Received: batch_size=1. "
+                "Raise --batch-size, or give --embedding.loss regression."
             )
         check_decisions(self)
         for name in ("exits", "teacher"):

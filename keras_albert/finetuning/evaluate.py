@@ -31,6 +31,7 @@ from keras_albert.finetuning.report import (
     START,
     class_report_of,
     print_skipped,
+    scores_beside,
     scores_lines,
     scores_report,
 )
@@ -170,7 +171,7 @@ def _beside(
     if run.corpus is not None:
         report["corpus"] = len(others)
     if of_words is not None:
-        report[BAG_OF_WORDS] = of_words
+        report |= scores_beside(BAG_OF_WORDS, of_words, task)
     if run.start is not None:
         start = Predictor.load(
             run.start, task=predictor.task, columns=predictor.columns
@@ -179,7 +180,7 @@ def _beside(
         outputs = start.outputs(features, run.batch_size)
         vectors = _vectors_of(start, run, others)
         found = task.scores_among(outputs, features, vectors)
-        report[START] = found.values[task.best]
+        report |= scores_beside(START, found.values, task)
     return report
 
 

@@ -28,6 +28,7 @@ CONFUSION_FILE = "confusion.png"
 BAG_OF_WORDS = "bag_of_words"
 TEACHER = "teacher"  # key of the score of the teacher
 START = "before_fine_tuning"  # key of the score of the pretrained encoder
+ALL_SCORES = "{}_scores"  # key of all scores of one of these
 # Keys of scores that are not those of the fine-tuned model.
 COMPARED = ("baseline", BAG_OF_WORDS, TEACHER, START)
 SHOWN_LABELS = 8  # most frequent labels that are printed before a run
@@ -51,6 +52,17 @@ def scores_report(
         "count": features.count,
         "remarks": list(scores.remarks),
     }
+
+
+def scores_beside(name: str, values: dict, task: LearnedTask) -> dict:
+    """The entries of a report for another model, such as BAG_OF_WORDS.
+
+    They are its best score and, for vectors, all of them, by ALL_SCORES.
+    """
+    found = {name: values[task.best]}
+    if task.makes_vectors:
+        found[ALL_SCORES.format(name)] = values
+    return found
 
 
 def class_report_of(outputs: Outputs, features: Features, names) -> ClassReport:
@@ -77,7 +89,8 @@ def seeds_report(reports: dict[int, dict], diverged: list[int]) -> dict:
     """
     first = next(iter(reports.values()))
     best = first.get("best", "training_loss")
-    shared = ("best", *COMPARED, "constant", "of_words", "count")
+    shared = ["best", *COMPARED, "constant", "of_words", "count"]
+    shared += [key for key in map(ALL_SCORES.format, COMPARED) if key in first]
     names = [
         name
         for name, value in first.items()
@@ -122,6 +135,7 @@ def _seeds_lines(report: dict) -> list[str]:
             f"{found['mean']:.3f} +- {found['standard_deviation']:.3f} "
             f"({min(found['all']):.3f} to {max(found['all']):.3f})"
         )
+    lines += _all_compared(report)
     return [*lines, f"best: seed-{report['best_seed']}"]
 
 
@@ -131,14 +145,35 @@ def _compared(report: dict) -> list[str]:
     if report["baseline"] is not None:
         constant, best = report["constant"], report["best"]
         found.append(f"always {constant}: {best} {report['baseline']:.3f}")
-    for name, words in (
-        (BAG_OF_WORDS, _of_words(report)),
-        (TEACHER, "the teacher"),
-        (START, "before fine-tuning"),
-    ):
+    for name, words in _others(report).items():
         if report.get(name) is not None:
             found.append(f"{words}: {report[name]:.3f}")
     return found
+
+
+def _others(report: dict) -> dict[str, str]:
+    """What other models are called, by the key of their score."""
+    return {
+        BAG_OF_WORDS: _of_words(report),
+        TEACHER: "the teacher",
+        START: "before fine-tuning",
+    }
+
+
+def _all_compared(report: dict) -> list[str]:
+    """A line for each other model of which the report has all scores."""
+    lines = []
+    for name, words in _others(report).items():
+        if values := report.get(ALL_SCORES.format(name)):
+            lines.append(f"{words}: {_scores_text(values)}")
+    return lines
+
+
+def _scores_text(values: dict[str, float]) -> str:
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value:.3f}"
+        for name, value in values.items()
+    )
 
 
 def _of_words(report: dict) -> str:
@@ -157,10 +192,7 @@ def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
         and isinstance(value, float)
         and not name.startswith("training_")
     ]
-    shown = ", ".join(
-        f"{name.replace('_', ' ')} {report[name]:.3f}"
-        for name in [best, *others]
-    )
+    shown = _scores_text({name: report[name] for name in [best, *others]})
     verdict = ""
     linear = report.get(BAG_OF_WORDS)
     if guess is not None and report[best] <= guess:
@@ -169,7 +201,7 @@ def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
         verdict = f": {_of_words(report)} is better"
     beside = [*_compared(report), f"{report['count']:,} examples"]
     line = f"{examples}{shown} ({'; '.join(beside)}){verdict}"
-    return [line, *report["remarks"]]
+    return [line, *_all_compared(report), *report["remarks"]]
 
 
 def decision_lines(report: dict) -> list[str]:
@@ -233,7 +265,12 @@ def labels_text(labels: Sequence[str]) -> str:
 
 def print_skipped(table: Table) -> None:
     """Prints how many rows were left out, and the first of them."""
-    if table.skipped:
-        print(f"{table.path}: {len(table.skipped):,} bad rows are left out:")
-        for fault in table.skipped[:SHOWN_SKIPPED]:
+    print_faults(table.path, len(table.skipped), table.skipped)
+
+
+def print_faults(path: Path, count: int, faults: Sequence[str]) -> None:
+    """Prints how many rows of a file were left out, and the first of them."""
+    if count:
+        print(f"{path}: {count:,} bad rows are left out:")
+        for fault in faults[:SHOWN_SKIPPED]:
             print(f"  {fault}")

@@ -48,6 +48,7 @@ from keras_albert.finetuning.report import (
     labels_text,
     print_skipped,
     report_classes,
+    scores_beside,
     seeds_report,
 )
 from keras_albert.finetuning.teacher import Teacher, with_teacher
@@ -442,7 +443,7 @@ def _measured(
             )
             outputs = start.outputs(prepared.measured_on, run.batch_size)
         found = task.measure(outputs, prepared.measured_on, names)
-        report[START] = found.values[task.best]
+        report |= scores_beside(START, found.values, task)
     of_words = task.linear_outputs(
         prepared.tables.train, prepared.tables.held_out, names
     )
@@ -451,7 +452,7 @@ def _measured(
         if run.tune_threshold:  # which helps a model of words as well
             rows = with_tuned_threshold(task, of_words, rows)
         linear = task.measure(of_words, rows, names)
-        report[BAG_OF_WORDS] = linear.values[task.best]
+        report |= scores_beside(BAG_OF_WORDS, linear.values, task)
     if "threshold" in report:
         if task.reads_contexts:
             best = best.with_threshold(report["threshold"])

@@ -31,7 +31,8 @@ class EmbedRun:
 
     model: str
     """folder of a model that was trained with `finetune --task embedding` or
-    `similarity`, or a folder of sentence-transformers; any other model that
+    `similarity`, or a folder of sentence-transformers; or what `export` made of
+    one (an ONNX file with int8 weights is fast on a CPU); any other model that
     `convert --input` takes gives poor vectors"""
     data: Path
     """TSV, CSV, JSONL or Parquet file; or text, one text a line (.txt)"""

@@ -327,15 +327,7 @@ class AlbertForTextEmbedding(HeadedModel):
 
         Raises AlbertError if the vectors do not have so many numbers.
         """
-        if dimensions is None:
-            return self.size
-        check_positive("dimensions", dimensions)
-        if dimensions > self.size:
-            raise AlbertError(
-                f"`dimensions` must be at most {self.size}, the size of the "
-                f"vectors. Received: {dimensions}."
-            )
-        return dimensions
+        return checked_dimensions(dimensions, self.size)
 
     def _encoded(self, texts: list[str], batch_size: int) -> np.ndarray:
         """The vectors of texts, as the model computes them: float32 [N, D]."""
@@ -395,3 +387,19 @@ class AlbertForTextEmbedding(HeadedModel):
         if self.normalize:
             config["normalize"] = True
         return config
+
+
+def checked_dimensions(dimensions: int | None, size: int) -> int:
+    """`dimensions`, or `size` if it is None.
+
+    Raises AlbertError if vectors of `size` numbers do not have so many.
+    """
+    if dimensions is None:
+        return size
+    check_positive("dimensions", dimensions)
+    if dimensions > size:
+        raise AlbertError(
+            f"`dimensions` must be at most {size}, the size of the vectors. "
+            f"Received: {dimensions}."
+        )
+    return dimensions

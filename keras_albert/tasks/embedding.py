@@ -133,8 +133,8 @@ class _VectorTask(LearnedTask):
 
     def among(
         self, table: Table, features: Features, outputs, others=(), vectors=None
-    ) -> tuple[dict[str, float], float | None]:
-        """The scores among further texts, and the best one of TF-IDF vectors.
+    ) -> tuple[dict[str, float], dict[str, float] | None]:
+        """The scores among further texts, and those of TF-IDF vectors.
 
         `others` are the further texts, and `vectors` those of them, [M, D].
         """
@@ -144,7 +144,7 @@ class _VectorTask(LearnedTask):
             found = self.scores_among(
                 rows, features, sparse_vectors if len(others) else None
             )
-            of_words = found.values[self.best]
+            of_words = found.values
         return self.scores_among(outputs, features, vectors).values, of_words
 
     def scores_of_sizes(
@@ -375,6 +375,11 @@ class Similarity(_VectorTask):
             raise AlbertError(
                 f"{train.path}: all scores are {train.values[LABEL][0]:g}: "
                 "there is no order to learn. Give pairs of several scores."
+            )
+        if train.values["text"] == train.values[PAIR]:
+            raise AlbertError(
+                f"{train.path}: both texts of every pair are equal, so that "
+                "their cosine is 1 in any model. Give pairs of different texts."
             )
 
     def check_scores(self, table, options):

@@ -14,12 +14,15 @@ import keras
 import numpy as np
 import pytest
 from commands import refused, report_of, rows_of, run, write_rows
+from scipy import stats
+from sklearn.feature_extraction.text import TfidfVectorizer
 from small import numpy
 
 import keras_albert as ka
 import keras_albert.exports.check as check_module
+from keras_albert.exports import embed as embedding
+from keras_albert.exports.config import CheckRun
 from keras_albert.exports.load import load_exported
-from keras_albert.finetuning import embed as embedding
 from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.finetuning.evaluate import evaluate
 from keras_albert.text.special_tokens import CLS_ID, SEP_ID
@@ -94,6 +97,11 @@ def test_pairs(folder, tmp_path, capsys):
     said = capsys.readouterr().out
     assert f"before fine-tuning: {report['before_fine_tuning']:.3f}" in said
     assert f"TF-IDF vectors: {report['bag_of_words']:.3f}" in said
+    found = report["before_fine_tuning_scores"]
+    assert (
+        f"before fine-tuning: mrr {found['mrr']:.3f}, recall at 1 "
+        f"{found['recall_at_1']:.3f}, recall at 10 {found['recall_at_10']:.3f}"
+    ) in said
     said = run("evaluate", model=output, data=folder / "pairs.held.jsonl")
     for name in ("mrr", "recall_at_1", "recall_at_10", "ndcg_at_10"):
         assert f"{name.replace('_', ' ')} {report[name]:.3f}" in said
@@ -127,6 +135,22 @@ def test_scores_of_pairs(folder, tmp_path, loss):
     )
     assert report["spearman"] > report["before_fine_tuning"] + 0.1, report
     told = {"model": output, "data": folder / "scored.held.jsonl"}
+    start = ka.AlbertForTextEmbedding(
+        ka.load(folder / "pretrained", backbone=True)
+    )
+    rows = rows_of(told["data"].read_text())
+    texts, pairs = ([row[name] for row in rows] for name in ("text", "pair"))
+    cosines = np.diag(start.similarity(texts, pairs))
+    labels = [row["label"] for row in rows]
+    assert report["before_fine_tuning_scores"] == pytest.approx(
+        {
+            "spearman": stats.spearmanr(cosines, labels).statistic,
+            "pearson": stats.pearsonr(cosines, labels).statistic,
+        },
+        abs=1e-4,
+    )
+    assert report["bag_of_words_scores"]["spearman"] == report["bag_of_words"]
+    assert -1 < report["bag_of_words_scores"]["pearson"] < 1
     assert f"spearman {report['spearman']:.3f}" in run("evaluate", **told)
     rows = rows_of(run("predict", **told))
     model = ka.load(output)
@@ -156,7 +180,11 @@ def exported():
         for target in FORMATS:
             marks = () if target in quick else pytest.mark.proof
             name = f"{pooling} {target}"
-            yield pytest.param(task, head, target, marks=marks, id=name)
+            told = (task, head, target, "float32")
+            yield pytest.param(*told, marks=marks, id=name)
+    for target in ("onnx", "litert"):
+        told = ("similarity", {}, target, "int8")
+        yield pytest.param(*told, id=f"int8 {target}")
 
 
 @pytest.mark.skipif(
@@ -164,8 +192,10 @@ def exported():
     reason="graphs are traced by TensorFlow",
 )
 @pytest.mark.usefixtures("eagerly", "plain_graphs_here")
-@pytest.mark.parametrize(("task", "head", "target"), list(exported()))
-def test_exported(folder, tmp_path, task, head, target, few_signatures):
+@pytest.mark.parametrize(("task", "head", "target", "weights"), [*exported()])
+def test_exported(
+    folder, tmp_path, task, head, target, weights, few_signatures
+):
     """`check` compares vectors, and their cosines."""
     few_signatures("serving_default", "token_ids")  # which are compared
     backbone = ka.load(folder / "pretrained", backbone=True)
@@ -181,9 +211,16 @@ def test_exported(folder, tmp_path, task, head, target, few_signatures):
     data = folder / "scored.held.jsonl"
     told = {"model": tmp_path / "model", "data": data}
     ka.Predictor(model, task=task).save(tmp_path / "model")
-    run("export", **told, output=tmp_path / target, format=target)
+    made = {"output": tmp_path / target, "format": target, "weights": weights}
+    run("export", "--force", **told, **made)
     said = run("check", **told, export=tmp_path / target)
-    assert "cosines of at least 1.0000 with the model's" in said, said
+    least = "1.0000" if weights == "float32" else r"(0\.9[5-9]|1\.0)\d+"
+    assert re.search(f"cosines of at least {least} with the model's", said)
+    # `embed` runs the export.
+    texts = [row["text"] for row in rows_of(data.read_text())]
+    vectors = embed(folder, tmp_path, "b", data, f"--model={tmp_path / target}")
+    cosines = np.sum(ka.read_vectors(vectors) * model.encode(texts), axis=1)
+    assert cosines.min() > (0.9999 if weights == "float32" else 0.95)
     assert re.search(r"[\d.]{4,5}% of the 10 nearest texts of each", said)
     if target != "saved_model":
         return
@@ -218,6 +255,15 @@ def test_vectors_that_disagree(monkeypatch):
     # The nearest texts: 1, 0, 1, 2 before; 3, 2, 1, 0 afterwards.
     assert turned["cosine"] == pytest.approx(0, abs=1e-6)
     assert turned["neighbours"] == 1 / 4
+    asked = CheckRun(Path("served"), "model", Path("texts.txt"))
+    report = {"largest_difference": 1, "error": 0.1, "same_predictions": 1}
+    report |= {"weights": "int8", "compute": "float32", "vectors": same}
+    check_module._judge(report, 1, asked)
+    close = {"cosine": 0.9494, "neighbours": 1}
+    with pytest.raises(
+        ka.AlbertError, match=r"served: .*0\.949 .*than 0\.95\."
+    ):
+        check_module._judge(report | {"vectors": close}, 1, asked)
 
 
 @pytest.mark.on_torch
@@ -258,6 +304,8 @@ BAD = {
             "`embedding.symmetric` has no meaning for the task similarity"
         ),
         "--columns.negative=no": "`columns.negative` has no meaning",
+        "--batch-size=1": "a batch of one example has none to compare",
+        "--train=equal.tsv": "both texts of every pair are equal",
     },
     "pairs": {
         "--embedding.dimensions 8 400": (
@@ -285,6 +333,8 @@ def test_bad_input(folder, tmp_path, capsys, monkeypatch, table, options):
     monkeypatch.chdir(tmp_path)
     scores = [{"text": "a", "pair": "b", "label": x} for x in (5, 5.5)]
     write_rows(Path("outside.jsonl"), scores)
+    equal = [f"the fox\tthe fox\t{x % 6}\n" for x in range(60)]
+    Path("equal.tsv").write_text("text\tpair\tlabel\n" + "".join(equal))
     Path("same.tsv").write_text("a\tb\n" + "the fox\tthe fox\n" * 60)
     told = settings(folder, tmp_path / "model", table)
     of_task = PAIRS if table == "pairs" else ["--task=similarity"]
@@ -354,7 +404,7 @@ def test_weights_of_rare_pieces(folder, tmp_path):
 
 
 def by_hand(model, rows, more, size=None):
-    """The mean reciprocal rank of the partners of pairs among all texts."""
+    """All scores of the partners of pairs among all texts."""
     texts = {row[name] for row in rows for name in ("b", "no", "no2")}
     texts = sorted(texts | {*more})
     found = model.encode(texts, dimensions=size)
@@ -368,7 +418,24 @@ def by_hand(model, rows, more, size=None):
         gaps = cosines - text @ vectors[row["b"]]
         equal = np.abs(gaps) < 1e-6  # texts of the same tokens
         ranks.append(np.sum(gaps[~equal] > 0) + np.sum(equal) / 2)
-    return np.mean(1 / (1 + np.array(ranks)))
+    ranks = np.array(ranks)
+    return {
+        "mrr": np.mean(1 / (1 + ranks)),
+        "recall_at_1": np.mean(ranks == 0),
+        "recall_at_10": np.mean(ranks < 10),
+        "ndcg_at_10": np.mean((ranks < 10) / np.log2(2 + ranks)),
+    }
+
+
+class OfWords:
+    """TF-IDF vectors of words and pairs of words, in place of a model."""
+
+    def __init__(self, texts):
+        pattern = {"token_pattern": r"\b\w+\b", "sublinear_tf": True}
+        self.words = TfidfVectorizer(ngram_range=(1, 2), **pattern).fit(texts)
+
+    def encode(self, texts, dimensions=None):
+        return self.words.transform(texts).toarray()
 
 
 @pytest.mark.on_torch
@@ -394,13 +461,21 @@ def test_evaluated_beside_others(folder, model, tmp_path):
     )
     assert report["corpus"] == len({*more})
     start = ka.AlbertForTextEmbedding(model.backbone)
-    assert report["mrr"] == pytest.approx(by_hand(model, rows, more), abs=1e-4)
+    texts = [row[name] for row in rows for name in ("a", "b", "no", "no2")]
+    expected = by_hand(model, rows, more)
+    found = {name: report[name] for name in expected}
+    assert found == pytest.approx(expected, abs=1e-4)
     assert report["mrr_of_16_numbers"] == report["mrr"]
-    for name, values in (
-        ("mrr_of_4_numbers", by_hand(model, rows, more, 4)),
-        ("before_fine_tuning", by_hand(start, rows, more)),
+    shorter = by_hand(model, rows, more, 4)["mrr"]
+    assert report["mrr_of_4_numbers"] == pytest.approx(shorter, abs=1e-4)
+    for name, other in (
+        ("before_fine_tuning", start),
+        ("bag_of_words", OfWords([*texts, *dict.fromkeys(more)])),
     ):
-        assert report[name] == pytest.approx(values, abs=1e-4), name
+        expected = by_hand(other, rows, more)
+        found = report[f"{name}_scores"]
+        assert found == pytest.approx(expected, abs=1e-4), name
+        assert report[name] == found["mrr"]
     for wrong, words in (
         ({"dimensions": (17,)}, "at most 16.*Received: 17"),
         ({"corpus_column": "c"}, "`corpus_column` is a column of `corpus`"),
@@ -553,7 +628,7 @@ def test_an_interrupted_run_goes_on(folder, model, tmp_path, monkeypatch, to):
 KILLED = """
 import os, signal, sys
 from keras_albert import cli
-from keras_albert.finetuning import embed
+from keras_albert.exports import embed
 
 embed.ROWS_AT_ONCE, write, calls = 2, embed.write_json, []
 

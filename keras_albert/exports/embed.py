@@ -1,5 +1,7 @@
 """The command `embed`: a vector for each text of a file.
 
+The vectors are those of a model, or of one that `export` has written.
+
 The file is read, and the vectors are written, in parts of at most ROWS_AT_ONCE
 texts: memory does not grow with the file, and an interrupted run continues
 after the last part that was written whole.
@@ -7,9 +9,9 @@ after the last part that was written whole.
 Letters: N texts, D size of the vectors.
 """
 
+import dataclasses
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,13 +23,22 @@ from keras_albert.data.saved_dataset import checksum_of_table
 from keras_albert.data.tables import Table, check_table
 from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError, optional_import
+from keras_albert.exports.load import (
+    checksum_of_export,
+    is_exported,
+    load_exported,
+)
 from keras_albert.finetuning.predict import without_nan
 from keras_albert.finetuning.predictor import Predictor
+from keras_albert.finetuning.report import SHOWN_SKIPPED, print_faults
 from keras_albert.finetuning.vectors_config import EmbedRun
+from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.pooling import normalized
+from keras_albert.modeling.text_embedding import checked_dimensions
 from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.storage import read_json, replacing, room_at, write_json
 from keras_albert.tasks.names import EMBEDDING
+from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.text.model_inputs import text_rows, window_rows
 from keras_albert.text.unknown import PieceCount, check_readable
 from keras_albert.training.run_folder import (
@@ -58,13 +69,10 @@ def embed(run: EmbedRun) -> dict:
     finished = goes_on and finished_report(run.output)
     if run.to == "parquet" and not finished:
         optional_import("pyarrow", "parquet", "writing Parquet files")
-    predictor = Predictor.load(
-        run.model, task=EMBEDDING, columns=TableColumns(text=run.column)
-    )
-    size = predictor.model.check_dimensions(run.dimensions)
+    predictor, size, checksum = _loaded(run)
     data = check_table(run.data)
     made_of = {
-        "model": weights_checksum(predictor.model),
+        "model": checksum,
         "data": checksum_of_table(data),
     }
     if finished:
@@ -96,6 +104,37 @@ def embed(run: EmbedRun) -> dict:
     return report
 
 
+def _loaded(run: EmbedRun) -> tuple[Predictor, int, str]:
+    """The model, how many numbers its vectors keep, and its checksum."""
+    columns = TableColumns(text=run.column)
+    if not is_exported(run.model):
+        predictor = Predictor.load(run.model, task=EMBEDDING, columns=columns)
+        size = predictor.model.check_dimensions(run.dimensions)
+        return predictor, size, weights_checksum(predictor.model)
+    predictor = load_exported(run.model, os.cpu_count() or 1)
+    if not predictor.definition.makes_vectors:
+        raise AlbertError(
+            f"{run.model} was exported for the task {predictor.task}, and "
+            "makes no vectors. Export the model with --task embedding."
+        )
+    predictor = dataclasses.replace(predictor, task=EMBEDDING, columns=columns)
+    rows = text_rows(predictor.tokenizer, [""], None, predictor.sequence_length)
+    (vector,) = predictor.outputs(Features(rows))
+    size = checked_dimensions(run.dimensions, len(vector))
+    return predictor, size, checksum_of_export(run.model)
+
+
+def _checksum_of(model: str | Path | AlbertModel | Predictor) -> str:
+    """The checksum that the report of `embed` has of a model."""
+    if isinstance(model, str | os.PathLike):
+        if is_exported(model):
+            return checksum_of_export(model)
+        model = Predictor.load(model, task=EMBEDDING)
+    if isinstance(model, Predictor):
+        model = model.model
+    return weights_checksum(ALL_TASKS[EMBEDDING].model_of(model))
+
+
 def _check_made_of(run: EmbedRun, found: dict, made_of: dict) -> None:
     for name, value in made_of.items():
         if found.get(name) != value:
@@ -111,11 +150,13 @@ def _checked_rows(predictor: Predictor, run: EmbedRun) -> tuple[int, object]:
 
     Returns how many rows it has, and for Parquet the types of its columns.
     """
-    count, bad, read, example = 0, [], PieceCount(), ""
+    count, read, example = 0, PieceCount(), ""
+    bad, faults = 0, []  # their number, and the first of them
     schema = None
     for table in predictor.parts(run.data, run.skip_bad, ROWS_AT_ONCE):
         count += len(table)
-        bad += table.skipped
+        bad += len(table.skipped)
+        faults = [*faults, *table.skipped][:SHOWN_SKIPPED]
         if len(table):
             features = predictor.features(table)
             found, text = predictor.unreadable(features, table)
@@ -127,10 +168,7 @@ def _checked_rows(predictor: Predictor, run: EmbedRun) -> tuple[int, object]:
             )
         if run.to == "parquet":
             schema = _with_columns_of(table, schema)
-    if bad:
-        print(f"{len(bad):,} bad rows are left out:", file=sys.stderr)
-    for fault in bad:
-        print(f"  {fault}", file=sys.stderr)
+    print_faults(run.data, bad, faults)
     check_readable(read, example, run.data, run.any_text)
     return count, schema
 
@@ -171,10 +209,11 @@ def _vectors(
             predictor.outputs(Features(rows), run.batch_size, title=title)
         )
     rows, owners = window_rows(predictor.tokenizer, texts, longest)
-    found = predictor.outputs(Features(rows), run.batch_size, title=title)
+    outputs = predictor.outputs(Features(rows), run.batch_size, title=title)
+    found = np.stack(outputs)
     weights = np.array([len(row.token_ids) for row in rows], "float32")
-    total = np.zeros((len(texts), predictor.model.size), "float32")
-    np.add.at(total, owners, np.stack(found) * weights[:, None])
+    total = np.zeros((len(texts), found.shape[1]), "float32")
+    np.add.at(total, owners, found * weights[:, None])
     return total / np.bincount(owners, weights)[:, None].astype("float32")
 
 
@@ -281,19 +320,36 @@ _WRITERS = {
 }
 
 
-def read_vectors(folder: str | Path) -> np.ndarray:
+def read_vectors(
+    folder: str | Path,
+    model: str | Path | AlbertModel | Predictor | None = None,
+) -> np.ndarray:
     """The vectors of a folder that `embed` wrote as vectors.npy, not copied.
+
+    Args:
+        folder: the output of `keras-albert embed`.
+        model: the model whose vectors they have to be: what `embed --model`
+            takes, or a model in memory. It is recognized by its weights, an
+            export by its files. None: vectors of any model.
 
     Returns:
         [N, D], mapped from the file; [N, D / 8] bytes if they are binary.
 
     Raises:
-        AlbertError: there is no such file, or the run is not finished.
+        AlbertError: there is no such file, the run is not finished, or another
+            model made the vectors.
     """
     path = Path(folder) / f"{NAME}.npy"
-    if not path.is_file() or not finished_report(folder):
+    report = path.is_file() and finished_report(folder)
+    if not report:
         raise AlbertError(
             f"{folder}: no finished {path.name}. Give the output of "
             "`keras-albert embed`, and run an interrupted command again."
+        )
+    if model is not None and report["model"] != _checksum_of(model):
+        raise AlbertError(
+            f"{folder} has vectors of another model than the given one. Give "
+            "the model that made them, or make them with this one by "
+            "`keras-albert embed`."
         )
     return np.load(path, mmap_mode="r")
