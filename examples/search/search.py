@@ -109,10 +109,14 @@ def read_table(path: Path) -> list[dict]:
         return list(csv.DictReader(file, **options))
 
 
-def ask(encode, folder: Path, question: str) -> None:
-    """Prints the closest texts of the corpus, with their cosines."""
+def ask(encode, folder: Path, question: str, vectors=None) -> None:
+    """Prints the closest texts of the corpus, with their cosines.
+
+    `vectors` are those of the corpus, if they were computed before.
+    """
     texts = (folder / "corpus.txt").read_text("utf-8").splitlines()
-    cosines = encode(texts) @ encode([question])[0]
+    vectors = encode(texts) if vectors is None else vectors
+    cosines = vectors @ encode([question])[0]
     for place in np.argsort(-cosines)[:FOUND]:
         print(f"{cosines[place]:.2f}  {texts[place][:100]}")
 
@@ -220,12 +224,20 @@ def main() -> None:
         command.add_argument("folder", type=Path)
         if name == "ask":
             command.add_argument("question")
+            command.add_argument(
+                "--vectors", type=Path, help="what `embed` wrote of corpus.txt"
+            )
     given = vars(parser.parse_args())
     name, folder = given.pop("command"), given.pop("folder")
     if name == "data":
         write_data(folder)
         return
-    encode = encoder(given.pop("model"))
+    model = given.pop("model")
+    if given.get("vectors"):
+        from keras_albert import read_vectors
+
+        given["vectors"] = read_vectors(given["vectors"], model)
+    encode = encoder(model)
     {"ask": ask, "index": index, "route": route}[name](encode, folder, **given)
 
 

@@ -69,6 +69,9 @@ def test_search_and_routing(search, tmp_path, capsys):
     (tmp_path / "corpus.txt").write_text("the hen\nthe fox\nan owl\n")
     search.ask(encode, tmp_path, "where is the fox?")
     assert capsys.readouterr().out.splitlines()[0] == "1.00  the fox"
+    known = encode(["a cow", "an owl", "the fox"])  # computed before
+    search.ask(encode, tmp_path, "where is the fox?", known)
+    assert capsys.readouterr().out.splitlines()[0] == "1.00  an owl"
 
     known = [(f"{word} {n}", word) for word in ANIMALS for n in range(60)]
     unknown = [(f"stone {n}", f"module_{n}") for n in range(60)]
