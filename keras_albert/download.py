@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, reason_of
 
 # Patterns of the files that a model needs. Files of the second choice, such as
 # pickled weights, are only fetched if a repository has no other weights.
@@ -62,12 +62,6 @@ def hub_name(target: str) -> str:
             f"{target!r}."
         )
     return name
-
-
-def reason_of(error: Exception) -> str:
-    """The first line of an error of another library, not too long."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:300]
 
 
 def _from_hugging_face(name: str) -> Path:

@@ -6,6 +6,7 @@ This module only imports the standard library.
 import contextlib
 import dataclasses
 import importlib
+import importlib.util
 import math
 import types
 from collections.abc import Callable, Iterator
@@ -59,6 +60,41 @@ def optional_import(module: str, extra: str, purpose: str) -> types.ModuleType:
             f"{purpose} needs {package}, which cannot be imported ({error}). "
             f"Run: pip install 'keras-albert[{extra}]'"
         ) from None
+
+
+def check_installed(modules: str, packages: str, purpose: str) -> None:
+    """Raises AlbertError unless modules are installed; imports none of them.
+
+    `modules` are names with spaces between them, `packages` what pip installs,
+    and `purpose` is what needs them.
+    """
+    for module in modules.split():
+        if importlib.util.find_spec(module) is None:
+            raise AlbertError(
+                f"{purpose} needs {module.replace('_', '-')}, which is not "
+                f"installed. Run: pip install {packages}"
+            )
+
+
+def check_worker(worker: str, status: int, said: str) -> None:
+    """Raises an error unless a worker process has ended with status 0.
+
+    A negative status means that a signal ended it, which is an AlbertError.
+    Otherwise a RuntimeError has what the process `said`.
+    """
+    if status < 0:
+        raise AlbertError(
+            f"{worker} was killed by signal {-status}. Free memory, or close "
+            "other programs."
+        )
+    if status:
+        raise RuntimeError(f"{worker} failed:\n{said}")
+
+
+def reason_of(error: Exception) -> str:
+    """The first line of an error of another library, not too long."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300]
 
 
 def is_number(value) -> bool:

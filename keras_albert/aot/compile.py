@@ -6,7 +6,6 @@ The compilation itself is in `step.py`, which runs in a process of its own.
 import dataclasses
 import functools
 import importlib.metadata
-import importlib.util
 import os
 import pickle
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from keras_albert.aot.config import CompileRun
 from keras_albert.aot.topologies import Topology, topology_of
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, check_installed, check_worker
 from keras_albert.storage import read_json
 
 GIB = 2**30
@@ -107,12 +106,9 @@ def slices_name(run: CompileRun) -> str:
 
 def check_libtpu() -> None:
     """Raises AlbertError unless JAX and its compiler for TPUs are installed."""
-    for name in ("jax", "libtpu"):  # found, not imported: that takes seconds
-        if importlib.util.find_spec(name) is None:
-            raise AlbertError(
-                f"compiling for a TPU needs {name}: "
-                "pip install 'keras-albert[tpu-compile]'"
-            )
+    # They are not imported here, as that takes seconds.
+    extra = "'keras-albert[tpu-compile]'"
+    check_installed("jax libtpu", extra, "compiling for a TPU")
 
 
 def compiled(run: CompileRun) -> Compiled:
@@ -135,14 +131,8 @@ def compiled(run: CompileRun) -> Compiled:
             capture_output=True,
         )
         content = read_json(outcome) if worker.returncode == 0 else {}
-    if worker.returncode < 0:
-        raise AlbertError(
-            "the process that compiles was ended by signal "
-            f"{-worker.returncode}. Free memory, or close other programs."
-        )
-    if worker.returncode:
-        said = worker.stderr.decode(errors="replace")
-        raise RuntimeError(f"The process that compiles failed:\n{said}")
+    said = worker.stderr.decode(errors="replace")
+    check_worker("the process that compiles", worker.returncode, said)
     if "error" in content:
         raise AlbertError(content["error"])
     exchanged = {

@@ -24,8 +24,13 @@ from keras_albert.checkpoints.transfer import (
     imported,
     read_projection,
 )
-from keras_albert.download import reason_of
-from keras_albert.errors import AlbertError, errors_about, optional_import
+from keras_albert.errors import (
+    AlbertError,
+    check_installed,
+    errors_about,
+    optional_import,
+    reason_of,
+)
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.config import AlbertConfig
@@ -243,15 +248,12 @@ def to_transformers(model: AlbertModel) -> tuple[Any, Any]:
         AlbertError: a library is missing, or transformers has no such model.
     """
     content, tensors = _there(model)
-    try:
-        import tokenizers
-        import torch
-        import transformers
-    except ImportError as error:
-        raise AlbertError(
-            f"a model of transformers needs PyTorch and transformers ({error})."
-            " Run: pip install torch transformers"
-        ) from None
+    packages = "torch transformers"
+    check_installed(packages, packages, "a model of transformers")
+    import tokenizers
+    import torch
+    import transformers
+
     (architecture,) = content["architectures"]
     options = {}
     if architecture == "AlbertModel":

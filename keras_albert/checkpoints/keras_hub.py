@@ -26,8 +26,7 @@ from keras_albert.checkpoints.transfer import (
     imported,
     read_projection,
 )
-from keras_albert.download import reason_of
-from keras_albert.errors import AlbertError, optional_import
+from keras_albert.errors import AlbertError, optional_import, reason_of
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.classification import AlbertForSequenceClassification

@@ -7,7 +7,9 @@ import json
 import os
 import re
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import keras
 
@@ -131,25 +133,15 @@ def _read(
     form: dict,
 ) -> AlbertModel:
     """The model at the path `what`; the other arguments are those of `load`."""
-    if kind == _ADAPTER:
-        of_base = {"gelu": gelu, **form}
-        return load_adapter(what, lambda base: load(base, **of_base), backbone)
-    if kind != _HUGGING_FACE and gelu != DEFAULT_GELU:
+    options = form
+    if kind in (_HUGGING_FACE, _ADAPTER):
+        options = {"gelu": gelu, **form}
+    elif gelu != DEFAULT_GELU:
         raise AlbertError(
             f"{source}: `gelu` says how to read a model of transformers, this "
             f"is {kind}. Leave gelu={gelu!r} out."
         )
-    if kind == _HUGGING_FACE:
-        return load_huggingface(what, gelu, backbone, **form)
-    if kind in _READERS:
-        return _READERS[kind](what, backbone, **form)
-    model = ModelFolder.load(what).model if kind == _OURS else read_own(what)
-    if backbone and isinstance(model, AlbertEnsemble):
-        raise AlbertError(
-            f"{source}: an ensemble has an encoder for each of its "
-            f"{len(model.members)} models. Give one of the models."
-        )
-    return in_form(encoder_of(model) if backbone else model, form)
+    return _FORMATS[kind].read(what, backbone=backbone, **options)
 
 
 def not_a_path(source) -> str:
@@ -207,69 +199,17 @@ def head_name(source: str | Path) -> str | None:
     if len(found) != 1:
         return None
     kind, what = found[0]
-    if kind == _SENTENCES:
-        name = None
-    elif kind == _ADAPTER:
-        name = head_of_adapter(what)
-    elif kind == _HUGGING_FACE:
-        names = read_json(what / "config.json").get("architectures") or [None]
-        name = names[0]
-    elif kind == _KERAS_HUB:
-        name = keras_hub_task(what)
-    elif kind == _TF1:
-        name = tf1_head(what)
-    else:
-        name = _class_of(what / MODEL_FILE if kind == _OURS else what)
+    name = _FORMATS[kind].head(what)
     return name if name and not _PRETRAINED_HEAD.search(name) else None
-
-
-def _class_of(path: Path) -> str | None:
-    """The class name of the model in a `.keras` file; None if unreadable."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return json.loads(archive.read("config.json"))["class_name"]
-    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
-        return None  # loading the model will say what is wrong with it
-
-
-_PRETRAINED_HEAD = re.compile(
-    "Backbone|MaskedLM|Pre[Tt]raining|AlbertModel|TextEmbedding"
-)
-_OURS = "a folder of this package"
-_KERAS_FILE = "a .keras file"
-_TF1 = "a TF1 checkpoint"
-_HUGGING_FACE = "a folder of transformers"
-_SENTENCES = "a folder of sentence-transformers"
-_KERAS_HUB = "a preset of KerasHub"
-_ADAPTER = "a LoRA adapter"
-# The readers of formats without a choice of their own, as `gelu` is one.
-_READERS = {
-    _TF1: load_tf1_model,
-    _SENTENCES: load_sentence_transformers,
-    _KERAS_HUB: load_keras_hub,
-}
 
 
 def _found(path: Path) -> list[tuple[str, Path]]:
     """All models at a path: the format, and the path for its reader."""
-    if path.is_file() and path.suffix == ".keras":
-        return [(_KERAS_FILE, path)]
-    found = [(_TF1, prefix) for prefix in find_tf1(path)]
-    if not path.is_dir():
-        return found
-    if (path / TASK_FILE).is_file() and (path / CONFIG_FILE).is_file():
-        found.append((_OURS, path))
-    elif (path / MODEL_FILE).is_file():
-        found.append((_KERAS_FILE, path / MODEL_FILE))
-    if is_sentence_transformers(path):
-        found.append((_SENTENCES, path))
-    elif is_huggingface(path):
-        found.append((_HUGGING_FACE, path))
-    if is_adapter(path):
-        found.append((_ADAPTER, path))
-    if is_keras_hub(path):
-        found.append((_KERAS_HUB, path))
-    return found
+    return [
+        (kind, what)
+        for kind, each in _FORMATS.items()
+        for what in each.find(path)
+    ]
 
 
 def _several_or_none(path: Path, found: list[tuple[str, Path]]) -> str:
@@ -295,3 +235,97 @@ def _several_or_none(path: Path, found: list[tuple[str, Path]]) -> str:
         "of KerasHub (config.json, model.weights.h5), or a LoRA adapter "
         "(adapter_config.json)."
     )
+
+
+class _Format(NamedTuple):
+    """How models in a format of checkpoints are recognized and read."""
+
+    # the path of each model that is at a path
+    find: Callable[[Path], list[Path]]
+    # reads the model at such a path; takes `backbone`, `dtype`, `loop` and
+    # `remat` of `load`, and `gelu` if the format is one of transformers
+    read: Callable[..., AlbertModel]
+    # the class name of the head at such a path; None if there is none
+    head: Callable[[Path], str | None]
+
+
+def _one(is_found: Callable[[Path], bool]) -> Callable[[Path], list[Path]]:
+    """`find` of a format that has a single model at a path, or none."""
+    return lambda path: [path] if is_found(path) else []
+
+
+def _is_ours(path: Path) -> bool:
+    return (path / TASK_FILE).is_file() and (path / CONFIG_FILE).is_file()
+
+
+def _keras_files(path: Path) -> list[Path]:
+    if path.is_file() and path.suffix == ".keras":
+        return [path]
+    inside = path / MODEL_FILE
+    return [inside] if inside.is_file() and not _is_ours(path) else []
+
+
+def _reader(read: Callable[[Path], AlbertModel]) -> Callable[..., AlbertModel]:
+    """`read` of a format of this package, from one that takes only a path."""
+
+    def read_in_form(path: Path, backbone: bool, **form) -> AlbertModel:
+        model = read(path)
+        if backbone and isinstance(model, AlbertEnsemble):
+            raise AlbertError(
+                f"{path}: an ensemble has an encoder for each of its "
+                f"{len(model.members)} models. Give one of the models."
+            )
+        return in_form(encoder_of(model) if backbone else model, form)
+
+    return read_in_form
+
+
+def _read_adapter(path: Path, backbone: bool, **options) -> AlbertModel:
+    return load_adapter(path, lambda base: load(base, **options), backbone)
+
+
+def _class_of(path: Path) -> str | None:
+    """The class name of the model in a `.keras` file; None if unreadable."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return json.loads(archive.read("config.json"))["class_name"]
+    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
+        return None  # loading the model will say what is wrong with it
+
+
+def _architecture(folder: Path) -> str | None:
+    """The class name of a model of transformers."""
+    return (read_json(folder / "config.json").get("architectures") or [None])[0]
+
+
+_HUGGING_FACE = "a folder of transformers"
+_ADAPTER = "a LoRA adapter"
+# By the name of the format in messages. A folder of sentence-transformers is
+# one of transformers, too.
+_FORMATS = {
+    "a TF1 checkpoint": _Format(find_tf1, load_tf1_model, tf1_head),
+    "a folder of this package": _Format(
+        _one(_is_ours),
+        _reader(lambda path: ModelFolder.load(path).model),
+        lambda path: _class_of(path / MODEL_FILE),
+    ),
+    "a .keras file": _Format(_keras_files, _reader(read_own), _class_of),
+    "a folder of sentence-transformers": _Format(
+        _one(is_sentence_transformers),
+        load_sentence_transformers,
+        lambda path: None,
+    ),
+    _HUGGING_FACE: _Format(
+        _one(lambda p: is_huggingface(p) and not is_sentence_transformers(p)),
+        load_huggingface,
+        _architecture,
+    ),
+    _ADAPTER: _Format(_one(is_adapter), _read_adapter, head_of_adapter),
+    "a preset of KerasHub": _Format(
+        _one(is_keras_hub), load_keras_hub, keras_hub_task
+    ),
+}
+# The heads with which models are pretrained, or that only make vectors.
+_PRETRAINED_HEAD = re.compile(
+    "Backbone|MaskedLM|Pre[Tt]raining|AlbertModel|TextEmbedding"
+)

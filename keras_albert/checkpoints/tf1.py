@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_albert.checkpoints.transfer import imported
-from keras_albert.download import reason_of
-from keras_albert.errors import AlbertError, optional_import
+from keras_albert.errors import AlbertError, optional_import, reason_of
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.classification import AlbertForSequenceClassification

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from keras_albert.data.frames import columns_of
 from keras_albert.data.table_files import ROWS_AT_ONCE, NumberedRow
-from keras_albert.download import reason_of
-from keras_albert.errors import AlbertError, optional_import
+from keras_albert.errors import AlbertError, optional_import, reason_of
 from keras_albert.storage import checksum
 
 _STATE_FILE, _SPLITS_FILE = "state.json", "dataset_dict.json"

@@ -18,8 +18,7 @@ from jax import tree
 from keras_albert.distribution.config import DeviceConfig
 from keras_albert.distribution.devices import Devices
 from keras_albert.distribution.rendezvous import wait_for_processes
-from keras_albert.download import reason_of
-from keras_albert.errors import AlbertError, LostProcess
+from keras_albert.errors import AlbertError, LostProcess, reason_of
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.private_apis import is_tpu_pod, jax_key_value_service
 

@@ -22,7 +22,7 @@ from keras import tree
 from keras_albert.distribution.config import DeviceConfig, ProcessConfig
 from keras_albert.distribution.devices import Devices, vary_seeds
 from keras_albert.distribution.rendezvous import wait_for_processes
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, reason_of
 from keras_albert.private_apis import (
     build_for_batch,
     configure_coordination_service,
@@ -127,7 +127,7 @@ class Strategy(Devices):
             tf.errors.UnavailableError,
         )
         if isinstance(error, kinds):
-            return str(error).strip().splitlines()[0]
+            return reason_of(error)
         return None
 
     def close(self) -> None:
@@ -402,7 +402,7 @@ def _tpu(config: DeviceConfig):
         strategy = tf.distribute.TPUStrategy(resolver)
     except (ValueError, IndexError, tf.errors.OpError, RuntimeError) as error:
         raise AlbertError(
-            f"no TPU answers as {name!r} ({str(error).splitlines()[0][:200]})."
+            f"no TPU answers as {name!r} ({reason_of(error):.200})."
             " TensorFlow reaches one with the package tensorflow-tpu alone, "
             "see tpu/README.md; set TPU_NAME."
         ) from None

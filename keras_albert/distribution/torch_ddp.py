@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from keras_albert.distribution.config import DeviceConfig, ProcessConfig
 from keras_albert.distribution.devices import Devices, vary_seeds
 from keras_albert.distribution.rendezvous import wait_for_processes
-from keras_albert.errors import AlbertError, LostProcess
+from keras_albert.errors import AlbertError, LostProcess, reason_of
 
 # Environment variables that torchrun sets in its processes.
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -55,7 +55,7 @@ class Ranks(Devices):
             raise LostProcess(
                 f"process {processes.index}: the {processes.count} processes "
                 f"did not meet at {processes.coordinator} in "
-                f"{processes.wait} s ({str(error).splitlines()[0]}). Start "
+                f"{processes.wait} s ({reason_of(error)}). Start "
                 "all of them, each with its own --processes.index."
             ) from None
         self.index, self.count = processes.index, processes.count
@@ -109,7 +109,7 @@ class Ranks(Devices):
         if isinstance(error, distributed.DistError) or (
             isinstance(error, RuntimeError) and "gloo" in str(error)
         ):
-            return str(error).strip().splitlines()[0]
+            return reason_of(error)
         return None
 
     def close(self) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_albert.download import reason_of
-from keras_albert.errors import AlbertError, optional_import
+from keras_albert.errors import AlbertError, optional_import, reason_of
 from keras_albert.exports.litert import LITERT_FILE, run_litert
 from keras_albert.exports.onnx.format import ONNX_FILE, run_onnx
 from keras_albert.finetuning.predictor import Predictor

@@ -6,15 +6,14 @@ another backend a worker process traces them. An ONNX file needs no trace.
 
 import contextlib
 import dataclasses
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from keras_albert.data.batches import Features
 from keras_albert.data.tables import Table
@@ -22,7 +21,7 @@ from keras_albert.distribution.backend import (
     leave_gpu_to_backend,
     traces_for_tensorflow,
 )
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, check_installed, check_worker
 from keras_albert.exports.check_texts import (
     check_texts,
     compare_texts,
@@ -138,14 +137,12 @@ def _predictor(
 
 
 def _check_packages(format: str) -> None:
-    if format not in TRACED_FORMATS:
-        return
-    for package in ("tensorflow", "tensorflow_text"):
-        if importlib.util.find_spec(package) is None:
-            raise AlbertError(
-                f"{package.replace('_', '-')} is needed to export as {format}, "
-                "from any backend. Run: pip install 'keras-albert[export]'"
-            )
+    if format in TRACED_FORMATS:
+        check_installed(
+            "tensorflow tensorflow_text",
+            "'keras-albert[export]'",
+            f"exporting as {format}, from any backend,",
+        )
 
 
 def export_run(run: ExportRun) -> Path:
@@ -219,23 +216,16 @@ def _export_in_worker(run: ExportRun, target: Path) -> None:
 
         if worker.returncode:
             sys.stdout.write(renamed(worker.stdout))
-            _raise_for_worker(worker.returncode, renamed(worker.stderr))
+            said = renamed(worker.stderr)
+            _, is_error, message = f"\n{said}".rpartition("\nerror: ")
+            if worker.returncode == 2 and is_error:  # a mistake of the user
+                raise AlbertError(message.strip())
+            name = "the TensorFlow process that exports"
+            check_worker(name, worker.returncode, said)
         for path in made.iterdir():
             path.rename(unfinished / path.name)
         shutil.rmtree(inner.output)
     sys.stdout.write(renamed(worker.stdout))
-
-
-def _raise_for_worker(status: int, stderr: str) -> NoReturn:
-    _, is_error, message = f"\n{stderr}".rpartition("\nerror: ")
-    if status == 2 and is_error:  # a mistake of the user
-        raise AlbertError(message.strip())
-    if status < 0:
-        raise AlbertError(
-            "the TensorFlow process that exports was killed by signal "
-            f"{-status}. Free memory, or close other programs."
-        )
-    raise RuntimeError(f"The TensorFlow worker failed:\n{stderr}")
 
 
 def _target(run: ExportRun) -> Path:
@@ -256,23 +246,10 @@ def _target(run: ExportRun) -> Path:
 
 
 def _write(predictor: Predictor, run: ExportRun, folder: Path) -> None:
-    aside = folder
-    if run.format == "onnx":
-        write_onnx(predictor, folder / ONNX_FILE, run.weights)
-    else:
-        # Not imported above: ONNX files are written without TensorFlow.
-        import tensorflow as tf
-
-        try:
-            if run.format == "litert":
-                write_litert(predictor, folder / LITERT_FILE, run.weights)
-            else:
-                aside = _write_saved_model(predictor, run, folder)
-        except tf.errors.OpError as error:  # also on a full disk
-            raise AlbertError(
-                f"{folder.parent}: TensorFlow cannot write the export "
-                f"({error.message}). Make room, or choose another output."
-            ) from None
+    is_traced = run.format in TRACED_FORMATS
+    nothing = contextlib.nullcontext()
+    with _errors_of_tensorflow(folder) if is_traced else nothing:
+        aside = _WRITERS[run.format](predictor, run, folder) or folder
     predictor.tokenizer.save(aside)
     write_json(aside / TASK_FILE, predictor.settings())
     write_json(
@@ -285,6 +262,21 @@ def _write(predictor: Predictor, run: ExportRun, folder: Path) -> None:
             "reads_pairs": predictor.reads_pairs,
         },
     )
+
+
+@contextlib.contextmanager
+def _errors_of_tensorflow(folder: Path) -> Iterator[None]:
+    """Context manager that makes an AlbertError of an error of TensorFlow."""
+    # Not imported above: other formats are written without TensorFlow.
+    import tensorflow as tf
+
+    try:
+        yield
+    except tf.errors.OpError as error:  # also on a full disk
+        raise AlbertError(
+            f"{folder.parent}: TensorFlow cannot write the export "
+            f"({error.message}). Make room, or choose another output."
+        ) from None
 
 
 def _write_saved_model(
@@ -309,6 +301,20 @@ def _write_saved_model(
     aside.mkdir()
     write_warm_up(predictor, signatures, aside)
     return aside
+
+
+# Each writes a model into a new folder, in one of the formats of
+# EXPORT_WEIGHTS, and returns the folder for the vocabulary and the settings;
+# None if that is the same folder.
+_WRITERS: dict[str, Callable[[Predictor, ExportRun, Path], Path | None]] = {
+    "saved_model": _write_saved_model,
+    "litert": lambda predictor, run, folder: write_litert(
+        predictor, folder / LITERT_FILE, run.weights
+    ),
+    "onnx": lambda predictor, run, folder: write_onnx(
+        predictor, folder / ONNX_FILE, run.weights
+    ),
+}
 
 
 def _compare(

@@ -22,7 +22,7 @@ from keras_albert.errors import (
     check_probability,
     check_seed,
 )
-from keras_albert.finetuning.option_checks import check_decisions, measuring
+from keras_albert.finetuning.option_checks import check_task_options, measuring
 from keras_albert.modeling.config import CLASSIFIER_DROPOUT, EXITS, PRECISIONS
 from keras_albert.tasks.config import (
     CUT,
@@ -30,21 +30,12 @@ from keras_albert.tasks.config import (
     EmbeddingOptions,
     ModelUse,
 )
-from keras_albert.tasks.names import (
-    BENCHMARK_TASKS,
-    EMBEDDING,
-    FINETUNE_TASKS,
-    READING_TASKS,
-    SIMILARITY,
-    TEXT_TASKS,
-    VECTOR_TASKS,
-)
+from keras_albert.tasks.names import BENCHMARK_TASKS, FINETUNE_TASKS
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
     WindowOptions,
 )
 from keras_albert.training.config import (
-    COSINE_LOSSES,
     TEACHER_SHARE,
     TEMPERATURE,
     check_teaching,
@@ -202,7 +193,7 @@ class FinetuneRun:
         check_choice("task", self.task, FINETUNE_TASKS)
         self._check_values()
         self._check_validation()
-        self._check_task_options()
+        check_task_options(self)
         self._check_frozen()
         check_teaching(self.teacher, self.teacher_share, self.temperature)
         if self.warmup_steps is not None:
@@ -269,61 +260,6 @@ class FinetuneRun:
                 f"`{given[0]}` needs held-out examples. Give them with "
                 "--validation, or leave out `--validation none`."
             )
-        if self.any_size and not published:
-            raise AlbertError(
-                "`any_size` is for published tasks. Received: "
-                f"task={self.task!r}."
-            )
-
-    def _check_task_options(self) -> None:
-        if self.task not in READING_TASKS:
-            for name in ("windows", "answers"):
-                if getattr(self, name) != getattr(FinetuneRun, name):
-                    raise AlbertError(
-                        f"`{name}` are for {', '.join(READING_TASKS)}. "
-                        f"Received: task={self.task!r}."
-                    )
-        if self.task not in VECTOR_TASKS and (
-            self.embedding != FinetuneRun.embedding
-        ):
-            raise AlbertError(
-                f"`embedding` options are for {', '.join(VECTOR_TASKS)}. "
-                f"Received: task={self.task!r}."
-            )
-        others = {"symmetric"} if self.task == SIMILARITY else set()
-        others |= {"loss", "score_range"} if self.task == EMBEDDING else set()
-        for name in sorted(others):
-            given = getattr(self.embedding, name)
-            if given != getattr(EmbeddingOptions, name):
-                raise AlbertError(
-                    f"`embedding.{name}` has no meaning for the task "
-                    f"{self.task}. Received: {given!r}. Leave "
-                    f"--embedding.{name.replace('_', '-')} out."
-                )
-        is_alone = self.batch_size == 1 and not self.columns.negative
-        if self.task == EMBEDDING and is_alone:
-            raise AlbertError(
-                "a batch of one example has no negatives. Received: "
-                "batch_size=1. Raise --batch-size."
-            )
-        if (
-            self.task == SIMILARITY
-            and self.batch_size == 1
-            and self.embedding.loss == COSINE_LOSSES[0]
-        ):
-            raise AlbertError(
-                "the loss ranking compares the pairs of a batch, and a batch "
-                "of one example has none to compare. Received: batch_size=1. "
-                "Raise --batch-size, or give --embedding.loss regression."
-            )
-        check_decisions(self)
-        for name in ("exits", "teacher"):
-            given = getattr(self, name) is not None
-            if given and self.task not in TEXT_TASKS:
-                raise AlbertError(
-                    f"`{name}` is for {', '.join(TEXT_TASKS)}. Received: "
-                    f"task={self.task!r}. Leave --{name} out."
-                )
 
     @property
     def devices(self) -> DeviceConfig:

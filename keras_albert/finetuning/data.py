@@ -21,7 +21,7 @@ from keras_albert.tasks.question_answering.config import (
     ReadingConfig,
     WindowConfig,
 )
-from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS, read_split
+from keras_albert.tasks.registry import ALL_TASKS, read_split
 from keras_albert.tasks.task import LABEL
 from keras_albert.text.tokenizer import SHORTEST_PAIR, SHORTEST_SINGLE
 from keras_albert.training.speed import Work, matrix_product_peak
@@ -60,7 +60,7 @@ def with_text_column(run: FinetuneRun) -> FinetuneRun:
     reader = reader_of(run.train)
     if (
         columns.text != FinetuneRun.columns.text
-        or run.task in BENCHMARKS
+        or task.is_published
         or [*task.inputs(columns)] != ["text"]
         or reader is None
         or run.train.suffix.lower() == ".txt"
@@ -112,7 +112,7 @@ def _read_tables(run: FinetuneRun) -> Tables:
             "`class_weights` are for tasks with one label an example. "
             f"Received: task={run.task!r}. Leave --class-weights out."
         )
-    if run.task in BENCHMARKS:
+    if task.is_published:
         settings = {"skip_bad": run.skip_bad, "any_size": run.any_size}
         train, dev = (
             read_split(run.task, run.train, split, **settings)

@@ -44,8 +44,7 @@ from keras_albert.storage import check_new_file
 from keras_albert.tasks.config import EarlyExit, shown
 from keras_albert.tasks.infer import head_task
 from keras_albert.tasks.metrics import report_text
-from keras_albert.tasks.names import EMBEDDING
-from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS
+from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task import Outputs
 from keras_albert.tasks.task_file import PRETRAINING, load_models
 from keras_albert.text.model_inputs import text_rows
@@ -83,7 +82,7 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
         )
     if not run.data.is_dir() or is_saved_dataset(run.data):
         _check_unused(run, "a table", "split", "any_size")
-    elif predictor.task not in BENCHMARKS:
+    elif not predictor.definition.is_published:
         raise AlbertError(
             f"{shown(run.model)} is a fine-tuned model: it is evaluated on a "
             f"table, but {run.data} is a folder. Name the file."
@@ -140,7 +139,7 @@ def _show_mistakes(
 
 
 def _check_vector_options(predictor: Predictor, run: EvaluateRun) -> None:
-    if run.corpus is not None and predictor.task != EMBEDDING:
+    if run.corpus is not None and not predictor.definition.searches:
         raise AlbertError(
             "`corpus` is for the task embedding, in which a text is searched. "
             f"Received: task={predictor.task!r}. Leave --corpus out."

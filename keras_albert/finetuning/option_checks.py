@@ -1,26 +1,30 @@
-"""Which options of `finetune` for decisions and long texts go together."""
+"""Which options of `finetune` go together, and with which task."""
 
+import dataclasses
+import operator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from keras_albert.errors import AlbertError
-from keras_albert.tasks.config import CUT, check_long_texts
-from keras_albert.tasks.names import DECISION_TASKS, ONE_LABEL_TASKS
+from keras_albert.tasks.config import CUT, check_batch, check_long_texts
+from keras_albert.tasks.names import TASK_OPTIONS
 
 if TYPE_CHECKING:
     from keras_albert.finetuning.config import FinetuneRun
 
 
-def check_decisions(run: "FinetuneRun") -> None:
-    """Raises AlbertError unless the task has what the options are about."""
-    for name, tasks in (
-        ("tune_threshold", DECISION_TASKS),
-        ("calibrate", ONE_LABEL_TASKS),
-    ):
-        if getattr(run, name) and run.task not in tasks:
+def check_task_options(run: "FinetuneRun") -> None:
+    """Raises AlbertError unless the task takes all options that are given."""
+    for option, tasks in TASK_OPTIONS.items():
+        if run.task in tasks:
+            continue
+        value_of = operator.attrgetter(option)
+        for name in _changed(option, value_of(run), value_of(type(run))):
             raise AlbertError(
                 f"`{name}` is for {', '.join(tasks)}. Received: "
                 f"task={run.task!r}. Leave --{name.replace('_', '-')} out."
             )
+    check_batch(run.task, run.batch_size, run.columns, run.embedding.loss)
     check_long_texts(run.long_texts, run.task, run.columns)
     if run.exits is not None and run.long_texts != CUT:
         raise AlbertError(
@@ -29,11 +33,25 @@ def check_decisions(run: "FinetuneRun") -> None:
         )
     if run.calibrate and run.long_texts == "mean":
         raise AlbertError(
-            "`calibrate` divides the logits of windows, and that is not to "
-            "divide those of their mean probability. Received: "
-            "long_texts='mean'. Give --long-texts max, or leave --calibrate "
-            "out."
+            "`calibrate` divides logits by a number, and a text has none with "
+            "--long-texts mean, which averages the probabilities of its "
+            "windows. Received: long_texts='mean'. Give --long-texts max, or "
+            "leave --calibrate out."
         )
+
+
+def _changed(name: str, given: object, default: object) -> Iterator[str]:
+    """The names of the options that differ from their default.
+
+    Options that are a dataclass have a name for each of its fields.
+    """
+    if not dataclasses.is_dataclass(given):
+        if given != default:
+            yield name
+        return
+    for field in dataclasses.fields(given):
+        values = getattr(given, field.name), getattr(default, field.name)
+        yield from _changed(f"{name}.{field.name}", *values)
 
 
 def measuring(run: "FinetuneRun") -> list[str]:

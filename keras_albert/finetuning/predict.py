@@ -178,7 +178,7 @@ def _predict_for_squad(run: PredictRun) -> None:
 
 def _predict_for_glue(run: PredictRun) -> None:
     predictor = Predictor.load(run.model, average=run.average, **run.given)
-    if predictor.task not in GLUE:
+    if not predictor.definition.is_of_glue:
         raise AlbertError(
             f"{run.data} is a folder, and {shown(run.model)} was not "
             "fine-tuned on a task of GLUE. Name a file."

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
-from keras_albert.download import hub_name, reason_of
-from keras_albert.errors import AlbertError, optional_import
+from keras_albert.download import hub_name
+from keras_albert.errors import AlbertError, optional_import, reason_of
 from keras_albert.finetuning.config import PushRun
 from keras_albert.finetuning.convert import with_task, write_as
 from keras_albert.finetuning.model_card import CARD_FILE, hub_card, write_card

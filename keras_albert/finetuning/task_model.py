@@ -22,7 +22,7 @@ from keras_albert.finetuning.layer_by_layer import LayerByLayer
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.tasks.config import CUT, EarlyExit
 from keras_albert.tasks.question_answering.config import ReadingConfig
-from keras_albert.tasks.registry import ALL_TASKS, BENCHMARKS, read_split
+from keras_albert.tasks.registry import ALL_TASKS, read_split
 from keras_albert.tasks.task import Outputs, Task
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.text.unknown import PieceCount, check_readable, judged
@@ -99,7 +99,7 @@ class TaskModel:
     ) -> Table:
         """Reads a table with labels, or a split of a benchmark's folder."""
         is_folder = path.is_dir() and not is_saved_dataset(path)
-        if is_folder and self.task in BENCHMARKS:
+        if is_folder and self.definition.is_published:
             options = {"skip_bad": skip_bad, "any_size": any_size}
             return read_split(self.task, path, split, **options)
         return self.read(path, labelled=True, skip_bad=skip_bad)

@@ -19,7 +19,8 @@ from keras_albert.finetuning.vectors_config import WhitenRun
 from keras_albert.modeling.config import IDF, IDF_POOLINGS
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.storage import check_free
-from keras_albert.tasks.names import EMBEDDING, VECTOR_TASKS
+from keras_albert.tasks.names import EMBEDDING
+from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.tasks.task_file import load_with_task
 from keras_albert.text.model_inputs import text_rows
 from keras_albert.text.unknown import check_readable, judged
@@ -34,8 +35,8 @@ def whiten(run: WhitenRun) -> None:
     is_embedder = isinstance(loaded.model, AlbertForTextEmbedding)
     if is_embedder:
         _check_fits(run, loaded.model.pooling)
-    task = loaded.task["task"]
-    task = task if task in VECTOR_TASKS else EMBEDDING
+    task = ALL_TASKS.get(loaded.task["task"])
+    task = task.name if task and task.makes_vectors else EMBEDDING
     source = Predictor.of(loaded, task=task)
     texts, model = _texts(run, source), source.model
     if not is_embedder:

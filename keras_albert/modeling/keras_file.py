@@ -8,12 +8,12 @@ from pathlib import Path
 import keras
 from keras import ops
 
-from keras_albert.download import reason_of
 from keras_albert.errors import (
     AlbertError,
     check_choice,
     check_flag,
     errors_about,
+    reason_of,
 )
 from keras_albert.modeling.backbone import encoder_of
 from keras_albert.modeling.base import AlbertModel, quantized_paths

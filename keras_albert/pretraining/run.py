@@ -4,7 +4,6 @@ import dataclasses
 
 import keras
 
-from keras_albert.checkpoints.load import load
 from keras_albert.corpus.shards import MANIFEST_FILE, ShardSet
 from keras_albert.distribution.backend import leave_gpu_to_backend, opened
 from keras_albert.distribution.devices import Devices
@@ -96,6 +95,10 @@ class _Inputs:
     @classmethod
     def of(cls, run: PretrainRun, devices: Devices) -> "_Inputs":
         """Reads the inputs; raises AlbertError where they do not fit."""
+        # Not at the top, as the readers of checkpoints import the heads of all
+        # tasks, and most runs read none.
+        from keras_albert.checkpoints.load import load
+
         if run.tensorboard:
             check_tensorboard()
         devices.check_batch(run.batch_size, run.accumulate)

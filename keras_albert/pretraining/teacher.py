@@ -5,7 +5,6 @@ from typing import Any
 
 from keras import ops
 
-from keras_albert.checkpoints.load import load
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.pretraining import (
@@ -22,6 +21,10 @@ def load_teacher(run: PretrainRun, vocabulary: Tokenizer) -> AlbertModel:
     Raises AlbertError if it does not predict masked pieces of this vocabulary,
     or takes fewer tokens than the examples have.
     """
+    # Not at the top, as the readers of checkpoints import the heads of all
+    # tasks, and most runs read none.
+    from keras_albert.checkpoints.load import load
+
     model = load(run.teacher, dtype=run.precision)
     if not isinstance(model, AlbertForPretraining | AlbertForMaskedLM):
         raise AlbertError(

@@ -15,9 +15,11 @@ from keras_albert.errors import (
 )
 from keras_albert.modeling.config import POOLINGS
 from keras_albert.tasks.names import (
+    EMBEDDING,
     FINETUNE_TASKS,
     LONG_TEXT_TASKS,
     PRETRAINED_TASKS,
+    SIMILARITY,
 )
 from keras_albert.training.config import COSINE_LOSSES, COSINE_TEMPERATURE
 
@@ -139,6 +141,25 @@ def check_long_texts(
             f"{', '.join(LONG_TEXT_TASKS)}. Received: long_texts={given!r} for "
             f"{'pairs of texts' if pairs else f'task={task!r}'}. Leave "
             "--long-texts out."
+        )
+
+
+def check_batch(
+    task: str, size: int | None, columns: TableColumns, loss: str
+) -> None:
+    """Raises AlbertError if batches are too small for the task and its loss."""
+    if size != 1:
+        return
+    if task == EMBEDDING and not columns.negative:
+        raise AlbertError(
+            "a batch of one example has no negatives. Received: "
+            "batch_size=1. Raise --batch-size."
+        )
+    if task == SIMILARITY and loss == COSINE_LOSSES[0]:
+        raise AlbertError(
+            "the loss ranking compares the pairs of a batch, and a batch "
+            "of one example has none to compare. Received: batch_size=1. "
+            "Raise --batch-size, or give --embedding.loss regression."
         )
 
 

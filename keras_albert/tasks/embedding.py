@@ -224,6 +224,7 @@ class Embedding(_VectorTask):
     """
 
     serving = _VectorServing()
+    searches = True
     use = 'encode(["a text", "another text"])'
     adds = frozenset({"prediction"})
     best = "mrr"

@@ -6,9 +6,11 @@ ONE_LABEL_TASKS = ("classification", "pairs")
 _OTHERS = ("regression", "multilabel", "tokens", "choice", "qa")
 OWN_TASKS = (*ONE_LABEL_TASKS, *_OTHERS, *VECTOR_TASKS)
 
-_GLUE = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
+_GLUE_OF_TEXTS = ("CoLA", "SST-2")
+_GLUE_OF_PAIRS = ("MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
+GLUE_TASKS = _GLUE_OF_TEXTS + _GLUE_OF_PAIRS
 _SQUAD = ("SQuAD-1.1", "SQuAD-2.0")
-BENCHMARK_TASKS = (*_GLUE, "RACE", *_SQUAD)
+BENCHMARK_TASKS = (*GLUE_TASKS, "RACE", *_SQUAD)
 
 FINETUNE_TASKS = OWN_TASKS + BENCHMARK_TASKS
 # What a model is used for without fine-tuning: the pieces that may stand at
@@ -21,8 +23,20 @@ DECISION_TASKS = (*ONE_LABEL_TASKS, "multilabel")
 # The tasks that read long texts in windows, if they are single texts.
 LONG_TEXT_TASKS = ("classification", "regression", "multilabel")
 # Tasks with one output for a text or pair: for early exits and teachers.
-TEXT_TASKS = tuple(
-    name
-    for name in FINETUNE_TASKS
-    if name not in ("tokens", "choice", "RACE", *READING_TASKS, *VECTOR_TASKS)
-)
+TEXT_TASKS = (*ONE_LABEL_TASKS, "regression", "multilabel", *GLUE_TASKS)
+
+# The options of `finetune` that only some tasks take, and these tasks. The
+# options whose names begin with `embedding.` are those of `embedding`.
+TASK_OPTIONS = {
+    "windows": READING_TASKS,
+    "answers": READING_TASKS,
+    "embedding": VECTOR_TASKS,
+    "embedding.symmetric": (EMBEDDING,),
+    "embedding.loss": (SIMILARITY,),
+    "embedding.score_range": (SIMILARITY,),
+    "tune_threshold": DECISION_TASKS,
+    "calibrate": ONE_LABEL_TASKS,
+    "exits": TEXT_TASKS,
+    "teacher": TEXT_TASKS,
+    "any_size": BENCHMARK_TASKS,
+}

@@ -28,6 +28,7 @@ from keras_albert.tasks.config import CUT
 from keras_albert.tasks.decisions import Threshold
 from keras_albert.tasks.labels import LABEL, Labels, Names, NoLabels
 from keras_albert.tasks.metrics import Scores
+from keras_albert.tasks.names import BENCHMARK_TASKS, GLUE_TASKS
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.serving import Serving
 from keras_albert.text.tokenizer import Tokenizer
@@ -66,6 +67,7 @@ class Task(abc.ABC):
     reads_contexts = False
     rows = "rows"  # what the rows of tokens are called in messages
     makes_vectors = False  # whether the head computes vectors of texts
+    searches = False  # whether texts are found among others by their vectors
     # For tasks that can read long texts in windows, else None: a method as
     # `features` with a last argument, see `Features.pooling`; and one from the
     # outputs of windows and the features to the outputs of texts.
@@ -74,6 +76,16 @@ class Task(abc.ABC):
 
     def __init__(self, name: str):
         self.name = name
+
+    @property
+    def is_published(self) -> bool:
+        """Whether this is a published task, whose benchmark has its files."""
+        return self.name in BENCHMARK_TASKS
+
+    @property
+    def is_of_glue(self) -> bool:
+        """Whether predictions of this task can be submitted to GLUE."""
+        return self.name in GLUE_TASKS
 
     @abc.abstractmethod
     def inputs(self, columns: TableColumns) -> dict[str, Field]:
@@ -212,7 +224,7 @@ class LearnedTask(Task):
     highest = 1.0  # the value of that score for perfect predictions
     # the constant answer with the best score, in words
     constant = "the most frequent label"
-    # what `linear_outputs` are those of, in words
+    # what computes the outputs of `linear_outputs`, in words
     of_words = "a linear model of words"
     # whether the model has a score before it is fine-tuned
     measures_start = False

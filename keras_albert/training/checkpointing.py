@@ -26,8 +26,7 @@ from keras_albert.distribution.backend import (
     set_random_states,
     to_numpy,
 )
-from keras_albert.download import reason_of
-from keras_albert.errors import AlbertError, optional_import
+from keras_albert.errors import AlbertError, optional_import, reason_of
 from keras_albert.storage import (
     DiskFull,
     check_room,

@@ -374,14 +374,14 @@ def test_without_libtpu(tiny, monkeypatch, capsys):
 
     monkeypatch.setattr(compiling.importlib.util, "find_spec", find)
     assert refused(capsys, "compile", "--remat", **options_of(tiny)) == (
-        "error: compiling for a TPU needs libtpu: "
+        "error: compiling for a TPU needs libtpu, which is not installed. Run: "
         "pip install 'keras-albert[tpu-compile]'"
     )
 
 
 def test_a_process_that_fails(monkeypatch):
     for code, error, message in (
-        (-9, ka.AlbertError, "ended by signal 9"),
+        (-9, ka.AlbertError, "killed by signal 9"),
         (1, RuntimeError, "failed:\nsome traceback"),
     ):
         done = subprocess.CompletedProcess([], code, b"", b"some traceback")

@@ -301,7 +301,7 @@ BAD = {
         ),
         "--embedding.loss=regression": "needs the range of the scores",
         "--embedding.symmetric": (
-            "`embedding.symmetric` has no meaning for the task similarity"
+            "`embedding.symmetric` is for embedding.*task='similarity'"
         ),
         "--columns.negative=no": "`columns.negative` has no meaning",
         "--batch-size=1": "a batch of one example has none to compare",
@@ -313,10 +313,10 @@ BAD = {
         ),
         "--embedding.score-range 5 0": "lowest and the highest score.*5",
         "--embedding.score-range 0 5": (
-            "no meaning for the task embedding.*Leave --embedding.score-range"
+            "is for similarity.*task='embedding'.*--embedding.score-range"
         ),
         "--task=pairs --embedding.pooling=max": (
-            "`embedding` options are for embedding, similarity"
+            "`embedding.pooling` is for embedding, similarity"
         ),
         "--batch-size=1": "a batch of one example has no negatives",
         "--train=same.tsv": "all partners are equal",

@@ -125,6 +125,61 @@ def test_nobody_else_knows_a_task_by_its_kind():
                 assert not private.fullmatch(module), (path, module)
 
 
+# Comparisons with the name of a task outside of tasks/, and why they stay.
+OF_NAMES = {
+    # `finetune --help` and a wrong option must not wait for Keras, which the
+    # registry imports.
+    "finetuning/config.py: self.task in BENCHMARK_TASKS",
+    # Whether a value is the name of a task at all.
+    "sweep/plan.py: task not in (None, *FINETUNE_TASKS)",
+    "exports/check.py: loaded.task['task'] not in ALL_TASKS",
+    # A model that was only pretrained has no task of the registry.
+    "finetuning/evaluate.py: loaded.task['task'] == PRETRAINING",
+    # Whether a user gives another task than the one in the model's folder.
+    "finetuning/predictor.py: given.get('task', loaded.task['task']) == "
+    "loaded.task['task']",
+    # The paper's hyper-parameters are a table of published tasks.
+    "finetuning/run.py: run.task in RECIPES",
+    # The loop over the table of the options that only some tasks take.
+    "finetuning/option_checks.py: run.task in tasks",
+}
+
+
+def compared(tree):
+    """All comparisons of a module with the name of a task, as code.
+
+    One side of it is called a task, or is a table of tasks/names.py.
+    """
+    tables = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        and node.module == "keras_albert.tasks.names"
+        for alias in node.names
+    }
+    of_task = re.compile(r"(^|\.)task(\.name)?$|\['task'\]$")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = map(ast.unparse, (node.left, *node.comparators))
+            text = ast.unparse(node)
+            if " is " not in text and (
+                any(map(of_task.search, sides))
+                or tables & set(re.findall(r"\w+", text))
+            ):
+                yield text
+
+
+@pytest.mark.any_backend
+def test_tasks_answer_what_kind_they_are():
+    """Outside of tasks/, no other code compares the name of a task."""
+    found = set()
+    for path, tree in trees().items():
+        name = path.relative_to(PACKAGE).as_posix()
+        if part_of(path) in FLOORS[FLOORS.index("tasks") + 1 :]:
+            found |= {f"{name}: {text}" for text in compared(tree)}
+    assert found == OF_NAMES
+
+
 @pytest.mark.any_backend
 def test_closures(monkeypatch):
     """Pretraining loads no task and no table; a model loads little."""
@@ -133,11 +188,15 @@ def test_closures(monkeypatch):
     files = set(map(figures.name_of, figures.closure("pretraining.run")))
     assert "pretraining/masking.py" not in files, "TensorFlow comes late"
     parts = {file.split("/")[0] for file in files}
-    assert not parts & {"tasks", "finetuning", "exports", "aot"}
-    assert "data/tables.py" not in files
+    of_others = {"tasks", "finetuning", "exports", "aot", "checkpoints"}
+    assert not parts & of_others
+    of_data = {file for file in files if file.startswith("data/")}
+    assert of_data == {"data/input_pipeline.py"}, "no table, GLUE or RACE"
+    assert "modeling/question_answering.py" not in files
     files = set(map(figures.name_of, figures.closure("modeling.pretraining")))
     parts = {file.split("/")[0] for file in files}
     assert parts == {"errors.py", "private_apis.py", "modeling"}
+    assert len(files) <= 8
 
 
 def printed(code):

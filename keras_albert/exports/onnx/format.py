@@ -6,8 +6,7 @@ outside, with the spiece.model that is exported beside it.
 
 from pathlib import Path
 
-from keras_albert.download import reason_of
-from keras_albert.errors import AlbertError, optional_import
+from keras_albert.errors import AlbertError, optional_import, reason_of
 from keras_albert.finetuning.predictor import Predictor
 
 ONNX_FILE = "model.onnx"
