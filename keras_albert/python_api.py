@@ -362,7 +362,7 @@ class _Changed:
 
 
 def _in_python(message: str) -> str:
-    """What a command says, with the options as Python has them.
+    """Rewrites the message of a command, with the options as Python has them.
 
     `--validation none` becomes `validation=None`, and --seed `seed`; what only
     looks like an option, and the commands in `backticks`, stay.
@@ -379,7 +379,10 @@ def _in_python(message: str) -> str:
 
 @functools.cache
 def _option_names() -> set[str]:
-    """Those of all commands, since a note may speak of another one."""
+    """The names of the options of all commands.
+
+    All are known, since the note of a command may speak of another one.
+    """
     classes = (command.run_class for command in COMMANDS.values())
     return {name for each in classes for name in option_types(each)}
 

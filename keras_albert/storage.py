@@ -217,7 +217,7 @@ def _making(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise AlbertError(
             f"{folder}: the output folder cannot be made ({error.strerror}). "
-            "Mend that, or choose another output."
+            "Correct that, or choose another output."
         ) from None
 
 

@@ -216,7 +216,7 @@ def _merged(model: AlbertModel) -> AlbertModel:
 
 
 def _rows(model: AlbertModel) -> tuple[list[Row], list[Row]]:
-    """The names of all weights: those that transformers has, and the others.
+    """The names of the weights that transformers has, and of all others.
 
     The others get their names in this package, with dots.
     """
@@ -232,7 +232,7 @@ def _rows(model: AlbertModel) -> tuple[list[Row], list[Row]]:
 
 
 def _class_entries(head: str) -> dict:
-    """What tells peft the class of the model."""
+    """The entries of adapter_config.json that tell peft the model's class."""
     for task_type, name in _TASK_TYPES.items():
         if name == head:
             return {"task_type": task_type}
@@ -491,7 +491,7 @@ def _apply(
 
 
 def _product(a, b, shape, content: dict, module: str) -> np.ndarray:
-    """What an adapter adds to a kernel [O, I]: B A, scaled."""
+    """The matrix B A, scaled, that an adapter adds to a kernel [O, I]."""
     fits = a is not None and b is not None and a.ndim == b.ndim == 2
     if not fits or (*b.shape, *a.shape) != (shape[0], len(a), len(a), shape[1]):
         raise AlbertError(

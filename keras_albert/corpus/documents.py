@@ -38,7 +38,7 @@ PARQUET_SUFFIX = ".parquet"
 GZIP_RATIO = 3
 # In bytes. A longer line is hardly text, and must not fill the memory.
 LONGEST_LINE = 2**26
-ROWS_AT_ONCE = 100  # rows of a Parquet file read at a time
+DOCUMENTS_AT_ONCE = 100  # rows of a Parquet file read at a time
 
 Opener = Callable[[str], BinaryIO]
 
@@ -392,7 +392,7 @@ def _parquet_lines(part: Part, column: str, opener: Opener) -> Iterator[str]:
             for group in range(part.start)
         )
         for batch in parquet.iter_batches(
-            ROWS_AT_ONCE,
+            DOCUMENTS_AT_ONCE,
             row_groups=list(range(part.start, part.end)),
             columns=[column],
             use_threads=False,

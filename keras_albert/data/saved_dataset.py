@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from keras_albert.data.frames import columns_of
-from keras_albert.data.table_files import ROWS_AT_ONCE, NumberedRow
+from keras_albert.data.table_files import TABLE_ROWS_AT_ONCE, NumberedRow
 from keras_albert.errors import AlbertError, optional_import, reason_of
 from keras_albert.storage import checksum
 
@@ -36,8 +36,8 @@ def read_saved_dataset(
     datasets = optional_import("datasets", "datasets", f"{path}: its format")
     try:
         data = datasets.load_from_disk(str(path))
-        for begin in range(0, len(data), ROWS_AT_ONCE):
-            end = min(begin + ROWS_AT_ONCE, len(data))
+        for begin in range(0, len(data), TABLE_ROWS_AT_ONCE):
+            end = min(begin + TABLE_ROWS_AT_ONCE, len(data))
             found = columns_of(data.select(range(begin, end)))
             rows = zip(*found.values(), strict=True)
             for number, row in enumerate(rows, begin + 1):

@@ -15,7 +15,7 @@ from pathlib import Path
 from keras_albert.errors import AlbertError
 from keras_albert.text.files import open_parquet, read_lines_or_faults
 
-ROWS_AT_ONCE = 1_000  # rows of a Parquet file read at a time
+TABLE_ROWS_AT_ONCE = 1_000  # rows of a Parquet file read at a time
 FIRST_BYTES = 2**16  # which show how the lines of a file end
 
 _CHECK_HEADER = "check that the first line of the file names the columns."
@@ -223,7 +223,7 @@ def _read_parquet(
 ) -> Iterator[NumberedRow]:
     with open_parquet(path) as file:
         number = 0
-        for batch in file.iter_batches(ROWS_AT_ONCE):
+        for batch in file.iter_batches(TABLE_ROWS_AT_ONCE):
             for row in _parquet_rows(batch):
                 number += 1
                 yield number, row

@@ -174,7 +174,7 @@ def loss_normalizer(weight, epsilon: float):
 
 
 def whole_batch(x) -> tuple[Any, Any]:
-    """The rows of all replicas, [G, ...], and the place of the own first one.
+    """The rows of all replicas, [G, ...], and the index of this one's first.
 
     Gradients flow back to the replica that has the row. A single device, and a
     JAX program on all devices, see the whole batch at once.

@@ -285,9 +285,10 @@ def _join(config: DeviceConfig) -> bool:
         )
     except jax.errors.JaxRuntimeError as error:
         raise LostProcess(
-            f"the processes did not meet at {processes.coordinator or 'TPU'} "
-            f"in {processes.wait} s ({reason_of(error)}). Start all of them, "
-            "each with its own --processes.index."
+            "the processes could not connect to one another at "
+            f"{processes.coordinator or 'TPU'} in {processes.wait} s "
+            f"({reason_of(error)}). Start all of them, each with its own "
+            "--processes.index."
         ) from None
     except (RuntimeError, ValueError) as error:
         raise AlbertError(

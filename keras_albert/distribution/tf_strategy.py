@@ -314,7 +314,7 @@ def sum_over_replicas(x):
 
 
 def rows_of_replicas(x):
-    """The rows of all replicas, [G, ...], and the place of the own first one.
+    """The rows of all replicas, [G, ...], and the index of this one's first.
 
     Each replica adds its rows [B, ...] to zeros at its place: a sum over the
     replicas has a gradient, and gathering has none on some devices.

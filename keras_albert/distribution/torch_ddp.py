@@ -54,9 +54,10 @@ class Ranks(Devices):
         except (RuntimeError, ValueError) as error:
             raise LostProcess(
                 f"process {processes.index}: the {processes.count} processes "
-                f"did not meet at {processes.coordinator} in "
-                f"{processes.wait} s ({reason_of(error)}). Start "
-                "all of them, each with its own --processes.index."
+                "could not connect to one another at "
+                f"{processes.coordinator} in {processes.wait} s "
+                f"({reason_of(error)}). Start all of them, each with its own "
+                "--processes.index."
             ) from None
         self.index, self.count = processes.index, processes.count
         self.replicas = processes.count
@@ -180,7 +181,7 @@ class _SumWithGradient(torch.autograd.Function):
 
 
 def rows_of_processes(x):
-    """The rows of all processes, [G, ...], and the place of the own first one.
+    """The rows of all processes, [G, ...], and the index of this one's first.
 
     Each process adds its rows [B, ...] to zeros: gloo gathers no gradient.
     """

@@ -16,7 +16,7 @@ from keras_albert.finetuning.predictor import Predictor
 from keras_albert.tasks.serving import Answer
 
 SIGNATURES = ("serving_default", "pair")
-ROWS_AT_ONCE = 32
+ASKED_AT_ONCE = 32  # texts that a signature is called with
 # Largest difference of scores, which are computed with the same weights, but in
 # rows of another length, by the data type of the computation.
 TEXT_TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}
@@ -91,8 +91,8 @@ def _given(exported: Predictor, table: Table) -> Iterator[Mapping | None]:
 
 
 def _asked(model: Exported, signature: str, rows: Sequence) -> Iterator[dict]:
-    for start in range(0, len(rows), ROWS_AT_ONCE):
-        part = [given for given, _ in rows[start : start + ROWS_AT_ONCE]]
+    for start in range(0, len(rows), ASKED_AT_ONCE):
+        part = [given for given, _ in rows[start : start + ASKED_AT_ONCE]]
         inputs = {name: [given[name] for given in part] for name in part[0]}
         outputs = model.ask(signature, inputs)
         for values in zip(*outputs.values(), strict=True):

@@ -30,7 +30,7 @@ TOLERATED = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class ExitPoint:
-    """What one rule gives on a table."""
+    """The score, layers and time of one rule of early exit on a table."""
 
     rule: EarlyExit
     score: float

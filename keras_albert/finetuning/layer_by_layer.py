@@ -42,7 +42,7 @@ class LayerByLayer:
         self._compile()
 
     def with_rule(self, rule: EarlyExit) -> "LayerByLayer":
-        """The same function with another rule; it is not compiled again."""
+        """Returns a copy with another rule; nothing is compiled again."""
         check_exits(rule, self._model)
         other = copy.copy(self)
         other._rule = rule

@@ -78,7 +78,10 @@ def compile_for(
 
 
 def embedder_of(run: FinetuneRun) -> AlbertForTextEmbedding | None:
-    """The model of a run, if it makes vectors and learns to make others."""
+    """The model that a run starts from, if both it and the task make vectors.
+
+    None otherwise, and with `from_scratch`.
+    """
     if run.from_scratch or not ALL_TASKS[run.task].makes_vectors:
         return None
     model = load(run.model, dtype="float32")
@@ -223,7 +226,10 @@ def _freeze(run: FinetuneRun, model: AlbertModel) -> None:
 def model_folder(
     run: FinetuneRun, start: AlbertConfig, predictor: Predictor
 ) -> ModelFolder:
-    """What a run saves; `start` is the config of the pretrained model."""
+    """The content of the folder that a run saves.
+
+    `start` is the config of the pretrained model.
+    """
     content = predictor.model, predictor.tokenizer, predictor.settings()
     if run.lora_rank is None and run.freeze is None:
         return ModelFolder(*content)

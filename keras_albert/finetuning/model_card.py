@@ -171,7 +171,7 @@ def _labels(labels: tuple[str, ...]) -> list[str]:
 
 
 def _extras(run: FinetuneRun) -> list[str]:
-    """What else the model learned from, and can do."""
+    """Lines on the options of the run that changed the model."""
     lines = []
     if run.depth is not None:
         lines.append(f"- `--depth` gave it {run.depth} layers")

@@ -27,7 +27,7 @@ from keras_albert.text.unknown import PieceCount, check_readable
 
 # Rows are read, sorted by length, predicted and written in parts of this many,
 # so that memory does not grow with the file.
-ROWS_AT_ONCE = 10_000
+PREDICTED_AT_ONCE = 10_000
 
 
 def predict(run: PredictRun) -> None:
@@ -75,7 +75,7 @@ def _predictions(run: PredictRun) -> Iterator[bytes]:
     predictor = Predictor.load(run.model, average=run.average, **run.given)
 
     def parts():
-        return predictor.parts(run.data, run.skip_bad, ROWS_AT_ONCE)
+        return predictor.parts(run.data, run.skip_bad, PREDICTED_AT_ONCE)
 
     added = predictor.definition.adds
     count, cut, bad, blank = 0, 0, [], 0

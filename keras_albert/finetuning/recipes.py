@@ -100,7 +100,7 @@ def choose(
 def choose_missing(
     run: FinetuneRun, rows: int, config: AlbertConfig
 ) -> dict[str, int | float]:
-    """What `choose` says for the settings that were not given."""
+    """The values that `choose` gives to the settings that a run leaves open."""
     settings = choose(rows, config.hidden_size, run.trains_few)
     if run.steps is not None:
         del settings["epochs"]

@@ -205,7 +205,7 @@ def scores_lines(report: dict, examples: str = "held-out ") -> list[str]:
 
 
 def decision_lines(report: dict) -> list[str]:
-    """What was fitted on the held-out rows after training."""
+    """Lines on the temperature and thresholds fitted on the held-out rows."""
     lines = []
     if found := report.get("calibration"):
         lines.append(

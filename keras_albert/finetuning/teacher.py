@@ -48,7 +48,7 @@ class Teacher:
 
     @property
     def checksum(self) -> str:
-        """That of its weights, to recognize the teacher of a run."""
+        """A checksum of the weights, by which a run recognizes its teacher."""
         return weights_checksum(self._predictor.model)
 
     def outputs(self, table: Table) -> Outputs:

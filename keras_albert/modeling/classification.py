@@ -149,7 +149,7 @@ class AlbertForSequenceClassification(HeadedModel):
         sample_weight: Any = None,
         training: bool = True,
     ) -> Any:
-        """The loss; for the logits of each layer, a weighted sum of theirs."""
+        """The loss; for the logits of all layers, a weighted sum of losses."""
         if len(y_pred.shape) == 2:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         count = self.config.num_hidden_layers

@@ -121,7 +121,7 @@ class AlbertEnsemble(AlbertModel):
         }
 
     def classes(self, shape: Any) -> dict[str | None, Classes]:
-        """Those of a member."""
+        """The valid labels of each output, which all members share."""
         return self.members[0].classes(shape)
 
     def preprocess(self, texts: Any) -> dict:

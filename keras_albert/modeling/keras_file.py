@@ -108,7 +108,7 @@ def _damaged(path: Path, error: Exception) -> AlbertError:
 
 
 def checked_form(dtype, loop: str | None, remat: bool | None) -> dict:
-    """A dict of those of the three arguments that are not None, checked."""
+    """Checks the arguments, and returns those that are not None by name."""
     if loop is not None:
         check_choice("loop", loop, LOOPS)
     if remat is not None:

@@ -203,9 +203,10 @@ def _graph_checked(y, classes: Classes | None, loss):
 
 
 def _asserted(value, right, shown, message: list):
-    """`value`, with a graph operation that fails unless all `right` are true.
+    """Returns `value`, and lets the graph fail unless all `right` are true.
 
-    The first wrong one of `shown` comes before the last part of the message.
+    `shown` are the labels as text. The first one that is not right is put
+    before the last part of the message.
     """
     import tensorflow as tf
 

@@ -187,7 +187,7 @@ class AlbertForTextEmbedding(HeadedModel):
     def _token_vectors(
         self, rows: Mapping[str, Any], training: bool | None
     ) -> Any:
-        """What is pooled: float32 [R, S, H], of idf_first_last [R, S, 2H]."""
+        """The vectors to pool, float32 [R, S, H]; or 2H for idf_first_last."""
         outputs = self.backbone(
             rows,
             training=training,

@@ -112,7 +112,7 @@ class ExampleConfig:
             )
 
     def held_out(self) -> "ExampleConfig":
-        """The same with the default `masked_lm_prob`, for held-out text.
+        """The settings for held-out text, with the default `masked_lm_prob`.
 
         Losses on examples with other shares of masked tokens could not be
         compared, since a model predicts better if it sees more of the text.

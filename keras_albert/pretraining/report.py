@@ -76,6 +76,9 @@ def report_lines(report: dict, examples: str = "held-out ") -> list[str]:
 
 
 def _cost(report: dict) -> list[str]:
-    """Its line; none in reports of `evaluate` and of older versions."""
+    """The line with the cost of the run, if the report has it.
+
+    Reports of `evaluate` and of older versions do not have it.
+    """
     cost = report.get("cost")
     return [Cost(**cost).line()] if cost else []

@@ -80,7 +80,7 @@ def pretrain(run: PretrainRun) -> dict:
 
 @dataclasses.dataclass(frozen=True)
 class _Inputs:
-    """What a run reads, opened and checked before anything is written."""
+    """The inputs of a run, opened and checked before anything is written."""
 
     shards: ShardSet
     held_out: ShardSet | None

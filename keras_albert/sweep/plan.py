@@ -22,7 +22,7 @@ Value = str | int | float | bool
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a search tries."""
+    """The options and values that a search tries."""
 
     command: str
     """"finetune" or "pretrain\""""

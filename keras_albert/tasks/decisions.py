@@ -123,7 +123,7 @@ def best_thresholds(logits: np.ndarray, target: np.ndarray) -> Threshold:
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """What temperature scaling does to probabilities (Guo et al. 2017)."""
+    """The effect of temperature scaling on probabilities (Guo et al. 2017)."""
 
     temperature: float
     """what logits are divided by: above 1, probabilities of predictions fall"""

@@ -95,7 +95,7 @@ def check_can_export(model: AlbertForSequenceClassification) -> None:
 
 
 def _answers(logits: np.ndarray, problem: str) -> np.ndarray:
-    """What the logits predict, [N, 1] or [N, C]."""
+    """The answers that follow from logits [N, C], as [N, 1] or [N, C]."""
     if problem == "single_label":
         return logits.argmax(-1)[:, None]
     return logits > 0 if problem == "multi_label" else logits

@@ -101,7 +101,7 @@ def _before_the_layers(
 def stops_after(
     rule: EarlyExit, problem: str, layer, logits, answers, agreements
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """What `early_exit.Stopping` computes, for a layer of a graph.
+    """Computes `tasks.early_exit.Stopping` for a layer of a graph.
 
     `layer` is its number, from 1, and `logits` are float32 [R, C]. `answers`,
     float32 [R, K], and `agreements`, int32 [R], are those of the layer before.

@@ -63,7 +63,7 @@ class _VectorTask(LearnedTask):
 
     @abc.abstractmethod
     def target_of(self, table: Table) -> np.ndarray | None:
-        """What the loss compares the vectors with."""
+        """The targets of the loss for the vectors of a table, if it has any."""
 
     def head(
         self,
@@ -93,9 +93,8 @@ class _VectorTask(LearnedTask):
     def model_of(self, model):
         if isinstance(model, AlbertEnsemble):
             raise AlbertError(
-                "the vectors of several models have nothing in common: their "
-                f"mean is no vector. Received: {len(model.members)} models. "
-                "Give one of them."
+                "vectors of different models cannot be averaged. Received: "
+                f"{len(model.members)} models. Give one of them."
             )
         if isinstance(model, AlbertForTextEmbedding):
             return model

@@ -87,10 +87,10 @@ class FillMask(Task):
         return Features(rows, source=texts)
 
     def compute(self, model, x):
-        """`pieces`, `scores` and `ids` [B, M, K].
+        """The best `pieces` for each mask, their `scores` and `ids`, [B, M, K].
 
-        They are those of an exported graph at the masks of each row, and mean
-        nothing beyond.
+        An exported graph has the same outputs. M is the largest number of masks
+        in a row; where a row has fewer, the last values have no meaning.
         """
         if not isinstance(model, AlbertModel):  # an exported graph
             return model.predict_on_batch(x)

@@ -28,7 +28,7 @@ from keras_albert.text.graph_tokenizer import GraphTokenizer
 from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID
 from keras_albert.text.tokenizer import Tokenizer
 
-ROWS_AT_ONCE = 32  # of a long text, so that memory does not grow with it
+WINDOWS_AT_ONCE = 32  # of long texts, so that memory does not grow with them
 TEXTS_AT_ONCE = 8  # of those of a request: fewer are padded, and fit the cache
 
 Outputs = dict[str, tf.Tensor]
@@ -135,7 +135,7 @@ class ServingGraph:
 
     def in_parts(self, rows: Outputs) -> Outputs:
         """The outputs for any number of rows, a few at a time."""
-        return _in_parts(self.rows, rows, ROWS_AT_ONCE)
+        return _in_parts(self.rows, rows, WINDOWS_AT_ONCE)
 
     def by_length(self, text: tf.Tensor, *pair: tf.Tensor) -> Outputs:
         """The outputs for texts or pairs of texts, strings [B].
@@ -179,7 +179,7 @@ class ServingGraph:
         }
 
     def _checked(self, token_ids: tf.Tensor) -> tf.Tensor:
-        """The same ids; an error of the graph unless the model has all of them.
+        """Returns `token_ids`; the graph fails if the model lacks one of them.
 
         Otherwise devices would behave differently: raise an error that names no
         input, or return zeros or the vectors of other pieces.

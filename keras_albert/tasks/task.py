@@ -169,12 +169,15 @@ class Task(abc.ABC):
     def answers(
         self, outputs: Outputs, features: Features, names: Names
     ) -> Any:
-        """What `Predictor.predict` returns."""
+        """The answers to all examples, as `Predictor.predict` returns them."""
         decoded = self.decode(outputs, features, names)
         return [row["prediction"] for row in decoded]
 
     def predicts(self, model: AlbertModel) -> str | None:
-        """What the head predicts, see `heads`; None: it is for other tasks."""
+        """The key of `heads` that fits the head of the model.
+
+        None if the head is for other tasks.
+        """
         if isinstance(model, AlbertEnsemble):
             model = model.members[0]
         for words, classes in self.heads.items():

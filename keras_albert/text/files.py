@@ -72,7 +72,10 @@ def check_files(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def _if_remote(path: Path) -> str:
-    """What helps if a path is an address; a Path has one "/" for "://"."""
+    """The part of an error that says what to do if a path is an address.
+
+    A Path has a single "/" where the address had "://".
+    """
     found = re.fullmatch(r"([a-z][a-z0-9]+):/+(?:datasets/)?(.*)", str(path))
     if not found:
         return ""

@@ -63,7 +63,7 @@ def find_wordpiece(folder: Path) -> str | None:
 
 
 def not_of_sentencepiece(file: str) -> str:
-    """What is said of a vocabulary of WordPiece, and what helps."""
+    """The error for a vocabulary of WordPiece, and what to do instead."""
     return (
         f"the vocabulary is one of WordPiece ({file}), as Chinese ALBERTs "
         "have, and only those of SentencePiece are read. The model itself "

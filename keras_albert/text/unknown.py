@@ -22,7 +22,7 @@ from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
 # Shares of <unk> from which the user is warned, or the text is refused.
 WARN_AT, REFUSE_AT = 0.05, 0.5
-ROWS_AT_ONCE = 10_000
+COUNTED_AT_ONCE = 10_000  # rows whose pieces are counted in one call
 MOST_LOOKED_AT = 1_000  # number of texts among which an example is chosen
 SHOWN = 60  # number of characters of the example in a message
 
@@ -58,8 +58,8 @@ def count_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> PieceCount:
 def count_rows(tokenizer: Tokenizer, rows: Sequence[Row]) -> PieceCount:
     """Counts the pieces of rows."""
     count = PieceCount()
-    for start in range(0, len(rows), ROWS_AT_ONCE):
-        part = rows[start : start + ROWS_AT_ONCE]
+    for start in range(0, len(rows), COUNTED_AT_ONCE):
+        part = rows[start : start + COUNTED_AT_ONCE]
         ids = np.concatenate([row.token_ids for row in part])
         count += count_pieces(tokenizer, ids)
     return count

@@ -50,7 +50,7 @@ State = dict[str, dict[str, np.ndarray]]  # group -> position -> array
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds."""
+    """The content of a checkpoint of a training run."""
 
     step: int
     """optimizer steps done; the position in the data follows from it"""

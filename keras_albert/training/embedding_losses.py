@@ -115,12 +115,19 @@ class MultipleNegativesRanking(keras.losses.Loss):
     def _found(
         self, vectors, numbers, asking, others, others_numbers, counts, first
     ):
-        """The cross-entropy of each row's partner, [B].
+        """The cross-entropy of finding each text's partner, [B].
 
-        `numbers` are those of the texts that ask and of their partners, [B, 2],
-        and `asking` those of the texts that ask in all rows, [G]. `others` are
-        the texts to choose from, [K, G, D], of which the partner of row i is
-        [0, first + i]; `counts` says whose rows count, [G].
+        In each row, the partner of one text, the query, is to be found.
+
+        Args:
+            vectors: [B, D], of the queries.
+            numbers: [B, 2], the numbers of the queries and of their partners.
+            asking: [G], the numbers of the queries in all rows.
+            others: [K, G, D], the vectors to choose from; the partner of the
+                query in row i is [0, first + i].
+            others_numbers: [K, G], the numbers of these texts.
+            counts: bool [G], whether a row has a weight above 0.
+            first: the index of the first of the B rows among all G.
         """
         rows = ops.arange(ops.shape(others)[1])
         own = rows[None] == first + ops.arange(ops.shape(vectors)[0])[:, None]

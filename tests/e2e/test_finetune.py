@@ -179,7 +179,7 @@ def test_trained_evaluated_predicted(
         assert '"more": [null, null]' in said.out
         assert "1 bad rows are left out:" in said.err
     # In parts, too.
-    monkeypatch.setattr("keras_albert.finetuning.predict.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("keras_albert.finetuning.predict.PREDICTED_AT_ONCE", 7)
     streamed = rows_of(run("predict", **told))
     for row, again in zip(rows, streamed, strict=True):
         # Another batch may round a number in another way.

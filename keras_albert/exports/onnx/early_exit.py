@@ -82,7 +82,7 @@ def early_outputs(
 def _stops_after(
     graph: Graph, rule: EarlyExit, problem: str, number, logits, before
 ) -> tuple[str, str, str]:
-    """(tasks.early_exit.Stopping) for the layer of an iteration.
+    """Computes `tasks.early_exit.Stopping` for the layer of an iteration.
 
     `number` is that of the iteration, from 0, and `logits` are float32 [R, C].
     `before` has `answers`, float32 [R, K], and `agreements`, int32 [R], of the

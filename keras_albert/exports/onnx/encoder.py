@@ -2,11 +2,10 @@
 
 Letters: B batch, S sequence length, H hidden size, A heads, D = H / A.
 
-This is the inference part of `modeling`; a name in parentheses is that of the
-function or class there. Nodes are written one by one and not traced, so that
-the graph has nothing that a trace leaves behind, and ONNX Runtime recognizes
-the operations that it fuses. If a model only reads [CLS], its last layer is
-only computed for [CLS]: of 12 layers that saves a sixteenth.
+This is the inference part of `modeling`. Nodes are written one by one and not
+traced, so that the graph has nothing that a trace leaves behind, and ONNX
+Runtime recognizes the operations that it fuses. If a model only reads [CLS],
+its last layer is only computed for [CLS]: of 12 layers that saves a sixteenth.
 """
 
 import functools
@@ -33,7 +32,7 @@ INPUT = "token_ids"
 class Inputs(NamedTuple):
     """The inputs of the encoder [B, S], computed from `token_ids`.
 
-    (tasks.graph.ServingGraph.rows_of_ids)
+    They are computed as in `ServingGraph.rows_of_ids` of `tasks.graph`.
     """
 
     token_ids: str  # int32, with PAD_ID for padding
@@ -152,7 +151,7 @@ class EncoderWriter:
         )
 
     def _embedded(self, embeddings, inputs: Inputs) -> str:
-        """(FactorizedEmbedding)"""
+        """The vectors that `modeling.layers.FactorizedEmbedding` computes."""
         segment = array(embeddings.segment.embeddings)
         position = array(embeddings.position.embeddings)
         if inputs.segment_ids is None:
@@ -169,7 +168,7 @@ class EncoderWriter:
         return x
 
     def _blocks(self) -> list[dict]:
-        """The weights of each block in turn, stored once (SharedEncoder)."""
+        """The weights of each block in turn; shared ones are stored once."""
         encoder = self.model.backbone.encoder
         shared, own = (
             [[self._stored(block) for block in row] for row in rows]
@@ -210,7 +209,11 @@ class EncoderWriter:
         }
 
     def _low_rank(self, part: dict) -> tuple[str, str]:
-        """(_low_rank) as two kernels: the second one has B on its diagonal."""
+        """The two kernels of `modeling.layers._low_rank`, A and B.
+
+        The second one is a single matrix, with the n matrices of B on its
+        diagonal, so that one product computes all of them.
+        """
         diagonal = block_diag(*part["b"])  # of [n, R, O]
         return self.constant(part["a"]), self.constant(diagonal)
 
@@ -225,7 +228,10 @@ class EncoderWriter:
         return self.add("Add", y, x)
 
     def _block(self, weights, x: str, bias: str, first_only=False) -> str:
-        """(block): [B, S, H] -> [B, S, H], or only [B, 1, H]."""
+        """Computes `modeling.encoder.block`: [B, S, H] -> [B, S, H].
+
+        With `first_only`, the result is that of the first token, [B, 1, H].
+        """
         context = self._attention(weights, x, bias, first_only)
         if first_only:
             x = self.first(x)

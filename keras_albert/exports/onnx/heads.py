@@ -1,7 +1,6 @@
 """A model with a head as a graph of ONNX operations.
 
-Letters: B batch, S sequence length, H hidden size, K beam. A class in
-parentheses is the head of `modeling` that a function computes.
+Letters: B batch, S sequence length, H hidden size, K beam.
 """
 
 from collections.abc import Callable
@@ -82,7 +81,7 @@ def onnx_model(
 
 
 def _classify(writer: EncoderWriter, inputs: Inputs) -> Outputs:
-    """(AlbertForSequenceClassification, AlbertForMultipleChoice)"""
+    """The logits of a classifier of texts, or of choices as rows."""
     classifier = writer.model.classifier
     pooled = writer.pooled(writer.encoded(inputs, first_only=True))
     logits = writer.dense(classifier, pooled, exact=True)
@@ -90,7 +89,7 @@ def _classify(writer: EncoderWriter, inputs: Inputs) -> Outputs:
 
 
 def _classify_tokens(writer: EncoderWriter, inputs: Inputs) -> Outputs:
-    """(AlbertForTokenClassification)"""
+    """The logits of AlbertForTokenClassification."""
     classifier = writer.model.classifier
     x = writer.encoded(inputs, first_only=False)
     logits = writer.dense(classifier, x, exact=True)
@@ -98,7 +97,7 @@ def _classify_tokens(writer: EncoderWriter, inputs: Inputs) -> Outputs:
 
 
 def _embed(writer: EncoderWriter, inputs: Inputs) -> Outputs:
-    """(AlbertForTextEmbedding)"""
+    """The vectors of AlbertForTextEmbedding."""
     add, constant, model = writer.add, writer.constant, writer.model
     is_first = model.pooling == "cls"
     if model.pooling == IDF_FIRST_LAST:
@@ -138,7 +137,7 @@ def _embed(writer: EncoderWriter, inputs: Inputs) -> Outputs:
 
 
 def _spans(writer: EncoderWriter, inputs: Inputs) -> Outputs:
-    """(AlbertForQuestionAnswering)"""
+    """The logits of start and end of AlbertForQuestionAnswering."""
     x = writer.encoded(inputs, first_only=False)
     both = writer.dense(writer.model.span, x, exact=True)
     both = writer.add("Split", both, outputs=2, axis=2)
@@ -150,7 +149,7 @@ def _spans(writer: EncoderWriter, inputs: Inputs) -> Outputs:
 
 
 def _beam(writer: EncoderWriter, inputs: Inputs) -> Outputs:
-    """(AlbertForQuestionAnsweringV2)"""
+    """The outputs of AlbertForQuestionAnsweringV2 for predictions."""
     add, constant, model = writer.add, writer.constant, writer.model
     x = writer.encoded(inputs, first_only=False)
     answerable = _answerable(writer, inputs)

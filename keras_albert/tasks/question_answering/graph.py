@@ -3,8 +3,7 @@
 Letters: B questions, W windows, S tokens of the longest window, K beam, or
 number of starts and ends that are combined in a window, M possible answers.
 
-It computes the same as `windows`, `decoding` and `task` outside a graph; a name
-in parentheses is that of the function there.
+It computes the same as `windows`, `decoding` and `task` outside a graph.
 """
 
 import math
@@ -37,7 +36,7 @@ def serve_questions(
         `no_answer` float32 [B], the score for no answer, at most NO_CANDIDATE.
     """
     reading, may_refuse = graph.use.reading, graph.use.labels is not None
-    limit = math.inf  # (limit_of)
+    limit = math.inf  # as `limit_of` of `task` computes it
     if may_refuse and reading.threshold is not None:
         limit = reading.threshold
     # Windows are at least as wide as the beam, or a window without a token.
@@ -84,7 +83,7 @@ def serve_questions(
 
 
 class _Windows(NamedTuple):
-    """(make_windows)"""
+    """The windows of questions and contexts, as `make_windows` makes them."""
 
     rows: dict[str, tf.Tensor]  # int32 [W, S], the inputs of the model
     question: tf.Tensor  # int32 [W], ascending
@@ -109,7 +108,7 @@ class _Windows(NamedTuple):
         counts = _int32(context.ids.row_lengths())
         room = config.sequence_length - query_lengths - 3
         step = tf.minimum(room, config.stride)
-        # (window_spans)
+        # The spans of the windows, as `window_spans` computes them.
         number = 1 + -(-tf.maximum(counts - room, 0) // step)
         splits = tf.concat([[0], tf.cumsum(number)], axis=0)
         question = rows_of(splits)  # [W]
@@ -160,7 +159,7 @@ class _Windows(NamedTuple):
 
 
 def _most_context(token, count, room, step, number):
-    """The window that has most context for a token (max_context).
+    """The window that has most context for a token, as in `max_context`.
 
     All windows but the last have the same length. The window is therefore one
     of the two with the nearest middle, or the last one.
@@ -203,7 +202,10 @@ class _Spans(NamedTuple):
 def _spans_of_logits(
     windows: _Windows, outputs: dict[str, tf.Tensor], n_best: int
 ) -> tuple[_Spans, tf.Tensor]:
-    """(decode_logits): the spans, and the score of [CLS], float64 [W]."""
+    """The spans that `decode_logits` tries, from the logits.
+
+    The second result is the score of [CLS], float64 [W].
+    """
     is_token = tf.sequence_mask(windows.lengths, tf.shape(outputs["start"])[1])
     count = tf.minimum(n_best, tf.shape(is_token)[1])
     (start_scores, starts), (end_scores, ends) = (
@@ -221,7 +223,10 @@ def _spans_of_logits(
 
 
 def _spans_of_beam(outputs: dict[str, tf.Tensor]) -> tuple[_Spans, tf.Tensor]:
-    """(decode_beam): the spans, and the logit of no answer, float64 [W]."""
+    """The spans that `decode_beam` tries, from the outputs of the beam.
+
+    The second result is the logit of no answer, float64 [W].
+    """
     ends = outputs["end_top_index"]  # [W, K, K]
     starts = outputs["start_top_index"][:, :, tf.newaxis]
     scores = _float64(outputs["start_top_log_probs"])[:, :, tf.newaxis]
@@ -266,7 +271,11 @@ def _best(
     spans: _Spans,
     config: AnswerConfig,
 ) -> _Best:
-    """(_spans, _predictions, _candidates) of all questions at once."""
+    """The best answer to each question, computed for all of them at once.
+
+    It is the one that `_spans`, `_predictions` and `_candidates` of `decoding`
+    find for a single question.
+    """
     starts, ends, scores = spans
     possible = _possible(windows, spans, config)
     places = tf.where(possible)  # [M, 3]: by question, window, start, end
