@@ -207,7 +207,7 @@ def _register_classes() -> None:
 
 
 def _is_half_imported(name: str) -> bool:
-    """Whether it is one of our modules, and its import has not ended."""
+    """Whether a module of this package is being imported at the moment."""
     if not name.startswith(f"{__name__}."):
         return False
     # importlib says it under no public name.

@@ -121,7 +121,7 @@ class Devices(abc.ABC):
     # The methods below are built on `share`.
 
     def any(self, *flags: bool) -> list[bool]:
-        """For each flag, whether it is true in any process."""
+        """Says for each flag whether it is true in at least one process."""
         mine = "".join(str(int(flag)) for flag in flags)
         return ["1" in each for each in zip(*self.share(mine), strict=True)]
 

@@ -115,7 +115,7 @@ class Mesh(Devices):
         return tree.map(np.asarray, outputs)
 
     def any(self, *flags: bool) -> list[bool]:
-        """For each flag, whether it is true in any process.
+        """Says for each flag whether it is true in at least one process.
 
         This is called in every step, so it must not wait for other processes as
         `share` does. A process that has a flag writes the number of its next

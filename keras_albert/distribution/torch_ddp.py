@@ -169,7 +169,7 @@ def sum_over_processes(x):
 
 
 class _SumWithGradient(torch.autograd.Function):
-    """The sum over all processes, and for the gradient likewise."""
+    """The sum over all processes; its gradient is summed over them, too."""
 
     @staticmethod
     def forward(context, x):

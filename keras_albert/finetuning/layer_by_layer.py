@@ -112,7 +112,7 @@ class LayerByLayer:
         return np.pad(rows, (0, size - len(rows)), "edge")
 
     def _blocks_of_layers(self) -> list[int]:
-        """For each layer, the first one with the same weights, from 0."""
+        """The first layer with the same weights, for each layer, from 0."""
         encoder, config = self._model.backbone.encoder, self._model.config
         groups = [config.group_of(i) for i in range(config.num_hidden_layers)]
         return [

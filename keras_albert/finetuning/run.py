@@ -418,7 +418,7 @@ def _measured(
     predictor: Predictor,
     devices: Devices,
 ) -> dict:
-    """Scores the model in the folder, and sets what it decides by there."""
+    """Scores the saved model, and saves its thresholds and temperature."""
     task, names = ALL_TASKS[run.task], prepared.names
     examples, output = prepared.measured_on, run.output
     with devices.alone():

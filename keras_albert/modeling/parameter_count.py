@@ -17,7 +17,10 @@ def of_embedding(config: AlbertConfig) -> int:
 
 
 def of_blocks(config: AlbertConfig) -> int:
-    """All different blocks, with low-rank differences, without the pooler."""
+    """The number of parameters of all blocks; shared ones count once.
+
+    Low-rank differences count, and the pooler does not.
+    """
     hidden, inner = config.hidden_size, config.intermediate_size
     rank = config.relaxed_rank
     layers = config.num_hidden_layers * config.inner_group_num

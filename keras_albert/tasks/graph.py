@@ -279,7 +279,7 @@ def _in_parts(
 
 
 def _computed_in(model: keras.Model) -> dict[int, set[str]]:
-    """For the id of each weight, in what the layers around it compute."""
+    """The data types in which layers compute with a weight, by its `id()`."""
     found = collections.defaultdict(set)
     for layer in sublayers(model):
         for variable in layer.weights:

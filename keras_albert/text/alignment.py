@@ -146,7 +146,10 @@ class Aligner:
 
 
 def _after_marks(text: str) -> np.ndarray:
-    """From each position on the first without a mark: int32 [len(text) + 1]."""
+    """The first character from each position on that is no combining mark.
+
+    int32 [len(text) + 1].
+    """
     positions = np.arange(len(text) + 1, dtype="int32")
     if not text.isascii():
         is_mark = [*map(unicodedata.combining, text), 0]

@@ -211,7 +211,7 @@ class GraphAligner(tf.Module):
     def _after_marks(
         self, texts: Characters, places: tf.Tensor, rows: tf.Tensor
     ) -> tf.Tensor:
-        """From each position in a text on the first without a mark."""
+        """The first character at or after each place that is not a mark."""
         is_letter = ~is_member(texts.codes, _marks())
         return tf.minimum(
             next_true(is_letter, places), tf.gather(texts.splits, rows + 1)

@@ -167,7 +167,7 @@ def count_before(condition: tf.Tensor) -> tf.Tensor:
 
 
 def next_true(condition: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """From each position on, the first one that is true; N if there is none.
+    """The first true position at or after each place; N if there is none.
 
     `condition` is bool [N], and `places` int32 [M], positions from 0 to N.
     """
