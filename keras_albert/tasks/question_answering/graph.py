@@ -271,10 +271,9 @@ def _best(
     spans: _Spans,
     config: AnswerConfig,
 ) -> _Best:
-    """The best answer to each question, computed for all of them at once.
+    """The best answer to each question, for all questions at once.
 
-    It is the one that `_spans`, `_predictions` and `_candidates` of `decoding`
-    find for a single question.
+    `_spans`, `_predictions` and `_candidates` of `decoding` find the same.
     """
     starts, ends, scores = spans
     possible = _possible(windows, spans, config)
