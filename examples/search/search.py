@@ -116,6 +116,12 @@ def ask(encode, folder: Path, question: str, vectors=None) -> None:
     """
     texts = (folder / "corpus.txt").read_text("utf-8").splitlines()
     vectors = encode(texts) if vectors is None else vectors
+    if len(vectors) != len(texts) or vectors.dtype.kind != "f":
+        sys.exit(
+            f"expected {len(texts)} vectors of fractions, one for each line of "
+            f"{folder / 'corpus.txt'}. Received: {len(vectors)} of "
+            f"{vectors.dtype}. Run `keras-albert embed` again."
+        )
     cosines = vectors @ encode([question])[0]
     for place in np.argsort(-cosines)[:FOUND]:
         print(f"{cosines[place]:.2f}  {texts[place][:100]}")

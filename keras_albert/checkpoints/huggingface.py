@@ -26,7 +26,6 @@ from keras_albert.checkpoints.transfer import (
 )
 from keras_albert.errors import (
     AlbertError,
-    check_installed,
     errors_about,
     optional_import,
     reason_of,
@@ -248,12 +247,15 @@ def to_transformers(model: AlbertModel) -> tuple[Any, Any]:
         AlbertError: a library is missing, or transformers has no such model.
     """
     content, tensors = _there(model)
-    packages = "torch transformers"
-    check_installed(packages, packages, "a model of transformers")
-    import tokenizers
-    import torch
-    import transformers
-
+    try:
+        import tokenizers
+        import torch
+        import transformers
+    except ImportError as error:
+        raise AlbertError(
+            f"a model of transformers needs torch and transformers ({error}). "
+            "Run: pip install torch transformers"
+        ) from None
     (architecture,) = content["architectures"]
     options = {}
     if architecture == "AlbertModel":

@@ -124,7 +124,7 @@ def prepare(run: PrepareRun) -> Manifest | None:
         with _claimed(folder, command) as work, sigterm_as_ctrl_c():
             recipe.tokenizer().save(work)
             job = _Job(dataclasses.replace(run, vocab=work), work)
-            reports = _make_all(job, units, run.workers or _cores())
+            reports = _make_all(job, units, run.workers or available_cores())
             manifest = manifest_of(recipe, reports)
             manifest.write(work)
             folder.publish(made_of)
@@ -167,7 +167,8 @@ def _tell_of_single_lines(shards: ShardSet, run: PrepareRun) -> None:
     print(f"{said} of sentence order{advice}", file=sys.stderr)
 
 
-def _cores() -> int:
+def available_cores() -> int:
+    """How many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):  # Linux: usable by this process
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -10,6 +10,7 @@ Letters: N texts, D size of the vectors.
 """
 
 import dataclasses
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_albert.corpus.prepare import available_cores
 from keras_albert.data.batches import Features
 from keras_albert.data.config import TableColumns
 from keras_albert.data.saved_dataset import checksum_of_table
@@ -32,7 +34,7 @@ from keras_albert.finetuning.predict import without_nan
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import SHOWN_SKIPPED, print_faults
 from keras_albert.finetuning.vectors_config import EmbedRun
-from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.pooling import normalized
 from keras_albert.modeling.text_embedding import checked_dimensions
 from keras_albert.modeling.weight_checks import weights_checksum
@@ -110,8 +112,8 @@ def _loaded(run: EmbedRun) -> tuple[Predictor, int, str]:
     if not is_exported(run.model):
         predictor = Predictor.load(run.model, task=EMBEDDING, columns=columns)
         size = predictor.model.check_dimensions(run.dimensions)
-        return predictor, size, weights_checksum(predictor.model)
-    predictor = load_exported(run.model, os.cpu_count() or 1)
+        return predictor, size, _checksum_of(predictor)
+    predictor = load_exported(run.model, available_cores())
     if not predictor.definition.makes_vectors:
         raise AlbertError(
             f"{run.model} was exported for the task {predictor.task}, and "
@@ -125,14 +127,25 @@ def _loaded(run: EmbedRun) -> tuple[Predictor, int, str]:
 
 
 def _checksum_of(model: str | Path | AlbertModel | Predictor) -> str:
-    """The checksum that the report of `embed` has of a model."""
+    """The checksum that the report of `embed` has of a model.
+
+    Two models with the same one make the same vectors, up to rounding.
+    """
     if isinstance(model, str | os.PathLike):
         if is_exported(model):
             return checksum_of_export(model)
         model = Predictor.load(model, task=EMBEDDING)
     if isinstance(model, Predictor):
         model = model.model
-    return weights_checksum(ALL_TASKS[EMBEDDING].model_of(model))
+    check_model(model)
+    model = ALL_TASKS[EMBEDDING].model_of(model)
+    parts = (
+        weights_checksum(model),
+        dataclasses.asdict(model.config),
+        *(model.pooling, model.max_tokens, model.normalize),
+        model.tokenizer and model.tokenizer.fingerprint,
+    )
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _check_made_of(run: EmbedRun, found: dict, made_of: dict) -> None:
@@ -349,7 +362,7 @@ def read_vectors(
     if model is not None and report["model"] != _checksum_of(model):
         raise AlbertError(
             f"{folder} has vectors of another model than the given one. Give "
-            "the model that made them, or make them with this one by "
+            "the model or export that made them, or make them with this one by "
             "`keras-albert embed`."
         )
     return np.load(path, mmap_mode="r")

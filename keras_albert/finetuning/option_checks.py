@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from keras_albert.errors import AlbertError
-from keras_albert.tasks.config import CUT, check_batch, check_long_texts
+from keras_albert.tasks.config import CUT, check_batch_size, check_long_texts
 from keras_albert.tasks.names import TASK_OPTIONS
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def check_task_options(run: "FinetuneRun") -> None:
                 f"`{name}` is for {', '.join(tasks)}. Received: "
                 f"task={run.task!r}. Leave --{name.replace('_', '-')} out."
             )
-    check_batch(run.task, run.batch_size, run.columns, run.embedding.loss)
+    check_batch_size(run.task, run.batch_size, run.columns, run.embedding.loss)
     check_long_texts(run.long_texts, run.task, run.columns)
     if run.exits is not None and run.long_texts != CUT:
         raise AlbertError(
@@ -33,8 +33,8 @@ def check_task_options(run: "FinetuneRun") -> None:
         )
     if run.calibrate and run.long_texts == "mean":
         raise AlbertError(
-            "`calibrate` divides logits by a number, and a text has none with "
-            "--long-texts mean, which averages the probabilities of its "
+            "`calibrate` divides logits by a number, and with --long-texts "
+            "mean a text has no logits, only the mean probabilities of its "
             "windows. Received: long_texts='mean'. Give --long-texts max, or "
             "leave --calibrate out."
         )

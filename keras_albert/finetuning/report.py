@@ -146,7 +146,8 @@ def _compared(report: dict) -> list[str]:
         constant, best = report["constant"], report["best"]
         found.append(f"always {constant}: {best} {report['baseline']:.3f}")
     for name, words in _others(report).items():
-        if report.get(name) is not None:
+        in_a_line_below = ALL_SCORES.format(name) in report
+        if report.get(name) is not None and not in_a_line_below:
             found.append(f"{words}: {report[name]:.3f}")
     return found
 

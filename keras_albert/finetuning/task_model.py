@@ -161,7 +161,10 @@ class TaskModel:
         batch_size = min(batch_size, len(features))
         few_shapes = self.model.compiles_each_shape
         lengths = self.lengths if few_shapes else np.unique(features.lengths)
-        plan = sorted_plan(features.lengths, np.array(lengths), batch_size)
+        plan = sorted_plan(
+            *(features.lengths, np.array(lengths), batch_size),
+            grows=not few_shapes,
+        )
         if compute is None and self.early_exit is not None:
             compute = self.layer_by_layer
         compute = compute or self.definition.compute

@@ -4,7 +4,7 @@ Letters: B batch, T texts of an example, S sequence length, H hidden size,
 D size of the vectors: that of the projection, or H without one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -36,16 +36,12 @@ from keras_albert.modeling.pooling import (
     normalized,
 )
 from keras_albert.modeling.whitening import Projection
-from keras_albert.text.model_inputs import text_rows
+from keras_albert.text.model_inputs import by_length, text_rows
 
 # Where XLA compiles each shape, `encode` pads batches to a multiple of this, so
 # that there are few. Padding to 32 would more than double the work for texts
 # of a sentence.
 _LENGTH_STEP = 8
-# Texts shorter than this share a batch of `encode` with up to MOST_TIMES as
-# many as `batch_size` says, until it has as many tokens as a batch of texts of
-# this length: the products of fewer tokens leave a processor idle.
-_FULL_LENGTH, _MOST_TIMES = 64, 8
 
 
 @keras.saving.register_keras_serializable("keras_albert")
@@ -338,11 +334,12 @@ class AlbertForTextEmbedding(HeadedModel):
         ids = self.preprocess(texts)
         lengths = ids["padding_mask"].sum(axis=1)
         vectors = np.zeros((len(lengths), self.size), "float32")
-        for chosen in _batches_of(lengths, batch_size):
+        few_shapes = self.compiles_each_shape
+        for chosen in by_length(lengths, batch_size, grows=not few_shapes):
             rows, longest = chosen, int(lengths[chosen[-1]])
-            if self.compiles_each_shape:  # make all batches of few shapes
+            if few_shapes:
                 longest = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
-                rows = np.pad(chosen, (0, -len(chosen) % batch_size), "edge")
+                rows = np.pad(chosen, (0, batch_size - len(chosen)), "edge")
             batch = {name: value[rows, :longest] for name, value in ids.items()}
             vectors[chosen] = self.predict_on_batch(batch)[: len(chosen)]
         return vectors
@@ -361,9 +358,10 @@ class AlbertForTextEmbedding(HeadedModel):
 
         Args:
             texts: N texts.
-            batch_size: number of texts per batch; of texts of at most 32, 16
-                and 8 tokens, 2, 4 and 8 times as many, so that a batch has no
-                more tokens than one of texts of 64 tokens.
+            batch_size: number of texts per batch. Short texts share larger
+                batches: twice as many if none has more than 32 tokens, four
+                times up to 16, eight times up to 8. Where XLA compiles each
+                shape (JAX, GPU), batches do not grow.
             normalize: whether to scale the vectors to length 1; a model that
                 was made with `normalize` does so in any case.
             dimensions: how many of the first numbers of each vector are kept;
@@ -391,23 +389,6 @@ class AlbertForTextEmbedding(HeadedModel):
         if self.normalize:
             config["normalize"] = True
         return config
-
-
-def _batches_of(lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
-    """The indices of texts [N] by batch, the shortest text first.
-
-    A batch has `batch_size` texts or, if they are short, a multiple of it.
-    """
-    order, start = np.argsort(lengths, kind="stable"), 0
-    while start < len(order):
-        times = _MOST_TIMES
-        while True:
-            batch = order[start : start + times * batch_size]
-            if times == 1 or times * lengths[batch[-1]] <= _FULL_LENGTH:
-                break
-            times //= 2
-        yield batch
-        start += len(batch)
 
 
 def checked_dimensions(dimensions: int | None, size: int) -> int:

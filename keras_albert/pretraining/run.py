@@ -95,10 +95,6 @@ class _Inputs:
     @classmethod
     def of(cls, run: PretrainRun, devices: Devices) -> "_Inputs":
         """Reads the inputs; raises AlbertError where they do not fit."""
-        # Not at the top, as the readers of checkpoints import the heads of all
-        # tasks, and most runs read none.
-        from keras_albert.checkpoints.load import load
-
         if run.tensorboard:
             check_tensorboard()
         devices.check_batch(run.batch_size, run.accumulate)
@@ -108,7 +104,7 @@ class _Inputs:
             if each:
                 each.verify()
         with devices.alone():
-            source = run.warm_start and load(run.warm_start, dtype="float32")
+            source = _source_of(run)
             teacher = _teacher_of(run, shards, devices)
         config = _config_of(run, source, shards)
         _check_fit(run, config, shards, held_out, source)
@@ -159,6 +155,17 @@ class _Inputs:
         if run.validation_steps is None:
             return batches
         return batches.take(run.validation_steps * parts)
+
+
+def _source_of(run: PretrainRun) -> AlbertModel | None:
+    """The model that the weights start from; None without a warm start."""
+    if run.warm_start is None:
+        return None
+    # Not at the top, as the readers of checkpoints import the heads of all
+    # tasks, and most runs read none.
+    from keras_albert.checkpoints.load import load
+
+    return load(run.warm_start, dtype="float32")
 
 
 def _teacher_of(

@@ -144,7 +144,7 @@ def check_long_texts(
         )
 
 
-def check_batch(
+def check_batch_size(
     task: str, size: int | None, columns: TableColumns, loss: str
 ) -> None:
     """Raises AlbertError if batches are too small for the task and its loss."""
@@ -157,8 +157,8 @@ def check_batch(
         )
     if task == SIMILARITY and loss == COSINE_LOSSES[0]:
         raise AlbertError(
-            "the loss ranking compares the pairs of a batch, and a batch "
-            "of one example has none to compare. Received: batch_size=1. "
+            "`embedding.loss` ranking compares pairs with one another, and a "
+            "batch of one example has a single pair. Received: batch_size=1. "
             "Raise --batch-size, or give --embedding.loss regression."
         )
 

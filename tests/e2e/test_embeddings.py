@@ -95,8 +95,8 @@ def test_pairs(folder, tmp_path, capsys):
     assert report["mrr_of_8_numbers"] == report["mrr"]  # all of them
     assert 0.1 < report["mrr_of_4_numbers"] < 1
     said = capsys.readouterr().out
-    assert f"before fine-tuning: {report['before_fine_tuning']:.3f}" in said
-    assert f"TF-IDF vectors: {report['bag_of_words']:.3f}" in said
+    assert f"before fine-tuning: mrr {report['before_fine_tuning']:.3f}" in said
+    assert f"TF-IDF vectors: mrr {report['bag_of_words']:.3f}" in said
     found = report["before_fine_tuning_scores"]
     assert (
         f"before fine-tuning: mrr {found['mrr']:.3f}, recall at 1 "
@@ -174,7 +174,7 @@ def exported():
         ("embedding", "cls", 7, True, "onnx"),
         ("similarity", "mean", None, True, "onnx"),
         ("embedding", "weighted_layers", None, False, "onnx"),
-        ("similarity", "idf_first_last", None, False, *FORMATS),
+        ("embedding", "idf_first_last", None, False, *FORMATS),
     ):
         head = {"pooling": pooling, "projection": projection, "normalize": unit}
         for target in FORMATS:
@@ -304,7 +304,7 @@ BAD = {
             "`embedding.symmetric` is for embedding.*task='similarity'"
         ),
         "--columns.negative=no": "`columns.negative` has no meaning",
-        "--batch-size=1": "a batch of one example has none to compare",
+        "--batch-size=1": "one example has a single pair",
         "--train=equal.tsv": "both texts of every pair are equal",
     },
     "pairs": {

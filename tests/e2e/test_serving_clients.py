@@ -422,6 +422,7 @@ def sizes(folder):
     }
 
 
+@pytest.mark.proof
 def test_other_versions(server_of_versions, folder):
     """An export and a roll-back happen while all requests are answered."""
     old, new = ABC, BETTER

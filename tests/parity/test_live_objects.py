@@ -66,14 +66,8 @@ def assert_close(ours, theirs):
 # transformers.
 
 
-# Weights go from one to the other as arrays of NumPy.
-@pytest.mark.parametrize(
-    "name",
-    [
-        "classifier",
-        *marked("on_torch", *(n for n in WRAPS if n != "classifier")),
-    ],
-)
+# Weights go from one to the other as arrays of NumPy, on every backend.
+@pytest.mark.parametrize("name", marked("on_torch", *WRAPS))
 def test_transformers_both_ways(make, name):
     ours = make(WRAPS[name], num_hidden_groups=2)
     theirs, tokenizer = ka.to_transformers(ours)
@@ -185,10 +179,9 @@ def test_what_is_not_of_transformers(make):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "classifier",
-        *marked("any_backend", "encoder", "without_pooler", "masked_lm"),
-    ],
+    marked(
+        "any_backend", "classifier", "encoder", "without_pooler", "masked_lm"
+    ),
 )
 def test_keras_hub_both_ways(make, name):
     ours = make(WRAPS[name], num_hidden_groups=2)
@@ -228,6 +221,7 @@ def preprocessor(their_tokenizer):
 
 
 @pytest.mark.any_backend
+@pytest.mark.proof
 def test_a_task_of_keras_hub_around_our_encoder(tmp_path, make, preprocessor):
     """With its preprocessor it learns, is saved, and comes back."""
     encoder = make()

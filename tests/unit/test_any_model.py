@@ -17,7 +17,6 @@ import keras_albert as ka
 from keras_albert.checkpoints.load import head_name
 from keras_albert.cli import _parse
 from keras_albert.exports.config import CheckRun
-from keras_albert.modeling.text_embedding import _batches_of
 from keras_albert.training.model_folder import ModelFolder
 
 TEXTS = ["The fox sold two hens.", "A dog found nothing", "1950, Élodie"]
@@ -109,7 +108,7 @@ def test_fitted_models_are_served(tmp_path, tokenizer, few_signatures):
 def test_padding_is_added_where_shapes_are_compiled(tokenizer, monkeypatch):
     """Elsewhere batches are as long as their longest text.
 
-    `encode` puts twice as many texts of at most 32 tokens in a batch.
+    And they have twice as many texts of at most 32 tokens.
     """
     model, shapes = model_of("vector", tokenizer), []
     compute = model.predict_on_batch
@@ -123,26 +122,12 @@ def test_padding_is_added_where_shapes_are_compiled(tokenizer, monkeypatch):
     ka.Predictor(model, lengths=(24, 32)).predict(TEXTS, batch_size=2)
     _, middle, longest = sorted(len(tokenizer.encode(x)) + 2 for x in TEXTS)
     assert 8 < middle < longest <= 24
-    expected = [(3, longest), (2, middle), (1, longest)]
+    expected = [(3, longest)] * 2
     if keras.backend.backend() == "jax":
-        expected = [(4, 8 * -(-longest // 8)), (2, 24), (2, 24)]
+        expected = [(2, 16), (2, 8 * -(-longest // 8)), (2, 24), (2, 24)]
     assert shapes == expected
     model.jit_compile = True  # as Keras decides on a machine with a GPU
     assert model.compiles_each_shape
-
-
-@pytest.mark.on_torch
-def test_short_texts_share_larger_batches():
-    """Up to 8 times as many, of together no more than 64 times the tokens."""
-    lengths = np.repeat([70, 33, 32, 17, 8, 5], [4, 2, 4, 3, 30, 20])
-    batches = [*_batches_of(lengths, 2)]
-    assert sorted(np.concatenate(batches)) == [*range(len(lengths))]
-    found = [(len(each), lengths[each].max()) for each in batches]
-    assert found == [
-        *[(16, 5), (16, 8), (16, 8)],
-        # 2 of 8 tokens are left, which texts of 17 and 32 tokens fill up.
-        *[(4, 17), (4, 32), (2, 33), (2, 70), (2, 70), (1, 70)],
-    ]
 
 
 @pytest.mark.skipif(not TRACES, reason="only TensorFlow has strategies")

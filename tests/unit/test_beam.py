@@ -52,6 +52,7 @@ def content(folder):
 
 
 @needs_beam
+@pytest.mark.proof
 def test_shards_are_the_same_bytes(corpus, tiny_vocab, tmp_path):
     inputs = (str(corpus / "*.txt*"), str(corpus / "[c-e]*"))
     here, there = tmp_path / "here", tmp_path / "there"

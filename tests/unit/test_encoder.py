@@ -98,7 +98,7 @@ def test_what_is_shared(sharing):
     ("architecture", "dropout"),
     [
         ("all", 0.3),
-        pytest.param("attention, inner", 0.3, marks=pytest.mark.proof),
+        *marked("on_torch", ("attention, inner", 0.3)),
         pytest.param("none", 0.0, marks=pytest.mark.proof),
         pytest.param("groups", 0.0, marks=pytest.mark.proof),
         pytest.param("ffn, relaxed", 0.0, marks=pytest.mark.proof),

@@ -204,32 +204,44 @@ def test_commands(folders, tmp_path):
     assert f"accuracy {soup.evaluate(data)['accuracy']:.3f}" in said
 
 
+def check_logits(exported, source, **options):
+    """The logits of an export are those of the model."""
+    ids = np.array([[2, 9, 11, 3]], "int32")
+    found = load_exported(exported).model.run(ids)["logits"]
+    model = ka.Predictor.load(source, **options).model
+    expected = model.predict_on_batch({"token_ids": ids})
+    close(found, expected, atol=1e-5)
+
+
 @pytest.mark.any_backend
 @pytest.mark.usefixtures("eagerly")
-def test_exported(folders, tmp_path, capsys, few_signatures):
+def test_exported(folders, tmp_path, few_signatures):
     """One SavedModel has all members, and `check` knows them."""
     few_signatures("serving_default", "token_ids")  # which are compared
     served = tmp_path / "served"
     members = [folders / f"seed-{seed}" for seed in range(3)]
     run("export", "--model", *members, output=served)
-    ids = np.array([[2, 9, 11, 3]], "int32")
-
-    def check(exported, source, **options):
-        found = load_exported(exported).model.run(ids)["logits"]
-        model = ka.Predictor.load(source, **options).model
-        expected = model.predict_on_batch({"token_ids": ids})
-        close(found, expected, atol=1e-5)
-
-    check(served, folders)
+    check_logits(served, folders)
     run("check", served, folders, folders / "rows.jsonl")
-    light = ka.export(members[:2], tmp_path / "light", format="litert")
-    check(light, members[:2])
-    # The mean of the weights is a model like any other.
+
+
+@pytest.mark.any_backend
+@pytest.mark.proof
+@pytest.mark.usefixtures("eagerly")
+def test_exported_to_litert(folders, tmp_path):
+    members = [folders / f"seed-{seed}" for seed in range(2)]
+    light = ka.export(members, tmp_path / "light", format="litert")
+    check_logits(light, members)
+
+
+@pytest.mark.on_torch
+def test_mean_of_the_weights_is_exported(folders, tmp_path, capsys):
+    """It is a model like any other; ONNX has no ensembles."""
     output, mean = tmp_path / "onnx", "--average=weights"
     told = {"model": folders, "output": output, "format": "onnx"}
     refused(capsys, "export", **told)
     run("export", mean, **told)
-    check(output, folders, average="weights")
+    check_logits(output, folders, average="weights")
     run("check", output, folders, folders / "rows.jsonl", mean)
 
 
