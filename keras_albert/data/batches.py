@@ -22,7 +22,7 @@ from keras_albert.data.input_pipeline import (
     without_tuning,
 )
 from keras_albert.errors import AlbertError, check_positive, check_seed
-from keras_albert.text.model_inputs import Row, by_length
+from keras_albert.text.model_inputs import Row
 from keras_albert.text.special_tokens import PAD_ID
 
 MOST_LENGTHS = 6  # more would save little padding, and each is compiled
@@ -241,18 +241,14 @@ def epoch_plan(
 
 
 def sorted_plan(
-    lengths: np.ndarray,
-    static: np.ndarray,
-    batch_size: int,
-    grows: bool = False,
+    lengths: np.ndarray, static: np.ndarray, batch_size: int
 ) -> Plan:
-    """Divides the examples into batches, the shortest first.
-
-    If they `grow`, batches of short examples are larger, see `by_length`.
-    """
+    """Divides the examples into batches, the shortest first."""
+    order = np.argsort(lengths, kind="stable")
     return [
         (chosen, _length_of(chosen, lengths, static))
-        for chosen in by_length(lengths, batch_size, grows)
+        for start in range(0, len(order), batch_size)
+        for chosen in [order[start : start + batch_size]]
     ]
 
 

@@ -161,10 +161,7 @@ class TaskModel:
         batch_size = min(batch_size, len(features))
         few_shapes = self.model.compiles_each_shape
         lengths = self.lengths if few_shapes else np.unique(features.lengths)
-        plan = sorted_plan(
-            *(features.lengths, np.array(lengths), batch_size),
-            grows=not few_shapes,
-        )
+        plan = sorted_plan(features.lengths, np.array(lengths), batch_size)
         if compute is None and self.early_exit is not None:
             compute = self.layer_by_layer
         compute = compute or self.definition.compute

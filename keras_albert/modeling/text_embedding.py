@@ -36,7 +36,7 @@ from keras_albert.modeling.pooling import (
     normalized,
 )
 from keras_albert.modeling.whitening import Projection
-from keras_albert.text.model_inputs import by_length, text_rows
+from keras_albert.text.model_inputs import text_rows
 
 # Where XLA compiles each shape, `encode` pads batches to a multiple of this, so
 # that there are few. Padding to 32 would more than double the work for texts
@@ -334,10 +334,11 @@ class AlbertForTextEmbedding(HeadedModel):
         ids = self.preprocess(texts)
         lengths = ids["padding_mask"].sum(axis=1)
         vectors = np.zeros((len(lengths), self.size), "float32")
-        few_shapes = self.compiles_each_shape
-        for chosen in by_length(lengths, batch_size, grows=not few_shapes):
-            rows, longest = chosen, int(lengths[chosen[-1]])
-            if few_shapes:
+        order = np.argsort(lengths, kind="stable")
+        for start in range(0, len(order), batch_size):
+            rows = chosen = order[start : start + batch_size]
+            longest = int(lengths[chosen].max())
+            if self.compiles_each_shape:  # make all batches of few shapes
                 longest = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
                 rows = np.pad(chosen, (0, batch_size - len(chosen)), "edge")
             batch = {name: value[rows, :longest] for name, value in ids.items()}
@@ -358,10 +359,7 @@ class AlbertForTextEmbedding(HeadedModel):
 
         Args:
             texts: N texts.
-            batch_size: number of texts per batch. Short texts share larger
-                batches: twice as many if none has more than 32 tokens, four
-                times up to 16, eight times up to 8. Where XLA compiles each
-                shape (JAX, GPU), batches do not grow.
+            batch_size: number of texts per batch.
             normalize: whether to scale the vectors to length 1; a model that
                 was made with `normalize` does so in any case.
             dimensions: how many of the first numbers of each vector are kept;

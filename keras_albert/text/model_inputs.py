@@ -3,7 +3,7 @@
 A row is [CLS] a [SEP] or [CLS] a [SEP] b [SEP], cut to a maximal length.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +12,6 @@ from keras_albert.text.special_tokens import UNK_ID
 from keras_albert.text.tokenizer import Tokenizer, check_texts
 
 LINES_AT_ONCE = 2_000  # texts tokenized in one call, enough to be fast
-# Of rows shorter than this, up to _MOST_TIMES as many share a batch.
-_FULL_LENGTH, _MOST_TIMES = 64, 8
 
 
 class Row(NamedTuple):
@@ -142,25 +140,3 @@ def _row(tokenizer: Tokenizer, a, b, longest: int) -> Row:
     whole = len(a) + len(b) + 3 if b else len(a) + 2
     is_cut = len(tokens) < whole
     return Row(np.array(tokens, "int32"), segments.count(0), is_cut)
-
-
-def by_length(
-    lengths: np.ndarray, batch_size: int, grows: bool
-) -> Iterator[np.ndarray]:
-    """Divides rows of tokens [N] into batches, the shortest first.
-
-    Yields the indices of each batch, which has `batch_size` rows. If batches
-    may grow, one of short rows has 2, 4 or 8 times as many, with no more tokens
-    than rows of _FULL_LENGTH tokens have: products of few tokens leave a
-    processor idle.
-    """
-    order, start = np.argsort(lengths, kind="stable"), 0
-    while start < len(order):
-        times = _MOST_TIMES if grows else 1
-        while True:
-            batch = order[start : start + times * batch_size]
-            if times == 1 or times * lengths[batch[-1]] <= _FULL_LENGTH:
-                break
-            times //= 2
-        yield batch
-        start += len(batch)

@@ -211,9 +211,7 @@ def ours(model, batch_size: int, lengths: np.ndarray) -> Side:
     def predict(examples):
         found = features(examples.texts)
         logits = np.stack(predictor.outputs(found, batch_size))
-        grows = not model.compiles_each_shape
-        plan = sorted_plan(found.lengths, lengths, batch_size, grows)
-        return logits, tokens(plan)
+        return logits, tokens(sorted_plan(found.lengths, lengths, batch_size))
 
     return Side(train, predict, model.count_params())
 

@@ -15,7 +15,7 @@ from keras_albert.data.batches import (
     training_dataset,
 )
 from keras_albert.errors import AlbertError
-from keras_albert.text.model_inputs import Row, by_length, text_rows
+from keras_albert.text.model_inputs import Row, text_rows
 
 pytestmark = pytest.mark.any_backend
 
@@ -79,21 +79,6 @@ def test_sorted_batches_can_be_put_back(lengths, batch_size):
     order = np.concatenate([chosen for chosen, _ in plan])
     assert np.sort(order).tolist() == list(range(len(lengths)))
     assert (np.diff(lengths[order]) >= 0).all(), "in the order of length"
-
-
-def test_short_texts_share_larger_batches():
-    """Up to 8 times as many, of together no more than 64 times the tokens."""
-    lengths = np.repeat([70, 33, 32, 17, 8, 5], [4, 2, 4, 3, 30, 20])
-    batches = [*by_length(lengths, 2, grows=True)]
-    assert sorted(np.concatenate(batches)) == [*range(len(lengths))]
-    found = [(len(each), lengths[each].max()) for each in batches]
-    assert found == [
-        *[(16, 5), (16, 8), (16, 8)],
-        # 2 of 8 tokens are left, which texts of 17 and 32 tokens fill up.
-        *[(4, 17), (4, 32), (2, 33), (2, 70), (2, 70), (1, 70)],
-    ]
-    plain = [len(each) for each in by_length(lengths, 2, grows=False)]
-    assert plain == [2] * 31 + [1]
 
 
 def test_a_batch_by_hand():
