@@ -106,7 +106,8 @@ def sharing() -> str:
             text(
                 middle,
                 y + 120,
-                f"{millions(sum(numbers.values()))} in all, with the pooler",
+                f"{millions(sum(numbers.values()))} in all, with positions "
+                "and pooler",
                 bold=True,
             ),
         ]

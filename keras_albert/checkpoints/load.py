@@ -133,15 +133,15 @@ def _read(
     form: dict,
 ) -> AlbertModel:
     """The model at the path `what`; the other arguments are those of `load`."""
-    options = form
-    if kind in (_HUGGING_FACE, _ADAPTER):
-        options = {"gelu": gelu, **form}
+    reader = _FORMATS[kind]
+    if reader.takes_gelu:
+        form = {"gelu": gelu, **form}
     elif gelu != DEFAULT_GELU:
         raise AlbertError(
             f"{source}: `gelu` says how to read a model of transformers, this "
             f"is {kind}. Leave gelu={gelu!r} out."
         )
-    return _FORMATS[kind].read(what, backbone=backbone, **options)
+    return reader.read(what, backbone=backbone, **form)
 
 
 def not_a_path(source) -> str:
@@ -243,10 +243,12 @@ class _Format(NamedTuple):
     # the path of each model that is at a path
     find: Callable[[Path], list[Path]]
     # reads the model at such a path; takes `backbone`, `dtype`, `loop` and
-    # `remat` of `load`, and `gelu` if the format is one of transformers
+    # `remat` of `load`
     read: Callable[..., AlbertModel]
     # the class name of the head at such a path; None if there is none
     head: Callable[[Path], str | None]
+    # whether `read` takes `gelu`, too, as the format is one of transformers
+    takes_gelu: bool = False
 
 
 def _one(is_found: Callable[[Path], bool]) -> Callable[[Path], list[Path]]:
@@ -298,8 +300,6 @@ def _architecture(folder: Path) -> str | None:
     return (read_json(folder / "config.json").get("architectures") or [None])[0]
 
 
-_HUGGING_FACE = "a folder of transformers"
-_ADAPTER = "a LoRA adapter"
 # By the name of the format in messages. A folder of sentence-transformers is
 # one of transformers, too.
 _FORMATS = {
@@ -315,12 +315,15 @@ _FORMATS = {
         load_sentence_transformers,
         lambda path: None,
     ),
-    _HUGGING_FACE: _Format(
+    "a folder of transformers": _Format(
         _one(lambda p: is_huggingface(p) and not is_sentence_transformers(p)),
         load_huggingface,
         _architecture,
+        takes_gelu=True,
     ),
-    _ADAPTER: _Format(_one(is_adapter), _read_adapter, head_of_adapter),
+    "a LoRA adapter": _Format(
+        _one(is_adapter), _read_adapter, head_of_adapter, takes_gelu=True
+    ),
     "a preset of KerasHub": _Format(
         _one(is_keras_hub), load_keras_hub, keras_hub_task
     ),

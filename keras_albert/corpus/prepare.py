@@ -58,6 +58,7 @@ from keras_albert.corpus.write_shards import (
     total_read,
     write_shard,
 )
+from keras_albert.distribution.config import available_cores
 from keras_albert.errors import AlbertError
 from keras_albert.signals import handled, sigterm_as_ctrl_c
 from keras_albert.storage import (
@@ -165,13 +166,6 @@ def _tell_of_single_lines(shards: ShardSet, run: PrepareRun) -> None:
         f"{single:.1%} of the documents are a single line and give no example"
     )
     print(f"{said} of sentence order{advice}", file=sys.stderr)
-
-
-def available_cores() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # Linux: usable by this process
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 # The folder of an unfinished run.

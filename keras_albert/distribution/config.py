@@ -1,6 +1,7 @@
 """Settings of the devices and processes of a training run."""
 
 import dataclasses
+import os
 
 from keras_albert.errors import AlbertError, check_choice, check_positive
 
@@ -8,6 +9,13 @@ from keras_albert.errors import AlbertError, check_choice, check_positive
 LOST_PROCESS_STATUS = 75
 STRATEGIES = ("mirrored", "multiworker", "tpu")  # of TensorFlow
 DISTRIBUTIONS = ("auto", "none", "data", "model", *STRATEGIES)
+
+
+def available_cores() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # on Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @dataclasses.dataclass(frozen=True)

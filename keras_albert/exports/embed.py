@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_albert.corpus.prepare import available_cores
 from keras_albert.data.batches import Features
 from keras_albert.data.config import TableColumns
 from keras_albert.data.saved_dataset import checksum_of_table
 from keras_albert.data.tables import Table, check_table
 from keras_albert.distribution.backend import leave_gpu_to_backend
+from keras_albert.distribution.config import available_cores
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.exports.load import (
     checksum_of_export,
@@ -342,8 +342,9 @@ def read_vectors(
     Args:
         folder: the output of `keras-albert embed`.
         model: the model whose vectors they have to be: what `embed --model`
-            takes, or a model in memory. It is recognized by its weights, an
-            export by its files. None: vectors of any model.
+            takes, or a model in memory. It is recognized by its weights, sizes,
+            pooling and vocabulary, an export by its files. None: vectors of
+            any model.
 
     Returns:
         [N, D], mapped from the file; [N, D / 8] bytes if they are binary.

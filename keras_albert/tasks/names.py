@@ -6,9 +6,8 @@ ONE_LABEL_TASKS = ("classification", "pairs")
 _OTHERS = ("regression", "multilabel", "tokens", "choice", "qa")
 OWN_TASKS = (*ONE_LABEL_TASKS, *_OTHERS, *VECTOR_TASKS)
 
-_GLUE_OF_TEXTS = ("CoLA", "SST-2")
 _GLUE_OF_PAIRS = ("MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
-GLUE_TASKS = _GLUE_OF_TEXTS + _GLUE_OF_PAIRS
+GLUE_TASKS = ("CoLA", "SST-2", *_GLUE_OF_PAIRS)
 _SQUAD = ("SQuAD-1.1", "SQuAD-2.0")
 BENCHMARK_TASKS = (*GLUE_TASKS, "RACE", *_SQUAD)
 

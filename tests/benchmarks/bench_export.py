@@ -35,7 +35,6 @@ from bench_finetune import SIZES, VOCAB
 from bench_model import CPU_ONLY, installed, machine
 from pairing import (
     at_least,
-    available_cores,
     benchmark_parser,
     in_process,
     percent,
@@ -45,6 +44,7 @@ from pairing import (
 )
 
 import keras_albert as ka
+from keras_albert.distribution.config import available_cores
 
 # What must be importable, and what `pip install` calls it.
 OURS = {

@@ -34,7 +34,6 @@ import time
 from pathlib import Path
 
 from pairing import (
-    available_cores,
     benchmark_parser,
     in_process,
     percent,
@@ -44,6 +43,8 @@ from pairing import (
 )
 from worker import measure
 from workload import MODES, SIZES
+
+from keras_albert.distribution.config import available_cores
 
 # What a line of the report is of.
 LINE = ("backend", "mode", "peer", "ours_dtype", "peer_dtype")

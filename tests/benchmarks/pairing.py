@@ -79,13 +79,6 @@ def at_least(lowest: int) -> Callable[[str], int]:
     return integer
 
 
-def available_cores() -> int:
-    """Those that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
-
-
 def in_process(prepare: Callable, setting, function: Callable, *arguments):
     """Calls it in a new process, in which `prepare(setting)` comes first."""
     with new_process(prepare, setting) as process:

@@ -23,3 +23,5 @@ if backend == "tensorflow":
 from keras_albert.cli import main  # noqa: E402
 
 main(sys.argv[2:])
+if sys.argv[2] == "pretrain":  # which starts from no other model here
+    assert "keras_albert.checkpoints.load" not in sys.modules

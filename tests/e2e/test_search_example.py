@@ -97,3 +97,11 @@ def test_index(search, tmp_path, capsys):
     search.FOUND = 2  # "fox hen" and "hen fox"
     search.index(lambda each: encode(each).astype("float32"), tmp_path)
     assert "HNSW: 1.000 of the 2 nearest of 16" in capsys.readouterr().out
+
+
+def test_vectors_of_another_corpus(search, tmp_path):
+    """Vectors that `embed` has written must be of these texts, and floats."""
+    (tmp_path / "corpus.txt").write_text("fox\nhen\n")
+    for wrong in (np.ones((3, 4)), np.ones((2, 4), "int8")):
+        with pytest.raises(SystemExit, match=r"expected 2 vectors of .*again"):
+            search.ask(encode, tmp_path, "fox", wrong)
