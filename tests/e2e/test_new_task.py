@@ -102,8 +102,11 @@ def test_a_task_in_a_few_lines(
         batch_size=8,
         steps=2,
     )
-    with pytest.raises(ka.AlbertError, match="`exits` is for classif"):
-        dataclasses.replace(run, exits="own")
+    given = {"exits": "own", "teacher": "a", "calibrate": True}
+    given |= {"tune_threshold": True, "any_size": True}
+    for option, value in given.items():
+        with pytest.raises(ka.AlbertError, match=f"`{option}` is for .*Leave"):
+            dataclasses.replace(run, **{option: value})
     report = finetune(run)
     accuracy = report["accuracy"]
     line = f"held-out accuracy {accuracy:.3f} (60 examples)"
