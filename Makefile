@@ -137,7 +137,9 @@ bench: $(VENV)/installed-jax $(VENV)/installed-torch $(VENV)/installed-peers \
 	$(BIN)/python tests/benchmarks/bench_export.py $(BENCH_EXPORT)
 	$(BIN)/python tests/benchmarks/bench_requests.py $(BENCH_REQUESTS)
 	$(BIN)/python tests/benchmarks/bench_embeddings.py $(BENCH_EMBEDDINGS)
-	$(BIN)/python tests/benchmarks/bench_embeddings.py --int8 \
+	$(BIN)/python tests/benchmarks/bench_embeddings.py --onnx float32 \
+	  $(BENCH_EMBEDDINGS)
+	$(BIN)/python tests/benchmarks/bench_embeddings.py --onnx int8 \
 	  $(BENCH_EMBEDDINGS)
 
 # The documentation as a site in site/, of which no page needs a network. Links

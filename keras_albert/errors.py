@@ -140,9 +140,10 @@ def check_probability(name: str, value: float) -> None:
 def check_fields(
     check: Callable[[str, Any], None], settings: Any, names: str
 ) -> None:
-    """Checks several fields of a dataclass, named as for a namedtuple.
+    """Checks several fields of a dataclass.
 
-    `check` is such as `check_positive`. None is valid where it is the default.
+    `names` is one string, with spaces between the names. `check` is such as
+    `check_positive`. None is valid where it is the default.
     """
     fields = {field.name: field for field in dataclasses.fields(settings)}
     for name in names.split():

@@ -211,7 +211,7 @@ def _pretraining(name: str, given: list[str]) -> dict:
             f"`--recipe` must be {', '.join(PRETRAINING)}. Received: {name!r}."
         )
     steps = _last_value("--steps", given)
-    settings = PRETRAINING[name](*[int(steps)] if steps.isdecimal() else [])
+    settings = PRETRAINING[name](*[int(steps)] if _converts(steps, int) else [])
     if any(_last_value(each, given) for each in ("--config", "--warm-start")):
         del settings["variant"]  # the model's size is given
     return settings

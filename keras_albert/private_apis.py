@@ -33,8 +33,8 @@ def adapted_kernel(dense: keras.layers.Dense) -> Any:
     Uses: `Dense._kernel`.
     Seen in: Keras 3.15.1.
     No public way: `Dense.kernel` multiplies the adapters in the dtype that the
-    layer computes in. In bfloat16, oneDNN runs products over a rank of 1, and
-    takes them for others (see tests/onednn.py); in float32 it does not.
+    layer computes in. oneDNN computes the products of adapters of rank 1 in
+    bfloat16, and confuses them with other products (see tests/onednn.py).
     """
     a, b = (
         keras.ops.cast(weight, "float32")

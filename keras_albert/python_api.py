@@ -411,7 +411,8 @@ def _checksum(model: AlbertModel | Predictor) -> str:
     task = None
     if isinstance(model, Predictor):
         model, task = model.model, model.settings()
-    vocabulary = model.tokenizer and model.tokenizer.fingerprint
+    tokenizer = model.tokenizer
+    vocabulary = tokenizer and (tokenizer.fingerprint, tokenizer.settings)
     parts = weights_checksum(model), model.get_config(), vocabulary, task
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
 

@@ -31,6 +31,10 @@ class DiskFull(AlbertError):
         )
         self.filename, self.reason = path, reason
 
+    def __reduce__(self):
+        """To a process that waits for one that meets a full disk."""
+        return type(self), (self.filename, self.reason)
+
 
 @contextlib.contextmanager
 def room_at(path: str | Path, unfinished: Path | None = None) -> Iterator[None]:

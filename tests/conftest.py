@@ -18,7 +18,7 @@ import keras_albert as ka  # imports what is used, when it is used
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # No test is about time, and these machines have other work. `make proof` tries
 # more examples of each property than `make test`.
-_EXAMPLES = 150 if os.environ.get("KERAS_ALBERT_PROOF") else 40
+_EXAMPLES = 150 if os.environ.get("KERAS_ALBERT_PROOF") else 30
 hypothesis.settings.register_profile(
     "untimed", deadline=None, max_examples=_EXAMPLES
 )

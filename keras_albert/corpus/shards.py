@@ -19,6 +19,7 @@ in the unit of text with that number.
 """
 
 import dataclasses
+import errno
 import json
 from pathlib import Path
 
@@ -278,6 +279,12 @@ def _map_array(path: Path, length: int, dtype: np.dtype) -> np.ndarray:
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
     except (EOFError, OSError, ValueError) as error:
+        if getattr(error, "errno", None) == errno.EMFILE:
+            raise AlbertError(
+                f"{path}: cannot be opened ({error.strerror}). Raise the limit "
+                "of this terminal (ulimit -n 4096), then give the same command "
+                "again."
+            ) from None
         raise _damaged(path, f"not a whole array file ({error})") from None
     if (
         not isinstance(values, np.memmap)

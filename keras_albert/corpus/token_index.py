@@ -37,7 +37,7 @@ class Corpus:
     def token_offsets(self, sentences: np.ndarray) -> np.ndarray:
         """The number of the first token of each sentence, int64 of any shape.
 
-        The number of all sentences is allowed: it gives that of all tokens.
+        The index after the last sentence gives the number of all tokens.
         """
         offsets = np.empty_like(sentences)
         for shard, mine in _by_shard(self.first_sentences, sentences):

@@ -52,8 +52,9 @@ class Features:
     groups: list[str] | None = None
     # additional inputs in training -> the names of the targets that they equal
     given: dict[str, str] = dataclasses.field(default_factory=dict)
-    # the examples that were split into rows (windows of a context, or words of
-    # a text), to decode the outputs; None if each example is a row
+    # an entry for each example before it was split into rows: how many rows it
+    # has (windows, words), or what the task needs to decode the outputs
+    # (questions, texts); None if each example is a row
     source: Sized | None = None
     # probabilities above which labels are predicted; see tasks/decisions.py
     threshold: tuple[float, ...] | None = None

@@ -120,6 +120,8 @@ def _plain(value: Any) -> object:
         return value.decode("utf-8", "replace")
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
+    if isinstance(value, dict):  # such as the answers of SQuAD's questions
+        return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, float) and math.isnan(value):
         return None
     return None if type(value).__name__ in _MISSING else value

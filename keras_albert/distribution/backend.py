@@ -37,7 +37,8 @@ def opened(config: DeviceConfig, accumulate: int = 1) -> Iterator[Devices]:
 
     Raises:
         AlbertError: the devices or this `distribution` do not exist.
-        LostProcess: another process cannot be reached, at any time.
+        LostProcess: another process cannot be reached. During a step JAX may
+            end the process instead.
     """
     backend = keras.backend.backend()
     chosen = _chosen_distribution(backend, config)

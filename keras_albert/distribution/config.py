@@ -34,7 +34,8 @@ class ProcessConfig:
     """number of this process, from 0"""
     wait: int = 300
     """seconds to wait for other processes before the run fails: at its start,
-    when a process is lost, and while process 0 saves"""
+    when a process is lost, and while process 0 saves, or measures a seed of
+    `finetune --seeds`"""
 
     def __post_init__(self):
         check_positive("processes.wait", self.wait)

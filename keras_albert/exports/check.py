@@ -69,11 +69,7 @@ def check(run: CheckRun) -> dict:
     exported = load_exported(run.export, run.threads)
     loaded = load_models(run.model, run.average)
     predictor = _original(loaded, exported)
-    if exported.settings() != predictor.settings():
-        raise AlbertError(
-            f"{run.export} was not made from {shown(run.model)}: their tasks, "
-            "labels or lengths differ. Name the model that was exported."
-        )
+    _check_made_of(run, exported.settings(), predictor.settings())
     rule = exported.model.early_exit
     if rule is not None:  # the graph stops early: so shall the model
         predictor = dataclasses.replace(predictor, early_exit=rule)
@@ -184,13 +180,30 @@ def _judge(report: dict, spread: float, run: CheckRun) -> None:
 
 
 def _original(loaded: ModelFolder, exported: Predictor) -> Predictor:
-    """The source model, with settings of the export where it has none."""
-    settings = {}
-    if loaded.task["task"] not in ALL_TASKS:
-        names = ("task", "labels", "lengths", "columns", "reading")
-        settings = {n: getattr(exported, n) for n in (*names, "threshold")}
+    """The source model, with the settings that `export` may have changed."""
+    names = ["lengths", "columns", "reading", "threshold"]
+    task = ALL_TASKS.get(loaded.task["task"])
+    if task is None:
+        names += ["task", "labels"]
+    elif task.makes_vectors and exported.definition.makes_vectors:
+        names.append("task")  # one text, or the cosine of two
+    settings = {name: getattr(exported, name) for name in names}
     settings["long_texts"] = CUT  # as in every export
     return Predictor.of(loaded, early_exit=None, **settings)
+
+
+def _check_made_of(run: CheckRun, found: dict, expected: dict) -> None:
+    """Raises AlbertError unless both settings are the same."""
+    differing = [
+        f"{name}={found.get(name)!r:.80} there, {expected.get(name)!r:.80} here"
+        for name in sorted(found.keys() | expected.keys())
+        if found.get(name) != expected.get(name)
+    ]
+    if differing:
+        raise AlbertError(
+            f"{run.export} was not made from {shown(run.model)}: "
+            f"{'; '.join(differing)}. Name the model that was exported."
+        )
 
 
 def _differences(expected: Sequence, found: Sequence) -> tuple[float, float]:
@@ -212,11 +225,14 @@ def _differences(expected: Sequence, found: Sequence) -> tuple[float, float]:
     return float(np.abs(differences).max()), float(error)
 
 
-def _vectors_agree(expected: Sequence, found: Sequence) -> dict[str, float]:
+def _vectors_agree(
+    expected: Sequence, found: Sequence
+) -> dict[str, float | None]:
     """How well vectors, and the order of texts by their cosines, agree.
 
     `cosine` is the lowest of two vectors of a text, and `neighbours` the share
-    of each text's NEIGHBOURS nearest texts that both agree on. Only `cosine` is
+    of each text's NEIGHBOURS nearest texts that both agree on, or None if there
+    is a single text. Only `cosine` is
     judged: among texts that are almost equally close, differences too small to
     matter change which are nearest, so that no least share fits all tables.
     """
@@ -236,7 +252,7 @@ def _vectors_agree(expected: Sequence, found: Sequence) -> dict[str, float]:
     ]
     return {
         "cosine": float((ours * theirs).sum(axis=1).min()),
-        "neighbours": float(np.mean(shared)) / max(count, 1),
+        "neighbours": float(np.mean(shared)) / count if count else None,
     }
 
 
@@ -333,11 +349,17 @@ def _lines(report: dict) -> list[str]:
             "layer; outputs of the others are not compared"
         )
     if agree := report["vectors"]:
-        lines.append(
+        line = (
             f"vectors have cosines of at least {agree['cosine']:.4f} with the "
-            f"model's, and {agree['neighbours']:.1%} of the {NEIGHBOURS} "
-            "nearest texts of each text are the same"
+            "model's"
         )
+        if agree["neighbours"] is not None:
+            count = min(NEIGHBOURS, report["rows"] - 1)
+            line += (
+                f", and {agree['neighbours']:.1%} of the {count} nearest texts "
+                "of each text are the same"
+            )
+        lines.append(line)
     lines += text_lines(report["same_as_texts"])
     for each in report["latencies"]:
         lines.append(

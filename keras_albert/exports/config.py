@@ -89,6 +89,11 @@ class ExportRun(ModelUse):
                     f"{self.format}. Leave --version out."
                 )
         check_fields(check_flag, self, "skip_bad force")
+        if self.skip_bad and self.data is None:
+            raise AlbertError(
+                "`skip_bad` is for the rows of `data`. Give --data, or leave "
+                "--skip-bad out."
+            )
         if self.weights == "int8" and self.data is None and not self.force:
             raise AlbertError(
                 "int8 may cost accuracy. Give labelled examples as --data, on "

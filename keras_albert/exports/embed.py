@@ -38,7 +38,13 @@ from keras_albert.modeling.base import AlbertModel, check_model
 from keras_albert.modeling.pooling import normalized
 from keras_albert.modeling.text_embedding import checked_dimensions
 from keras_albert.modeling.weight_checks import weights_checksum
-from keras_albert.storage import read_json, replacing, room_at, write_json
+from keras_albert.storage import (
+    check_room,
+    read_json,
+    replacing,
+    room_at,
+    write_json,
+)
 from keras_albert.tasks.names import EMBEDDING
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.text.model_inputs import text_rows, window_rows
@@ -144,6 +150,7 @@ def _checksum_of(model: str | Path | AlbertModel | Predictor) -> str:
         dataclasses.asdict(model.config),
         *(model.pooling, model.max_tokens, model.normalize),
         model.tokenizer and model.tokenizer.fingerprint,
+        model.tokenizer and model.tokenizer.settings,
     )
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -244,6 +251,8 @@ def in_numbers(vectors: np.ndarray, numbers: str) -> np.ndarray:
 def _npy_writer(run: EmbedRun, count, size, progress, schema) -> _Write:
     path = run.output / f"{NAME}.npy"
     example = in_numbers(np.ones((1, size), "float32"), run.numbers)
+    if not progress["done"]:  # to write to a map on a full disk ends a process
+        check_room(path, count * example.nbytes)
     array = np.lib.format.open_memmap(
         path,
         mode="r+" if progress["done"] else "w+",

@@ -408,6 +408,14 @@ class ConvertRun(ModelUse):
     backbone: bool = False
     """convert only the encoder, for a format that does not have the head"""
 
+    def __post_init__(self):
+        if self.average != ModelUse.average:
+            raise AlbertError(
+                "`average` is for several models, and `convert` reads one. "
+                f"Received: average={self.average!r}. Leave --average out, or "
+                "give it to `export`."
+            )
+
 
 @dataclasses.dataclass(frozen=True)
 class PushRun:

@@ -123,6 +123,8 @@ def _read_tables(run: FinetuneRun) -> Tables:
     options = run.columns, True, run.skip_bad
     try:
         train = task.read(run.train, *options)
+        if run.train.suffix.lower() == ".txt":
+            train = _without_blank_lines(train)
         names = task.labels.of_table(train)
         if run.validation is None:
             return Tables(train, None, names)
@@ -146,6 +148,15 @@ def _read_tables(run: FinetuneRun) -> Tables:
             "examples with --validation."
         )
     return Tables(train, None, names)
+
+
+def _without_blank_lines(table: Table) -> Table:
+    """A table of a .txt file without the empty texts, which teach nothing."""
+    texts = table.values["text"]
+    kept = [index for index, text in enumerate(texts) if text]
+    if not kept:
+        raise AlbertError(f"{table.path}: all lines are blank. Add texts.")
+    return table.take(kept)
 
 
 def _not_measured(run: FinetuneRun, train: Table, names) -> Tables:

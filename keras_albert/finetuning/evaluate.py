@@ -191,8 +191,9 @@ def _further_texts(
         return []
     column = run.corpus_column or predictor.columns.text
     reader = dataclasses.replace(predictor, columns=TableColumns(text=column))
-    corpus = reader.read(run.corpus, labelled=False)
-    known = set(predictor.definition.texts(table))
+    corpus = reader.read(run.corpus, labelled=False, skip_bad=run.skip_bad)
+    print_skipped(corpus)
+    known = {"", *predictor.definition.texts(table)}  # "": a blank line
     texts = [text for text in corpus.values["text"] if text not in known]
     return list(dict.fromkeys(texts))
 
@@ -217,6 +218,7 @@ def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
     _check_unused(run, "token shards", "split", "any_size", "skip_bad")
     rule = (field.name for field in dataclasses.fields(EarlyExit))
     others = ("corpus", "dimensions", "start", "errors", "errors_file")
+    others += ("any_text", "labels", "columns")
     _check_unused(run, "a pretrained model", *rule, "exit_curve", *others)
     shards = ShardSet.open(run.data)
     shards.verify()

@@ -15,6 +15,7 @@ from keras_albert.signals import sigterm_as_ctrl_c
 from keras_albert.storage import (
     check_absent,
     check_new_file,
+    check_not_a_file,
     new_file,
     replacing,
     room_at,
@@ -191,12 +192,16 @@ def _predict_for_glue(run: PredictRun) -> None:
         raise AlbertError(
             "the files to submit need a folder. Give it as --output."
         )
+    check_not_a_file(run.output)
     tables = submissions(predictor.task, run.data, run.any_size)
     for task, split, _ in tables:  # those of other tasks may be there
         path = run.output / GLUE[task].submission_of(split)
         check_absent(path)
-    for task, split, table in tables:
-        features = predictor.readable_features(table, run.any_text)
+    every = [
+        predictor.readable_features(table, run.any_text)
+        for _, _, table in tables
+    ]
+    for (task, split, table), features in zip(tables, every, strict=True):
         predictor.warn_of_cut(features.cut, features.count)
         title = f"{task} {split}"
         outputs = predictor.outputs(features, run.batch_size, title=title)

@@ -110,7 +110,8 @@ def _loaded(model: AlbertModel | Predictor | Finished | str | Path):
     if isinstance(folder, Path):  # of a finished run
         model = folder
     if isinstance(model, Predictor):
-        return ModelFolder(model.model, model.tokenizer, model.settings()), None
+        loaded = ModelFolder(model.model, model.tokenizer, model.settings())
+        return with_task(loaded, {}, model.labels), None
     if not isinstance(model, str | os.PathLike):
         check_model(model)
         loaded = ModelFolder.without_task(model)

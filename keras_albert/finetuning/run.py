@@ -56,6 +56,7 @@ from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.storage import remove_folder, write_json
 from keras_albert.tasks.question_answering.config import ReadingConfig
@@ -71,6 +72,7 @@ from keras_albert.training.model_folder import TASK_FILE, ModelFolder
 from keras_albert.training.run_folder import (
     MADE_OF,
     SEED_FOLDER,
+    STARTED_FROM,
     RunFolder,
     same_settings,
     write_report,
@@ -144,6 +146,11 @@ class _Prepared:
     def lengths(self) -> tuple[int, ...]:
         chosen = choose_lengths(self.examples.lengths, self.length)
         return tuple(np.union1d(chosen, self.length).tolist())
+
+    @functools.cached_property
+    def start(self) -> str:
+        """The checksum of the weights that a run starts from."""
+        return weights_checksum(self.pretrained)
 
     def predictor(self, run: FinetuneRun, model: AlbertModel) -> Predictor:
         """The model with everything that its task needs."""
@@ -266,6 +273,14 @@ def _finetune_seeds(
         except Diverged as error:
             print(f"seed {seed}: {error}")
             diverged.append(seed)
+            continue
+        start = reports[seed].get(STARTED_FROM)
+        if start not in (None, prepared.start):  # of an earlier command
+            raise AlbertError(
+                f"{output} started from {run.model} before that changed. One "
+                "median of both would mean nothing. Remove the folder, or "
+                "choose another output."
+            )
     if not devices.is_first:
         return {}
     if not reports:
@@ -330,6 +345,7 @@ def _finetune_once(
             "config": dataclasses.asdict(model.config),
             **prepared.tables.checksums,
             **({"teacher": prepared.teacher} if prepared.teacher else {}),
+            **({} if run.from_scratch else {"model": prepared.start}),
         },
         validate=_validation(run, prepared, predictor, devices),
         best=ALL_TASKS[run.task].best,
@@ -400,6 +416,7 @@ def _report_of(
         "training_loss": kept["loss"],
         "from_scratch": run.from_scratch,
         MADE_OF: tables.checksums,
+        STARTED_FROM: None if run.from_scratch else prepared.start,
         "chosen": prepared.chosen,
         "step": kept["step"],
         "epoch": epoch,

@@ -1,5 +1,6 @@
 """The command `whiten`: vectors that tell texts apart, without training."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -49,7 +50,7 @@ def whiten(run: WhitenRun) -> None:
         model = model.whitened(texts, run.dimensions)
     if run.words:
         model = model.with_words(texts, run.words)
-    Predictor(model, task=task).save(run.output)
+    dataclasses.replace(source, model=model).save(run.output)
     print(f"vectors with {model.size} dimensions -> {run.output}")
 
 

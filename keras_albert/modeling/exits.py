@@ -44,8 +44,9 @@ class ExitClassifiers(layers.Layer):
         self.built = True
 
     def call(self, pooled: Any) -> Any:
-        # One product of two matrices for each layer: oneDNN takes products of
-        # batches with an inner dimension of 1 for others, and crashes.
+        # One product of two matrices for each layer: oneDNN confuses batched
+        # products whose inner dimension is 1 with one another, and corrupts
+        # memory (docs/decisions/onednn.md).
         logits = [
             ops.matmul(pooled[:, layer], self.kernel[layer])
             for layer in range(self.config.num_hidden_layers - 1)

@@ -313,8 +313,8 @@ def _check_range(config: AlbertConfig, inputs: dict) -> None:
     limits = {
         "token_ids": ("vocab_size", config.vocab_size),
         "segment_ids": ("type_vocab_size", config.type_vocab_size),
-        "padding_mask": ("1 token, 0 padding; values", 2),
-        "example_ids": ("0 padding; values", LARGEST_COUNT),
+        "padding_mask": ("1 for a token, 0 for padding", 2),
+        "example_ids": ("0 for padding", LARGEST_COUNT),
         "position_ids": (
             "max_position_embeddings",
             config.max_position_embeddings,
@@ -331,8 +331,10 @@ def _check_range(config: AlbertConfig, inputs: dict) -> None:
             continue
         if ids.min() < 0 or ids.max() >= size:
             wrong = ids.max() if ids.max() >= size else ids.min()
+            if not field.startswith(("0", "1")):
+                field = f"{field}={size}"
             raise AlbertError(
-                f"`{name}` must be from 0 to {size - 1} ({field}={size}). "
+                f"`{name}` must be from 0 to {size - 1} ({field}). "
                 f"Received: {wrong}."
                 + " Use the vocabulary that the model was trained with."
                 * (name == "token_ids")

@@ -215,7 +215,7 @@ def attention_half(
     Returns float [B, T, H]; and probabilities [B, A, S, S], None if fused.
     """
     tokens = _flat(x)
-    in_one_pass = _in_one_pass(tokens, training)
+    fused = _fused_operations(tokens, training)
     query, key, value = (
         _split_heads(each, x, config.num_attention_heads)  # [B, S, A, D]
         for each in _query_key_value(weights, tokens)
@@ -245,7 +245,7 @@ def attention_half(
     context = ops.reshape(context, (-1, config.hidden_size))
     output = linear(weights["output"], context)
     output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 1))
-    output = _normalized_sum(weights["layer_norm"], tokens, output, in_one_pass)
+    output = _normalized_sum(weights["layer_norm"], tokens, output, fused)
     return ops.reshape(output, ops.shape(x)), probs
 
 
@@ -254,12 +254,12 @@ def feed_forward_half(
 ):
     """Feed-forward network (H -> F -> H), residual, LayerNorm: [B, S, H]."""
     tokens = _flat(x)
-    in_one_pass = _in_one_pass(tokens, training)
+    fused = _fused_operations(tokens, training)
     inner = linear(weights["intermediate"], tokens)  # [B S, F]
-    inner = _activated(config.hidden_act, inner, in_one_pass)
+    inner = _activated(config.hidden_act, inner, fused)
     output = linear(weights["output"], inner)
     output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 2))
-    output = _normalized_sum(weights["layer_norm"], tokens, output, in_one_pass)
+    output = _normalized_sum(weights["layer_norm"], tokens, output, fused)
     return ops.reshape(output, ops.shape(x))
 
 
@@ -281,7 +281,7 @@ def linear(weights, x):
     return y + _low_rank(weights["delta"], x) if "delta" in weights else y
 
 
-def _in_one_pass(tokens, training: bool):
+def _fused_operations(tokens, training: bool):
     """The module `fused_tf` if it is faster for this step, else None."""
     if not training or keras.backend.backend() != "tensorflow":
         return None
@@ -290,18 +290,18 @@ def _in_one_pass(tokens, training: bool):
     return fused_tf if fused_tf.is_faster(tokens) else None
 
 
-def _activated(name: str, x, in_one_pass):
+def _activated(name: str, x, fused):
     """The activation `name` of [B S, F]."""
-    if in_one_pass and name in ("gelu", "gelu_new"):
-        return in_one_pass.gelu(x)
+    if fused and name in ("gelu", "gelu_new"):
+        return fused.gelu(x)
     return ACTIVATIONS[name](x)
 
 
-def _normalized_sum(weights, x, residual, in_one_pass):
+def _normalized_sum(weights, x, residual, fused):
     """LayerNorm of x + residual, [B S, H], computed in float32."""
     gamma, beta = weights["gamma"], weights["beta"]
-    if in_one_pass:
-        return in_one_pass.add_and_normalize(x, residual, gamma, beta)
+    if fused:
+        return fused.add_and_normalize(x, residual, gamma, beta)
     x = x + residual
     return ops.layer_normalization(x, gamma, beta, -1, LAYER_NORM_EPSILON)
 
@@ -384,7 +384,7 @@ class Half(layers.Layer):
         }
 
     def _read_norm(self, norm: layers.LayerNormalization):
-        # It keeps its own precision: the cast makes tensors of variables.
+        # LayerNorm keeps its dtype; the cast only makes tensors of variables.
         return {
             "gamma": ops.cast(norm.gamma, norm.gamma.dtype),
             "beta": ops.cast(norm.beta, norm.beta.dtype),

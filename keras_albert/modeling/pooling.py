@@ -13,8 +13,8 @@ from keras_albert.text.model_inputs import Row
 
 # The value of padding when the largest value of each unit is taken.
 PADDED = -1e9
-# Of the weights of a text, so that nothing is divided by 0; as in
-# sentence-transformers, whose weights may be below 1.
+# Lower bound of the sum of a text's weights, so that nothing is divided by 0;
+# as in sentence-transformers, whose weights may be below 1.
 LEAST_SUM = 1e-9
 
 

@@ -148,8 +148,8 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
         loss of the reference is half the cross-entropy of each of the three.
         Without `start_positions`, a dict of the beam: `start_top_log_probs`
         and `start_top_index` [B, K], `end_top_log_probs` and `end_top_index`
-        [B, K, K] (K ends for each start), and `answer_class` [B, 1]. Rows
-        need at least K tokens.
+        [B, K, K] (K ends for each start), and `answer_class` [B, 1]. If S is
+        static and smaller than K, it stands for K.
 
     Raises:
         AlbertError: `start_positions` is missing in training.

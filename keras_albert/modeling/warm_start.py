@@ -6,7 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_albert.errors import AlbertError
-from keras_albert.modeling.backbone import AlbertBackbone
+from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
 from keras_albert.modeling.base import (
     AlbertModel,
     check_model,
@@ -90,7 +90,7 @@ def warm_start(model: AlbertModel, source: AlbertModel) -> list[str]:
 def _backbone(model: AlbertModel) -> AlbertBackbone:
     check_model(model)
     check_plain(model)
-    return model if isinstance(model, AlbertBackbone) else model.backbone
+    return encoder_of(model)
 
 
 def _encoder_starts(ours: SharedEncoder, theirs: SharedEncoder) -> list[tuple]:

@@ -1,7 +1,8 @@
 """Projections that make better vectors of texts without training.
 
 A projection is a kernel and a bias. Letters: N texts, H hidden size, D size of
-the vectors, W numbers of the words.
+the vectors, W numbers that describe the words of a text: the mean of the
+embedding output, weighted by rarity and whitened.
 """
 
 from collections.abc import Sequence
@@ -133,13 +134,13 @@ def whitening(vectors: np.ndarray, size: int) -> Projection:
 def beside_words(
     vectors: np.ndarray, projection: Projection, size: int, share: float
 ) -> Projection:
-    """A projection to the vectors of a model, followed by those of the words.
+    """A projection to a model's vector, followed by the numbers of the words.
 
     Args:
-        vectors: of each text what the first layer reads, followed by what the
-            last one writes, pooled: [N, 2H].
+        vectors: the pooled embedding output of each text, followed by its
+            pooled output of the last layer: [N, 2H].
         projection: that of the model, from H to D numbers.
-        size: W; the words are whitened to so many numbers.
+        size: W.
         share: that of the words in the mean square length.
 
     Returns:

@@ -57,8 +57,8 @@ class ExampleConfig:
     """longest masked n-gram, in words; the probability of n is proportional to
     1/n (Paper 4.1)"""
     short_seq_prob: float = 0.1
-    """share of documents that are cut into examples of a random shorter length
-    (Paper 4.1)"""
+    """share of documents (or of examples, see `target_per`) that get a random
+    shorter length (Paper 4.1)"""
     sentence_task: Literal[SENTENCE_TASKS] = SENTENCE_TASKS[0]
     """sop: predict whether the segments are swapped (Paper 3.1); nsp: predict
     whether the second segment is from another document (BERT); none: no
@@ -255,6 +255,11 @@ class PretrainRun:
     optimizer: OptimizerConfig = OptimizerConfig()
 
     def __post_init__(self):
+        if self.config and self.variant not in (None, DEFAULT_VARIANT):
+            raise AlbertError(
+                "`config` and `variant` both say the size of the model. "
+                f"Received: {self.config} and {self.variant}. Leave one out."
+            )
         if self.variant is None and (self.config or not self.warm_start):
             object.__setattr__(self, "variant", DEFAULT_VARIANT)
         self.devices  # noqa: B018  its constructor checks the options

@@ -18,7 +18,6 @@ W = S - 2.
 
 import functools
 import itertools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -32,6 +31,7 @@ from keras_albert.data.input_pipeline import (
     import_tensorflow,
     without_tuning,
 )
+from keras_albert.distribution.config import available_cores
 from keras_albert.errors import AlbertError, check_positive, check_seed
 from keras_albert.pretraining.config import ExampleConfig
 from keras_albert.pretraining.packing import Packing
@@ -330,6 +330,6 @@ def _examples_dataset(
     )
     return without_tuning(
         batch_dataset(batches, signature, count)
-        .map(mask, num_parallel_calls=os.cpu_count(), deterministic=True)
+        .map(mask, num_parallel_calls=available_cores(), deterministic=True)
         .prefetch(2)
     )

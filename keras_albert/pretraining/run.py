@@ -176,8 +176,9 @@ def _teacher_of(
     if devices.replicas * devices.count * run.model_parallel > 1:
         raise AlbertError(
             "`teacher` works on one device. Received: "
-            f"{devices.replicas} replicas in {devices.count} processes. Leave "
-            "--teacher out, or let the process see one device."
+            f"{devices.replicas} replicas in {devices.count} processes, "
+            f"model_parallel={run.model_parallel}. Leave --teacher out, or let "
+            "the process see one device."
         )
     return load_teacher(run, shards.tokenizer())
 

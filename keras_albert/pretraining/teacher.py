@@ -32,12 +32,16 @@ def load_teacher(run: PretrainRun, vocabulary: Tokenizer) -> AlbertModel:
             f"{run.teacher} with {type(model).__name__}. Give a model that "
             "`pretrain` wrote."
         )
-    difference = model.tokenizer and model.tokenizer.difference_from(vocabulary)
-    if difference or model.tokenizer is None:
+    if model.tokenizer is None:
         raise AlbertError(
             f"the teacher must have the vocabulary of {run.data}. Received: "
-            f"{run.teacher} with another one ({difference or 'none'}). Prepare "
-            "the text with --vocab of the teacher."
+            f"{run.teacher}, which has none. Put its spiece.model beside it."
+        )
+    if difference := model.tokenizer.difference_from(vocabulary):
+        raise AlbertError(
+            f"the teacher must have the vocabulary of {run.data}. Received: "
+            f"{run.teacher} with another one ({difference}). Prepare the text "
+            "with --vocab of the teacher."
         )
     most = model.config.max_position_embeddings
     if run.examples.sequence_length > most:

@@ -22,6 +22,7 @@ from keras_albert.storage import (
     REPORT_FILE,
     WorkFolder,
     read_json,
+    remove_folder,
     replacing,
     write_json,
 )
@@ -62,21 +63,45 @@ def sweep(run: SweepRun) -> list[dict]:
     elif begun != identity:
         changed = [k for k in identity if begun.get(k) != identity[k]]
         raise AlbertError(
-            f"{run.output} holds a search with another "
+            f"{run.output} holds a search with other "
             f"{' and '.join(changed) or 'content'}. Choose another output, or "
             "give the file that began it."
         )
-    # At SIGTERM the run that is trained must end, too.
-    with folder.locked("searching there"), sigterm_as_ctrl_c():
-        study = _study(optuna, run, plan)
-        _search(optuna, study, run, plan, score)
-        results = _results(study)
-        write_json(run.output / RESULTS_FILE, {"runs": results})
-        _write_table(results, plan, run.output / TABLE_FILE)
-        _draw(optuna, study, run.output / PLOT_FILE)
+    try:
+        # At SIGTERM the run that is trained must end, too.
+        with folder.locked("searching there"), sigterm_as_ctrl_c():
+            study = _study(optuna, run, plan)
+            _check_score(study, run, score)
+            _search(optuna, study, run, plan, score)
+            results = _results(study)
+            write_json(run.output / RESULTS_FILE, {"runs": results})
+            _write_table(results, plan, run.output / TABLE_FILE)
+            _draw(optuna, study, run.output / PLOT_FILE)
+    except _Refused:
+        if begun is None:  # so that the corrected file can be given
+            remove_folder(run.output)
+        raise
     print((run.output / TABLE_FILE).read_text())
     print(f"-> {run.output}")
     return results
+
+
+class _Refused(AlbertError):
+    """The first run of a search refused its options."""
+
+
+def _check_score(study, run: SweepRun, name: str) -> None:
+    """Raises AlbertError if runs have ended that were ranked by another score.
+
+    A wrong name is found when the first run has ended, and can be corrected.
+    """
+    used = study.user_attrs.get("score", name)
+    if _ended(study) and used != name:
+        raise AlbertError(
+            f"{run.output} holds a search for the best {used}. Received: "
+            f"--score {name}. Give the same score, or choose another output."
+        )
+    study.set_user_attr("score", name)
 
 
 def _study(optuna, run: SweepRun, plan: Plan):
@@ -133,7 +158,9 @@ def _search(optuna, study, run: SweepRun, plan: Plan, name: str) -> None:
         if ended == "failed":
             said = _last_line(output)
             if not _ended(study) and said.startswith("error: "):
-                raise AlbertError(f"the first run: {said[7:]}")
+                raise _Refused(f"the first run: {said[7:]}")
+        if ended == "finished":  # before it counts as ended
+            score = _score(output, name)
         trial.set_user_attr("minutes", (time.monotonic() - started) / 60)
         trial.set_user_attr("ended", ended)
         if ended == "failed":
@@ -143,7 +170,6 @@ def _search(optuna, study, run: SweepRun, plan: Plan, name: str) -> None:
             study.tell(trial, state=states.PRUNED)
             print(f"{output.name}: stopped early", flush=True)
         else:
-            score = _score(output, name)
             study.tell(trial, score)
             print(f"{output.name}: {name} {score:.4g}", flush=True)
 
@@ -208,8 +234,15 @@ def _evaluations(output: Path, name: str, after: int) -> Iterator[tuple]:
 
 def _score_name(run: SweepRun, plan: Plan) -> str:
     """The number to maximize: a key of the report, and of the log."""
-    if run.score or plan.command == "pretrain":
+    if plan.command == "pretrain":
+        if "validation" not in {**plan.options, **plan.search}:
+            raise AlbertError(
+                f"{run.file}: a search of `pretrain` compares scores on "
+                "held-out text. Add `validation`, a folder of token shards."
+            )
         return run.score or "mlm_accuracy"
+    if run.score:
+        return run.score
     given = plan.options.get("task", FinetuneRun.task)
     tasks = plan.search.get("task", [given])
     scores = {ALL_TASKS[task].best for task in tasks}
@@ -246,12 +279,9 @@ def _last_line(output: Path) -> str:
 def _results(study) -> list[dict]:
     results = []
     for name, trial in _ended(study).items():
-        values, score = trial.intermediate_values, trial.value
-        if score is None and values:
-            score = values[max(values)]
         about = {each: trial.user_attrs[each] for each in ("ended", "minutes")}
         results.append(
-            {**trial.params, "score": score, **about, "folder": name}
+            {**trial.params, "score": trial.value, **about, "folder": name}
         )
 
     def rank(row: dict) -> float:

@@ -226,6 +226,15 @@ class EmbeddingOptions:
                 "`embedding.score_range` must be the lowest and the highest "
                 f"score, such as 0 5. Received: {self.score_range}."
             )
+        if (
+            self.loss == "regression"
+            and self.temperature != EmbeddingOptions.temperature
+        ):
+            raise AlbertError(
+                "`embedding.temperature` is for rankings. Received: "
+                f"{self.temperature} with embedding.loss=regression. Leave "
+                "--embedding.temperature out."
+            )
         if self.loss == "regression" and not self.score_range:
             raise AlbertError(
                 "`embedding.loss` regression needs the range of the scores. "

@@ -31,6 +31,14 @@ PRETRAINED = "masked words and the order of sentences"
 MASKED_WORDS = "masked words"
 
 
+def _read_masked(value: object) -> str:
+    """Reads a text; raises AlbertError if it has nothing to fill in."""
+    text = read_text(value)
+    if MASK not in text:
+        raise AlbertError(f'has no "{MASK}". Received: {text!r:.80}.')
+    return text
+
+
 class _MaskServing(Serving):
     """See `fill_mask_graph.serve_masks`.
 
@@ -67,7 +75,7 @@ class FillMask(Task):
     serving = _MaskServing()
 
     def inputs(self, columns):
-        return {"text": Field(columns.text, read_text)}
+        return {"text": Field(columns.text, _read_masked)}
 
     def features(self, tokenizer, table, names, length):
         rows = []
@@ -76,11 +84,11 @@ class FillMask(Task):
             ids = masked_ids(tokenizer, text)
             tokens, segments = tokenizer.pack(ids, None, length)
             written = text.count(MASK)
-            if not written or tokens.count(MASK_ID) != written:
+            if tokens.count(MASK_ID) != written:  # 0 in a blank line
                 raise AlbertError(
-                    f'{table.path}:{line}: each text needs "{MASK}" within the '
-                    f"first {length} tokens. Received: {text!r:.80}. Write "
-                    "one, or shorten the text."
+                    f'{table.path}:{line}: each "{MASK}" must be within the '
+                    f"first {length} tokens. Received: {text!r:.80}. Shorten "
+                    "the text."
                 )
             is_cut = len(ids) + 2 > length
             rows.append(Row(np.array(tokens, "int32"), len(segments), is_cut))

@@ -32,6 +32,7 @@ from keras_albert.text.graph_characters import (
     is_member,
     ragged,
     rows_of,
+    true_places,
 )
 from keras_albert.text.normalization import normalize
 from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID
@@ -278,14 +279,13 @@ def _lower_sigmas(codes: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
     """
     cased, ignorable = (is_member(codes, table) for table in _case_classes())
     size = tf.size(codes)
-    # The characters that are not ignorable, between two sentinels that are not
-    # cased.
-    counts = tf.cast(tf.where(~ignorable)[:, 0], tf.int32)
-    counts = tf.concat([[-1], counts, [size]], axis=0)
+    # Where the characters are that are not ignorable, between two sentinels
+    # that are not cased.
+    places = tf.concat([[-1], true_places(~ignorable), [size]], axis=0)
     rank = tf.cumsum(tf.cast(~ignorable, tf.int32), exclusive=True)
-    before = tf.gather(counts, rank)
+    before = tf.gather(places, rank)
     # `rank + 1` is the sigma itself, which is not ignorable.
-    after = tf.gather(counts, tf.minimum(rank + 2, tf.size(counts) - 1))
+    after = tf.gather(places, tf.minimum(rank + 2, tf.size(places) - 1))
     row = rows_of(row_splits)
     padded_cased = tf.concat([[False], cased, [False]], axis=0)
     padded_row = tf.concat([[-1], row, [-1]], axis=0)

@@ -45,7 +45,7 @@ class PieceCount:
 
 
 def count_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> PieceCount:
-    """Counts ids, without special pieces and word marks of their own."""
+    """Counts ids, without [CLS], [SEP], padding and lone word marks."""
     ids = np.asarray(ids)
     mark = tokenizer.piece_to_id(WORD_MARK)
     unknown = int((ids == UNK_ID).sum())

@@ -115,9 +115,10 @@ class Checkpoints:
                 shutil.rmtree(unfinished, ignore_errors=True)
             is_full = isinstance(error, DiskFull)
             reason = error.reason if is_full else reason_of(error)
+            remedy = "Make room" if is_full else "Correct that"
             raise AlbertError(
                 f"{self.folder}: the checkpoint of step {step} cannot be "
-                f"written ({reason}). Make room, then give the same command "
+                f"written ({reason}). {remedy}, then give the same command "
                 "again."
             ) from error
 
@@ -203,8 +204,8 @@ class Checkpoints:
     def _check_origin(self, found: Checkpoint) -> None:
         differing = [
             name
-            for name in sorted(self.origin.keys() | found.origin.keys())
-            if not _same(self.origin.get(name), found.origin.get(name))
+            for name in sorted(found.origin)  # a newer entry may be missing
+            if not _same(self.origin.get(name), found.origin[name])
         ]
         if differing:
             raise AlbertError(

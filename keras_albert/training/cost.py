@@ -57,12 +57,15 @@ def fit_with_cost(
     """
     whole = not (training.folder / CHECKPOINTS_FOLDER).exists()
     energy = EnergyMeter()
-    kept = fit_into_folder(training)
+    try:
+        kept = fit_into_folder(training)
+    finally:
+        joules = energy.joules()
     if not training.devices.is_first:
         return kept, None
     rows = RunLog(training.folder).rows
     return kept, cost_of_run(
-        rows, rows[-1]["step"], work_of, energy if whole else None
+        rows, rows[-1]["step"], work_of, joules if whole else None
     )
 
 
@@ -70,7 +73,7 @@ def cost_of_run(
     rows: Sequence[Row],
     steps: int,
     work_of: Callable[[int], Work],
-    energy: "EnergyMeter | None",
+    joules: float | None,
 ) -> Cost:
     """The cost of all steps, those of earlier, interrupted runs included.
 
@@ -78,7 +81,8 @@ def cost_of_run(
         rows: the log of the run.
         steps: number of steps of the run.
         work_of: maps the number of a step, from 1, to its work.
-        energy: None for a run that went on, whose use before was not kept.
+        joules: energy of the processors; None for a run that went on, whose
+            use before was not kept.
     """
     speeds = {row["step"]: row.get("tokens_per_second") for row in rows}
     tokens = interval = timed = 0
@@ -97,7 +101,7 @@ def cost_of_run(
         minutes=seconds / 60 * tokens / timed if timed else None,
         tokens=tokens,
         flops=flops,
-        joules=energy and energy.joules(),
+        joules=joules,
     )
 
 

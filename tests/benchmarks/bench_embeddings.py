@@ -5,12 +5,13 @@
 The same random weights of ALBERT-base on both sides, the sentences of SST-2's
 training file (whole ones come first and last, all lengths), from strings to
 vectors, by `encode` of this package on each backend and by
-`SentenceTransformer.encode` on PyTorch, both with batches of 32. With --int8
-ours is the ONNX file of 8 bits in ONNX Runtime, from strings, too.
+`SentenceTransformer.encode` on PyTorch, both with batches of 32. With --onnx
+ours is an export in ONNX Runtime, from strings, too, as `keras-albert embed`
+runs it.
 
 Sides are called in turn, and the ratio peer / ours is taken in each pair of
 calls: above 1 ours is faster. That vectors agree is checked first: 99.9 % of
-them to 2e-5 in float32, and all to a cosine of 0.98 in int8.
+them to 2e-5 in float32, and all to a cosine of 0.98 with int8 weights.
 
 The data are what --data or KERAS_ALBERT_DATA names: glue/SST-2/train.tsv and
 vocab/30k-clean.model.
@@ -64,7 +65,11 @@ def parser() -> argparse.ArgumentParser:
     add("--data", type=Path, default=known and Path(known))
     add("--sentences", type=int, default=10_000)
     add("--layers", type=int, default=12, help="of ALBERT-base")
-    add("--int8", action="store_true", help="ours as an ONNX file of 8 bits")
+    add(
+        "--onnx",
+        choices=["float32", "int8"],
+        help="ours as an ONNX file with such weights",
+    )
     return result
 
 
@@ -92,8 +97,9 @@ def compare(options: argparse.Namespace) -> dict:
         ka.save_sentence_transformers(model, folder / "theirs")
         theirs = SentenceTransformer(str(folder / "theirs"), device="cpu")
         encode, side = model.encode, os.environ["KERAS_BACKEND"]
-        if options.int8:
-            encode, side = onnx_encoder(model, folder), "ONNX int8"
+        if options.onnx:
+            encode = onnx_encoder(model, options.onnx, folder)
+            side = f"ONNX {options.onnx}"
 
         def ours():
             return encode(texts, batch_size=BATCH_SIZE)
@@ -103,19 +109,19 @@ def compare(options: argparse.Namespace) -> dict:
             return theirs.encode(texts, **options)
 
         # Also the warm-up: it compiles and allocates for all lengths.
-        check_same(ours(), peer(), options.int8)
+        check_same(ours(), peer(), int8=options.onnx == "int8")
         times = paired_times(ours, peer, options.pairs)
     return {"side": side, "sentences": len(texts), **times.summary()}
 
 
-def onnx_encoder(model, folder: Path):
-    """A function as `encode`, of the model's ONNX file with int8 weights."""
+def onnx_encoder(model, weights: str, folder: Path):
+    """A function as `encode`, of the model's ONNX file."""
     import keras_albert as ka
     from keras_albert.exports.load import load_exported
     from keras_albert.modeling.pooling import normalized
 
     ka.Predictor(model).save(folder / "model")
-    options = {"format": "onnx", "weights": "int8", "force": True}
+    options = {"format": "onnx", "weights": weights, "force": True}
     ka.export(folder / "model", folder / "onnx", **options)
     predictor = load_exported(folder / "onnx", os.cpu_count())
 

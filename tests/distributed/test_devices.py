@@ -61,6 +61,7 @@ DIVIDED = ("--distribution=model", "--model-parallel=2")
 # Processes, devices of each, options.
 SETTINGS = {
     "tensorflow": {
+        "2 replicas": (1, 2, MIRRORED, ACCUMULATED),
         "2 replicas, 3 steps a call": (
             *(1, 2, MIRRORED, "--steps-per-execution=3", ACCUMULATED),
         ),

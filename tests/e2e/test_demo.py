@@ -15,7 +15,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.usefixtures("plain_graphs_here", "eagerly")
-def test_demo(tmp_path, monkeypatch, capfd):
+def test_demo(tmp_path, monkeypatch, capfd, few_signatures):
     """What loads TensorFlow runs in this process, which has imported it."""
 
     def here(command, options, *flags):
@@ -36,6 +36,7 @@ def test_demo(tmp_path, monkeypatch, capfd):
     ):
         monkeypatch.setitem(demo.PRETRAIN, option, value)
     monkeypatch.setattr(demo, "albert", here)
+    few_signatures("serving_default")  # which is asked
     few = {"--steps": 4, "--sequence-length": 16}
     monkeypatch.setattr(demo, "FINETUNE", few)
     demo.main(tmp_path / "demo")

@@ -280,8 +280,9 @@ def test_texts_alone(folder, tmp_path, capsys):
     assert not output.exists()
     texts = tmp_path / "lines.txt"
     rows = rows_of((folder / "pairs.train.jsonl").read_text())
-    texts.write_text("\n".join(row["a"] for row in rows))
+    texts.write_text("\n\n".join(row["a"] for row in rows))  # blank lines
     said = run("finetune", **told | {"train": texts, "dropout": 0.1})
+    assert f"{len(rows)} examples; 2 steps" in said
     assert "nothing is held out: each text stands alone" in said
     assert "every text is its own partner" in said
     data = folder / "scored.held.jsonl"
@@ -300,6 +301,9 @@ BAD = {
             r"outside.jsonl:2: the score must be from 0 to 5.*5.5"
         ),
         "--embedding.loss=regression": "needs the range of the scores",
+        "--embedding.loss=regression --embedding.temperature=1": (
+            "`embedding.temperature` is for rankings. Received: 1"
+        ),
         "--embedding.symmetric": (
             "`embedding.symmetric` is for embedding.*task='similarity'"
         ),
@@ -476,6 +480,12 @@ def test_evaluated_beside_others(folder, model, tmp_path):
         found = report[f"{name}_scores"]
         assert found == pytest.approx(expected, abs=1e-4), name
         assert report[name] == found["mrr"]
+    lines = tmp_path / "corpus.txt"
+    lines.write_text("\n\n".join(more))
+    bad = write_rows(tmp_path / "bad.jsonl", [{"c": None}, {"c": "hens"}])
+    for corpus, column, size in ((lines, None, len({*more})), (bad, "c", 1)):
+        one = {"corpus": corpus, "corpus_column": column, "skip_bad": True}
+        assert evaluate(dataclasses.replace(asked, **one))["corpus"] == size
     for wrong, words in (
         ({"dimensions": (17,)}, "at most 16.*Received: 17"),
         ({"corpus_column": "c"}, "`corpus_column` is a column of `corpus`"),

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import random
 import re
+import shutil
 import signal
 
 import numpy as np
@@ -238,6 +239,24 @@ def finetune_alone(folder, output, *options, train="classification"):
     told = settings(folder, train, output)
     run("finetune", "--learning-rate=0.002", *options, **told)
     return report_of(output)
+
+
+@pytest.mark.on_torch
+@pytest.mark.usefixtures("eagerly")
+def test_all_seeds_have_one_start(folder, tmp_path, capsys):
+    """The pretrained model is another one after the first seed."""
+    start, output = tmp_path / "start", tmp_path / "model"
+    shutil.copytree(folder / "pretrained", start)
+    told = settings(folder, "classification", output) | {"model": start}
+    options = "--seeds=2", "--steps=1", "--validation=none"
+    run("finetune", *options, **told)
+    shutil.rmtree(output / "seed-1")
+    (output / "report.json").unlink()
+    model = ka.load(start)
+    model.set_weights([weight + 1 for weight in model.get_weights()])
+    model.save(start / "model.keras")
+    said = refused(capsys, "finetune", *options, **told)
+    assert f"seed-0 started from {start} before that changed" in said
 
 
 @pytest.mark.on_torch

@@ -88,6 +88,9 @@ def test_two_dev_splits(mnli, glue):
 def test_submissions(mnli, glue, tmp_path, capsys):
     told = {"model": mnli / "seed-5", "data": glue}
     assert "--output" in refused(capsys, "predict", "--any-size", **told)
+    (tmp_path / "file").touch()
+    told["output"] = tmp_path / "file"
+    assert "found a file" in refused(capsys, "predict", "--any-size", **told)
     told["output"] = tmp_path / "submission"
     run("predict", "--any-size", **told)
     predictor = ka.Predictor.load(mnli / "seed-5")

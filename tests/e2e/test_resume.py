@@ -124,7 +124,7 @@ def processes(tmp_path_factory, tiny_lines, tiny_vocab):
 # What is killed more often needs more steps.
 @pytest.fixture(
     scope="module",
-    params=[(2, 15), pytest.param((20, 33), marks=pytest.mark.proof)],
+    params=[(2, 9), pytest.param((20, 33), marks=pytest.mark.proof)],
     ids=["2", "20"],
 )
 def killed(request):

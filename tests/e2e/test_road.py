@@ -91,6 +91,7 @@ def road(command):
     return command.folder
 
 
+@pytest.mark.any_backend
 def test_pretraining_report(road):
     report = report_of(road / "pre")
     held_out = report["held_out"]
@@ -390,9 +391,19 @@ BAD = {
     "`any_size` is for a benchmark's folder": (
         "predict --model {0}/fine --data {0}/test.tsv --any-size"
     ),
-    "only a model of AlbertForSequenceClassification": (
+    "only a saved_model can fill masks: an ONNX file": (
         "export --model {0}/pre --output {0}/never --format onnx"
     ),
+    "`skip_bad` is for the rows of `data`": (
+        "export --model {0}/fine --output {0}/never --skip-bad"
+    ),
+    "`average` is for several models, and `convert` reads one": (
+        "convert --input {0}/fine --output {0}/never --average weights"
+    ),
+    "`any_text` has no meaning for a pretrained model": (
+        "evaluate --model {0}/pre --data {0}/shards-held --any-text"
+    ),
+    "`config` and `variant` both say the size": RUN + "--variant large_v2",
     "damaged": "export --model {0}/broken --output {0}/never",
 }
 

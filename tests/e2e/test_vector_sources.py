@@ -74,6 +74,18 @@ def test_vectors_of_an_export(source, tmp_path, capsys, options):
 
 
 @pytest.mark.on_torch
+def test_without_room(source, tmp_path, monkeypatch, capsys):
+    """A map of a file that the disk has no room for would end the process."""
+    usage = shutil.disk_usage(tmp_path)._replace(free=64 * 3 - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    data = tmp_path / "texts.txt"
+    data.write_text("\n".join(TEXTS))
+    told = {"model": source, "data": data, "output": tmp_path / "vectors"}
+    said = refused(capsys, "embed", **told)
+    assert "vectors.npy: cannot be written (0.0 MB are needed" in said
+
+
+@pytest.mark.on_torch
 def test_an_export_without_vectors(model, tmp_path, capsys):
     classifier = ka.AlbertForSequenceClassification(model.backbone, 2)
     told = {"output": tmp_path / "vectors", "data": tmp_path / "texts.txt"}
@@ -97,7 +109,14 @@ def test_vectors_of_another_model(source, model, tmp_path, capsys):
     largest = model.with_projection(
         model.projection.get_weights(), model.normalize, "max"
     )
-    for wrong in (other, encoder, model.backbone, largest):
+    # The same weights and pieces, of which other ones are chosen.
+    pieces = ka.Tokenizer.from_bytes(
+        model.tokenizer.model_bytes, keep_accents=True
+    )
+    ka.Predictor(model).save(tmp_path / "accents")
+    accents = ka.load(tmp_path / "accents")
+    accents.tokenizer = pieces
+    for wrong in (other, encoder, model.backbone, largest, accents):
         with pytest.raises(ka.AlbertError, match="of another model than the"):
             ka.read_vectors(made, wrong)
     shutil.rmtree(source)

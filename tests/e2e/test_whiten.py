@@ -209,9 +209,10 @@ def test_the_command(output, pretrained_folder, texts):
 
 
 def test_some_texts_for_a_trained_model(output, texts, tmp_path):
-    """The task and the pooling stay; blank lines are no texts."""
-    model = ka.load(output)
-    ka.Predictor(model, task="similarity").save(tmp_path / "similarity")
+    """Task, columns and pooling stay; blank lines are no texts."""
+    model, columns = ka.load(output), ka.TableColumns("a", "b")
+    predictor = ka.Predictor(model, task="similarity", columns=columns)
+    predictor.save(tmp_path / "similarity")
     lines = tmp_path / "lines.txt"
     lines.write_text("\n\n".join(texts[:101]))
     told = {"model": tmp_path / "similarity", "data": lines}
@@ -220,6 +221,7 @@ def test_some_texts_for_a_trained_model(output, texts, tmp_path):
     assert "reads 51 texts" in said
     found = ka.Predictor.load(few)
     assert (found.task, found.model.pooling) == ("similarity", "idf")
+    assert found.columns == columns
     expected = model.whitened(texts[:101:2], 3).encode(texts)
     np.testing.assert_allclose(found.model.encode(texts), expected, atol=1e-5)
 

@@ -93,6 +93,7 @@ def test_transformers_both_ways(make, name):
     assert back.config.replace(hidden_act="gelu") == ours.config
 
 
+@pytest.mark.on_torch
 def test_what_transformers_computes(make):
     """Its "gelu" is that of the error function; weights may be bfloat16."""
     ours = make(hidden_act="gelu_erf", sharing="attention")

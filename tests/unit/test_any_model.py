@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from commands import read_json, rows_of, run
+from commands import read_json, refused, rows_of, run
 from served_models import close, operations, used
 from small import QUICK, TEXT_CONFIG, randomize
 
@@ -134,6 +134,21 @@ def test_shapes_may_be_compiled_on_several_devices(tokenizer, monkeypatch):
     two = types.SimpleNamespace(num_replicas_in_sync=2)
     monkeypatch.setattr(type(model), "distribute_strategy", two)
     assert model.compiles_each_shape
+
+
+@pytest.mark.on_torch
+def test_masks_of_a_file(tmp_path, tokenizer, capsys):
+    """Lines without a mask are bad rows; blank lines have no answer."""
+    model = randomize(model_of("mask", tokenizer))
+    ka.Predictor(model).save(tmp_path / "model")
+    text = f"{MASKED[0]}\n\nno mask\n{MASKED[0]}\n"
+    (tmp_path / "lines.txt").write_text(text)
+    told = {"model": tmp_path / "model", "data": tmp_path / "lines.txt"}
+    said = refused(capsys, "predict", **told)
+    assert "txt:3: " in said and 'has no "[MASK]". Received: ' in said
+    rows = rows_of(run("predict", "--skip-bad", **told))
+    assert rows[0] == rows[2] and rows[0]["prediction"]
+    assert rows[1] == {"text": "", "prediction": [], "score": []}
 
 
 @pytest.mark.proof

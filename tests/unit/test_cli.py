@@ -222,6 +222,7 @@ def test_a_recipe_of_pretraining():
     assert examples == (0.4, 51)
     run = _parse([*given, "--steps", "34", "--batch-size=8"])  # shares stay
     assert (run.warmup_steps, run.short_steps, run.batch_size) == (3, 16, 8)
+    assert _parse([*given, "--steps=20_000"]).warmup_steps == 2_000
     assert _parse([*given, "--warm-start=m"]).variant is None
 
 

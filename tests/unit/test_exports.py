@@ -86,8 +86,9 @@ def export(folder, output, *options):
     return run("export", *options, model=folder / "model", output=output)
 
 
-def test_computed_in_bfloat16(folder, tmp_path):
+def test_computed_in_bfloat16(folder, tmp_path, few_signatures):
     """The outputs are near the model's, and have the digits of bfloat16."""
+    few_signatures("serving_default", "token_ids")  # which are compared
     rows = folder / "rows.jsonl"
     export(folder, tmp_path, "--compute=bfloat16", f"--data={rows}")
     expected = ka.Predictor.load(folder / "model").probabilities(TEXTS)
@@ -191,6 +192,22 @@ def test_every_kind(tmp_path, tokenizer, kind, few_signatures):
 
 
 @in_this_process
+@in_this_process
+def test_settings_that_the_export_was_given(folder, tmp_path, capsys):
+    """`check` reads tables and texts as the export does, not as the model."""
+    rows = write_rows(
+        tmp_path / "rows.jsonl", [{"review": text} for text in TEXTS]
+    )
+    options = "--format=onnx", "--columns.text=review"
+    export(folder, tmp_path / "out", *options)
+    said = run("check", tmp_path / "out", folder / "model", rows)
+    assert f"{len(TEXTS)} rows: 100.00% of the predictions" in said
+    other = ka.Predictor.load(folder / "model", labels=["x", "y"])
+    other.save(tmp_path / "other")
+    said = refused(capsys, "check", tmp_path / "out", tmp_path / "other", rows)
+    assert re.search(r"labels=.*there, .*'x'.* here\. Name the model", said)
+
+
 def test_litert_has_the_weights_once(tmp_path, tokenizer):
     """No part of a shared kernel is stored again for a second layer."""
     litert = pytest.importorskip("keras_albert.exports.litert")

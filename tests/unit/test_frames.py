@@ -54,6 +54,10 @@ def test_cells():
     # As tensorflow_datasets has them.
     rows = [{"text": "Fuß".encode(), "label": np.int64(3)}]
     assert columns_of(rows) == {"text": ["Fuß"], "label": [3]}
+    answers = {"text": np.array(["hens"]), "answer_start": np.array([4])}
+    assert columns_of([{"answers": answers}]) == {
+        "answers": [{"text": ["hens"], "answer_start": [4]}]
+    }
     arrays = {"text": np.array(["a", "b"]), "label": np.array([1, 2])}
     assert columns_of(arrays) == {"text": ["a", "b"], "label": [1, 2]}
 

@@ -79,6 +79,10 @@ def test_a_model_there_and_back(hub, to_stand_in, classifier, capsys):
     card = hub.commits["org/mine"][-1]["README.md"].decode()
     assert "library_name: transformers\npipeline_tag: fill-mask" in card
     assert isinstance(ka.load(target), ka.AlbertForMaskedLM)
+    # The labels of a Predictor, in place of the model's own.
+    named = ka.Predictor(classifier, labels=("x", "y", "z"))
+    ka.push(target, named, to="huggingface", overwrite=True)
+    assert ka.Predictor.load(target).labels == ("x", "y", "z")
     first, same = ka.load(f"{target}@v1").classifier, classifier.classifier
     assert np.array_equal(first.get_weights()[0], same.get_weights()[0])
     with pytest.raises(ka.AlbertError, match=r"@v9: cannot be downloaded"):

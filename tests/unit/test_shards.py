@@ -1,5 +1,6 @@
 """Token shards as they are read; damaged folders."""
 
+import errno
 import hashlib
 import json
 import shutil
@@ -67,6 +68,15 @@ def test_files_of_another_length(copy, part):
         ShardSet.open(copy)
     (copy / "spiece.model").unlink()
     with pytest.raises(AlbertError, match=r"spiece\.model"):
+        ShardSet.open(copy)
+
+
+def test_too_many_open_files(copy, monkeypatch):
+    def load(path, **_):
+        raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    monkeypatch.setattr(np, "load", load)
+    with pytest.raises(AlbertError, match=r"cannot be opened .*ulimit -n 4096"):
         ShardSet.open(copy)
 
 

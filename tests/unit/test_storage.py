@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import os
+import pickle
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -224,4 +225,6 @@ def test_what_a_full_disk_says(tmp_path, error, reason):
     if reason is None:
         assert found.value is error
     else:
-        assert f"{tmp_path}: cannot be written ({reason}" in str(found.value)
+        # Also from a worker process.
+        for said in (found.value, pickle.loads(pickle.dumps(found.value))):
+            assert f"{tmp_path}: cannot be written ({reason}" in str(said)

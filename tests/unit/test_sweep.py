@@ -24,6 +24,7 @@ pytestmark = pytest.mark.any_backend
 
 optuna = pytest.importorskip("optuna", reason="optuna is missing")
 
+STARTED = sweep_run._started
 PLAN = """
 command = "finetune"
 [options]
@@ -167,16 +168,41 @@ def test_a_run_that_fails_ends_nothing_else(folder, trained):
     assert "| 0.0002 | 16 | - | failed |" in table
 
 
-def test_the_first_run_refuses_the_options(folder):
-    """A real command, without its table."""
-    with pytest.raises(AlbertError, match=r"the first run: train\.tsv"):
-        search(folder)
+def test_a_run_that_fails_late_has_no_score(folder, trained, monkeypatch):
+    """Its evaluations were better than those of runs that did not fail."""
+    (folder / "sweep.toml").write_text(PLAN.replace("[16, 32]", "[16]"))
+    trained({"BAD": "None", "PAUSE": "0.1"})
+    failing = PROGRAM + 'sys.exit(run["learning_rate"] == 4e-4)\n'
+    monkeypatch.setitem(globals(), "PROGRAM", failing)
+    results = search(folder)
+    assert [row["ended"] for row in results] == ["finished"] * 2 + ["failed"]
+    assert results[-1]["score"] is None
+
+
+def test_a_wrong_score_is_corrected(folder, trained):
+    """The run that found it out is not lost; later the score is settled."""
+    with pytest.raises(AlbertError, match=r"no score `f11`.*accuracy"):
+        search(folder, score="f11")
+    assert all(row["score"] for row in search(folder))
+    with pytest.raises(AlbertError, match=r"the best accuracy.*--score f1"):
+        search(folder, score="f1")
+
+
+def test_the_first_run_refuses_the_options(folder, trained):
+    """A real command, without its table; then the corrected file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep_run, "_started", STARTED)
+        with pytest.raises(AlbertError, match=r"the first run: train\.tsv"):
+            search(folder)
+    assert not (folder / "out").exists()
+    (folder / "sweep.toml").write_text(PLAN.replace("train.tsv", "t.tsv"))
+    assert len(search(folder)) == 6
 
 
 def test_another_search_in_the_folder(folder, trained):
     search(folder)
     (folder / "sweep.toml").write_text(PLAN.replace("4e-4", "5e-4"))
-    with pytest.raises(AlbertError, match="a search with another search"):
+    with pytest.raises(AlbertError, match="a search with other search"):
         search(folder)
     assert len(order(folder)) == 6
 
