@@ -125,6 +125,19 @@ def skip_build_in_fit(model: keras.Model) -> None:
     model._maybe_symbolic_build = lambda **_: None
 
 
+def takes_strings(layer: keras.layers.Layer) -> None:
+    """Lets a layer take strings, for which only TensorFlow has tensors.
+
+    Uses: `Layer._convert_input_args`,
+        `Layer._allow_non_tensor_positional_args`.
+    Seen in: Keras 3.15.1.
+    No public way: Keras converts the arguments of every layer to tensors of
+        the backend, and JAX and PyTorch have no string tensors.
+    """
+    layer._convert_input_args = False
+    layer._allow_non_tensor_positional_args = True
+
+
 # Keras: the optimizer.
 
 
@@ -239,19 +252,6 @@ def is_tpu_pod() -> bool:
         each.is_env_present() and each.get_process_count() > 1
         for each in clusters
     )
-
-
-def takes_strings(layer: keras.layers.Layer) -> None:
-    """Lets a layer take strings, for which only TensorFlow has tensors.
-
-    Uses: `Layer._convert_input_args`,
-        `Layer._allow_non_tensor_positional_args`.
-    Seen in: Keras 3.15.1.
-    No public way: Keras converts the arguments of every layer to tensors of
-        the backend, and JAX and PyTorch have no string tensors.
-    """
-    layer._convert_input_args = False
-    layer._allow_non_tensor_positional_args = True
 
 
 class KeepsJaxState:

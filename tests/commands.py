@@ -44,7 +44,7 @@ def refused(capsys, command: str, *options: str | Path, **settings) -> str:
 
 
 def output_of(*program: str | Path, **settings) -> str:
-    """What a program prints that must end well, in a process of its own."""
+    """Runs a program in a process of its own; returns what it prints."""
     done = subprocess.run(program, capture_output=True, text=True, **settings)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

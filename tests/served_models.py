@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from scipy import special
-from small import TEXT_CONFIG, randomize
+from small import TEXT_CONFIG, add_noise
 
 import keras_albert as ka
 from keras_albert.exports.config import ExportRun
@@ -82,7 +82,7 @@ def random_predictor(tokenizer, kind, reading=READING):
     reads = "context" in ALL_TASKS[task].inputs(ka.TableColumns())
     longest = reading.windows.sequence_length if reads else LONGEST
     predictor = ka.Predictor(
-        model=randomize(model),
+        model=add_noise(model),
         tokenizer=tokenizer,
         task=task,
         labels=names,

@@ -1,4 +1,7 @@
-"""Small models and batches that tests share; a prime a dimension."""
+"""Small models and batches that tests share.
+
+Dimensions differ from one another, so that none can be taken for another.
+"""
 
 import contextlib
 import importlib.util
@@ -70,7 +73,7 @@ def numpy(tensors):
 
 
 def assert_close(found, expected, atol=1e-5, rtol=1e-5):
-    """Of tensors or arrays, or of structures of them."""
+    """Asserts that tensors or arrays, or structures of them, nearly agree."""
     tree.map_structure(
         lambda a, b: np.testing.assert_allclose(a, b, atol=atol, rtol=rtol),
         numpy(found),
@@ -115,8 +118,8 @@ def pretraining_batch():
     return x, y, weight
 
 
-def randomize(model, seed=0):
-    """Sets every weight to a random one, so that no bias is zero."""
+def add_noise(model, seed=0):
+    """Adds a random number to each weight, so that no bias stays zero."""
     rng = np.random.default_rng(seed)
     model.set_weights(
         [w + 0.1 * rng.normal(size=w.shape) for w in model.get_weights()]
@@ -162,7 +165,7 @@ def gradients(model, x, y, in_graph=False):
 
 
 def randomized(model, scale=1.0):
-    """Sets every weight to a random one, by the names that files use."""
+    """Replaces all weights by random ones, in the order of names in files."""
     rng = np.random.default_rng(0)
     for variable in variables(model).values():
         variable.assign(rng.normal(scale=scale, size=variable.shape))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import report_of, rows_of, run as command, table_of, write_rows
-from small import TEXT_CONFIG, randomize, signalled
+from small import TEXT_CONFIG, add_noise, signalled
 
 import keras_albert as ka
 from keras_albert.cli import run_of
@@ -34,7 +34,7 @@ LEARNING = {
 @pytest.fixture(scope="module")
 def model(tiny_vocab):
     tokenizer = ka.Tokenizer(tiny_vocab)
-    return randomize(ka.AlbertBackbone(TEXT_CONFIG, tokenizer=tokenizer))
+    return add_noise(ka.AlbertBackbone(TEXT_CONFIG, tokenizer=tokenizer))
 
 
 def written(folder):
@@ -64,7 +64,7 @@ def test_finetune(run, model):
     again = ka.finetune(model, ROWS, run.folder, **LEARNING)
     assert again.report == run.report
     # Other data, or another model, are another run.
-    other = randomize(ka.AlbertBackbone(TEXT_CONFIG), seed=9)
+    other = add_noise(ka.AlbertBackbone(TEXT_CONFIG), seed=9)
     other.tokenizer = model.tokenizer
     changed = {"train": [model, ROWS[:-1]], "model": [other, ROWS]}
     for name, given in changed.items():

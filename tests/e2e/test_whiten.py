@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from commands import refused, run, write_rows
-from small import numpy, randomize
+from small import add_noise, numpy
 
 import keras_albert as ka
 from keras_albert.modeling.whitening import whitening
@@ -29,7 +29,7 @@ def source(pretrained_folder):
     encoder = ka.load(pretrained_folder, backbone=True)
     config = encoder.config.replace(num_hidden_layers=3)
     encoder = ka.AlbertBackbone(config, tokenizer=encoder.tokenizer)
-    return randomize(ka.AlbertForTextEmbedding(encoder))
+    return add_noise(ka.AlbertForTextEmbedding(encoder))
 
 
 def unscaled(model, texts):

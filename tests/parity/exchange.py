@@ -24,7 +24,7 @@ def random_value(rng, name, shape, width=EXCHANGED.hidden_size):
     return value.astype("float32")
 
 
-def randomized(model, width=EXCHANGED.hidden_size, seed=0):
+def randomize_ours(model, width=EXCHANGED.hidden_size, seed=0):
     """Sets all weights of a model of Keras: no bias or norm stays trivial."""
     rng = np.random.default_rng(seed)
     for variable in model.variables:

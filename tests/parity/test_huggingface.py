@@ -17,8 +17,8 @@ from exchange import (
     batch,
     heads_there,
     of_transformers,
+    randomize_ours,
     randomize_theirs,
-    randomized,
 )
 from small import EXCHANGED, marked, same_weights
 
@@ -87,7 +87,7 @@ def assert_same_layers(ours, theirs):
 def test_every_config_both_ways(tmp_path, name):
     """Written here and read there; then written there with other weights."""
     config = EXCHANGED.replace(**CONFIGS[name])
-    ours = randomized(ka.AlbertBackbone(config), config.hidden_size)
+    ours = randomize_ours(ka.AlbertBackbone(config), config.hidden_size)
     ka.save_huggingface(ours, tmp_path / "out")
     attention = "eager" if name in ("one_group", "two_inner") else "sdpa"
     theirs = read_there(
@@ -141,7 +141,7 @@ def test_every_head_both_ways(
         ours = getattr(ka, name)(ours, **HEADS[architecture])
     else:
         options["add_pooling_layer"] = False
-    randomized(ours)
+    randomize_ours(ours)
     ka.save_huggingface(ours, tmp_path / "out")
     transformers.logging.enable_propagation()
     with warnings.catch_warnings():
@@ -170,7 +170,7 @@ def test_every_head_both_ways(
 def test_halves_shared_alone(tmp_path, sharing, groups):
     """There each layer is a group of its own, here they stay shared."""
     config = EXCHANGED.replace(sharing=sharing, num_hidden_groups=groups)
-    ours = randomized(ka.AlbertBackbone(config))
+    ours = randomize_ours(ka.AlbertBackbone(config))
     ka.save_huggingface(ours, tmp_path / "out")
     theirs = read_there("AlbertModel", tmp_path / "out")
     assert theirs.config.num_hidden_groups == 4
@@ -367,7 +367,7 @@ def test_models_that_transformers_has_not(tmp_path, wrap):
 
 def test_sentence_tasks_there(tmp_path):
     encoder = ka.AlbertBackbone(EXCHANGED)
-    model = randomized(ka.AlbertForPretraining(encoder, sentence_task=None))
+    model = randomize_ours(ka.AlbertForPretraining(encoder, sentence_task=None))
     ka.save_huggingface(model, tmp_path / "out")
     theirs = read_there("AlbertForMaskedLM", tmp_path / "out")
     x = batch()

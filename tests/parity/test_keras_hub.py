@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from exchange import SIZES, arrays, assert_close, batch, randomized
+from exchange import SIZES, arrays, assert_close, batch, randomize_ours
 from sentencepiece import sentencepiece_model_pb2
 from small import EXCHANGED, marked, numpy, same_weights
 
@@ -53,7 +53,7 @@ LONGER = "two_groups", "wide_heads"
 def test_encoder_both_ways(tmp_path, name):
     """Written here and read there; then written there with other weights."""
     config = EXCHANGED.replace(**CONFIGS[name])
-    ours = randomized(ka.AlbertBackbone(config), config.hidden_size)
+    ours = randomize_ours(ka.AlbertBackbone(config), config.hidden_size)
     ka.save_keras_hub(ours, tmp_path / "out")
     theirs = keras_hub.models.AlbertBackbone.from_preset(str(tmp_path / "out"))
     expected = arrays(ours(batch()))
@@ -64,7 +64,7 @@ def test_encoder_both_ways(tmp_path, name):
     if config.sharing == "all":
         assert again.config == config
         assert same_weights(again, ours)
-    randomized(theirs, config.hidden_size, seed=1)
+    randomize_ours(theirs, config.hidden_size, seed=1)
     theirs.save_to_preset(str(tmp_path / "back"))
     back = ka.load(tmp_path / "back")
     assert isinstance(back, ka.AlbertBackbone) and back.tokenizer is None
@@ -83,7 +83,7 @@ def test_encoder_both_ways(tmp_path, name):
 def test_head_both_ways(tmp_path, wrap, kind, pooler):
     """There an encoder without a pooler has one, of zeros."""
     config = EXCHANGED.replace(num_hidden_groups=2)
-    ours = randomized(wrap(ka.AlbertBackbone(config, pooler=pooler)))
+    ours = randomize_ours(wrap(ka.AlbertBackbone(config, pooler=pooler)))
     ka.save_keras_hub(ours, tmp_path / "out")
     kind = getattr(keras_hub.models, kind)
     theirs = kind.from_preset(str(tmp_path / "out"), preprocessor=None)
@@ -96,7 +96,7 @@ def test_head_both_ways(tmp_path, wrap, kind, pooler):
     assert (again.backbone.pooler is not None) == pooler
     encoder = ka.load(tmp_path / "out", backbone=True)
     assert isinstance(encoder, ka.AlbertBackbone)
-    randomized(theirs, seed=1).save_to_preset(str(tmp_path / "back"))
+    randomize_ours(theirs, seed=1).save_to_preset(str(tmp_path / "back"))
     back = ka.load(tmp_path / "back")
     assert_close(arrays(back(batch())), arrays(theirs(x)))
     dropouts = [each.get_config().get("dropout") for each in (ours, back)]

@@ -12,8 +12,8 @@ from exchange import (
     batch,
     heads_there,
     of_transformers,
+    randomize_ours,
     randomize_theirs,
-    randomized,
 )
 from small import EXCHANGED, marked
 
@@ -49,7 +49,7 @@ def base(tmp_path_factory, tiny_vocab):
         num_hidden_groups=2,
         max_position_embeddings=40,
     )
-    encoder = randomized(ka.AlbertBackbone(config, tokenizer=tokenizer))
+    encoder = randomize_ours(ka.AlbertBackbone(config, tokenizer=tokenizer))
     encoder.save_to_preset(folder / "ours")
     ka.save_huggingface(encoder, folder / "theirs")
     return folder

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from commands import edit_json, run
-from small import TEXT_CONFIG, randomize
+from small import TEXT_CONFIG, add_noise
 
 import keras_albert as ka
 
@@ -22,8 +22,8 @@ TEXTS = ["The fox found two hens.", "a barn", "In 1911, near Prague " * 9]
 
 def embedder(vocab, **options):
     tokenizer = ka.Tokenizer(vocab)
-    backbone = randomize(ka.AlbertBackbone(CONFIG, tokenizer=tokenizer))
-    return randomize(ka.AlbertForTextEmbedding(backbone, **options))
+    backbone = add_noise(ka.AlbertBackbone(CONFIG, tokenizer=tokenizer))
+    return add_noise(ka.AlbertForTextEmbedding(backbone, **options))
 
 
 def converted(model, folder):

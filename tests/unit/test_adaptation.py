@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from small import BATCH, CONFIG, QUICK, inputs, marked, numpy, randomize
+from small import BATCH, CONFIG, QUICK, add_noise, inputs, marked, numpy
 
 import keras_albert as ka
 
@@ -11,7 +11,7 @@ SMOOTH = CONFIG.replace(num_hidden_layers=2, initializer_range=0.1)
 
 
 def classifier(seed=0, **changes):
-    return randomize(
+    return add_noise(
         ka.AlbertForSequenceClassification(
             ka.AlbertBackbone(SMOOTH.replace(**changes)), num_labels=3
         ),
@@ -25,7 +25,7 @@ def classifier(seed=0, **changes):
 def test_int8_is_close_and_small(kind):
     """A classifier with this sharing; a head that uses the quantized table."""
     if kind == "masked_lm":
-        model = randomize(ka.AlbertForMaskedLM(ka.AlbertBackbone(SMOOTH)))
+        model = add_noise(ka.AlbertForMaskedLM(ka.AlbertBackbone(SMOOTH)))
     else:
         model = classifier(sharing=kind)
     expected = numpy(model(inputs()))

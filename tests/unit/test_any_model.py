@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from commands import read_json, refused, rows_of, run
 from served_models import close, operations, used
-from small import QUICK, TEXT_CONFIG, randomize
+from small import QUICK, TEXT_CONFIG, add_noise
 
 import keras_albert as ka
 from keras_albert.checkpoints.load import head_name
@@ -89,7 +89,7 @@ def test_fitted_models_are_served(tmp_path, tokenizer, few_signatures):
     test_serving.py has the other kinds of task.
     """
     few_signatures("serving_default")
-    model = randomize(model_of("label", tokenizer))
+    model = add_noise(model_of("label", tokenizer))
     model.compile(
         keras.optimizers.SGD(0.01),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -139,7 +139,7 @@ def test_shapes_may_be_compiled_on_several_devices(tokenizer, monkeypatch):
 @pytest.mark.on_torch
 def test_masks_of_a_file(tmp_path, tokenizer, capsys):
     """Lines without a mask are bad rows; blank lines have no answer."""
-    model = randomize(model_of("mask", tokenizer))
+    model = add_noise(model_of("mask", tokenizer))
     ka.Predictor(model).save(tmp_path / "model")
     text = f"{MASKED[0]}\n\nno mask\n{MASKED[0]}\n"
     (tmp_path / "lines.txt").write_text(text)
@@ -154,7 +154,7 @@ def test_masks_of_a_file(tmp_path, tokenizer, capsys):
 @pytest.mark.proof
 def test_masks_are_served(tmp_path, tokenizer, few_signatures):
     few_signatures("serving_default")
-    model = randomize(model_of("mask", tokenizer))
+    model = add_noise(model_of("mask", tokenizer))
     made = ka.export(model, tmp_path / "served")
     expected = model.fill_mask(MASKED[:3])
     check_fills(ask(made, text=MASKED), [*expected, []])
@@ -171,7 +171,7 @@ def test_masks_are_served(tmp_path, tokenizer, few_signatures):
 )
 def test_pretrained_models_are_served(tmp_path, tokenizer, kind):
     """From a `.keras` file; and servers know the operations."""
-    model = randomize(model_of(kind, tokenizer))
+    model = add_noise(model_of(kind, tokenizer))
     model.save(tmp_path / "model.keras")
     made = ka.export(tmp_path / "model.keras", tmp_path / "served")
     encoder = getattr(model, "backbone", model)
@@ -259,7 +259,7 @@ def write_table(path, texts, labels):
 @pytest.mark.on_torch
 def test_evaluate(tmp_path, tokenizer):
     """Accuracy by hand, of columns and of a table; numbers, too."""
-    model = randomize(model_of("label", tokenizer))
+    model = add_noise(model_of("label", tokenizer))
     predictor = ka.Predictor(model, labels=LABELS)
     predicted = predictor.predict(TEXTS)
     wrong = next(each for each in LABELS if each != predicted[0])
@@ -268,7 +268,7 @@ def test_evaluate(tmp_path, tokenizer):
     assert scores["accuracy"] == pytest.approx(2 / 3)
     table = write_table(tmp_path / "rows.tsv", TEXTS, columns["label"])
     assert predictor.evaluate(table) == scores
-    number = ka.Predictor(randomize(model_of("number", tokenizer)))
+    number = ka.Predictor(add_noise(model_of("number", tokenizer)))
     exact = number.predict(TEXTS)
     found = number.evaluate({"text": TEXTS, "label": [x + 2 for x in exact]})
     assert found["root_mean_squared_error"] == pytest.approx(2, abs=1e-5)
@@ -294,7 +294,7 @@ def test_evaluate(tmp_path, tokenizer):
 def test_transformers_and_back(tmp_path, tokenizer, kind, there, task):
     """A classifier predicts at once, converted or not, with its labels."""
     pytest.importorskip("safetensors")
-    model = randomize(model_of(kind, tokenizer))
+    model = add_noise(model_of(kind, tokenizer))
     ka.save_huggingface(model, tmp_path / "there")
     for source, output, to in (
         ("there", "here", "keras-albert"),
@@ -331,7 +331,7 @@ def test_transformers_and_back(tmp_path, tokenizer, kind, there, task):
 def test_names_for_a_head_that_has_none(tmp_path, tokenizer):
     """By `convert`, `evaluate` and `predict`; of transformers' LABEL_0."""
     pytest.importorskip("safetensors")
-    model = randomize(model_of("label", tokenizer))
+    model = add_noise(model_of("label", tokenizer))
     ka.save_huggingface(model, tmp_path / "there")
     there = tmp_path / "there"
     options = "--labels", *LABELS, "--task=pairs"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from commands import refused, report_of, run, write_rows
 from scipy import special
-from small import numpy, op_by_op, pretraining_batch, randomize, with_dropout
+from small import add_noise, numpy, op_by_op, pretraining_batch, with_dropout
 
 import keras_albert as ka
 from keras_albert.finetuning.config import FinetuneRun
@@ -187,7 +187,7 @@ def test_a_pretraining_step_by_hand():
     pieces = config.vocab_size
     wider = config.replace(vocab_size=pieces + 3)  # rows without a piece
     student, teacher = (
-        randomize(ka.AlbertForPretraining(ka.AlbertBackbone(each)), seed)
+        add_noise(ka.AlbertForPretraining(ka.AlbertBackbone(each)), seed)
         for each, seed in ((config, 1), (wider, 2))
     )
     count = len(student.weights)
@@ -289,7 +289,7 @@ def test_another_teacher_is_another_run(
     monkeypatch.setattr("keras_albert.training.cost.fit_into_folder", begin)
     other = folder / "other"
     loaded = ModelFolder.load(pretrained_folder)
-    randomize(loaded.model, seed=5)
+    add_noise(loaded.model, seed=5)
     other.mkdir()
     loaded.save(other)
     for train, teachers in (

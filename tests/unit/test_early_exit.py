@@ -9,10 +9,10 @@ from scipy import special
 from small import (
     CONFIG as FIVE_LAYERS,
     QUICK,
+    add_noise,
     inputs,
     marked,
     numpy,
-    randomize,
     randomized,
 )
 
@@ -138,15 +138,15 @@ def test_weights_that_change():
     by_layer = LayerByLayer(model, EarlyExit(layers=CONFIG.num_hidden_layers))
     by_layer(model, x)
     for change in (
-        lambda: randomize(model),
+        lambda: add_noise(model),
         lambda: model.backbone.enable_lora(2),
-        lambda: randomize(model, seed=1),
+        lambda: add_noise(model, seed=1),
     ):
         before = numpy(model(x))
         change()
         now = numpy(model(x))
         np.testing.assert_allclose(by_layer(model, x), now, atol=1e-5)
-        assert abs(now - before).max() > 0.1 or change is not randomize
+        assert abs(now - before).max() > 0.1 or change is not add_noise
     model.quantize("int8")
     with pytest.raises(AlbertError, match="a model in int8"):
         by_layer(model, x)

@@ -10,12 +10,12 @@ from small import (
     BATCH,
     CONFIG as FIVE_LAYERS,
     LENGTH,
+    add_noise,
     gradients,
     hidden_states,
     inputs,
     marked,
     numpy,
-    randomize,
     with_dropout,
 )
 
@@ -79,7 +79,7 @@ def test_parameters_of_the_paper():
 )
 def test_what_is_shared(sharing):
     """Moving one half of the last layer's block moves the layers it serves."""
-    backbone = randomize(ka.AlbertBackbone(CONFIG.replace(sharing=sharing)))
+    backbone = add_noise(ka.AlbertBackbone(CONFIG.replace(sharing=sharing)))
     encoder = backbone.encoder
     for name, modes in (
         ("attention", {"all", "attention"}),
@@ -124,7 +124,7 @@ def test_forms_have_the_same_outputs_and_gradients(architecture, dropout):
     expected = None
     for loop, remat in FORMS:
         keras.utils.set_random_seed(11)  # of the weights and of dropout
-        model = randomize(ka.AlbertBackbone(config, loop=loop, remat=remat))
+        model = add_noise(ka.AlbertBackbone(config, loop=loop, remat=remat))
         states = model(x, training=True, return_hidden_states=True)
         found = [numpy(states[name]) for name in y]
         found += [numpy(state) for state in states["hidden_states"]]
@@ -185,7 +185,7 @@ def test_every_dropout_takes_its_own_seed(monkeypatch):
 @pytest.mark.parametrize("loop", ["unrolled", "scan"])
 def test_attention_scores(loop):
     """Asked for, they leave the outputs as they are (fused kernel or not)."""
-    backbone = randomize(
+    backbone = add_noise(
         ka.AlbertBackbone(CONFIG.replace(inner_group_num=2), loop=loop)
     )
     plain = backbone(inputs(), return_hidden_states=True)
@@ -218,7 +218,7 @@ def test_attention_scores(loop):
 )
 def test_pooled_only(architecture, loop, remat):
     """The last layer at [CLS] alone gives what all of it gives."""
-    backbone = randomize(
+    backbone = add_noise(
         ka.AlbertBackbone(
             CONFIG.replace(**ARCHITECTURES[architecture]),
             loop=loop,
@@ -263,7 +263,7 @@ def test_pooled_only_gradients():
     found = []
     for Pooled.only in (False, True):
         keras.utils.set_random_seed(11)
-        model = randomize(Pooled(config))
+        model = add_noise(Pooled(config))
         y = {"pooled_output": np.ones((BATCH, 26), "float32")}
         found.append(gradients(model, inputs(), y))
     for a, b in zip(*found, strict=True):
@@ -307,7 +307,7 @@ def test_a_row_of_padding_alone_stays_finite():
 
 
 def test_relaxed_sharing_starts_as_plain_sharing():
-    plain = randomize(ka.AlbertBackbone(CONFIG))
+    plain = add_noise(ka.AlbertBackbone(CONFIG))
     relaxed = ka.AlbertBackbone(CONFIG.replace(relaxed_rank=2))
     shared = {name_of(v): v for v in plain.weights}
     own = []
@@ -332,7 +332,7 @@ def test_relaxed_sharing_starts_as_plain_sharing():
 
 def test_relaxed_kernel_is_the_sum():
     """x (W + A B) + b, by a model without sharing that has the sums."""
-    relaxed = randomize(ka.AlbertBackbone(CONFIG.replace(relaxed_rank=2)))
+    relaxed = add_noise(ka.AlbertBackbone(CONFIG.replace(relaxed_rank=2)))
     plain = ka.AlbertBackbone(CONFIG.replace(sharing="none"))
     values = {name_of(w): numpy(w) for w in relaxed.weights}
     for weight in plain.weights:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from commands import refused, run, write_rows
 from served_models import AB, KINDS, SIGNATURES, inputs_of, random_predictor
-from small import TEXT_CONFIG, randomize
+from small import TEXT_CONFIG, add_noise
 
 import keras_albert as ka
 from keras_albert.data.tables import Table
@@ -70,7 +70,7 @@ def folder(tmp_path_factory, tokenizer):
     folder = tmp_path_factory.mktemp("exports")
     keras.utils.set_random_seed(3)
     predictor = classifier(tokenizer, TEXT_CONFIG)
-    randomize(predictor.model)
+    add_noise(predictor.model)
     predictor.save(folder / "model")
     write_rows(folder / "rows.jsonl", ROWS)
     return folder

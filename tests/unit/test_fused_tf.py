@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from small import CONFIG, changes, randomize
+from small import CONFIG, add_noise, changes
 
 import keras_albert as ka
 
@@ -51,7 +51,7 @@ def test_values_and_gradients(fused):
 def trained(**options):
     """The loss and the gradients of a step."""
     keras.utils.set_random_seed(0)
-    model = randomize(
+    model = add_noise(
         ka.AlbertForTextEmbedding(ka.AlbertBackbone(CONFIG, **options))
     )
     model.compile(keras.optimizers.SGD(1.0), "mse")

@@ -11,10 +11,10 @@ from scipy.special import log_softmax, softmax
 from small import (
     QUICK,
     TEXT_CONFIG as CONFIG,
+    add_noise,
     assert_close,
     marked,
     numpy,
-    randomize,
 )
 
 import keras_albert as ka
@@ -129,7 +129,7 @@ def texts_of(kind, lines):
 
 def test_a_pooler_that_is_not_read_stays(inputs):
     """Weight decay would shrink it, and JAX has gradients of zeros for it."""
-    model = randomize(ka.AlbertForMaskedLM(ka.AlbertBackbone(CONFIG)))
+    model = add_noise(ka.AlbertForMaskedLM(ka.AlbertBackbone(CONFIG)))
     pooler = model.backbone.pooler
     rest = {id(weight) for weight in model.non_trainable_weights}
     assert len(model.trainable_weights) + len(rest) == len(model.weights)
@@ -167,7 +167,7 @@ def backbone_values(model, inputs):
 
 
 def test_text_embedding_values(inputs):
-    mean = randomize(new_model("embedding"))
+    mean = add_noise(new_model("embedding"))
     first = ka.AlbertForTextEmbedding(mean.backbone, pooling="cls")
     x = backbone_values(mean, inputs)
     assert_close(first(inputs), x[:, 0])
@@ -183,7 +183,7 @@ def test_text_embedding_values(inputs):
     largest = ka.AlbertForTextEmbedding(mean.backbone, pooling="max")
     assert_close(largest(inputs), of_words(x, np.max))
     projected = ka.AlbertForTextEmbedding(mean.backbone, projection=3)
-    randomize(projected.projection)
+    add_noise(projected.projection)
     assert_close(projected(inputs), dense(projected.projection, expected))
     weighted = ka.AlbertForTextEmbedding(mean.backbone, "weighted_layers")
     layers = weighted.backbone(inputs, return_hidden_states=True)
@@ -244,7 +244,7 @@ def top(values):
 
 def test_question_answering_v2_values(inputs):
     """All of FACTS: start, end of the true start, 5 x 5 beam, answer class."""
-    model = randomize(new_model("qa_v2"))
+    model = add_noise(new_model("qa_v2"))
     x = backbone_values(model, inputs)
     allowed = answerable(inputs)
     start = np.where(allowed, dense(model.start, x)[..., 0], -1e30)
@@ -356,7 +356,7 @@ def test_weighted_means_in_half_precision(inputs, pooling, dtype):
 )
 def test_outputs_in_half_precision(name, inputs):
     """The last projection computes in float32, not only its cast."""
-    model = randomize(new_model(name, dtype="mixed_bfloat16"))
+    model = add_noise(new_model(name, dtype="mixed_bfloat16"))
     assert keras.backend.standardize_dtype(model.compute_dtype) == "bfloat16"
     if name == "choice":  # [B, C, S] with other words each
         inputs = {k: np.stack([v] * C, axis=1) for k, v in inputs.items()}
@@ -522,7 +522,7 @@ def test_saved_and_loaded(
     backbone = ka.AlbertBackbone(
         CONFIG, pooler=pooler, tokenizer=tokenizer, dtype="mixed_bfloat16"
     )
-    model = randomize(head(backbone, **settings))
+    model = add_noise(head(backbone, **settings))
     model.save(tmp_path / "model.keras")
     again = ka.load_model(tmp_path / "model.keras")
     assert type(again) is head
@@ -543,7 +543,7 @@ def test_saved_and_loaded(
 def test_fill_mask(tokenizer):
     """The most probable pieces of each mask, and the text with each of them."""
     text = "The fox [MASK] two hens in [MASK]."
-    model = randomize(new_model("masked_lm", tokenizer))
+    model = add_noise(new_model("masked_lm", tokenizer))
     x = model.preprocess([text])
     logits = numpy(model(x))[0][x["token_ids"][0] == MASK_ID]
     (found,) = model.fill_mask([text], top_k=7)

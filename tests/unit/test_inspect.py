@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from commands import refused, run
-from small import CONFIG, numpy, randomize
+from small import CONFIG, add_noise, numpy
 
 import keras_albert as ka
 from keras_albert.finetuning.inspect import _distances
@@ -17,7 +17,7 @@ TEXTS = ["the fox", "hens sleep in the barn all night", "a fox " * 4]
 def model(tokenizer):
     config = CONFIG.replace(vocab_size=tokenizer.vocab_size)
     backbone = ka.AlbertBackbone(config, tokenizer=tokenizer)
-    return randomize(ka.AlbertForSequenceClassification(backbone, 2))
+    return add_noise(ka.AlbertForSequenceClassification(backbone, 2))
 
 
 def test_distances_by_hand():

@@ -11,10 +11,10 @@ from commands import output_of, rows_of, run
 from small import (
     CONFIG,
     EXCHANGED,
+    add_noise,
     inputs,
     marked,
     numpy,
-    randomize,
     same_weights,
 )
 
@@ -45,7 +45,7 @@ def sources(tmp_path_factory, pretrained_folder):
     """A source of each format, of this package's first."""
     folder = tmp_path_factory.mktemp("sources")
     keras.utils.set_random_seed(3)
-    model = randomize(
+    model = add_noise(
         ka.AlbertForSequenceClassification(ka.AlbertBackbone(EXCHANGED), 3)
     )
     sources = {name: folder / name for name in ("model.keras", "huggingface")}
@@ -136,7 +136,7 @@ def test_quantized_file_keeps_its_policy(tmp_path):
         return numpy(model(inputs())["pooled_output"]).astype("float32")
 
     path = tmp_path / "small.keras"
-    model = randomize(ka.AlbertBackbone(CONFIG))
+    model = add_noise(ka.AlbertBackbone(CONFIG))
     model.quantize("int8")
     model.save(path)
     with global_policy(BFLOAT16):
@@ -153,7 +153,7 @@ def test_quantized_file_keeps_its_policy(tmp_path):
 def test_functional_model_around_a_backbone(tmp_path):
     ids = keras.Input((None,), dtype="int32", name="token_ids")
     pooled = ka.AlbertBackbone(CONFIG)({"token_ids": ids})["pooled_output"]
-    model = randomize(keras.Model(ids, keras.layers.Dense(2)(pooled)))
+    model = add_noise(keras.Model(ids, keras.layers.Dense(2)(pooled)))
     path = tmp_path / "functional.keras"
     model.save(path)
     again = ka.load_model(path)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 from hypothesis.extra.numpy import arrays
-from small import CONFIG as FIVE_LAYERS, numpy, randomize
+from small import CONFIG as FIVE_LAYERS, add_noise, numpy
 
 onnxruntime = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
@@ -61,7 +61,7 @@ ROWS = np.array(
 
 def model_of(head, **changes):
     keras.utils.set_random_seed(2)
-    return randomize(HEADS[head](ka.AlbertBackbone(CONFIG.replace(**changes))))
+    return add_noise(HEADS[head](ka.AlbertBackbone(CONFIG.replace(**changes))))
 
 
 def written(model, path, pairs=False, weights="float32"):
@@ -195,7 +195,7 @@ def test_choices_are_rows():
 def test_adapters_are_merged(tmp_path):
     backbone = ka.AlbertBackbone(CONFIG)
     backbone.enable_lora(rank=2)
-    model = randomize(HEADS["label"](backbone))
+    model = add_noise(HEADS["label"](backbone))
     close(written(model, tmp_path)(ROWS), expected(model, ROWS, False))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import small
 from keras import ops
-from small import QUICK, changes, numpy, randomize
+from small import QUICK, add_noise, changes, numpy
 
 import keras_albert as ka
 from keras_albert.pretraining.model import compile_for_pretraining
@@ -96,7 +96,7 @@ def of_encoder(batch):
 )
 def test_encoder_outputs(alone, loop, scores):
     """By the fused kernel, and with scores without it."""
-    backbone = randomize(ka.AlbertBackbone(CONFIG, loop=loop))
+    backbone = add_noise(ka.AlbertBackbone(CONFIG, loop=loop))
     x, expected = (
         backbone(
             of_encoder(batch),
@@ -123,7 +123,7 @@ def test_encoder_outputs(alone, loop, scores):
 
 def test_pretraining_logits(alone):
     """Of the model, and of a functional model around it."""
-    model = randomize(ka.AlbertForPretraining(ka.AlbertBackbone(CONFIG)))
+    model = add_noise(ka.AlbertForPretraining(ka.AlbertBackbone(CONFIG)))
     x, expected = packed(alone)[0], model(alone[0])
     inputs = {
         name: keras.Input(x[name].shape[1:], dtype="int32", name=name)
@@ -149,7 +149,7 @@ def test_losses_accuracies_and_gradients(alone, form):
     results = []
     for batch in (packed(alone), alone):
         keras.utils.set_random_seed(1)
-        model = randomize(
+        model = add_noise(
             ka.AlbertForPretraining(ka.AlbertBackbone(CONFIG, **form))
         )
         compile_for_pretraining(model, keras.optimizers.SGD(1.0))
@@ -191,7 +191,7 @@ def test_no_influence_at_all(alone, dropout, dtype):
 def test_scores_are_zero_across_examples(alone):
     config = CONFIG.replace(attention_probs_dropout_prob=0.4)
     x = of_encoder(packed(alone))
-    outputs = randomize(ka.AlbertBackbone(config))(
+    outputs = add_noise(ka.AlbertBackbone(config))(
         x, training=True, return_attention_scores=True
     )
     ids = x["example_ids"]

@@ -12,11 +12,11 @@ from small import (
     CONFIG,
     LENGTH,
     QUICK,
+    add_noise,
     assert_close,
     inputs,
     marked,
     numpy,
-    randomize,
 )
 
 import keras_albert as ka
@@ -35,12 +35,12 @@ def vectors(seed=1):
 
 def built(layer):
     layer.build((None, None, H))
-    return randomize(layer)
+    return add_noise(layer)
 
 
 def test_they_compose_to_the_backbone():
     """One block called L times is the encoder; the weights fit as they are."""
-    backbone = randomize(ka.AlbertBackbone(CONFIG))
+    backbone = add_noise(ka.AlbertBackbone(CONFIG))
     x = inputs()
     embedding, block = ka.FactorizedEmbedding(CONFIG), ka.EncoderBlock(CONFIG)
     encoder = ka.SharedEncoder(CONFIG, loop="scan")
@@ -128,7 +128,7 @@ def test_functional_model_trained_saved_and_read(tmp_path):
 def test_quantized_layers_come_back(tmp_path):
     ids = keras.Input((LENGTH,), dtype="int32")
     x = ka.EncoderBlock(CONFIG)(ka.FactorizedEmbedding(CONFIG)(ids))
-    model = randomize(keras.Model(ids, x))
+    model = add_noise(keras.Model(ids, x))
     model.quantize("int8")
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")

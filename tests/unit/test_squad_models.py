@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import special
-from small import TEXT_CONFIG, numpy, randomize
+from small import TEXT_CONFIG, add_noise, numpy
 
 import keras_albert as ka
 from keras_albert.data.tables import Table
@@ -38,7 +38,7 @@ def test_the_loss_is_the_reference_s(tiny_vocab, names):
     )
     count = len(features)
     x, y, weight = features.training_batch(np.arange(count), count + 1, LENGTH)
-    model = randomize(
+    model = add_noise(
         ALL_TASKS["qa"].head(ka.AlbertBackbone(TEXT_CONFIG), names, 0.1)
     )
     compile_for("qa", model, "sgd", names)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small import CONFIG, hidden_states, numpy, randomize
+from small import CONFIG, add_noise, hidden_states, numpy
 
 import keras_albert as ka
 
@@ -17,7 +17,7 @@ def assert_same_weights(layer, other):
 
 def test_deeper_and_shared_goes_on_from_the_same_block():
     """The first two layers of five compute what the two layers did."""
-    shallow = randomize(ka.AlbertBackbone(SHALLOW))
+    shallow = add_noise(ka.AlbertBackbone(SHALLOW))
     deep = ka.AlbertBackbone(CONFIG)
     ka.warm_start(deep, shallow)
     assert_same_weights(shallow, deep)
@@ -39,7 +39,7 @@ def test_deeper_and_shared_goes_on_from_the_same_block():
     ],
 )
 def test_less_sharing_at_the_same_depth_keeps_the_outputs(before, changed):
-    source = randomize(ka.AlbertBackbone(CONFIG.replace(**before)))
+    source = add_noise(ka.AlbertBackbone(CONFIG.replace(**before)))
     model = ka.AlbertBackbone(CONFIG.replace(**changed))
     ka.warm_start(model, source)
     np.testing.assert_allclose(
@@ -51,7 +51,7 @@ def test_less_sharing_at_the_same_depth_keeps_the_outputs(before, changed):
 
 def test_groups_start_from_the_groups_of_their_place():
     """Six groups from two: the first three from the first."""
-    source = randomize(ka.AlbertBackbone(SHALLOW.replace(num_hidden_groups=2)))
+    source = add_noise(ka.AlbertBackbone(SHALLOW.replace(num_hidden_groups=2)))
     model = ka.AlbertBackbone(
         CONFIG.replace(num_hidden_layers=6, num_hidden_groups=6)
     )
@@ -69,7 +69,7 @@ def test_relaxed_sharing_from_layers_that_differ(rank):
 
     A rank as large as the kernels loses nothing.
     """
-    source = randomize(ka.AlbertBackbone(CONFIG.replace(sharing="none")))
+    source = add_noise(ka.AlbertBackbone(CONFIG.replace(sharing="none")))
     model = ka.AlbertBackbone(CONFIG.replace(relaxed_rank=rank))
     ka.warm_start(model, source)
     expected = [
@@ -87,7 +87,7 @@ def test_relaxed_sharing_from_layers_that_differ(rank):
 
 def test_relaxed_sharing_of_full_rank_has_the_same_outputs():
     """If biases and layer norms, which have no differences, are equal."""
-    source = randomize(ka.AlbertBackbone(CONFIG.replace(sharing="none")))
+    source = add_noise(ka.AlbertBackbone(CONFIG.replace(sharing="none")))
     first, *others = (of_halves(row) for row in source.encoder.own)
     for weights in others:
         for weight, start in zip(weights, first, strict=True):
@@ -106,7 +106,7 @@ def of_halves(row):
 
 def test_relaxed_sharing_from_equal_layers_can_learn():
     """Each direction has a factor that is not zero, as in a new model."""
-    shared = randomize(ka.AlbertBackbone(CONFIG))
+    shared = add_noise(ka.AlbertBackbone(CONFIG))
     source = ka.AlbertBackbone(CONFIG.replace(sharing="none"))
     ka.warm_start(source, shared)
     model = ka.AlbertBackbone(CONFIG.replace(relaxed_rank=3))
@@ -119,7 +119,7 @@ def test_relaxed_sharing_from_equal_layers_can_learn():
 
 def test_heads_that_the_source_lacks_keep_their_start():
     """As of released masked LMs, which have no sentence order."""
-    source = randomize(
+    source = add_noise(
         ka.AlbertForMaskedLM(ka.AlbertBackbone(SHALLOW, pooler=False))
     )
     model = ka.AlbertForPretraining(ka.AlbertBackbone(CONFIG))
@@ -133,7 +133,7 @@ def test_heads_that_the_source_lacks_keep_their_start():
     np.testing.assert_array_equal(before, numpy(model.sentence_pair.kernel))
     assert_same_weights(source.masked_lm, model.masked_lm)
     # That for sentence order comes along, if there is one.
-    other = randomize(ka.AlbertForPretraining(ka.AlbertBackbone(SHALLOW)))
+    other = add_noise(ka.AlbertForPretraining(ka.AlbertBackbone(SHALLOW)))
     assert ka.warm_start(model, other) == []
     assert_same_weights(other.sentence_pair, model.sentence_pair)
 
