@@ -30,8 +30,8 @@ from keras_albert.errors import (
 MOST_BLOCKS = 10_000
 CONFIG_FILE = "albert_config.json"
 FILL_MASK_CHOICES = 5  # pieces shown for a [MASK]
-# Rows are padded to a multiple of this, so that few shapes are compiled.
-LENGTH_STEP = 32
+# `preprocess` pads rows to a multiple of this, so that few shapes are compiled.
+PREPROCESSED_STEP = 32
 LAYER_NORM_EPSILON = 1e-12  # tf.contrib.layers.layer_norm, float32
 CLASSIFIER_DROPOUT = 0.1  # Paper Table 14, every task
 # Keys of released albert_config.json files that change nothing in the model.

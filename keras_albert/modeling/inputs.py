@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_albert.errors import LARGEST_COUNT, AlbertError
 from keras_albert.modeling.base import AlbertModel
-from keras_albert.modeling.config import LENGTH_STEP, AlbertConfig
+from keras_albert.modeling.config import PREPROCESSED_STEP, AlbertConfig
 from keras_albert.text.normalization import to_text
 from keras_albert.text.pieces import not_of_sentencepiece
 from keras_albert.text.special_tokens import PAD_ID
@@ -158,9 +158,9 @@ def tokenized(model: AlbertModel, texts, pairs=None) -> dict:
 def round_length(
     arrays: dict[str, np.ndarray], longest: int
 ) -> dict[str, np.ndarray]:
-    """Pads S to a multiple of LENGTH_STEP, so that few shapes are compiled."""
+    """Pads S to a multiple of PREPROCESSED_STEP, so that few shapes are compiled."""
     length = arrays["token_ids"].shape[-1]
-    rounded = min(-(-length // LENGTH_STEP) * LENGTH_STEP, longest)
+    rounded = min(-(-length // PREPROCESSED_STEP) * PREPROCESSED_STEP, longest)
     padding = [(0, 0)] * (arrays["token_ids"].ndim - 1)
     padding.append((0, max(rounded - length, 0)))
     return {

@@ -10,7 +10,7 @@ from typing import Any, Self
 import keras
 
 from keras_albert.errors import AlbertError, check_flag
-from keras_albert.modeling.config import LENGTH_STEP, AlbertConfig
+from keras_albert.modeling.config import PREPROCESSED_STEP, AlbertConfig
 from keras_albert.modeling.inputs import named_texts
 from keras_albert.private_apis import takes_strings
 from keras_albert.text.special_tokens import PAD_ID
@@ -154,7 +154,7 @@ class Preprocessor(keras.layers.Layer):
 
         found, length = tf.shape(ids["token_ids"])[1], self.sequence_length
         if not self.fixed_length:
-            rounded = -(-found // LENGTH_STEP) * LENGTH_STEP
+            rounded = -(-found // PREPROCESSED_STEP) * PREPROCESSED_STEP
             length = tf.minimum(rounded, self.sequence_length)
         padding = [[0, 0], [0, tf.maximum(length - found, 0)]]
         return {

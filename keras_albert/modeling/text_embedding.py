@@ -41,7 +41,7 @@ from keras_albert.text.model_inputs import text_rows
 # Where XLA compiles each shape, `encode` pads batches to a multiple of this, so
 # that there are few. Padding to 32 would more than double the work for texts
 # of a sentence.
-_LENGTH_STEP = 8
+_ENCODED_STEP = 8
 
 
 @keras.saving.register_keras_serializable("keras_albert")
@@ -339,7 +339,7 @@ class AlbertForTextEmbedding(HeadedModel):
             rows = chosen = order[start : start + batch_size]
             longest = int(lengths[chosen].max())
             if self.compiles_each_shape:  # make all batches of few shapes
-                longest = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
+                longest = -(-longest // _ENCODED_STEP) * _ENCODED_STEP
                 rows = np.pad(chosen, (0, batch_size - len(chosen)), "edge")
             batch = {name: value[rows, :longest] for name, value in ids.items()}
             vectors[chosen] = self.predict_on_batch(batch)[: len(chosen)]
