@@ -158,7 +158,7 @@ def tokenized(model: AlbertModel, texts, pairs=None) -> dict:
 def round_length(
     arrays: dict[str, np.ndarray], longest: int
 ) -> dict[str, np.ndarray]:
-    """Pads S to a multiple of PREPROCESSED_STEP, so that few shapes are compiled."""
+    """Pads S to a multiple of PREPROCESSED_STEP."""
     length = arrays["token_ids"].shape[-1]
     rounded = min(-(-length // PREPROCESSED_STEP) * PREPROCESSED_STEP, longest)
     padding = [(0, 0)] * (arrays["token_ids"].ndim - 1)
