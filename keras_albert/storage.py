@@ -47,7 +47,7 @@ def room_at(path: str | Path, unfinished: Path | None = None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = _no_room(error)
+        reason = no_room(error)
         if reason is None:
             raise
         place = getattr(error, "filename", None) or path
@@ -56,7 +56,7 @@ def room_at(path: str | Path, unfinished: Path | None = None) -> Iterator[None]:
         raise DiskFull(place, reason) from None
 
 
-def _no_room(error: Exception) -> str | None:
+def no_room(error: Exception) -> str | None:
     """The system's message on a full disk; None for any other error."""
     if isinstance(error, AlbertError):  # it already has a clear message
         return error.reason if isinstance(error, DiskFull) else None

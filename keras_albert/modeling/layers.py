@@ -215,7 +215,7 @@ def attention_half(
     Returns float [B, T, H]; and probabilities [B, A, S, S], None if fused.
     """
     tokens = _flat(x)
-    fused = _fused_operations(tokens, training)
+    fused_ops = _fused_operations(tokens, training)
     query, key, value = (
         _split_heads(each, x, config.num_attention_heads)  # [B, S, A, D]
         for each in _query_key_value(weights, tokens)
@@ -245,7 +245,7 @@ def attention_half(
     context = ops.reshape(context, (-1, config.hidden_size))
     output = linear(weights["output"], context)
     output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 1))
-    output = _normalized_sum(weights["layer_norm"], tokens, output, fused)
+    output = _normalized_sum(weights["layer_norm"], tokens, output, fused_ops)
     return ops.reshape(output, ops.shape(x)), probs
 
 
@@ -254,12 +254,12 @@ def feed_forward_half(
 ):
     """Feed-forward network (H -> F -> H), residual, LayerNorm: [B, S, H]."""
     tokens = _flat(x)
-    fused = _fused_operations(tokens, training)
+    fused_ops = _fused_operations(tokens, training)
     inner = linear(weights["intermediate"], tokens)  # [B S, F]
-    inner = _activated(config.hidden_act, inner, fused)
+    inner = _activated(config.hidden_act, inner, fused_ops)
     output = linear(weights["output"], inner)
     output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 2))
-    output = _normalized_sum(weights["layer_norm"], tokens, output, fused)
+    output = _normalized_sum(weights["layer_norm"], tokens, output, fused_ops)
     return ops.reshape(output, ops.shape(x))
 
 
@@ -290,18 +290,18 @@ def _fused_operations(tokens, training: bool):
     return fused_tf if fused_tf.is_faster(tokens) else None
 
 
-def _activated(name: str, x, fused):
+def _activated(name: str, x, fused_ops):
     """The activation `name` of [B S, F]."""
-    if fused and name in ("gelu", "gelu_new"):
-        return fused.gelu(x)
+    if fused_ops and name in ("gelu", "gelu_new"):
+        return fused_ops.gelu(x)
     return ACTIVATIONS[name](x)
 
 
-def _normalized_sum(weights, x, residual, fused):
+def _normalized_sum(weights, x, residual, fused_ops):
     """LayerNorm of x + residual, [B S, H], computed in float32."""
     gamma, beta = weights["gamma"], weights["beta"]
-    if fused:
-        return fused.add_and_normalize(x, residual, gamma, beta)
+    if fused_ops:
+        return fused_ops.add_and_normalize(x, residual, gamma, beta)
     x = x + residual
     return ops.layer_normalization(x, gamma, beta, -1, LAYER_NORM_EPSILON)
 

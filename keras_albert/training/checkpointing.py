@@ -28,10 +28,10 @@ from keras_albert.distribution.backend import (
 )
 from keras_albert.errors import AlbertError, optional_import, reason_of
 from keras_albert.storage import (
-    DiskFull,
     check_room,
     checksum,
     flat,
+    no_room,
     read_json,
     unfinished_folder,
     write_json,
@@ -113,9 +113,9 @@ class Checkpoints:
         except Exception as error:
             if unfinished:
                 shutil.rmtree(unfinished, ignore_errors=True)
-            is_full = isinstance(error, DiskFull)
-            reason = error.reason if is_full else reason_of(error)
-            remedy = "Make room" if is_full else "Correct that"
+            reason, remedy = no_room(error), "Make room"
+            if reason is None:
+                reason, remedy = reason_of(error), "Correct that"
             raise AlbertError(
                 f"{self.folder}: the checkpoint of step {step} cannot be "
                 f"written ({reason}). {remedy}, then give the same command "
