@@ -191,9 +191,11 @@ def test_predict(model, tmp_path, capsys):
 
 
 def test_check(model, tmp_path, monkeypatch, capsys):
+    own = ka.Predictor.load(model)
+    names = ("settings", "lengths", "columns", "reading", "threshold")
     found = SimpleNamespace(
+        **{name: getattr(own, name) for name in (*names, "definition")},
         model=SimpleNamespace(early_exit=None),
-        settings=ka.Predictor.load(model).settings,
         outputs=Mock(side_effect=Reached),
     )
     monkeypatch.setattr(checking, "load_exported", lambda *_: found)
