@@ -21,12 +21,6 @@ def write_litert(predictor: Predictor, path: Path, weights: str) -> None:
     float32; or "int8": matrices and the embedding table are stored in 8 bits
     with a scale for each channel ("dynamic range quantization").
     """
-    if predictor.definition.serving.needs_pieces:
-        raise AlbertError(
-            "only a saved_model can fill masks: a LiteRT file has no names of "
-            "pieces. Export a saved_model, or vectors with task='embedding' "
-            "(--task embedding)."
-        )
     import tensorflow as tf
 
     from keras_albert.exports.saved_model.signatures import serving_module

@@ -246,6 +246,13 @@ def _target(run: ExportRun) -> Path:
 
 
 def _write(predictor: Predictor, run: ExportRun, folder: Path) -> None:
+    serving = predictor.definition.serving
+    if serving.needs_pieces and run.format != "saved_model":
+        raise AlbertError(
+            "only a saved_model can fill masks: other files have no names of "
+            f"pieces. Received: {run.format}. Export a saved_model, or vectors "
+            "with task='embedding' (--task embedding)."
+        )
     is_traced = run.format in TRACED_FORMATS
     nothing = contextlib.nullcontext()
     with _errors_of_tensorflow(folder) if is_traced else nothing:

@@ -218,7 +218,7 @@ def _evaluate_pretrained(loaded: ModelFolder, run: EvaluateRun) -> dict:
     _check_unused(run, "token shards", "split", "any_size", "skip_bad")
     rule = (field.name for field in dataclasses.fields(EarlyExit))
     others = ("corpus", "dimensions", "start", "errors", "errors_file")
-    others += ("any_text", "labels", "columns")
+    others = (*others, "any_text", "labels", "columns")
     _check_unused(run, "a pretrained model", *rule, "exit_curve", *others)
     shards = ShardSet.open(run.data)
     shards.verify()

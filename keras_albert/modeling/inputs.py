@@ -309,15 +309,15 @@ def _check_shape(inputs: dict, name: str, expected: tuple, whose="") -> None:
 
 def _check_range(config: AlbertConfig, inputs: dict) -> None:
     """Raises AlbertError for ids out of range; checks NumPy arrays only."""
-    length = ("sequence length", inputs["token_ids"].shape[-1])
+    length = inputs["token_ids"].shape[-1], "sequence length={}"
     limits = {
-        "token_ids": ("vocab_size", config.vocab_size),
-        "segment_ids": ("type_vocab_size", config.type_vocab_size),
-        "padding_mask": ("1 for a token, 0 for padding", 2),
-        "example_ids": ("0 for padding", LARGEST_COUNT),
+        "token_ids": (config.vocab_size, "vocab_size={}"),
+        "segment_ids": (config.type_vocab_size, "type_vocab_size={}"),
+        "padding_mask": (2, "1 for a token, 0 for padding"),
+        "example_ids": (LARGEST_COUNT, "0 for padding"),
         "position_ids": (
-            "max_position_embeddings",
             config.max_position_embeddings,
+            "max_position_embeddings={}",
         ),
         "masked_positions": length,
         "start_positions": length,
@@ -326,15 +326,14 @@ def _check_range(config: AlbertConfig, inputs: dict) -> None:
     for name, ids in inputs.items():
         if not isinstance(ids, np.ndarray) or not ids.size:
             continue
-        field, size = limits[name]
+        size, remark = limits[name]
         if size is None:  # positions in a sequence of unknown length
             continue
         if ids.min() < 0 or ids.max() >= size:
             wrong = ids.max() if ids.max() >= size else ids.min()
-            if not field.startswith(("0", "1")):
-                field = f"{field}={size}"
             raise AlbertError(
-                f"`{name}` must be from 0 to {size - 1} ({field}). "
+                f"`{name}` must be from 0 to {size - 1} "
+                f"({remark.format(size)}). "
                 f"Received: {wrong}."
                 + " Use the vocabulary that the model was trained with."
                 * (name == "token_ids")

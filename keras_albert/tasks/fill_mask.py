@@ -84,11 +84,12 @@ class FillMask(Task):
             ids = masked_ids(tokenizer, text)
             tokens, segments = tokenizer.pack(ids, None, length)
             written = text.count(MASK)
-            if tokens.count(MASK_ID) != written:  # 0 in a blank line
+            is_blank = not text.strip()  # as a line of a .txt file may be
+            if tokens.count(MASK_ID) != written or not (written or is_blank):
                 raise AlbertError(
-                    f'{table.path}:{line}: each "{MASK}" must be within the '
-                    f"first {length} tokens. Received: {text!r:.80}. Shorten "
-                    "the text."
+                    f'{table.path}:{line}: each text needs "{MASK}" within the '
+                    f"first {length} tokens. Received: {text!r:.80}. Write "
+                    "one, or shorten the text."
                 )
             is_cut = len(ids) + 2 > length
             rows.append(Row(np.array(tokens, "int32"), len(segments), is_cut))

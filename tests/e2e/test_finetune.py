@@ -244,12 +244,18 @@ def finetune_alone(folder, output, *options, train="classification"):
 @pytest.mark.on_torch
 @pytest.mark.usefixtures("eagerly")
 def test_all_seeds_have_one_start(folder, tmp_path, capsys):
-    """The pretrained model is another one after the first seed."""
+    """The pretrained model is another one after the first seed.
+
+    So is that of an interrupted run.
+    """
     start, output = tmp_path / "start", tmp_path / "model"
     shutil.copytree(folder / "pretrained", start)
     told = settings(folder, "classification", output) | {"model": start}
     options = "--seeds=2", "--steps=1", "--validation=none"
     run("finetune", *options, **told)
+    alone = told | {"output": tmp_path / "alone", "steps": 3}
+    with signalled(signal.SIGINT, step=2), pytest.raises(SystemExit):
+        run("finetune", "--validation=none", **alone)
     shutil.rmtree(output / "seed-1")
     (output / "report.json").unlink()
     model = ka.load(start)
@@ -257,6 +263,8 @@ def test_all_seeds_have_one_start(folder, tmp_path, capsys):
     model.save(start / "model.keras")
     said = refused(capsys, "finetune", *options, **told)
     assert f"seed-0 started from {start} before that changed" in said
+    said = refused(capsys, "finetune", "--validation=none", **alone)
+    assert "the run was begun with another model" in said
 
 
 @pytest.mark.on_torch

@@ -391,7 +391,7 @@ BAD = {
     "`any_size` is for a benchmark's folder": (
         "predict --model {0}/fine --data {0}/test.tsv --any-size"
     ),
-    "only a saved_model can fill masks: an ONNX file": (
+    "of pieces. Received: onnx. Export a saved_model": (
         "export --model {0}/pre --output {0}/never --format onnx"
     ),
     "`skip_bad` is for the rows of `data`": (

@@ -11,6 +11,7 @@ from commands import refused, report_of, run, write_rows
 import keras_albert as ka
 from keras_albert.exports import embed as embedding
 from keras_albert.finetuning.config import FinetuneRun
+from keras_albert.python_api import _checksum
 from keras_albert.tasks.config import EmbeddingOptions
 from keras_albert.tasks.registry import ALL_TASKS
 
@@ -74,6 +75,20 @@ def test_vectors_of_an_export(source, tmp_path, capsys, options):
 
 
 @pytest.mark.on_torch
+def test_a_model_of_scores_exported_for_vectors(model, tmp_path):
+    """`check` takes the task of the export; a single text has no neighbours."""
+    ka.Predictor(model, task="similarity").save(tmp_path / "model")
+    export(tmp_path / "model", tmp_path / "out", "float32", task="embedding")
+    data = write_rows(tmp_path / "r.jsonl", [{"text": text} for text in TEXTS])
+    for rows, said in ((1, ""), (3, ", and 100.0% of the 2 nearest texts")):
+        told = run(
+            "check", tmp_path / "out", tmp_path / "model", data, rows=rows
+        )
+        assert f"cosines of at least 1.0000 with the model's{said}" in told
+        assert ("nearest" in told) == bool(said)
+
+
+@pytest.mark.on_torch
 def test_without_room(source, tmp_path, monkeypatch, capsys):
     """A map of a file that the disk has no room for would end the process."""
     usage = shutil.disk_usage(tmp_path)._replace(free=64 * 3 - 1)
@@ -116,6 +131,7 @@ def test_vectors_of_another_model(source, model, tmp_path, capsys):
     ka.Predictor(model).save(tmp_path / "accents")
     accents = ka.load(tmp_path / "accents")
     accents.tokenizer = pieces
+    assert _checksum(accents) != _checksum(model)
     for wrong in (other, encoder, model.backbone, largest, accents):
         with pytest.raises(ka.AlbertError, match="of another model than the"):
             ka.read_vectors(made, wrong)

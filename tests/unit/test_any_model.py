@@ -146,6 +146,8 @@ def test_masks_of_a_file(tmp_path, tokenizer, capsys):
     told = {"model": tmp_path / "model", "data": tmp_path / "lines.txt"}
     said = refused(capsys, "predict", **told)
     assert "txt:3: " in said and 'has no "[MASK]". Received: ' in said
+    with pytest.raises(ka.AlbertError, match=r"needs \"\[MASK\]\".*'no mask'"):
+        ka.Predictor(model).predict([MASKED[0], "no mask"])
     rows = rows_of(run("predict", "--skip-bad", **told))
     assert rows[0] == rows[2] and rows[0]["prediction"]
     assert rows[1] == {"text": "", "prediction": [], "score": []}

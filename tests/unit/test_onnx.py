@@ -22,7 +22,6 @@ from keras_albert.exports.onnx import graph_builder as onnx_graph  # noqa: E402
 from keras_albert.exports.onnx.format import run_onnx, write_onnx  # noqa: E402
 from keras_albert.exports.onnx.graph_builder import Graph, quantize_kernel  # noqa: E402
 from keras_albert.exports.onnx.heads import onnx_model  # noqa: E402
-from keras_albert.tasks.registry import ALL_TASKS  # noqa: E402
 from keras_albert.text.special_tokens import CLS_ID, PAD_ID, SEP_ID  # noqa: E402
 
 # Weights are read as NumPy arrays, and ONNX Runtime computes.
@@ -66,12 +65,7 @@ def model_of(head, **changes):
 
 
 def written(model, path, pairs=False, weights="float32"):
-    predictor = SimpleNamespace(
-        model=model,
-        reads_pairs=pairs,
-        early_exit=None,
-        definition=ALL_TASKS["classification"],
-    )
+    predictor = SimpleNamespace(model=model, reads_pairs=pairs, early_exit=None)
     write_onnx(predictor, path / "model.onnx", weights)
     return run_onnx(path / "model.onnx", threads=1)
 

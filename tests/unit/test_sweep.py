@@ -222,6 +222,11 @@ def test_values_at_equal_ratios(folder):
         ('"finetune"', '"fintune"', "finetune, pretrain.*'fintune'"),
         ("batch_size =", "batch_sise =", "no option `batch_sise`.*batch_size"),
         ('model = "p', 'output = "p', "output of its own"),
+        (
+            PLAN,
+            'command = "pretrain"\n[options]\ndata = "a"\n[search]\nseed = [1]',
+            "on held-out text. Add `validation`",
+        ),
         ("[16, 32]", "[]", "batch_size.*one or more values"),
         ("[16, 32]", "{ low = 2 }", "low, high .* and points"),
         ("[1e-4, 2e-4, 4e-4]", "{ low = 0, high = 1, points = 2 }", "0 < low"),

@@ -18,12 +18,6 @@ def write_onnx(predictor: Predictor, path: Path, weights: str) -> None:
     `weights` are "float32", or "int8": kernels and word embeddings are stored
     in 8 bits with a scale for each output and each piece.
     """
-    if predictor.definition.serving.needs_pieces:
-        raise AlbertError(
-            "only a saved_model can fill masks: an ONNX file has no names of "
-            "pieces. Export a saved_model, or vectors with task='embedding' "
-            "(--task embedding)."
-        )
     onnx = optional_import("onnx", "onnx", "exporting as ONNX")
     from keras_albert.exports.onnx.heads import onnx_model
 
