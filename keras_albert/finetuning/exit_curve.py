@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from keras import ops
 
 from keras_albert.data.batches import Features
 from keras_albert.distribution.backend import compiled
@@ -78,7 +79,9 @@ def exit_curve(
     whole = dataclasses.replace(predictor, early_exit=None)
     every_layer = compiled(model, lambda x: model(x, return_exits=True))
     outputs = whole.outputs(
-        features, batch_size, compute=lambda _, x: every_layer(x)
+        features,
+        batch_size,
+        compute=lambda _, x: ops.convert_to_numpy(every_layer(x)),
     )
     logits = np.stack(outputs)  # [N, L, C]
     rows = np.linspace(0, len(features) - 1, TIMED_EXAMPLES).astype(int)

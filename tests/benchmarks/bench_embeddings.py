@@ -7,7 +7,7 @@ training file (whole ones come first and last, all lengths), from strings to
 vectors, by `encode` of this package on each backend and by
 `SentenceTransformer.encode` on PyTorch, both with batches of 32. With --onnx
 ours is an export in ONNX Runtime, from strings, too, as `keras-albert embed`
-runs it.
+runs it. On a GPU both sides compute there: `--device gpu`.
 
 Sides are called in turn, and the ratio peer / ours is taken in each pair of
 calls: above 1 ours is faster. That vectors agree is checked first: 99.9 % of
@@ -24,7 +24,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from bench_model import machine
+from bench_model import DEVICES, machine
 from pairing import benchmark_parser, paired_times, write_report
 
 BATCH_SIZE = 32
@@ -44,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 0
     os.environ.setdefault("KERAS_BACKEND", "torch")
+    os.environ.update(DEVICES[options.device])
     about = machine()
     line = compare(options)
     print(
@@ -65,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
     add("--data", type=Path, default=known and Path(known))
     add("--sentences", type=int, default=10_000)
     add("--layers", type=int, default=12, help="of ALBERT-base")
+    add("--device", choices=list(DEVICES), default="cpu")
     add(
         "--onnx",
         choices=["float32", "int8"],
@@ -95,7 +97,10 @@ def compare(options: argparse.Namespace) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         ka.save_sentence_transformers(model, folder / "theirs")
-        theirs = SentenceTransformer(str(folder / "theirs"), device="cpu")
+        theirs = SentenceTransformer(
+            str(folder / "theirs"),
+            device="cuda" if options.device == "gpu" else "cpu",
+        )
         encode, side = model.encode, os.environ["KERAS_BACKEND"]
         if options.onnx:
             encode = onnx_encoder(model, options.onnx, folder)
