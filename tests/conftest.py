@@ -16,6 +16,7 @@ import pytest
 import keras_albert as ka  # imports what is used, when it is used
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+DATA = Path(__file__).parent / "data"
 # No test is about time, and these machines have other work. `make proof` tries
 # more examples of each property than `make test`.
 _EXAMPLES = 150 if os.environ.get("KERAS_ALBERT_PROOF") else 30
@@ -192,10 +193,23 @@ def tiny_lines() -> list[str]:
 
 @pytest.fixture(scope="session")
 def tiny_vocab(tmp_path_factory, tiny_lines) -> Path:
-    """Folder of a vocabulary of 160 pieces trained on `tiny_lines`."""
+    """Folder of a vocabulary of 160 pieces for `tiny_lines`.
+
+    The pieces, and their log-probabilities, are those that SentencePiece 0.2.1
+    finds in the lines. Other releases find other ones, and tests expect these.
+    """
+    from sentencepiece import sentencepiece_model_pb2
     from written_texts import trained_vocab
 
-    return trained_vocab(tmp_path_factory.mktemp("tiny"), tiny_lines, 160)
+    folder = trained_vocab(tmp_path_factory.mktemp("tiny"), tiny_lines, 160)
+    path = folder / "spiece.model"
+    model = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())
+    lines = (DATA / "tiny_vocab.tsv").read_text(encoding="utf-8").splitlines()
+    for found, line in zip(model.pieces, lines, strict=True):
+        found.piece, score = line.split("\t")
+        found.score = float(score)
+    path.write_bytes(model.SerializeToString())
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -87,6 +87,12 @@ class PrepareRun:
     def __post_init__(self):
         if self.workers is not None:
             check_positive("workers", self.workers)
+            if self.beam is not None:
+                raise AlbertError(
+                    "With `beam` the runner has its own number of processes, "
+                    f"in `beam`. Received: workers={self.workers}. Leave it "
+                    "out."
+                )
         check_positive("shard_bytes", self.shard_bytes)
         check_positive("blank_lines", self.blank_lines)
         check_flag("any_text", self.any_text)

@@ -29,8 +29,8 @@ def test_normal_text_and_its_sources(text, lower_case, expected):
         # The comma rule of the tokenizer adds word marks that stand for
         # nothing; the mark before the text does, too.
         (
-            "in  1990,A x9,",
-            "▁:0-0 i:0-1 n:1-2 ▁:2-3 1:4-5 9:5-6 9:6-7 0:7-8 ,:8-9 a:9-10 "
+            "xn  1990,A x9,",
+            "▁:0-0 x:0-1 n:1-2 ▁:2-3 1:4-5 9:5-6 9:6-7 0:7-8 ,:8-9 a:9-10 "
             "▁:10-11 x:11-12 ▁:12-12 9:12-13 ,:13-14",
         ),
         # One character of several pieces; an invisible space between two

@@ -192,6 +192,7 @@ def test_a_mistake_leaves_nothing_behind(corpus, tiny_vocab, tmp_path):
         ({"input": (corpus, bad)}, r"bad\.txt:3"),
         ({"vocab": gone}, "no such file or folder"),
         ({"workers": 0}, "workers=0"),
+        ({"workers": 2, "beam": ()}, "workers=2. Leave"),
         ({"shard_bytes": 0}, "shard_bytes=0"),
     ):
         arguments = {"input": (corpus,), "vocab": tiny_vocab, **changes}
