@@ -20,11 +20,31 @@ from keras_albert.distribution.config import STRATEGIES, DeviceConfig
 from keras_albert.distribution.devices import Devices, OneDevice
 from keras_albert.errors import AlbertError, LostProcess
 
-# Values of `distribution` that a backend supports, besides auto and none.
-SUPPORTED = {
-    "tensorflow": STRATEGIES,
-    "jax": ("data", "model"),
-    "torch": ("data",),
+
+def _strategy(config: DeviceConfig, accumulate: int) -> Devices:
+    from keras_albert.distribution.tf_strategy import Strategy
+
+    return Strategy(config, accumulate)
+
+
+def _mesh(config: DeviceConfig, accumulate: int) -> Devices:
+    from keras_albert.distribution.jax_mesh import Mesh
+
+    return Mesh(config)
+
+
+def _ranks(config: DeviceConfig, accumulate: int) -> Devices:
+    from keras_albert.distribution.torch_ddp import Ranks
+
+    return Ranks(config)
+
+
+# For each backend the values of `distribution` that it supports, besides auto
+# and none, and what opens such devices.
+_KINDS: dict[str, dict[str, Callable[[DeviceConfig, int], Devices]]] = {
+    "tensorflow": dict.fromkeys(STRATEGIES, _strategy),
+    "jax": {"data": _mesh, "model": _mesh},
+    "torch": {"data": _ranks},
 }
 
 
@@ -52,18 +72,8 @@ def opened(config: DeviceConfig, accumulate: int = 1) -> Iterator[Devices]:
         )
     if chosen == "none":
         devices = OneDevice()
-    elif backend == "tensorflow":
-        from keras_albert.distribution.tf_strategy import Strategy
-
-        devices = Strategy(config, accumulate)
-    elif backend == "jax":
-        from keras_albert.distribution.jax_mesh import Mesh
-
-        devices = Mesh(config)
     else:
-        from keras_albert.distribution.torch_ddp import Ranks
-
-        devices = Ranks(config)
+        devices = _KINDS[backend][chosen](config, accumulate)
     try:
         with contextlib.ExitStack() as stack:
             if not devices.is_first:
@@ -105,10 +115,10 @@ def _chosen_distribution(backend: str, config: DeviceConfig) -> str:
     if chosen in ("auto", "none"):
         several = chosen == "auto" and _several_devices(backend, config)
         return several or "none"
-    if chosen not in SUPPORTED[backend]:
+    if chosen not in _KINDS[backend]:
         raise AlbertError(
             "`distribution` must be auto, none, "
-            f"{', '.join(SUPPORTED[backend])} with {backend}. Received: "
+            f"{', '.join(_KINDS[backend])} with {backend}. Received: "
             f"{chosen!r}. Choose one of them, or another KERAS_BACKEND."
         )
     return chosen
