@@ -1,5 +1,6 @@
 """Makes tf.data datasets of NumPy batches."""
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -108,5 +109,16 @@ def host_rows(batch_size: int, host_index: int, host_count: int) -> np.ndarray:
 
 
 def import_tensorflow() -> ModuleType:
-    """Imports TensorFlow, which is an optional dependency."""
-    return optional_import("tensorflow", "tensorflow", "the tf.data pipeline")
+    """Imports TensorFlow, which is an optional dependency.
+
+    It feeds the data on every backend. On others than its own it is kept from
+    GPUs, whose memory it would reserve; that is impossible if the program has
+    already computed something with TensorFlow.
+    """
+    tf = optional_import("tensorflow", "tensorflow", "the tf.data pipeline")
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        with contextlib.suppress(RuntimeError):
+            tf.config.set_visible_devices([], "GPU")
+    return tf

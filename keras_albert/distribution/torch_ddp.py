@@ -65,11 +65,10 @@ class Ranks(Devices):
     def prepare(self, model: keras.Model) -> None:
         vary_seeds(model, lambda: self.index)
         self.vary_random(0)
+        device = next(model.parameters()).device
         replica = DistributedDataParallel(
             model,
-            device_ids=[torch.cuda.current_device()]
-            if torch.cuda.is_available()
-            else None,
+            device_ids=[device] if device.type == "cuda" else None,
             # DDP waits for the gradients of all parameters, but some may be
             # unused, such as a pooler that no head reads. With a static graph
             # it learns in the first step which ones these are.

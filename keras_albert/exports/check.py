@@ -8,8 +8,9 @@ import keras
 import numpy as np
 
 from keras_albert.data.batches import Features
+from keras_albert.data.input_pipeline import import_tensorflow
 from keras_albert.data.tables import Table
-from keras_albert.distribution.backend import leave_gpu_to_backend
+from keras_albert.distribution.backend import full_float32
 from keras_albert.errors import AlbertError
 from keras_albert.exports.check_texts import (
     check_texts,
@@ -58,6 +59,7 @@ MOST_CALLS, LEAST_CALLS, SECONDS = 100, 10, 10.0
 WARM_UP = 3
 
 
+@full_float32()
 def check(run: CheckRun) -> dict:
     """Prints and returns differences, sizes and latencies.
 
@@ -65,7 +67,7 @@ def check(run: CheckRun) -> dict:
     differ by more than LARGEST_ERROR and fewer predictions than LEAST_SAME are
     equal; or if fewer rows than LEAST_SAME stop after the same layer.
     """
-    leave_gpu_to_backend()
+    import_tensorflow()  # before it could open a GPU of the backend
     exported = load_exported(run.export, run.threads)
     loaded = load_models(run.model, run.average)
     predictor = _original(loaded, exported)

@@ -20,9 +20,9 @@ import numpy as np
 
 from keras_albert.data.batches import Features
 from keras_albert.data.config import TableColumns
+from keras_albert.data.input_pipeline import import_tensorflow
 from keras_albert.data.saved_dataset import checksum_of_table
 from keras_albert.data.tables import Table, check_table
-from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.distribution.config import available_cores
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.exports.load import (
@@ -72,7 +72,7 @@ def embed(run: EmbedRun) -> dict:
 
     Nothing is written if the file or the model cannot be read.
     """
-    leave_gpu_to_backend()
+    import_tensorflow()  # before it could open a GPU of the backend
     goes_on = holds_run(run.output, run)
     finished = goes_on and finished_report(run.output)
     if run.to == "parquet" and not finished:

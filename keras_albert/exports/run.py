@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from keras_albert.data.batches import Features
+from keras_albert.data.input_pipeline import import_tensorflow
 from keras_albert.data.tables import Table
 from keras_albert.distribution.backend import (
-    leave_gpu_to_backend,
+    full_float32,
     traces_for_tensorflow,
 )
 from keras_albert.errors import AlbertError, check_installed, check_worker
@@ -145,6 +146,7 @@ def _check_packages(format: str) -> None:
         )
 
 
+@full_float32()
 def export_run(run: ExportRun) -> Path:
     """Writes the export, and returns its folder.
 
@@ -163,7 +165,7 @@ def export_run(run: ExportRun) -> Path:
                     run.output.rmdir()
             raise
         return target
-    leave_gpu_to_backend()
+    import_tensorflow()  # before it could open a GPU of the backend
     predictor = Predictor.load(run.model, average=run.average, **run.given)
     if predictor.long_texts != CUT:
         predictor = dataclasses.replace(predictor, long_texts=CUT)
@@ -204,7 +206,9 @@ def _export_in_worker(run: ExportRun, target: Path) -> None:
         worker = subprocess.run(
             [sys.executable, "-m", "keras_albert.cli", "export"]
             + ["--file", str(settings)],
-            env={**os.environ, "KERAS_BACKEND": "tensorflow"},
+            # This process may have reserved the GPU's memory.
+            env=os.environ
+            | {"KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": "-1"},
             capture_output=True,
             text=True,
         )

@@ -7,9 +7,9 @@ import numpy as np
 from keras_albert.corpus.shards import ShardSet
 from keras_albert.data.batches import Features
 from keras_albert.data.config import TableColumns
+from keras_albert.data.input_pipeline import import_tensorflow
 from keras_albert.data.saved_dataset import is_saved_dataset
 from keras_albert.data.tables import Table
-from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.finetuning.exit_curve import (
@@ -54,7 +54,7 @@ from keras_albert.training.progress import progress_verbosity
 
 def evaluate(run: EvaluateRun) -> dict:
     """Prints and returns the scores of the model on `run.data`."""
-    leave_gpu_to_backend()
+    import_tensorflow()  # before it could open a GPU of the backend
     for path, suffix in ((run.errors_file, ".csv"), (run.exit_curve, ".png")):
         if path is not None:
             check_new_file(path, suffix)

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 
 from keras_albert.data.glue import GLUE
+from keras_albert.data.input_pipeline import import_tensorflow
 from keras_albert.data.saved_dataset import is_saved_dataset
-from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import PredictRun
 from keras_albert.finetuning.predictor import Predictor
@@ -38,7 +38,7 @@ def predict(run: PredictRun) -> None:
     the files of the official scorer. Nothing is written if there is an error in
     the model or the data, or the output exists.
     """
-    leave_gpu_to_backend()
+    import_tensorflow()  # before it could open a GPU of the backend
     is_squad = run.data.suffix.lower() == SQUAD_EXTENSION
     if not is_squad and (run.n_best_output or run.null_odds_output):
         raise AlbertError(

@@ -11,7 +11,8 @@ import numpy as np
 
 from keras_albert.checkpoints.load import head_name, load_pretrained
 from keras_albert.data.batches import Features, choose_lengths, training_dataset
-from keras_albert.distribution.backend import leave_gpu_to_backend, opened
+from keras_albert.data.input_pipeline import import_tensorflow
+from keras_albert.distribution.backend import backend_and_device, opened
 from keras_albert.distribution.devices import Devices
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
@@ -86,7 +87,7 @@ def finetune(run: FinetuneRun) -> dict:
     Nothing is written if the input does not fit. Returns the report, which is
     also in the output folder; an empty dict in all processes but the first.
     """
-    leave_gpu_to_backend()
+    import_tensorflow()  # before it could open a GPU of the backend
     with opened(run.devices) as devices:
         devices.check_equal(same_settings(run))
         return _run(run, None, devices)
@@ -511,7 +512,7 @@ def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
     known = labels_text(table.values[LABEL]) if task.has_classes else ""
     print(
         f"{len(table):,} examples{known}; {steps:,} steps on "
-        f"{keras.backend.backend()}"
+        f"{backend_and_device()}"
         + (f"; {cut:,} {what} and cut" if cut else ""),
         flush=True,
     )

@@ -158,8 +158,11 @@ class TaskModel:
         the task, or one that stops early if the model shall.
         """
         check_positive("batch_size", batch_size)
-        batch_size = min(batch_size, len(features))
         few_shapes = self.model.compiles_each_shape
+        most = len(features)
+        if few_shapes:  # another number of rows would be compiled, too
+            most = 1 << (most - 1).bit_length()
+        batch_size = min(batch_size, most)
         lengths = self.lengths if few_shapes else np.unique(features.lengths)
         plan = sorted_plan(features.lengths, np.array(lengths), batch_size)
         if compute is None and self.early_exit is not None:

@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 
+from keras_albert.data.input_pipeline import import_tensorflow
 from keras_albert.data.tables import (
     Field,
     MissingColumn,
@@ -12,7 +13,6 @@ from keras_albert.data.tables import (
     read_parts,
     read_text,
 )
-from keras_albert.distribution.backend import leave_gpu_to_backend
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.finetuning.report import print_skipped
@@ -29,7 +29,7 @@ from keras_albert.text.unknown import check_readable, judged
 
 def whiten(run: WhitenRun) -> None:
     """Computes and writes the model; nothing is written after an error."""
-    leave_gpu_to_backend()
+    import_tensorflow()  # before it could open a GPU of the backend
     check_free(run.output)
     check_table(run.data)
     loaded = load_with_task(run.model)

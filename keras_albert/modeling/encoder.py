@@ -217,7 +217,12 @@ def draw_seeds(config: AlbertConfig, generator, *blocks: int):
     seeds = keras.random.randint(
         (*blocks, DROPOUTS, 2), 0, 2**31 - 1, seed=generator
     )
-    return ops.cast(seeds, generator.state.dtype)
+    seeds = ops.cast(seeds, generator.state.dtype)
+    if keras.backend.backend() == "torch" and seeds.is_cuda:
+        # Keras reads them in Python: once here, and not at every dropout, each
+        # of which would wait for the GPU.
+        seeds = seeds.cpu()
+    return seeds
 
 
 @keras.saving.register_keras_serializable("keras_albert")
@@ -263,6 +268,10 @@ class SharedEncoder(VectorLayer):
         check_flag("remat", remat)
         self.loop = loop
         self.remat = remat
+        # On GPUs Keras compiles with XLA, which cannot differentiate the loop
+        # that Keras makes of a scan on TensorFlow.
+        is_loop = loop == "scan" and keras.backend.backend() == "tensorflow"
+        self.supports_jit = not is_loop
         shared = config.shared_halves
         own = [half for half in HALVES if half not in shared]
         if config.relaxed_rank:

@@ -221,9 +221,7 @@ def attention_half(
         for each in _query_key_value(weights, tokens)
     )
     rate = config.attention_probs_dropout_prob
-    # JAX's kernel does not support float16 on CPUs.
-    is_float16 = keras.backend.standardize_dtype(query.dtype) == "float16"
-    if fused and not is_float16 and (seeds is None or not rate):
+    if fused and _has_kernel(query.dtype) and (seeds is None or not rate):
         probs = None
         # Flash attention is off: Keras's flash kernel on torch does not accept
         # a bias, and the one of JAX on TPUs silently ignores it.
@@ -342,6 +340,16 @@ def _query_key_value(weights, x):
     if "qkv" not in weights:
         return [linear(weights[name], x) for name in ("query", "key", "value")]
     return ops.split(linear(weights["qkv"], x), 3, axis=-1)
+
+
+def _has_kernel(dtype) -> bool:
+    """Whether the backend's fused attention takes a dtype."""
+    is_float16 = keras.backend.standardize_dtype(dtype) == "float16"
+    if not is_float16 or keras.backend.backend() != "jax":
+        return True
+    import jax
+
+    return jax.default_backend() != "cpu"
 
 
 def _split_heads(tokens, x, heads: int):

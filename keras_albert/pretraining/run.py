@@ -5,7 +5,8 @@ import dataclasses
 import keras
 
 from keras_albert.corpus.shards import MANIFEST_FILE, ShardSet
-from keras_albert.distribution.backend import leave_gpu_to_backend, opened
+from keras_albert.data.input_pipeline import import_tensorflow
+from keras_albert.distribution.backend import backend_and_device, opened
 from keras_albert.distribution.devices import Devices
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.base import AlbertModel
@@ -61,7 +62,7 @@ def pretrain(run: PretrainRun) -> dict:
     Raises AlbertError if the input does not fit, before anything is written; or
     if the loss is not finite. The last good model is then kept.
     """
-    leave_gpu_to_backend()
+    import_tensorflow()  # before it could open a GPU of the backend
     with opened(run.devices, run.accumulate) as devices:
         devices.check_equal(same_settings(run))
         folder = RunFolder(run, devices)
@@ -177,8 +178,8 @@ def _teacher_of(
         raise AlbertError(
             "`teacher` works on one device. Received: "
             f"{devices.replicas} replicas in {devices.count} processes, "
-            f"model_parallel={run.model_parallel}. Leave --teacher out, or let "
-            "the process see one device."
+            f"model_parallel={run.model_parallel}. Leave --teacher out, or "
+            "take --distribution none."
         )
     return load_teacher(run, shards.tokenizer())
 
@@ -376,7 +377,8 @@ def memory_advice(
 ) -> str | None:
     """What to do if the activations of a step may not fit; None if they do."""
     part = run.batch_size // run.accumulate, run.examples.sequence_length
-    gigabytes = activation_bytes(config, *part) / replicas / 1e9
+    number_bytes = 4 if run.precision == "float32" else 2
+    gigabytes = activation_bytes(config, *part, number_bytes) / replicas / 1e9
     if run.remat or gigabytes < MANY_GIGABYTES:
         return None
     return (
@@ -405,7 +407,7 @@ def _describe(
             if run.short_steps
             else ""
         )
-        + f" on {keras.backend.backend()}"
+        + f" on {backend_and_device()}"
         + (f", {devices.replicas} devices" if devices.replicas > 1 else ""),
         f"{work.flops / 1e9:,.4g} GFLOP a step; a large matrix product reaches "
         f"{work.peak / 1e9:,.3g} GFLOP/s in {run.precision} here",

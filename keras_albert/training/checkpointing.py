@@ -330,6 +330,8 @@ def _load_orbax_state(folder: Path) -> State:
             f"{folder}: the checkpoint was written by Orbax, in a run of one "
             "process. Go on in one process."
         )
+    if keras.backend.backend() != "jax":  # Orbax imports it: not for a GPU
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
     orbax = optional_import(
         "orbax.checkpoint", "orbax", f"the checkpoint {folder}"
     )

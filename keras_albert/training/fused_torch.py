@@ -34,7 +34,7 @@ def update(weights, m, v, gradient, learning_rate, **settings: float) -> bool:
         return False
     if not all(each.is_contiguous() for each in tensors):
         return False
-    step = torch.tensor(STEP, device=weights.device)
+    step = torch.full((), STEP, device=weights.device)
     adamw(
         [weights],
         [gradient.contiguous()],

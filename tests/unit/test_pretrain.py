@@ -177,6 +177,8 @@ def test_advice_on_memory():
     assert "keeps 11 GB" in pretrain.memory_advice(run, base, 1)
     assert "keeps 5 GB" in pretrain.memory_advice(run, base, 2)
     assert pretrain.memory_advice(run, base, 4) is None
+    half = dataclasses.replace(run, precision="mixed_bfloat16")
+    assert "keeps 5 GB" in pretrain.memory_advice(half, base, 1)
     for fits in ({"remat": True}, {"accumulate": 4}):
         other = dataclasses.replace(run, **fits)
         assert pretrain.memory_advice(other, base, 1) is None
