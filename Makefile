@@ -80,7 +80,8 @@ test-tpu-tensorflow: .tpu-tensorflow/installed $(VENV)/installed-dev
 # Exported models, run by the libraries alone of older TensorFlows: 2 GB.
 # TensorFlow Serving 2.15 to 2.19 links the first one's tensorflow-text.
 # Then the properties with more cases, the tests that take long, on all backends,
-# and the tests of the oldest libraries that pyproject.toml allows.
+# the tests of the oldest libraries that pyproject.toml allows, and training steps
+# compiled for TPUs.
 OLDER := 2.12.1 2.16.1
 OLDER_FOLDERS := $(OLDER:%=$(CURDIR)/.older/%)
 proof: $(OLDER:%=.older/%/installed) $(VENV)/installed-dev
@@ -89,7 +90,7 @@ proof: $(OLDER:%=.older/%/installed) $(VENV)/installed-dev
 	  $(BIN)/python -m pytest -q tests/e2e/test_without_python.py
 	KERAS_BACKEND=tensorflow KERAS_ALBERT_PROOF=1 \
 	  $(BIN)/python -m pytest -q tests/property
-	$(MAKE) proof-tests test-oldest
+	$(MAKE) proof-tests test-oldest test-tpu test-tpu-tensorflow
 
 # For Python 3.11 whichever runs here: no module of theirs is imported.
 .older/%/installed: | $(BIN)/python

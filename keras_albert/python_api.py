@@ -248,10 +248,11 @@ def evaluate(
 
 
 class _Inputs:
-    """Files in place of models and tables in memory.
+    """Writes models and tables in memory to files, which commands can read.
 
-    Their names have checksums of their contents: a call with other contents is
-    another run. They are written after the options have been checked.
+    The name of a file contains a checksum of its content, so that a call with
+    other contents counts as another run. The files are written after the
+    options have been checked.
     """
 
     def __init__(self, output: Path):
@@ -318,7 +319,11 @@ class _Inputs:
 
     @contextlib.contextmanager
     def named_as_given(self) -> Iterator[None]:
-        """Notes and errors have names of options for files and flags."""
+        """Context manager that rewrites what a command prints and raises.
+
+        Temporary files and command-line flags are replaced by the names of the
+        Python arguments that the user gave.
+        """
 
         def change(text: str) -> str:
             return _in_python(self.named(text))
@@ -334,7 +339,7 @@ class _Inputs:
             raise AlbertError(change(str(error))) from error
 
     def named(self, text: str) -> str:
-        """A text with the names of the options in place of the paths."""
+        """Replaces the paths of temporary files in a text by argument names."""
         for path, name in self._names.items():
             parts = re.split(rf"{re.escape(path)}(?::(\d+))?", text)
             for place in range(1, len(parts), 2):
@@ -397,7 +402,11 @@ _OPTION = re.compile(
 
 
 def _scores_line(line: str, in_memory: bool) -> str:
-    """A line of `evaluate`; one of a mistake has a text of the user's."""
+    """Rewrites a line that `evaluate` prints.
+
+    A line on a wrong prediction quotes a text of the user's, which must stay as
+    it is. If the table was in memory, it gets the number of the row.
+    """
     mistake = re.match(r"line (\d+):", line)
     if not mistake:
         return _in_python(line)
@@ -407,7 +416,7 @@ def _scores_line(line: str, in_memory: bool) -> str:
 
 
 def _checksum(model: AlbertModel | Predictor) -> str:
-    """SHA-256 of all that a model answers by, in hexadecimal digits."""
+    """SHA-256, in hexadecimal, of everything a model's answers depend on."""
     task = None
     if isinstance(model, Predictor):
         model, task = model.model, model.settings()

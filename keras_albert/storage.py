@@ -32,7 +32,10 @@ class DiskFull(AlbertError):
         self.filename, self.reason = path, reason
 
     def __reduce__(self):
-        """To a process that waits for one that meets a full disk."""
+        """Lets pickle rebuild the error when a worker process passes it on.
+
+        By default pickle would call the class with the message alone.
+        """
         return type(self), (self.filename, self.reason)
 
 
@@ -215,7 +218,10 @@ def new_folder(path: str | Path) -> Path:
 
 @contextlib.contextmanager
 def _making(folder: Path) -> Iterator[None]:
-    """Converts errors of creating an output folder to AlbertError."""
+    """Context manager that converts errors of creating a folder to AlbertError.
+
+    `folder` is the output folder that the message names.
+    """
     try:
         yield
     except OSError as error:
@@ -226,11 +232,12 @@ def _making(folder: Path) -> Iterator[None]:
 
 
 class WorkFolder:
-    """The folder of a run that may be interrupted and given again.
+    """The output folder of a command that can be interrupted and repeated.
 
-    A run claims the folder, unless it has begun there before, and locks it
-    while it works. At its end it publishes the result with a report. By this
-    report the same command finds out later that the run is finished.
+    A run claims the folder by writing its settings there, unless an earlier,
+    interrupted run of the same command has done so. It locks the folder while
+    it works. At its end it publishes the result with a report. From this report
+    the same command later knows that the run is finished.
 
     Args:
         output: the folder of the result.
@@ -255,7 +262,7 @@ class WorkFolder:
         self._lock = self.work / lock
 
     def begun_with(self) -> Any:
-        """The settings that the run was begun with; None without a run."""
+        """The settings with which a run began here; None if none has begun."""
         path = self._settings
         return read_json(path) if path.is_file() else None
 
@@ -265,15 +272,17 @@ class WorkFolder:
         return read_json(path) if path.is_file() else None
 
     def claim(self, settings: dict) -> None:
-        """Makes the folder, and keeps the settings of the run in it.
+        """Creates the folder and writes the settings of the run into it.
 
-        Raises AlbertError if the output is a file or not empty, or cannot be
-        made; or another run has claimed it at the same time.
+        Raises AlbertError if the output is a file, is not empty or cannot be
+        created; or if another run has claimed it at the same time.
         """
         check_free(self.output)
         with _making(self.work):
             self._settings.parent.mkdir(parents=True, exist_ok=True)
         try:
+            # Mode "x" fails if the file exists: of two runs that start at the
+            # same time, the system lets only one create it.
             with (
                 room_at(self._settings),
                 open(self._settings, "x", encoding="utf-8") as file,
@@ -365,12 +374,16 @@ def remove_folder(folder: Path) -> None:
 
 
 def settings_of(run) -> dict:
-    """The fields of the settings of a run, as values of JSON."""
+    """The settings of a run, a dataclass, as a dict of JSON values."""
     return json.loads(json.dumps(dataclasses.asdict(run), default=str))
 
 
 def option_types(run_class: type, prefix: str = "") -> dict[str, type]:
-    """{"seed": int, "optimizer.beta_1": float, ...} of settings of a run."""
+    """The type of each option of a command, by its dotted name.
+
+    `run_class` is the dataclass of the settings. Example of a result:
+    {"seed": int, "optimizer.beta_1": float}.
+    """
     types = {}
     for field in dataclasses.fields(run_class):
         if dataclasses.is_dataclass(field.type):

@@ -5,7 +5,7 @@ import csv
 import io
 import json
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -41,6 +41,22 @@ def refused(capsys, command: str, *options: str | Path, **settings) -> str:
     said = capsys.readouterr().err
     assert said.splitlines()[-1].startswith("error: "), said
     return " ".join(said.split())
+
+
+class Begun(Exception):
+    """A training would begin. Its argument is the `Training`."""
+
+
+def training_of(call: Callable[[], object]):
+    """The `Training` that a command would begin, of which no step runs."""
+
+    def begin(training):
+        raise Begun(training)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Begun) as begun:
+        patch.setattr("keras_albert.training.cost.fit_into_folder", begin)
+        call()
+    return begun.value.args[0]
 
 
 def output_of(*program: str | Path, **settings) -> str:

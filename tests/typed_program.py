@@ -8,7 +8,9 @@ from typing import assert_type
 
 import keras_albert as ka
 
-config: ka.AlbertConfig = ka.VARIANTS["base"].replace(hidden_dropout_prob=0.1)
+config: ka.AlbertConfig = ka.VARIANTS["base_v2"].replace(
+    hidden_dropout_prob=0.1
+)
 backbone = ka.AlbertBackbone(config)
 assert_type(backbone, ka.AlbertBackbone)
 

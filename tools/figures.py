@@ -4,7 +4,9 @@
 
 Lines of each part; the longest files, functions and classes; and the closures
 of two modules: the files of this package that they import, directly or through
-others, when they are imported.
+others, by import statements at the top of a file. The closures are static, no
+module is imported: what the `__init__.py` of the package imports when a public
+name is first used is not in them.
 """
 
 import ast
@@ -81,7 +83,7 @@ def show(counts: dict[str, int]) -> None:
 
 
 def closure(module: str) -> set[Path]:
-    """The files that importing a module loads, itself included.
+    """The files that a module's import statements lead to, itself included.
 
     Imports inside functions run later, or never, and do not count.
     """

@@ -107,10 +107,12 @@ def _read(
     source: str,
     **form,
 ) -> AlbertModel:
-    """The model of a config.json and its weights, of a folder or in memory.
+    """Makes a model from a config and weights in the format of transformers.
 
-    `path` and `source` are where the config and the weights come from, for
-    messages. The weights are read after the config has been checked.
+    `content` is what config.json has, and `tensors_of` returns the weights;
+    both come from a folder or from a model in memory. `path` and `source` name
+    the origin of the config and of the weights in messages. The weights are
+    read after the config has been checked.
     """
     with errors_about(path):
         config = our_config(content, gelu)
@@ -161,7 +163,7 @@ def save_huggingface(model: AlbertModel, folder: str | Path) -> None:
 
 
 def _there(model: AlbertModel) -> tuple[dict, dict[str, np.ndarray]]:
-    """config.json and the weights of a model, as transformers has them."""
+    """Converts a model to the config.json and the weights of transformers."""
     check_model(model)
     content = their_config(model)
     (architecture,) = content["architectures"]

@@ -143,7 +143,11 @@ def from_keras_hub(model: Any) -> AlbertModel:
 
 
 def _here(theirs, tokenizer: Tokenizer | None, source: str, **form):
-    """The model of this package for one of KerasHub, whose class is known."""
+    """Converts a model of KerasHub to a model of this package.
+
+    The class of `theirs` has been checked; `tokenizer` is its vocabulary, and
+    `source` names it in messages.
+    """
     hub = _keras_hub().models
     is_classifier = isinstance(theirs, hub.AlbertTextClassifier)
     if is_classifier and (
@@ -247,7 +251,7 @@ def to_keras_hub(model: AlbertModel) -> Any:
 
 
 def _there(model: AlbertModel) -> tuple[Any, Any]:
-    """KerasHub's model with the weights of this one, and its tokenizer."""
+    """Converts a model of this package to KerasHub's model and tokenizer."""
     check_model(model)
     hub = _keras_hub()
     _check_supported(model)

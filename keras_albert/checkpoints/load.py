@@ -132,7 +132,11 @@ def _read(
     backbone: bool,
     form: dict,
 ) -> AlbertModel:
-    """The model at the path `what`; the other arguments are those of `load`."""
+    """Reads the model at the path `what` in the format `kind`.
+
+    `form` has `dtype`, `loop` and `remat`; the other arguments are those of
+    `load`.
+    """
     reader = _FORMATS[kind]
     if reader.takes_gelu:
         form = {"gelu": gelu, **form}
@@ -204,7 +208,7 @@ def head_name(source: str | Path) -> str | None:
 
 
 def _found(path: Path) -> list[tuple[str, Path]]:
-    """All models at a path: the format, and the path for its reader."""
+    """All models at a path, each as its format and the path to read."""
     return [
         (kind, what)
         for kind, each in _FORMATS.items()
@@ -252,7 +256,10 @@ class _Format(NamedTuple):
 
 
 def _one(is_found: Callable[[Path], bool]) -> Callable[[Path], list[Path]]:
-    """`find` of a format that has a single model at a path, or none."""
+    """Makes `_Format.find` from a test whether a path is a model.
+
+    It is for formats of which a path holds at most one model, the path itself.
+    """
     return lambda path: [path] if is_found(path) else []
 
 
@@ -268,7 +275,11 @@ def _keras_files(path: Path) -> list[Path]:
 
 
 def _reader(read: Callable[[Path], AlbertModel]) -> Callable[..., AlbertModel]:
-    """`read` of a format of this package, from one that takes only a path."""
+    """Makes `_Format.read` from a function that takes only a path.
+
+    The model is loaded as it was saved, and the options of `load` are applied
+    to it afterwards.
+    """
 
     def read_in_form(path: Path, backbone: bool, **form) -> AlbertModel:
         model = read(path)

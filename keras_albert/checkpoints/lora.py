@@ -195,7 +195,7 @@ def _adapted(model: AlbertModel) -> dict:
 
 
 def _trained(model: AlbertModel) -> dict[str, np.ndarray]:
-    """The weights that are trained whole, by name."""
+    """The weights that are trained themselves, without an adapter, by name."""
     trainable = {own_path(each) for each in model.trainable_variables}
     return {
         k: to_numpy(v) for k, v in variables(model).items() if k in trainable
@@ -216,9 +216,10 @@ def _merged(model: AlbertModel) -> AlbertModel:
 
 
 def _rows(model: AlbertModel) -> tuple[list[Row], list[Row]]:
-    """The names of the weights that transformers has, and of all others.
+    """Rows of names: of the weights that transformers has, and of all others.
 
-    The others get their names in this package, with dots.
+    In adapter files, a weight that transformers lacks has its name of this
+    package, with dots in place of slashes.
     """
     names = variables(model)
     known = [
@@ -408,7 +409,10 @@ def _tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def _base_of(content: dict) -> str:
-    """The source of the base model; names that are no paths are of the Hub."""
+    """Where to load an adapter's base model from, as a source of `load`.
+
+    A name that is no existing path is taken for a name on the Hugging Face Hub.
+    """
     name, revision = content[BASE], content.get("revision")
     if "://" in name or Path(name).is_absolute() or Path(name).exists():
         return name
@@ -418,9 +422,10 @@ def _base_of(content: dict) -> str:
 def _with_head(
     base: AlbertModel, encoder: AlbertBackbone, content: dict, tensors: dict
 ) -> AlbertModel:
-    """The encoder with a new head of the adapter's class.
+    """A model with the encoder and with a new head of the adapter's class.
 
-    It is the base itself if the adapter has no head, or the base has the same.
+    If the adapter has no head, or the base model already has such a head, this
+    is `base` itself.
     """
     head, own = _head(content), content.get(_OWN)
     if own:
@@ -451,8 +456,9 @@ def _apply(
 ) -> list[str]:
     """Adds the adapters to their kernels and sets the weights trained whole.
 
-    Returns the names of the others. If a tensor does not fit, or a weight in
-    `needed` has none, an AlbertError lists them, and the model is unchanged.
+    Returns the names of the tensors that belong to no weight of the model. If a
+    tensor does not fit, or a weight in `needed` has none, an AlbertError lists
+    them, and the model is unchanged: values are assigned after all checks.
     """
     targets, left, problems = variables(model), dict(tensors), []
     heads = model.config.num_attention_heads

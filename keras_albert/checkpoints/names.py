@@ -21,7 +21,7 @@ DIALECTS = {
 
 
 class Row(NamedTuple):
-    """The names of one weight; None if a format has no such weight."""
+    """The names of one weight in all formats; None where a format lacks it."""
 
     ours: str
     tf1: str | None
@@ -30,7 +30,13 @@ class Row(NamedTuple):
     form: str = "same"  # key of FORMS: how the other formats store the value
 
     def there(self, value: np.ndarray, dialect: str, heads: int) -> np.ndarray:
-        """Converts a value of this package to another format, for A `heads`."""
+        """Converts the weight's value to the layout of another format.
+
+        Args:
+            value: the weight in this package.
+            dialect: the other format, a key of DIALECTS.
+            heads: A, the number of attention heads.
+        """
         how = FORMS[self.form].get(dialect)
         if how is None:
             return value
@@ -39,13 +45,23 @@ class Row(NamedTuple):
         return value.reshape(self.shape_there(value.shape, dialect, heads))
 
     def here(self, value: np.ndarray, dialect: str, shape) -> np.ndarray:
-        """Converts a value of another format to `shape`, that of the weight."""
+        """Converts the weight's value from the layout of another format.
+
+        Args:
+            value: the weight in the other format.
+            dialect: the other format, a key of DIALECTS.
+            shape: the shape of the weight in this package.
+        """
         if FORMS[self.form].get(dialect) == "transposed":
             return value.T
         return value.reshape(shape)
 
     def shape_there(self, shape, dialect: str, heads: int) -> tuple[int, ...]:
-        """The shape of the result of `there` for a weight of `shape`."""
+        """The shape of the weight in another format.
+
+        `shape` is its shape in this package; the other arguments are those of
+        `there`.
+        """
         how = FORMS[self.form].get(dialect)
         if how == "transposed":
             return tuple(shape)[::-1]
@@ -273,7 +289,12 @@ def groups_there(config: AlbertConfig) -> int:
 
 
 def _home(config: AlbertConfig, half: str, group: int) -> str:
-    """The group or layer here that has a half of a block of a group there."""
+    """The name of the group or layer that owns a half of a block.
+
+    `half` is "attention" or "feed_forward", and `group` the number of a group
+    in the other formats. If `config.sharing` is not "all", these have a group
+    for each layer, so that `group` is then the number of the layer.
+    """
     if config.sharing == "all":
         return f"group_{group}"
     if half in config.shared_halves:
@@ -282,11 +303,12 @@ def _home(config: AlbertConfig, half: str, group: int) -> str:
 
 
 def check_groups(config: AlbertConfig, dialect: str) -> None:
-    """Raises AlbertError if another format puts a layer into another group.
+    """Raises AlbertError if a format would put a layer into a different group.
 
-    They compute the group of layer i, of L in G groups, differently: int(i / L
-    * G) in floating point in the reference, int(i / (L / G)) in transformers,
-    and i // (L // G) in KerasHub, which requires L to be a multiple of G.
+    The formats compute the group of layer i, of L in G groups, differently:
+    int(i / L * G) in floating point in the reference, int(i / (L / G)) in
+    transformers, and i // (L // G) in KerasHub, which requires L to be a
+    multiple of G.
     """
     layers, groups = config.num_hidden_layers, groups_there(config)
     formula = {

@@ -50,7 +50,7 @@ def open_file(path: str) -> BinaryIO:
 
 @dataclasses.dataclass(frozen=True)
 class InputFile:
-    """A file, with its size and date when the work was planned."""
+    """An input file, with its size and date at the time of planning."""
 
     path: str
     size: int

@@ -120,9 +120,13 @@ def prepare(run: PrepareRun) -> Manifest | None:
     if finished and {"blank_lines": 1, **finished} == made_of:
         print(f"{output} holds these shards, and they are finished.")
         return Manifest.read(output)
+    # The units depend on the inputs and on the size of shards alone: any number
+    # of workers writes the same shards, and a run resumes with any number.
     units = plan(files, run.shard_bytes, run.column)
     try:
         with _claimed(folder, command) as work, sigterm_as_ctrl_c():
+            # Workers read this copy of the vocabulary, since the user may
+            # change the file while they run.
             recipe.tokenizer().save(work)
             job = _Job(dataclasses.replace(run, vocab=work), work)
             reports = _make_all(job, units, run.workers or available_cores())
@@ -315,6 +319,9 @@ def _make_unit(
                     f"{part.file.path}: changed while it was read. Run the "
                     "same command again."
                 )
+        # The shard is moved before its note is written: a kill between the two
+        # leaves a shard without a note, which is made again. The other order
+        # could leave a note on a shard that is not there.
         if report.shard:
             for name in report.shard.files.values():
                 os.replace(work / name, job.folder / name)
@@ -392,7 +399,9 @@ def _in_processes(
         (job, counters),
     ) as pool:
         try:
-            # A process that is interrupted while it starts prints a traceback.
+            # A process that is interrupted while it starts prints a traceback:
+            # the workers inherit that the signals are ignored, until
+            # `_start_worker` sets what they do.
             with handled(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM):
                 pending = {
                     pool.submit(_work, i, unit): i
@@ -414,6 +423,8 @@ def _in_processes(
                 "`. Run the same command again, with fewer `workers`."
             ) from None
         finally:
+            # Running units look at this flag after each piece of text. Without
+            # it, `shutdown` would wait until their shards are finished.
             counters.stop.value = 1
             pool.shutdown(cancel_futures=True)
 

@@ -161,13 +161,15 @@ def write_shard(
     advance: Callable[[int, int], None],
     opener: Opener = open_file,
 ) -> UnitReport:
-    """Tokenizes a unit into the files of shard number `index`, as a stream.
+    """Tokenizes the texts of a unit into the files of shard number `index`.
 
     Sentences without tokens, and documents without sentences, are dropped.
     `advance` is called with the bytes and tokens since its last call.
 
-    Raises AlbertError if the input is bad; or the beginning of the first unit
-    is mostly unknown, which is better reported now than after hours.
+    The texts are read as a stream: memory does not grow with the unit.
+
+    Raises AlbertError if the input is bad; or if most pieces at the beginning
+    of the first unit are unknown, to report it now and not after hours.
     """
     tokenizer, example = recipe.tokenizer(), ""
     paths = {part: folder / f"shard-{index:05}.{part}.npy" for part in PARTS}

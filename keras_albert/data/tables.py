@@ -160,7 +160,10 @@ def read_parts(
 def _parts(
     records: Iterator[NumberedRow], rows_at_once: int | None
 ) -> Iterator[list[NumberedRow]]:
-    """Rows in parts; a part of very long texts has fewer of them."""
+    """Divides rows into parts of `rows_at_once` rows; None for a single part.
+
+    A part ends earlier if its texts are very long, to limit the memory.
+    """
     part, size = [], 0
     for line, row in records:
         part.append((line, row))

@@ -108,9 +108,9 @@ class Devices(abc.ABC):
         """
 
     def lost(self, error: Exception) -> str | None:
-        """The reason in an error that means that another process is lost.
+        """Recognizes errors that mean that another process has been lost.
 
-        Returns None for all other errors.
+        Returns the reason for such an error, and None for all others.
         """
         return None
 
@@ -121,7 +121,7 @@ class Devices(abc.ABC):
     # The methods below are built on `share`.
 
     def any(self, *flags: bool) -> list[bool]:
-        """Says for each flag whether it is true in at least one process."""
+        """Returns for each flag whether it is true in at least one process."""
         mine = "".join(str(int(flag)) for flag in flags)
         return ["1" in each for each in zip(*self.share(mine), strict=True)]
 

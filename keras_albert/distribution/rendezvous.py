@@ -41,7 +41,10 @@ def wait_for_processes(processes: ProcessConfig) -> None:
 
 
 def _wait_for_others(processes: ProcessConfig, end: float) -> None:
-    """The part of process 0; `end` is a time of `time.monotonic`."""
+    """Process 0's side of the protocol: listens until all others connect.
+
+    `end` is the time, by `time.monotonic`, at which it gives up.
+    """
     address = processes.coordinator
     print(
         f"process 0 waits up to {processes.wait} s at {address} for "
@@ -137,7 +140,7 @@ def _is_there(connection: socket.socket | None) -> bool:
 
 
 def _tell(came: list[socket.socket], verdict: str) -> None:
-    """Sends a line to all processes and waits until they disconnect.
+    """Sends a line to all connected processes; waits until they disconnect.
 
     TCP keeps the port of the side that disconnects first for a while
     (TIME_WAIT). Therefore the others do so, and process 0 can listen again.
@@ -155,7 +158,11 @@ def _tell(came: list[socket.socket], verdict: str) -> None:
 
 
 def _wait_for_process_0(processes: ProcessConfig, end: float) -> None:
-    """The part of all other processes; they try again until `end`."""
+    """The side of all processes but 0: connects to process 0 and waits.
+
+    If process 0 does not answer, it tries again until `end`, a time of
+    `time.monotonic`.
+    """
     coordinator = processes.coordinator
     host, _, port = coordinator.rpartition(":")
     address = (host.strip("[]"), int(port))

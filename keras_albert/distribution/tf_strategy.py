@@ -31,11 +31,13 @@ from keras_albert.private_apis import (
 
 
 class Strategy(Devices):
-    """Replicas of the model, each of which computes a part of every batch.
+    """The devices of a strategy of tf.distribute.
+
+    Each device has a replica of the model and computes a part of every batch.
 
     Args:
-        config: `distribution` is mirrored, multiworker or tpu.
-        accumulate: number of batches of the dataset for one step.
+        config: its field `distribution` is mirrored, multiworker or tpu.
+        accumulate: number of batches of the dataset in an optimizer step.
         strategy: a strategy to use instead of the one of `config`.
     """
 
@@ -212,10 +214,11 @@ def _train_function(devices: Strategy, model: keras.Model):
 
 
 def _accumulating(devices: Strategy, model: keras.Model) -> tuple:
-    """The two functions of a replica for a batch that is given in parts.
+    """Makes two functions: one for each part of a batch, one for its end.
 
-    The gradients of the parts are summed in each replica, and the optimizer
-    sums over the replicas: one exchange for all parts.
+    Both run in every replica. The gradients of the parts are summed in each
+    replica, and the optimizer sums over the replicas: one exchange for all
+    parts.
     """
     sums = [
         tf.Variable(
@@ -244,7 +247,10 @@ def _accumulating(devices: Strategy, model: keras.Model) -> tuple:
 
 
 def _gradients(devices: Strategy, model: keras.Model, data) -> list:
-    """The gradients of a replica's part of a batch; updates the metrics."""
+    """Computes the gradients of one replica's part of a batch.
+
+    It also updates the metrics of the model.
+    """
     # With several workers the static number of rows is unknown. Keras would
     # then weight each batch of the mean losses as one row.
     data = tree.map_structure(

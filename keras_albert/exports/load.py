@@ -34,7 +34,7 @@ Ask = Callable[[str, Mapping[str, list]], dict[str, list]]
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """Takes the place of the model in a Predictor."""
+    """Runs an exported model; replaces the Keras model in a `Predictor`."""
 
     run: Run
     # names of the signatures that `ask` takes; none if it takes no texts
@@ -121,8 +121,8 @@ def checksum_of_export(folder: str | Path) -> str:
 def load_exported(folder: str | Path, threads: int = 1) -> Predictor:
     """The predictor of a folder that `keras-albert export` wrote.
 
-    Of a folder with versions of a SavedModel the newest is loaded. `threads`
-    are those of LiteRT and ONNX Runtime.
+    If the folder has several versions of a SavedModel, the newest is loaded.
+    `threads` is the number of threads of LiteRT and ONNX Runtime.
     """
     folder = with_version(folder)
     found = [name for name in _RUNNERS if (folder / name).is_file()]
@@ -153,9 +153,10 @@ def load_exported(folder: str | Path, threads: int = 1) -> Predictor:
 
 
 def _by_rows(run: Run) -> Run:
-    """Reshapes [B, C, S] to rows, the only input of exported models.
+    """Wraps a runner of rows [R, S], so that it also takes ids [B, C, S].
 
-    C are the choices, or the texts of which each gets a vector.
+    C is the number of choices, or of texts, of an example. Exported models only
+    take rows.
     """
 
     def run_rows(token_ids: np.ndarray) -> Mapping[str, np.ndarray]:

@@ -74,6 +74,8 @@ def evaluate(run: EvaluateRun) -> dict:
 
 
 def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
+    # Every option is checked before the first batch is computed, which may be
+    # long after the start.
     if run.sentence_task is not None:
         raise AlbertError(
             "`sentence_task` measures a pretrained model, and "
@@ -93,6 +95,7 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
     wants_mistakes = run.errors is not None or run.errors_file is not None
     if wants_mistakes:
         check_can_rank(predictor)
+    # The outputs are computed once: all scores and files below use them.
     table = predictor.read_labelled(
         run.data, run.split, skip_bad=run.skip_bad, any_size=run.any_size
     )
@@ -108,11 +111,13 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
     for line in scores_lines(report, examples=""):
         print(line)
     if predictor.early_exit is not None:
+        # `layer_by_layer` has counted the layers while `outputs` was computed.
         computed = predictor.layer_by_layer
         report["layers"] = used = computed.layers / computed.rows
         count = predictor.model.config.num_hidden_layers
         print(f"early exit after {used:.2f} of {count} layers on average")
     if run.exit_curve is not None:
+        # Computed anew, as the curve needs the outputs after every layer.
         points = exit_curve(predictor, features, run.batch_size)
         best = predictor.definition.best
         print("\n".join(curve_lines(points, best)))
@@ -158,9 +163,17 @@ def _beside(
     features: Features,
     outputs: Outputs,
 ) -> dict:
-    """The scores among the texts of a corpus, and what stands beside them.
+    """Further scores of a model that computes vectors of texts.
 
-    Beside are other sizes, TF-IDF, and the model before fine-tuning.
+    These are its scores among the texts of the table and of `run.corpus`; and,
+    to compare them with: those of vectors cut to `run.dimensions`, of TF-IDF
+    vectors, and of `run.start`, the model before fine-tuning.
+
+    Args:
+        predictor: the model.
+        run: the settings of the command.
+        table, features, outputs: the labelled examples, and the model's vectors
+            of their texts.
     """
     task, others = predictor.definition, _further_texts(predictor, run, table)
     vectors = _vectors_of(predictor, run, others)
@@ -186,7 +199,7 @@ def _beside(
 def _further_texts(
     predictor: Predictor, run: EvaluateRun, table: Table
 ) -> list[str]:
-    """The texts of the corpus, each once, that the table does not have."""
+    """The texts of `run.corpus` without those of the table; each text once."""
     if run.corpus is None:
         return []
     column = run.corpus_column or predictor.columns.text
@@ -248,7 +261,8 @@ def _held_out(loaded: ModelFolder, run: EvaluateRun, shards: ShardSet) -> dict:
         examples = dataclasses.replace(examples, sentence_task=measured)
     batches = validation_dataset(shards, examples, batch_size=run.batch_size)
 
-    # The model is compiled with the name of its own task.
+    # The model's head is named after the task it was trained for. To measure it
+    # on another one, the labels of that task are given under the head's name.
     def with_own_name(targets):
         return {learned if k == measured else k: v for k, v in targets.items()}
 

@@ -56,10 +56,12 @@ def layer_distances(
     sums, count = 0.0, 0
     for start in range(0, len(texts), batch_size):
         inputs = backbone.preprocess(texts[start : start + batch_size])
+        # the input of the first layer: the sum of embeddings, projected to H
         embedded = backbone.embeddings(
             inputs["token_ids"], inputs.get("segment_ids")
         )
         states = backbone(inputs, return_hidden_states=True)["hidden_states"]
+        # Padding has vectors, too, which would count in the means.
         is_token = ops.convert_to_numpy(padding_mask_of(inputs)) > 0
         vectors = [
             ops.convert_to_numpy(each)[is_token].astype("float64")
@@ -75,6 +77,7 @@ def layer_distances(
 
 def _distances(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     """Sums over tokens of the distance and of the angle of [N, H] vectors."""
+    # Rounding may give equal vectors a cosine above 1, whose arc cosine is NaN.
     lengths = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
     cosine = np.clip((x * y).sum(axis=1) / lengths, -1, 1)
     distance = np.linalg.norm(x - y, axis=1)
@@ -126,6 +129,7 @@ def attention_figure(
         shown = scores[head, : len(pieces), : len(pieces)]
         axes.imshow(shown, cmap="Blues", vmin=0, vmax=1)
         axes.set_title(f"head {head}", fontsize=8)
+        # matplotlib would read what is between two "$" as a formula.
         style = {"fontsize": 6, "parse_math": False}
         axes.set_xticks(places, pieces, rotation=90, **style)
         axes.set_yticks(places, pieces, **style)

@@ -30,10 +30,13 @@ _OF_KERAS = frozenset(inspect.signature(layers.Layer.__init__).parameters)
 
 
 def feeding() -> ModuleType:
-    """The module that checks inputs and turns texts into ids.
+    """Returns the module that checks inputs and turns texts into ids.
 
-    It is imported when the first inputs arrive. Models are built, and their
-    weights loaded and converted, without the tokenizer and what reads texts.
+    It is imported when the first inputs arrive, so that the file of a model,
+    such as `modeling/pretraining.py`, imports nothing that reads texts. (The
+    names of the package do: `keras_albert.AlbertBackbone` imports all public
+    classes of `modeling`, so that Keras knows them when it loads a model, and
+    some of them import the tokenizer.)
     """
     from keras_albert.modeling import feeding
 
@@ -106,7 +109,10 @@ class AlbertModel(KeepsJaxState, keras.Model):
         return feeding().tokenized(self, texts["text"], texts.get("pair"))
 
     def named_texts(self, texts: Any) -> dict:
-        """The texts by the names of their parts; refuses other names."""
+        """Puts texts into a dict by the names of their parts.
+
+        Raises AlbertError if `texts` is a dict with other names.
+        """
         return feeding().named_texts(texts)
 
     @property

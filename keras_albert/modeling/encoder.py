@@ -56,6 +56,8 @@ class Block(layers.Layer):
         return {name: part.tensors() for name, part in self.parts.items()}
 
 
+# Blocks are functions of weights and not Keras layers: the body of a scan and a
+# rematerialized layer must be pure functions, to which weights are arguments.
 def block(
     config: AlbertConfig,
     weights,
@@ -321,6 +323,8 @@ class SharedEncoder(VectorLayer):
             first_only,
         )
         if first_only and states[-1].shape[1] != 1:
+            # A scan applies the same function to every layer, so that its last
+            # layer has computed all positions.
             states[-1] = states[-1][:, :1]
         return _asked_for(
             states, scores, return_hidden_states, return_attention_scores
@@ -359,6 +363,8 @@ class SharedEncoder(VectorLayer):
         # Shared weights are concatenated and cast once, not in every layer.
         shared = [[each.tensors() for each in row] for row in self.shared]
         own = [[each.tensors() for each in row] for row in self.own]
+        # A quantized projection is a layer, not a dict of tensors, and can be
+        # neither stacked for a scan nor an argument of a rematerialized layer.
         quantized = any(map(callable, tree.flatten((shared, own))))
         if quantized or return_scores:  # only the unrolled loop supports both
             return _unrolled(config, layer, x, shared, own, seeds)
@@ -448,6 +454,8 @@ def _scan(config, layer, x, shared, own, seeds):
         if seeds is not None:
             each["seeds"] = seeds[first:end]
 
+        # The default argument binds the weights of this group: without it, the
+        # function would see those of the last one if it is traced later.
         def step(x, each, group_weights=group_weights):
             weights = _together(group_weights, each.get("own", []))
             x, _ = layer(x, weights, each.get("seeds"))

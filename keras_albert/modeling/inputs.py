@@ -130,7 +130,11 @@ def _is_string_tensor(inputs) -> bool:
 
 
 def no_vocabulary(model: AlbertModel, message: str) -> str:
-    """The message on a model without a vocabulary that can be read."""
+    """The error message for a model without a vocabulary.
+
+    This is `message`, unless the checkpoint has a WordPiece vocabulary, which
+    cannot be read; the message then says so.
+    """
     file = getattr(model, "backbone", model).wordpiece_file
     return not_of_sentencepiece(file) if file else message
 

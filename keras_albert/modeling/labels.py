@@ -27,7 +27,7 @@ class Classes(NamedTuple):
 
 
 def labels_of(model, y, x):
-    """Labels `y` of the examples `x`, as numbers that are in range."""
+    """Converts labels `y` of inputs `x` to numbers and checks their range."""
     shape = x["token_ids"].shape if isinstance(x, dict) else ()
     return checked_labels(y, model.classes(shape), getattr(model, "loss", None))
 
@@ -37,7 +37,8 @@ def checked_labels(y, classes: dict, losses):
 
     Args:
         y: an array, list, column or tensor of labels; or a dict of them.
-        classes: `Classes` by the name of the output; None of a single one.
+        classes: `Classes` by the name of the output; the name is None if the
+            model has a single output.
         losses: the losses that the model was compiled with. The range is only
             checked for sparse categorical cross-entropy.
     """
@@ -45,7 +46,11 @@ def checked_labels(y, classes: dict, losses):
 
 
 def _of_outputs(check, y, classes: dict, losses):
-    """`check` of the labels, the classes and the loss of each output."""
+    """Calls `check` for each output of a model, and returns what it returns.
+
+    `check` is called with the labels, the classes and the loss of an output. A
+    model with several outputs has a dict of labels, and gets a dict of results.
+    """
     if isinstance(y, dict):
         return {
             name: check(value, classes.get(name), _loss(losses, name))
@@ -203,10 +208,11 @@ def _graph_checked(y, classes: Classes | None, loss):
 
 
 def _asserted(value, right, shown, message: list):
-    """Returns `value`, and lets the graph fail unless all `right` are true.
+    """Returns `value`; the graph fails if an element of `right` is false.
 
-    `shown` are the labels as text. The first one that is not right is put
-    before the last part of the message.
+    `shown` are the labels as text, of which the error message quotes the first
+    wrong one. `message` are the parts of the message; the label is inserted
+    before the last part.
     """
     import tensorflow as tf
 

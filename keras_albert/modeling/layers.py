@@ -280,7 +280,11 @@ def linear(weights, x):
 
 
 def _fused_operations(tokens, training: bool):
-    """The module `fused_tf` if it is faster for this step, else None."""
+    """Returns the module `fused_tf` if it is faster for this step, else None.
+
+    It has GELU and LayerNorm, compiled by XLA, for training on a CPU with
+    TensorFlow.
+    """
     if not training or keras.backend.backend() != "tensorflow":
         return None
     from keras_albert.modeling import fused_tf
@@ -321,7 +325,10 @@ def _seed(seeds, index):
 
 
 def _low_rank(delta, x):
-    """(x A) B for n kernels at once; A is [H, n R] and B is [n, R, O]."""
+    """The low-rank terms (x A) B of n kernels at once.
+
+    A is [H, n R], the n matrices side by side, and B is [n, R, O].
+    """
     x = ops.matmul(x, delta["a"])
     n, rank, _ = delta["b"].shape
     # One product for each kernel. A single batched product would, with rank
@@ -353,7 +360,7 @@ def _has_kernel(dtype) -> bool:
 
 
 def _split_heads(tokens, x, heads: int):
-    """Rows [B S, H], where x is [B, S, H], as [B, S, A, D]."""
+    """Reshapes `tokens`, [B S, H], to [B, S, A, D]; `x` is [B, S, H]."""
     batch, length, hidden = ops.shape(x)
     return ops.reshape(tokens, (batch, length, heads, hidden // heads))
 
@@ -382,7 +389,7 @@ class Half(layers.Layer):
         )
 
     def _read(self, dense: layers.Dense):
-        """A dict of kernel and bias; or the layer itself if it is quantized."""
+        """A dict of a layer's kernel and bias; if int8, the layer itself."""
         if dense.quantization_mode is not None:
             return dense
         kernel = adapted_kernel(dense) if dense.lora_enabled else dense.kernel

@@ -303,9 +303,11 @@ class AlbertForTextEmbedding(HeadedModel):
         normalize: bool,
         pooling: str | None = None,
     ) -> "AlbertForTextEmbedding":
-        """A model with this encoder and another projection, or none.
+        """Makes a model with the same encoder and another projection.
 
-        The weights of layers and tokens stay; so does `pooling` if it is None.
+        `weights` are the kernel and the bias, or None for no projection. The
+        new model has the same weights of layers and of tokens, and the same
+        pooling if `pooling` is None.
         """
         model = AlbertForTextEmbedding(
             self.backbone,

@@ -36,7 +36,13 @@ _ROUNDING = 1e-10
 def whitened(
     model: "Embedder", texts: Sequence[str], dimensions: int | None
 ) -> "Embedder":
-    """See AlbertForTextEmbedding.whitened."""
+    """A model whose vectors of `texts` have uncorrelated numbers.
+
+    The projection of the result includes that of `model`, and leaves
+    `dimensions` numbers, or as many as `model` has if it is None. The encoder
+    is shared with `model`. `AlbertForTextEmbedding.whitened` is the public
+    form, and lists what raises AlbertError.
+    """
     own = _projection_of(model)
     size = model.check_dimensions(dimensions)
     texts = _enough_texts(model, texts, size)
@@ -50,7 +56,13 @@ def whitened(
 def with_words(
     model: "Embedder", texts: Sequence[str], share: float
 ) -> "Embedder":
-    """See AlbertForTextEmbedding.with_words."""
+    """A model whose vectors also contain numbers that describe the words.
+
+    `share` is the part of the squared length of a vector, averaged over
+    `texts`, that these numbers get. The encoder is shared with `model`.
+    `AlbertForTextEmbedding.with_words` is the public form, and lists what
+    raises AlbertError.
+    """
     if model.pooling != IDF:
         raise AlbertError(
             f"words are added to vectors of the pooling {IDF!r}. Received: "
@@ -91,9 +103,10 @@ def _projection_of(model: "Embedder") -> Projection | None:
 def _enough_texts(
     model: "Embedder", texts: Sequence[str], size: int
 ) -> list[str]:
-    """The different texts, of whose vectors `size` dimensions are kept.
+    """The texts without repetitions, if they suffice to compute a projection.
 
-    Raises AlbertError if they are too few, or there is no vocabulary.
+    Raises AlbertError if there are no more than `size` of them, the number of
+    dimensions of the projection, or if the model has no vocabulary.
     """
     vocabulary_of(model)
     texts = list(dict.fromkeys(as_texts(texts)))
@@ -117,6 +130,8 @@ def whitening(vectors: np.ndarray, size: int) -> Projection:
     vectors = vectors.astype("float64")
     mean = vectors.mean(axis=0)
     around = vectors - mean
+    # An eigendecomposition of the covariance [D, D] and not an SVD of the
+    # vectors [N, D], whose cost and memory would grow with the texts.
     variances, directions = np.linalg.eigh(around.T @ around / len(vectors))
     # eigh returns the smallest first
     variances = variances[: -size - 1 : -1]
@@ -134,14 +149,14 @@ def whitening(vectors: np.ndarray, size: int) -> Projection:
 def beside_words(
     vectors: np.ndarray, projection: Projection, size: int, share: float
 ) -> Projection:
-    """A projection to a model's vector, followed by the numbers of the words.
+    """Makes a projection to a model's vector followed by numbers of the words.
 
     Args:
         vectors: the pooled embedding output of each text, followed by its
             pooled output of the last layer: [N, 2H].
-        projection: that of the model, from H to D numbers.
-        size: W.
-        share: that of the words in the mean square length.
+        projection: the model's own projection, from H to D numbers.
+        size: W, how many numbers describe the words.
+        share: the part of the mean squared length that these numbers get.
 
     Returns:
         kernel [2H, D + W] and bias [D + W].
@@ -158,7 +173,10 @@ def beside_words(
 def _of_length(
     length: float, vectors: np.ndarray, projection: Projection
 ) -> Projection:
-    """The projection, scaled: the root mean square of the results' lengths."""
+    """Scales a projection so that its results have a given length.
+
+    `length` is the root mean square of the lengths of the projected `vectors`.
+    """
     kernel, bias = projection
     projected = vectors @ kernel + bias
     scale = length / np.sqrt(np.mean(np.sum(projected**2, axis=1)))

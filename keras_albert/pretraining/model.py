@@ -17,9 +17,18 @@ def pretraining_model(
     remat: bool,
     precision: str,
 ) -> AlbertForPretraining:
-    """The model that learns from such examples, with fresh weights.
+    """A model for pretraining, with random weights.
 
-    Raises AlbertError if the model does not take the examples.
+    Args:
+        config: the architecture.
+        examples: the pretraining examples. Their sentence task determines the
+            second head; for "none" there is only the masked-LM head.
+        loop, remat: see `AlbertBackbone`.
+        precision: the Keras dtype policy, such as "mixed_bfloat16".
+
+    Raises:
+        AlbertError: the examples are longer than the model's position
+            embeddings, or the model has fewer than two segments.
     """
     check_examples(examples, config)
     task = examples.sentence_task
@@ -34,12 +43,13 @@ def compile_for_pretraining(
     optimizer: keras.optimizers.Optimizer | str,
     masked_lm: keras.losses.Loss | None = None,
 ) -> None:
-    """The published losses with equal weight, and their accuracies.
+    """Compiles a model with the published losses and with their accuracies.
 
-    `masked_lm` is another loss of masked LM than WeightedCrossEntropy.
+    The losses of masked LM and of the sentence task have equal weight.
+    `masked_lm` replaces the loss of masked LM, WeightedCrossEntropy.
     """
     tasks = [task for task in ("mlm", model.sentence_task) if task]
-    # Keras puts the name of an output before, where there are several.
+    # With several outputs, Keras itself puts their names before the metrics'.
     prefix = "mlm_" if len(tasks) == 1 else ""
 
     def metrics():
@@ -63,7 +73,7 @@ def compile_for_pretraining(
 
 
 def check_examples(examples: ExampleConfig, config: AlbertConfig) -> None:
-    """Raises AlbertError unless a model of these sizes takes the examples."""
+    """Raises AlbertError unless a model of this config accepts the examples."""
     if config.type_vocab_size < 2:
         raise AlbertError(
             "Pretraining has two segments: `type_vocab_size` must be 2 or "

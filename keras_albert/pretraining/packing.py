@@ -78,7 +78,10 @@ def pack_examples(
 def kinds_of_rows(
     counts: np.ndarray, row_length: int, most: int
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Divides a histogram of lengths, int [S + 1], into kinds of rows.
+    """Decides which lengths share a row, from a histogram of the lengths.
+
+    `counts`, int [S + 1], are the numbers of examples of each length,
+    `row_length` is S, and `most` is K.
 
     This is the best-fit-decreasing heuristic of bin packing, for all examples
     of a length at once: each example, the longest first, goes into the row in
@@ -92,7 +95,11 @@ def kinds_of_rows(
     rooms = []  # the keys of `begun`, ascending
 
     def keep(rows, kind, room):
-        """Files equal rows under their free space, or as full."""
+        """Records equal rows: by their free space, or as full rows.
+
+        `rows` is their number, `kind` the lengths of their examples, and
+        `room` how many tokens each has left.
+        """
         if rows and len(kind) < most and room:
             if room not in begun:
                 bisect.insort(rooms, room)

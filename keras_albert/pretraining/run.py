@@ -197,12 +197,17 @@ def _config_of(
 def _train(
     run: PretrainRun, inputs: _Inputs, folder: RunFolder, devices: Devices
 ) -> dict:
+    # The seed is set before the model is made, as it decides its weights.
     keras.utils.set_random_seed(run.seed)
     model, teacher = _compiled_model(run, inputs, devices), inputs.teacher
+    # The folder is claimed only after the model could be made: a run that fails
+    # before leaves nothing behind.
     folder.claim()
+    # Peak speed of all devices, to which the log compares the run's speed.
     peak = matrix_product_peak(keras.DTypePolicy(run.precision).compute_dtype)
     peak *= devices.replicas * run.model_parallel
 
+    # The work depends on the step, since the first phase may have shorter rows.
     def work_of(step: int, steps: int = run.steps_per_execution) -> Work:
         examples = run.examples_of(step)
         rows = steps * run.batch_size
@@ -225,6 +230,7 @@ def _train(
             keep_checkpoints=run.keep_checkpoints,
             accumulate=run.accumulate,
         ),
+        # Everything that a checkpoint must agree with to be continued.
         origin={
             "backend": keras.backend.backend(),
             "config": dataclasses.asdict(inputs.config),
@@ -238,6 +244,8 @@ def _train(
         devices=devices,
     )
     kept, cost = fit_with_cost(training, lambda step: work_of(step, 1))
+    # All processes have trained; only the first one writes the report, which
+    # marks the run as finished.
     if not devices.is_first:
         return {}
     report = _report_of(run, inputs, model.count_params(), kept)

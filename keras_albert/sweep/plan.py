@@ -43,7 +43,10 @@ def read_plan(path: Path) -> Plan:
     Raises AlbertError if it is not such a file, an option does not exist, is
     there twice or has no values, or there are too many combinations.
     """
+    # Everything is checked before the first run: a wrong option would otherwise
+    # stop the search at the first run that has it, perhaps after hours.
     try:
+        # utf-8-sig: editors on Windows begin files with a byte order mark
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise AlbertError(f"{path}: not a TOML file ({error}).") from None
@@ -101,6 +104,8 @@ def _flat_search(search: Mapping, prefix: str = "") -> dict[str, object]:
     """The tables and lists of values by the dotted names of options."""
     found = {}
     for name, value in search.items():
+        # A table is either a range {low, high, points}, which is a value, or a
+        # section of options, such as [search.optimizer].
         if isinstance(value, dict) and "low" not in value:
             found |= _flat_search(value, f"{prefix}{name}.")
         else:
@@ -134,6 +139,8 @@ def _range(path: Path, name: str, value: dict) -> list[float]:
             f"{path}: `search.{name}` must have low, high (0 < low < high) and "
             f"points (2 or more). Received: {value}."
         )
+    # Equal ratios and not equal differences: learning rates and the like matter
+    # by their order of magnitude.
     ratio = (high / low) ** (1 / (points - 1))
     values = [float(f"{low * ratio**i:.3g}") for i in range(points)]
     return _all_different(path, name, values)

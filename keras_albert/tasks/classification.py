@@ -30,9 +30,10 @@ OVERLAP = 0.5
 
 
 class _TextTask(LearnedTask):
-    """A task for texts or pairs of texts.
+    """Abstract: a task that predicts something of a text or a pair of texts.
 
-    With `is_pair`, or a column of second texts, each example is a pair.
+    With `is_pair`, or if a column of second texts is named, each example is a
+    pair.
     """
 
     problem: str
@@ -89,12 +90,21 @@ class _TextTask(LearnedTask):
 
     @abc.abstractmethod
     def fit_linear(self, x, y: np.ndarray, names: Names) -> Callable:
-        """Fits a linear model, see `bag_of_words.linear_outputs`."""
+        """Fits the linear model of words with which the model is compared.
+
+        `x` are the features of `bag_of_words.linear_outputs`, a sparse matrix
+        [N, F], and `y` is the target of the rows. Returns a function from
+        features to outputs.
+        """
 
     def distilled(
         self, names: Names, share: float, temperature: float
     ) -> keras.losses.Loss:
-        """The loss of labels and of a teacher's logits, see `Distilled`."""
+        """The loss with which a model learns from a teacher's logits, too.
+
+        `share` is the part of the teacher in the loss, and `temperature`
+        divides the logits of both, see `Distilled`.
+        """
         labels = self.loss(names).loss
         return WeightedMean(Distilled(labels, self.problem, share, temperature))
 
@@ -110,8 +120,9 @@ class _TextTask(LearnedTask):
 
 
 class _ClassServing(Serving):
-    """The label, its score, and the probabilities of all labels.
+    """The signatures of an exported model that gives texts one label each.
 
+    They return the label, its score, and the probabilities of all labels:
     `label` is string [B], `score` float32 [B], `probabilities` float32 [B, C],
     and `labels`, the names of all labels, string [B, C]. For pairs of texts,
     `pair` is the same function; for single texts, `classify` takes `inputs`,
@@ -203,7 +214,10 @@ class Classification(_TextTask):
 
 
 class _NumberServing(Serving):
-    """The number as `score`, float32 [B]."""
+    """The signature of an exported model that predicts a number of a text.
+
+    It returns the number as `score`, float32 [B].
+    """
 
     def signatures(self, graph):
         from keras_albert.tasks import classification_graph as graphs
@@ -254,7 +268,11 @@ class Regression(_TextTask):
 
 
 class _SeveralServing(Serving):
-    """`probabilities` float32, `labels` string and `chosen` bool, [B, C]."""
+    """The signature of an exported model that gives texts any number of labels.
+
+    It returns `probabilities` float32, `labels` string, the names of all
+    labels, and `chosen` bool, all of them [B, C].
+    """
 
     def signatures(self, graph):
         from keras_albert.tasks import classification_graph as graphs

@@ -73,7 +73,11 @@ class _VectorTask(LearnedTask):
         embedding=EmbeddingOptions(),
         max_tokens=None,
     ):
-        """`dropout` is unused: no layer follows but the projection."""
+        """A model that computes vectors, with a fresh projection, if any.
+
+        `dropout` is unused, since the projection reads pooled vectors without
+        dropout.
+        """
         model = AlbertForTextEmbedding(
             backbone,
             embedding.pooling or POOLINGS[0],
@@ -133,9 +137,17 @@ class _VectorTask(LearnedTask):
     def among(
         self, table: Table, features: Features, outputs, others=(), vectors=None
     ) -> tuple[dict[str, float], dict[str, float] | None]:
-        """The scores among further texts, and those of TF-IDF vectors.
+        """Scores with more texts to choose from, by the model and by TF-IDF.
 
-        `others` are the further texts, and `vectors` those of them, [M, D].
+        Args:
+            table, features, outputs: the labelled examples, and the model's
+                vectors of their texts.
+            others: M further texts, among which a partner must be found, too.
+            vectors: the model's vectors of `others`, [M, D].
+
+        Returns:
+            the scores of the model's vectors, and those of TF-IDF vectors of
+            the same texts; the latter are None if the texts have no words.
         """
         of_words = word_vectors([[*self.texts(table), *others]], table, others)
         if of_words is not None:
@@ -149,7 +161,11 @@ class _VectorTask(LearnedTask):
     def scores_of_sizes(
         self, outputs, features, sizes: Sequence[int], others=None
     ) -> dict[str, float]:
-        """The best score of vectors that are cut to each of some sizes."""
+        """The score `best` of vectors of which only the first numbers are kept.
+
+        `sizes` says how many numbers are kept; there is a score for each size.
+        `others` are the vectors of further texts, see `scores_among`.
+        """
         scores = {}
         for size in sizes:
             cut = [vectors[..., :size] for vectors in outputs]
@@ -159,7 +175,11 @@ class _VectorTask(LearnedTask):
         return scores
 
     def scores_among(self, outputs, features, others) -> metrics.Scores:
-        """The scores; only a task in which texts are searched has `others`."""
+        """The scores of the vectors `outputs`.
+
+        `others`, vectors [M, D] of further texts to choose from, or None, only
+        count in tasks in which texts are searched.
+        """
         return self.scores(outputs, features, None)
 
     def held_out_loss(self, outputs, features, names):
@@ -172,7 +192,7 @@ class _VectorTask(LearnedTask):
 
 
 def _texts_of(table: Table) -> list[Sequence[str]]:
-    """The columns of the texts of an example: its text, its partner, others."""
+    """The columns of a table that hold texts: the text, its partner, others."""
     return [table.values[n] for n in table.values if n != LABEL]
 
 
@@ -182,13 +202,13 @@ def word_vectors(
     """TF-IDF vectors of the texts of a table, and of further texts.
 
     Args:
-        texts: columns of texts that tell how frequent words are.
-        table: the rows.
-        others: the further texts.
+        texts: columns of texts from which the frequencies of words are counted.
+        table: the table whose texts get vectors.
+        others: M further texts that get vectors.
 
     Returns:
-        for each row a sparse matrix [T, D], and that of the others; None if
-        there are no words.
+        for each row of the table a sparse matrix [T, D], and one of `others`,
+        [M, D]; None if `texts` have no words.
     """
     columns = _texts_of(table)
     found = bag_of_words.vectors(texts, [*columns, others or [""]])
@@ -202,7 +222,10 @@ def word_vectors(
 
 
 class _VectorServing(Serving):
-    """`embedding`, which is also the output of the signature `embed`."""
+    """The signature of an exported model that computes vectors of texts.
+
+    It takes `text`, string [B], and returns `embedding`, float32 [B, D].
+    """
 
     output = "embedding"
 
@@ -289,10 +312,10 @@ class Embedding(_VectorTask):
         return self.scores_among(outputs, features, None)
 
     def scores_among(self, outputs, features, others):
-        """How well each text's partner is found among other texts.
+        """Scores of searching each text's partner among other texts.
 
-        These are the partners and negatives of all examples, and those whose
-        vectors are `others`: [M, D], or None.
+        The other texts are the partners and negatives of all examples, and
+        further texts, whose vectors are `others`: [M, D], or None.
         """
         ranks = _ranks(outputs, features.target, others)
         found = ranks < FOUND_AMONG
@@ -326,7 +349,11 @@ class Embedding(_VectorTask):
 
 
 class _SimilarityServing(Serving):
-    """`score` float32 [B], the cosine of `text` and `pair`."""
+    """The signature of an exported model that compares two texts.
+
+    It takes `text` and `pair`, string [B], and returns `score`, float32 [B],
+    the cosine of their vectors.
+    """
 
     output = "embedding"
 
@@ -357,7 +384,7 @@ class Similarity(_VectorTask):
         return read_number
 
     def target_of(self, table):
-        """The scores, float32 [N, 1]."""
+        """The given similarity of each pair of texts, float32 [N, 1]."""
         if LABEL not in table.values:
             return None
         return np.array(table.values[LABEL], "float32")[:, None]
@@ -416,13 +443,14 @@ def _cosines(outputs: Sequence) -> np.ndarray:
 
 
 def _ranks(outputs: Sequence, numbers: np.ndarray, others=None) -> np.ndarray:
-    """How many other texts are closer to each text than its partner, [N].
+    """The rank of each text's partner: how many other texts are closer, [N].
 
     The texts to choose from are the partners and negatives of all examples,
-    each once, and the `others`, see `scores_among`. A text that is equal to the
-    partner, or to the text itself, is not another one; neither is a partner of
-    an equal text in another example, which is right, too. Of texts that are as
-    close as the partner, half count.
+    each once, and those whose vectors are `others`, [M, D]. `numbers` [N, T]
+    has the same number for equal texts. Three kinds of text do not count as
+    other texts: one equal to the partner, one equal to the text itself, and the
+    partner of an equal text in another example, which is a right result, too.
+    A text that is as close as the partner, up to rounding, counts half.
     """
     texts, partners = numbers[:, 0], numbers[:, 1]
     vectors = [_column(outputs, place) for place in range(numbers.shape[1])]
@@ -437,6 +465,7 @@ def _ranks(outputs: Sequence, numbers: np.ndarray, others=None) -> np.ndarray:
     for text, place in zip(texts.tolist(), own.tolist(), strict=True):
         right[text].append(place)
     ranks = []
+    # Some texts at a time: the cosines of all with all might not fit in memory.
     for start in range(0, len(numbers), RANKED_AT_ONCE):
         rows = np.arange(start, min(start + RANKED_AT_ONCE, len(numbers)))
         cosines = vectors[0][rows] @ candidates.T
@@ -464,7 +493,10 @@ def _column(outputs: Sequence, place: int):
 
 
 def _unit(vectors):
-    """Vectors [N, D] of length 1; TF-IDF vectors, which are sparse, are."""
+    """Scales vectors [N, D] to length 1.
+
+    Sparse vectors are those of TF-IDF, which have that length already.
+    """
     if sparse.issparse(vectors):
         return vectors
     return normalized(vectors.astype("float32"))

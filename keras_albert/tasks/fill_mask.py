@@ -40,9 +40,12 @@ def _read_masked(value: object) -> str:
 
 
 class _MaskServing(Serving):
-    """See `fill_mask_graph.serve_masks`.
+    """The signatures of an exported model that fills in masks.
 
-    `token_ids` also returns pieces: the scores of all would be too many.
+    `fill_mask`, the default, takes `text`, string [B]; `token_ids` takes int32
+    [B, S]. Both return the K most probable pieces for each mask, with their
+    scores and ids, [B, M, K]. The scores of the whole vocabulary, which
+    `token_ids` of other tasks would correspond to, are too many to return.
     """
 
     needs_pieces = True

@@ -48,13 +48,13 @@ class Use(Protocol):
 
 
 class ServingGraph:
-    """The functions from which tasks make their signatures.
+    """The functions from which tasks make the signatures of a SavedModel.
 
     Every signature consists of two shared functions, one from texts to ids and
     one from rows of ids to the outputs of the model, so that the graph only has
-    one copy of the tables and the encoder. The exception is `embed`: it needs
-    outputs that no head has, and has an encoder of its own with the same
-    weights.
+    one copy of the tokenizer's tables and of the encoder. The exception is
+    `embed`: it needs outputs that no head has, and has a second copy of the
+    encoder's operations, with the same weights.
 
     `inputs` are the fields that a prediction needs, `output` is the name of
     the output if there is a single one, and `weights` the data type in which
@@ -68,7 +68,8 @@ class ServingGraph:
         self.inputs = inputs
         self.output = output
         self.tokenizer = GraphTokenizer(use.tokenizer)
-        # further objects with tables or weights that a function needs
+        # Further objects with tables or weights that a function needs: a
+        # SavedModel only contains what is reachable from its attributes.
         self.kept = []
         model = use.model
         self._stored = [
@@ -224,7 +225,12 @@ class ServingGraph:
 
 
 def _by_length(function: Callable, rows: Outputs) -> Outputs:
-    """See `ServingGraph.by_length`; `function` is one of `of_rows`."""
+    """Applies a function to rows in ascending order of length, a few at a time.
+
+    In this order the rows of a part have similar lengths, and little padding is
+    computed. `function` is a result of `ServingGraph.of_rows`. Its outputs are
+    returned in the order in which the rows were given.
+    """
     lengths = tf.reduce_sum(rows["padding_mask"], axis=1)
     order = tf.argsort(lengths)
     rows = {name: tf.gather(row, order) for name, row in rows.items()}
@@ -241,9 +247,10 @@ def _in_parts(
     at_once: int,
     lengths: tf.Tensor | None = None,
 ) -> Outputs:
-    """The outputs of a function of `of_rows`, for `at_once` rows at a time.
+    """Applies a function to `at_once` rows at a time, and joins its outputs.
 
-    With `lengths`, int32 [R], each part is cut to its longest row.
+    `function` is a result of `ServingGraph.of_rows`. With `lengths`, int32 [R],
+    the tokens of each row, each part is cut to its longest row.
     """
     specs = function.get_concrete_function().structured_outputs
     count = tf.shape(rows["token_ids"])[0]
@@ -266,6 +273,8 @@ def _in_parts(
             for name, array in arrays.items()
         }
 
+    # One part after another, as parallel parts would need their memory at the
+    # same time.
     _, arrays = tf.while_loop(
         lambda part, arrays: part < parts,
         step,
@@ -288,7 +297,10 @@ def _computed_in(model: keras.Model) -> dict[int, set[str]]:
 
 
 def _stored(variable: keras.Variable, weights: str) -> tf.Variable:
-    """The variable, or a float copy of another data type."""
+    """The value of a weight as it is stored: a copy if the data type differs.
+
+    Only float32 weights are converted to the data type `weights`.
+    """
     if variable.dtype != "float32" or weights == "float32":
         return variable.value
     return tf.Variable(

@@ -128,7 +128,7 @@ def _entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
 
 @dataclasses.dataclass(frozen=True)
 class ClassReport:
-    """How well each class is distinguished from the others."""
+    """Precision, recall and F1 of each class, and the confusion matrix."""
 
     labels: tuple[str, ...]  # C names
     # int [C, C]: examples of the class of a row, predicted as the column's
@@ -262,7 +262,10 @@ def confusion_figure(labels: Sequence[str], confusion) -> "Figure":
 
 
 def _pair(expected, predicted, axes: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Both arguments as arrays, after a check."""
+    """Converts both arguments to arrays of equal shapes with finite numbers.
+
+    Raises AlbertError if they are not, or do not have the number of `axes`.
+    """
     expected, predicted = np.asarray(expected), np.asarray(predicted)
     fit = expected.shape == predicted.shape and expected.ndim == axes
     if not fit or not expected.size:

@@ -34,7 +34,11 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of choices
 
 
 class _ChoiceServing(Serving):
-    """`choice` int32 [B] and `probabilities` float32 [B, C]."""
+    """The signature of an exported model that picks one of several choices.
+
+    It returns `choice` int32 [B], the index, and `probabilities` float32
+    [B, C].
+    """
 
     def signatures(self, graph):
         from keras_albert.tasks.multiple_choice_graph import serve_choices
@@ -83,7 +87,11 @@ class MultipleChoice(LearnedTask):
         skip_bad: bool = False,
         rows_at_once: int | None = None,
     ) -> Iterator[Table]:
-        """`read_parts`; all rows must have as many choices as the first one."""
+        """Reads a file as `read_parts` does, and compares the choices of rows.
+
+        Raises AlbertError for a row with another number of choices than the
+        first one has.
+        """
         count = None
 
         def complete(row: dict, values: dict) -> dict:
@@ -167,7 +175,10 @@ class MultipleChoice(LearnedTask):
 
 
 def _pairs(table: Table) -> tuple[list[str], list[str]]:
-    """Each text with its question, and beside it each of the choices."""
+    """Two lists of equal length: contexts with their question, and choices.
+
+    A context is repeated for each of its choices.
+    """
     texts, choices = table.values["text"], table.values["choices"]
     questions = table.values.get(QUESTION, [""] * len(table))
     contexts, flat = [], []
@@ -186,10 +197,12 @@ def _check_number(choices: Sequence[str], count: int) -> None:
 
 
 def choice_index(label: str | int, choices: Sequence[str]) -> int:
-    """The index that a letter from A, a number from 0, or a choice stands for.
+    """The index of the choice that a label names.
 
-    Raises AlbertError if it stands for none or several: for the choices "3",
-    "0" and "7" the text "0" is the first or the second.
+    A label is a letter from A, a number from 0, or the text of the choice.
+    Raises AlbertError if it names none, or more than one: of the choices "3",
+    "0" and "7", the label "0" could be the first, by number, or the second, by
+    text.
     """
     readings = set()
     if isinstance(label, str):

@@ -146,9 +146,11 @@ class Task(abc.ABC):
     def examples(
         self, tokenizer, table, names, length, reading=None, long_texts=CUT
     ) -> Features:
-        """`features`, with each example in the group of its row.
+        """The examples of a table, with the group of the row each came from.
 
-        `long_texts` is one of LONG_READINGS.
+        The arguments are those of `features`. Tasks that read contexts have
+        `reading`. `long_texts`, one of LONG_READINGS, says whether long texts
+        are cut or read in windows.
         """
         if long_texts == CUT:
             found = self.features(tokenizer, table, names, reading or length)
@@ -188,7 +190,7 @@ class Task(abc.ABC):
         return None
 
     def thresholds(self, names: Names) -> int:
-        """The number of probabilities that decide; 0: they cannot be set."""
+        """How many decision thresholds a user may set; 0 for none."""
         return 0
 
     def fits(self, model: AlbertModel) -> bool:
@@ -196,19 +198,23 @@ class Task(abc.ABC):
         return self.predicts(model) is not None
 
     def model_of(self, model: AlbertModel) -> AlbertModel:
-        """The model that computes the outputs, made of a fitting one."""
+        """The model that computes the outputs of this task.
+
+        It is `model`, for which `fits` is true, or is made from it.
+        """
         return model
 
     def too_long(self, length: int, reading: ReadingConfig | None) -> str:
-        """Which examples are cut, in words."""
+        """The part of a message that says which examples are cut."""
         return f"are longer than {length} tokens"
 
     def card(
         self, columns: TableColumns, length: int, reading: ReadingConfig | None
     ) -> tuple[str, str]:
-        """For the model card: how to use the model, and the limit of length.
+        """Two texts for the model card: a call of the model, and its limits.
 
-        The first is Python after `ka.`, with MODEL for the folder of the model.
+        The call is Python code to be written behind `ka.`, in which MODEL
+        stands for the folder of the model. The limit is how long a text may be.
         """
         inputs = self.inputs(columns)
         first = "a passage" if "question" in inputs else "a text"
@@ -254,14 +260,17 @@ class LearnedTask(Task):
     def scores(
         self, outputs: Outputs, features: Features, names: Names
     ) -> Scores:
-        """How good the outputs are."""
+        """Compares the outputs with the labels in `features`."""
 
     def can_measure(self, columns: TableColumns) -> bool:
         """Whether a table with these columns can tell how good a model is."""
         return True
 
     def baseline(self, features: Features) -> float | None:
-        """The `best` score of the best constant answer; None: it has none."""
+        """The score `best` of always giving the best constant answer.
+
+        None if no constant answer has a score.
+        """
         return None
 
     def flat(
@@ -273,7 +282,7 @@ class LearnedTask(Task):
     def held_out_loss(
         self, outputs: Outputs, features: Features, names: Names
     ) -> dict[str, float]:
-        """{"loss": the mean over all examples}."""
+        """The mean loss over all examples, {"loss": value}; {} if undefined."""
         logits, target = self.flat(outputs, features)
         loss = self.loss(names)(target, logits)
         return {"loss": float(keras.ops.convert_to_numpy(loss))}
@@ -281,10 +290,11 @@ class LearnedTask(Task):
     def linear_outputs(
         self, train: Table, held_out: Table, names: Names
     ) -> np.ndarray | None:
-        """What a linear model of words predicts, learned from a table.
+        """Predictions of a linear model of words, as a baseline.
 
-        Returns the outputs for each held-out row, in the form of the head's;
-        None for a task without such a baseline, see `bag_of_words.py`.
+        The linear model is fitted to the table `train`. Returns its outputs for
+        each row of `held_out`, in the form of the outputs of the head; None for
+        a task without such a baseline (see `bag_of_words.py`).
         """
         return None
 

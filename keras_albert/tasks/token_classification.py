@@ -21,7 +21,12 @@ TOKENS = "a label for each token"  # what the head predicts
 
 
 class _WordServing(Serving):
-    """See `token_classification_graph.serve_words`."""
+    """The signature of an exported model that labels the words of texts.
+
+    It takes `text`, string [B], and returns `words` and `labels`, string
+    [B, W], `scores` float32 [B, W], and the characters at which each word
+    starts and ends.
+    """
 
     def signatures(self, graph):
         from keras_albert.tasks.token_classification_graph import serve_words
@@ -150,7 +155,11 @@ def _one_label_a_word(row: dict, values: dict) -> dict:
 def _of_words(
     outputs: Outputs, features: Features
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The logits [W, C] and the labels [W] of the words of each text."""
+    """The logits [W, C] and the labels [W] of the words of each text.
+
+    Only the first piece of a word has a label of 0 or more, so that the rows
+    of a text are joined and the positions with such a label taken.
+    """
     logits, labels = [], []
     ends = np.cumsum(features.source)
     for end, count in zip(ends, features.source, strict=True):

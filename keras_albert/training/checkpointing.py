@@ -107,6 +107,8 @@ class Checkpoints:
             }
             write_json(unfinished / MANIFEST_FILE, content)
             write_out(unfinished)
+            # A folder gets its final name only when all of its files are on the
+            # disk: a process that is killed here leaves no half checkpoint.
             final = self._path(step)
             shutil.rmtree(final, ignore_errors=True)  # a damaged one
             os.replace(unfinished, final)
@@ -140,6 +142,8 @@ class Checkpoints:
                 )
                 damaged.append(step)
                 continue
+            # Damaged checkpoints are renamed only now: if the origin differs,
+            # the folder belongs to another run and stays unchanged.
             self._check_origin(found)
             for each in damaged:
                 self._put_aside(each)
@@ -267,6 +271,8 @@ def restore_random(state: State) -> None:
 
 
 def _restore_group(model: keras.Model, state: State, group: str) -> None:
+    # Variables are compared by position and shape, not by name: Keras numbers
+    # the names of layers anew for each model that a process makes.
     variables = _groups(model)[group]
     saved = state.get(group, {})
     shapes = [tuple(variable.shape) for variable in variables]
@@ -278,6 +284,8 @@ def _restore_group(model: keras.Model, state: State, group: str) -> None:
             "that began on one device cannot go on on several, nor the other "
             "way round: give the --distribution with which it began."
         )
+    # All shapes are compared before the first variable is assigned, so that an
+    # error leaves the variables unchanged. Scalars are stored as [1].
     if [shape or (1,) for shape in shapes] != found:
         raise AlbertError(
             f"The checkpoint is of another model: its {group} variables have "

@@ -32,8 +32,9 @@ class Cost:
     flops: float
     """floating-point operations, see pretraining/flops.py"""
     joules: float | None
-    """energy of all processors during the run, other programs included; None if
-    the machine does not tell, or the run went on from a checkpoint"""
+    """energy of all processors during the run, that of other programs included;
+    None if the counters cannot be read, or if the run was continued from a
+    checkpoint"""
 
     def line(self) -> str:
         """The cost as a line of text."""
@@ -49,7 +50,7 @@ class Cost:
 def fit_with_cost(
     training: Training, work_of: Callable[[int], Work]
 ) -> tuple[Row, Cost | None]:
-    """Trains into the folder, see `fit_into_folder`.
+    """Trains a model as `fit_into_folder` does, and measures the cost.
 
     Returns the row of the log that belongs to the saved model, and the cost of
     the run, which only the first of several processes knows. `work_of` maps
@@ -81,8 +82,9 @@ def cost_of_run(
         rows: the log of the run.
         steps: number of steps of the run.
         work_of: maps the number of a step, from 1, to its work.
-        joules: energy of the processors; None for a run that went on, whose
-            use before was not kept.
+        joules: energy of the processors; None if it is unknown, as it is for a
+            run that was interrupted and continued: the energy of its earlier
+            part was not stored.
     """
     speeds = {row["step"]: row.get("tokens_per_second") for row in rows}
     tokens = interval = timed = 0
@@ -106,7 +108,10 @@ def cost_of_run(
 
 
 def total(costs: Sequence[Cost]) -> Cost:
-    """The sum of several costs; what is unknown of one is so of the sum."""
+    """The sum of several costs.
+
+    A field that is None, unknown, in one of them is None in the sum.
+    """
 
     def summed(name: str):
         values = [getattr(cost, name) for cost in costs]
@@ -117,10 +122,10 @@ def total(costs: Sequence[Cost]) -> Cost:
 
 
 class EnergyMeter:
-    """Measures the energy of all processors since it was made, in joules.
+    """Measures the energy of all processors from its creation on, in joules.
 
-    A thread reads the counters now and then: they begin again at zero after
-    minutes.
+    The counters of the processors are small and start again at zero after some
+    minutes. A thread therefore reads them more often than that.
     """
 
     def __init__(self, folder: Path = POWERCAP):
@@ -133,16 +138,16 @@ class EnergyMeter:
             threading.Thread(target=self._watch, daemon=True).start()
 
     def joules(self) -> float | None:
-        """The energy so far; None if the counters cannot be read.
+        """The energy since the creation; None if the counters cannot be read.
 
-        The thread ends with the first call.
+        The first call also ends the thread that reads the counters.
         """
         self._ended.set()
         self.sample()
         return None if self._used is None else self._used * MICRO
 
     def sample(self) -> None:
-        """Adds what was used since the last time."""
+        """Reads the counters and adds the energy since the previous reading."""
         with self._lock:
             now = self._read()
             if self._used is None or now.keys() != self._last.keys():

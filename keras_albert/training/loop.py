@@ -280,7 +280,7 @@ class TrainingSteps(keras.callbacks.Callback):
             self.devices.fit(self.model, batches, [self])
 
     def _ask(self, is_lost: bool = False) -> bool:
-        """Whether training is lost in any process; stops all if one must."""
+        """Whether training has failed in any process; stops all if one must."""
         lost, self._stopping = self.devices.any(
             is_lost, self.stop.signal is not None
         )
@@ -373,7 +373,7 @@ class TrainingSteps(keras.callbacks.Callback):
         self._log(row)
 
     def _validate(self) -> Row:
-        """The values of held-out examples; incomplete if the run is to stop."""
+        """Measures held-out examples; incompletely if the run is to stop."""
         # Several processes validate to the end, since each waits for the
         # others there.
         measured = self.training.validate(
@@ -477,13 +477,16 @@ class StopRequest:
 
 
 def plain(optimizer: keras.optimizers.Optimizer) -> Lamb:
-    """The optimizer, without the one of loss scaling that may wrap it."""
+    """Returns the optimizer inside a LossScaleOptimizer, or else itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 @contextlib.contextmanager
 def averaged_weights(model: keras.Model):
-    """Gives the model its moving averages as weights, if it has any."""
+    """Context manager in which a model's weights are their moving averages.
+
+    Without moving averages nothing changes.
+    """
     averages = plain(model.optimizer).averages
     if not averages:
         yield
@@ -502,7 +505,10 @@ def averaged_weights(model: keras.Model):
 
 
 def _rest(folder: Path, checkpoints: Checkpoints, kept: Row | None) -> str:
-    """Says what an ended run leaves; removes a folder without checkpoint."""
+    """The part of a message that says what an ended run has left.
+
+    Without a checkpoint nothing could be continued: the folder is removed.
+    """
     steps = checkpoints.steps()
     if not steps:
         remove_folder(folder)

@@ -347,7 +347,10 @@ def _found(patterns: tuple[str, ...], path: str) -> bool:
 
 
 def _in_one_pass(weights, m, v, gradient, learning_rate, **settings) -> bool:
-    """Updates as AdamW does if one kernel can do it all; says whether."""
+    """Updates a variable by AdamW in a single kernel, if the backend has one.
+
+    Returns whether it did; if not, the caller has to update the variable.
+    """
     if keras.backend.backend() != "torch":
         return False
     from keras_albert.training import fused_torch
@@ -358,10 +361,12 @@ def _in_one_pass(weights, m, v, gradient, learning_rate, **settings) -> bool:
 
 
 def _with_equal_singular_values(matrix):
-    """The matrix with singular values of 0.7 to 1.2; zeros stay zeros.
+    """Moves all singular values of a matrix to between 0.7 and 1.2.
 
-    Five Newton-Schulz iterations; numbers of Jordan et al. 2024
-    (https://kellerjordan.github.io/posts/muon).
+    A matrix of zeros stays as it is. The method is five Newton-Schulz
+    iterations with the coefficients of Jordan et al. 2024
+    (https://kellerjordan.github.io/posts/muon), which need only matrix
+    products and are therefore faster than a singular value decomposition.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = ops.transpose(matrix) if is_tall else matrix

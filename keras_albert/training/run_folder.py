@@ -51,10 +51,16 @@ _OWN_SETTINGS = {
 
 
 class RunFolder:
-    """The output folder of a run, a dataclass with a field `output`.
+    """The output folder of a training run of one or several processes.
 
-    The first process reads and writes its files, and all processes get the same
-    answers. Raises AlbertError if the folder holds something else.
+    Only the first process reads and writes the files of the folder, and all
+    processes get the same answers. AlbertError is raised if the folder holds
+    anything but this run.
+
+    Args:
+        run: the settings of the run, a dataclass; its field `output` is the
+            folder.
+        devices: connects the processes.
     """
 
     def __init__(self, run, devices: Devices):
@@ -67,7 +73,11 @@ class RunFolder:
         sources: Sequence[Path],
         checksums: Callable[[], dict[str, str | None]],
     ) -> dict | None:
-        """The report of the run, if it is finished; see `check_made_of`."""
+        """The report of the run; None if the run is not finished.
+
+        Raises AlbertError if the data of a finished run have changed since:
+        `sources` are their paths, `checksums` computes what is compared.
+        """
 
         def read() -> dict | None:
             report = finished_report(self._run.output)
@@ -78,7 +88,7 @@ class RunFolder:
         return self._devices.first(read)
 
     def claim(self) -> None:
-        """Makes the folder, unless it holds this run already."""
+        """Creates the folder, unless it already holds this run."""
         if not self._goes_on:
             run = self._run
             self._devices.first(lambda: str(claim_folder(run.output, run)))
@@ -90,24 +100,27 @@ def folder_at(path: str | Path) -> WorkFolder:
 
 
 def claim_folder(path: str | Path, run) -> Path:
-    """Makes the folder of a run and keeps the settings in it."""
+    """Creates the folder of a run and writes the settings into it."""
     folder = folder_at(path)
     folder.claim(settings_of(run))
     return folder.output
 
 
 def holds_run(path: str | Path, run) -> bool:
-    """Whether an output folder holds this run, begun before.
+    """Whether a run of these settings has begun in an output folder before.
 
-    Raises AlbertError if it holds something else: a file, another folder, or a
-    run with other settings, which the message names.
+    Raises AlbertError if `path` is a file, a folder with other content, or a
+    folder with a run of other settings, which the message names.
     """
     found = folder_at(path).begun_with()
     if found is None:
         check_free(path)
         return False
     if not isinstance(found, dict):
-        raise AlbertError(f"{path}/run.json: not the settings of a run.")
+        raise AlbertError(
+            f"{path}/run.json: not the settings of a run. Choose another "
+            "output, or move this folder away."
+        )
     # A run from before an option existed has the default of the option.
     found = flat(_defaults(type(run))) | flat(found)
     expected = flat(settings_of(run))

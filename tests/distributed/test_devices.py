@@ -388,6 +388,8 @@ def test_processes_that_differ(folder, finetuning, tmp_path):
 
 
 OTHERS = f"`distribution` must be auto, none, .* with {BACKEND}"
+TWO = ProcessConfig("a:1", count=2, index=0, wait=1)
+ALONE = "trains in one process. .*coordinator='a:1'. Leave one of them out"
 
 
 @pytest.mark.parametrize(
@@ -422,17 +424,21 @@ def test_one_comes_alone(folder, tmp_path, capsys, monkeypatch, index, message):
         "tensorflow": [
             (["data"], OTHERS),
             (["multiworker"], "TF_CONFIG"),
+            (["mirrored"], "needs two devices or more. Found: .*CPU:0"),
+            (["auto", 1, 1, TWO], "processes from TF_CONFIG. .*r='a:1'. Leave"),
             (["tpu"], "no TPU answers"),
         ],
         "jax": [
             (["mirrored"], OTHERS),
             (["model", 2], "number of devices of a process, 1"),
             (["auto", 1, 2], "for TensorFlow's strategies"),
+            (["none", 1, 1, TWO], ALONE),
         ],
         "torch": [
             (["model", 2], OTHERS),
             (["data"], "torchrun"),
             (["auto", 1, 2], "for TensorFlow's strategies"),
+            (["none", 1, 1, TWO], ALONE),
         ],
     }[BACKEND],
 )
@@ -477,6 +483,23 @@ def test_a_gpu_for_each_process(monkeypatch):
     assert _gpu_of(places[3], gpus=2) == 1
     with pytest.raises(ka.AlbertError, match=r"at most 1 .*LOCAL_RANK=1"):
         _gpu_of(places[1], gpus=1)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="of PyTorch alone")
+def test_a_process_group_that_is_there_already():
+    """Of a program that calls `pretrain`: it stays as it is."""
+    from torch import distributed
+
+    store = distributed.HashStore()
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        config = DeviceConfig("data", processes=TWO)
+        message = "has a process group already.*destroy_process_group"
+        with pytest.raises(ka.AlbertError, match=message), opened(config):
+            pass
+        assert distributed.is_initialized()
+    finally:
+        distributed.destroy_process_group()
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="JAX's is Keras's own setting")

@@ -159,11 +159,12 @@ def test_an_adapter_is_calibrated(folder, tmp_path, options, monkeypatch):
     output = tmp_path / "model"
     settings = {"lora_rank": 2, "steps": 1, **options}
     flags = ["--calibrate", "--tune-threshold"]
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
         # Killed at its very end, the run divides by the temperature once.
         stop = Mock(side_effect=KeyboardInterrupt)
         patch.setattr("keras_albert.finetuning.run.write_report", stop)
         run("finetune", *flags, **told(folder, output, **settings))
+    assert ended.value.code == 130 and stop.called
     run("finetune", *flags, **told(folder, output, **settings))
     temperature = report_of(output)["calibration"]["temperature"]
     assert abs(temperature - 1) > 1e-3
@@ -195,12 +196,18 @@ def test_heads_that_only_this_package_has(folder, tmp_path, task, options):
 def test_an_adapter_learned_in_bfloat16(folder, tmp_path):
     output, precision = tmp_path / "model", "mixed_bfloat16"
     run("finetune", **told(folder, output, lora_rank=2, precision=precision))
+    run("finetune", **told(folder, tmp_path / "float32", lora_rank=2))
     kernels = {
         f"encoder/group_0_block_0/attention/{n}" for n in ("query", "value")
     }
     parts = {name.rpartition("/")[0] for name in changed(folder, output)}
     assert parts == {*kernels, "pooler"}
     assert_close(ka.load(output / "adapter"), ka.load(output))
+    # Rounded in every product: near what float32 learns, and not the same.
+    exact = changed(folder, tmp_path / "float32")
+    for name, found in changed(folder, output).items():
+        difference = np.linalg.norm(found - exact[name])
+        assert 1e-4 < difference / np.linalg.norm(exact[name]) < 1
 
 
 @pytest.mark.on_torch
@@ -209,9 +216,10 @@ def test_an_interrupted_run_goes_on(folder, tmp_path):
     settings = told(folder, outputs[0], lora_rank=2, validate_every=2, steps=6)
     run("finetune", **settings)
     settings["output"] = outputs[1]
-    with signalled(signal.SIGTERM, step=3), pytest.raises(SystemExit):
+    with signalled(signal.SIGTERM, step=3), pytest.raises(SystemExit) as stop:
         run("finetune", **settings)
-    run("finetune", **settings)
+    assert stop.value.code == 0
+    assert "from step 3 of 6" in run("finetune", **settings)
     for names in (".", "adapter"):
         one, other = (weights_of(ka.load(each / names)) for each in outputs)
         for name, value in one.items():

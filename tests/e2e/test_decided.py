@@ -196,8 +196,9 @@ def test_calibrated_once(folder, tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             stop = Mock(side_effect=KeyboardInterrupt)
             patch.setattr(f"keras_albert.finetuning.{place}", stop)
-            with pytest.raises(SystemExit):
+            with pytest.raises(SystemExit) as ended:
                 finetune(folder, *options, steps=4)
+            assert ended.value.code == 130 and stop.called
     finetune(folder, *options, steps=4)
     other = tmp_path / "other"
     finetune(folder, "classification", other, "--calibrate", steps=4)

@@ -279,6 +279,11 @@ def test_texts_alone(folder, tmp_path, capsys):
     assert "`validation` needs pairs of texts" in said
     assert not output.exists()
     texts = tmp_path / "lines.txt"
+    texts.write_bytes(b"\n\n\xff\n")  # without the bad line no text is left
+    blank = told | {"train": texts, "dropout": 0.1}
+    said = refused(capsys, "finetune", "--skip-bad", **blank)
+    assert "lines.txt: all lines are blank. Add texts." in said
+    assert not output.exists()
     rows = rows_of((folder / "pairs.train.jsonl").read_text())
     texts.write_text("\n\n".join(row["a"] for row in rows))  # blank lines
     said = run("finetune", **told | {"train": texts, "dropout": 0.1})

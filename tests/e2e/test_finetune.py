@@ -16,8 +16,10 @@ from commands import (
     report_of,
     rows_of,
     run,
+    training_of,
     write_rows,
 )
+from scipy.special import log_softmax
 from small import same_weights, signalled
 
 import keras_albert as ka
@@ -221,6 +223,7 @@ def test_trained_evaluated_predicted(
         ),
         (["O P"], "--columns.pair=b", "`columns.pair` has no meaning for the"),
         (["O P"], "--warmup-steps=99 --steps=4", "`warmup_steps`"),
+        (["O P"], "--warmup-steps=9", "`warmup_steps` needs `steps`"),
     ],
 )
 def test_nothing_is_left_of_a_mistake(
@@ -265,6 +268,65 @@ def test_all_seeds_have_one_start(folder, tmp_path, capsys):
     assert f"seed-0 started from {start} before that changed" in said
     said = refused(capsys, "finetune", "--validation=none", **alone)
     assert "the run was begun with another model" in said
+
+
+def training(folder, table, output, *options):
+    """What `finetune` would train, with nothing held out."""
+    given = settings(folder, table, output)
+    options = "--validation=none", *options
+    return training_of(lambda: run("finetune", *options, **given))
+
+
+@pytest.mark.on_torch
+def test_class_weights_reach_the_loss(folder, tmp_path):
+    """One place among three animals: 4 / (2 x 1), and 4 / (2 x 3)."""
+    rows = [{"text": word, "label": "animal"} for word in ANIMALS]
+    rows.append({"text": "barn", "label": "place"})
+    write_rows(tmp_path / "few.train.jsonl", rows)
+    (tmp_path / "pretrained").symlink_to(folder / "pretrained")
+    options = "--class-weights", "--batch-size=4"
+    found = training(tmp_path, "few", tmp_path / "model", *options)
+    ((x, y, weight),) = found.batches_from(0).take(1).as_numpy_iterator()
+    assert sorted(y) == [0, 0, 0, 1]
+    expected = np.where(y == 1, 2, 2 / 3)
+    np.testing.assert_allclose(weight, expected, rtol=1e-6)
+    # The loss of the batch is the mean with these weights.
+    model = found.content.model
+    logits = model.predict_on_batch(x)
+    odds = log_softmax(logits, axis=-1)[range(4), y]
+    loss = model.test_on_batch(x, y, weight)
+    assert loss == pytest.approx(-(expected @ odds) / 4, abs=1e-5)
+
+
+@pytest.mark.on_torch
+def test_windows_and_answers_reach_the_reading(folder, tmp_path):
+    """7 tokens of the question; each window begins 5 tokens after another."""
+    context = " ".join(["fox", *map(str, range(30))])
+    row = {"question": "where is it " * 5, "context": context}
+    write_rows(tmp_path / "long.train.jsonl", [row | {"answers": ["fox"]}])
+    (tmp_path / "pretrained").symlink_to(folder / "pretrained")
+    options = "--task=qa", "--windows.stride=5", "--windows.query-length=7"
+    options += "--answers.n-best=3", "--answers.answer-length=4"
+    found = training(tmp_path, "long", tmp_path / "model", *options)
+    reading = found.content.task["reading"]
+    assert reading["windows"]["stride"] == 5
+    assert reading["windows"]["query_length"] == 7
+    assert reading["answers"] == {"n_best": 3, "answer_length": 4}
+    ((x, *_),) = found.batches_from(0).take(1).as_numpy_iterator()
+    full = x["padding_mask"].all(axis=1)
+    begins = x["segment_ids"][full].argmax(axis=1)
+    assert set(begins) == {1 + 7 + 1}  # after [CLS], the question and [SEP]
+    contexts = [tuple(ids[9:-1]) for ids in x["token_ids"][full]]
+    follow = [a[5:] == b[:-5] for a in contexts for b in contexts]
+    assert sum(follow) == len(contexts) - 1 > 1
+
+
+@pytest.mark.on_torch
+def test_remat_and_precision_reach_the_model(folder, tmp_path):
+    options = "--remat", "--precision=mixed_bfloat16"
+    found = training(folder, "classification", tmp_path / "model", *options)
+    encoder = found.content.model.backbone.encoder
+    assert encoder.remat and encoder.compute_dtype == "bfloat16"
 
 
 @pytest.mark.on_torch

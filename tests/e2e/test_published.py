@@ -2,12 +2,13 @@
 
 import statistics
 
+import numpy as np
 import pytest
 from commands import log_of, refused, report_of, rows_of, run, write_rows
 from published import glue_file, passage, race_files
 
 import keras_albert as ka
-from keras_albert.data.glue import GLUE
+from keras_albert.data.glue import GLUE, read_glue
 
 pytestmark = [pytest.mark.on_torch, pytest.mark.usefixtures("eagerly")]
 
@@ -92,6 +93,10 @@ def test_submissions(mnli, glue, tmp_path, capsys):
     told["output"] = tmp_path / "file"
     assert "found a file" in refused(capsys, "predict", "--any-size", **told)
     told["output"] = tmp_path / "submission"
+    skipping = "--any-size", "--skip-bad"
+    said = refused(capsys, "predict", *skipping, **told)
+    assert "predictions for every row. Leave --skip-bad out" in said
+    assert not told["output"].exists()
     run("predict", "--any-size", **told)
     predictor = ka.Predictor.load(mnli / "seed-5")
     names = {"MNLI-m": "matched", "MNLI-mm": "mismatched", "AX": None}
@@ -128,7 +133,11 @@ def test_similarities(pretrained_folder, glue, tmp_path):
     run("predict", "--any-size", model=output, data=glue, output=submission)
     lines = (submission / "STS-B.tsv").read_text().splitlines()
     assert len(lines) == 7
-    assert all(0 <= float(line.split("\t")[1]) <= 5 for line in lines[1:])
+    rows = read_glue(glue, "STS-B", "test", any_size=True).values
+    found = ka.Predictor.load(output).predict(rows["text"], rows["pair"])
+    expected = np.clip(found, 0, 5)
+    found = [float(line.split("\t")[1]) for line in lines[1:]]
+    np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
 def test_constant_answers_have_no_matthews(pretrained_folder, glue, tmp_path):

@@ -9,6 +9,7 @@ import math
 import re
 import shutil
 import signal
+from unittest.mock import Mock
 
 import keras
 import numpy as np
@@ -28,6 +29,7 @@ import keras_albert as ka
 from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.finetuning.evaluate import evaluate
 from keras_albert.pretraining.flops import flops_per_example
+from keras_albert.training import cost
 from keras_albert.training.model_folder import ModelFolder
 
 LEARNS = keras.backend.backend() == "tensorflow"
@@ -123,19 +125,24 @@ def test_pretraining_report(road):
 
 @pytest.mark.any_backend
 @pytest.mark.usefixtures("eagerly")
-def test_deeper_from_a_shallower_one(command, road, tmp_path):
+def test_deeper_from_a_shallower_one(command, road, tmp_path, monkeypatch):
     """A warm start in mixed precision, scanned and rematerialized.
 
     Its first steps are nearly as good as the shallow model's last ones.
     """
     deeper = CONFIG.replace(num_hidden_layers=2, hidden_dropout_prob=0.1)
     deeper.to_json(tmp_path / "deeper.json")
+    fit = Mock(wraps=cost.fit_into_folder)
+    monkeypatch.setattr(cost, "fit_into_folder", fit)
     command(
         PRETRAIN + f"--output {tmp_path}/deeper --warm-start {{0}}/pre",
         f"--config {tmp_path}/deeper.json --steps=3 --warmup-steps=1",
         "--precision=mixed_bfloat16 --loop=scan --remat",
         "--optimizer.learning-rate=0.001",
     )
+    trained = fit.call_args.args[0].content.model.backbone.encoder
+    assert (trained.loop, trained.remat) == ("scan", True)
+    assert trained.compute_dtype == "bfloat16"
     loss = report_of(tmp_path / "deeper")["training_loss"]
     if LEARNS:
         guessing = math.log(CONFIG.vocab_size) + math.log(2)

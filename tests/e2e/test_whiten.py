@@ -272,14 +272,20 @@ def test_training_goes_on_from_there(output, table, tmp_path):
     )
 
 
+def files_of(folder):
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path: path.read_bytes() for path in files}
+
+
 def test_mistakes(output, table, tmp_path, capsys):
     """Nothing is written."""
     chinese = tmp_path / "chinese.txt"
     chinese.write_text("".join(f"春夏秋冬{number}\n" for number in range(9)))
-    new = tmp_path / "new"
+    new, before = tmp_path / "new", files_of(output)
     for options, data, there, message in (
         (("--columns=a", "--pooling=max"), table, new, "by idf .*Leave --pool"),
         (("--columns=c",), table, new, "no column `c`.*with --columns"),
+        (("--columns",), table, new, "name one column or more.*: none"),
         (("--columns=a", "--dimensions=99"), table, new, "at most 5"),
         (("--columns=a", "--max-texts=5"), table, new, "than 5 different.*: 5"),
         (
@@ -292,9 +298,9 @@ def test_mistakes(output, table, tmp_path, capsys):
         ),
         (("--columns=a", "--words=1"), table, new, r"`words` must be .*=1\.0"),
         ((), chinese, new, "cannot read .*--any-text"),
-        (("--columns=a",), table, output, "exists|not empty|holds"),
+        (("--columns=a",), table, output, "folder is not empty"),
     ):
         told = {"model": output, "data": data, "output": there}
         said = refused(capsys, "whiten", *options, **told)
         assert re.search(message, said), said
-        assert not new.exists()
+        assert not new.exists() and files_of(output) == before

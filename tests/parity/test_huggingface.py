@@ -147,6 +147,7 @@ def test_every_head_both_ways(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         theirs = read_there(architecture, tmp_path / "out", **options)
+    transformers.logging.disable_propagation()
     assert not caplog.text
     assert "weights" not in capfd.readouterr().err.replace(
         "Loading weights", ""

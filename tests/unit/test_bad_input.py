@@ -437,4 +437,5 @@ def test_a_model_works_after_a_mistake(here):
 def test_labels_in_lists(here):
     x, y = ["a text", "another"], [[0, 1, 0], [1, 0, 0]]
     here.classifier.fit(x, y, validation_data=[x, y], verbose=0)
-    assert here.classifier.evaluate(x, y, verbose=0) > 0
+    found = here.classifier.evaluate(x, y, verbose=0)
+    assert found == here.classifier.evaluate(x, np.array(y), verbose=0) > 0

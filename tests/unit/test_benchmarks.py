@@ -375,7 +375,8 @@ def test_requests_that_wait_are_answered_together(benchmarks):
         first = pool.submit(together.ask, "0")
         begun.wait()
         others = [pool.submit(together.ask, str(n)) for n in range(1, 12)]
-        while together._waiting.qsize() < 11:
+        end = time.monotonic() + 60
+        while together._waiting.qsize() < 11 and time.monotonic() < end:
             time.sleep(0.001)
         go_on.set()
         found = [each.result() for each in (first, *others)]

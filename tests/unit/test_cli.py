@@ -147,6 +147,13 @@ def refusal(arguments, capsys):
         ("steps = ", [], "not a TOML file"),
         ("remat = 1", [], "`remat` must be true or false. Received: 1"),
         ("steps = 0", [], "steps=0"),
+        ("steps_per_execution = 3", [], "`steps` must be a multiple of `st"),
+        ("steps = 9\nsteps_per_execution = 3", [], "`validate_every` must be"),
+        (
+            "checkpoint_every = 3\nsteps_per_execution = 2\nsteps = 4000",
+            [],
+            "`checkpoint_every` must be a multiple of `steps_per_execution`",
+        ),
         ("steps = 1.5", [], "`steps` must be an integer. Received: 1.5"),
         ('seed = "x"', [], "`seed` must be an integer. Received: 'x'"),
         ("optimizer = 3", [], "`optimizer` is a section. Give one of its"),

@@ -102,7 +102,9 @@ def test_bad_field(tmp_path, changes, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        *((content, "") for content in ("", "{", "[1]", "\xff", "9" * 5000)),
+        *((content, "not a JSON file") for content in ("", "{", "\xff")),
+        ("[1]", "a JSON object.. Received: list"),
+        ("9" * 5000, "not a JSON file"),
         (None, "no such file"),
         ('{"hidden_size": 768}', "Missing: `vocab_size`, `embe"),
     ],

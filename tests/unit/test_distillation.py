@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from commands import refused, report_of, run, write_rows
+from commands import refused, report_of, run, training_of, write_rows
 from scipy import special
 from small import add_noise, numpy, op_by_op, pretraining_batch, with_dropout
 
@@ -264,29 +264,19 @@ def test_pretraining_with_a_teacher(
         assert words in capsys.readouterr().err
 
 
-class Begun(Exception):
-    """A training would begin. Its argument is what the run is known by."""
-
-
 @pytest.mark.on_torch
 @pytest.mark.usefixtures("eagerly")
-def test_another_teacher_is_another_run(
-    folder, pretrained_folder, pretrain, monkeypatch
-):
+def test_another_teacher_is_another_run(folder, pretrained_folder, pretrain):
     """A run is known by the weights of its teacher, whatever its folder."""
 
-    def begin(training):
-        raise Begun(training.origin["teacher"])
-
     def teacher_of(train, teacher):
-        with pytest.raises(Begun) as begun:
-            train(f"{train.__name__}-{teacher.name}", f"--teacher={teacher}")
-        return begun.value.args[0]
+        output, option = f"{train.__name__}-{teacher.name}", "--teacher"
+        given = training_of(lambda: train(output, f"{option}={teacher}"))
+        return given.origin["teacher"]
 
     def tune(output, *options):
         finetune(folder, pretrained_folder, output, *options)
 
-    monkeypatch.setattr("keras_albert.training.cost.fit_into_folder", begin)
     other = folder / "other"
     loaded = ModelFolder.load(pretrained_folder)
     add_noise(loaded.model, seed=5)
@@ -301,3 +291,27 @@ def test_another_teacher_is_another_run(
             weights_checksum(ModelFolder.load(each).model) for each in teachers
         ]
         assert found[0] != found[1]
+
+
+@pytest.mark.on_torch
+@pytest.mark.usefixtures("eagerly")
+def test_share_and_temperature_of_the_commands(
+    folder, pretrained_folder, pretrain
+):
+    """The loss that a run minimizes is that of its options."""
+    options = "--teacher-share=0.25", "--temperature=3"
+    teacher = f"--teacher={folder}/teacher"
+    tuned = training_of(
+        lambda: finetune(folder, pretrained_folder, "o", teacher, *options)
+    )
+    y = np.concatenate([[[0], [1]], TEACHER[:, :2]], axis=1).astype("float32")
+    p, q = (special.softmax(x[:, :2] / 3, -1) for x in (TEACHER, STUDENT))
+    of_labels = -special.log_softmax(STUDENT[:, :2], -1)[[0, 1], [0, 1]]
+    each = 0.75 * of_labels + 0.25 * 9 * (p * np.log(p / q)).sum(-1)
+    found = tuned.content.model.loss(y, STUDENT[:, :2])
+    assert float(numpy(found)) == pytest.approx(each.mean(), abs=1e-6)
+    teacher = f"--teacher={pretrained_folder}"
+    pretrained = training_of(lambda: pretrain("p", teacher, *options))
+    loss = pretrained.content.model.loss["mlm"]
+    found = float(numpy(loss(y, STUDENT[:, :2])))
+    assert found == pytest.approx(each.mean(), abs=1e-5)

@@ -10,7 +10,7 @@ import tomllib
 
 import pytest
 from documentation import DOCS, PAGES, README, ROOT, blocks, commands
-from test_layout import FLOORS
+from test_layout import PARTS
 
 import keras_albert
 from keras_albert.cli import _parse
@@ -64,7 +64,7 @@ def test_the_source_page_lists_the_parts_in_their_order():
     text = (DOCS / "source.md").read_text(encoding="utf-8")
     cells = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
     parts = re.findall(r"`(\w+)(?:/|\.py)`", " ".join(cells))
-    assert tuple(parts) == FLOORS
+    assert tuple(parts) == PARTS
 
 
 def test_every_page_is_in_the_navigation():

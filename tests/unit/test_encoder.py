@@ -1,4 +1,4 @@
-"""Sharing, loop forms, rematerialization, attention; FACTS from the paper."""
+"""Sharing, loop forms, rematerialization, attention; the sizes of the paper."""
 
 import itertools
 
@@ -69,7 +69,7 @@ def test_parameters_of_the_paper():
         whole = ka.AlbertForPretraining(ka.AlbertBackbone(base)).count_params()
     keras.utils.clear_session()  # forgets the weights without a value
     assert found == expected
-    # FACTS: base without a pooler 11,092,992, MLM head 128,688, SOP 1,538.
+    # Base without a pooler 11,092,992, MLM head 128,688, SOP 1,538.
     assert bare == 11_092_992
     assert whole == 11_683_584 + 128_688 + 1_538
 

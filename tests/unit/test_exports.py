@@ -139,6 +139,28 @@ def test_every_kind_computed_in_bfloat16(kind, tokenizer, tmp_path):
             np.testing.assert_allclose(values, found[1][name], 1e-5, 1e-5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "library", "name"),
+    [
+        ("onnx", "onnxruntime", "InferenceSession"),
+        ("litert", "ai_edge_litert.interpreter", "Interpreter"),
+    ],
+)
+def test_threads_of_the_check(
+    folder, tmp_path, monkeypatch, kind, library, name
+):
+    """They reach the library that runs the export."""
+    library = pytest.importorskip(library)
+    export(folder, tmp_path / "out", f"--format={kind}")
+    begin = Mock(wraps=getattr(library, name))
+    monkeypatch.setattr(library, name, begin)
+    rows = folder / "rows.jsonl"
+    run("check", tmp_path / "out", folder / "model", rows, threads=3)
+    (begun,) = begin.call_args_list
+    found = begun.kwargs.get("num_threads")  # of LiteRT
+    assert (found or begun.args[1].intra_op_num_threads) == 3
+
+
 @pytest.mark.parametrize(("kind", "weights"), CASES)
 def test_every_format(folder, tmp_path, kind, weights):
     """The file's outputs are the model's; the command says how near."""

@@ -42,6 +42,32 @@ def test_every_layout(tmp_path, task, split):
     assert table.values["label"] == [labels[i % len(labels)] for i in range(6)]
 
 
+# What the reference's classifier_utils.py reads: the columns, and the labels in
+# the order of their numbers.
+BINARY, ENTAILS = "0 1", "entailment not_entailment"
+LAYOUTS = {
+    "CoLA": ("sentence", None, "label", BINARY),
+    "SST-2": ("sentence", None, "label", BINARY),
+    "MRPC": ("#1 String", "#2 String", "Quality", BINARY),
+    "STS-B": ("sentence1", "sentence2", "score", None),
+    "QQP": ("question1", "question2", "is_duplicate", BINARY),
+    "MNLI": (
+        *("sentence1", "sentence2", "gold_label"),
+        "contradiction entailment neutral",
+    ),
+    "QNLI": ("question", "sentence", "label", ENTAILS),
+    "RTE": ("sentence1", "sentence2", "label", ENTAILS),
+    "WNLI": ("sentence1", "sentence2", "label", BINARY),
+}
+
+
+@pytest.mark.parametrize(("task", "layout"), LAYOUTS.items())
+def test_columns_and_labels_of_the_reference(task, layout):
+    columns, labels = GLUE[task].columns, GLUE[task].labels
+    found = (columns.text, columns.pair, columns.label)
+    assert (*found, labels and " ".join(labels)) == layout
+
+
 def test_the_table_of_tasks():
     assert len(GLUE) == 10
     tests = [(task, s) for task in GLUE.values() for s in task.test_splits]

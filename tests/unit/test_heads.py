@@ -243,7 +243,7 @@ def top(values):
 
 
 def test_question_answering_v2_values(inputs):
-    """All of FACTS: start, end of the true start, 5 x 5 beam, answer class."""
+    """Start, end of the true start, beam of 5 x 5, answer class: by hand."""
     model = add_noise(new_model("qa_v2"))
     x = backbone_values(model, inputs)
     allowed = answerable(inputs)

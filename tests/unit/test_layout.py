@@ -15,7 +15,7 @@ import keras_albert
 
 PACKAGE = Path(__file__).parents[2] / "keras_albert"
 # A part imports only from itself and from those that stand before it.
-FLOORS = (
+PARTS = (
     "errors",
     "private_apis",
     "storage",
@@ -99,16 +99,16 @@ def part_of(path):
 
 @pytest.mark.any_backend
 def test_imports_go_one_way():
-    assert {part_of(path) for path in trees()} == {*FLOORS, "__init__"}
+    assert {part_of(path) for path in trees()} == {*PARTS, "__init__"}
     for path, tree in trees().items():
         if part_of(path) == "__init__":
             continue
-        floor = FLOORS.index(part_of(path))
+        position = PARTS.index(part_of(path))
         for module, at_top in imported(tree):
             assert module != "keras_albert", (path, "name its module")
             if module.startswith("keras_albert."):
                 target = module.split(".")[1]
-                is_below = FLOORS.index(target) <= floor
+                is_below = PARTS.index(target) <= position
                 assert is_below or (path, module) in UPWARD, (path, module)
             if module.split(".")[0] in BACKENDS and path not in GRAPHS:
                 assert not at_top, (path, module)
@@ -174,7 +174,7 @@ def test_tasks_answer_what_kind_they_are():
     found = set()
     for path, tree in trees().items():
         name = path.relative_to(PACKAGE).as_posix()
-        if part_of(path) in FLOORS[FLOORS.index("tasks") + 1 :]:
+        if part_of(path) in PARTS[PARTS.index("tasks") + 1 :]:
             found |= {f"{name}: {text}" for text in compared(tree)}
     assert found == OF_NAMES
 

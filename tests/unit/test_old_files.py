@@ -14,7 +14,7 @@ from keras_albert.storage import read_json
 from keras_albert.training.checkpointing import Checkpoints
 from keras_albert.training.config import CHECKPOINTS_FOLDER
 
-FILES = Path(__file__).parents[1] / "data" / "before_the_rooms.tar.xz"
+FILES = Path(__file__).parents[1] / "data" / "before_the_layout.tar.xz"
 # Python 3.11.2 and 3.11.3 lack the filter, without which 3.13 warns.
 SAFELY = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 # Numbers of another processor, whose kernels round otherwise.

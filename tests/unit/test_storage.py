@@ -132,6 +132,17 @@ def test_which_run_a_folder_holds(tmp_path):
         holds_run(folder, dataclasses.replace(run, steps=200_000))
 
 
+def test_two_runs_find_a_folder_free_at_once(tmp_path, monkeypatch):
+    """The second to write its settings is told, and those of the first stay."""
+    run = PretrainRun(data=Path("shards"), output=tmp_path / "run")
+    claim_folder(run.output, run)
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "check_free", lambda path: None)
+        with fails(AlbertError, r"run: another run has just taken.*Choose an"):
+            claim_folder(run.output, dataclasses.replace(run, seed=3))
+    assert holds_run(run.output, run)
+
+
 def test_folders_that_cannot_be_made(tmp_path, monkeypatch):
     """One that is used; below a file; where the system refuses."""
     folder = new_folder(tmp_path / "a" / "b")
@@ -227,4 +238,5 @@ def test_what_a_full_disk_says(tmp_path, error, reason):
     else:
         # Also from a worker process.
         for said in (found.value, pickle.loads(pickle.dumps(found.value))):
+            assert isinstance(said, storage.DiskFull)
             assert f"{tmp_path}: cannot be written ({reason}" in str(said)

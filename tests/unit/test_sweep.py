@@ -113,7 +113,7 @@ def test_a_grid_is_tried_once(folder, trained):
 
 def test_a_search_continues(folder, trained):
     trained({"PAUSE": "9"})
-    assert search(folder, max_minutes=0.01) == []
+    assert search(folder, max_minutes=0.03) == []
     (first,) = order(folder)
     trained({"PAUSE": "0"})
     assert len(search(folder)) == 6

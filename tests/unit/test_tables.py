@@ -168,6 +168,8 @@ def test_a_declared_delimiter_in_messages(tmp_path):
         ("a.csv", "text,label\nx,y,1\n", r":2: expected 2.*double quotes"),
         ("a.csv", 'text,label\n"x,1\ny,2\n', r":2: malformed CSV.*quotes"),
         ("a.tsv", "text\ttext\nx\ty\n", "column twice"),
+        ("a.tsv", "text,label\nx,1\n", "by tabs, .*a header with ','.*Rename"),
+        ("a.csv", "text|label\nx|1\n", r"commas, semi.*a header with '\|'"),
         ("a.tsv", b"text\tlabel\nx\t1\n\xe9\t1\n", r"a\.tsv:3: not UTF-8"),
         ("a.jsonl", b"\xff", r"a\.jsonl:1: not UTF-8"),
         ("a.jsonl", '{"text": "x", "label": 1}\n[]', ":2: expected an object"),

@@ -49,6 +49,8 @@ class Inputs(NamedTuple):
         """
         add, constant = graph.add, graph.constant
         ids = INPUT
+        # Some heads need a least number of tokens, such as the beam search of
+        # SQuAD 2.0, whatever the length of the rows.
         if width > 1:
             length = add("Shape", ids, start=1)
             missing = add("Sub", constant([width]), length)
@@ -154,6 +156,8 @@ class EncoderWriter:
         """The vectors that `modeling.layers.FactorizedEmbedding` computes."""
         segment = array(embeddings.segment.embeddings)
         position = array(embeddings.position.embeddings)
+        # If all tokens are in segment 0, its vector is the same for each of
+        # them, and is added to the positions now and not at every call.
         if inputs.segment_ids is None:
             position = position + segment[0]
         x = self.graph.rows(array(embeddings.word.embeddings), inputs.token_ids)
@@ -186,12 +190,16 @@ class EncoderWriter:
 
     def _stored(self, block: Block) -> dict:
         """The constants of `Block.tensors`, the query scaled by D ** -0.5."""
+        # The scores of attention are divided by the square root of D. Scaling
+        # the weights of the query instead saves an operation on [B, A, S, S].
         tensors = keras.tree.map_structure(array, block.tensors())
         size = self.config.hidden_size
         scale = (size // self.config.num_attention_heads) ** -0.5
         if "attention" in tensors:
             for each in tensors["attention"]["qkv"].values():
                 each[..., :size] *= scale
+        # Of a low-rank term x A B only B is scaled; its first matrix is that of
+        # the query.
         if "attention_delta" in tensors:
             tensors["attention_delta"]["qkv"]["b"][0] *= scale
 
@@ -252,8 +260,11 @@ class EncoderWriter:
         qkv = self._linear(weights, "attention", "qkv", x)
         sizes = self.constant([hidden] * 3)
         query, key, value = self.add("Split", qkv, sizes, outputs=3, axis=2)
+        # Keys and values are needed for all tokens, as [CLS] attends to them.
         if first_only:
             query = self.first(query)
+        # In the shape of ONNX's Reshape, 0 copies the size of the input's axis:
+        # B and S are only known at a call.
         shape = self.constant([0, 0, heads, hidden // heads])
         query, key, value = (
             self.add("Transpose", self.add("Reshape", each, shape), perm=perm)

@@ -93,7 +93,7 @@ def read_squad(
 
 
 def _items(path: Path, bad: BadRows) -> Iterator[tuple[str, dict, str]]:
-    """The place in the file, the JSON object and the context of questions."""
+    """Yields each question's place in the file, its JSON object and context."""
     articles = _read(path)
     for a, article in enumerate(articles):
         paragraphs = article.get("paragraphs") if _is_dict(article) else None
@@ -179,7 +179,10 @@ def _check_impossible(is_impossible: bool, answers: Sequence[Answer]) -> None:
 
 
 def _located(text: str, start: int, context: str) -> Answer:
-    """An answer, which must be in the context at `start`."""
+    """Makes an answer that begins at `start`, an index of `context`.
+
+    Raises AlbertError if `text` is not there.
+    """
     if not text.strip():
         raise AlbertError(
             "an answer is empty. Fill it in, or remove it and set "
@@ -206,7 +209,10 @@ def _located(text: str, start: int, context: str) -> Answer:
 
 
 def _found(text: str, context: str) -> Answer:
-    """An answer, which must be in the context once."""
+    """Makes an answer from its text alone, whose start is searched.
+
+    Raises AlbertError unless `text` occurs in the context exactly once.
+    """
     places = list(itertools.islice(_occurrences(text, context), 2))
     if not places:
         raise AlbertError(
@@ -330,7 +336,7 @@ def _squad_table(path: str | Path, need_answers: bool, skip_bad: bool) -> Table:
 
 
 def _with_places(row: dict, values: dict) -> dict:
-    """The values of a row, with the place of each answer in the context."""
+    """Adds to the answers of a row where they begin in its context."""
     if "answers" not in values:
         return values
     answers = [
@@ -363,7 +369,10 @@ def questions_of(table: Table) -> list[Question]:
 
 
 def _text(value: str | bytes) -> str:
-    """A str stays as it is, since characters in it are counted."""
+    """Decodes bytes to text; a str is returned unchanged.
+
+    It is not normalized, since answers are given by positions of characters.
+    """
     return value if isinstance(value, str) else to_text(value)
 
 

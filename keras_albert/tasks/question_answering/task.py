@@ -62,7 +62,8 @@ class Asked:
     questions: Sequence[Question]
     windows: Sequence[Window]
     config: AnswerConfig
-    threshold: float | None  # see `ReadingConfig`
+    # the no-answer score above which no answer is given; None: not chosen yet
+    threshold: float | None
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -115,7 +116,12 @@ class _AnswerNames(Labels):
 
 
 class _AnswerServing(Serving):
-    """See `graph.serve_questions`."""
+    """The signature of an exported model that answers questions.
+
+    It takes `question` and `context`, string [B], and returns for each question
+    `answer`, its `score`, the characters at which it starts and ends in the
+    context, and `no_answer`, the score for no answer.
+    """
 
     def signatures(self, graph):
         from keras_albert.tasks.question_answering.graph import serve_questions
@@ -166,7 +172,10 @@ class QuestionAnswering(LearnedTask):
         return read_answers
 
     def parts(self, *arguments, **options):
-        """See `read_question_parts`, which also reads SQuAD's JSON."""
+        """Reads questions from a table or from SQuAD's JSON, in parts.
+
+        The arguments are those of `read_question_parts`.
+        """
         return read_question_parts(*arguments, **options)
 
     def features(self, tokenizer, table, names, reading):
@@ -242,10 +251,11 @@ class QuestionAnswering(LearnedTask):
         return 100 * share or None
 
     def decode(self, outputs, features, names):
-        """The answer, its probability and its characters in the context.
+        """The answer to each question, its probability and its position.
 
-        The probability is that among the candidates or, without an answer, that
-        of no answer.
+        The probability is relative to the other candidates or, for a question
+        without an answer, the probability of no answer. The position is that of
+        the answer's first and last character in the context.
         """
         limit = limit_of(names, features.source)
         predictions = predictions_of(outputs, features)
@@ -308,6 +318,8 @@ def _decoded(prediction: Prediction, limit: float) -> dict[str, object]:
         score = float(special.expit(prediction.no_answer))
         start = end = None
     else:
+        # Candidates are in descending order of probability; one of them may
+        # be the empty text.
         best = next(c for c in prediction.candidates if c.text)
         score, start, end = best.probability, best.start, best.end
     score = round(score, 6)
@@ -317,7 +329,7 @@ def _decoded(prediction: Prediction, limit: float) -> dict[str, object]:
 def _scores(
     report: dict[str, float], answers: Iterable[str], asked: Asked
 ) -> Scores:
-    """The values of a report, with a remark if all answers are the same."""
+    """The scores of a report, with a remark if all answers are the same."""
     values = {k: v for k, v in report.items() if isinstance(v, float)}
     first, *others = set(answers)
     expected = {tuple(a.text for a in q.answers[:1]) for q in asked.questions}
@@ -327,9 +339,11 @@ def _scores(
 
 
 def _above(threshold: float, against: np.ndarray) -> float:
-    """A threshold halfway to the next higher score, or above all scores.
+    """Moves a threshold halfway to the next higher score, or above all scores.
 
-    Otherwise rounding could change an answer.
+    A threshold that equals the score of a question could, after rounding, be
+    above or below it, and the answer to that question would depend on the
+    machine.
     """
     higher = against[against > threshold]
     if len(higher) == len(against):  # every question is refused
