@@ -117,8 +117,9 @@ def test_commands_have_the_options_that_they_are_shown_with(
     for page, file in (("pretraining", "run"), ("fine-tuning", "sweep")):
         (content,) = blocks(DOCS / f"{page}.md", "toml")
         (tmp_path / f"{file}.toml").write_text(content.code)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
-    shown = {page: commands(page) for page in PAGES}
+    shown = {page: commands(page) for page in PAGES + OTHERS}
     for page, lines in shown.items():
         for arguments in lines:
             try:
