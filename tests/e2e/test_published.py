@@ -140,7 +140,8 @@ def test_similarities(pretrained_folder, glue, tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
-def test_constant_answers_have_no_matthews(pretrained_folder, glue, tmp_path):
+def test_cola_is_judged_by_matthews(pretrained_folder, glue, tmp_path):
+    """Its baseline is 0, the correlation of a constant answer."""
     output = tmp_path / "cola"
     report = finetune(pretrained_folder, "CoLA", glue, output, "--any-size")
     assert report["best"] == "matthews"

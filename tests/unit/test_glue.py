@@ -240,7 +240,9 @@ def test_submissions(tmp_path):
         ("STS-B", "test", [0, np.nan], "finite numbers. Received: nan"),
     ],
 )
-def test_submissions_that_are_none(tmp_path, task, split, predictions, message):
+def test_wrong_submissions_are_refused(
+    tmp_path, task, split, predictions, message
+):
     with pytest.raises(AlbertError, match=message):
         write_submission(
             tmp_path, task, split, table_of(task, [0, 1]), predictions

@@ -74,7 +74,7 @@ def test_attention_figure(model):
         (ka.to_keras_hub, "keras_hub"),
     ],
 )
-def test_what_has_a_model_is_none(model, tmp_path, call, needed):
+def test_what_only_has_a_model_is_refused(model, tmp_path, call, needed):
     """The message says which of its attributes is the model."""
     pytest.importorskip(needed, reason="not installed")
     finished = ka.FinishedRun(tmp_path, {}, [])

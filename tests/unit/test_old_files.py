@@ -61,7 +61,6 @@ def test_a_checkpoint(folder):
         )
 
 
-@pytest.mark.proof
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow",
     reason="a run goes on on the backend that it was begun on: TensorFlow",

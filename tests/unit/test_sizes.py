@@ -36,20 +36,17 @@ def test_counts_are_those_of_the_model(changes):
     assert count.model + count.heads == model.count_params()
 
 
-def test_published_numbers():
-    """Encoders with pooler; BERT's as in the transformers library."""
-    found = {
-        name: count_parameters(config).model
-        for name, config in known_configs().items()
+def test_sizes_of_bert():
+    """Encoders with pooler, as in the transformers library."""
+    known = known_configs()
+    assert count_parameters(known["bert-base"]).model == 109_482_240
+    assert count_parameters(known["bert-large"]).model == 335_141_888
+    sizes = ("base", "large", "xlarge", "xxlarge")
+    assert {*known} - {"bert-base", "bert-large"} == {
+        f"albert-{size}" for size in sizes
     }
-    assert found == {
-        "albert-base": 11_683_584,
-        "albert-large": 17_683_968,
-        "albert-xlarge": 58_724_864,
-        "albert-xxlarge": 222_595_584,
-        "bert-base": 109_482_240,
-        "bert-large": 335_141_888,
-    }
+    for size in sizes:
+        assert known[f"albert-{size}"] == ka.VARIANTS[f"{size}_v2"]
 
 
 def test_activations_by_hand():

@@ -341,7 +341,7 @@ BAD = [7, 1, 2, 0, 1, 2, 0, 1, 2]
         (np.array([["pos"]] * 8 + [["po"]]), "Received: 'po'"),
     ],
 )
-def test_labels_that_are_none(labels, message, classifier):
+def test_values_that_are_no_label_are_refused(labels, message, classifier):
     for call in (
         lambda: classifier.fit(TEXTS, labels, verbose=0),
         lambda: classifier.evaluate(TEXTS, labels, verbose=0),

@@ -165,6 +165,7 @@ class Reached(Exception):
 
 
 def test_finetune(pretrained_folder, tmp_path, monkeypatch, capsys):
+    """Text that the vocabulary cannot read is refused before training."""
     go_on = Mock(side_effect=Reached)
     monkeypatch.setattr(training, "_finetune_once", go_on)
     rows, output = rows_of(CHINESE, tmp_path), tmp_path / "out"
