@@ -1,6 +1,6 @@
 """README.md and docs/: links, pictures, commands and code without a run.
 
-tests/e2e/test_road.py runs the Python blocks.
+tests/e2e/test_commands_in_turn.py runs the Python blocks.
 """
 
 import importlib
