@@ -72,7 +72,8 @@ class PrepareRun:
     example en, whose rules are also used for languages without rules. If not
     given, each line is a sentence"""
     workers: int | None = None
-    """number of processes; if not given, as many as there are cores"""
+    """number of processes; if not given, as many as there are cores. Not with
+    `beam`"""
     shard_bytes: int = 16_000_000
     """approximate bytes of text in a shard; corpora of several gigabytes have
     larger shards"""
@@ -90,8 +91,8 @@ class PrepareRun:
             if self.beam is not None:
                 raise AlbertError(
                     "With `beam` the runner has its own number of processes, "
-                    f"in `beam`. Received: workers={self.workers}. Leave it "
-                    "out."
+                    f"in `beam`. Received: workers={self.workers}. Leave "
+                    "--workers out."
                 )
         check_positive("shard_bytes", self.shard_bytes)
         check_positive("blank_lines", self.blank_lines)

@@ -115,9 +115,9 @@ def import_tensorflow() -> ModuleType:
     GPUs, whose memory it would reserve; that is impossible if the program has
     already computed something with TensorFlow.
     """
-    tf = optional_import("tensorflow", "tensorflow", "the tf.data pipeline")
-    import keras
+    import keras  # and with it PyTorch, which must come before TensorFlow
 
+    tf = optional_import("tensorflow", "tensorflow", "the tf.data pipeline")
     if keras.backend.backend() != "tensorflow":
         with contextlib.suppress(RuntimeError):
             tf.config.set_visible_devices([], "GPU")

@@ -290,8 +290,8 @@ def set_random_states(states: list[np.ndarray]) -> None:
 def full_float32() -> Iterator[None]:
     """Context manager in which GPUs compute float32 products in float32.
 
-    By default TensorFlow and JAX round the factors to TF32 on NVIDIA's Ampere
-    and later, which keeps 11 significant bits of 24. PyTorch does not.
+    On NVIDIA's Ampere and later TensorFlow and JAX round the factors to TF32,
+    which keeps 11 significant bits of 24; PyTorch does so if it is told to.
     """
     backend = keras.backend.backend()
     if backend == "jax":
@@ -308,7 +308,14 @@ def full_float32() -> Iterator[None]:
         finally:
             experimental.enable_tensor_float_32_execution(before)
     else:
-        yield
+        import torch
+
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
 
 
 def backend_and_device() -> str:

@@ -59,7 +59,6 @@ MOST_CALLS, LEAST_CALLS, SECONDS = 100, 10, 10.0
 WARM_UP = 3
 
 
-@full_float32()
 def check(run: CheckRun) -> dict:
     """Prints and returns differences, sizes and latencies.
 
@@ -76,10 +75,14 @@ def check(run: CheckRun) -> dict:
     if rule is not None:  # the graph stops early: so shall the model
         predictor = dataclasses.replace(predictor, early_exit=rule)
     table, features = _examples(predictor, run)
-    outputs, stops = zip(
-        *(_computed(each, features, rule) for each in (predictor, exported)),
-        strict=True,
-    )
+    with full_float32():
+        outputs, stops = zip(
+            *(
+                _computed(each, features, rule)
+                for each in (predictor, exported)
+            ),
+            strict=True,
+        )
     # Rows that stop after different layers have outputs of two classifiers.
     same = np.flatnonzero(stops[0] == stops[1])
     same_layers = len(same) / len(stops[0])
@@ -90,7 +93,8 @@ def check(run: CheckRun) -> dict:
     ]
     # Folders of older versions do not say in what they compute.
     settings = {"compute": "float32", **export_settings(run.export)}
-    texts = compare_texts(exported, table, answers[1], settings["compute"])
+    with full_float32():
+        texts = compare_texts(exported, table, answers[1], settings["compute"])
     largest, error = _differences(
         *([found[row] for row in same] for found in outputs)
     )

@@ -160,7 +160,7 @@ class TaskModel:
         check_positive("batch_size", batch_size)
         few_shapes = self.model.compiles_each_shape
         most = len(features)
-        if few_shapes:  # another number of rows would be compiled, too
+        if few_shapes:  # a power of two, so that few numbers are compiled
             most = 1 << (most - 1).bit_length()
         batch_size = min(batch_size, most)
         lengths = self.lengths if few_shapes else np.unique(features.lengths)

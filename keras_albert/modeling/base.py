@@ -33,10 +33,7 @@ def feeding() -> ModuleType:
     """Returns the module that checks inputs and turns texts into ids.
 
     It is imported when the first inputs arrive, so that the file of a model,
-    such as `modeling/pretraining.py`, imports nothing that reads texts. (The
-    names of the package do: `keras_albert.AlbertBackbone` imports all public
-    classes of `modeling`, so that Keras knows them when it loads a model, and
-    some of them import the tokenizer.)
+    such as `modeling/pretraining.py`, imports nothing that reads texts.
     """
     from keras_albert.modeling import feeding
 

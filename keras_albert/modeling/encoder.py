@@ -56,8 +56,8 @@ class Block(layers.Layer):
         return {name: part.tensors() for name, part in self.parts.items()}
 
 
-# Blocks are functions of weights and not Keras layers: the body of a scan and a
-# rematerialized layer must be pure functions, to which weights are arguments.
+# A block is computed by a function of its weights, not by a layer's `call`: the
+# body of a scan and a rematerialized layer must be pure functions.
 def block(
     config: AlbertConfig,
     weights,
@@ -222,7 +222,7 @@ def draw_seeds(config: AlbertConfig, generator, *blocks: int):
     seeds = ops.cast(seeds, generator.state.dtype)
     if keras.backend.backend() == "torch" and seeds.is_cuda:
         # Keras reads them in Python: once here, and not at every dropout, each
-        # of which would wait for the GPU.
+        # of which would wait for the GPU (as in a scan, which moves them back).
         seeds = seeds.cpu()
     return seeds
 

@@ -46,8 +46,8 @@ def pack_examples(
 ) -> Packing:
     """Packs examples into rows and shuffles the rows.
 
-    `lengths` are the tokens of each example, int [N], 1 to S; `row_length` is
-    S, `most` is K, and `key` decides the order of the rows.
+    `lengths` are the tokens of each example, int [N]. A row has `row_length`
+    tokens and at most `most` examples; `key` decides the order of the rows.
     """
     number_type = "uint32" if len(lengths) < 2**32 else "int64"
     # NumPy has a fast radix sort for 16-bit integers.

@@ -44,8 +44,8 @@ class _MaskServing(Serving):
 
     `fill_mask`, the default, takes `text`, string [B]; `token_ids` takes int32
     [B, S]. Both return the K most probable pieces for each mask, with their
-    scores and ids, [B, M, K]. The scores of the whole vocabulary, which
-    `token_ids` of other tasks would correspond to, are too many to return.
+    scores and ids, [B, M, K]. The scores of the whole vocabulary would be too
+    many to return.
     """
 
     needs_pieces = True

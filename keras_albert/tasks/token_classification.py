@@ -157,8 +157,8 @@ def _of_words(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The logits [W, C] and the labels [W] of the words of each text.
 
-    Only the first piece of a word has a label of 0 or more, so that the rows
-    of a text are joined and the positions with such a label taken.
+    The rows of a text are joined; of each word only the first piece counts,
+    which alone has a label of 0 or more.
     """
     logits, labels = [], []
     ends = np.cumsum(features.source)

@@ -1,6 +1,7 @@
 """The ablations: settings, resumption, statistics, and one run of each kind."""
 
 import json
+import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,9 @@ def ablations(monkeypatch):
     monkeypatch.syspath_prepend(ABLATIONS)
     import run
 
+    handler = signal.getsignal(signal.SIGTERM)  # `main` sets its own
     yield run
+    signal.signal(signal.SIGTERM, handler)
     del sys.modules["run"]
 
 

@@ -214,7 +214,6 @@ def test_every_kind(tmp_path, tokenizer, kind, few_signatures):
 
 
 @in_this_process
-@in_this_process
 def test_settings_that_the_export_was_given(folder, tmp_path, capsys):
     """`check` reads tables and texts as the export does, not as the model."""
     rows = write_rows(
@@ -230,6 +229,7 @@ def test_settings_that_the_export_was_given(folder, tmp_path, capsys):
     assert re.search(r"labels=.*there, .*'x'.* here\. Name the model", said)
 
 
+@in_this_process
 def test_litert_has_the_weights_once(tmp_path, tokenizer):
     """No part of a shared kernel is stored again for a second layer."""
     litert = pytest.importorskip("keras_albert.exports.litert")

@@ -192,7 +192,7 @@ def test_a_mistake_leaves_nothing_behind(corpus, tiny_vocab, tmp_path):
         ({"input": (corpus, bad)}, r"bad\.txt:3"),
         ({"vocab": gone}, "no such file or folder"),
         ({"workers": 0}, "workers=0"),
-        ({"workers": 2, "beam": ()}, "workers=2. Leave"),
+        ({"workers": 2, "beam": ()}, "workers=2. Leave --workers out"),
         ({"shard_bytes": 0}, "shard_bytes=0"),
     ):
         arguments = {"input": (corpus,), "vocab": tiny_vocab, **changes}
@@ -468,8 +468,6 @@ def test_killed_at_random_moments(
         assert kept.items() <= now.items(), "a finished shard was made again"
         finished = {name[5:10] for name in finished_shards(output)}
         kept = {name: now[name] for name in now if name[6:11] in finished}
-    if attempt < 2:
-        pytest.skip("this machine writes all shards before it can be killed")
     if not output.exists():
         prepare(large_run(large_corpus, tiny_vocab, output, workers=1))
     shutil.rmtree(output / NOTES, ignore_errors=True)  # killed while it tidied
