@@ -75,26 +75,22 @@ def check(run: CheckRun) -> dict:
     if rule is not None:  # the graph stops early: so shall the model
         predictor = dataclasses.replace(predictor, early_exit=rule)
     table, features = _examples(predictor, run)
+    # Folders of older versions do not say in what they compute.
+    settings = {"compute": "float32", **export_settings(run.export)}
     with full_float32():
+        both = predictor, exported
         outputs, stops = zip(
-            *(
-                _computed(each, features, rule)
-                for each in (predictor, exported)
-            ),
-            strict=True,
+            *(_computed(each, features, rule) for each in both), strict=True
         )
+        answers = [
+            each.decode(found, features)
+            for each, found in zip(both, outputs, strict=True)
+        ]
+        texts = compare_texts(exported, table, answers[1], settings["compute"])
     # Rows that stop after different layers have outputs of two classifiers.
     same = np.flatnonzero(stops[0] == stops[1])
     same_layers = len(same) / len(stops[0])
     _judge_layers(same_layers, run)
-    answers = [
-        each.decode(found, features)
-        for each, found in zip((predictor, exported), outputs, strict=True)
-    ]
-    # Folders of older versions do not say in what they compute.
-    settings = {"compute": "float32", **export_settings(run.export)}
-    with full_float32():
-        texts = compare_texts(exported, table, answers[1], settings["compute"])
     largest, error = _differences(
         *([found[row] for row in same] for found in outputs)
     )

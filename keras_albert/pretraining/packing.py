@@ -81,7 +81,7 @@ def kinds_of_rows(
     """Decides which lengths share a row, from a histogram of the lengths.
 
     `counts`, int [S + 1], are the numbers of examples of each length,
-    `row_length` is S, and `most` is K.
+    `row_length` is S; a row has at most `most` examples.
 
     This is the best-fit-decreasing heuristic of bin packing, for all examples
     of a length at once: each example, the longest first, goes into the row in

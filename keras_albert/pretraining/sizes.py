@@ -175,18 +175,14 @@ def count_parameters(config: AlbertConfig) -> Parameters:
 
 
 def activation_bytes(
-    config: AlbertConfig,
-    batch_size: int,
-    sequence_length: int,
-    number_bytes: int = BYTES["float32"],
+    config: AlbertConfig, batch_size: int, sequence_length: int
 ) -> int:
     """Bytes that a training step keeps between forward and backward pass.
 
-    They are the inputs of all matrix products, LayerNorms, the softmax and the
-    activation function, `number_bytes` for each number, without `remat`,
-    dropout masks and heads. A library may keep a little more or recompute some.
-    They do not depend on sharing: a shared block is applied as often as blocks
-    of its own.
+    They are the float32 inputs of all matrix products, LayerNorms, the softmax
+    and the activation function, without `remat`, dropout masks and heads. A
+    library may keep a little more or recompute some. They do not depend on
+    sharing: a shared block is applied as often as blocks of its own.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
     block = (
@@ -197,7 +193,7 @@ def activation_bytes(
     )
     blocks = config.num_hidden_layers * config.inner_group_num
     token = 2 * config.embedding_size + blocks * block
-    return number_bytes * batch_size * sequence_length * token
+    return BYTES["float32"] * batch_size * sequence_length * token
 
 
 def _measured(
