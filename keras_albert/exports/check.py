@@ -75,8 +75,6 @@ def check(run: CheckRun) -> dict:
     if rule is not None:  # the graph stops early: so shall the model
         predictor = dataclasses.replace(predictor, early_exit=rule)
     table, features = _examples(predictor, run)
-    # Folders of older versions do not say in what they compute.
-    settings = {"compute": "float32", **export_settings(run.export)}
     with full_float32():
         both = predictor, exported
         outputs, stops = zip(
@@ -86,6 +84,8 @@ def check(run: CheckRun) -> dict:
             each.decode(found, features)
             for each, found in zip(both, outputs, strict=True)
         ]
+        # Folders of older versions do not say in what they compute.
+        settings = {"compute": "float32", **export_settings(run.export)}
         texts = compare_texts(exported, table, answers[1], settings["compute"])
     # Rows that stop after different layers have outputs of two classifiers.
     same = np.flatnonzero(stops[0] == stops[1])
