@@ -9,8 +9,6 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
-# The line before a Python block that cannot run in a test.
-NOT_RUN = ("<!-- needs data -->", "<!-- needs network -->")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"\bkeras[-_]albert(?:\.cli)?[ \t]+([^\n]*)")
 
@@ -21,8 +19,6 @@ class Block(NamedTuple):
     place: str
     """page and line, as "docs/models.md:42" """
     code: str
-    runs: bool
-    """whether a test runs it"""
 
 
 def blocks(page: Path, language: str) -> list[Block]:
@@ -31,11 +27,9 @@ def blocks(page: Path, language: str) -> list[Block]:
     found = []
     for match in FENCE.finditer(text):
         if match[1] == language:
-            before = text[: match.start()]
-            line = before.count("\n") + 2
-            runs = not before.rstrip("\n").endswith(NOT_RUN)
+            line = text.count("\n", 0, match.start()) + 2
             place = f"{page.relative_to(ROOT)}:{line}"
-            found.append(Block(place, match[2], runs))
+            found.append(Block(place, match[2]))
     return found
 
 

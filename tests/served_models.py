@@ -18,6 +18,7 @@ from small import TEXT_CONFIG, add_noise
 import keras_albert as ka
 from keras_albert.exports.config import ExportRun
 from keras_albert.exports.run import export_run
+from keras_albert.tasks.config import HeadOptions
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
     WindowConfig,
@@ -76,7 +77,8 @@ def random_predictor(tokenizer, kind, reading=READING):
     task, names, columns = KINDS[kind]
     # Wider than the vocabulary, as released models may be.
     config = TEXT_CONFIG.replace(vocab_size=tokenizer.vocab_size + 3)
-    model = ALL_TASKS[task].head(ka.AlbertBackbone(config), names, 0.1)
+    backbone = ka.AlbertBackbone(config)
+    model = ALL_TASKS[task].head(backbone, names, HeadOptions())
     # Op by op: no time goes into tracing for each batch size.
     model.compile(run_eagerly=True, jit_compile=False)
     reads = "context" in ALL_TASKS[task].inputs(ka.TableColumns())

@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 
 import keras
-from keras import ops
 
 from keras_albert.checkpoints.huggingface import safetensors
 from keras_albert.checkpoints.load import load
@@ -19,12 +18,11 @@ from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import IDF_FIRST_LAST, AlbertConfig
-from keras_albert.modeling.pooling import inverse_document_frequencies
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.modeling.warm_start import warm_start
 from keras_albert.storage import read_json, write_json
+from keras_albert.tasks.config import HeadOptions
 from keras_albert.tasks.registry import ALL_TASKS
-from keras_albert.text.model_inputs import Row
 from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.model_folder import TASK_FILE, ModelFolder
 from keras_albert.training.optimizer import make_optimizer
@@ -49,46 +47,48 @@ def compiled_model(
     rate = WarmupPolynomialDecay(run.learning_rate, steps, warmup_steps)
     model = _model(run, pretrained, config, names)
     optimizer = make_optimizer(OptimizerConfig(optimizer="adamw"), rate)
-    if ALL_TASKS[run.task].makes_vectors:
-        loss = ALL_TASKS[run.task].loss_with(run.embedding)
-        model.compile(optimizer=optimizer, loss=loss)
-    elif run.teacher is not None:
-        loss = ALL_TASKS[run.task].distilled(
-            names, run.teacher_share, run.temperature
-        )
-        model.compile(optimizer=optimizer, loss=loss)
+    task = ALL_TASKS[run.task]
+    if run.teacher is not None:
+        loss = task.distilled(names, run.teacher_share, run.temperature)
     else:
-        compile_for(run.task, model, optimizer, names)
+        loss = task.training_loss(names, head_options(run))
+    compile_with(loss, model, optimizer)
     return model
 
 
-def compile_for(
-    task: str,
+def compile_with(
+    loss: keras.losses.Loss | dict[str, keras.losses.Loss],
     model: keras.Model,
     optimizer: keras.optimizers.Optimizer | str,
-    names: tuple[str, ...] | None,
 ) -> None:
-    """Compiles a model with the loss of a task.
+    """Compiles a model with the loss, or the losses, of a task.
 
     The mean of two losses is minimized, as in the reference's squad_utils.py.
     """
-    loss = ALL_TASKS[task].loss(names)
     halves = dict.fromkeys(loss, 0.5) if isinstance(loss, dict) else None
     model.compile(optimizer=optimizer, loss=loss, loss_weights=halves)
 
 
-def embedder_of(run: FinetuneRun) -> AlbertForTextEmbedding | None:
-    """The model that a run starts from, if both it and the task make vectors.
+def head_options(run: FinetuneRun) -> HeadOptions:
+    """The options of a run that concern the head of its model."""
+    return HeadOptions(
+        run.classifier_dropout, run.exits, run.embedding, run.sequence_length
+    )
+
+
+def continued_model(run: FinetuneRun) -> AlbertModel | None:
+    """The model that a run starts from, if its head is trained further.
 
     None otherwise, and with `from_scratch`.
     """
-    if run.from_scratch or not ALL_TASKS[run.task].makes_vectors:
+    continued = ALL_TASKS[run.task].continued
+    if run.from_scratch or not continued:
         return None
     model = load(run.model, dtype="float32")
-    return model if isinstance(model, AlbertForTextEmbedding) else None
+    return model if isinstance(model, continued) else None
 
 
-def continued(run: FinetuneRun, source: AlbertForTextEmbedding) -> dict:
+def options_of(source: AlbertForTextEmbedding, run: FinetuneRun) -> dict:
     """The options that a run takes over from a model that makes vectors.
 
     Raises AlbertError if its projection does not fit the pooling of the run.
@@ -111,32 +111,6 @@ def continued(run: FinetuneRun, source: AlbertForTextEmbedding) -> dict:
     return {"embedding": embedding, "sequence_length": length}
 
 
-def start_head(
-    model: AlbertForTextEmbedding,
-    source: AlbertForTextEmbedding | None,
-    rows: list[Row],
-) -> None:
-    """Sets the weights behind the encoder that training does not begin anew.
-
-    They are those that the model `source` has, too; and the weights of tokens,
-    which are computed from the rows of the training texts if it has none. All
-    are copied: a step of training on JAX gives up the arrays of its model.
-    """
-    old, new = getattr(source, "projection", None), model.projection
-    if old is not None and new is not None and old.units == new.units:
-        new.set_weights(old.get_weights())
-    old, new = getattr(source, "layer_weights", None), model.layer_weights
-    if old is not None and new is not None and old.shape == new.shape:
-        new.assign(ops.convert_to_numpy(old))
-    old, new = getattr(source, "token_weights", None), model.token_weights
-    if new is not None:
-        new.assign(
-            inverse_document_frequencies(rows, model.config.vocab_size)
-            if old is None
-            else ops.convert_to_numpy(old)
-        )
-
-
 def finetuned_config(run: FinetuneRun, config: AlbertConfig) -> AlbertConfig:
     """The pretrained architecture with the dropout and depth of a run.
 
@@ -156,11 +130,8 @@ def finetuned_config(run: FinetuneRun, config: AlbertConfig) -> AlbertConfig:
             f"lora_rank={run.lora_rank}, depth={run.depth}. Leave --depth or "
             "--lora-rank out."
         )
-    if run.freeze in ("encoder", "backbone") and (
-        ALL_TASKS[run.task].makes_vectors
-        and run.embedding.projection is None
-        and run.embedding.pooling != "weighted_layers"
-    ):
+    head_is_learned = ALL_TASKS[run.task].head_is_learned(head_options(run))
+    if run.freeze in ("encoder", "backbone") and not head_is_learned:
         raise AlbertError(
             "nothing would be left to train: the head of this task has no "
             f"weights. Received: freeze={run.freeze!r}, task={run.task!r}. "
@@ -198,13 +169,7 @@ def _model(
         warm_start(backbone, pretrained)
     elif not run.from_scratch:
         backbone.set_weights(pretrained.get_weights())
-    options = {"exits": run.exits} if run.exits else {}
-    if ALL_TASKS[run.task].makes_vectors:
-        most = run.sequence_length
-        options = {"embedding": run.embedding, "max_tokens": most}
-    model = ALL_TASKS[run.task].head(
-        backbone, names, run.classifier_dropout, **options
-    )
+    model = ALL_TASKS[run.task].head(backbone, names, head_options(run))
     _freeze(run, model)
     return model
 

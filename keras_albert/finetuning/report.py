@@ -57,10 +57,11 @@ def scores_report(
 def scores_beside(name: str, values: dict, task: LearnedTask) -> dict:
     """The entries of a report for another model, such as BAG_OF_WORDS.
 
-    They are its best score and, for vectors, all of them, by ALL_SCORES.
+    They are its best score and, if the task compares all, the others, by
+    ALL_SCORES.
     """
     found = {name: values[task.best]}
-    if task.makes_vectors:
+    if task.compares_all_scores:
         found[ALL_SCORES.format(name)] = values
     return found
 

@@ -30,12 +30,12 @@ from keras_albert.finetuning.data import (
 from keras_albert.finetuning.decide import decided, with_tuned_threshold
 from keras_albert.finetuning.model import (
     compiled_model,
-    continued,
-    embedder_of,
+    continued_model,
     finetuned_config,
     finish_adapter,
+    head_options,
     model_folder,
-    start_head,
+    options_of,
 )
 from keras_albert.finetuning.model_card import card, write_card
 from keras_albert.finetuning.predictor import Predictor
@@ -56,7 +56,6 @@ from keras_albert.finetuning.teacher import Teacher, with_teacher
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import AlbertConfig
-from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.modeling.weight_checks import weights_checksum
 from keras_albert.pretraining.config import PretrainRun
 from keras_albert.storage import remove_folder, write_json
@@ -127,8 +126,8 @@ class _Prepared:
     # values of the settings that the user did not give
     chosen: dict[str, int | float]
     pretrained: AlbertBackbone
-    # the model that the run continues, if that makes vectors already
-    embedder: AlbertForTextEmbedding | None
+    # the model that the run starts from, if its head is trained further
+    source: AlbertModel | None
     config: AlbertConfig  # of the model that is trained
     tokenizer: Tokenizer
     length: int  # most tokens of a row
@@ -176,13 +175,12 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     names = tables.names
     with devices.alone():
         pretrained, tokenizer = load_pretrained(run.model, dtype="float32")
-        embedder = embedder_of(run)
-    if embedder is not None:
-        run = dataclasses.replace(run, **continued(run, embedder))
+        source = continued_model(run)
+    if source is not None:
+        run = dataclasses.replace(run, **options_of(source, run))
     config = finetuned_config(run, pretrained.config)
     devices.check(config)
-    if task.makes_vectors:
-        _check_texts(run, tables, config)
+    _check_tables(run, tables, config)
     length = longest_row(run, pretrained.config)
     reading = reading_of(run, length, names)
     options = names, length, reading, run.long_texts
@@ -211,7 +209,7 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
         tables=tables,
         chosen=chosen,
         pretrained=pretrained,
-        embedder=embedder,
+        source=source,
         config=config,
         tokenizer=tokenizer,
         length=length,
@@ -249,14 +247,14 @@ def _taught(
     return examples, teacher.checksum, score
 
 
-def _check_texts(
+def _check_tables(
     run: FinetuneRun, tables: Tables, config: AlbertConfig
 ) -> None:
-    task = ALL_TASKS[run.task]
+    task, options = ALL_TASKS[run.task], head_options(run)
     dropout = config.hidden_dropout_prob + config.attention_probs_dropout_prob
-    task.check_training(tables.train, run.embedding, dropout)
+    task.check_training(tables.train, options, dropout)
     for table in filter(None, (tables.train, tables.held_out)):
-        task.check_scores(table, run.embedding)
+        task.check_target(table, options)
 
 
 def _finetune_seeds(
@@ -305,8 +303,8 @@ def _finetune_once(
     # The folder keeps the settings that were given, so that the same command
     # continues the run; from here on `run` also has the chosen ones.
     run = dataclasses.replace(run, **prepared.chosen)
-    if prepared.embedder is not None:
-        run = dataclasses.replace(run, **continued(run, prepared.embedder))
+    if prepared.source is not None:
+        run = dataclasses.replace(run, **options_of(prepared.source, run))
     steps_per_epoch = math.ceil(len(prepared.examples) / run.batch_size)
     steps = run.steps or steps_per_epoch * run.epochs
     keras.utils.set_random_seed(run.seed)
@@ -314,8 +312,8 @@ def _finetune_once(
         model = compiled_model(
             run, prepared.pretrained, prepared.config, prepared.names, steps
         )
-        if ALL_TASKS[run.task].makes_vectors:
-            start_head(model, prepared.embedder, prepared.examples.rows)
+        rows = prepared.examples.rows
+        ALL_TASKS[run.task].start_head(model, prepared.source, rows)
     predictor = prepared.predictor(run, model)
     _describe(run, prepared, steps)
     folder.claim()
@@ -446,9 +444,8 @@ def _measured(
             examples, run.batch_size, compute=devices.outputs
         )
         best, outputs, examples, report = decided(run, best, outputs, examples)
-    if task.makes_vectors:
-        sizes = run.embedding.dimensions
-        report |= task.scores_of_sizes(outputs, examples, sizes)
+    sizes = run.embedding.dimensions
+    report |= task.scores_of_sizes(outputs, examples, sizes)
     if prepared.teacher_score is not None:
         report[TEACHER] = prepared.teacher_score
     if prepared.tables.held_out is None:
@@ -457,7 +454,7 @@ def _measured(
         with devices.alone():
             start = dataclasses.replace(
                 predictor,
-                model=task.model_of(prepared.embedder or prepared.pretrained),
+                model=task.model_of(prepared.source or prepared.pretrained),
             )
             outputs = start.outputs(prepared.measured_on, run.batch_size)
         found = task.measure(outputs, prepared.measured_on, names)
@@ -497,7 +494,7 @@ def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
             f"fine-tuned on {start}. To do so, give its folder as --model."
         )
     dropped = None if run.from_scratch else head_name(run.model)
-    if prepared.embedder is not None:
+    if prepared.source is not None:
         size = run.embedding.projection
         print(
             f"the vectors of {run.model} are trained further: pooling "

@@ -108,14 +108,14 @@ class _TextTask(LearnedTask):
         labels = self.loss(names).loss
         return WeightedMean(Distilled(labels, self.problem, share, temperature))
 
-    def head(self, backbone, names, dropout, exits=None):
+    def head(self, backbone, names, options):
         return AlbertForSequenceClassification(
             backbone,
             num_labels=len(names) if names else 1,
             labels=names,
             problem=self.problem,
-            dropout=dropout,
-            exits=exits,
+            dropout=options.dropout,
+            exits=options.exits,
         )
 
 

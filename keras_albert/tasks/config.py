@@ -13,7 +13,7 @@ from keras_albert.errors import (
     check_positive_number,
     is_number,
 )
-from keras_albert.modeling.config import POOLINGS
+from keras_albert.modeling.config import CLASSIFIER_DROPOUT, POOLINGS
 from keras_albert.tasks.names import (
     EMBEDDING,
     FINETUNE_TASKS,
@@ -240,6 +240,21 @@ class EmbeddingOptions:
                 "`embedding.loss` regression needs the range of the scores. "
                 "Give --embedding.score-range, such as 0 5."
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadOptions:
+    """The options of a run that concern the head of its model.
+
+    A task uses those that its head has.
+    """
+
+    dropout: float = CLASSIFIER_DROPOUT
+    exits: str | None = None
+    """how the classifiers behind the layers share weights, one of EXITS"""
+    embedding: EmbeddingOptions = EmbeddingOptions()
+    max_tokens: int | None = None
+    """most tokens of a text whose vector is computed"""
 
 
 def shown(model: str | tuple[str, ...]) -> str:

@@ -18,10 +18,13 @@ from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.config import POOLINGS
 from keras_albert.modeling.ensemble import AlbertEnsemble
-from keras_albert.modeling.pooling import normalized
+from keras_albert.modeling.pooling import (
+    inverse_document_frequencies,
+    normalized,
+)
 from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
 from keras_albert.tasks import bag_of_words, metrics
-from keras_albert.tasks.config import EmbeddingOptions
+from keras_albert.tasks.config import HeadOptions
 from keras_albert.tasks.labels import LABEL
 from keras_albert.tasks.serving import Serving
 from keras_albert.tasks.task import PAIR, LearnedTask
@@ -43,6 +46,8 @@ class _VectorTask(LearnedTask):
     heads = {VECTOR: (AlbertForTextEmbedding, AlbertBackbone)}
     of_words = "the cosine of TF-IDF vectors"
     measures_start = True
+    compares_all_scores = True
+    continued = (AlbertForTextEmbedding,)
     makes_vectors = True
     use: str  # a call of the model, for the model card
 
@@ -65,24 +70,17 @@ class _VectorTask(LearnedTask):
     def target_of(self, table: Table) -> np.ndarray | None:
         """The targets of the loss for the vectors of a table, if it has any."""
 
-    def head(
-        self,
-        backbone,
-        names,
-        dropout,
-        embedding=EmbeddingOptions(),
-        max_tokens=None,
-    ):
+    def head(self, backbone, names, options):
         """A model that computes vectors, with a fresh projection, if any.
 
-        `dropout` is unused, since the projection reads pooled vectors without
-        dropout.
+        The projection reads pooled vectors without dropout.
         """
+        embedding = options.embedding
         model = AlbertForTextEmbedding(
             backbone,
             embedding.pooling or POOLINGS[0],
             embedding.projection,
-            max_tokens,
+            options.max_tokens,
             embedding.normalize,
         )
         model.rows_at_once = embedding.rows_at_once
@@ -93,6 +91,33 @@ class _VectorTask(LearnedTask):
                 f"size of the vectors. Received: {too_long[0]}."
             )
         return model
+
+    def head_is_learned(self, options):
+        embedding = options.embedding
+        return (
+            embedding.projection is not None
+            or embedding.pooling == "weighted_layers"
+        )
+
+    def start_head(self, model, source, rows):
+        """Copies what both heads have; counts the weights of pieces if needed.
+
+        Arrays are copied: a step of training on JAX gives up those of its
+        model.
+        """
+        old, new = getattr(source, "projection", None), model.projection
+        if old is not None and new is not None and old.units == new.units:
+            new.set_weights(old.get_weights())
+        old, new = getattr(source, "layer_weights", None), model.layer_weights
+        if old is not None and new is not None and old.shape == new.shape:
+            new.assign(keras.ops.convert_to_numpy(old))
+        old, new = getattr(source, "token_weights", None), model.token_weights
+        if new is not None:
+            new.assign(
+                inverse_document_frequencies(rows, model.config.vocab_size)
+                if old is None
+                else keras.ops.convert_to_numpy(old)
+            )
 
     def model_of(self, model):
         if isinstance(model, AlbertEnsemble):
@@ -112,23 +137,11 @@ class _VectorTask(LearnedTask):
         return f"load(MODEL).{self.use}", limit
 
     def loss(self, names):
-        return self.loss_with(EmbeddingOptions())
+        return self.training_loss(names, HeadOptions())
 
     @abc.abstractmethod
-    def loss_with(self, options: EmbeddingOptions) -> keras.losses.Loss:
+    def training_loss(self, names, options):
         """The loss with the options of a run."""
-
-    @abc.abstractmethod
-    def check_training(
-        self, train: Table, options: EmbeddingOptions, dropout: float
-    ) -> None:
-        """Raises AlbertError if nothing can be learned from a table.
-
-        `dropout` is that of the encoder.
-        """
-
-    def check_scores(self, table: Table, options: EmbeddingOptions) -> None:
-        """Raises AlbertError if a score is outside the range of the options."""
 
     def texts(self, table: Table) -> list[str]:
         """All texts of a table."""
@@ -278,9 +291,10 @@ class Embedding(_VectorTask):
         ]
         return np.array(target, "int32")
 
-    def loss_with(self, options):
+    def training_loss(self, names, options):
+        embedding = options.embedding
         return MultipleNegativesRanking(
-            options.temperature, options.symmetric, options.dimensions
+            embedding.temperature, embedding.symmetric, embedding.dimensions
         )
 
     def check_training(self, train, options, dropout):
@@ -389,12 +403,13 @@ class Similarity(_VectorTask):
             return None
         return np.array(table.values[LABEL], "float32")[:, None]
 
-    def loss_with(self, options):
+    def training_loss(self, names, options):
+        embedding = options.embedding
         return CosineLoss(
-            options.loss,
-            options.temperature,
-            options.score_range or (0.0, 1.0),
-            options.dimensions,
+            embedding.loss,
+            embedding.temperature,
+            embedding.score_range or (0.0, 1.0),
+            embedding.dimensions,
         )
 
     def check_training(self, train, options, dropout):
@@ -409,10 +424,10 @@ class Similarity(_VectorTask):
                 "their cosine is 1 in any model. Give pairs of different texts."
             )
 
-    def check_scores(self, table, options):
-        if not options.score_range:
+    def check_target(self, table, options):
+        if not options.embedding.score_range:
             return
-        lowest, highest = options.score_range
+        lowest, highest = options.embedding.score_range
         for score, line in zip(table.values[LABEL], table.lines, strict=True):
             if not lowest <= score <= highest:
                 raise AlbertError(

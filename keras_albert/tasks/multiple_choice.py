@@ -142,8 +142,8 @@ class MultipleChoice(LearnedTask):
             return None
         return outputs[:, 1].reshape(len(held_out), -1)
 
-    def head(self, backbone, names, dropout):
-        return AlbertForMultipleChoice(backbone, dropout=dropout)
+    def head(self, backbone, names, options):
+        return AlbertForMultipleChoice(backbone, dropout=options.dropout)
 
     def loss(self, names):
         return classes.class_loss()

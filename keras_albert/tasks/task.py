@@ -9,7 +9,7 @@ Letters: N examples, C labels or choices, S tokens of a row.
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,14 @@ from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.ensemble import AlbertEnsemble
-from keras_albert.tasks.config import CUT
+from keras_albert.tasks.config import CUT, HeadOptions
 from keras_albert.tasks.decisions import Threshold
 from keras_albert.tasks.labels import LABEL, Labels, Names, NoLabels
 from keras_albert.tasks.metrics import Scores
 from keras_albert.tasks.names import BENCHMARK_TASKS, GLUE_TASKS
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.serving import Serving
+from keras_albert.text.model_inputs import Row
 from keras_albert.text.tokenizer import Tokenizer
 
 PAIR = "pair"  # the field of second texts, and its column if none is named
@@ -237,6 +238,11 @@ class LearnedTask(Task):
     of_words = "a linear model of words"
     # whether the model has a score before it is fine-tuned
     measures_start = False
+    # whether reports have all scores of what the model is compared with, and
+    # not only the one by which models are compared
+    compares_all_scores = False
+    # classes of models whose head is trained further if a run starts from one
+    continued: tuple[type, ...] = ()
     # Method from outputs and features to how wrong each prediction is, float
     # [N], and 0 for a right one: the probability of what is wrong, or the
     # difference of a number. None: mistakes have no order.
@@ -246,15 +252,45 @@ class LearnedTask(Task):
 
     @abc.abstractmethod
     def head(
-        self, backbone: AlbertBackbone, names: Names, dropout: float
+        self, backbone: AlbertBackbone, names: Names, options: HeadOptions
     ) -> AlbertModel:
         """A model for the task, whose head has fresh weights."""
+
+    def head_is_learned(self, options: HeadOptions) -> bool:
+        """Whether the head has weights that training changes."""
+        return True
+
+    def start_head(
+        self, model: AlbertModel, source: AlbertModel | None, rows: list[Row]
+    ) -> None:
+        """Sets the weights of a new head that training does not begin anew.
+
+        `source` is the model that training starts from, if it is one of the
+        classes `continued`; `rows` are the training texts.
+        """
 
     @abc.abstractmethod
     def loss(
         self, names: Names
     ) -> keras.losses.Loss | dict[str, keras.losses.Loss]:
         """The loss; of several outputs one loss each, of which half counts."""
+
+    def training_loss(
+        self, names: Names, options: HeadOptions
+    ) -> keras.losses.Loss | dict[str, keras.losses.Loss]:
+        """The loss of a run with these options, as `loss` returns it."""
+        return self.loss(names)
+
+    def check_training(
+        self, train: Table, options: HeadOptions, dropout: float
+    ) -> None:
+        """Raises AlbertError if nothing can be learned from a table.
+
+        `dropout` is that of the encoder.
+        """
+
+    def check_target(self, table: Table, options: HeadOptions) -> None:
+        """Raises AlbertError if the options exclude a target of the table."""
 
     @abc.abstractmethod
     def scores(
@@ -297,6 +333,12 @@ class LearnedTask(Task):
         a task without such a baseline (see `bag_of_words.py`).
         """
         return None
+
+    def scores_of_sizes(
+        self, outputs: Outputs, features: Features, sizes: Sequence[int]
+    ) -> dict[str, float]:
+        """The scores of outputs cut to these sizes, if that has a meaning."""
+        return {}
 
     def measure(
         self, outputs: Outputs, features: Features, names: Names

@@ -88,9 +88,12 @@ class TokenClassification(LearnedTask):
             counts.append(len(parts))
         return Features(rows, token_target=targets, source=counts)
 
-    def head(self, backbone, names, dropout):
+    def head(self, backbone, names, options):
         return AlbertForTokenClassification(
-            backbone, num_labels=len(names), labels=names, dropout=dropout
+            backbone,
+            num_labels=len(names),
+            labels=names,
+            dropout=options.dropout,
         )
 
     def loss(self, names):

@@ -31,7 +31,7 @@ from keras_albert.data.batches import (
 )
 from keras_albert.data.glue import glue_task, read_glue
 from keras_albert.data.tables import Table
-from keras_albert.finetuning.model import compile_for
+from keras_albert.finetuning.model import compile_with
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.text.model_inputs import text_rows
 from keras_albert.text.normalization import normalize
@@ -190,7 +190,7 @@ def ours(model, batch_size: int, lengths: np.ndarray) -> Side:
         return ALL_TASKS[TASK].features(tokenizer, table, LABELS, longest)
 
     optimizer = make_optimizer(ADAMW, ADAMW.learning_rate)
-    compile_for(TASK, model, optimizer, LABELS)
+    compile_with(ALL_TASKS[TASK].loss(LABELS), model, optimizer)
     predictor = ka.Predictor(
         model, TASK, LABELS, tokenizer, tuple(lengths.tolist())
     )

@@ -62,9 +62,9 @@ class YesOrNo(LearnedTask):
         texts = table.values["text"]
         return Features(text_rows(tokenizer, texts, None, length), target)
 
-    def head(self, backbone, names, dropout):
+    def head(self, backbone, names, options):
         return ka.AlbertForSequenceClassification(
-            backbone, 1, problem="multi_label", dropout=dropout
+            backbone, 1, problem="multi_label", dropout=options.dropout
         )
 
     def loss(self, names):

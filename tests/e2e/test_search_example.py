@@ -88,7 +88,6 @@ def test_search_and_routing(search, tmp_path, capsys):
 
 def test_index(search, tmp_path, capsys):
     """Of few vectors, approximate search finds what the exact one does."""
-    pytest.importorskip("faiss")
     texts = [f"{a} {b}" for a in ANIMALS for b in ANIMALS]
     (tmp_path / "corpus.txt").write_text("\n".join(texts))
     search.write_table(

@@ -28,6 +28,7 @@ from keras_albert.exports.config import EXPORT_WEIGHTS, CheckRun, ExportRun
 from keras_albert.exports.load import Exported, load_exported
 from keras_albert.exports.saved_model.signatures import serving_module
 from keras_albert.modeling.ensemble import AlbertEnsemble
+from keras_albert.tasks.config import HeadOptions
 from keras_albert.tasks.graph import ServingGraph
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.training.model_folder import ModelFolder
@@ -60,7 +61,9 @@ CHECKED += ["answer", "answer or none"]
 
 def classifier(tokenizer, config, lengths=(8, 20)):
     """A classifier of two labels."""
-    model = ALL_TASKS["classification"].head(ka.AlbertBackbone(config), AB, 0.1)
+    model = ALL_TASKS["classification"].head(
+        ka.AlbertBackbone(config), AB, HeadOptions()
+    )
     return ka.Predictor(model, labels=AB, tokenizer=tokenizer, lengths=lengths)
 
 

@@ -9,7 +9,8 @@ from small import TEXT_CONFIG, add_noise, numpy
 
 import keras_albert as ka
 from keras_albert.data.tables import Table
-from keras_albert.finetuning.model import compile_for
+from keras_albert.finetuning.model import compile_with
+from keras_albert.tasks.config import HeadOptions
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
     WindowConfig,
@@ -38,10 +39,10 @@ def test_the_loss_is_the_reference_s(tiny_vocab, names):
     )
     count = len(features)
     x, y, weight = features.training_batch(np.arange(count), count + 1, LENGTH)
-    model = add_noise(
-        ALL_TASKS["qa"].head(ka.AlbertBackbone(TEXT_CONFIG), names, 0.1)
-    )
-    compile_for("qa", model, "sgd", names)
+    task = ALL_TASKS["qa"]
+    backbone = ka.AlbertBackbone(TEXT_CONFIG)
+    model = add_noise(task.head(backbone, names, HeadOptions()))
+    compile_with(task.loss(names), model, "sgd")
     loss = model.evaluate(x, y, sample_weight=weight, verbose=0)[0]
     outputs = {name: numpy(values) for name, values in model(x).items()}
     rows = np.arange(count)

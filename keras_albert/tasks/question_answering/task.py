@@ -203,9 +203,11 @@ class QuestionAnswering(LearnedTask):
             source=asked,
         )
 
-    def head(self, backbone, names, dropout):
+    def head(self, backbone, names, options):
         if names:
-            return AlbertForQuestionAnsweringV2(backbone, dropout=dropout)
+            return AlbertForQuestionAnsweringV2(
+                backbone, dropout=options.dropout
+            )
         return AlbertForQuestionAnswering(backbone)
 
     def loss(self, names):
