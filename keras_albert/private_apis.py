@@ -9,7 +9,7 @@ JAX and TensorFlow are imported inside the functions that need them.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -25,6 +25,39 @@ def sublayers(model: keras.layers.Layer) -> list[keras.layers.Layer]:
     No public way: `Model.layers` lists only the outermost layers.
     """
     return list(model._flatten_layers(include_self=False))
+
+
+def computes_shapes() -> bool:
+    """Whether Keras calls a model or layer only to learn its output shapes.
+
+    A model that Keras loads is built in this way, and gets floats as all
+    inputs, as Keras does not know better.
+
+    Uses: `keras.src.backend.common.symbolic_scope.in_symbolic_scope`.
+    Seen in: Keras 3.15.1.
+    No public way: `keras.SymbolicScope` is public, and nothing that asks
+    whether one is open.
+    """
+    from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+
+    return in_symbolic_scope()
+
+
+def track_in_checkpoints(
+    layer: keras.layers.Layer, children: Iterable[keras.layers.Layer]
+) -> None:
+    """Puts layers that are in a list or dict into checkpoints of TensorFlow.
+
+    `tf.train.Checkpoint` would leave their weights out without a word. Files of
+    Keras have them in any case.
+
+    Uses: `tf.Module._track_trackable`.
+    Seen in: Keras 3.15.1.
+    No public way: Keras tracks lists and dicts for its own files alone.
+    """
+    if keras.backend.backend() == "tensorflow":
+        for child in children:
+            layer._track_trackable(child, name=child.name)
 
 
 def adapted_kernel(dense: keras.layers.Dense) -> Any:

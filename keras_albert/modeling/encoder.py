@@ -19,6 +19,7 @@ from keras_albert.modeling.layers import (
     attention_half,
     feed_forward_half,
 )
+from keras_albert.private_apis import track_in_checkpoints
 
 HALVES = {"attention": AttentionHalf, "feed_forward": FeedForwardHalf}
 # Added to the scores of padded keys (reference modeling.py L818-828).
@@ -45,6 +46,7 @@ class Block(layers.Layer):
             name: kinds[name](config, dtype=self.dtype_policy, name=name)
             for name in parts
         }
+        track_in_checkpoints(self, self.parts.values())
 
     def build(self, input_shape=None):
         for part in self.parts.values():
@@ -280,6 +282,8 @@ class SharedEncoder(VectorLayer):
             own += [f"{half}_delta" for half in shared]
         self.shared = self._blocks("group", config.num_hidden_groups, shared)
         self.own = self._blocks("layer", config.num_hidden_layers, own)
+        for row in (*self.shared, *self.own):
+            track_in_checkpoints(self, row)
         self.seed_generator = keras.random.SeedGenerator()
 
     def _blocks(self, kind: str, count: int, parts) -> list[list[Block]]:

@@ -8,6 +8,8 @@ the only way from the forward pass to the tokenizer.
 from pathlib import Path
 from typing import Any
 
+from keras import ops
+
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.inputs import (
@@ -21,14 +23,16 @@ from keras_albert.modeling.inputs import (
     tokenized,
     vocabulary_of,
 )
-from keras_albert.modeling.labels import labels_of
+from keras_albert.modeling.labels import class_weight_of, labels_of
 from keras_albert.modeling.masked_texts import fill_masks, masked_rows
 from keras_albert.modeling.preprocessing import Preprocessor, preprocessor_of
 from keras_albert.modeling.streams import (
     batches_of_ids,
+    check_gives_ids,
     is_stream,
     plain_errors,
 )
+from keras_albert.private_apis import computes_shapes
 from keras_albert.text.tokenizer import (
     VOCAB_FILE,
     Tokenizer,
@@ -51,6 +55,9 @@ def called_with(model: AlbertModel, inputs: Any) -> Any:
     """The inputs of a call of the model: checked, and ids instead of texts."""
     if holds_text(inputs):
         inputs = model.preprocess(inputs)
+    if computes_shapes() and isinstance(inputs, dict):
+        # Keras, which loads a model around this one, gives it floats.
+        inputs = {k: ops.cast(x, "int32") for k, x in inputs.items()}
     axes = axes_of(model, inputs)
     check_inputs(model.config, inputs, axes, model.takes_packed)
     return inputs
@@ -63,6 +70,10 @@ def fed(
     kwargs = dict(kwargs or {})
     if "sample_weight" in kwargs:
         kwargs["sample_weight"] = as_array(kwargs["sample_weight"])
+    if kwargs.get("class_weight") is not None:
+        weights = kwargs["class_weight"]
+        kwargs["class_weight"] = class_weight_of(model, weights)
+    check_gives_ids(x)
     if is_stream(x):
         return batches_of_ids(x, model), y, kwargs
     x = arrays(model, x)

@@ -246,7 +246,13 @@ def check_inputs(
             "A sequence must have at least one token, [CLS]. "
             f"Received shape: {shape}."
         )
-    if isinstance(shape[-1], int) and shape[-1] > longest:
+    # PyTorch's device "meta" has no values: there, Keras finds out shapes with
+    # an arbitrary length in place of an unknown one.
+    device = getattr(inputs["token_ids"], "device", None)
+    is_known = isinstance(shape[-1], int) and (
+        getattr(device, "type", None) != "meta"
+    )
+    if is_known and shape[-1] > longest:
         raise AlbertError(
             f"A sequence must not exceed max_position_embeddings={longest} "
             f"tokens. Received: {shape[-1]} tokens. Truncate it: "
@@ -290,6 +296,11 @@ def _check_dtype(name: str, value) -> None:
             f"`{name}` must be an array or tensor of integers. Received: "
             f"{type(value).__name__}. Make it one (numpy.array), or leave an "
             "optional input out."
+        )
+    if hasattr(value, "nested_row_splits"):  # a tf.RaggedTensor
+        raise AlbertError(
+            f"`{name}` must have rows of one length. Received: a "
+            "RaggedTensor. Pad its rows: ids.to_tensor()."
         )
     dtype = str(value.dtype)  # "int32", "torch.int32", "<dtype: 'int32'>"
     if "int" not in dtype and not ("bool" in dtype and name == "padding_mask"):

@@ -45,6 +45,29 @@ def checked_labels(y, classes: dict, losses):
     return _of_outputs(_checked, y, classes, losses)
 
 
+def class_weight_of(model, weights):
+    """The argument `class_weight` of `fit`, with numbers in place of names.
+
+    Keras would ignore a name, as it ignores any key that is no class.
+    """
+    classes = model.classes((None, None, None)).get(None)
+    is_fixed = classes is not None and classes.count is not None
+    if not is_fixed or not isinstance(weights, dict):
+        return weights
+    numbers = {
+        _index(key, classes) if isinstance(key, str) else key: weight
+        for key, weight in weights.items()
+    }
+    for number in numbers:
+        if number not in range(classes.count):
+            raise AlbertError(
+                f"`class_weight` has a weight for {number!r}. Expected numbers "
+                f"from 0 to {classes.count - 1} ({classes.why}), or names of "
+                "labels."
+            )
+    return numbers
+
+
 def _of_outputs(check, y, classes: dict, losses):
     """Calls `check` for each output of a model, and returns what it returns.
 
@@ -65,8 +88,15 @@ def _checked(y, classes: Classes | None, loss):
     is_tensor = keras.ops.is_tensor(y) or hasattr(y, "detach")
     array = _as_array(y)
     if array is None:  # for instance ragged rows, which Keras refuses
+        _check_no_names(y)
         return y
     if is_text(array):
+        if _is_one_hot(loss):
+            raise AlbertError(
+                "names of labels need the loss "
+                "SparseCategoricalCrossentropy. Received: "
+                "CategoricalCrossentropy, which needs a 0 or 1 for each label."
+            )
         array = np.array(
             [_index(label, classes) for label in array.ravel().tolist()],
             "int32",
@@ -84,6 +114,20 @@ def _checked(y, classes: Classes | None, loss):
                 f"{CORRECT}"
             )
     return y if is_tensor else array
+
+
+def _check_no_names(y) -> None:
+    """Raises AlbertError for lists of names, of several labels an example."""
+    rows = [row for row in y if isinstance(row, list | tuple)]
+    names = [name for row in rows for name in row if isinstance(name, str)]
+    if names:
+        raise AlbertError(
+            "an example with several labels needs a 0 or 1 for each label of "
+            f"the model. Received: a list with {names[0]!r:.60}. Make an array "
+            "of them: [[name in row for name in model.labels] for row in y]; "
+            "or use the task multilabel of keras_albert.finetune, which reads "
+            "names."
+        )
 
 
 def _as_array(y) -> np.ndarray | None:
@@ -150,6 +194,14 @@ def is_sparse(loss) -> bool:
     """Whether a loss is sparse categorical cross-entropy."""
     kind = keras.losses.SparseCategoricalCrossentropy
     return isinstance(loss, kind) or "sparse_categorical_crossentropy" in (
+        loss,
+        getattr(loss, "__name__", None),
+    )
+
+
+def _is_one_hot(loss) -> bool:
+    kind = keras.losses.CategoricalCrossentropy
+    return isinstance(loss, kind) or "categorical_crossentropy" in (
         loss,
         getattr(loss, "__name__", None),
     )

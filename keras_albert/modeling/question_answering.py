@@ -218,6 +218,25 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
             "answer_class": answer_class,
         }
 
+    def compute_output_spec(
+        self, inputs: Mapping[str, Any], training: bool | None = None
+    ) -> dict[str, keras.KerasTensor]:
+        # Not by `call`: JAX cannot compare an unknown length with the beam.
+        batch, length = inputs["token_ids"].shape
+        answer_class = keras.KerasTensor((batch, 1), "float32")
+        if "start_positions" in inputs:
+            row = keras.KerasTensor((batch, length), "float32")
+            return {"start": row, "end": row, "answer_class": answer_class}
+        beam = min(self.beam, length or self.beam)
+        return {
+            f"{name}_top_{kind}": keras.KerasTensor(shape, dtype)
+            for name, shape in (
+                ("start", (batch, beam)),
+                ("end", (batch, beam, beam)),
+            )
+            for kind, dtype in (("log_probs", "float32"), ("index", "int32"))
+        } | {"answer_class": answer_class}
+
     def _masked(self, logits, answerable):
         """Logits [..., S, 1] -> float32 [..., S], IMPOSSIBLE where masked."""
         return ops.where(answerable, ops.squeeze(logits, -1), IMPOSSIBLE)

@@ -7,6 +7,7 @@ from keras import layers, ops
 
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.layers import Half, initializer
+from keras_albert.private_apis import track_in_checkpoints
 
 
 class LowRank(layers.Layer):
@@ -45,6 +46,7 @@ class AttentionDelta(Half):
             LowRank(config, size, size, dtype=self.dtype_policy, name=name)
             for name in ("query", "key", "value", "output")
         ]
+        track_in_checkpoints(self, self.parts)
 
     def build(self, input_shape=None):
         for part in self.parts:

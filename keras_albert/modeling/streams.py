@@ -30,6 +30,23 @@ def is_stream(data) -> bool:
     )
 
 
+def check_gives_ids(data) -> None:
+    """Raises AlbertError for a PyDataset of Keras whose first batch has texts.
+
+    Keras expects rows of one length of it, which texts do not have.
+    """
+    if not isinstance(data, keras.utils.PyDataset):
+        return
+    batch = data[0]
+    if holds_text(batch[0] if isinstance(batch, tuple) else batch):
+        raise AlbertError(
+            "a keras.utils.PyDataset must give ids, of one length. Received: "
+            "texts. Give a generator, a tf.data dataset or a torch DataLoader "
+            "of texts; or make ids in `__getitem__`: Tokenizer(...)(texts, "
+            "max_length=128, pad_to=128)."
+        )
+
+
 def is_dataset(data) -> bool:
     """Whether `data` is a tf.data dataset; does not import TensorFlow."""
     tensorflow = sys.modules.get("tensorflow")
@@ -219,4 +236,7 @@ def plain_errors(model) -> Iterator[None]:
         found = re.findall(r"AlbertError: (.+?)(?=['\"]\]|\n|$)", str(error))
         if not found:
             raise
-        raise AlbertError(found[-1].replace("\\'", "'")) from None
+        message = found[-1].replace("\\'", "'")
+        if message.count("]") > message.count("["):  # of the list
+            message = message.removesuffix("]")
+        raise AlbertError(message) from None

@@ -438,6 +438,13 @@ def test_labels_without_names(backbone, chooser):
         model = ka.AlbertForSequenceClassification(backbone, count, **options)
         with pytest.raises(ka.AlbertError, match=message):
             quick(model).fit(TEXTS, named(LABELS))
+    several = [["neg"], ["none", "pos"]] * 4 + [[]]
+    with pytest.raises(ka.AlbertError, match=r"a list with 'neg'\. Make an ar"):
+        model.fit(TEXTS, several)
+    model = ka.AlbertForSequenceClassification(backbone, 3, labels=NAMES)
+    model.compile("sgd", keras.losses.CategoricalCrossentropy())
+    with pytest.raises(ka.AlbertError, match="need the loss SparseCat"):
+        model.fit(TEXTS, named(LABELS))
     message = r"from 0 to 2 \(as many as there are choices\). Received: 7"
     for x, y in ((CHOICES, BAD), (dataset(CHOICES, BAD), None)):
         with pytest.raises(ka.AlbertError, match=message):
@@ -460,6 +467,16 @@ def test_positions_of_answers(backbone):
 BATCHES = dataset(TEXTS, LABELS)
 
 
+class PyTexts(keras.utils.PyDataset):
+    """A loader of Keras of one batch of texts."""
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return TEXTS, np.array(LABELS)
+
+
 @pytest.mark.on_torch
 @pytest.mark.parametrize(
     ("call", "message"),
@@ -479,6 +496,11 @@ BATCHES = dataset(TEXTS, LABELS)
             "must be a dict with `token_ids`.*Received: TensorSpec",
         ),
         (lambda h: h.chooser.fit(BATCHES), "multiple choice takes a dict"),
+        (lambda h: h.model.fit(PyTexts()), "PyDataset must give ids.*texts"),
+        (
+            lambda h: h.model({"token_ids": tf.ragged.constant([[2, 3], [2]])}),
+            r"rows of one length.*Pad its rows: ids.to_tensor",
+        ),
         (lambda h: h.masked.fit(BATCHES), "no preprocessor.*preprocess.texts"),
         (lambda h: h.bare.fit(BATCHES), "Texts need a vocabulary"),
         (

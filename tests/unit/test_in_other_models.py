@@ -1,0 +1,144 @@
+"""Models of this package inside other models, and beside tools, of Keras."""
+
+import keras
+import numpy as np
+import pytest
+from small import BATCH, CONFIG, QUICK, add_noise, assert_close, inputs, numpy
+
+import keras_albert as ka
+
+ROW = "token_ids", "segment_ids", "padding_mask"
+HEADS = {
+    "encoder": lambda backbone: backbone,
+    "label": lambda backbone: ka.AlbertForSequenceClassification(backbone, 2),
+    "tokens": lambda backbone: ka.AlbertForTokenClassification(backbone, 2),
+    "masked": ka.AlbertForMaskedLM,
+    "vector": ka.AlbertForTextEmbedding,
+    "answer": ka.AlbertForQuestionAnswering,
+    "answer or none": ka.AlbertForQuestionAnsweringV2,
+}
+
+
+@keras.saving.register_keras_serializable("tests")
+class OwnHead(keras.Model):
+    """A model of a user: the encoder, and a layer without `build`."""
+
+    def __init__(self, backbone, **kwargs):
+        super().__init__(**kwargs)
+        self.backbone = backbone
+        self.scores = keras.layers.Dense(2)
+
+    def call(self, inputs, training=None):
+        outputs = self.backbone(inputs, training=training)
+        return self.scores(outputs["pooled_output"])
+
+    def get_config(self):
+        backbone = keras.saving.serialize_keras_object(self.backbone)
+        return {**super().get_config(), "backbone": backbone}
+
+    @classmethod
+    def from_config(cls, config):
+        read = keras.saving.deserialize_keras_object
+        return cls(**config | {"backbone": read(config["backbone"])})
+
+
+def test_a_model_of_a_user_is_saved_with_its_own_layers(tmp_path):
+    """Keras builds it with floats in place of ids before it reads weights."""
+    model = OwnHead(ka.AlbertBackbone(CONFIG))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, **QUICK)
+    model.fit(inputs(), np.arange(BATCH) % 2, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert_close(again(inputs()), numpy(model(inputs())), atol=0, rtol=0)
+    steps = [numpy(m.optimizer.iterations) for m in (model, again)]
+    assert len(again.optimizer.variables) == len(model.optimizer.variables)
+    assert steps == [1, 1]
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_rows_of_an_unknown_length(name):
+    """The functional model computes what the model in it computes."""
+    model = HEADS[name](add_noise(ka.AlbertBackbone(CONFIG)))
+    given = {n: keras.Input((None,), dtype="int32", name=n) for n in ROW}
+    around = keras.Model(given, model(given))
+    expected = keras.tree.map_structure(numpy, model(inputs()))
+    found = keras.tree.map_structure(numpy, around(inputs()))
+    keras.tree.map_structure(assert_close, found, expected)
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("extra", [{}, {"start_positions": np.zeros(BATCH)}])
+def test_shapes_of_answers(extra):
+    """What functional models are told is what the model returns."""
+
+    def of(tensor):
+        dtype = keras.backend.standardize_dtype(tensor.dtype)
+        return tuple(tensor.shape), dtype
+
+    backbone = ka.AlbertBackbone(CONFIG, dtype="mixed_bfloat16")
+    model = HEADS["answer or none"](backbone)
+    x = {k: v.astype("int32") for k, v in {**inputs(), **extra}.items()}
+    symbolic = {k: keras.KerasTensor(v.shape, "int32") for k, v in x.items()}
+    expected = {name: of(tensor) for name, tensor in model(x).items()}
+    found = model.compute_output_spec(symbolic)
+    assert {name: of(tensor) for name, tensor in found.items()} == expected
+
+
+def test_ids_of_floats_are_refused():
+    given = {n: keras.Input((None,), dtype="float32", name=n) for n in ROW}
+    with pytest.raises(ka.AlbertError, match=r"must be integers.*float32"):
+        ka.AlbertBackbone(CONFIG)(given)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="a format of TensorFlow"
+)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"sharing": "none"},
+        {"relaxed_rank": 2},
+        {"num_hidden_groups": 5, "inner_group_num": 2},
+    ],
+)
+def test_checkpoints_of_tensorflow_have_all_weights(tmp_path, changes):
+    import tensorflow as tf
+
+    model, other = (
+        ka.AlbertForMaskedLM(ka.AlbertBackbone(CONFIG.replace(**changes)))
+        for _ in range(2)
+    )
+    add_noise(model)
+    path = tf.train.Checkpoint(model=model).save(str(tmp_path / "model"))
+    tf.train.Checkpoint(model=other).restore(path).assert_consumed()
+    for expected, found in zip(model.weights, other.weights, strict=True):
+        np.testing.assert_array_equal(numpy(found), numpy(expected))
+
+
+@pytest.mark.any_backend
+def test_weights_of_classes_by_name():
+    model = ka.AlbertForSequenceClassification(
+        ka.AlbertBackbone(CONFIG.replace(hidden_dropout_prob=0.0)),
+        2,
+        labels=("no", "yes"),
+        dropout=0.0,
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.0), loss, run_eagerly=True)
+    x, y = inputs(), np.array([0, 1, 1])
+
+    def loss_with(weights):
+        history = model.fit(x, y, class_weight=weights, verbose=0).history
+        return history["loss"][0]
+
+    plain, by_number = loss_with(None), loss_with({0: 0.5, 1: 3.0})
+    assert loss_with({"no": 0.5, "yes": 3.0}) == pytest.approx(by_number)
+    assert abs(by_number - plain) > 0.1
+    for weights, message in (
+        ({"no": 1.0, "maybe": 2.0}, "one of 'no', 'yes'. Received: 'maybe'"),
+        ({0: 1.0, 2: 3.0}, r"weight for 2\. Expected numbers from 0 to 1"),
+    ):
+        with pytest.raises(ka.AlbertError, match=message):
+            loss_with(weights)
