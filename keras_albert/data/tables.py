@@ -1,6 +1,7 @@
 """Reads tables of examples: TSV, CSV, JSONL, Parquet and text files."""
 
 import dataclasses
+import decimal
 import hashlib
 import json
 import os
@@ -214,6 +215,17 @@ def _table(
     return Table(path, values, rows, lines, bad.messages)
 
 
+def check_has_columns(path: Path | Frame, option: str, column: str) -> None:
+    """Raises AlbertError if the option names a column of a file without any."""
+    is_file = isinstance(path, str | os.PathLike)
+    if is_file and Path(path).suffix.lower() == ".txt":
+        raise AlbertError(
+            f"{path}: a .txt file has one text a line, and no columns. "
+            f"Received: {option}={column!r}. Leave --{option} out, or give a "
+            ".tsv, .csv, .jsonl or .parquet file."
+        )
+
+
 class MissingColumn(AlbertError):
     """A row lacks the column of a field."""
 
@@ -225,7 +237,9 @@ class MissingColumn(AlbertError):
 def _value(row: dict[str, object], name: str, field: Field) -> object:
     if field.column not in row:
         raise MissingColumn(
-            f"no column `{field.column}` for the {name}. The columns are "
+            f"no column `{field.column}`"
+            + (f" for the {name}" if name != field.column else "")
+            + ". The columns are "
             f"{', '.join(f'`{each}`' for each in row) or 'none'}. Rename the "
             "right one, or add it (of a TSV or CSV file, in its first line).",
             name,
@@ -282,7 +296,8 @@ def read_label(value: object) -> str:
 def read_number(value: object) -> float:
     """Reads a finite number."""
     try:
-        number = float(value) if isinstance(value, str) else value
+        is_text = isinstance(value, str | decimal.Decimal)
+        number = float(value) if is_text else value
     except ValueError:
         number = None
     if not is_number(number):

@@ -98,6 +98,11 @@ def opened(config: DeviceConfig, accumulate: int = 1) -> Iterator[Devices]:
 
 def _chosen_distribution(backend: str, config: DeviceConfig) -> str:
     """Resolves `auto`; checks that the backend supports any other value."""
+    if backend not in _KINDS:
+        raise AlbertError(
+            f"models are trained with the backends {', '.join(_KINDS)}. "
+            f"Received: KERAS_BACKEND={backend}. Set it to one of them."
+        )
     chosen = config.distribution
     has_coordinator = config.processes.coordinator is not None
     if has_coordinator and backend == "tensorflow":

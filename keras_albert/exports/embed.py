@@ -22,7 +22,7 @@ from keras_albert.data.batches import Features
 from keras_albert.data.config import TableColumns
 from keras_albert.data.input_pipeline import import_tensorflow
 from keras_albert.data.saved_dataset import checksum_of_table
-from keras_albert.data.tables import Table, check_table
+from keras_albert.data.tables import Table, check_has_columns, check_table
 from keras_albert.distribution.config import available_cores
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.exports.load import (
@@ -115,6 +115,8 @@ def embed(run: EmbedRun) -> dict:
 def _loaded(run: EmbedRun) -> tuple[Predictor, int, str]:
     """The model, how many numbers its vectors keep, and its checksum."""
     columns = TableColumns(text=run.column)
+    if run.column != EmbedRun.column:
+        check_has_columns(run.data, "column", run.column)
     if not is_exported(run.model):
         predictor = Predictor.load(run.model, task=EMBEDDING, columns=columns)
         size = predictor.model.check_dimensions(run.dimensions)

@@ -219,6 +219,7 @@ class FinetuneRun:
         shares = "warmup_share classifier_dropout dropout"
         check_fields(check_probability, self, shares)
         check_seed(self.seed)
+        check_seed(self.seed + self.seeds - 1)  # the last one
 
     def _check_frozen(self) -> None:
         """Checks the options by which most weights stay as they are."""

@@ -84,6 +84,11 @@ def write_as(to: str, loaded: ModelFolder, folder: Path) -> None:
             f"note: {to} computes all layers: the rule by which inference "
             "stops early was left out"
         )
+    if to == "kerashub" and (labels := loaded.task.get("labels")):
+        print(
+            f"note: {to} has no names of labels: those of this model were left "
+            f"out ({', '.join(labels[:20])}). Give them with --labels"
+        )
     if to != "keras-albert" and loaded.task.get("long_texts"):
         print(f"note: {to} has no windows: long texts are cut in it")
     if to != "keras-albert" and (limit := loaded.task.get("threshold")):

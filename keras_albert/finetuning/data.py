@@ -11,7 +11,12 @@ import numpy as np
 from keras_albert.data.batches import Features, epoch_plan
 from keras_albert.data.held_out import FEWEST_OF_A_LABEL, FEWEST_ROWS, hold_out
 from keras_albert.data.saved_dataset import is_saved_dataset
-from keras_albert.data.tables import MissingColumn, Table, reader_of
+from keras_albert.data.tables import (
+    MissingColumn,
+    Table,
+    check_has_columns,
+    reader_of,
+)
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import OWN_VALIDATION, FinetuneRun
 from keras_albert.finetuning.option_checks import measuring
@@ -57,6 +62,8 @@ def with_text_column(run: FinetuneRun) -> FinetuneRun:
     task reads two texts, or if several columns could be meant.
     """
     task, columns = ALL_TASKS[run.task], run.columns
+    if columns.text != FinetuneRun.columns.text:
+        check_has_columns(run.train, "columns.text", columns.text)
     reader = reader_of(run.train)
     if (
         columns.text != FinetuneRun.columns.text

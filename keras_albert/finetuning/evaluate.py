@@ -9,7 +9,7 @@ from keras_albert.data.batches import Features
 from keras_albert.data.config import TableColumns
 from keras_albert.data.input_pipeline import import_tensorflow
 from keras_albert.data.saved_dataset import is_saved_dataset
-from keras_albert.data.tables import Table
+from keras_albert.data.tables import Table, check_has_columns
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.finetuning.exit_curve import (
@@ -152,6 +152,8 @@ def _check_vector_options(predictor: Predictor, run: EvaluateRun) -> None:
     if not predictor.definition.makes_vectors:
         _check_unused(run, f"task={predictor.task}", "dimensions", "start")
         return
+    if run.corpus_column is not None:
+        check_has_columns(run.corpus, "corpus-column", run.corpus_column)
     for size in run.dimensions:
         predictor.model.check_dimensions(size)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from keras_albert.data.glue import GLUE
 from keras_albert.data.input_pipeline import import_tensorflow
 from keras_albert.data.saved_dataset import is_saved_dataset
+from keras_albert.data.tables import check_has_columns
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import PredictRun
 from keras_albert.finetuning.predictor import Predictor
@@ -29,6 +30,8 @@ from keras_albert.text.unknown import PieceCount, check_readable
 # Rows are read, sorted by length, predicted and written in parts of this many,
 # so that memory does not grow with the file.
 PREDICTED_AT_ONCE = 10_000
+# Ends of the names of tables that `predict` does not write.
+TABLES = (".csv", ".tsv", ".parquet")
 
 
 def predict(run: PredictRun) -> None:
@@ -62,6 +65,11 @@ def predict(run: PredictRun) -> None:
                 sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
         return
+    if run.output.suffix.lower() in TABLES:
+        raise AlbertError(
+            "predictions are written as JSONL, a JSON object in each line. "
+            f"Received: {run.output}. Name a file that ends in .jsonl."
+        )
     check_new_file(run.output)
     count = 0
     with sigterm_as_ctrl_c(), new_file(run.output) as file:
@@ -73,6 +81,8 @@ def predict(run: PredictRun) -> None:
 
 def _predictions(run: PredictRun) -> Iterator[bytes]:
     """Yields a line for each row, after the whole file was checked."""
+    if run.columns.text is not None:
+        check_has_columns(run.data, "columns.text", run.columns.text)
     predictor = Predictor.load(run.model, average=run.average, **run.given)
 
     def parts():

@@ -17,9 +17,12 @@ from keras_albert.data.tables import Table
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import ConvertRun, PredictRun
 from keras_albert.finetuning.task_model import TaskModel
+from keras_albert.modeling.base import AlbertModel
+from keras_albert.modeling.classification import default_labels
 from keras_albert.modeling.inputs import check_equally_many
 from keras_albert.tasks.config import ModelUse
 from keras_albert.tasks.infer import settled_settings
+from keras_albert.tasks.labels import Names
 from keras_albert.tasks.task_file import load_models, stored_settings
 from keras_albert.text.tokenizer import check_batch
 from keras_albert.text.unknown import warn_if_unreadable
@@ -118,10 +121,15 @@ class Predictor(TaskModel):
         # The stored labels and lengths belong to the stored task.
         if given.get("task", loaded.task["task"]) == loaded.task["task"]:
             stored |= stored_settings(loaded.task)
-        if isinstance(given.get("columns"), OtherColumns):
+        _check_labels(loaded.model, stored.get("labels"), given.get("labels"))
+        named = given.get("columns")
+        if isinstance(named, OtherColumns):
             trained = stored.get("columns") or TableColumns()
-            given["columns"] = given["columns"].instead_of(trained)
-        return cls(loaded.model, **stored | given)
+            given["columns"] = named.instead_of(trained)
+        predictor = cls(loaded.model, **stored | given)
+        if isinstance(named, OtherColumns):
+            _check_columns(predictor, named)
+        return predictor
 
     def save(self, folder: str | Path) -> None:
         """Writes a model folder; if that fails, nothing remains of it.
@@ -258,3 +266,37 @@ def _kind(names) -> str:
     if others == ["pair"]:
         return "pairs of texts"
     return f"texts with {' and '.join(others)}" if others else "single texts"
+
+
+def _check_labels(
+    model: AlbertModel, stored: Names, given: Sequence[str] | None
+) -> None:
+    """Raises AlbertError if names are given for labels that have others.
+
+    "0", "1" and so on are no names, see `default_labels`.
+    """
+    own = stored or getattr(model, "labels", None)
+    if not isinstance(given, list | tuple) or not own:
+        return
+    if tuple(own) == default_labels(len(own)):
+        return
+    if tuple(map(str, given)) != tuple(map(str, own)):
+        raise AlbertError(
+            "`labels` are for a model without names of labels, and this one "
+            f"has {', '.join(map(str, own[:20]))}. Received: "
+            f"labels={list(given)!r:.80}. Leave --labels out."
+        )
+
+
+def _check_columns(predictor: Predictor, named: OtherColumns) -> None:
+    """Raises AlbertError if a column is named that the task does not have."""
+    task = predictor.definition
+    known = task.fields(predictor.columns, labelled=task.is_learned)
+    for field in dataclasses.fields(named):
+        value = getattr(named, field.name)
+        if value not in (None, ()) and field.name not in known:
+            raise AlbertError(
+                f"`columns.{field.name}` has no meaning for the task "
+                f"{task.name}. Received: {value!r}. Leave --columns."
+                f"{field.name} out."
+            )

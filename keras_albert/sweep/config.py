@@ -4,7 +4,23 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from keras_albert.errors import AlbertError, check_positive_number
+from keras_albert.errors import (
+    AlbertError,
+    check_flag,
+    check_positive_number,
+)
+
+# Numbers in reports of which more is not better, by words of their names:
+# losses, scores of what the model is compared with, and settings.
+NO_SCORES = (
+    *("loss", "error", "baseline", "bag_of_words", "teacher", "before"),
+    *("epoch", "threshold", "temperature"),
+)
+
+
+def is_maximized(name: str) -> bool:
+    """Whether a model with more of a number of its report is better."""
+    return not any(word in name for word in NO_SCORES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,7 +29,7 @@ class SweepRun:
 
     It runs the command once for each combination of values, and writes a table
     and a plot. The same command again continues an interrupted search; finished
-    runs are never run again.
+    runs are never run again, and those that failed only with --retry-failed.
     """
 
     file: Path
@@ -32,8 +48,16 @@ class SweepRun:
     mlm_accuracy for `pretrain`"""
     max_minutes: float | None = None
     """stop after so many minutes; the same command continues later"""
+    retry_failed: bool = False
+    """also run those combinations again that failed in an earlier command"""
 
     def __post_init__(self):
+        check_flag("retry_failed", self.retry_failed)
+        if self.score is not None and not is_maximized(self.score):
+            raise AlbertError(
+                "`score` must be a number of which more is better. Received: "
+                f"{self.score!r}. Choose a score such as accuracy."
+            )
         if self.max_minutes is not None:
             check_positive_number("max_minutes", self.max_minutes)
         if not self.file.is_file():

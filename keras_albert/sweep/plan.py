@@ -17,6 +17,9 @@ COMMANDS = {"finetune": FinetuneRun, "pretrain": PretrainRun}
 MOST_COMBINATIONS = 1000
 _TABLES = ("command", "options", "search")
 
+# Options that are not used if the other option is given.
+WITHOUT_EFFECT = {"epochs": "steps", "warmup_share": "warmup_steps"}
+
 Value = str | int | float | bool
 
 
@@ -85,6 +88,12 @@ def read_plan(path: Path) -> Plan:
             f"{path}: `{twice[0]}` is in `options` and in `search`. Remove it "
             "from one of them."
         )
+    for name, other in WITHOUT_EFFECT.items():
+        if name in search and other in (*options, *search):
+            raise AlbertError(
+                f"{path}: `{name}` has no effect beside `{other}`, and all of "
+                "its values would give the same run. Remove one of both."
+            )
     for task in search.get("task", [options.get("task")]):
         if task not in (None, *FINETUNE_TASKS):
             raise AlbertError(

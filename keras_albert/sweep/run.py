@@ -12,24 +12,28 @@ import math
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from keras_albert.corpus.shards import MANIFEST_FILE
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.signals import sigterm_as_ctrl_c
 from keras_albert.storage import (
     REPORT_FILE,
     WorkFolder,
+    checksum,
     read_json,
     remove_folder,
     replacing,
     write_json,
 )
-from keras_albert.sweep.config import SweepRun
+from keras_albert.sweep.config import SweepRun, is_maximized
 from keras_albert.sweep.plan import Plan, read_plan
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.training.plots import can_draw, save_figure
+from keras_albert.training.run_folder import MADE_OF
 from keras_albert.training.run_log import HELD_OUT, RunLog
 
 JOURNAL_FILE = "trials.journal"
@@ -38,6 +42,8 @@ SETTINGS_FILE = "settings.json"  # of a run, in the format of `--file`
 OUTPUT_FILE = "output.txt"  # what a run prints
 POLL_SECONDS = 0.5
 STUDY = "sweep"
+RETRIED = "retried"  # attribute of the study: numbers of trials that failed
+NONE = "none"  # how `finetune` is told to hold nothing out
 REDUCTION = 2  # successive halving keeps the better half
 
 
@@ -57,20 +63,18 @@ def sweep(run: SweepRun) -> list[dict]:
     score = _score_name(run, plan)
     folder = WorkFolder(run.output, RESULTS_FILE)
     identity = dataclasses.asdict(plan) | {"method": run.method}
+    data = _checksums(plan)
     begun = folder.begun_with()
     if begun is None:
-        folder.claim(identity)
-    elif begun != identity:
-        changed = [k for k in identity if begun.get(k) != identity[k]]
-        raise AlbertError(
-            f"{run.output} holds a search with other "
-            f"{' and '.join(changed) or 'content'}. Choose another output, or "
-            "give the file that began it."
-        )
+        folder.claim(identity | {MADE_OF: data})
+    else:
+        _check_same(run, begun, identity, data)
     try:
         # At SIGTERM the run that is trained must end, too.
         with folder.locked("searching there"), sigterm_as_ctrl_c():
             study = _study(optuna, run, plan)
+            if run.retry_failed:
+                _enqueue_failed(study)
             _check_score(study, run, score)
             _search(optuna, study, run, plan, score)
             results = _results(study)
@@ -84,6 +88,55 @@ def sweep(run: SweepRun) -> list[dict]:
     print((run.output / TABLE_FILE).read_text())
     print(f"-> {run.output}")
     return results
+
+
+def _checksums(plan: Plan) -> dict[str, str]:
+    """Checksums of tables and of the manifests of shards, by their paths."""
+    options = [(name, [value]) for name, value in plan.options.items()]
+    paths = [
+        Path(value)
+        for name, values in (*options, *plan.search.items())
+        if name in ("train", "validation", "data")
+        for value in values
+    ]
+    files = {str(p): p / MANIFEST_FILE if p.is_dir() else p for p in paths}
+    return {
+        path: checksum(file) for path, file in files.items() if file.is_file()
+    }
+
+
+def _check_same(run: SweepRun, begun: dict, identity: dict, data: dict) -> None:
+    """Raises AlbertError unless a folder holds a search of this plan and data.
+
+    Data that are missing now, or that an older version did not note, may be as
+    they were.
+    """
+    changed = [k for k in identity if begun.get(k) != identity[k]]
+    if changed:
+        raise AlbertError(
+            f"{run.output} holds a search with other {' and '.join(changed)}. "
+            "Choose another output, or give the file that began it."
+        )
+    for path, earlier in begun.get(MADE_OF, {}).items():
+        if data.get(path, earlier) != earlier:
+            raise AlbertError(
+                f"{run.output} holds a search that was made of other data than "
+                f"{path} now has. Choose another output."
+            )
+
+
+class _NoLock:
+    """In place of Optuna's lock of the journal.
+
+    The folder is locked already, and a signal in the middle of Optuna's lock
+    would leave its file behind, or raise an error about it.
+    """
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
 
 
 class _Refused(AlbertError):
@@ -108,7 +161,7 @@ def _study(optuna, run: SweepRun, plan: Plan):
     """The study in the journal, with a queue of the combinations to run."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     journal = optuna.storages.journal.JournalFileBackend(
-        str(run.output / JOURNAL_FILE)
+        str(run.output / JOURNAL_FILE), _NoLock()
     )
     halving = optuna.pruners.SuccessiveHalvingPruner(
         min_resource=1, reduction_factor=REDUCTION
@@ -131,6 +184,19 @@ def _study(optuna, run: SweepRun, plan: Plan):
             study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
             study.enqueue_trial(trial.params)
     return study
+
+
+def _enqueue_failed(study) -> None:
+    """Puts the combinations whose last run failed into the queue again."""
+    failed = [
+        trial
+        for trial in _ended(study).values()
+        if trial.user_attrs["ended"] == "failed"
+    ]
+    before = study.user_attrs.get(RETRIED, [])
+    study.set_user_attr(RETRIED, before + [trial.number for trial in failed])
+    for trial in failed:
+        study.enqueue_trial(trial.params)
 
 
 def _search(optuna, study, run: SweepRun, plan: Plan, name: str) -> None:
@@ -176,10 +242,13 @@ def _search(optuna, study, run: SweepRun, plan: Plan, name: str) -> None:
 
 def _ended(study) -> dict[str, object]:
     """The last trial of each combination that has come to an end."""
+    retried = study.user_attrs.get(RETRIED, [])
     return {
         trial.user_attrs["output"]: trial
         for trial in study.get_trials(deepcopy=False)
-        if "ended" in trial.user_attrs and trial.state.is_finished()
+        if "ended" in trial.user_attrs
+        and trial.state.is_finished()
+        and trial.number not in retried
     }
 
 
@@ -241,6 +310,11 @@ def _score_name(run: SweepRun, plan: Plan) -> str:
                 "held-out text. Add `validation`, a folder of token shards."
             )
         return run.score or "mlm_accuracy"
+    if plan.options.get("validation") == NONE:
+        raise AlbertError(
+            f"{run.file}: a search compares scores on held-out rows, and "
+            f"`validation` is {NONE!r}. Remove it."
+        )
     if run.score:
         return run.score
     given = plan.options.get("task", FinetuneRun.task)
@@ -261,7 +335,11 @@ def _score(output: Path, name: str) -> float:
         return report["scores"][name]["median"]
     values = report.get("held_out", report)
     if name not in values:
-        numbers = [k for k, v in values.items() if isinstance(v, float)]
+        numbers = [
+            name
+            for name, value in values.items()
+            if isinstance(value, float) and is_maximized(name)
+        ]
         raise AlbertError(
             f"{output / REPORT_FILE} has no score `{name}`. It has "
             f"{', '.join(numbers)}: choose one with --score."
@@ -320,7 +398,11 @@ def _draw(optuna, study, path: Path) -> None:
 
     matplotlib.use("Agg")
     with matplotlib.rc_context():  # Optuna chooses a style for all figures
-        axes = optuna.visualization.matplotlib.plot_slice(study)
+        with warnings.catch_warnings():
+            # Optuna calls the function experimental, and an axis is narrow if
+            # all values are the same.
+            warnings.simplefilter("ignore")
+            axes = optuna.visualization.matplotlib.plot_slice(study)
         figure = (axes.flat[0] if hasattr(axes, "flat") else axes).figure
         save_figure(figure, path)
     matplotlib.pyplot.close(figure)

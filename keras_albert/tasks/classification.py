@@ -180,9 +180,12 @@ class Classification(_TextTask):
         used = self.metrics or ["accuracy", *f1, "matthews"]
         predicted = self._predicted(outputs, features)
         found = metrics.measure(used, features.target, predicted, names)
+        remarks = ()
         # A threshold may give one answer to all, though the model does not.
-        given = np.stack(outputs).argmax(-1)
-        remarks = classes.collapse(features.target, given, names, "example")
+        if metrics.is_constant(np.stack(outputs).argmax(-1)):
+            remarks = classes.collapse(
+                features.target, predicted, names, "example"
+            )
         return metrics.Scores(found.values, (*found.remarks, *remarks))
 
     def thresholds(self, names):
@@ -315,11 +318,15 @@ class MultiLabel(_TextTask):
     def scores(self, outputs, features, names):
         chosen = self._predicted(outputs, features)
         scores = metrics.multilabel_scores(features.target, chosen)
-        given = np.stack(outputs) > 0  # by the model, without thresholds
-        kinds = [len(np.unique(x, axis=0)) for x in (given, features.target)]
-        if kinds[0] > 1 or kinds[1] == 1:
+        # A threshold may give one answer to all, though the model does not.
+        given = np.stack(outputs) > 0
+        varies, varies_with_thresholds, targets_vary = (
+            len(np.unique(rows, axis=0)) > 1
+            for rows in (given, chosen, features.target)
+        )
+        if varies or varies_with_thresholds or not targets_vary:
             return scores
-        labels = [names[i] for i in np.flatnonzero(given[0])]
+        labels = [names[i] for i in np.flatnonzero(chosen[0])]
         remark = metrics.collapsed(f"example is given the labels {labels}")
         return metrics.Scores(scores.values, (*scores.remarks, remark))
 

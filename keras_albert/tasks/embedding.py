@@ -345,7 +345,8 @@ class Embedding(_VectorTask):
         if (features.target[:, 0] == features.target[:, 1]).all():
             remarks = (
                 "every text is its own partner, which any model finds: measure "
-                "on pairs with `keras-albert evaluate`",
+                "on pairs with `keras-albert evaluate`, and name the column of "
+                "the partners with --columns.pair",
             )
         return metrics.Scores(values, remarks)
 

@@ -449,6 +449,14 @@ def test_devices_that_are_not_there(arguments, message, monkeypatch):
         pass
 
 
+@pytest.mark.any_backend
+def test_a_backend_that_does_not_train(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "numpy")
+    message = "tensorflow, jax, torch. Received: KERAS_BACKEND=numpy"
+    with pytest.raises(ka.AlbertError, match=message), opened(DeviceConfig()):
+        pass
+
+
 CLUSTER = '{"cluster": {"worker": ["%s"]}, "task": {"type": "%s", "index": %d}}'
 
 

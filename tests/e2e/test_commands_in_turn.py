@@ -396,6 +396,31 @@ BAD = {
     "absent. Make it": (
         "predict --model {0}/fine --data {0}/test.tsv --output {0}/absent/x.l"
     ),
+    "written as JSONL": (
+        "predict --model {0}/fine --data {0}/test.tsv --output {0}/new.csv"
+    ),
+    "`columns.context` has no meaning for the task classification": (
+        "predict --model {0}/fine --data {0}/test.tsv --columns.context nope"
+    ),
+    "this one has number, plain. Received: labels=['plain', 'number']": (
+        "evaluate --model {0}/fine --data {0}/test.tsv --labels plain number"
+    ),
+    "no columns. Received: columns.text='foo'": (
+        "predict --model {0}/fine --data {0}/train.txt --columns.text foo"
+    ),
+    "no columns. Received: column='foo'": (
+        "embed --model {0}/pre --data {0}/train.txt --column foo "
+        "--output {0}/never"
+    ),
+    "no columns. Received: corpus-column='foo'": (
+        "evaluate --model {0}/pre --data {0}/test.tsv --task embedding "
+        "--corpus {0}/train.txt --corpus-column foo"
+    ),
+    "`validation_steps` are batches of the held-out": (
+        RUN + "--config {0}/config.json --validation-steps 3"
+    ),
+    "to 4294967295. Received: seed=4294967296": TUNE
+    + "--seeds 2 --seed 4294967295",
     "`any_size` is for a benchmark's folder": (
         "predict --model {0}/fine --data {0}/test.tsv --any-size"
     ),

@@ -51,7 +51,7 @@ for step in range(1, 5):
     lines.append(f"{step},1.0,{score * step / 4}")
     (output / "log.csv").write_text("\\n".join(lines) + "\\n")
     time.sleep(PAUSE)
-report = {"best": "accuracy", "accuracy": score}
+report = {"best": "accuracy", "accuracy": score, "training_loss": 0.5}
 (output / "report.json").write_text(json.dumps(report))
 """
 
@@ -179,6 +179,32 @@ def test_a_run_that_fails_late_has_no_score(folder, trained, monkeypatch):
     assert results[-1]["score"] is None
 
 
+def test_failed_runs_are_tried_again(folder, trained):
+    """Only on request, and each once; the others are not run again."""
+    (folder / "sweep.toml").write_text(PLAN.replace("[16, 32]", "[16]"))
+    trained({"BAD": "0.0002"})
+    search(folder)
+    trained({"BAD": "None"})
+    assert search(folder)[-1]["ended"] == "failed" and len(order(folder)) == 3
+    results = search(folder, retry_failed=True)
+    assert [row["ended"] for row in results] == ["finished"] * 3
+    assert len(order(folder)) == 4
+    assert search(folder, retry_failed=True) == results
+    assert len(order(folder)) == 4
+
+
+def test_other_data_in_a_search(folder, trained):
+    """What is missing now may be as it was."""
+    (folder / "train.tsv").write_text("text\tlabel\na\tb\n")
+    results = search(folder)
+    (folder / "train.tsv").unlink()
+    assert search(folder) == results
+    (folder / "train.tsv").write_text("text\tlabel\na\tc\n")
+    with pytest.raises(AlbertError, match=r"other data than train.tsv now has"):
+        search(folder)
+    assert len(order(folder)) == 6
+
+
 def test_a_wrong_score_is_corrected(folder, trained):
     """The run that found it out is not lost; later the score is settled."""
     with pytest.raises(AlbertError, match=r"no score `f11`.*accuracy"):
@@ -239,6 +265,8 @@ def test_values_at_equal_ratios(folder):
         ("[16, 32]", "{low = 1.0, high = 1.001, points = 3}", "value twice"),
         (PLAN[PLAN.index("[options]") :], "options = 3", "`options` must be a"),
         ("[search]", "[search]\ntask = ['CoLa']", "`task` must be .*'CoLa'"),
+        ("[search]", "steps = 9\n[search]\nepochs = [1, 2]", "beside `steps`"),
+        ("[search]", "validation = 'none'\n[search]", "`validation` is 'none'"),
         (
             "[search]",
             "[search]\ntask = ['CoLA', 'SST-2']",
@@ -258,8 +286,11 @@ def test_wrong_options(folder, trained):
     for minutes in (0, "soon"):
         with pytest.raises(AlbertError, match=f"max_minutes=.*{minutes}"):
             search(folder, max_minutes=minutes)
-    with pytest.raises(AlbertError, match=r"no score `f1`. It has accuracy"):
+    with pytest.raises(AlbertError, match=r"no score `f1`. It has accuracy:"):
         search(folder, score="f1")
+    for name in ("training_loss", "root_mean_squared_error", "baseline"):
+        with pytest.raises(AlbertError, match=f"more is better.*'{name}'"):
+            search(folder, score=name)
 
 
 def test_the_command_line(folder, trained, capsys):

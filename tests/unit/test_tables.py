@@ -1,6 +1,7 @@
 """Own labelled texts, from files to batches."""
 
 import dataclasses
+import decimal
 import json
 import re
 
@@ -210,6 +211,7 @@ def test_label_index():
     ("read", "value", "expected"),
     [
         (read_number, "2.50", 2.5),
+        (read_number, decimal.Decimal("2.50"), 2.5),
         (read_label, 1.0, "1"),
         (read_label, 1.5, "1.5"),
         (read_labels, ["b", 1], ["b", "1"]),

@@ -131,6 +131,13 @@ def test_a_class(tokenizer):
     assert task.baseline(examples) == pytest.approx(2 / 3)
     collapsed = task.scores([np.array([1, 0])] * 3, examples, names)
     assert "taken for 'no'" in collapsed.remarks[-1]
+    # A threshold that takes all for "yes", and one that tells them apart.
+    outputs = [np.array([1, 0.1 * i]) for i in range(3)]
+    for limit, found in ((0.2, True), (0.3, False)):
+        moved = dataclasses.replace(examples, threshold=(limit,))
+        remarks = task.scores(outputs, moved, names).remarks
+        assert ("taken for 'yes'" in " ".join(remarks)) == found
+        assert "taken for 'no'" not in " ".join(remarks)
     unknown = {"text": ["a"], "label": ["maybe"]}
     message = "x:1: the label is the unknown label 'maybe'"
     with pytest.raises(AlbertError, match=message):
@@ -244,8 +251,18 @@ def test_several_labels(tokenizer):
     assert first["prediction"] == ["a", "c"]
     assert first["score"]["a"] == pytest.approx(expit(5), abs=1e-6)
     assert second["prediction"] == [] and second["score"]["a"] == 0.5
-    scores = ALL_TASKS["multilabel"].scores(outputs, examples, names).values
-    assert scores["micro_f1"] == 1
+    task = ALL_TASKS["multilabel"]
+    assert task.scores(outputs, examples, names).values["micro_f1"] == 1
+    outputs = [np.array([1.0, -1.0, 0.1 * i]) for i in (1, 2)]
+    for limits, found in (
+        (None, ["a", "c"]),
+        ((0.5, 0.1, 0.5), ["a", "b", "c"]),
+        ((0.5, 0.5, 0.54), None),  # tells the texts apart
+    ):
+        moved = dataclasses.replace(examples, threshold=limits)
+        remarks = " ".join(task.scores(outputs, moved, names).remarks)
+        assert (f"given the labels {found}" in remarks) == (found is not None)
+        assert ("collapsed" in remarks) == (found is not None)
 
 
 def test_vectors_that_are_not_finite():

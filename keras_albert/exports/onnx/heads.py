@@ -62,7 +62,7 @@ def onnx_model(
         raise AlbertError(
             f"only a model of {known} becomes an ONNX file. Received: "
             f"{type(model).__name__}. Put such a head on it, or average the "
-            "weights of several models instead of their predictions."
+            "weights of several models (--average weights)."
         )
     check_not_quantized(model)
     graph = Graph(int8)
