@@ -387,6 +387,11 @@ def check_model(model) -> None:
         remedy = " Give its `model`."  # of a Predictor
     elif hasattr(type(model), "predictor"):
         remedy = " Give its `predictor.model`."  # of a finished run
+    elif isinstance(model, keras.Model):
+        remedy = (
+            " Keras's own methods save and export a model around one of them: "
+            "model.save, model.export."
+        )
     raise AlbertError(
         "expected a model of this package, as keras_albert.load gives. "
         f"Received: {type(model).__name__}.{remedy}"

@@ -94,7 +94,7 @@ def _checksums(plan: Plan) -> dict[str, str]:
     """Checksums of tables and of the manifests of shards, by their paths."""
     options = [(name, [value]) for name, value in plan.options.items()]
     paths = [
-        Path(value)
+        Path(str(value))
         for name, values in (*options, *plan.search.items())
         if name in ("train", "validation", "data")
         for value in values

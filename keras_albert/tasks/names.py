@@ -38,4 +38,10 @@ TASK_OPTIONS = {
     "exits": TEXT_TASKS,
     "teacher": TEXT_TASKS,
     "any_size": BENCHMARK_TASKS,
+    # Vectors and the answers of SQuAD 1.1 are computed without dropout.
+    "classifier_dropout": tuple(
+        task
+        for task in FINETUNE_TASKS
+        if task not in (*VECTOR_TASKS, "SQuAD-1.1")
+    ),
 }

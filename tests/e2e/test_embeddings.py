@@ -327,6 +327,9 @@ BAD = {
         "--task=pairs --embedding.pooling=max": (
             "`embedding.pooling` is for embedding, similarity"
         ),
+        "--classifier-dropout=0.2": (
+            "`classifier_dropout` is for classification, .*task='embedding'"
+        ),
         "--batch-size=1": "a batch of one example has no negatives",
         "--train=same.tsv": "all partners are equal",
     },

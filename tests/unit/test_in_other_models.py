@@ -142,3 +142,14 @@ def test_weights_of_classes_by_name():
     ):
         with pytest.raises(ka.AlbertError, match=message):
             loss_with(weights)
+
+
+@pytest.mark.any_backend
+def test_what_is_for_models_of_this_package_alone():
+    model = OwnHead(ka.AlbertBackbone(CONFIG))
+    for use in (
+        lambda: ka.export(model, "never"),
+        lambda: ka.save_huggingface(model, "never"),
+    ):
+        with pytest.raises(ka.AlbertError, match=r"OwnHead\..*model\.export"):
+            use()
