@@ -446,6 +446,28 @@ def test_other_vectors_are_refused(benchmarks):
 
 
 @pytest.mark.any_backend
+def test_search_in_vectors(benchmarks, tmp_path, capsys):
+    """On a line, the nearest are known; the queries are not among them."""
+    import bench_search
+
+    angles = np.linspace(0, 1, 300)
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    np.save(tmp_path / "vectors.npy", vectors)
+    options = ["--vectors", str(tmp_path / "vectors.npy"), "--pairs", "2"]
+    report = tmp_path / "report.json"
+    bench_search.main([*options, "--queries", "20", "--output", str(report)])
+    found = {line["library"]: line for line in read_json(report)["lines"]}
+    assert found[bench_search.EXACT]["recall"] == 1
+    assert found["exact, faiss"]["recall"] == 1
+    assert found["HNSW, faiss"]["recall"] > 0.9
+    nearest = bench_search.exact(vectors)(vectors[150:151])[0]
+    assert sorted(nearest) in ([*range(145, 155)], [*range(146, 156)])
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match=r"at least 1010 rows.*\[300, 2\]"):
+        bench_search.main(options)
+
+
+@pytest.mark.any_backend
 def test_other_outputs_are_refused(export_sides):
     rows = export_sides.Rows(["a", "b"], np.zeros((2, 5), "int32"))
     exact = np.array([[-0.1, -2.0], [-1.0, -0.5]])
