@@ -9,7 +9,7 @@ JAX and TensorFlow are imported inside the functions that need them.
 """
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -44,9 +44,11 @@ def computes_shapes() -> bool:
 
 
 def track_in_checkpoints(
-    layer: keras.layers.Layer, children: Iterable[keras.layers.Layer]
+    layer: keras.layers.Layer, children: Mapping[str, keras.layers.Layer]
 ) -> None:
     """Puts layers that are in a list or dict into checkpoints of TensorFlow.
+
+    `children` are these layers, by names of their own within `layer`.
 
     `tf.train.Checkpoint` would leave their weights out without a word. Files of
     Keras have them in any case.
@@ -56,8 +58,8 @@ def track_in_checkpoints(
     No public way: Keras tracks lists and dicts for its own files alone.
     """
     if keras.backend.backend() == "tensorflow":
-        for child in children:
-            layer._track_trackable(child, name=child.name)
+        for name, child in children.items():
+            layer._track_trackable(child, name=name)
 
 
 def adapted_kernel(dense: keras.layers.Dense) -> Any:

@@ -221,8 +221,9 @@ def check_has_columns(path: Path | Frame, option: str, column: str) -> None:
     if is_file and Path(path).suffix.lower() == ".txt":
         raise AlbertError(
             f"{path}: a .txt file has one text a line, and no columns. "
-            f"Received: {option}={column!r}. Leave --{option} out, or give a "
-            ".tsv, .csv, .jsonl or .parquet file."
+            f"Received: {option}={column!r}. Leave "
+            f"--{option.replace('_', '-')} out, or give a .tsv, .csv, .jsonl "
+            "or .parquet file."
         )
 
 
@@ -296,8 +297,8 @@ def read_label(value: object) -> str:
 def read_number(value: object) -> float:
     """Reads a finite number."""
     try:
-        is_text = isinstance(value, str | decimal.Decimal)
-        number = float(value) if is_text else value
+        is_written = isinstance(value, str | decimal.Decimal)
+        number = float(value) if is_written else value
     except ValueError:
         number = None
     if not is_number(number):

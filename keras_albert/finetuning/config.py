@@ -219,7 +219,11 @@ class FinetuneRun:
         shares = "warmup_share classifier_dropout dropout"
         check_fields(check_probability, self, shares)
         check_seed(self.seed)
-        check_seed(self.seed + self.seeds - 1)  # the last one
+        if self.seed + self.seeds > 2**32:
+            raise AlbertError(
+                "the last seed, seed + seeds - 1, must be at most 4294967295. "
+                f"Received: seed={self.seed}, seeds={self.seeds}."
+            )
 
     def _check_frozen(self) -> None:
         """Checks the options by which most weights stay as they are."""

@@ -13,6 +13,7 @@ from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import ConvertRun
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone, encoder_of
+from keras_albert.modeling.classification import default_labels
 from keras_albert.storage import check_free
 from keras_albert.tasks.infer import head_task
 from keras_albert.tasks.registry import ALL_TASKS
@@ -84,10 +85,11 @@ def write_as(to: str, loaded: ModelFolder, folder: Path) -> None:
             f"note: {to} computes all layers: the rule by which inference "
             "stops early was left out"
         )
-    if to == "kerashub" and (labels := loaded.task.get("labels")):
+    labels = tuple(loaded.task.get("labels") or ())
+    if to == "kerashub" and labels != default_labels(len(labels)):
         print(
             f"note: {to} has no names of labels: those of this model were left "
-            f"out ({', '.join(labels[:20])}). Give them with --labels"
+            f"out. Give them with --labels {' '.join(labels)}"
         )
     if to != "keras-albert" and loaded.task.get("long_texts"):
         print(f"note: {to} has no windows: long texts are cut in it")

@@ -153,7 +153,7 @@ def _check_vector_options(predictor: Predictor, run: EvaluateRun) -> None:
         _check_unused(run, f"task={predictor.task}", "dimensions", "start")
         return
     if run.corpus_column is not None:
-        check_has_columns(run.corpus, "corpus-column", run.corpus_column)
+        check_has_columns(run.corpus, "corpus_column", run.corpus_column)
     for size in run.dimensions:
         predictor.model.check_dimensions(size)
 

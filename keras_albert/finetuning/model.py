@@ -17,8 +17,7 @@ from keras_albert.finetuning.config import FROZEN, FinetuneRun
 from keras_albert.finetuning.predictor import Predictor
 from keras_albert.modeling.backbone import AlbertBackbone
 from keras_albert.modeling.base import AlbertModel
-from keras_albert.modeling.config import IDF_FIRST_LAST, AlbertConfig
-from keras_albert.modeling.text_embedding import AlbertForTextEmbedding
+from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.warm_start import warm_start
 from keras_albert.storage import read_json, write_json
 from keras_albert.tasks.config import HeadOptions
@@ -88,27 +87,18 @@ def continued_model(run: FinetuneRun) -> AlbertModel | None:
     return model if isinstance(model, continued) else None
 
 
-def options_of(source: AlbertForTextEmbedding, run: FinetuneRun) -> dict:
-    """The options that a run takes over from a model that makes vectors.
+def continuing(run: FinetuneRun, source: AlbertModel | None) -> FinetuneRun:
+    """The run with the options that it takes over from `source`.
 
-    Raises AlbertError if its projection does not fit the pooling of the run.
+    `source` is `continued_model(run)`. Raises AlbertError if they do not fit.
     """
-    given, projection = run.embedding, source.projection
-    poolings = {source.pooling, given.pooling or source.pooling}
-    if projection and len(poolings) > 1 and IDF_FIRST_LAST in poolings:
-        raise AlbertError(
-            f"{run.model} has a projection of vectors by {source.pooling} "
-            f"pooling. Received: embedding.pooling={given.pooling!r}. Leave "
-            "--embedding.pooling out, or start from a model without projection."
-        )
-    embedding = dataclasses.replace(
-        given,
-        pooling=given.pooling or source.pooling,
-        projection=given.projection or (projection and projection.units),
-        normalize=given.normalize or source.normalize,
+    if source is None:
+        return run
+    task = ALL_TASKS[run.task]
+    options = task.continued_options(head_options(run), source, run.model)
+    return dataclasses.replace(
+        run, embedding=options.embedding, sequence_length=options.max_tokens
     )
-    length = run.sequence_length or source.max_tokens
-    return {"embedding": embedding, "sequence_length": length}
 
 
 def finetuned_config(run: FinetuneRun, config: AlbertConfig) -> AlbertConfig:

@@ -30,7 +30,7 @@ from keras_albert.text.unknown import PieceCount, check_readable
 # Rows are read, sorted by length, predicted and written in parts of this many,
 # so that memory does not grow with the file.
 PREDICTED_AT_ONCE = 10_000
-# Ends of the names of tables that `predict` does not write.
+# File extensions that `predict` refuses for its output.
 TABLES = (".csv", ".tsv", ".parquet")
 
 
@@ -65,12 +65,12 @@ def predict(run: PredictRun) -> None:
                 sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
         return
+    check_new_file(run.output)
     if run.output.suffix.lower() in TABLES:
         raise AlbertError(
             "predictions are written as JSONL, a JSON object in each line. "
             f"Received: {run.output}. Name a file that ends in .jsonl."
         )
-    check_new_file(run.output)
     count = 0
     with sigterm_as_ctrl_c(), new_file(run.output) as file:
         for line in _predictions(run):

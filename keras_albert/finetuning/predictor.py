@@ -18,7 +18,6 @@ from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import ConvertRun, PredictRun
 from keras_albert.finetuning.task_model import TaskModel
 from keras_albert.modeling.base import AlbertModel
-from keras_albert.modeling.classification import default_labels
 from keras_albert.modeling.inputs import check_equally_many
 from keras_albert.tasks.config import ModelUse
 from keras_albert.tasks.infer import settled_settings
@@ -271,20 +270,17 @@ def _kind(names) -> str:
 def _check_labels(
     model: AlbertModel, stored: Names, given: Sequence[str] | None
 ) -> None:
-    """Raises AlbertError if names are given for labels that have others.
+    """Raises AlbertError if the model's labels are given in another order.
 
-    "0", "1" and so on are no names, see `default_labels`.
+    Other names are fine: they may be those of the user's table.
     """
-    own = stored or getattr(model, "labels", None)
-    if not isinstance(given, list | tuple) or not own:
-        return
-    if tuple(own) == default_labels(len(own)):
-        return
-    if tuple(map(str, given)) != tuple(map(str, own)):
+    own = list(map(str, stored or getattr(model, "labels", None) or ()))
+    names = list(map(str, given)) if isinstance(given, list | tuple) else []
+    if names != own and sorted(names) == sorted(own):
         raise AlbertError(
-            "`labels` are for a model without names of labels, and this one "
-            f"has {', '.join(map(str, own[:20]))}. Received: "
-            f"labels={list(given)!r:.80}. Leave --labels out."
+            "`labels` are named in the order of the model's outputs, which has "
+            f"these names in another order: {', '.join(own[:20])}. Received: "
+            f"labels={names!r:.80}. Leave `labels` out."
         )
 
 

@@ -31,11 +31,11 @@ from keras_albert.finetuning.decide import decided, with_tuned_threshold
 from keras_albert.finetuning.model import (
     compiled_model,
     continued_model,
+    continuing,
     finetuned_config,
     finish_adapter,
     head_options,
     model_folder,
-    options_of,
 )
 from keras_albert.finetuning.model_card import card, write_card
 from keras_albert.finetuning.predictor import Predictor
@@ -176,8 +176,7 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
     with devices.alone():
         pretrained, tokenizer = load_pretrained(run.model, dtype="float32")
         source = continued_model(run)
-    if source is not None:
-        run = dataclasses.replace(run, **options_of(source, run))
+    run = continuing(run, source)
     config = finetuned_config(run, pretrained.config)
     devices.check(config)
     _check_tables(run, tables, config)
@@ -302,9 +301,9 @@ def _finetune_once(
 ) -> dict:
     # The folder keeps the settings that were given, so that the same command
     # continues the run; from here on `run` also has the chosen ones.
-    run = dataclasses.replace(run, **prepared.chosen)
-    if prepared.source is not None:
-        run = dataclasses.replace(run, **options_of(prepared.source, run))
+    run = continuing(
+        dataclasses.replace(run, **prepared.chosen), prepared.source
+    )
     steps_per_epoch = math.ceil(len(prepared.examples) / run.batch_size)
     steps = run.steps or steps_per_epoch * run.epochs
     keras.utils.set_random_seed(run.seed)
@@ -495,12 +494,8 @@ def _describe(run: FinetuneRun, prepared: _Prepared, steps: int) -> None:
         )
     dropped = None if run.from_scratch else head_name(run.model)
     if prepared.source is not None:
-        size = run.embedding.projection
-        print(
-            f"the vectors of {run.model} are trained further: pooling "
-            f"{run.embedding.pooling}, "
-            + (f"projection to {size}" if size else "no projection")
-        )
+        head = task.describe_head(head_options(run))
+        print(f"{head} of {run.model} is trained further")
     elif dropped:
         print(
             f"note: {run.model} already has a head ({dropped}): it is dropped, "

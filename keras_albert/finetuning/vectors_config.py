@@ -49,8 +49,8 @@ class EmbedRun:
     dimensions: int | None = None
     """how many of the first numbers of each vector are kept"""
     normalize: bool = True
-    """scale the vectors to length 1; numbers that are int8 or binary are the
-    same without it"""
+    """scale the vectors to length 1; this changes nothing with --numbers int8
+    or binary, which keep no lengths"""
     long_texts: Literal[LONG_TEXTS] = LONG_TEXTS[0]
     """texts of more tokens than the model reads: the mean of the vectors of
     their parts, weighted with their tokens; or the vector of the beginning"""

@@ -60,6 +60,7 @@ class AlbertModel(KeepsJaxState, keras.Model):
     # whether an example may have several texts: [batch, text, sequence]
     takes_several = False
     is_encoder = False  # whether it has no head
+    has_one_class = False  # whether each example has one of several classes
     predicted_axes = None  # `axes` of the last inputs that Keras was given
 
     def __new__(cls, *args, **kwargs):
@@ -389,8 +390,8 @@ def check_model(model) -> None:
         remedy = " Give its `predictor.model`."  # of a finished run
     elif isinstance(model, keras.Model):
         remedy = (
-            " Keras's own methods save and export a model around one of them: "
-            "model.save, model.export."
+            " Save a model around one of them by its own method, model.save, "
+            "or give the part inside."
         )
     raise AlbertError(
         "expected a model of this package, as keras_albert.load gives. "

@@ -58,6 +58,7 @@ class AlbertForSequenceClassification(HeadedModel):
     """
 
     needs_pooler = True
+    has_one_class = True  # but for `problem`, see `classes`
 
     def __init__(
         self,
@@ -311,6 +312,7 @@ class AlbertForMultipleChoice(HeadedModel):
 
     needs_pooler = True
     axes = ("batch", "choice", "sequence")
+    has_one_class = True
 
     def __init__(
         self,

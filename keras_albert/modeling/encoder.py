@@ -46,7 +46,7 @@ class Block(layers.Layer):
             name: kinds[name](config, dtype=self.dtype_policy, name=name)
             for name in parts
         }
-        track_in_checkpoints(self, self.parts.values())
+        track_in_checkpoints(self, self.parts)
 
     def build(self, input_shape=None):
         for part in self.parts.values():
@@ -283,7 +283,7 @@ class SharedEncoder(VectorLayer):
         self.shared = self._blocks("group", config.num_hidden_groups, shared)
         self.own = self._blocks("layer", config.num_hidden_layers, own)
         for row in (*self.shared, *self.own):
-            track_in_checkpoints(self, row)
+            track_in_checkpoints(self, {each.name: each for each in row})
         self.seed_generator = keras.random.SeedGenerator()
 
     def _blocks(self, kind: str, count: int, parts) -> list[list[Block]]:

@@ -20,6 +20,7 @@ from keras_albert.modeling.classification import (
     AlbertForTokenClassification,
 )
 from keras_albert.modeling.labels import Classes
+from keras_albert.private_apis import track_in_checkpoints
 
 if TYPE_CHECKING:
     from keras_albert.text.tokenizer import Tokenizer
@@ -59,6 +60,8 @@ class AlbertEnsemble(AlbertModel):
         super().__init__(**kwargs)
         check_members(members)
         self.members = list(members)
+        numbered = {f"member_{i}": each for i, each in enumerate(members)}
+        track_in_checkpoints(self, numbered)
         first = self.members[0]
         self.config, self.axes = first.config, first.axes
         self.problem = getattr(first, "problem", "single_label")

@@ -57,7 +57,12 @@ def called_with(model: AlbertModel, inputs: Any) -> Any:
         inputs = model.preprocess(inputs)
     if computes_shapes() and isinstance(inputs, dict):
         # Keras, which loads a model around this one, gives it floats.
-        inputs = {k: ops.cast(x, "int32") for k, x in inputs.items()}
+        inputs = {
+            name: ops.cast(x, "int32")
+            if "float" in str(getattr(x, "dtype", ""))
+            else x
+            for name, x in inputs.items()
+        }
     axes = axes_of(model, inputs)
     check_inputs(model.config, inputs, axes, model.takes_packed)
     return inputs

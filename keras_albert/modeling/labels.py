@@ -48,18 +48,24 @@ def checked_labels(y, classes: dict, losses):
 def class_weight_of(model, weights):
     """The argument `class_weight` of `fit`, with numbers in place of names.
 
-    Keras would ignore a name, as it ignores any key that is no class.
+    Keras ignores a key that is no class, such as a name, and takes the labels
+    of several tokens for those of one example.
     """
     classes = model.classes((None, None, None)).get(None)
-    is_fixed = classes is not None and classes.count is not None
-    if not is_fixed or not isinstance(weights, dict):
+    if classes is None or not model.has_one_class:
+        raise AlbertError(
+            "`class_weight` is for models of which each example has one class. "
+            f"Received: {type(model).__name__}. Give `sample_weight`."
+        )
+    if classes.count is None or not isinstance(weights, dict):
         return weights
     numbers = {
         _index(key, classes) if isinstance(key, str) else key: weight
         for key, weight in weights.items()
     }
+    ignored = ignored_class(getattr(model, "loss", None))
     for number in numbers:
-        if number not in range(classes.count):
+        if number not in range(classes.count) and number != ignored:
             raise AlbertError(
                 f"`class_weight` has a weight for {number!r}. Expected numbers "
                 f"from 0 to {classes.count - 1} ({classes.why}), or names of "
@@ -91,12 +97,7 @@ def _checked(y, classes: Classes | None, loss):
         _check_no_names(y)
         return y
     if is_text(array):
-        if _is_one_hot(loss):
-            raise AlbertError(
-                "names of labels need the loss "
-                "SparseCategoricalCrossentropy. Received: "
-                "CategoricalCrossentropy, which needs a 0 or 1 for each label."
-            )
+        _check_not_one_hot(loss)
         array = np.array(
             [_index(label, classes) for label in array.ravel().tolist()],
             "int32",
@@ -193,18 +194,24 @@ def _loss(losses, name: str | None):
 def is_sparse(loss) -> bool:
     """Whether a loss is sparse categorical cross-entropy."""
     kind = keras.losses.SparseCategoricalCrossentropy
-    return isinstance(loss, kind) or "sparse_categorical_crossentropy" in (
-        loss,
-        getattr(loss, "__name__", None),
-    )
+    return _is_loss(loss, kind, "sparse_categorical_crossentropy")
 
 
-def _is_one_hot(loss) -> bool:
+def _is_loss(loss, kind: type, name: str) -> bool:
+    """Whether a loss is of a class, or Keras's function of that name."""
+    names = (loss, getattr(loss, "__name__", None))
+    return isinstance(loss, kind) or name in names
+
+
+def _check_not_one_hot(loss) -> None:
+    """Raises AlbertError for a loss that takes no names of labels."""
     kind = keras.losses.CategoricalCrossentropy
-    return isinstance(loss, kind) or "categorical_crossentropy" in (
-        loss,
-        getattr(loss, "__name__", None),
-    )
+    if _is_loss(loss, kind, "categorical_crossentropy"):
+        raise AlbertError(
+            "names of labels need the loss SparseCategoricalCrossentropy. "
+            "Received: CategoricalCrossentropy, which needs a 0 or 1 for each "
+            "label."
+        )
 
 
 def ignored_class(loss) -> int | None:
@@ -228,6 +235,7 @@ def _graph_checked(y, classes: Classes | None, loss):
     import tensorflow as tf
 
     if y.dtype == tf.string:
+        _check_not_one_hot(loss)
         check_named("a text", classes)
         names = tf.constant([*map(str, classes.names)])
         hits = tf.equal(y[..., tf.newaxis], names)

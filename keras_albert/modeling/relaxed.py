@@ -46,7 +46,7 @@ class AttentionDelta(Half):
             LowRank(config, size, size, dtype=self.dtype_policy, name=name)
             for name in ("query", "key", "value", "output")
         ]
-        track_in_checkpoints(self, self.parts)
+        track_in_checkpoints(self, {part.name: part for part in self.parts})
 
     def build(self, input_shape=None):
         for part in self.parts:

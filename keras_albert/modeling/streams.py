@@ -33,11 +33,12 @@ def is_stream(data) -> bool:
 def check_gives_ids(data) -> None:
     """Raises AlbertError for a PyDataset of Keras whose first batch has texts.
 
-    Keras expects rows of one length of it, which texts do not have.
+    Keras expects rows of one length of it, which texts do not have. The first
+    batch is read for this, once more than Keras does.
     """
     if not isinstance(data, keras.utils.PyDataset):
         return
-    batch = data[0]
+    batch = data[0] if len(data) else np.zeros(0)
     if holds_text(batch[0] if isinstance(batch, tuple) else batch):
         raise AlbertError(
             "a keras.utils.PyDataset must give ids, of one length. Received: "

@@ -271,12 +271,6 @@ class PretrainRun:
             "validation_steps checkpoint_every short_length",
         )
         check_parts(self.batch_size, self.accumulate)
-        if self.validation_steps is not None and self.validation is None:
-            raise AlbertError(
-                "`validation_steps` are batches of the held-out shards, and "
-                "there are none. Received: validation_steps="
-                f"{self.validation_steps}. Give --validation."
-            )
         for name in ("steps", "validate_every", "checkpoint_every"):
             if (getattr(self, name) or 0) % self.steps_per_execution:
                 raise AlbertError(

@@ -10,18 +10,6 @@ from keras_albert.errors import (
     check_positive_number,
 )
 
-# Numbers in reports of which more is not better, by words of their names:
-# losses, scores of what the model is compared with, and settings.
-NO_SCORES = (
-    *("loss", "error", "baseline", "bag_of_words", "teacher", "before"),
-    *("epoch", "threshold", "temperature"),
-)
-
-
-def is_maximized(name: str) -> bool:
-    """Whether a model with more of a number of its report is better."""
-    return not any(word in name for word in NO_SCORES)
-
 
 @dataclasses.dataclass(frozen=True)
 class SweepRun:
@@ -53,11 +41,6 @@ class SweepRun:
 
     def __post_init__(self):
         check_flag("retry_failed", self.retry_failed)
-        if self.score is not None and not is_maximized(self.score):
-            raise AlbertError(
-                "`score` must be a number of which more is better. Received: "
-                f"{self.score!r}. Choose a score such as accuracy."
-            )
         if self.max_minutes is not None:
             check_positive_number("max_minutes", self.max_minutes)
         if not self.file.is_file():

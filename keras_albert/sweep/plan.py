@@ -92,7 +92,7 @@ def read_plan(path: Path) -> Plan:
         if name in search and other in (*options, *search):
             raise AlbertError(
                 f"{path}: `{name}` has no effect beside `{other}`, and all of "
-                "its values would give the same run. Remove one of both."
+                "its values would give the same run. Remove one of the two."
             )
     for task in search.get("task", [options.get("task")]):
         if task not in (None, *FINETUNE_TASKS):

@@ -17,8 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from keras_albert.corpus.shards import MANIFEST_FILE
+from keras_albert.data.saved_dataset import (
+    checksum_of_table,
+    is_saved_dataset,
+)
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.config import FinetuneRun
+from keras_albert.finetuning.report import COMPARED
 from keras_albert.signals import sigterm_as_ctrl_c
 from keras_albert.storage import (
     REPORT_FILE,
@@ -29,7 +34,7 @@ from keras_albert.storage import (
     replacing,
     write_json,
 )
-from keras_albert.sweep.config import SweepRun, is_maximized
+from keras_albert.sweep.config import SweepRun
 from keras_albert.sweep.plan import Plan, read_plan
 from keras_albert.tasks.registry import ALL_TASKS
 from keras_albert.training.plots import can_draw, save_figure
@@ -43,6 +48,12 @@ OUTPUT_FILE = "output.txt"  # what a run prints
 POLL_SECONDS = 0.5
 STUDY = "sweep"
 RETRIED = "retried"  # attribute of the study: numbers of trials that failed
+# Numbers of a report that are no scores of its model, beside losses and errors.
+NO_SCORES = (
+    *COMPARED,
+    *("mlm_baseline", "sop_baseline", "nsp_baseline"),
+    *("epoch", "threshold", "temperature", "tokens_per_second"),
+)
 NONE = "none"  # how `finetune` is told to hold nothing out
 REDUCTION = 2  # successive halving keeps the better half
 
@@ -73,9 +84,9 @@ def sweep(run: SweepRun) -> list[dict]:
         # At SIGTERM the run that is trained must end, too.
         with folder.locked("searching there"), sigterm_as_ctrl_c():
             study = _study(optuna, run, plan)
+            _check_score(study, run, score)
             if run.retry_failed:
                 _enqueue_failed(study)
-            _check_score(study, run, score)
             _search(optuna, study, run, plan, score)
             results = _results(study)
             write_json(run.output / RESULTS_FILE, {"runs": results})
@@ -91,7 +102,11 @@ def sweep(run: SweepRun) -> list[dict]:
 
 
 def _checksums(plan: Plan) -> dict[str, str]:
-    """Checksums of tables and of the manifests of shards, by their paths."""
+    """Checksums of the data of a search, by their paths.
+
+    These are tables, and manifests of shards. Folders of benchmarks, and
+    models, are not compared.
+    """
     options = [(name, [value]) for name, value in plan.options.items()]
     paths = [
         Path(str(value))
@@ -99,17 +114,20 @@ def _checksums(plan: Plan) -> dict[str, str]:
         if name in ("train", "validation", "data")
         for value in values
     ]
-    files = {str(p): p / MANIFEST_FILE if p.is_dir() else p for p in paths}
-    return {
-        path: checksum(file) for path, file in files.items() if file.is_file()
-    }
+    found = {}
+    for path in paths:
+        if is_saved_dataset(path) or path.is_file():
+            found[str(path)] = checksum_of_table(path)
+        elif (path / MANIFEST_FILE).is_file():
+            found[str(path)] = checksum(path / MANIFEST_FILE)
+    return found
 
 
 def _check_same(run: SweepRun, begun: dict, identity: dict, data: dict) -> None:
     """Raises AlbertError unless a folder holds a search of this plan and data.
 
-    Data that are missing now, or that an older version did not note, may be as
-    they were.
+    Data that no longer exist, or that an older version did not record, are
+    taken to be unchanged.
     """
     changed = [k for k in identity if begun.get(k) != identity[k]]
     if changed:
@@ -120,8 +138,9 @@ def _check_same(run: SweepRun, begun: dict, identity: dict, data: dict) -> None:
     for path, earlier in begun.get(MADE_OF, {}).items():
         if data.get(path, earlier) != earlier:
             raise AlbertError(
-                f"{run.output} holds a search that was made of other data than "
-                f"{path} now has. Choose another output."
+                f"{path} has changed since the search in {run.output} began, "
+                "and its runs cannot be compared with new ones. Choose another "
+                "output."
             )
 
 
@@ -193,10 +212,10 @@ def _enqueue_failed(study) -> None:
         for trial in _ended(study).values()
         if trial.user_attrs["ended"] == "failed"
     ]
+    for trial in failed:  # first: an interrupted command then loses none
+        study.enqueue_trial(trial.params)
     before = study.user_attrs.get(RETRIED, [])
     study.set_user_attr(RETRIED, before + [trial.number for trial in failed])
-    for trial in failed:
-        study.enqueue_trial(trial.params)
 
 
 def _search(optuna, study, run: SweepRun, plan: Plan, name: str) -> None:
@@ -205,6 +224,10 @@ def _search(optuna, study, run: SweepRun, plan: Plan, name: str) -> None:
     end = None
     if run.max_minutes is not None:
         end = time.monotonic() + 60 * run.max_minutes
+    is_first = not any(
+        "ended" in trial.user_attrs
+        for trial in study.get_trials(deepcopy=False)
+    )
     while len(_ended(study)) < plan.combinations:
         trial = study.ask()
         values = {
@@ -216,17 +239,19 @@ def _search(optuna, study, run: SweepRun, plan: Plan, name: str) -> None:
         trial.set_user_attr("output", output.name)
         shown = ", ".join(f"{k} {v}" for k, v in values.items())
         print(f"{output.name}: {shown}", flush=True)
+        printed_before = _printed(output)
         process = _started(plan, values, output)
         ended = _watch(process, trial, output, name, end)
         if ended == "out of time":
             print("out of time: give the same command again to continue")
             return
         if ended == "failed":
-            said = _last_line(output)
-            if not _ended(study) and said.startswith("error: "):
+            said = _last_line(_printed(output)[len(printed_before) :])
+            if is_first and said.startswith("error: "):
                 raise _Refused(f"the first run: {said[7:]}")
         if ended == "finished":  # before it counts as ended
             score = _score(output, name)
+        is_first = False
         trial.set_user_attr("minutes", (time.monotonic() - started) / 60)
         trial.set_user_attr("ended", ended)
         if ended == "failed":
@@ -303,6 +328,11 @@ def _evaluations(output: Path, name: str, after: int) -> Iterator[tuple]:
 
 def _score_name(run: SweepRun, plan: Plan) -> str:
     """The number to maximize: a key of the report, and of the log."""
+    if run.score is not None and not _is_maximized(run.score):
+        raise AlbertError(
+            "`score` must be a number of which more is better. Received: "
+            f"{run.score!r}. Choose a score such as accuracy."
+        )
     if plan.command == "pretrain":
         if "validation" not in {**plan.options, **plan.search}:
             raise AlbertError(
@@ -310,7 +340,8 @@ def _score_name(run: SweepRun, plan: Plan) -> str:
                 "held-out text. Add `validation`, a folder of token shards."
             )
         return run.score or "mlm_accuracy"
-    if plan.options.get("validation") == NONE:
+    validation = plan.search.get("validation", [plan.options.get("validation")])
+    if NONE in (str(each).lower() for each in validation if each is not None):
         raise AlbertError(
             f"{run.file}: a search compares scores on held-out rows, and "
             f"`validation` is {NONE!r}. Remove it."
@@ -329,6 +360,11 @@ def _score_name(run: SweepRun, plan: Plan) -> str:
     return scores.pop()
 
 
+def _is_maximized(name: str) -> bool:
+    """Whether a higher value of this number means a better model."""
+    return name not in NO_SCORES and not name.endswith(("loss", "error"))
+
+
 def _score(output: Path, name: str) -> float:
     report = read_json(output / REPORT_FILE)
     if name in report.get("scores", {}):  # of several seeds
@@ -338,7 +374,7 @@ def _score(output: Path, name: str) -> float:
         numbers = [
             name
             for name, value in values.items()
-            if isinstance(value, float) and is_maximized(name)
+            if isinstance(value, float) and _is_maximized(name)
         ]
         raise AlbertError(
             f"{output / REPORT_FILE} has no score `{name}`. It has "
@@ -347,9 +383,14 @@ def _score(output: Path, name: str) -> float:
     return values[name]
 
 
-def _last_line(output: Path) -> str:
-    printed = output.with_name(f"{output.name}.{OUTPUT_FILE}")
-    lines = printed.read_text(errors="replace").strip().splitlines()
+def _printed(output: Path) -> str:
+    """What a run has printed, at all its attempts."""
+    path = output.with_name(f"{output.name}.{OUTPUT_FILE}")
+    return path.read_text(errors="replace") if path.is_file() else ""
+
+
+def _last_line(printed: str) -> str:
+    lines = printed.strip().splitlines()
     errors = [line for line in lines if line.startswith("error: ")]
     return (errors or lines or ["no output"])[-1]
 
@@ -399,8 +440,8 @@ def _draw(optuna, study, path: Path) -> None:
     matplotlib.use("Agg")
     with matplotlib.rc_context():  # Optuna chooses a style for all figures
         with warnings.catch_warnings():
-            # Optuna calls the function experimental, and an axis is narrow if
-            # all values are the same.
+            # Optuna calls the function experimental, and matplotlib warns if
+            # all values of an axis are equal.
             warnings.simplefilter("ignore")
             axes = optuna.visualization.matplotlib.plot_slice(study)
         figure = (axes.flat[0] if hasattr(axes, "flat") else axes).figure

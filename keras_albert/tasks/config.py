@@ -254,7 +254,7 @@ class HeadOptions:
     """how the classifiers behind the layers share weights, one of EXITS"""
     embedding: EmbeddingOptions = EmbeddingOptions()
     max_tokens: int | None = None
-    """most tokens of a text whose vector is computed"""
+    """the longest text, in tokens, for heads that compute vectors"""
 
 
 def shown(model: str | tuple[str, ...]) -> str:
@@ -274,8 +274,8 @@ class ModelUse:
     """what the model is used for; needed if its folder does not say so and
     several tasks fit its head, above all for pairs"""
     labels: tuple[str, ...] | None = None
-    """names of the classes in the order of the model's outputs, if it has none;
-    by default 0, 1 and so on"""
+    """names of the classes in the order of the model's outputs, in place of its
+    own; by default 0, 1 and so on if it has none"""
     columns: OtherColumns = OtherColumns()
     """columns of the tables that the model reads; each that is not given is
     that of the table that the model was trained on"""

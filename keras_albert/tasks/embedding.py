@@ -5,6 +5,7 @@ Letters: N examples, T texts of an example, D size of the vectors.
 
 import abc
 import collections
+import dataclasses
 import itertools
 from collections.abc import Sequence
 
@@ -16,7 +17,7 @@ from keras_albert.data.batches import Features
 from keras_albert.data.tables import Field, Table, read_number, read_text
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.backbone import AlbertBackbone
-from keras_albert.modeling.config import POOLINGS
+from keras_albert.modeling.config import IDF_FIRST_LAST, POOLINGS
 from keras_albert.modeling.ensemble import AlbertEnsemble
 from keras_albert.modeling.pooling import (
     inverse_document_frequencies,
@@ -91,6 +92,32 @@ class _VectorTask(LearnedTask):
                 f"size of the vectors. Received: {too_long[0]}."
             )
         return model
+
+    def continued_options(self, options, source, name):
+        given, projection = options.embedding, source.projection
+        poolings = {source.pooling, given.pooling or source.pooling}
+        if projection and len(poolings) > 1 and IDF_FIRST_LAST in poolings:
+            raise AlbertError(
+                f"{name} has a projection of vectors by {source.pooling} "
+                f"pooling. Received: embedding.pooling={given.pooling!r}. "
+                "Leave --embedding.pooling out, or start from a model without "
+                "projection."
+            )
+        embedding = dataclasses.replace(
+            given,
+            pooling=given.pooling or source.pooling,
+            projection=given.projection or (projection and projection.units),
+            normalize=given.normalize or source.normalize,
+        )
+        most = options.max_tokens or source.max_tokens
+        return dataclasses.replace(
+            options, embedding=embedding, max_tokens=most
+        )
+
+    def describe_head(self, options):
+        size = options.embedding.projection
+        projection = f"projection to {size}" if size else "no projection"
+        return f"the head ({options.embedding.pooling} pooling, {projection})"
 
     def head_is_learned(self, options):
         embedding = options.embedding

@@ -256,6 +256,20 @@ class LearnedTask(Task):
     ) -> AlbertModel:
         """A model for the task, whose head has fresh weights."""
 
+    def continued_options(
+        self, options: HeadOptions, source: AlbertModel, name: str
+    ) -> HeadOptions:
+        """The options of a run, completed by those of the model it continues.
+
+        `source` is a model of one of the classes `continued`, and `name` is
+        what the user calls it. Raises AlbertError if both do not fit.
+        """
+        return options
+
+    def describe_head(self, options: HeadOptions) -> str:
+        """The head with these options, in words."""
+        return "the head"
+
     def head_is_learned(self, options: HeadOptions) -> bool:
         """Whether the head has weights that training changes."""
         return True

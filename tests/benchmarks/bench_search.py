@@ -5,9 +5,10 @@
     python tests/benchmarks/bench_search.py --vectors vectors/vectors.npy
 
 Some of the vectors are taken out as queries, evenly spread. Every library
-indexes the others once, on one thread, and then searches for the ten nearest of
-each query, by the cosine. The libraries take turns. Recall is the share of the
-ten that exact search finds, too. A library that is not installed is left out.
+indexes the others once, and then searches for the ten nearest of each query, by
+the cosine, all on one thread. The libraries take turns. Recall is the share of
+the ten that exact search finds, too. A library that is not installed is left
+out.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from pairing import (
     seconds,
     write_report,
 )
+from threadpoolctl import threadpool_limits
 
 FOUND = 10
 LINKS = 16  # of each vector in a graph; other settings are the libraries'
@@ -49,7 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
     rows = np.linspace(0, len(vectors) - 1, options.queries).astype(int)
     queries, others = vectors[rows], np.delete(vectors, rows, axis=0)
     report = machine() | {"vectors": list(others.shape), "queries": len(rows)}
-    report["lines"] = compare(others, queries, options.pairs)
+    with threadpool_limits(1):  # of NumPy and faiss; others are told below
+        report["lines"] = compare(others, queries, options.pairs)
     print_table(
         ("library", "build, s", "search, s", "recall"),
         [
@@ -136,7 +139,7 @@ def faiss_index(kind: str) -> Callable[[np.ndarray], Search]:
     def make(vectors):
         import faiss
 
-        faiss.omp_set_num_threads(1)
+        threadpool_limits(1)  # again, as faiss was not loaded then
         size = vectors.shape[1]
         if kind == "IndexFlatIP":
             index = faiss.IndexFlatIP(size)

@@ -402,7 +402,7 @@ BAD = {
     "`columns.context` has no meaning for the task classification": (
         "predict --model {0}/fine --data {0}/test.tsv --columns.context nope"
     ),
-    "this one has number, plain. Received: labels=['plain', 'number']": (
+    "names in another order: number, plain. Received: labels=['plain', ": (
         "evaluate --model {0}/fine --data {0}/test.tsv --labels plain number"
     ),
     "no columns. Received: columns.text='foo'": (
@@ -412,15 +412,11 @@ BAD = {
         "embed --model {0}/pre --data {0}/train.txt --column foo "
         "--output {0}/never"
     ),
-    "no columns. Received: corpus-column='foo'": (
+    "no columns. Received: corpus_column='foo'. Leave --corpus-column out": (
         "evaluate --model {0}/pre --data {0}/test.tsv --task embedding "
         "--corpus {0}/train.txt --corpus-column foo"
     ),
-    "`validation_steps` are batches of the held-out": (
-        RUN + "--config {0}/config.json --validation-steps 3"
-    ),
-    "to 4294967295. Received: seed=4294967296": TUNE
-    + "--seeds 2 --seed 4294967295",
+    "Received: seed=4294967295, seeds=2": TUNE + "--seeds 2 --seed 4294967295",
     "`any_size` is for a benchmark's folder": (
         "predict --model {0}/fine --data {0}/test.tsv --any-size"
     ),

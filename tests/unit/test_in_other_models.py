@@ -6,6 +6,7 @@ import pytest
 from small import BATCH, CONFIG, QUICK, add_noise, assert_close, inputs, numpy
 
 import keras_albert as ka
+from keras_albert.modeling.labels import class_weight_of
 
 ROW = "token_ids", "segment_ids", "padding_mask"
 HEADS = {
@@ -106,8 +107,16 @@ def test_ids_of_floats_are_refused():
 def test_checkpoints_of_tensorflow_have_all_weights(tmp_path, changes):
     import tensorflow as tf
 
+    config = CONFIG.replace(**changes)
     model, other = (
-        ka.AlbertForMaskedLM(ka.AlbertBackbone(CONFIG.replace(**changes)))
+        ka.AlbertEnsemble(
+            [
+                ka.AlbertForSequenceClassification(
+                    ka.AlbertBackbone(config), 2, exits="own", name="same"
+                )
+                for _ in range(2)
+            ]
+        )
         for _ in range(2)
     )
     add_noise(model)
@@ -142,6 +151,28 @@ def test_weights_of_classes_by_name():
     ):
         with pytest.raises(ka.AlbertError, match=message):
             loss_with(weights)
+    ignoring = keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, ignore_class=-1
+    )
+    model.compile(keras.optimizers.SGD(0.0), ignoring, run_eagerly=True)
+    assert class_weight_of(model, {-1: 0.0, "yes": 2.0}) == {-1: 0.0, 1: 2.0}
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    "make",
+    [
+        HEADS["tokens"],
+        HEADS["masked"],
+        lambda backbone: ka.AlbertForSequenceClassification(
+            backbone, 2, problem="multi_label", labels=("no", "yes")
+        ),
+    ],
+)
+def test_weights_of_classes_of_several_labels(make):
+    model = make(ka.AlbertBackbone(CONFIG))
+    with pytest.raises(ka.AlbertError, match=r"has one class\..*sample_weight"):
+        model.fit(inputs(), np.zeros(BATCH), class_weight={"no": 1, "yes": 2})
 
 
 @pytest.mark.any_backend
@@ -151,5 +182,7 @@ def test_what_is_for_models_of_this_package_alone():
         lambda: ka.export(model, "never"),
         lambda: ka.save_huggingface(model, "never"),
     ):
-        with pytest.raises(ka.AlbertError, match=r"OwnHead\..*model\.export"):
+        with pytest.raises(
+            ka.AlbertError, match=r"OwnHead\..*its own method, model\.save"
+        ):
             use()

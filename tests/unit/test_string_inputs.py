@@ -443,8 +443,9 @@ def test_labels_without_names(backbone, chooser):
         model.fit(TEXTS, several)
     model = ka.AlbertForSequenceClassification(backbone, 3, labels=NAMES)
     model.compile("sgd", keras.losses.CategoricalCrossentropy())
-    with pytest.raises(ka.AlbertError, match="need the loss SparseCat"):
-        model.fit(TEXTS, named(LABELS))
+    for data in ((TEXTS, named(LABELS)), (dataset(TEXTS, named(LABELS)),)):
+        with pytest.raises(ka.AlbertError, match="need the loss SparseCat"):
+            model.fit(*data, verbose=0)
     message = r"from 0 to 2 \(as many as there are choices\). Received: 7"
     for x, y in ((CHOICES, BAD), (dataset(CHOICES, BAD), None)):
         with pytest.raises(ka.AlbertError, match=message):

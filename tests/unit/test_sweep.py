@@ -193,14 +193,41 @@ def test_failed_runs_are_tried_again(folder, trained):
     assert len(order(folder)) == 4
 
 
-def test_other_data_in_a_search(folder, trained):
-    """What is missing now may be as it was."""
-    (folder / "train.tsv").write_text("text\tlabel\na\tb\n")
+def test_runs_that_fail_again(folder, trained, capsys, monkeypatch):
+    """All of them: none ends the search, and each has its own last error."""
+    rates, one = "[1e-4, 2e-4, 4e-4]", "[2e-4]"
+    (folder / "sweep.toml").write_text(PLAN.replace(rates, one))
+    (folder / "out").mkdir()
+    failing = PROGRAM + "sys.exit('Killed')\n"
+    with monkeypatch.context() as patch:
+        patch.setitem(globals(), "PROGRAM", failing)
+        assert {row["ended"] for row in search(folder)} == {"failed"}
+    with pytest.raises(AlbertError, match="for the best accuracy"):
+        search(folder, score="f1", retry_failed=True)
+    assert len(search(folder)) == 2 and len(order(folder)) == 2
+    trained({"BAD": "0.0002"})
+    capsys.readouterr()
+    results = search(folder, retry_failed=True)
+    assert [row["ended"] for row in results] == ["failed"] * 2
+    said = capsys.readouterr().out
+    assert said.count("failed: error: the loss is not finite") == 2
+    failing = PROGRAM + "sys.exit('Killed')\n"
+    trained({"BAD": "None"})
+    monkeypatch.setitem(globals(), "PROGRAM", failing)
+    search(folder, retry_failed=True)
+    assert capsys.readouterr().out.count("failed: Killed") == 2
+
+
+@pytest.mark.parametrize("path", ["train.tsv", "train.tsv/manifest.json"])
+def test_other_data_in_a_search(folder, trained, path):
+    """A table, or shards; data that no longer exist may be unchanged."""
+    (folder / path).parent.mkdir(exist_ok=True)
+    (folder / path).write_text("text\tlabel\na\tb\n")
     results = search(folder)
-    (folder / "train.tsv").unlink()
+    (folder / path).unlink()
     assert search(folder) == results
-    (folder / "train.tsv").write_text("text\tlabel\na\tc\n")
-    with pytest.raises(AlbertError, match=r"other data than train.tsv now has"):
+    (folder / path).write_text("text\tlabel\na\tc\n")
+    with pytest.raises(AlbertError, match=r"train\.tsv has changed since"):
         search(folder)
     assert len(order(folder)) == 6
 
@@ -266,7 +293,8 @@ def test_values_at_equal_ratios(folder):
         (PLAN[PLAN.index("[options]") :], "options = 3", "`options` must be a"),
         ("[search]", "[search]\ntask = ['CoLa']", "`task` must be .*'CoLa'"),
         ("[search]", "steps = 9\n[search]\nepochs = [1, 2]", "beside `steps`"),
-        ("[search]", "validation = 'none'\n[search]", "`validation` is 'none'"),
+        ("[search]", "validation = 'None'\n[search]", "`validation` is 'none'"),
+        ("[search]", "[search]\nvalidation = ['none', 'b']", "held-out rows"),
         (
             "[search]",
             "[search]\ntask = ['CoLA', 'SST-2']",
