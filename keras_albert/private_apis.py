@@ -27,20 +27,24 @@ def sublayers(model: keras.layers.Layer) -> list[keras.layers.Layer]:
     return list(model._flatten_layers(include_self=False))
 
 
-def computes_shapes() -> bool:
-    """Whether Keras calls a model or layer only to learn its output shapes.
+def is_placeholder(x: Any) -> bool:
+    """Whether Keras may have made up an input of a model inside another one.
 
-    A model that Keras loads is built in this way, and gets floats as all
-    inputs, as Keras does not know better.
+    It takes floats for all inputs when it computes the shapes of a model that
+    it loads, and when it traces one for a SavedModel (a graph of TensorFlow).
 
-    Uses: `keras.src.backend.common.symbolic_scope.in_symbolic_scope`.
+    Uses: `keras.src.backend.common.symbolic_scope.in_symbolic_scope`,
+    `keras.src.backend.common.global_state`.
     Seen in: Keras 3.15.1.
     No public way: `keras.SymbolicScope` is public, and nothing that asks
-    whether one is open.
+    whether one is open, or whether a layer is called by another one.
     """
-    from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+    from keras.src.backend.common import global_state, symbolic_scope
 
-    return in_symbolic_scope()
+    if symbolic_scope.in_symbolic_scope():
+        return True
+    is_inside = global_state.get_global_attribute("current_call_ctx")
+    return is_inside is not None and hasattr(x, "graph")
 
 
 def track_in_checkpoints(

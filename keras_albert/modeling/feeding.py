@@ -32,7 +32,7 @@ from keras_albert.modeling.streams import (
     is_stream,
     plain_errors,
 )
-from keras_albert.private_apis import computes_shapes
+from keras_albert.private_apis import is_placeholder
 from keras_albert.text.tokenizer import (
     VOCAB_FILE,
     Tokenizer,
@@ -55,17 +55,17 @@ def called_with(model: AlbertModel, inputs: Any) -> Any:
     """The inputs of a call of the model: checked, and ids instead of texts."""
     if holds_text(inputs):
         inputs = model.preprocess(inputs)
-    if computes_shapes() and isinstance(inputs, dict):
-        # Keras, which loads a model around this one, gives it floats.
-        inputs = {
-            name: ops.cast(x, "int32")
-            if "float" in str(getattr(x, "dtype", ""))
-            else x
-            for name, x in inputs.items()
-        }
+    if isinstance(inputs, dict):
+        inputs = {name: _as_integers(x) for name, x in inputs.items()}
     axes = axes_of(model, inputs)
     check_inputs(model.config, inputs, axes, model.takes_packed)
     return inputs
+
+
+def _as_integers(x: Any) -> Any:
+    """Casts floats that Keras made up; others are left to `check_inputs`."""
+    is_float = "float" in str(getattr(x, "dtype", ""))
+    return ops.cast(x, "int32") if is_float and is_placeholder(x) else x
 
 
 def fed(

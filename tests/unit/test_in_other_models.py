@@ -57,6 +57,21 @@ def test_a_model_of_a_user_is_saved_with_its_own_layers(tmp_path):
     assert steps == [1, 1]
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="a graph of TensorFlow"
+)
+def test_a_model_of_a_user_is_exported_by_keras(tmp_path):
+    """Keras traces it with floats, too, and serves what is asked for."""
+    import tensorflow as tf
+
+    model = OwnHead(ka.AlbertBackbone(CONFIG))
+    expected = numpy(model(inputs()))
+    ids = {n: keras.InputSpec("int32", (None, None), name=n) for n in ROW}
+    model.export(tmp_path / "own", input_signature=[ids], verbose=False)
+    served = tf.saved_model.load(str(tmp_path / "own"))
+    assert_close(served.serve(inputs()), expected)
+
+
 @pytest.mark.parametrize("name", HEADS)
 def test_rows_of_an_unknown_length(name):
     """The functional model computes what the model in it computes."""
@@ -90,6 +105,9 @@ def test_ids_of_floats_are_refused():
     given = {n: keras.Input((None,), dtype="float32", name=n) for n in ROW}
     with pytest.raises(ka.AlbertError, match=r"must be integers.*float32"):
         ka.AlbertBackbone(CONFIG)(given)
+    floats = {name: ids.astype("float32") for name, ids in inputs().items()}
+    with pytest.raises(Exception, match=r"must be integers.*float32"):
+        OwnHead(ka.AlbertBackbone(CONFIG))(floats)
 
 
 @pytest.mark.skipif(
