@@ -216,11 +216,15 @@ def _table(
 
 
 def check_has_columns(path: Path | Frame, option: str, column: str) -> None:
-    """Raises AlbertError if the option names a column of a file without any."""
+    """Raises AlbertError if an option names a column that no .txt file has.
+
+    The only column of such a file is `text`.
+    """
     is_file = isinstance(path, str | os.PathLike)
-    if is_file and Path(path).suffix.lower() == ".txt":
+    is_text = is_file and Path(path).suffix.lower() == ".txt"
+    if is_text and column != "text":
         raise AlbertError(
-            f"{path}: a .txt file has one text a line, and no columns. "
+            f"{path}: a .txt file has one text a line, and no other columns. "
             f"Received: {option}={column!r}. Leave "
             f"--{option.replace('_', '-')} out, or give a .tsv, .csv, .jsonl "
             "or .parquet file."

@@ -115,8 +115,7 @@ def embed(run: EmbedRun) -> dict:
 def _loaded(run: EmbedRun) -> tuple[Predictor, int, str]:
     """The model, how many numbers its vectors keep, and its checksum."""
     columns = TableColumns(text=run.column)
-    if run.column != EmbedRun.column:
-        check_has_columns(run.data, "column", run.column)
+    check_has_columns(run.data, "column", run.column)
     if not is_exported(run.model):
         predictor = Predictor.load(run.model, task=EMBEDDING, columns=columns)
         size = predictor.model.check_dimensions(run.dimensions)

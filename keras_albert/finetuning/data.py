@@ -62,8 +62,7 @@ def with_text_column(run: FinetuneRun) -> FinetuneRun:
     task reads two texts, or if several columns could be meant.
     """
     task, columns = ALL_TASKS[run.task], run.columns
-    if columns.text != FinetuneRun.columns.text:
-        check_has_columns(run.train, "columns.text", columns.text)
+    check_has_columns(run.train, "columns.text", columns.text)
     reader = reader_of(run.train)
     if (
         columns.text != FinetuneRun.columns.text

@@ -405,14 +405,14 @@ BAD = {
     "names in another order: number, plain. Received: labels=['plain', ": (
         "evaluate --model {0}/fine --data {0}/test.tsv --labels plain number"
     ),
-    "no columns. Received: columns.text='foo'": (
+    "no other columns. Received: columns.text='foo'": (
         "predict --model {0}/fine --data {0}/train.txt --columns.text foo"
     ),
-    "no columns. Received: column='foo'": (
+    "no other columns. Received: column='foo'": (
         "embed --model {0}/pre --data {0}/train.txt --column foo "
         "--output {0}/never"
     ),
-    "no columns. Received: corpus_column='foo'. Leave --corpus-column out": (
+    "no other columns. Received: corpus_column='foo'. Leave --corpus-c": (
         "evaluate --model {0}/pre --data {0}/test.tsv --task embedding "
         "--corpus {0}/train.txt --corpus-column foo"
     ),

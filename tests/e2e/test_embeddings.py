@@ -367,7 +367,7 @@ def test_vectors_are_trained_further(folder, tmp_path, capsys):
     )
     again = (f"--model={first}", "--learning-rate=1e-30", "--steps=1")
     report = finetune(folder, second, "pairs", *options, *again)
-    assert "further: pooling max, projection to 7" in capsys.readouterr().out
+    assert "(max pooling, projection to 7)" in capsys.readouterr().out
     assert report["before_fine_tuning"] == pytest.approx(before["mrr"])
     assert report["mrr"] == pytest.approx(before["mrr"])
     one, other = (ka.load(path) for path in (first, second))

@@ -265,7 +265,7 @@ def test_training_goes_on_from_there(output, table, tmp_path):
     options = ("--task=embedding", "--columns.text=a", "--columns.pair=b")
     options += ("--steps=1", "--batch-size=4", "--learning-rate=1e-30")
     said = run("finetune", *options, "--validation=none", **given)
-    assert f"further: pooling idf, projection to {SIZE}" in said
+    assert f"(idf pooling, projection to {SIZE})" in said
     np.testing.assert_array_equal(
         numpy(ka.load(given["output"]).projection.kernel),
         numpy(ka.load(output).projection.kernel),
