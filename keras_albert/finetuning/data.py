@@ -125,7 +125,7 @@ def _read_tables(run: FinetuneRun) -> Tables:
             for split in ("train", "dev")
         )
         return Tables(train, dev, task.labels.of_table(train))
-    _check_columns(run)
+    task.check_columns(run.columns, run.columns)
     options = run.columns, True, run.skip_bad
     try:
         train = task.read(run.train, *options)
@@ -210,19 +210,6 @@ def held_out_line(run: FinetuneRun, tables: Tables) -> str | None:
             "on with --validation"
         )
     return None
-
-
-def _check_columns(run: FinetuneRun) -> None:
-    task = ALL_TASKS[run.task]
-    known = {*task.fields(run.columns, labelled=True)}
-    for field in dataclasses.fields(run.columns):
-        value = getattr(run.columns, field.name)
-        if value != field.default and field.name not in known:
-            raise AlbertError(
-                f"`columns.{field.name}` has no meaning for the task "
-                f"{run.task}. Received: {value!r}. Leave --columns."
-                f"{field.name} out."
-            )
 
 
 def balanced_weights(target: np.ndarray) -> np.ndarray:

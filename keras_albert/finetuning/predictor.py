@@ -127,7 +127,7 @@ class Predictor(TaskModel):
             given["columns"] = named.instead_of(trained)
         predictor = cls(loaded.model, **stored | given)
         if isinstance(named, OtherColumns):
-            _check_columns(predictor, named)
+            predictor.definition.check_columns(named, predictor.columns)
         return predictor
 
     def save(self, folder: str | Path) -> None:
@@ -282,17 +282,3 @@ def _check_labels(
             f"these names in another order: {', '.join(own[:20])}. Received: "
             f"labels={names!r:.80}. Leave `labels` out."
         )
-
-
-def _check_columns(predictor: Predictor, named: OtherColumns) -> None:
-    """Raises AlbertError if a column is named that the task does not have."""
-    task = predictor.definition
-    known = task.fields(predictor.columns, labelled=task.is_learned)
-    for field in dataclasses.fields(named):
-        value = getattr(named, field.name)
-        if value not in (None, ()) and field.name not in known:
-            raise AlbertError(
-                f"`columns.{field.name}` has no meaning for the task "
-                f"{task.name}. Received: {value!r}. Leave --columns."
-                f"{field.name} out."
-            )

@@ -113,6 +113,21 @@ class Task(abc.ABC):
             fields[self.target] = Field(column, self.label_reader(names))
         return fields
 
+    def check_columns(self, named: TableColumns, columns: TableColumns) -> None:
+        """Raises AlbertError if a column is named that the task does not have.
+
+        `named` are the names that a user gave, and `columns` all names.
+        """
+        known = self.fields(columns, labelled=self.is_learned)
+        for field in dataclasses.fields(named):
+            value = getattr(named, field.name)
+            if value != field.default and field.name not in known:
+                raise AlbertError(
+                    f"`columns.{field.name}` has no meaning for the task "
+                    f"{self.name}. Received: {value!r}. Leave --columns."
+                    f"{field.name} out."
+                )
+
     def parts(self, *arguments: Any, **options: Any) -> Iterator[Table]:
         """Reads a file in parts; the arguments are those of `read_parts`."""
         return read_parts(*arguments, **options)

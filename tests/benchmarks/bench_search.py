@@ -30,8 +30,9 @@ from pairing import (
 from threadpoolctl import threadpool_limits
 
 FOUND = 10
-LINKS = 16  # of each vector in a graph; other settings are the libraries'
-SEARCHED = 64  # vectors that a search of a graph keeps in view, in all graphs
+# Settings of all HNSW graphs; the others are the libraries' own.
+LINKS = 16  # M, the links of a vector
+SEARCHED = 64  # efSearch, the candidates that a search keeps
 EXACT = "exact, NumPy"
 
 # from queries [Q, D] to the rows of the nearest vectors, [Q, FOUND]
@@ -51,7 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     rows = np.linspace(0, len(vectors) - 1, options.queries).astype(int)
     queries, others = vectors[rows], np.delete(vectors, rows, axis=0)
     report = machine() | {"vectors": list(others.shape), "queries": len(rows)}
-    with threadpool_limits(1):  # of NumPy and faiss; others are told below
+    # NumPy and faiss; hnswlib and usearch have an argument for it.
+    with threadpool_limits(1):
         report["lines"] = compare(others, queries, options.pairs)
     print_table(
         ("library", "build, s", "search, s", "recall"),
