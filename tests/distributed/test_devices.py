@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from commands import log_of, report_of, run as command_here, write_rows
 from processes import LIMIT, Run, free_ports
-from small import BATCH, CONFIG, inputs, numpy
+from small import BATCH, CONFIG, inputs, numpy, op_by_op
 
 import keras_albert as ka
 from keras_albert.cli import main
@@ -154,7 +154,7 @@ def run_alone(folder, options=()):
     """The output of one device, which several tests compare with."""
     one = folder / " ".join(["one", *options])
     if not one.exists():
-        with pytest.MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch, op_by_op():
             patch.setattr(loop, "draw_curves", lambda *_: None)
             main(pretraining(folder, one, "--distribution=none", *options))
     return one

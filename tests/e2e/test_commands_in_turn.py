@@ -476,13 +476,17 @@ def test_bad_input(command, trained, message, arguments, capsys):
 
 
 @pytest.mark.usefixtures("eagerly", "plain_graphs_here")
+@pytest.mark.parametrize(
+    "pages",
+    [
+        pytest.param(PAGES, marks=pytest.mark.any_backend, id="all pages"),
+        pytest.param([README], marks=pytest.mark.on_torch, id="README"),
+    ],
+)
 def test_python_of_the_documentation(
-    trained, tmp_path, monkeypatch, few_signatures, tiny_lines
+    pages, trained, tmp_path, monkeypatch, few_signatures, tiny_lines
 ):
-    """The code of each page runs as it stands, one block after the other.
-
-    On JAX and PyTorch, only the code of README.md.
-    """
+    """The code of each page runs as it stands, one block after the other."""
     few_signatures("serving_default")
     monkeypatch.chdir(tmp_path)
     for name, target in {
@@ -498,7 +502,7 @@ def test_python_of_the_documentation(
     ka.Predictor(embedder).save(tmp_path / "embedder")
     reader = ka.AlbertForQuestionAnswering(backbone)
     ka.Predictor(reader, tokenizer=tokenizer).save(tmp_path / "my-reader")
-    if LEARNS:
+    if pages == PAGES:
         rows = ({"body": line} for line in tiny_lines[:20])
         write_rows(tmp_path / "articles.jsonl", rows)
         embed = "embed --model embedder --data articles.jsonl --column body"
@@ -507,7 +511,7 @@ def test_python_of_the_documentation(
         ka.export("embedder", "served-vectors")
     (tmp_path / "texts.txt").write_text("\n".join(tiny_lines[:200]))
     count = 0
-    for page in PAGES if LEARNS else [README]:
+    for page in pages:
         names = {"__name__": "__main__"}  # a page is a program of its own
         with monkeypatch.context() as patch:
             if page == README:  # its export is the one of getting-started.md
@@ -515,4 +519,4 @@ def test_python_of_the_documentation(
             for block in blocks(page, "python"):
                 exec(compile(block.code, block.place, "exec"), names)
                 count += 1
-    assert count >= (10 if LEARNS else 2)
+    assert count >= (10 if pages == PAGES else 2)

@@ -65,6 +65,7 @@ def test_a_checkpoint(folder):
     keras.backend.backend() != "tensorflow",
     reason="a run goes on on the backend that it was begun on: TensorFlow",
 )
+@pytest.mark.usefixtures("eagerly")
 def test_an_interrupted_run(folder, capsys):
     """The run ended at step 7, with a checkpoint that Orbax wrote."""
     main(PRETRAIN)
