@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "keras_albert"
-SHOWN = 5  # of the longest files, functions and classes
+SHOWN = 8  # of the longest files, functions and classes
 CLOSURES = ("modeling.pretraining", "pretraining.run")
 
 

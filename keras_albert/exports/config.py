@@ -24,8 +24,7 @@ EXPORT_WEIGHTS = {
 WEIGHTS = ("float32", "bfloat16", "float16", "int8")  # of any format
 # Data types in which a SavedModel computes its encoder.
 COMPUTE = ("float32", "bfloat16")
-# Formats that are made of the model's computation as TensorFlow traces it. The
-# others need no TensorFlow.
+# Formats that are made of the model's computation as TensorFlow traces it.
 TRACED_FORMATS = ("saved_model", "litert")
 
 # An export is refused if its score is lower than the model's by more than this

@@ -19,10 +19,6 @@ if backend == "tensorflow":
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * devices
     )
-    # To rewrite graphs takes longer than to run them for a few steps.
-    tf.config.optimizer.set_experimental_options(
-        {"disable_meta_optimizer": True}
-    )
 
 from keras_albert.cli import main  # noqa: E402
 from keras_albert.training import plots, speed  # noqa: E402

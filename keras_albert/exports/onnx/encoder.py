@@ -205,7 +205,7 @@ class EncoderWriter:
 
         def stored(part: dict):
             if "a" in part:
-                return self._low_rank(part)
+                return _low_rank(self.graph, part)
             if "kernel" in part:
                 bias = self.constant(part["bias"])
                 return self.graph.kernel(part["kernel"]), bias
@@ -215,15 +215,6 @@ class EncoderWriter:
             half: {name: stored(part) for name, part in parts.items()}
             for half, parts in tensors.items()
         }
-
-    def _low_rank(self, part: dict) -> tuple[str, str]:
-        """The two kernels of `modeling.layers._low_rank`, A and B.
-
-        The second one is a single matrix, with the n matrices of B on its
-        diagonal, so that one product computes all of them.
-        """
-        diagonal = block_diag(*part["b"])  # of [n, R, O]
-        return self.constant(part["a"]), self.constant(diagonal)
 
     def _linear(self, weights: dict, half: str, name: str, x: str) -> str:
         kernel, bias = weights[half][name]
@@ -279,6 +270,16 @@ class EncoderWriter:
         context = self.add("MatMul", probs, value)
         context = self.add("Transpose", context, perm=[0, 2, 1, 3])
         return self.add("Reshape", context, self.constant([0, 0, hidden]))
+
+
+def _low_rank(graph: Graph, part: dict) -> tuple[str, str]:
+    """The two kernels of `modeling.layers._low_rank`, A and B.
+
+    The second one is a single matrix, with the n matrices of B on its diagonal,
+    so that one product computes all of them.
+    """
+    diagonal = block_diag(*part["b"])  # of [n, R, O]
+    return graph.constant(part["a"]), graph.constant(diagonal)
 
 
 def _gelu(graph: Graph, x: str) -> str:
