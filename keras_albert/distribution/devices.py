@@ -61,8 +61,10 @@ class Devices(abc.ABC):
         """Trains for one epoch with `model.fit`, which takes `options`, too.
 
         The batches of the tf.data.Dataset hold only the rows of this process.
+        `on_train_batch_end` of the callbacks gets tensors.
         """
         options |= {"shuffle": False, "verbose": 0}  # it is already shuffled
+        callbacks = _Callbacks(callbacks, add_history=True, model=model)
         model.fit(batches, callbacks=callbacks, **options)
 
     def evaluate(
@@ -199,6 +201,18 @@ class Devices(abc.ABC):
                 f"divided among {of_what}. Received: batch_size={batch_size}. "
                 f"The next one is {-(-batch_size // parts) * parts}."
             )
+
+
+class _Callbacks(keras.callbacks.CallbackList):
+    """Gives the losses of a step to the callbacks as tensors.
+
+    Keras makes numbers of them, for which it waits until the device has
+    computed the step. The device then waits for the next batch.
+    """
+
+    def on_train_batch_end(self, batch, logs=None):
+        for callback in self.callbacks:
+            callback.on_train_batch_end(batch, logs)
 
 
 class OneDevice(Devices):

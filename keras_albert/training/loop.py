@@ -21,6 +21,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras.ops import convert_to_numpy
 
 from keras_albert.distribution.backend import to_numpy
 from keras_albert.distribution.devices import Devices, OneDevice
@@ -237,6 +238,8 @@ class TrainingSteps(keras.callbacks.Callback):
         # State of the checkpoint that `fit` continues from, while parts of it
         # are still to be restored; None once the first step has begun.
         self._restoring = None
+        # The step before and its losses, which are not read yet.
+        self._unread = None
         # Training means of an interval that has ended but has no row in the
         # log yet; None during an interval.
         self._ended_interval = None
@@ -307,20 +310,37 @@ class TrainingSteps(keras.callbacks.Callback):
             self._restoring = None
 
     def on_train_batch_end(self, batch, logs=None):
-        """Counts the batches; at the end of a step checks and saves."""
+        """Counts the batches; at the end of a step checks and saves.
+
+        GPUs and TPUs compute while Python goes on, and to read a loss is to
+        wait for it. So the losses of a step are read while the device works on
+        the next one, except if the step is saved.
+        """
         self._parts += self.devices.batches_a_call
         if self._parts < self.timetable.accumulate:
             return
         self.step += self._parts // self.timetable.accumulate
         self._parts = 0
+        before, self._unread = self._unread, (self.step, logs)
+        step, means = (before[0], _numbers(before[1])) if before else (0, {})
+        is_saved = self.timetable.saves(self.step)
+        if is_saved and not _is_lost(means):
+            step, means = self.step, _numbers(logs)
         self.meter.step(self.step)
-        self.progress.update(self.step, {**logs, **self.meter.reading()})
-        # `logs` are means over the interval: they stay infinite or NaN.
-        if self._ask(is_lost=not math.isfinite(logs["loss"])):
-            raise Diverged.at(self.step, f"the loss is {logs['loss']}")
-        if self.timetable.saves(self.step) or self._stopping:
-            self._save(logs)
+        self.progress.update(self.step, {**means, **self.meter.reading()})
+        self._check(step, means)
+        if self._stopping and not is_saved:
+            means = _numbers(logs)
+            self._check(self.step, means)
+        if self._stopping or is_saved:
+            self._unread = None
+            self._save(means)
             self.meter.start()
+
+    def _check(self, step: int, means: Row) -> None:
+        """Raises Diverged in every process if the loss of one is not finite."""
+        if self._ask(is_lost=_is_lost(means)):
+            raise Diverged.at(step, f"the loss is {means['loss']}")
 
     def _save(self, logs: dict) -> None:
         model = self.model  # on JAX, this puts the weights into it
@@ -395,6 +415,16 @@ class TrainingSteps(keras.callbacks.Callback):
         self.progress.line(
             f"step {self.step:,}/{self.timetable.steps:,}: {shown_values(row)}"
         )
+
+
+def _numbers(logs: dict) -> Row:
+    """The losses and metrics of a step, for which it waits."""
+    return {name: float(convert_to_numpy(logs[name])) for name in sorted(logs)}
+
+
+def _is_lost(means: Row) -> bool:
+    """Whether a loss is infinite or NaN; it stays so until they are reset."""
+    return not math.isfinite(means.get("loss", 0.0))
 
 
 def _newest(checkpoints: Checkpoints, devices: Devices) -> Checkpoint | None:

@@ -296,12 +296,14 @@ def finetuning(tmp_path, pretrained_folder):
         write_rows(tmp_path / f"{part}.jsonl", rows)
 
     def command(name, *options):
+        if not any("--task" in option for option in options):  # vectors
+            options += ("--classifier-dropout=0",)
         return (
             ["finetune", "--model", str(pretrained_folder), "--batch-size=8"]
             + ["--train", str(tmp_path / "train.jsonl"), "--epochs=2"]
             + ["--validation", str(tmp_path / "held.jsonl")]
-            + ["--output", str(tmp_path / name), "--classifier-dropout=0"]
-            + ["--learning-rate=0.002", *options]
+            + ["--output", str(tmp_path / name), "--learning-rate=0.002"]
+            + [*options]
         )
 
     return command

@@ -243,6 +243,27 @@ def test_a_loss_that_is_not_finite_is_named(tmp_path):
     assert not (tmp_path / "early").exists()
 
 
+def test_a_loss_is_read_while_the_next_step_is_computed(tmp_path, monkeypatch):
+    """Or at once, if the step is saved; Keras has not read it before."""
+    of_steps, read = [], []
+    end, numbers = TrainingSteps.on_train_batch_end, fitting._numbers
+
+    def ended(self, batch, logs):
+        assert not isinstance(logs["loss"], float)
+        of_steps.append(logs)
+        end(self, batch, logs)
+
+    def reads(logs):
+        (step,) = (i for i, each in enumerate(of_steps, 1) if each is logs)
+        read.append((len(of_steps), step))
+        return numbers(logs)
+
+    monkeypatch.setattr(TrainingSteps, "on_train_batch_end", ended)
+    monkeypatch.setattr(fitting, "_numbers", reads)
+    fit(tmp_path, Timetable(6, 3, 3, 1))
+    assert read == [(2, 1), (3, 2), (3, 3), (5, 4), (6, 5), (6, 6)]
+
+
 @pytest.mark.on_torch
 @pytest.mark.parametrize("where", ["_ask", "resume"])
 def test_errors_of_libraries(tmp_path, monkeypatch, where, capsys):
