@@ -58,6 +58,12 @@ def slow_on_tensorflow(test):
     return pytest.mark.proof(test) if traces else test
 
 
+def quick_on_torch(test):
+    """Marks a test that compiles on JAX, and traces on TensorFlow."""
+    is_quick = keras.backend.backend() == "torch"
+    return test if is_quick else pytest.mark.proof(test)
+
+
 def batches(steps, seed=0):
     """`steps` batches, all of whose predictions count."""
     x, y, weight = tf.nest.map_structure(
@@ -243,6 +249,7 @@ def test_a_loss_that_is_not_finite_is_named(tmp_path):
     assert not (tmp_path / "early").exists()
 
 
+@quick_on_torch
 def test_a_loss_is_read_while_the_next_step_is_computed(tmp_path, monkeypatch):
     """Or at once, if the step is saved; Keras has not read it before."""
     of_steps, read = [], []

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from small import marked
 
 from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.prepare import prepare
@@ -288,7 +289,7 @@ def joined(batches):
     )
 
 
-@pytest.mark.parametrize("config", [CONFIG, PACKED])
+@pytest.mark.parametrize("config", [CONFIG, *marked("proof", PACKED)])
 def test_neither_batch_size_nor_hosts_change_a_row(shards, config):
     """Rows 6 to 11: in steps of one; as the second step, of 2 hosts."""
     one_by_one = pretraining_dataset(
@@ -345,7 +346,9 @@ def test_validation_has_every_row_once(shards, config):
     assert_equal(map(joined, zip(*halves, strict=True)), batches)
 
 
-@pytest.mark.parametrize(("config", "starts"), [(CONFIG, (2, 4)), (PACKED, ())])
+@pytest.mark.parametrize(
+    ("config", "starts"), [(CONFIG, (2, 4)), *marked("proof", (PACKED, ()))]
+)
 def test_phases_follow_one_another(shards, config, starts):
     short = replace(config, sequence_length=61)
     phases = [(short, 4), (config, 3)]
