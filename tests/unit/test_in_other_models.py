@@ -81,13 +81,17 @@ def test_a_model_of_a_user_is_exported_by_keras(tmp_path):
     assert_close(served.serve(inputs()), expected)
 
 
+ON_EVERY_BACKEND = ("label", "answer or none")  # these failed on JAX or PyTorch
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        "label",
-        "answer or none",
-        *marked("any_backend", "encoder", "tokens", "masked", "vector"),
-        *marked("any_backend", "answer"),
+        *ON_EVERY_BACKEND,
+        *marked(
+            "any_backend",
+            *(name for name in HEADS if name not in ON_EVERY_BACKEND),
+        ),
     ],
 )
 def test_rows_of_an_unknown_length(name):
