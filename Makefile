@@ -79,17 +79,17 @@ test-tpu-tensorflow: .tpu-tensorflow/installed $(VENV)/installed-dev
 
 # Exported models, run by the libraries alone of older TensorFlows: 2 GB.
 # TensorFlow Serving 2.15 to 2.19 links the first one's tensorflow-text.
-# Then the properties with more cases, the tests that take long, on all backends,
-# the tests of the oldest libraries that pyproject.toml allows, and training steps
-# compiled for TPUs.
+# Then TensorFlow's tests with more cases of each property and with graphs that
+# TensorFlow rewrites, the tests that take long, on all backends, the tests of
+# the oldest libraries that pyproject.toml allows, and training steps compiled
+# for TPUs.
 OLDER := 2.12.1 2.16.1
 OLDER_FOLDERS := $(OLDER:%=$(CURDIR)/.older/%)
 proof: $(OLDER:%=.older/%/installed) $(VENV)/installed-dev
 	KERAS_BACKEND=tensorflow OMP_NUM_THREADS=1 \
 	KERAS_ALBERT_OLDER_TENSORFLOW=$$(echo $(OLDER_FOLDERS) | tr ' ' ':') \
 	  $(BIN)/python -m pytest -q tests/e2e/test_without_python.py
-	KERAS_BACKEND=tensorflow KERAS_ALBERT_PROOF=1 \
-	  $(BIN)/python -m pytest -q tests/property
+	KERAS_ALBERT_PROOF=1 $(MAKE) test TEST_BACKENDS=tensorflow
 	$(MAKE) proof-tests test-oldest test-tpu test-tpu-tensorflow
 
 # For Python 3.11 whichever runs here: no module of theirs is imported.
@@ -169,9 +169,8 @@ $(BIN)/python:
 
 # tensorflow-text asks for the large wheel: installed without asking.
 $(VENV)/installed-tensorflow: constraints.txt pyproject.toml | $(BIN)/python
-	$(PIP) $(TENSORFLOW)
+	$(PIP) $(TENSORFLOW) $(EDITABLE) ".[plots]"
 	$(PIP) --no-deps tensorflow-text
-	$(PIP) $(EDITABLE) ".[plots]"
 	@touch $@
 
 $(VENV)/installed-jax: $(VENV)/installed-tensorflow
@@ -187,8 +186,9 @@ $(VENV)/installed-torch: $(VENV)/installed-tensorflow
 	$(PIP) torch
 	@touch $@
 
+# The package is installed: named without its folder, it is not built again.
 $(VENV)/installed-dev: $(VENV)/installed-tensorflow
-	$(PIP) $(EDITABLE) ".[dev]"
+	$(PIP) "keras-albert[dev]"
 	@touch $@
 
 $(VENV)/installed-docs: constraints.txt pyproject.toml | $(BIN)/python

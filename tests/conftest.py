@@ -17,9 +17,11 @@ import keras_albert as ka  # imports what is used, when it is used
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 DATA = Path(__file__).parent / "data"
-# No test is about time, and these machines have other work. `make proof` tries
-# more examples of each property than `make test`.
-_EXAMPLES = 150 if os.environ.get("KERAS_ALBERT_PROOF") else 30
+# `make proof` tries more examples of each property, and runs every graph as
+# users do.
+PROOF = bool(os.environ.get("KERAS_ALBERT_PROOF"))
+# No test is about time, and these machines have other work.
+_EXAMPLES = 150 if PROOF else 30
 hypothesis.settings.register_profile(
     "untimed", deadline=None, max_examples=_EXAMPLES
 )
@@ -27,16 +29,19 @@ hypothesis.settings.load_profile("untimed")
 
 
 def pytest_configure(config):
-    """PyTorch must precede TensorFlow in a process.
+    """Imports PyTorch, which must precede TensorFlow, and prepares TensorFlow.
 
-    The comparisons with transformers need it on every backend, where it is
-    installed. The process that only hands out the tests goes without.
+    The comparisons with transformers need PyTorch on every backend, where it is
+    installed; every backend reads its data with TensorFlow. The process that
+    only hands out the tests goes without.
     """
     runs_tests = hasattr(config, "workerinput") or not getattr(
         config.option, "numprocesses", None
     )
     if runs_tests and importlib.util.find_spec("torch") is not None:
         import torch  # noqa: F401
+    if runs_tests and not PROOF:
+        _rewrite_graphs(False)
 
 
 FIRST_MARK = re.compile(
@@ -121,27 +126,25 @@ def eagerly():
         yield
 
 
-@contextlib.contextmanager
-def _plain_graphs():
-    tf = pytest.importorskip("tensorflow")
-    change = tf.config.optimizer.set_experimental_options
-    change({"disable_meta_optimizer": True})
-    yield
-    change({"disable_meta_optimizer": False})
+def _rewrite_graphs(wanted: bool) -> None:
+    """Whether TensorFlow's Grappler rewrites a graph before it first runs.
 
+    It does so for users. That takes longer than the few steps of most tests.
+    """
+    if importlib.util.find_spec("tensorflow") is not None:
+        import tensorflow as tf
 
-@pytest.fixture(scope="module")
-def plain_graphs():
-    """TensorFlow runs graphs as they are: to rewrite them takes long."""
-    with _plain_graphs():
-        yield
+        tf.config.optimizer.set_experimental_options(
+            {"disable_meta_optimizer": not wanted}
+        )
 
 
 @pytest.fixture
-def plain_graphs_here():
-    """`plain_graphs` for one test: others of its file compare every bit."""
-    with _plain_graphs():
-        yield
+def rewritten_graphs():
+    """TensorFlow rewrites graphs, as it does for users and in `make proof`."""
+    _rewrite_graphs(True)
+    yield
+    _rewrite_graphs(PROOF)
 
 
 @pytest.fixture

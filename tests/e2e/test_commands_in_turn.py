@@ -476,7 +476,7 @@ def test_bad_input(command, trained, message, arguments, capsys):
     assert {p: p.stat().st_mtime_ns for p in trained.rglob("*")} == before
 
 
-@pytest.mark.usefixtures("eagerly", "plain_graphs_here")
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize(
     "pages",
     [

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.any_backend
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.usefixtures("plain_graphs_here", "eagerly")
+@pytest.mark.usefixtures("eagerly")
 def test_demo(tmp_path, monkeypatch, capfd, few_signatures):
     """What loads TensorFlow runs in this process, which has imported it."""
 

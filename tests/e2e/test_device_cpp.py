@@ -138,6 +138,7 @@ def test_what_is_no_pair_and_no_utf8(built, exports):
     assert [json.loads(line)["ids"] for line in found] == wanted
 
 
+@pytest.mark.proof
 def test_every_character_is_normalized_as_in_python(built):
     source = built / "normalizing.cc"
     source.write_text(NORMALIZING)

@@ -191,7 +191,7 @@ def exported():
     keras.backend.backend() != "tensorflow",
     reason="graphs are traced by TensorFlow",
 )
-@pytest.mark.usefixtures("eagerly", "plain_graphs_here")
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize(("task", "head", "target", "weights"), [*exported()])
 def test_exported(
     folder, tmp_path, task, head, target, weights, few_signatures

@@ -19,6 +19,7 @@ from keras_albert.pretraining.model import compile_for_pretraining
 from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.optimizer import make_optimizer
 
+pytestmark = pytest.mark.usefixtures("rewritten_graphs")
 FORWARD_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 1e-6
 TRAINING_TOLERANCE = 1e-5

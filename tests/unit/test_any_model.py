@@ -22,7 +22,6 @@ from keras_albert.training.model_folder import ModelFolder
 TEXTS = ["The fox sold two hens.", "A dog found nothing", "1950, Élodie"]
 MASKED = ["The [MASK] sold [MASK] .", "a[MASK].b", "[MASK] of £9[MASK]", "no"]
 LABELS = ("b", "a", "c")
-pytestmark = pytest.mark.usefixtures("plain_graphs")
 TRACES = keras.backend.backend() == "tensorflow"
 
 

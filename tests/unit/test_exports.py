@@ -164,6 +164,7 @@ def test_threads_of_the_check(
     assert (found or begun.args[1].intra_op_num_threads) == 3
 
 
+@pytest.mark.usefixtures("rewritten_graphs")
 @pytest.mark.parametrize(("kind", "weights"), CASES)
 def test_every_format(folder, tmp_path, kind, weights):
     """The file's outputs are the model's; the command says how near."""

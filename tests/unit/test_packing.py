@@ -16,10 +16,7 @@ from keras_albert.pretraining.dataset import ExampleStream
 from keras_albert.pretraining.packing import kinds_of_rows
 from keras_albert.pretraining.segments import plan_epoch
 
-pytestmark = [
-    pytest.mark.any_backend,
-    pytest.mark.usefixtures("plain_graphs"),
-]
+pytestmark = pytest.mark.any_backend
 
 CONFIG = ka.ExampleConfig(sequence_length=61, max_predictions=5)
 

@@ -29,10 +29,7 @@ from keras_albert.pretraining.segments import (
     truncate,
 )
 
-pytestmark = [
-    pytest.mark.any_backend,
-    pytest.mark.usefixtures("plain_graphs"),
-]
+pytestmark = pytest.mark.any_backend
 
 CLS, SEP = 2, 3
 # Both kinds of batch, which both end in one that is not full.

@@ -40,11 +40,6 @@ KERAS_CLASSES = (
 KERAS_PRIVATE = {
     *filter(is_private, chain.from_iterable(map(dir, KERAS_CLASSES)))
 }
-TREES = {
-    path: ast.parse(path.read_text())
-    for path in sorted(PACKAGE.rglob("*.py"))
-    if path != HOME
-}
 
 
 def private_imports(tree: ast.AST) -> list[str]:
@@ -98,8 +93,13 @@ def private_uses(tree: ast.AST, own: set[str]) -> list[str]:
 
 @pytest.mark.any_backend
 def test_no_other_file_uses_private_apis():
-    own = set().union(*map(defined_names, TREES.values()))
-    for path, tree in TREES.items():
+    trees = {
+        path: ast.parse(path.read_text())
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path != HOME
+    }
+    own = set().union(*map(defined_names, trees.values()))
+    for path, tree in trees.items():
         assert private_imports(tree) == [], path
         assert private_uses(tree, own) == [], path
 

@@ -74,7 +74,6 @@ TEXTS = st.one_of(
     ).map(b"".join),
 )
 proof = pytest.mark.proof
-pytestmark = pytest.mark.usefixtures("plain_graphs")
 NAMED = " ".join(f"ÉLODIE {number}" for number in range(30))
 # In three parts, and the shortest ones are not first.
 MANY = [" ".join(["fox"] * (7 * n % 20)) for n in range(20)]
