@@ -48,6 +48,8 @@ RUNS_ON_TORCH := $(or $(filter torch,$(TEST_BACKENDS)),\
                    $(firstword $(TEST_BACKENDS)))
 test proof-tests: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \
       $(VENV)/installed-dev $(VENV)/installed-peers
+proof-tests: $(VENV)/installed-proof
+test proof-tests:
 	@set -e; marks="$(MARKS)"; for backend in $(TEST_BACKENDS); do \
 	  echo "== $$backend"; \
 	  others="and not on_torch"; \
@@ -189,6 +191,11 @@ $(VENV)/installed-torch: $(VENV)/installed-tensorflow
 # The package is installed: named without its folder, it is not built again.
 $(VENV)/installed-dev: $(VENV)/installed-tensorflow
 	$(PIP) "keras-albert[dev]"
+	@touch $@
+
+# What only tests of `make proof` need.
+$(VENV)/installed-proof: $(VENV)/installed-dev
+	$(PIP) "keras-albert[proof]"
 	@touch $@
 
 $(VENV)/installed-docs: constraints.txt pyproject.toml | $(BIN)/python

@@ -63,7 +63,11 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(items):
-    """`make test` would run a test with both marks on no backend at all."""
+    """The longest files come first, so that both processes end together.
+
+    A test with both marks would run on no backend in `make test`.
+    """
+    items.sort(key=lambda item: (-item.path.stat().st_size, item.path))
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
         if {"any_backend", "on_torch"} <= marks:

@@ -174,7 +174,7 @@ def exported():
         ("embedding", "cls", 7, True, "onnx"),
         ("similarity", "mean", None, True, "onnx"),
         ("embedding", "weighted_layers", None, False, "onnx"),
-        ("embedding", "idf_first_last", None, False, *FORMATS),
+        ("embedding", "idf_first_last", None, False, "onnx", "saved_model"),
     ):
         head = {"pooling": pooling, "projection": projection, "normalize": unit}
         for target in FORMATS:

@@ -68,6 +68,7 @@ def test_shards_are_the_same_bytes(corpus, tiny_vocab, tmp_path):
 
 
 @needs_beam
+@pytest.mark.proof
 def test_mistakes(corpus, tiny_vocab, tmp_path):
     def run(pattern, output, runner="DirectRunner"):
         options = {"beam": (f"runner={runner}",)}

@@ -111,7 +111,7 @@ def requirements() -> dict[str, SpecifierSet]:
     """{package: versions} of what users may install, the tools left out."""
     texts = list(PROJECT["dependencies"])
     for extra, dependencies in PROJECT["optional-dependencies"].items():
-        if extra not in ("dev", "docs"):
+        if extra not in ("dev", "docs", "proof"):
             texts += dependencies
     parsed = [Requirement(text) for text in texts]
     return {
