@@ -42,14 +42,13 @@ test proof-tests: export TF_ENABLE_ONEDNN_OPTS ?= 1
 test proof-tests: export XLA_FLAGS += --xla_cpu_use_fusion_emitters=false
 test: MARKS := not proof
 proof-tests: MARKS := proof
+proof-tests: export KERAS_ALBERT_PROOF := 1
 # The backend of tests that are marked `on_torch`: another one if PyTorch is not
 # tested.
 RUNS_ON_TORCH := $(or $(filter torch,$(TEST_BACKENDS)),\
                    $(firstword $(TEST_BACKENDS)))
 test proof-tests: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \
       $(VENV)/installed-dev $(VENV)/installed-peers
-proof-tests: $(VENV)/installed-proof
-test proof-tests:
 	@set -e; marks="$(MARKS)"; for backend in $(TEST_BACKENDS); do \
 	  echo "== $$backend"; \
 	  others="and not on_torch"; \
@@ -60,6 +59,7 @@ test proof-tests:
 	      -m "$$marks $$others"; \
 	  marks="$(MARKS) and not any_backend"; \
 	done
+proof-tests: $(VENV)/installed-proof
 
 # Training steps compiled for TPU slices, without a TPU: minutes each.
 test-tpu: $(VENV)/installed-tpu-compile $(VENV)/installed-dev
@@ -81,13 +81,13 @@ test-tpu-tensorflow: .tpu-tensorflow/installed $(VENV)/installed-dev
 
 # Exported models, run by the libraries alone of older TensorFlows: 2 GB.
 # TensorFlow Serving 2.15 to 2.19 links the first one's tensorflow-text.
-# Then TensorFlow's tests with more cases of each property and with graphs that
-# TensorFlow rewrites, the tests that take long, on all backends, the tests of
-# the oldest libraries that pyproject.toml allows, and training steps compiled
-# for TPUs.
+# Then, one after the other: all tests of `make test` on TensorFlow alone, with
+# more cases of each property and with graphs that TensorFlow rewrites; the
+# tests that take long, on all backends; those of the oldest libraries that
+# pyproject.toml allows; training steps compiled for TPUs.
 OLDER := 2.12.1 2.16.1
 OLDER_FOLDERS := $(OLDER:%=$(CURDIR)/.older/%)
-proof: $(OLDER:%=.older/%/installed) $(VENV)/installed-dev
+proof: $(OLDER:%=.older/%/installed) $(VENV)/installed-proof
 	KERAS_BACKEND=tensorflow OMP_NUM_THREADS=1 \
 	KERAS_ALBERT_OLDER_TENSORFLOW=$$(echo $(OLDER_FOLDERS) | tr ' ' ':') \
 	  $(BIN)/python -m pytest -q tests/e2e/test_without_python.py
@@ -188,7 +188,8 @@ $(VENV)/installed-torch: $(VENV)/installed-tensorflow
 	$(PIP) torch
 	@touch $@
 
-# The package is installed: named without its folder, it is not built again.
+# The package is already installed from this folder. Given its name, pip keeps
+# it and adds the packages of the extra; `--editable .` would build it again.
 $(VENV)/installed-dev: $(VENV)/installed-tensorflow
 	$(PIP) "keras-albert[dev]"
 	@touch $@

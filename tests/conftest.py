@@ -17,11 +17,11 @@ import keras_albert as ka  # imports what is used, when it is used
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 DATA = Path(__file__).parent / "data"
-# `make proof` tries more examples of each property, and runs every graph as
-# users do.
+# In `make proof`: more examples of each property, and TensorFlow rewrites
+# graphs, as it does for users.
 PROOF = bool(os.environ.get("KERAS_ALBERT_PROOF"))
-# No test is about time, and these machines have other work.
 _EXAMPLES = 150 if PROOF else 30
+# No test is about time, and these machines have other work.
 hypothesis.settings.register_profile(
     "untimed", deadline=None, max_examples=_EXAMPLES
 )
@@ -31,9 +31,10 @@ hypothesis.settings.load_profile("untimed")
 def pytest_configure(config):
     """Imports PyTorch, which must precede TensorFlow, and prepares TensorFlow.
 
-    The comparisons with transformers need PyTorch on every backend, where it is
-    installed; every backend reads its data with TensorFlow. The process that
-    only hands out the tests goes without.
+    Both are imported in every process that runs tests, where they are
+    installed: comparisons with transformers need PyTorch on every backend, and
+    every backend reads its data with TensorFlow. The process that only hands
+    out the tests goes without.
     """
     runs_tests = hasattr(config, "workerinput") or not getattr(
         config.option, "numprocesses", None
@@ -63,9 +64,11 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(items):
-    """The longest files come first, so that both processes end together.
+    """Puts large files first, and refuses two marks at once.
 
-    A test with both marks would run on no backend in `make test`.
+    Large files take longest, as a rule: in this order the two processes of
+    `make test` end at about the same time. A test that is marked `any_backend`
+    and `on_torch` would run on no backend there.
     """
     items.sort(key=lambda item: (-item.path.stat().st_size, item.path))
     for item in items:
@@ -131,9 +134,10 @@ def eagerly():
 
 
 def _rewrite_graphs(wanted: bool) -> None:
-    """Whether TensorFlow's Grappler rewrites a graph before it first runs.
+    """Switches on or off that TensorFlow rewrites graphs before they first run.
 
-    It does so for users. That takes longer than the few steps of most tests.
+    For users it is on (Grappler). Most tests switch it off, as it takes longer
+    than their few steps.
     """
     if importlib.util.find_spec("tensorflow") is not None:
         import tensorflow as tf

@@ -606,7 +606,7 @@ def verdict(claim: dict, rows: dict[str, list[dict]]) -> dict:
     seen = "not decidable"
     if abs(difference) > interval:
         seen = "seen" if difference > 0 else "the opposite is seen"
-    if all(len(each) == 1 for each in rows.values()):
+    if any(len(each) == 1 for each in runs):
         seen += " with one seed"
     return {"verdict": seen, "difference": difference, "interval": interval}
 

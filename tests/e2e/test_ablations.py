@@ -98,7 +98,8 @@ def test_verdicts_by_hand(ablations):
     for a, b, expected in (
         (runs(0.9), runs(0.1), "seen with one seed"),
         (runs(0.1), runs(0.9), "the opposite is seen with one seed"),
-        (runs(0.5), runs(0.45, 0.45), "not decidable"),
+        (runs(0.5), runs(0.45, 0.45), "not decidable with one seed"),
+        (runs(0.5, 0.5), runs(0.45, 0.45), "not decidable"),
         (runs(0.5), [{}], "not measured"),
     ):
         found = ablations.verdict(claim, {"a": a, "b": b})

@@ -64,6 +64,7 @@ def test_runs(path, monkeypatch):
         "MPLBACKEND", "module://matplotlib_inline.backend_inline"
     )
     notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
     nbclient.NotebookClient(
         notebook,
         timeout=SECONDS,

@@ -53,6 +53,7 @@ def test_log_goes_on_without_doubles(tmp_path):
         RunLog(tmp_path)
 
 
+@pytest.mark.proof
 def test_a_notebook_shows_a_figure():
     """Without `%matplotlib inline`, which makes IPython know figures."""
     pytest.importorskip("matplotlib")

@@ -29,6 +29,7 @@ from keras_albert.pretraining.segments import (
     truncate,
 )
 
+pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.any_backend
 
 CLS, SEP = 2, 3
