@@ -8,7 +8,11 @@ TEST_BACKENDS ?= tensorflow jax torch
 VENV := .venv
 BIN := $(VENV)/bin
 # --no-compile: Python compiles what it imports; pip would compile all that is
-# installed, which takes longer than everything else that it does.
+# installed, which takes longer than everything else that it does. COMPILE does
+# it for one backend in the background, while pip, which has one thread, installs
+# what comes next. Otherwise each process of the tests would compile the same.
+COMPILE = KERAS_BACKEND=$(1) $(BIN)/python -c "import keras" \
+          > $(VENV)/compile-$(1).log 2>&1 &
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
        --no-compile --constraint constraints.txt
 # Twice quiet: setuptools warns of every editable installation.
@@ -173,10 +177,12 @@ $(BIN)/python:
 $(VENV)/installed-tensorflow: constraints.txt pyproject.toml | $(BIN)/python
 	$(PIP) $(TENSORFLOW) $(EDITABLE) ".[plots]"
 	$(PIP) --no-deps tensorflow-text
+	@$(call COMPILE,tensorflow)
 	@touch $@
 
 $(VENV)/installed-jax: $(VENV)/installed-tensorflow
 	$(PIP) jax
+	@$(call COMPILE,jax)
 	@touch $@
 
 # libtpu, a compiler here: 213 MB.
@@ -186,6 +192,7 @@ $(VENV)/installed-tpu-compile: $(VENV)/installed-jax
 
 $(VENV)/installed-torch: $(VENV)/installed-tensorflow
 	$(PIP) torch
+	@$(call COMPILE,torch)
 	@touch $@
 
 # The package is already installed from this folder. Given its name, pip keeps
