@@ -8,9 +8,10 @@ TEST_BACKENDS ?= tensorflow jax torch
 VENV := .venv
 BIN := $(VENV)/bin
 # --no-compile: Python compiles what it imports; pip would compile all that is
-# installed, which takes longer than everything else that it does. COMPILE does
-# it for one backend in the background, while pip, which has one thread, installs
-# what comes next. Otherwise each process of the tests would compile the same.
+# installed, which takes longer than everything else that it does.
+# COMPILE imports Keras with one backend in the background, so that Python
+# compiles both while pip, which uses one core, installs the next packages.
+# Otherwise both processes of the tests would compile the same when they begin.
 COMPILE = KERAS_BACKEND=$(1) $(BIN)/python -c "import keras" \
           > $(VENV)/compile-$(1).log 2>&1 &
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
