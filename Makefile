@@ -9,11 +9,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 # --no-compile: Python compiles what it imports; pip would compile all that is
 # installed, which takes longer than everything else that it does.
-# COMPILE imports Keras with one backend in the background, so that Python
-# compiles both while pip, which uses one core, installs the next packages.
-# Otherwise both processes of the tests would compile the same when they begin.
-COMPILE = KERAS_BACKEND=$(1) $(BIN)/python -c "import keras" \
-          > $(VENV)/compile-$(1).log 2>&1 &
+# COMPILE imports modules in the background, so that Python compiles them while
+# pip, which uses one core, installs the next packages. Otherwise both processes
+# of the tests would compile the same when they begin.
+COMPILE = KERAS_BACKEND=$(1) $(BIN)/python -c \
+          "$(foreach module,$(2),import $(module);)" > $@.log 2>&1 &
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
        --no-compile --constraint constraints.txt
 # Twice quiet: setuptools warns of every editable installation.
@@ -53,7 +53,7 @@ proof-tests: export KERAS_ALBERT_PROOF := 1
 RUNS_ON_TORCH := $(or $(filter torch,$(TEST_BACKENDS)),\
                    $(firstword $(TEST_BACKENDS)))
 test proof-tests: $(foreach b,$(TEST_BACKENDS),$(VENV)/installed-$(b)) \
-      $(VENV)/installed-dev $(VENV)/installed-peers
+      $(VENV)/installed-peers $(VENV)/installed-dev
 	@set -e; marks="$(MARKS)"; for backend in $(TEST_BACKENDS); do \
 	  echo "== $$backend"; \
 	  others="and not on_torch"; \
@@ -178,12 +178,12 @@ $(BIN)/python:
 $(VENV)/installed-tensorflow: constraints.txt pyproject.toml | $(BIN)/python
 	$(PIP) $(TENSORFLOW) $(EDITABLE) ".[plots]"
 	$(PIP) --no-deps tensorflow-text
-	@$(call COMPILE,tensorflow)
+	@$(call COMPILE,tensorflow,keras)
 	@touch $@
 
 $(VENV)/installed-jax: $(VENV)/installed-tensorflow
 	$(PIP) jax
-	@$(call COMPILE,jax)
+	@$(call COMPILE,jax,keras)
 	@touch $@
 
 # libtpu, a compiler here: 213 MB.
@@ -193,7 +193,7 @@ $(VENV)/installed-tpu-compile: $(VENV)/installed-jax
 
 $(VENV)/installed-torch: $(VENV)/installed-tensorflow
 	$(PIP) torch
-	@$(call COMPILE,torch)
+	@$(call COMPILE,torch,keras)
 	@touch $@
 
 # The package is already installed from this folder. Given its name, pip keeps
@@ -218,4 +218,5 @@ $(VENV)/installed-peers: $(VENV)/installed-tensorflow
 	  transformers
 	$(PIP) --no-deps accelerate keras-hub peft sentence-transformers \
 	  tensorflow-serving-api
+	@$(call COMPILE,tensorflow,keras_hub peft sentence_transformers)
 	@touch $@

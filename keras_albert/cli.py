@@ -6,6 +6,7 @@ Nothing heavy is imported before a command runs, so that help is instant.
 import contextlib
 import dataclasses
 import difflib
+import gc
 import importlib
 import importlib.metadata
 import inspect
@@ -204,6 +205,7 @@ def _load_backend() -> None:
             os.dup2(chatter.fileno(), 2)
             stack.callback(os.close, stderr)
             stack.callback(os.dup2, stderr, 2)
+        stack.enter_context(_imports_without_garbage())
         try:
             import keras  # noqa: F401
 
@@ -214,6 +216,24 @@ def _load_backend() -> None:
                 f"feeds the data ({error}). Set KERAS_BACKEND to tensorflow, "
                 "jax or torch, and install that extra of keras-albert."
             ) from None
+
+
+@contextlib.contextmanager
+def _imports_without_garbage() -> Iterator[None]:
+    """Python looks for no garbage in the block, nor later in what it made.
+
+    What modules create stays as long as they do, and there is so much of it in
+    a backend that commands began a fifth later when Python went through it.
+    """
+    if not gc.isenabled() or "keras" in sys.modules:
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _with_names(arguments: list[str]) -> list[str]:

@@ -35,7 +35,11 @@ def pytest_configure(config):
     installed: comparisons with transformers need PyTorch on every backend, and
     every backend reads its data with TensorFlow. The process that only hands
     out the tests goes without.
+
+    Nothing that imports create is garbage, and to look for it there takes a
+    fifth of their time: Python looks for none until all files are imported.
     """
+    gc.disable()
     runs_tests = hasattr(config, "workerinput") or not getattr(
         config.option, "numprocesses", None
     )
@@ -43,6 +47,11 @@ def pytest_configure(config):
         import torch  # noqa: F401
     if runs_tests and not PROOF:
         _rewrite_graphs(False)
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 FIRST_MARK = re.compile(

@@ -1,8 +1,10 @@
 """One process of a run, on so many virtual devices: worker.py N COMMAND ..."""
 
+import gc
 import os
 import sys
 
+gc.disable()  # imports leave no garbage, and the run has few steps
 devices = int(sys.argv[1])
 backend = os.environ["KERAS_BACKEND"]
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -14,6 +16,10 @@ if backend == "torch":
     torch.set_num_threads(1)
 import tensorflow as tf  # noqa: E402
 
+if not os.environ.get("KERAS_ALBERT_PROOF"):  # see conftest.py
+    tf.config.optimizer.set_experimental_options(
+        {"disable_meta_optimizer": True}
+    )
 if backend == "tensorflow":
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(

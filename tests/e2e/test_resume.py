@@ -34,7 +34,8 @@ CONFIG = TEXT_CONFIG.replace(
 # would be spent on imports. Nothing of a run is shared: TensorFlow begins in
 # the child.
 SERVER = """
-import json, os, sys
+import gc, json, os, sys
+gc.disable()  # imports leave no garbage, and runs have few steps
 import tensorflow as tf
 from keras_albert.cli import main
 from keras_albert.pretraining import run

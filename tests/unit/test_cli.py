@@ -1,6 +1,7 @@
 """Options from files, and mistakes in them."""
 
 import dataclasses
+import gc
 import itertools
 import os
 import re
@@ -13,6 +14,7 @@ import pytest
 from keras_albert.cli import (
     COMMANDS,
     NO_READER_STATUS,
+    _imports_without_garbage,
     _parse,
     main as command,
     run_of,
@@ -376,6 +378,17 @@ def test_paragraphs_of_a_help_text_are_whole(capsys, monkeypatch):
     )
     for line, after in itertools.pairwise(text):
         assert len(line) + 1 + len(after.split()[0]) > 80
+
+
+def test_python_looks_for_garbage_again(monkeypatch):
+    monkeypatch.delitem(sys.modules, "keras")  # as if it came with the block
+    before = gc.get_freeze_count()
+    with pytest.raises(ImportError), _imports_without_garbage():
+        assert not gc.isenabled()
+        made = [[] for _ in range(1000)]
+        raise ImportError
+    assert gc.isenabled()
+    assert gc.get_freeze_count() >= before + len(made)
 
 
 def test_a_reader_that_has_gone():
