@@ -47,6 +47,8 @@ def pytest_configure(config):
         import torch  # noqa: F401
     if runs_tests and not PROOF:
         _rewrite_graphs(False)
+        if os.environ.get("KERAS_BACKEND") == "jax":
+            _share_compiler_context()
 
 
 def pytest_collection_finish():
@@ -154,6 +156,17 @@ def _rewrite_graphs(wanted: bool) -> None:
         tf.config.optimizer.set_experimental_options(
             {"disable_meta_optimizer": not wanted}
         )
+
+
+def _share_compiler_context() -> None:
+    """Gives JAX one MLIR context for all programs that it compiles.
+
+    It makes one for each, which takes longer than to lower the small programs
+    of tests, of which there are thousands. The function has no public name.
+    """
+    mlir = importlib.import_module("jax._src.interpreters.mlir")
+    if hasattr(mlir, "make_ir_context"):
+        mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
 
 @pytest.fixture

@@ -184,7 +184,7 @@ def test_a_forged_task_reaches_the_user(copy, capsys):
     for command, told in (
         ("predict", {"data": copy / "data.tsv"}),
         ("evaluate", {"data": copy / "data.tsv"}),
-        ("export", {"output": copy / "out"}),
+        ("export", {"output": copy / "out", "format": "onnx"}),
     ):
         error = refused(capsys, command, model=copy, **told)
         assert "task.json: not what" in error and "'no', 'yes'" in error
