@@ -9,9 +9,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 # --no-compile: Python compiles what it imports; pip would compile all that is
 # installed, which takes longer than everything else that it does.
-# COMPILE imports modules in the background, so that Python compiles them while
-# pip, which uses one core, installs the next packages. Otherwise both processes
-# of the tests would compile the same when they begin.
+# $(call COMPILE,BACKEND,MODULES) imports the modules in the background, with that
+# backend of Keras, so that Python writes their bytecode while pip, which uses
+# one core, installs the next packages. Otherwise both processes of the tests
+# would compile the same modules when they start. Errors have no consequence;
+# they are in .venv/installed-*.log.
 COMPILE = KERAS_BACKEND=$(1) $(BIN)/python -c \
           "$(foreach module,$(2),import $(module);)" > $@.log 2>&1 &
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
@@ -43,6 +45,7 @@ demo: $(VENV)/installed-$(KERAS_BACKEND)
 # TensorFlow runs with oneDNN, as it does by itself on processors with
 # AVX512-VNNI, AVX512-BF16 or AMX: TF_ENABLE_ONEDNN_OPTS=0 make test, without.
 # `make proof` runs the tests that take long, which are marked so.
+# The peers are installed before `dev`, and compiled meanwhile.
 test proof-tests: export TF_ENABLE_ONEDNN_OPTS ?= 1
 test proof-tests: export XLA_FLAGS += --xla_cpu_use_fusion_emitters=false
 test: MARKS := not proof
@@ -86,9 +89,9 @@ test-tpu-tensorflow: .tpu-tensorflow/installed $(VENV)/installed-dev
 
 # Exported models, run by the libraries alone of older TensorFlows: 2 GB.
 # TensorFlow Serving 2.15 to 2.19 links the first one's tensorflow-text.
-# Then, one after the other: all tests of `make test` on TensorFlow alone, with
-# more cases of each property and with graphs that TensorFlow rewrites; the
-# tests that take long, on all backends; those of the oldest libraries that
+# Then, one after the other: all tests of `make test` on TensorFlow and JAX, with
+# more cases of each property and without what makes them quick (conftest.py);
+# the tests that take long, on all backends; those of the oldest libraries that
 # pyproject.toml allows; training steps compiled for TPUs.
 OLDER := 2.12.1 2.16.1
 OLDER_FOLDERS := $(OLDER:%=$(CURDIR)/.older/%)
@@ -96,7 +99,7 @@ proof: $(OLDER:%=.older/%/installed) $(VENV)/installed-proof
 	KERAS_BACKEND=tensorflow OMP_NUM_THREADS=1 \
 	KERAS_ALBERT_OLDER_TENSORFLOW=$$(echo $(OLDER_FOLDERS) | tr ' ' ':') \
 	  $(BIN)/python -m pytest -q tests/e2e/test_without_python.py
-	KERAS_ALBERT_PROOF=1 $(MAKE) test TEST_BACKENDS=tensorflow
+	KERAS_ALBERT_PROOF=1 $(MAKE) test TEST_BACKENDS="tensorflow jax"
 	$(MAKE) proof-tests test-oldest test-tpu test-tpu-tensorflow
 
 # For Python 3.11 whichever runs here: no module of theirs is imported.
@@ -116,7 +119,7 @@ test-oldest: .oldest/installed
 	@set -e; marks=; for backend in $(TEST_BACKENDS); do \
 	  echo "== $$backend, oldest libraries"; \
 	  OMP_NUM_THREADS=1 JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
-	  KERAS_BACKEND=$$backend \
+	  KERAS_ALBERT_PROOF=1 KERAS_BACKEND=$$backend \
 	    $(OLDEST) pytest -q -m "$$marks" \
 	      $(OLDEST_TESTS:%=tests/unit/test_%.py); \
 	  marks="not any_backend"; \
@@ -218,5 +221,5 @@ $(VENV)/installed-peers: $(VENV)/installed-tensorflow
 	  transformers
 	$(PIP) --no-deps accelerate keras-hub peft sentence-transformers \
 	  tensorflow-serving-api
-	@$(call COMPILE,tensorflow,keras_hub peft sentence_transformers)
+	@$(call COMPILE,tensorflow,peft sentence_transformers keras_hub)
 	@touch $@

@@ -36,13 +36,15 @@ def pytest_configure(config):
     every backend reads its data with TensorFlow. The process that only hands
     out the tests goes without.
 
-    Nothing that imports create is garbage, and to look for it there takes a
-    fifth of their time: Python looks for none until all files are imported.
+    Python's garbage collector is off until pytest has imported all test files
+    (`pytest_collection_finish`): imports create almost no garbage, and to
+    search for it takes a fifth of their time.
     """
-    gc.disable()
     runs_tests = hasattr(config, "workerinput") or not getattr(
         config.option, "numprocesses", None
     )
+    if runs_tests:
+        gc.disable()
     if runs_tests and importlib.util.find_spec("torch") is not None:
         import torch  # noqa: F401
     if runs_tests and not PROOF:
@@ -52,6 +54,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish():
+    """Collects garbage again, but not among what was imported."""
     gc.freeze()
     gc.enable()
 
@@ -159,10 +162,11 @@ def _rewrite_graphs(wanted: bool) -> None:
 
 
 def _share_compiler_context() -> None:
-    """Gives JAX one MLIR context for all programs that it compiles.
+    """Makes JAX reuse one MLIR context for all programs that it compiles.
 
-    It makes one for each, which takes longer than to lower the small programs
-    of tests, of which there are thousands. The function has no public name.
+    By default it creates one for each program, which takes longer than to
+    translate the thousands of small programs of these tests. The function is
+    replaced in JAX's private module, as JAX itself calls it there.
     """
     mlir = importlib.import_module("jax._src.interpreters.mlir")
     if hasattr(mlir, "make_ir_context"):

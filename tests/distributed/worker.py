@@ -4,7 +4,7 @@ import gc
 import os
 import sys
 
-gc.disable()  # imports leave no garbage, and the run has few steps
+gc.disable()  # until all is imported: to search modules for garbage takes time
 devices = int(sys.argv[1])
 backend = os.environ["KERAS_BACKEND"]
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -16,7 +16,7 @@ if backend == "torch":
     torch.set_num_threads(1)
 import tensorflow as tf  # noqa: E402
 
-if not os.environ.get("KERAS_ALBERT_PROOF"):  # see conftest.py
+if not os.environ.get("KERAS_ALBERT_PROOF"):  # see _rewrite_graphs, conftest.py
     tf.config.optimizer.set_experimental_options(
         {"disable_meta_optimizer": True}
     )
@@ -34,6 +34,8 @@ from keras_albert.training import plots, speed  # noqa: E402
 plots.draw_curves = lambda *_: None
 speed.matrix_product_peak = lambda _: 1e12
 
+gc.freeze()
+gc.enable()
 main(sys.argv[2:])
 if sys.argv[2] == "pretrain":  # which starts from no other model here
     assert "keras_albert.checkpoints.load" not in sys.modules

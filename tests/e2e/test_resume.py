@@ -35,7 +35,7 @@ CONFIG = TEXT_CONFIG.replace(
 # the child.
 SERVER = """
 import gc, json, os, sys
-gc.disable()  # imports leave no garbage, and runs have few steps
+gc.disable()  # until all is imported: to search modules for garbage takes time
 import tensorflow as tf
 from keras_albert.cli import main
 from keras_albert.pretraining import run
@@ -45,10 +45,12 @@ from keras_albert.training import loop
 loop.draw_curves = lambda *_: None
 run.matrix_product_peak = lambda _: 1e12
 
+gc.freeze()
 for line in sys.stdin:
     arguments, output = json.loads(line)
     pid = os.fork()
     if not pid:
+        gc.enable()
         tf.config.run_functions_eagerly(True)  # starts at once
         file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1)

@@ -14,7 +14,7 @@ import pytest
 from keras_albert.cli import (
     COMMANDS,
     NO_READER_STATUS,
-    _imports_without_garbage,
+    _garbage_collector_off,
     _parse,
     main as command,
     run_of,
@@ -380,15 +380,26 @@ def test_paragraphs_of_a_help_text_are_whole(capsys, monkeypatch):
         assert len(line) + 1 + len(after.split()[0]) > 80
 
 
-def test_python_looks_for_garbage_again(monkeypatch):
-    monkeypatch.delitem(sys.modules, "keras")  # as if it came with the block
+def test_garbage_is_collected_again_after_imports(monkeypatch):
+    # As if the block imported Keras.
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
     before = gc.get_freeze_count()
-    with pytest.raises(ImportError), _imports_without_garbage():
+    with pytest.raises(ImportError), _garbage_collector_off():
         assert not gc.isenabled()
         made = [[] for _ in range(1000)]
         raise ImportError
     assert gc.isenabled()
     assert gc.get_freeze_count() >= before + len(made)
+    gc.disable()
+    try:
+        with _garbage_collector_off():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    monkeypatch.setitem(sys.modules, "keras", None)
+    with _garbage_collector_off():
+        assert gc.isenabled()
 
 
 def test_a_reader_that_has_gone():

@@ -178,13 +178,17 @@ def copy(folder, tmp_path):
     return shutil.copytree(folder, tmp_path / "copy")
 
 
-def test_a_forged_task_reaches_the_user(copy, capsys):
+@pytest.mark.parametrize(
+    "target",
+    ["onnx", pytest.param("saved_model", marks=pytest.mark.proof)],  # a worker
+)
+def test_a_forged_task_reaches_the_user(copy, capsys, target):
     (copy / "task.json").write_text(json.dumps({**TASK, "labels": ["a", "b"]}))
     (copy / "data.tsv").write_text("text\tlabel\nThe fox.\ta\n")
     for command, told in (
         ("predict", {"data": copy / "data.tsv"}),
         ("evaluate", {"data": copy / "data.tsv"}),
-        ("export", {"output": copy / "out", "format": "onnx"}),
+        ("export", {"output": copy / "out", "format": target}),
     ):
         error = refused(capsys, command, model=copy, **told)
         assert "task.json: not what" in error and "'no', 'yes'" in error
