@@ -182,10 +182,9 @@ def exported():
             name = f"{pooling} {target}"
             told = (task, head, target, "float32")
             yield pytest.param(*told, marks=marks, id=name)
-    told = ("similarity", {}, "onnx", "int8")
-    yield pytest.param(*told, id="int8 onnx")
-    told = ("similarity", {}, "litert", "int8")
-    yield pytest.param(*told, marks=pytest.mark.proof, id="int8 litert")
+    for target, marks in (("onnx", ()), ("litert", pytest.mark.proof)):
+        told = ("similarity", {}, target, "int8")
+        yield pytest.param(*told, marks=marks, id=f"int8 {target}")
 
 
 @pytest.mark.skipif(

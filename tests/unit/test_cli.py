@@ -2,6 +2,8 @@
 
 import dataclasses
 import gc
+import importlib.abc
+import importlib.machinery
 import itertools
 import os
 import re
@@ -15,6 +17,7 @@ from keras_albert.cli import (
     COMMANDS,
     NO_READER_STATUS,
     _garbage_collector_off,
+    _load_backend,
     _parse,
     main as command,
     run_of,
@@ -380,16 +383,34 @@ def test_paragraphs_of_a_help_text_are_whole(capsys, monkeypatch):
         assert len(line) + 1 + len(after.split()[0]) > 80
 
 
-def test_garbage_is_collected_again_after_imports(monkeypatch):
-    # As if the block imported Keras.
+class BrokenKeras(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Stands for a Keras that makes 1,000 lists and cannot be imported."""
+
+    def find_spec(self, name, path, target=None):
+        if name == "keras":
+            return importlib.machinery.ModuleSpec(name, self)
+        return None
+
+    def exec_module(self, module):
+        self.collects = gc.isenabled()
+        self.made = [[] for _ in range(1000)]
+        raise ImportError("broken")
+
+
+def test_no_garbage_is_collected_during_imports(monkeypatch):
+    finder = BrokenKeras()
     monkeypatch.delitem(sys.modules, "keras", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
     before = gc.get_freeze_count()
-    with pytest.raises(ImportError), _garbage_collector_off():
-        assert not gc.isenabled()
-        made = [[] for _ in range(1000)]
-        raise ImportError
-    assert gc.isenabled()
-    assert gc.get_freeze_count() >= before + len(made)
+    with pytest.raises(AlbertError, match=r"cannot load .* \(broken\)"):
+        _load_backend()
+    assert not finder.collects and gc.isenabled()
+    assert gc.get_freeze_count() >= before + len(finder.made)
+
+
+def test_collections_stay_as_they_are(monkeypatch):
+    """Where the caller has switched them off, or Keras is imported."""
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
     gc.disable()
     try:
         with _garbage_collector_off():
@@ -398,8 +419,10 @@ def test_garbage_is_collected_again_after_imports(monkeypatch):
     finally:
         gc.enable()
     monkeypatch.setitem(sys.modules, "keras", None)
+    frozen = gc.get_freeze_count()
     with _garbage_collector_off():
         assert gc.isenabled()
+    assert gc.get_freeze_count() == frozen
 
 
 def test_a_reader_that_has_gone():
