@@ -10,7 +10,8 @@ tokenizer and the windows of contexts are loaded. Tabs separate texts in a line:
 
     text                             one label, several labels, a number, labels
                                      of the words, or a vector
-    text, second text                the same for models of pairs
+    text, second text                the same for models of pairs; or how
+                                     similar both are
     context, question                the part of the context that answers it
     text, [question,] choice, ...    the right one of the choices
 
@@ -28,7 +29,7 @@ from pathlib import Path
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
-from keras_albert.tasks.names import EMBEDDING, READING_TASKS
+from keras_albert.tasks.names import EMBEDDING, READING_TASKS, SIMILARITY
 from keras_albert.tasks.question_answering.config import ReadingConfig
 from keras_albert.tasks.question_answering.decoding import (
     decode_beam,
@@ -118,6 +119,14 @@ def answering(
         best = int(odds[1] > limits[0] if limits else odds.argmax())
         return {"prediction": labels[best], "score": rounded(odds[best])}
 
+    def of_both(text: str, other: str) -> dict:
+        first, second = (
+            run(row.token_ids)["embedding"].astype("float64")
+            for row in text_rows(tokenizer, [text, other], None, longest)
+        )
+        size = np.linalg.norm(first) * np.linalg.norm(second)
+        return {"prediction": rounded(first @ second / max(size, 1e-12))}
+
     def of_words(text: str) -> dict:
         found = []
         for row, starts in word_rows(tokenizer, text.split(), longest):
@@ -164,6 +173,8 @@ def answering(
         return of_choices, 3 + has_question, 0
     if task == "tokens":
         return of_words, 1, 1
+    if task == SIMILARITY:
+        return of_both, 2, 2
     return of_text, 1, 1 + made["reads_pairs"]
 
 

@@ -212,7 +212,10 @@ def _pretraining(name: str, given: list[str]) -> dict:
         )
     steps = _last_value("--steps", given)
     settings = PRETRAINING[name](*[int(steps)] if _converts(steps, int) else [])
-    if any(_last_value(each, given) for each in ("--config", "--warm-start")):
+    sources = (
+        _last_value(each, given) for each in ("--config", "--warm-start")
+    )
+    if any(source and source.lower() != "none" for source in sources):
         del settings["variant"]  # the model's size is given
     return settings
 

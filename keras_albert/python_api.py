@@ -149,7 +149,8 @@ def pretrain(
         run = run_of("pretrain", given)
         inputs.write(run)
         report = run_pretrain(run)
-    lines = [*map(_in_python, report_lines(report))]
+    # Of several processes only the first one has a report.
+    lines = [*map(_in_python, report_lines(report))] if report else []
     return FinishedRun(run.output, report, lines)
 
 
@@ -207,7 +208,7 @@ def finetune(
         if temporary:
             shutil.rmtree(temporary, ignore_errors=True)
         raise
-    lines = [*map(_in_python, finetuned_lines(report))]
+    lines = [*map(_in_python, finetuned_lines(report))] if report else []
     return FinishedRun(run.output, report, lines)
 
 

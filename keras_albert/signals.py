@@ -20,6 +20,14 @@ def handled(handler: Callable, *numbers: signal.Signals) -> Iterator[None]:
             signal.signal(number, previous)
 
 
-def sigterm_as_ctrl_c() -> contextlib.AbstractContextManager[None]:
-    """Context manager in which SIGTERM raises KeyboardInterrupt."""
-    return handled(signal.default_int_handler, signal.SIGTERM)
+def signals_as_ctrl_c() -> contextlib.AbstractContextManager[None]:
+    """Context manager in which signals to end raise KeyboardInterrupt.
+
+    These are SIGTERM, and SIGHUP, which comes when a terminal is closed; not if
+    it is ignored, as by `nohup`.
+    """
+    numbers = [signal.SIGTERM]
+    hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
+    if hang_up and signal.getsignal(hang_up) == signal.SIG_DFL:
+        numbers.append(hang_up)
+    return handled(signal.default_int_handler, *numbers)

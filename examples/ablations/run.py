@@ -108,7 +108,9 @@ def main() -> None:
             elif _is_done(output / "runs" / name, wanted):
                 made.append(name)  # by an earlier command
     # As Ctrl-C; the runs write a checkpoint, from which they go on.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as with nohup
+            signal.signal(number, lambda *_: sys.exit("stopped"))
     failed = _make_all(output, names, arguments)
     made += [name for name in names if name not in failed]
     results = [_read(output / "runs" / name / "result.json") for name in made]
@@ -286,6 +288,10 @@ def _make_all(output: Path, names: list[str], arguments) -> list[str]:
                 env=environment | {"OMP_NUM_THREADS": str(len(cores))},
                 stdout=said,
                 stderr=subprocess.STDOUT,
+                # Ctrl-C in a terminal is for all processes of a group. With
+                # the SIGTERM below it would be the second signal, at which a
+                # run ends without a checkpoint.
+                process_group=0,
             )
             running[name].wait()
         del running[name]

@@ -239,6 +239,7 @@ class Model {
     CHECKED(LiteRtGetModelSignature, model, 0, &signature);
     CHECKED(LiteRtGetNumSignatureOutputs, signature, &count);
     types_.resize(count);
+    logits_ = count;
     for (size_t i = 0; i < count; ++i) {
       const char* name;
       LiteRtTensor tensor;
@@ -247,6 +248,9 @@ class Model {
       CHECKED(LiteRtGetRankedTensorType, tensor, &types_[i]);
       if (!std::strcmp(name, "logits")) logits_ = i;
     }
+    if (logits_ == count)
+      throw Error(path + ": no output named logits. Export a model that "
+                  "answers with labels or a number.");
   }
 
   // The logits of one row, which is computed without padding.
@@ -335,7 +339,8 @@ int main(int count, char** arguments) try {
   const json task = ReadJson(folder + "/task.json");
   const json made = ReadJson(folder + "/export.json");
   const std::string name = task.at("task");
-  for (const char* other : {"tokens", "choice", "RACE", "embedding"})
+  for (const char* other :
+       {"tokens", "choice", "RACE", "embedding", "similarity"})
     if (name == other || task.contains("reading"))
       throw Error(folder + ": a model for " + name + ". This program answers "
                   "with labels or a number; use examples/device.py.");

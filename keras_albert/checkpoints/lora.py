@@ -38,7 +38,7 @@ from keras_albert.modeling.classification import (
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
 )
-from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.config import FOR_TRAINING, AlbertConfig
 from keras_albert.modeling.question_answering import (
     AlbertForQuestionAnswering,
     AlbertForQuestionAnsweringV2,
@@ -73,12 +73,8 @@ _TASK_TYPES = {
     "TOKEN_CLS": "AlbertForTokenClassification",
     "QUESTION_ANS": "AlbertForQuestionAnswering",
 }
-# Fields of an AlbertConfig on which no output of a trained model depends.
-_FOR_TRAINING = (
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "initializer_range",
-)
+# The weights of pieces, of some poolings: counted in texts, and not trained.
+_TOKEN_WEIGHTS = "token_weights"
 # Entries of a model's config that are not arguments of its head.
 _NOT_OF_HEAD = ("name", "trainable", "dtype", "quantized", "frozen", "backbone")
 # Settings of peft under which an adapter is more, or other, than B A alpha / r.
@@ -195,11 +191,13 @@ def _adapted(model: AlbertModel) -> dict:
 
 
 def _trained(model: AlbertModel) -> dict[str, np.ndarray]:
-    """The weights that are trained themselves, without an adapter, by name."""
-    trainable = {own_path(each) for each in model.trainable_variables}
-    return {
-        k: to_numpy(v) for k, v in variables(model).items() if k in trainable
-    }
+    """The weights that are new without being an adapter, by name.
+
+    They are trained themselves, or were counted in the training texts.
+    """
+    new = {own_path(each) for each in model.trainable_variables}
+    new.add(_TOKEN_WEIGHTS)
+    return {k: to_numpy(v) for k, v in variables(model).items() if k in new}
 
 
 def _merged(model: AlbertModel) -> AlbertModel:
@@ -264,7 +262,7 @@ def _checksum(config: AlbertConfig) -> str:
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(config)
         if getattr(config, field.name) != field.default
-        and field.name not in _FOR_TRAINING
+        and field.name not in FOR_TRAINING
     }
     text = json.dumps(fields, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

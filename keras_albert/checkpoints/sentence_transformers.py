@@ -209,7 +209,9 @@ def _read_pooling(folder: Path) -> str:
         for key, value in content.items()
         if key.startswith(start) and value is True
     ]
-    found = [name] if name else [switches.get(each, each) for each in chosen]
+    found = [switches.get(each, each) for each in chosen]
+    if name:  # or names
+        found = name if isinstance(name, list) else [name]
     if len(found) != 1 or found[0] not in _SWITCHES:
         raise AlbertError(
             f"{path}: expected one kind of pooling: {', '.join(_SWITCHES)}. "
@@ -289,6 +291,11 @@ def _read_dense(folder: Path) -> tuple[np.ndarray, np.ndarray]:
         raise AlbertError(
             f"{path}: expected a dense layer without activation, {_IDENTITY}. "
             f"Received: {function}."
+        )
+    if content.get("use_residual"):
+        raise AlbertError(
+            f"{path}: expected a dense layer alone. Received: `use_residual`, "
+            "which adds the layer's input to its output. Use another model."
         )
     tensors = read_tensors(folder)
     weight = tensors.get("linear.weight", np.zeros(0))

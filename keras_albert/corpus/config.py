@@ -37,10 +37,10 @@ class VocabRun:
     def __post_init__(self):
         check_positive("vocab_size", self.vocab_size)
         if not is_number(self.character_coverage) or not (
-            0.9 <= self.character_coverage <= 1
+            0.98 <= self.character_coverage <= 1  # as SentencePiece demands
         ):
             raise AlbertError(
-                "`character_coverage` must be in [0.9, 1]. "
+                "`character_coverage` must be in [0.98, 1]. "
                 f"Received: {self.character_coverage!r}."
             )
 

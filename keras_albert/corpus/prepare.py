@@ -60,7 +60,7 @@ from keras_albert.corpus.write_shards import (
 )
 from keras_albert.distribution.config import available_cores
 from keras_albert.errors import AlbertError
-from keras_albert.signals import handled, sigterm_as_ctrl_c
+from keras_albert.signals import handled, signals_as_ctrl_c
 from keras_albert.storage import (
     RUN_FILE,
     WorkFolder,
@@ -124,7 +124,7 @@ def prepare(run: PrepareRun) -> Manifest | None:
     # of workers writes the same shards, and a run resumes with any number.
     units = plan(files, run.shard_bytes, run.column)
     try:
-        with _claimed(folder, command) as work, sigterm_as_ctrl_c():
+        with _claimed(folder, command) as work, signals_as_ctrl_c():
             # Workers read this copy of the vocabulary, since the user may
             # change the file while they run.
             recipe.tokenizer().save(work)

@@ -69,7 +69,8 @@ def check(run: CheckRun) -> dict:
     import_tensorflow()  # before it could open a GPU of the backend
     exported = load_exported(run.export, run.threads)
     loaded = load_models(run.model, run.average)
-    predictor = _original(loaded, exported)
+    given = {"task": run.task, "labels": run.labels}
+    predictor = _original(loaded, exported, given)
     _check_made_of(run, exported.settings(), predictor.settings())
     rule = exported.model.early_exit
     if rule is not None:  # the graph stops early: so shall the model
@@ -181,15 +182,20 @@ def _judge(report: dict, spread: float, run: CheckRun) -> None:
         )
 
 
-def _original(loaded: ModelFolder, exported: Predictor) -> Predictor:
-    """The source model, with the settings that `export` may have changed."""
+def _original(
+    loaded: ModelFolder, exported: Predictor, given: dict
+) -> Predictor:
+    """The source model, with the settings that `export` may have changed.
+
+    `given` has the task and the labels, or None for those of the model.
+    """
     names = ["lengths", "columns", "reading", "threshold"]
-    task = ALL_TASKS.get(loaded.task["task"])
+    task = ALL_TASKS.get(given["task"] or loaded.task["task"])
     if task is None:
         names += ["task", "labels"]
     elif task.makes_vectors and exported.definition.makes_vectors:
         names.append("task")  # one text, or the cosine of two
-    settings = {name: getattr(exported, name) for name in names}
+    settings = given | {name: getattr(exported, name) for name in names}
     settings["long_texts"] = CUT  # as in every export
     return Predictor.of(loaded, early_exit=None, **settings)
 
@@ -204,7 +210,8 @@ def _check_made_of(run: CheckRun, found: dict, expected: dict) -> None:
     if differing:
         raise AlbertError(
             f"{run.export} was not made from {shown(run.model)}: "
-            f"{'; '.join(differing)}. Name the model that was exported."
+            f"{'; '.join(differing)}. Name the model that was exported, with "
+            "--task or --labels if these were given to `export`."
         )
 
 

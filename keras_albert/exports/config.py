@@ -14,6 +14,7 @@ from keras_albert.errors import (
 )
 from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.tasks.config import AVERAGES, ModelUse
+from keras_albert.tasks.names import FINETUNE_TASKS, PRETRAINED_TASKS
 
 # How each format can store weights.
 EXPORT_WEIGHTS = {
@@ -111,6 +112,10 @@ class CheckRun:
     """the model that was exported, or the models, see `export --model`"""
     data: Path
     """a table as for `predict`; labels are not needed"""
+    task: Literal[FINETUNE_TASKS + PRETRAINED_TASKS] | None = ModelUse.task
+    """the task that was given to `export`, if any"""
+    labels: tuple[str, ...] | None = ModelUse.labels
+    """the names of the classes that were given to `export`, if any"""
     average: Literal[AVERAGES] = ModelUse.average
     """what `export` averaged of several models"""
     rows: int = 200

@@ -190,7 +190,13 @@ def _load_saved_model(path: Path, threads: int) -> Exported:
         return {name: value.numpy() for name, value in found.items()}
 
     def run(token_ids: np.ndarray) -> dict[str, np.ndarray]:
-        return outputs("token_ids", token_ids=tf.constant(token_ids, "int32"))
+        found = outputs("token_ids", token_ids=tf.constant(token_ids, "int32"))
+        return {
+            name: np.char.decode(value.astype("S"), "utf-8")
+            if value.dtype == object  # bytes
+            else value
+            for name, value in found.items()
+        }
 
     def ask(signature: str, inputs: Mapping[str, list]) -> dict[str, list]:
         texts = {name: tf.constant(value) for name, value in inputs.items()}

@@ -131,7 +131,12 @@ def _predictor(
     settings: dict[str, Any],
 ) -> Predictor:
     if isinstance(model, Predictor):
-        return dataclasses.replace(model, **settings)
+        if settings.get("task") in (None, model.task):
+            return dataclasses.replace(model, **settings)
+        # Its labels and the like belong to its own task.
+        return Predictor(
+            model.model, **{"tokenizer": model.tokenizer} | settings
+        )
     if isinstance(model, str | os.PathLike | list | tuple):
         return Predictor.load(model, **settings)
     return Predictor(model, **settings)

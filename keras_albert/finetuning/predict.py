@@ -12,7 +12,7 @@ from keras_albert.data.tables import check_has_columns
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import PredictRun
 from keras_albert.finetuning.predictor import Predictor
-from keras_albert.signals import sigterm_as_ctrl_c
+from keras_albert.signals import signals_as_ctrl_c
 from keras_albert.storage import (
     check_absent,
     check_new_file,
@@ -72,7 +72,7 @@ def predict(run: PredictRun) -> None:
             f"Received: {run.output}. Name a file that ends in .jsonl."
         )
     count = 0
-    with sigterm_as_ctrl_c(), new_file(run.output) as file:
+    with signals_as_ctrl_c(), new_file(run.output) as file:
         for line in _predictions(run):
             file.write(line)
             count += 1

@@ -188,12 +188,12 @@ class TaskModel:
             found = compute(self.model, x)
             found = keras.tree.map_structure(np.asarray, found)
             for row, index in enumerate(chosen):
-                outputs[index] = keras.tree.map_structure(
+                output = keras.tree.map_structure(
                     lambda values, row=row: values[row], found
                 )
-                if features.token_target is not None:
-                    count = len(features.rows[index].token_ids)
-                    outputs[index] = outputs[index][:count]
+                outputs[index] = self.definition.unpadded(
+                    output, features.rows[index]
+                )
         if features.pooling is not None:
             return self.definition.pooled(outputs, features)
         return outputs

@@ -65,6 +65,12 @@ EXITS = (
 # In two of them, pieces that few texts have weigh more.
 IDF, IDF_FIRST_LAST = IDF_POOLINGS = ("idf", "idf_first_last")
 POOLINGS = ("mean", "cls", "max", "weighted_layers", *IDF_POOLINGS)
+# Fields of a config on which no output of a trained model depends.
+FOR_TRAINING = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "initializer_range",
+)
 ACTIVATION_NAMES = ("gelu", "gelu_new", "gelu_erf", "relu")
 # Fields that a config file must have. A file that lacks a size is more likely
 # damaged than meant to use the default, which is that of ALBERT-base.

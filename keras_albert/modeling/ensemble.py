@@ -19,6 +19,7 @@ from keras_albert.modeling.classification import (
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
 )
+from keras_albert.modeling.config import FOR_TRAINING, AlbertConfig
 from keras_albert.modeling.labels import Classes
 from keras_albert.private_apis import track_in_checkpoints
 
@@ -229,4 +230,7 @@ def mean_weights(models: Sequence[AlbertModel]) -> AlbertModel:
 
 def _architecture(model: AlbertModel) -> tuple:
     weights = [(own_path(weight), weight.shape) for weight in model.weights]
-    return model.config, getattr(model, "exits", None), weights
+    config = model.config.replace(
+        **{name: getattr(AlbertConfig, name) for name in FOR_TRAINING}
+    )
+    return config, getattr(model, "exits", None), weights

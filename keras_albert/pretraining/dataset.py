@@ -52,6 +52,16 @@ MORE_PAIRS = (
 )
 
 
+def check_documents(corpus: Corpus, examples: ExampleConfig) -> None:
+    """Raises AlbertError if examples need two documents and there is one."""
+    if examples.needs_other_documents and corpus.num_documents < 2:
+        raise AlbertError(
+            f"sentence_task={examples.sentence_task!r} pairs two documents, "
+            "but the shards hold a single one. Separate documents with a blank "
+            "line, or choose another sentence task."
+        )
+
+
 class ExampleStream:
     """The endless sequence of rows of a seed, with access to any of them.
 
@@ -73,12 +83,7 @@ class ExampleStream:
         self.word_starts = shards.tokenizer().word_starts
         self.examples = examples
         self.seed = seed
-        if examples.needs_other_documents and self.corpus.num_documents < 2:
-            raise AlbertError(
-                f"sentence_task={examples.sentence_task!r} pairs two "
-                "documents, but the shards hold a single one. Separate "
-                'documents with a blank line, or set sentence_task="none".'
-            )
+        check_documents(self.corpus, examples)
         # Two plans are cached, as a batch may belong to two epochs.
         self._plan = functools.lru_cache(maxsize=2)(
             functools.partial(plan_epoch, self.corpus, examples, seed)

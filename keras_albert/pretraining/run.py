@@ -5,10 +5,11 @@ import dataclasses
 import keras
 
 from keras_albert.corpus.shards import MANIFEST_FILE, ShardSet
+from keras_albert.corpus.token_index import Corpus
 from keras_albert.data.input_pipeline import import_tensorflow
 from keras_albert.distribution.backend import backend_and_device, opened
 from keras_albert.distribution.devices import Devices
-from keras_albert.errors import AlbertError
+from keras_albert.errors import AlbertError, errors_about
 from keras_albert.modeling.base import AlbertModel
 from keras_albert.modeling.config import VARIANTS, AlbertConfig
 from keras_albert.modeling.pretraining import AlbertForPretraining
@@ -18,6 +19,7 @@ from keras_albert.pretraining.config import SIZES, ExampleConfig, PretrainRun
 from keras_albert.pretraining.dataset import (
     MORE_PAIRS,
     ExampleStream,
+    check_documents,
     phased_dataset,
     validation_dataset,
 )
@@ -349,6 +351,9 @@ def _check_fit(
             f"{run.validation} was prepared with another vocabulary than "
             f"{run.data} ({difference}). Prepare both with the same one."
         )
+    if validation:
+        with errors_about(run.validation):
+            check_documents(Corpus(validation), run.examples)
     theirs = source and source.tokenizer
     if theirs and (difference := theirs.difference_from(vocabulary)):
         raise AlbertError(

@@ -23,8 +23,8 @@ from keras_albert.data.saved_dataset import (
 )
 from keras_albert.errors import AlbertError, optional_import
 from keras_albert.finetuning.config import FinetuneRun
-from keras_albert.finetuning.report import COMPARED
-from keras_albert.signals import sigterm_as_ctrl_c
+from keras_albert.finetuning.report import COMPARED, ON_TRAINING_ROWS
+from keras_albert.signals import signals_as_ctrl_c
 from keras_albert.storage import (
     REPORT_FILE,
     WorkFolder,
@@ -37,6 +37,7 @@ from keras_albert.storage import (
 from keras_albert.sweep.config import SweepRun
 from keras_albert.sweep.plan import Plan, read_plan
 from keras_albert.tasks.registry import ALL_TASKS
+from keras_albert.training.loop import DIVERGED
 from keras_albert.training.plots import can_draw, save_figure
 from keras_albert.training.run_folder import MADE_OF
 from keras_albert.training.run_log import HELD_OUT, RunLog
@@ -81,8 +82,8 @@ def sweep(run: SweepRun) -> list[dict]:
     else:
         _check_same(run, begun, identity, data)
     try:
-        # At SIGTERM the run that is trained must end, too.
-        with folder.locked("searching there"), sigterm_as_ctrl_c():
+        # At a signal the run that is trained must end, too.
+        with folder.locked("searching there"), signals_as_ctrl_c():
             study = _study(optuna, run, plan)
             _check_score(study, run, score)
             if run.retry_failed:
@@ -159,7 +160,7 @@ class _NoLock:
 
 
 class _Refused(AlbertError):
-    """The first run of a search refused its options."""
+    """The first run of a search refused its options, or measures nothing."""
 
 
 def _check_score(study, run: SweepRun, name: str) -> None:
@@ -197,12 +198,18 @@ def _study(optuna, run: SweepRun, plan: Plan):
     trials = study.get_trials(deepcopy=False)
     if not trials:
         for values in itertools.product(*plan.search.values()):
+            values = map(_hashable, values)
             study.enqueue_trial(dict(zip(plan.search, values, strict=True)))
     for trial in trials:  # those that were interrupted
         if trial.state == optuna.trial.TrialState.RUNNING:
             study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
             study.enqueue_trial(trial.params)
     return study
+
+
+def _hashable(value: object) -> object:
+    """A list as text, as Optuna's plot cannot show lists; others unchanged."""
+    return json.dumps(value) if isinstance(value, list) else value
 
 
 def _enqueue_failed(study) -> None:
@@ -230,10 +237,11 @@ def _search(optuna, study, run: SweepRun, plan: Plan, name: str) -> None:
     )
     while len(_ended(study)) < plan.combinations:
         trial = study.ask()
-        values = {
-            option: trial.suggest_categorical(option, choices)
-            for option, choices in plan.search.items()
-        }
+        values = {}
+        for option, choices in plan.search.items():
+            known = [*map(_hashable, choices)]
+            chosen = trial.suggest_categorical(option, known)
+            values[option] = choices[known.index(chosen)]
         started = time.monotonic()
         output = run.output / _name(values)
         trial.set_user_attr("output", output.name)
@@ -247,7 +255,7 @@ def _search(optuna, study, run: SweepRun, plan: Plan, name: str) -> None:
             return
         if ended == "failed":
             said = _last_line(_printed(output)[len(printed_before) :])
-            if is_first and said.startswith("error: "):
+            if is_first and _is_refusal(said, output):
                 raise _Refused(f"the first run: {said[7:]}")
         if ended == "finished":  # before it counts as ended
             score = _score(output, name)
@@ -263,6 +271,19 @@ def _search(optuna, study, run: SweepRun, plan: Plan, name: str) -> None:
         else:
             study.tell(trial, score)
             print(f"{output.name}: {name} {score:.4g}", flush=True)
+
+
+def _is_refusal(said: str, output: Path) -> bool:
+    """Whether a run, which said this at its end, has not begun to train.
+
+    A run that failed later leaves its folder, unless it diverged before its
+    first checkpoint.
+    """
+    return (
+        said.startswith("error: ")
+        and DIVERGED not in said
+        and not output.exists()
+    )
 
 
 def _ended(study) -> dict[str, object]:
@@ -293,6 +314,10 @@ def _started(plan: Plan, values: dict, output: Path) -> subprocess.Popen:
             + ["--file", str(settings)],
             stdout=file,
             stderr=subprocess.STDOUT,
+            # Ctrl-C in a terminal is for all processes of a group. With the
+            # SIGTERM of `_watch` it would be the second signal, at which a run
+            # ends without a checkpoint.
+            process_group=0,
         )
 
 
@@ -346,6 +371,13 @@ def _score_name(run: SweepRun, plan: Plan) -> str:
             f"{run.file}: a search compares scores on held-out rows, and "
             f"`validation` is {NONE!r}. Remove it."
         )
+    seeds = plan.search.get("seeds", [plan.options.get("seeds", 1)])
+    if run.method == "halving" and seeds != [1]:
+        raise AlbertError(
+            "--method halving compares runs while they are trained, and a run "
+            f"of several seeds trains one after another. Received: {seeds=}. "
+            "Search with one seed, or with --method grid."
+        )
     if run.score:
         return run.score
     given = plan.options.get("task", FinetuneRun.task)
@@ -367,6 +399,12 @@ def _is_maximized(name: str) -> bool:
 
 def _score(output: Path, name: str) -> float:
     report = read_json(output / REPORT_FILE)
+    if ON_TRAINING_ROWS in report or report.get("best", name) is None:
+        raise _Refused(
+            "a search compares scores on held-out rows, and of this table none "
+            "can be held out. Add `validation`, a table with labels, to the "
+            "options."
+        )
     if name in report.get("scores", {}):  # of several seeds
         return report["scores"][name]["median"]
     values = report.get("held_out", report)

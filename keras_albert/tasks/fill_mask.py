@@ -102,19 +102,23 @@ class FillMask(Task):
         """The best `pieces` for each mask, their `scores` and `ids`, [B, M, K].
 
         An exported graph has the same outputs. M is the largest number of masks
-        in a row; where a row has fewer, the last values have no meaning.
+        in a row; where a row has fewer, the last values have no meaning
+        (`unpadded` removes them).
         """
         if not isinstance(model, AlbertModel):  # an exported graph
             return model.predict_on_batch(x)
         return best_pieces(model, x, FILL_MASK_CHOICES)
 
+    def unpadded(self, output, row):
+        count = int((row.token_ids == MASK_ID).sum())
+        return {name: values[:count] for name, values in output.items()}
+
     def decode(self, outputs, features, names):
         decoded = []
-        for row, output in zip(features.rows, outputs, strict=True):
-            count = int((row.token_ids == MASK_ID).sum())
-            pieces = output["pieces"][:count].tolist()
-            scores = np.round(output["scores"][:count].astype("float64"), 6)
-            decoded.append({"prediction": pieces, "score": scores.tolist()})
+        for output in outputs:
+            scores = np.round(output["scores"].astype("float64"), 6).tolist()
+            pieces = output["pieces"].tolist()
+            decoded.append({"prediction": pieces, "score": scores})
         return decoded
 
     def answers(self, outputs, features, names):

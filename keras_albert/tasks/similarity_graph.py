@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from keras_albert.tasks.graph import Outputs, ServingGraph
+from keras_albert.text.graph_characters import equally_many
 
 
 def serve_similarity(graph: ServingGraph):
@@ -11,7 +12,7 @@ def serve_similarity(graph: ServingGraph):
     def serve(text: tf.Tensor, pair: tf.Tensor) -> Outputs:
         first, second = (
             tf.math.l2_normalize(graph.embed(each)["embedding"], axis=-1)
-            for each in (text, pair)
+            for each in equally_many(text=text, pair=pair)
         )
         return {"score": tf.reduce_sum(first * second, axis=-1)}
 

@@ -178,6 +178,14 @@ class Task(abc.ABC):
         """The outputs of the model for a batch."""
         return model.predict_on_batch(x)
 
+    def unpadded(self, output: Any, row: Row) -> Any:
+        """The output of an example, without what belongs to padding.
+
+        How much padding there is depends on the other rows of a batch, and on
+        the lengths for which a backend or an exported model is compiled.
+        """
+        return output
+
     @abc.abstractmethod
     def decode(
         self, outputs: Outputs, features: Features, names: Names

@@ -123,6 +123,9 @@ class TokenClassification(LearnedTask):
             np.concatenate([t[t >= 0] for t in features.token_target])
         )
 
+    def unpadded(self, output, row):
+        return output[: len(row.token_ids)]
+
     def decode(self, outputs, features, names):
         logits, _ = _of_words(outputs, features)
         return [

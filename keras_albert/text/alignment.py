@@ -24,6 +24,7 @@ import unicodedata
 import numpy as np
 import sentencepiece
 
+from keras_albert.errors import AlbertError
 from keras_albert.text.normalization import normalize, to_text
 from keras_albert.text.tokenizer import WORD_MARK, Tokenizer
 
@@ -63,6 +64,13 @@ class Aligner:
         self._processor = sentencepiece.SentencePieceProcessor(
             model_proto=tokenizer.model_bytes
         )
+        first_byte = self._processor.piece_to_id("<0x00>")
+        if self._processor.is_byte(first_byte):
+            raise AlbertError(
+                "a vocabulary that writes unknown characters as bytes "
+                "(byte_fallback) cannot be aligned with the characters of a "
+                "context. Answer questions with a model of another vocabulary."
+            )
         self._resplits = {
             i: self._resplit_texts(tokenizer.id_to_piece(i))
             for i in tokenizer.resplits

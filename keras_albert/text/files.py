@@ -11,6 +11,8 @@ from keras_albert.errors import AlbertError, optional_import
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+# How files of zstd, xz and bzip2 begin.
+COMPRESSED = (b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00", b"BZh91AY&SY")
 GZIP_SUFFIX = ".gz"
 PARQUET_BUFFER = 2**20  # bytes read at a time, instead of a whole row group
 
@@ -158,6 +160,11 @@ def decode_line(line: bytes, is_first: bool) -> str:
             raise AlbertError(
                 "compressed text. Expected a gzip file to end in "
                 f"{GZIP_SUFFIX}; rename it."
+            )
+        if line.startswith(COMPRESSED):
+            raise AlbertError(
+                "compressed text (zstd, xz or bzip2). Decompress the file, or "
+                f"compress it with gzip as {GZIP_SUFFIX}."
             )
     try:
         text = line.decode("utf-8")

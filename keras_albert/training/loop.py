@@ -190,6 +190,9 @@ def fit_into_folder(training: Training) -> Row:
         return training.kept(log.rows)
 
 
+DIVERGED = "The training diverged"  # how the message of such a run begins
+
+
 class Diverged(AlbertError):
     """The loss or a weight is not finite."""
 
@@ -197,8 +200,8 @@ class Diverged(AlbertError):
     def at(cls, step: int, reason: str) -> "Diverged":
         """The error of a step, counted from 1."""
         return cls(
-            f"The training diverged at step {step}: {reason}. Lower the "
-            "learning rate or lengthen the warm-up."
+            f"{DIVERGED} at step {step}: {reason}. Lower the learning rate or "
+            "lengthen the warm-up."
         )
 
 

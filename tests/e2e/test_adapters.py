@@ -179,6 +179,7 @@ def test_an_adapter_is_calibrated(folder, tmp_path, options, monkeypatch):
     [
         ("qa", {}),
         ("similarity", {"embedding.projection": 5}),
+        ("similarity", {"embedding.pooling": "idf"}),
         ("classification", {"exits": "own"}),
     ],
 )

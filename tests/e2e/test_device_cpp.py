@@ -168,6 +168,12 @@ def test_messages(built, exports, tmp_path):
     assert "a model for tokens. This program answers" in message
     _, folder = exports("classification")
     shutil.copytree(folder, tmp_path / "damaged")
+    settings = json.loads((folder / "task.json").read_text())
+    settings["task"] = "similarity"
+    (tmp_path / "damaged" / "task.json").write_text(json.dumps(settings))
+    (message,) = run(program, tmp_path / "damaged", code=2)
+    assert "a model for similarity. This program answers" in message
+    shutil.copy(folder / "task.json", tmp_path / "damaged")
     for name, part in (
         ("task.json", "task.json: not a JSON object"),
         ("spiece.model", "spiece.model: "),

@@ -11,6 +11,7 @@ from commands import report_of, rows_of, run as command, table_of, write_rows
 from small import TEXT_CONFIG, add_noise, signalled
 
 import keras_albert as ka
+from keras_albert import python_api
 from keras_albert.cli import run_of
 
 # They are the commands, which other tests run on all backends.
@@ -242,6 +243,14 @@ def test_pretrain(tiny_lines, tiny_vocab, tmp_path):
     assert "masked-LM accuracy" in repr(scores)
     names = [x.get_text() for x in scores.plot().axes[0].get_yticklabels()]
     assert names == ["mlm accuracy", "mlm baseline"]
+
+
+def test_another_process_than_the_first(model, tmp_path, monkeypatch):
+    """The first one has the report; the others return without."""
+    for name in ("run_pretrain", "run_finetune"):
+        monkeypatch.setattr(python_api, name, lambda run: {})
+    assert ka.pretrain("shards", tmp_path / "a").report == {}
+    assert ka.finetune("model", "train.tsv", tmp_path / "b").report == {}
 
 
 def test_mistakes(run, tmp_path):

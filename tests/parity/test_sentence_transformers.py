@@ -104,6 +104,7 @@ def test_folders_that_cannot_be_read(tiny_vocab, tmp_path):
     for changes, words in (
         ({"pooling_mode_cls_token": True}, "Received: mean, cls"),
         ({"pooling_mode": "lasttoken"}, "mean, cls, max. Received: lasttoken"),
+        ({"pooling_mode": ["mean", "cls"]}, "Received: mean, cls"),
         ({"pooling_mode_mean_tokens": False}, "Received: none"),
     ):
         change = operator.methodcaller("update", changes)
@@ -112,6 +113,11 @@ def test_folders_that_cannot_be_read(tiny_vocab, tmp_path):
         "2_Dense/config.json",
         lambda dense: dense.update(activation_function="torch.Tanh"),
         "without activation.*torch.Tanh",
+    )
+    refused(
+        "2_Dense/config.json",
+        lambda dense: dense.update(use_residual=True),
+        "use_residual",
     )
     dense = folder / "2_Dense" / "model.safetensors"
     written = safetensors.numpy.load_file(dense)

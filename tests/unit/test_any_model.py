@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from commands import read_json, refused, rows_of, run
+from commands import read_json, refused, rows_of, run, write_rows
 from served_models import close, operations, used
 from small import QUICK, TEXT_CONFIG, add_noise
 
@@ -164,6 +164,21 @@ def test_masks_are_served(tmp_path, tokenizer, few_signatures):
         for rows in (ka.Predictor(model).predict(MASKED[:3]), expected)
     )
     assert told == wanted
+
+
+@pytest.mark.proof
+def test_served_masks_are_checked(tmp_path, tokenizer, few_signatures):
+    """`check` compares them, also of texts with unequal numbers of masks."""
+    few_signatures("serving_default", "token_ids")
+    model = add_noise(model_of("mask", tokenizer))
+    model.save_to_preset(tmp_path / "model")
+    ka.export(model, tmp_path / "served")
+    rows = [{"text": text} for text in MASKED[:3]]
+    assert len({text.count("[MASK]") for text in MASKED[:3]}) > 1
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    said = run("check", tmp_path / "served", tmp_path / "model", data)
+    assert "3 rows: 100.00% of the predictions are the model's" in said
+    assert "serving_default: 100.00% of the texts get the same answer" in said
 
 
 @pytest.mark.skipif(not TRACES, reason="a worker traces, as for fitted models")

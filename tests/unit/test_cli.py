@@ -193,6 +193,14 @@ def test_a_recipe_is_of_its_task():
     assert run == _parse([*FINETUNE, "--recipe=paper", "--task=CoLA"])
 
 
+def test_a_recipe_without_the_model_of_a_file(tmp_path):
+    """The recipe has the size again."""
+    path = write_toml(tmp_path, 'recipe = "small"\nwarm_start = "first"')
+    given = ["pretrain", "--data=a", "--output=b", f"--file={path}"]
+    assert _parse(given).variant is None
+    assert _parse([*given, "--set", "warm_start=none"]).variant == "small"
+
+
 def test_a_recipe_in_a_file(tmp_path):
     path = tmp_path / "my --task CoLA.toml"
     path.write_text('recipe = "paper"\ntask = "RTE"\n')

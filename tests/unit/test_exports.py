@@ -213,6 +213,9 @@ def test_every_kind(tmp_path, tokenizer, kind, few_signatures):
         report = checking.check(CheckRun(made, model, table))
         assert report["rows"] == 4 and report["same_predictions"] == 1
         assert report["largest_difference"] < 1e-4
+        # A short row: the export may pad it to another length than the model.
+        alone = checking.check(CheckRun(made, model, table, rows=1))
+        assert alone["largest_difference"] < 1e-4
         asked = SIGNATURES[kind] & compared if name == "saved_model" else ()
         assert report["same_as_texts"] == dict.fromkeys(asked, 1.0)
 
@@ -231,6 +234,22 @@ def test_settings_that_the_export_was_given(folder, tmp_path, capsys):
     other.save(tmp_path / "other")
     said = refused(capsys, "check", tmp_path / "out", tmp_path / "other", rows)
     assert re.search(r"labels=.*there, .*'x'.* here\. Name the model", said)
+
+
+@in_this_process
+def test_tasks_and_labels_that_the_export_was_given(folder, tmp_path):
+    """`check` takes them, too; from Python, with a Predictor of other ones."""
+    rows = folder / "rows.jsonl"
+    predictor = ka.Predictor.load(folder / "model")
+    assert predictor.labels
+    told = {"export": tmp_path / "a", "model": folder / "model", "data": rows}
+    ka.export(predictor, tmp_path / "a", "onnx", task="embedding")
+    said = run("check", **told, task="embedding")
+    assert "vectors have cosines of at least 1.0000" in said
+    export(folder, tmp_path / "b", "--format=onnx", "--labels", "x", "y")
+    told["export"] = tmp_path / "b"
+    said = run("check", **told, labels=["x", "y"])
+    assert "100.00% of the predictions" in said
 
 
 @in_this_process
@@ -425,16 +444,20 @@ def test_device(folder, tmp_path):
         kind
         if kind in ("question and choice", "answer or none")
         else pytest.param(kind, marks=pytest.mark.proof)
-        for kind in [*KINDS, "embedding"]
+        for kind in [*KINDS, "embedding", "similarity"]
     ],
 )
 def test_device_of_every_kind(tmp_path, tokenizer, kind):
     """It answers as Predictor does."""
-    named = "classification" if kind == "embedding" else kind
-    predictor = random_predictor(tokenizer, named)
-    if kind == "embedding":
+    vectors = kind in ("embedding", "similarity")
+    predictor = random_predictor(
+        tokenizer, "classification" if vectors else kind
+    )
+    if vectors:
         predictor = ka.Predictor(
-            predictor.model.backbone, tokenizer=predictor.tokenizer
+            ka.AlbertForTextEmbedding(predictor.model.backbone),
+            tokenizer=predictor.tokenizer,
+            task=kind,
         )
     predictor.save(tmp_path / "model")
     exporting.export_run(
@@ -443,7 +466,11 @@ def test_device_of_every_kind(tmp_path, tokenizer, kind):
     # Numbers that differ: of equal answers, rounding would choose one.
     long = " ".join(f"É\u0301 ４{n}, 😀" for n in range(9))
     texts = [*TEXTS, long, "a"]
-    inputs = {"text": texts} if kind == "embedding" else inputs_of(kind, texts)
+    inputs = {"text": texts}
+    if kind == "similarity":
+        inputs["pair"] = texts[::-1]
+    elif kind != "embedding":
+        inputs = inputs_of(kind, texts)
     # The main text first.
     names = ("text", "context", "question", "pair", "choices")
     inputs = {name: inputs[name] for name in names if name in inputs}
@@ -471,7 +498,7 @@ def test_device_of_every_kind(tmp_path, tokenizer, kind):
                 np.testing.assert_allclose(row[name], value, atol=1e-5)
             else:
                 assert row[name] == value, name
-    if kind in ("choice", "answer"):
+    if kind in ("choice", "answer", "similarity"):
         message = device(tmp_path / "device", [b"a text"], code=1)
         assert "texts or more, separated by tabs, for" in message
 

@@ -90,6 +90,19 @@ def test_another_vocabulary(vocabularies, other, difference):
     assert one != another
 
 
+def test_held_out_text_of_one_document(vocabularies):
+    """It has no other document, as `run.examples` needs."""
+    shards = ShardSet.open(vocabularies["ours"] / "shards")
+    config = VARIANTS["base_v2"].replace(vocab_size=shards.vocab_size)
+    run = dataclasses.replace(
+        RUN,
+        validation=Path("held-out"),
+        examples=ExampleConfig(sentence_task="nsp"),
+    )
+    with pytest.raises(AlbertError, match=r"held-out: .*'nsp' pairs two"):
+        pretrain._check_fit(run, config, shards, shards, None)
+
+
 def test_a_finished_run_knows_its_shards(vocabularies):
     """Of others it is another run; it may outlive its own."""
     folders = [vocabularies[name] / "shards" for name in ("ours", "cased")]

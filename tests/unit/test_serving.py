@@ -3,6 +3,8 @@
 Letters: B texts, C labels or choices, W words, S tokens.
 """
 
+import types
+
 import numpy as np
 import pytest
 from hypothesis import (
@@ -53,6 +55,7 @@ from keras_albert.tasks.question_answering.windows import (  # noqa: E402
     max_context,
     window_spans,
 )
+from keras_albert.tasks.similarity_graph import serve_similarity  # noqa: E402
 from keras_albert.text.graph_tokenizer import GraphTokenizer  # noqa: E402
 from keras_albert.text.normalization import to_text  # noqa: E402
 
@@ -331,6 +334,15 @@ def test_unequal_numbers(served, kind, inputs):
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         ask(served(kind), **inputs)
     assert f"`{a}` and `{b}` must have as many rows" in str(error.value)
+
+
+def test_unequal_numbers_of_similar_texts():
+    def embed(texts):
+        return {"embedding": tf.ones((len(texts), 2))}
+
+    serve = serve_similarity(types.SimpleNamespace(embed=embed))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="text` and `pair"):
+        serve(tf.constant(["a"]), tf.constant(["b", "c"]))
 
 
 def ids_signature(served, rows):

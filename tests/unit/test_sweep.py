@@ -16,6 +16,7 @@ import pytest
 from commands import refused, run
 
 from keras_albert.errors import AlbertError
+from keras_albert.signals import signals_as_ctrl_c
 from keras_albert.sweep import run as sweep_run
 from keras_albert.sweep.config import SweepRun
 from keras_albert.sweep.plan import read_plan
@@ -49,7 +50,8 @@ if run["learning_rate"] == BAD:
 lines = ["step,loss,val_accuracy"]
 for step in range(1, 5):
     lines.append(f"{step},1.0,{score * step / 4}")
-    (output / "log.csv").write_text("\\n".join(lines) + "\\n")
+    (output / "log.new").write_text("\\n".join(lines) + "\\n")
+    (output / "log.new").replace(output / "log.csv")  # the search reads it
     time.sleep(PAUSE)
 report = {"best": "accuracy", "accuracy": score, "training_loss": 0.5}
 (output / "report.json").write_text(json.dumps(report))
@@ -129,7 +131,19 @@ def test_hopeless_runs_are_stopped(folder, trained):
     assert "stopped early" in ended and len(results) == 6
 
 
-def test_sigterm_ends_the_run_too(folder, trained, monkeypatch):
+def test_ctrl_c_is_not_for_the_runs(folder):
+    """They get one signal, that of the search: two end them at once."""
+    (folder / "out").mkdir()
+    process = STARTED(
+        read_plan(folder / "sweep.toml"), {}, folder / "out" / "a"
+    )
+    assert os.getpgid(process.pid) == process.pid
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_run_too(folder, trained, monkeypatch, number):
     trained({"PAUSE": "60"})
     begun, processes = folder / "out" / "order.txt", []
     started = sweep_run._started
@@ -143,13 +157,22 @@ def test_sigterm_ends_the_run_too(folder, trained, monkeypatch):
     def terminate():
         while not begun.is_file():
             time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
 
     threading.Thread(target=terminate, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         search(folder)
     assert [process.returncode for process in processes] == [-signal.SIGTERM]
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(number) == signal.SIG_DFL
+
+
+def test_nohup_is_respected():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_as_ctrl_c():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_median_of_several_seeds(tmp_path):
@@ -166,6 +189,62 @@ def test_a_run_that_fails_ends_nothing_else(folder, trained):
     assert results[-1]["score"] is None
     table = (folder / "out" / "table.md").read_text()
     assert "| 0.0002 | 16 | - | failed |" in table
+
+
+@pytest.mark.parametrize(
+    "end",
+    [  # before a checkpoint, and later
+        "output.rmdir(); sys.exit('error: The training diverged at step 1: x')",
+        "sys.exit('error: no space left')",
+    ],
+)
+def test_the_first_run_fails_in_training(folder, trained, monkeypatch, end):
+    """That is no refusal of its options: the others are run."""
+    (folder / "sweep.toml").write_text(PLAN.replace("[16, 32]", "[16]"))
+    failing = 'if run["learning_rate"] == 1e-4:\n    ' + end + "\n"
+    program = PROGRAM.replace("with open", failing + "with open", 1)
+    program = program.replace("file=file)", "file=file)\n", 1)
+    monkeypatch.setitem(globals(), "PROGRAM", program)
+    results = search(folder)
+    assert [row["ended"] for row in results] == ["finished"] * 2 + ["failed"]
+
+
+def test_values_that_are_lists(folder, trained, monkeypatch):
+    given, started = [], sweep_run._started
+
+    def noted(plan, values, output):
+        given.append(values["embedding.dimensions"])
+        return started(plan, values, output)
+
+    monkeypatch.setattr(sweep_run, "_started", noted)
+    sizes = "[[8, 4], [4]]\nbatch_size = [16]"
+    plan = PLAN.replace(
+        "batch_size = [16, 32]", f"'embedding.dimensions' = {sizes}"
+    )
+    (folder / "sweep.toml").write_text(plan)
+    results = search(folder)
+    assert len(results) == 6
+    assert given == [[8, 4], [4]] * 3
+    assert (folder / "out" / "plot.png").is_file()
+    assert search(folder) == results
+
+
+def test_nothing_is_held_out(folder, trained, monkeypatch):
+    """The file must be corrected, and may use the same output."""
+    program = PROGRAM.replace('"best": "accuracy"', '"on_training_rows": {}')
+    assert program != PROGRAM
+    monkeypatch.setitem(globals(), "PROGRAM", program)
+    with pytest.raises(AlbertError, match=r"none can be held out\. Add"):
+        search(folder)
+    assert not (folder / "out").exists()
+
+
+def test_halving_of_several_seeds(folder, trained):
+    plan = PLAN.replace("[search]", "seeds = 3\n[search]")
+    (folder / "sweep.toml").write_text(plan)
+    with pytest.raises(AlbertError, match=r"Received: seeds=\[3\]"):
+        search(folder, method="halving")
+    assert not (folder / "out").exists()
 
 
 def test_a_run_that_fails_late_has_no_score(folder, trained, monkeypatch):

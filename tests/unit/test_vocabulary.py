@@ -124,6 +124,19 @@ def test_vocab_size_out_of_range(corpus, size, bound, step):
     assert train_vocabulary(run(corpus, vocab_size=limit))
 
 
+@pytest.mark.parametrize(
+    ("coverage", "is_valid"), [(0.98, True), (0.97, False), (1.1, False)]
+)
+def test_character_coverage(corpus, coverage, is_valid):
+    """SentencePiece refuses less than 0.98."""
+    told = {"vocab_size": 40, "character_coverage": coverage}
+    if is_valid:
+        assert train_vocabulary(run(corpus, **told))
+        return
+    with pytest.raises(AlbertError, match=rf"in \[0.98, 1\].*{coverage}"):
+        run(corpus, **told)
+
+
 @pytest.mark.parametrize("content", ["", "\u0301\n\0\n"])
 def test_texts_that_train_nothing(tmp_path, content):
     file = tmp_path / "a.txt"

@@ -252,6 +252,12 @@ class QuestionAnswering(LearnedTask):
         share = sum(not each.answers for each in questions) / len(questions)
         return 100 * share or None
 
+    def unpadded(self, output, row):
+        if "start" not in output:  # a beam, which has no padding
+            return output
+        count = len(row.token_ids)
+        return {name: output[name][:count] for name in ("start", "end")}
+
     def decode(self, outputs, features, names):
         """The answer to each question, its probability and its position.
 
@@ -293,11 +299,7 @@ def predictions_of(outputs: Outputs, features: Features) -> list[Prediction]:
         }
         return decode_beam(questions, windows, stacked, config)
     start, end = (
-        [
-            output[name][: len(window.token_ids)]
-            for output, window in zip(outputs, windows, strict=True)
-        ]
-        for name in ("start", "end")
+        [output[name] for output in outputs] for name in ("start", "end")
     )
     return decode_logits(questions, windows, start, end, config)
 
