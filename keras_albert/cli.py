@@ -244,26 +244,28 @@ def _with_names(arguments: list[str]) -> list[str]:
     """Names the positional arguments of `check served model data`.
 
     They are the values of --export, --model and --data, unless these are given.
-    --model takes several values if the other two are named.
+    --model and --labels take several values if all others of the three are
+    there already, or are named.
     """
     if arguments[:1] != ["check"]:
         return arguments
     known = option_types(CheckRun)
     rest, named, bare = iter(arguments[1:]), [], []
-    models = False  # whether values of --model are being read
+    three = {"--export", "--model", "--data"}
+    given = three & {each.partition("=")[0] for each in arguments}
+    several = False  # whether values of --model or --labels are being read
     for argument in rest:
         if not argument.startswith("-"):
-            (named if models else bare).append(argument)
+            (named if several else bare).append(argument)
             continue
         named.append(argument)
-        models = argument == "--model" and {"--export", "--data"} <= {
-            each.partition("=")[0] for each in arguments
-        }
+        several = argument in ("--model", "--labels") and len(
+            three - {argument}
+        ) <= len(given - {argument}) + len(bare)
         name = argument.lstrip("-").replace("-", "_").removeprefix("no_")
         takes_value = "=" not in argument and known.get(name) is not bool
         if takes_value and name not in ("h", "help"):
             named += [value for value in (next(rest, None),) if value]
-    given = {argument.partition("=")[0] for argument in named}
     free = [n for n in ("--export", "--model", "--data") if n not in given]
     if len(bare) > len(free):
         raise AlbertError(

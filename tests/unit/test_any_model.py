@@ -394,6 +394,20 @@ def test_both_forms_of_check():
         assert _parse(["check", *arguments]) == expected
     several = ["--export", "e", "--model", "m", "n", "--data", "d"]
     assert _parse(["check", *several]).model == ("m", "n")
+    for arguments in (
+        ["e", "m", "d", "--labels", "x", "y"],
+        [
+            "--labels",
+            "x",
+            "y",
+            "--rows=7",
+            "--export=e",
+            "--model=m",
+            "--data=d",
+        ],
+        ["e", "--model", "m", "--data=d", "--labels", "x", "y"],
+    ):
+        assert _parse(["check", *arguments]).labels == ("x", "y")
     with pytest.raises(ka.AlbertError, match="also: 'x'"):
         _parse(["check", "e", "m", "d", "x"])
 

@@ -248,7 +248,7 @@ def test_tasks_and_labels_that_the_export_was_given(folder, tmp_path):
     assert "vectors have cosines of at least 1.0000" in said
     export(folder, tmp_path / "b", "--format=onnx", "--labels", "x", "y")
     told["export"] = tmp_path / "b"
-    said = run("check", **told, labels=["x", "y"])
+    said = run("check", "--labels", "x", "y", **told)
     assert "100.00% of the predictions" in said
 
 

@@ -350,12 +350,14 @@ def test_a_model_that_refuses_all(asked, tokenizer):
 def logits(features, text):
     """Outputs of the other head; in the padding stand the highest logits."""
     outputs = []
-    for window in features.source.windows:
+    windows = features.source.windows
+    for window, row_of_ids in zip(windows, features.rows, strict=True):
         start, end = np.zeros((2, 48))
         start[len(window.token_ids) :] = end[len(window.token_ids) :] = 99
         first, last = place_of(text, window)
         start[first] = end[last] = 9
-        outputs.append({"start": start, "end": end})
+        output = {"start": start, "end": end}
+        outputs.append(TASK.unpadded(output, row_of_ids))
     return outputs
 
 
