@@ -1,0 +1,282 @@
+#!/bin/sh
+# Makes the numbers of README.md, of ../search and of docs/measured.md with the
+# model of run.toml.
+#
+#     sh examples/small/measure.sh PART ...
+#
+# runs one or several parts, which are the functions below, in the current
+# folder. There it expects `pretrained` (what run.toml makes), `GLUE`,
+# `SQUAD` and `RACE` (the benchmarks as published), and for some parts `text`
+# and `vocab` (see README.md). Each writes folders with a report.json, and what
+# `evaluate` prints to a file of its name that ends in .txt. A folder that is
+# finished is not made again.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+rows=GLUE/STS-B/train.tsv
+dev=GLUE/STS-B/dev.tsv
+
+finetune() {  # finetune OUTPUT OPTION ...
+    output=$1; shift
+    if [ ! -e "$output/report.json" ]; then
+        keras-albert finetune --output "$output" "$@"
+    fi
+}
+
+evaluate() {  # evaluate NAME OPTION ...
+    name=$1; shift
+    if [ ! -e "$name.txt" ]; then
+        keras-albert evaluate "$@" > "$name.new"
+        mv "$name.new" "$name.txt"
+    fi
+}
+
+glue() {  # glue TASK OUTPUT OPTION ...: three seeds, pretrained and not
+    task=$1 output=$2; shift 2
+    for start in "" --from-scratch; do
+        finetune "$output$start" --model pretrained --task "$task" \
+            --train GLUE --seeds 3 $start "$@"
+    done
+}
+
+# Learning rates and numbers of passes, on a tenth of the training rows
+
+split() {  # a folder like GLUE's, whose dev.tsv is every tenth training row
+    for task in SST-2 CoLA MRPC RTE; do
+        header=1
+        if [ $task = CoLA ]; then header=0; fi
+        mkdir -p "split/$task"
+        awk -v h=$header 'NR <= h || NR % 10' "GLUE/$task/train.tsv" \
+            > "split/$task/train.tsv"
+        awk -v h=$header 'NR <= h || NR % 10 == 0' "GLUE/$task/train.tsv" \
+            > "split/$task/dev.tsv"
+    done
+}
+search() {  # search NAME
+    if [ ! -e split ]; then split; fi
+    keras-albert sweep --file "$here/search-$1.toml" --output "search-$1"
+}
+search_sst() { search SST-2; }
+search_cola() { search CoLA; }
+search_mrpc() { search MRPC; }
+search_rte() { search RTE; }
+
+# Tasks
+
+sst() {
+    glue SST-2 sst --steps 4000 --validate-every 4000 --sequence-length 64 \
+        --learning-rate 3e-4
+    evaluate sst-together --model sst --data GLUE
+    evaluate sst-soup --model sst --data GLUE --average weights
+}
+cola() {
+    glue CoLA cola --steps 2675 --validate-every 2675 --batch-size 16 \
+        --learning-rate 2e-4 --sequence-length 64
+}
+mrpc() {
+    glue MRPC mrpc --steps 1000 --validate-every 1000 --batch-size 16 \
+        --learning-rate 1e-4 --sequence-length 128
+}
+rte() {
+    glue RTE rte --steps 312 --validate-every 312 --batch-size 16 \
+        --learning-rate 5e-5 --sequence-length 128
+}
+squad() {  # README.md has this and RACE for the recipe's 12,000 steps
+    finetune squad --model pretrained --task SQuAD-1.1 --train SQUAD \
+        --any-size --seeds 3 --steps 900 --validate-every 900 \
+        --batch-size 32 --learning-rate 3e-4 --sequence-length 128 \
+        --windows.stride 64
+}
+race() {
+    finetune race --model pretrained --task RACE --train RACE --any-size \
+        --seeds 3 --steps 300 --validate-every 300 --batch-size 16 \
+        --learning-rate 3e-4
+}
+
+# Vectors
+
+whiten() {  # whiten OUTPUT OPTION ...
+    output=$1; shift
+    if [ ! -e "$output" ]; then
+        keras-albert whiten --output "$output" --data "$rows" \
+            --columns sentence1 sentence2 "$@"
+    fi
+}
+similarity() {  # similarity OUTPUT OPTION ...: three seeds
+    output=$1; shift
+    finetune "$output" --task similarity --train "$rows" \
+        --columns.text sentence1 --columns.pair sentence2 \
+        --columns.label score --seeds 3 --batch-size 16 "$@"
+}
+pairs() {  # pairs NAME MODEL
+    evaluate "vectors-$1" --model "$2" --task similarity --data "$dev" \
+        --columns.text sentence1 --columns.pair sentence2 \
+        --columns.label score
+}
+vectors() {
+    pairs mean pretrained
+    whiten white --model pretrained --pooling idf
+    pairs white white
+    whiten white-words --model pretrained --words 0.5
+    cat text/eltec/*.txt > novels.txt
+    if [ ! -e white-novels ]; then
+        keras-albert whiten --output white-novels --data novels.txt \
+            --model pretrained --pooling idf
+    fi
+    pairs white-novels white-novels
+    pairs white-words white-words
+    similarity trained --model white --epochs 4 --learning-rate 3e-5
+    similarity trained-mean --model pretrained --epochs 6 --learning-rate 1e-4
+    for seed in 0 1 2; do
+        pairs "trained-$seed" "trained/seed-$seed"
+        pairs "trained-mean-$seed" "trained-mean/seed-$seed"
+        whiten "both-$seed" --model "trained/seed-$seed" --words 0.1
+        pairs "both-$seed" "both-$seed"
+    done
+}
+simcse() {
+    cut -f 8,9 "$rows" | tail -n +2 | tr '\t' '\n' | sort -u > texts.txt
+    for rate in 1e-5 3e-5 1e-4; do
+        finetune "simcse-$rate" --model pretrained --task embedding \
+            --train texts.txt --dropout 0.1 --steps 200 --batch-size 64 \
+            --sequence-length 64 --learning-rate "$rate"
+        pairs "simcse-$rate" "simcse-$rate"
+    done
+    finetune simcse-white --model white --task embedding --train texts.txt \
+        --dropout 0.1 --steps 200 --batch-size 64 --sequence-length 64 \
+        --learning-rate 1e-5
+    pairs simcse-white simcse-white
+}
+
+# Early exit
+
+exits() {
+    for kind in shared drawn; do
+        finetune "exits-$kind" --model pretrained --task SST-2 \
+            --train GLUE --exits "$kind" --seeds 3 --steps 1500 \
+            --validate-every 1500 --sequence-length 64 --learning-rate 3e-4
+    done
+    finetune exits-mrpc --model pretrained --task MRPC --train GLUE \
+        --exits own --seeds 3 --steps 1000 --validate-every 1000 \
+        --batch-size 16 --learning-rate 1e-4 --sequence-length 128
+}
+curves() {  # with nothing else running
+    for run in shared drawn mrpc; do
+        for seed in 0 1 2; do
+            evaluate "curve-$run-$seed" --model "exits-$run/seed-$seed" \
+                --data GLUE --exit-curve "curve-$run-$seed.png"
+        done
+    done
+}
+
+# Distillation: students with one layer, the teacher is `sst`
+
+distil() {
+    for start in "" --from-scratch; do
+        for teacher in "" "--teacher sst"; do
+            finetune "student$start${teacher:+-taught}" --model pretrained \
+                --task SST-2 --train GLUE --depth 1 --steps 1500 \
+                --validate-every 1500 --sequence-length 64 \
+                --learning-rate 3e-4 --seeds 3 $start $teacher
+        done
+    done
+}
+
+# Continued pretraining: from novels to the text that every Python carries
+
+continued() {
+    if [ ! -e python ]; then
+        python "$here/../python_corpus.py" python
+        for part in train held_out; do
+            keras-albert prepare --input "python/$part.txt" \
+                --vocab pretrained --output "python/$part"
+        done
+    fi
+    if [ ! -e before ]; then  # measured on the rows that the others are
+        mkdir before
+        cp pretrained/*.json pretrained/spiece.model pretrained/model.keras \
+            before
+        sed -e 's/"sequence_length": 128/"sequence_length": 64/' \
+            -e 's/"max_predictions": 51/"max_predictions": 20/' \
+            -e 's/"masked_lm_prob": 0.4/"masked_lm_prob": 0.15/' \
+            pretrained/task.json > before/task.json
+    fi
+    evaluate continued-before --model before --data python/held_out
+    evaluate continued-before-novels --model before --data shards-held-out
+    for rate in 0.0001 0.0003 scratch; do
+        start="--warm-start pretrained"
+        value=$rate
+        if [ "$rate" = scratch ]; then
+            start="--config pretrained/albert_config.json" value=0.0003
+        fi
+        if [ ! -e "continued-$rate/report.json" ]; then
+            keras-albert pretrain $start --data python/train \
+                --validation python/held_out --output "continued-$rate" \
+                --steps 1000 --warmup-steps 100 --batch-size 32 \
+                --examples.sequence-length 64 \
+                --optimizer.optimizer adamw --optimizer.learning-rate "$value"
+        fi
+        evaluate "continued-$rate" --model "continued-$rate" \
+            --data python/held_out
+        evaluate "continued-$rate-novels" --model "continued-$rate" \
+            --data shards-held-out
+    done
+}
+
+# Long texts
+
+long() {
+    if [ ! -e authors ]; then
+        python "$here/../novels/authors.py" text/train authors
+    fi
+    for rule in cut mean max; do
+        finetune "long-$rule" --model pretrained --train authors/train.jsonl \
+            --long-texts "$rule" --sequence-length 128 --steps 500 \
+            --batch-size 16 --seeds 3 --learning-rate 1e-4 \
+            --validate-every 125
+        for seed in 0 1 2; do
+            evaluate "long-$rule-$seed" --model "long-$rule/seed-$seed" \
+                --data authors/test.jsonl
+        done
+    done
+}
+
+# Search among docstrings, see ../search
+
+docstrings() {
+    search=$here/../search/search.py
+    if [ ! -e docstrings ]; then
+        python "$search" data docstrings
+    fi
+    of="--data docstrings/held_out.tsv --columns.text question \
+        --columns.pair answer --corpus docstrings/corpus.txt"
+    evaluate search-mean --task embedding --model pretrained $of
+    if [ ! -e search-white ]; then
+        keras-albert whiten --model pretrained --pooling idf \
+            --data docstrings/corpus.txt --output search-white
+        keras-albert whiten --model pretrained --words 0.5 \
+            --data docstrings/corpus.txt --output search-white-words
+    fi
+    evaluate search-white --task embedding --model search-white $of
+    evaluate search-white-words --task embedding \
+        --model search-white-words $of
+    for start in pretrained search-white; do
+        finetune "search-trained-$start" --task embedding --model $start \
+            --train docstrings/train.tsv --columns.text question \
+            --columns.pair answer --learning-rate 2e-4 --epochs 15 \
+            --batch-size 64 --sequence-length 64 --embedding.symmetric
+        evaluate "search-trained-$start" --model "search-trained-$start" $of
+    done
+    if [ ! -e search-both ]; then
+        keras-albert whiten --model search-trained-search-white \
+            --words 0.5 --data docstrings/corpus.txt --output search-both
+    fi
+    evaluate search-both --model search-both $of
+    for model in search-trained-pretrained search-trained-search-white \
+                 search-both tf-idf; do
+        python "$search" route $model docstrings > "route-$model.txt"
+    done
+}
+
+for part in "$@"; do
+    "$part"
+done
