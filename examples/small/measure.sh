@@ -6,10 +6,11 @@
 #
 # runs one or several parts, which are the functions below, in the current
 # folder. There it expects `pretrained` (what run.toml makes), `GLUE`,
-# `SQUAD` and `RACE` (the benchmarks as published), and for some parts `text`
-# and `vocab` (see README.md). Each writes folders with a report.json, and what
-# `evaluate` prints to a file of its name that ends in .txt. A folder that is
-# finished is not made again.
+# `SQUAD` and `RACE` (the benchmarks as published), `text` and `shards-held-out`
+# (see README.md). `simcse` comes after `vectors`, `distil` after `sst`, `curves`
+# after `exits`. Each writes folders with a report.json, and what `evaluate`
+# prints to a file of its name that ends in .txt. What is finished is not made
+# again.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 rows=GLUE/STS-B/train.tsv
@@ -44,12 +45,13 @@ split() {  # a folder like GLUE's, whose dev.tsv is every tenth training row
     for task in SST-2 CoLA MRPC RTE; do
         header=1
         if [ $task = CoLA ]; then header=0; fi
-        mkdir -p "split/$task"
+        mkdir -p "split.$$/$task"
         awk -v h=$header 'NR <= h || NR % 10' "GLUE/$task/train.tsv" \
-            > "split/$task/train.tsv"
+            > "split.$$/$task/train.tsv"
         awk -v h=$header 'NR <= h || NR % 10 == 0' "GLUE/$task/train.tsv" \
-            > "split/$task/dev.tsv"
+            > "split.$$/$task/dev.tsv"
     done
+    mv "split.$$" split
 }
 search() {  # search NAME
     if [ ! -e split ]; then split; fi
@@ -117,7 +119,7 @@ vectors() {
     whiten white --model pretrained --pooling idf
     pairs white white
     whiten white-words --model pretrained --words 0.5
-    cat text/eltec/*.txt > novels.txt
+    cat text/train/ENG*.txt > novels.txt
     if [ ! -e white-novels ]; then
         keras-albert whiten --output white-novels --data novels.txt \
             --model pretrained --pooling idf
@@ -186,19 +188,22 @@ distil() {
 continued() {
     if [ ! -e python ]; then
         python "$here/../python_corpus.py" python
-        for part in train held_out; do
+    fi
+    for part in train held_out; do
+        if [ ! -e "python/$part/manifest.json" ]; then
             keras-albert prepare --input "python/$part.txt" \
                 --vocab pretrained --output "python/$part"
-        done
-    fi
-    if [ ! -e before ]; then  # measured on the rows that the others are
-        mkdir before
-        cp pretrained/*.json pretrained/spiece.model pretrained/model.keras \
-            before
+        fi
+    done
+    if [ ! -e before/task.json ]; then  # on the rows that the others have
+        mkdir -p before
+        cp pretrained/spiece.* pretrained/albert_config.json \
+            pretrained/model.keras before
         sed -e 's/"sequence_length": 128/"sequence_length": 64/' \
             -e 's/"max_predictions": 51/"max_predictions": 20/' \
             -e 's/"masked_lm_prob": 0.4/"masked_lm_prob": 0.15/' \
-            pretrained/task.json > before/task.json
+            pretrained/task.json > before/new
+        mv before/new before/task.json
     fi
     evaluate continued-before --model before --data python/held_out
     evaluate continued-before-novels --model before --data shards-held-out
@@ -253,6 +258,8 @@ docstrings() {
     if [ ! -e search-white ]; then
         keras-albert whiten --model pretrained --pooling idf \
             --data docstrings/corpus.txt --output search-white
+    fi
+    if [ ! -e search-white-words ]; then
         keras-albert whiten --model pretrained --words 0.5 \
             --data docstrings/corpus.txt --output search-white-words
     fi

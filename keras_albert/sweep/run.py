@@ -89,7 +89,7 @@ def sweep(run: SweepRun) -> list[dict]:
             if run.retry_failed:
                 _enqueue_failed(study)
             _search(optuna, study, run, plan, score)
-            results = _results(study)
+            results = _results(study, plan)
             write_json(run.output / RESULTS_FILE, {"runs": results})
             _write_table(results, plan, run.output / TABLE_FILE)
             _draw(optuna, study, run.output / PLOT_FILE)
@@ -212,6 +212,11 @@ def _hashable(value: object) -> object:
     return json.dumps(value) if isinstance(value, list) else value
 
 
+def _chosen(value: object, choices: list) -> object:
+    """The choice for which Optuna has this value, see `_hashable`."""
+    return choices[[*map(_hashable, choices)].index(value)]
+
+
 def _enqueue_failed(study) -> None:
     """Puts the combinations whose last run failed into the queue again."""
     failed = [
@@ -241,7 +246,7 @@ def _search(optuna, study, run: SweepRun, plan: Plan, name: str) -> None:
         for option, choices in plan.search.items():
             known = [*map(_hashable, choices)]
             chosen = trial.suggest_categorical(option, known)
-            values[option] = choices[known.index(chosen)]
+            values[option] = _chosen(chosen, choices)
         started = time.monotonic()
         output = run.output / _name(values)
         trial.set_user_attr("output", output.name)
@@ -258,7 +263,7 @@ def _search(optuna, study, run: SweepRun, plan: Plan, name: str) -> None:
             if is_first and _is_refusal(said, output):
                 raise _Refused(f"the first run: {said[7:]}")
         if ended == "finished":  # before it counts as ended
-            score = _score(output, name)
+            score = _score(output, name, is_first)
         is_first = False
         trial.set_user_attr("minutes", (time.monotonic() - started) / 60)
         trial.set_user_attr("ended", ended)
@@ -340,7 +345,12 @@ def _watch(process, trial, output: Path, name: str, end) -> str:
     finally:
         if process.poll() is None:
             process.terminate()  # it writes a checkpoint
-            process.wait()
+            try:
+                process.wait()
+            except KeyboardInterrupt:  # a second one: at once
+                process.terminate()
+                process.wait()
+                raise
     return "failed" if process.returncode else "finished"
 
 
@@ -397,10 +407,10 @@ def _is_maximized(name: str) -> bool:
     return name not in NO_SCORES and not name.endswith(("loss", "error"))
 
 
-def _score(output: Path, name: str) -> float:
+def _score(output: Path, name: str, is_first: bool = False) -> float:
     report = read_json(output / REPORT_FILE)
     if ON_TRAINING_ROWS in report or report.get("best", name) is None:
-        raise _Refused(
+        raise (_Refused if is_first else AlbertError)(
             "a search compares scores on held-out rows, and of this table none "
             "can be held out. Add `validation`, a table with labels, to the "
             "options."
@@ -433,12 +443,16 @@ def _last_line(printed: str) -> str:
     return (errors or lines or ["no output"])[-1]
 
 
-def _results(study) -> list[dict]:
+def _results(study, plan: Plan) -> list[dict]:
     results = []
     for name, trial in _ended(study).items():
+        values = {
+            option: _chosen(trial.params[option], choices)
+            for option, choices in plan.search.items()
+        }
         about = {each: trial.user_attrs[each] for each in ("ended", "minutes")}
         results.append(
-            {**trial.params, "score": trial.value, **about, "folder": name}
+            {**values, "score": trial.value, **about, "folder": name}
         )
 
     def rank(row: dict) -> float:

@@ -159,11 +159,16 @@ def test_a_signal_ends_the_run_too(folder, trained, monkeypatch, number):
             time.sleep(0.05)
         os.kill(os.getpid(), number)
 
-    threading.Thread(target=terminate, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-        search(folder)
+    # Under `nohup` the tests ignore SIGHUP.
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        threading.Thread(target=terminate, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            search(folder)
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
     assert [process.returncode for process in processes] == [-signal.SIGTERM]
-    assert signal.getsignal(number) == signal.SIG_DFL
 
 
 def test_nohup_is_respected():
@@ -225,6 +230,7 @@ def test_values_that_are_lists(folder, trained, monkeypatch):
     results = search(folder)
     assert len(results) == 6
     assert given == [[8, 4], [4]] * 3
+    assert results[0]["embedding.dimensions"] in given
     assert (folder / "out" / "plot.png").is_file()
     assert search(folder) == results
 
@@ -237,6 +243,18 @@ def test_nothing_is_held_out(folder, trained, monkeypatch):
     with pytest.raises(AlbertError, match=r"none can be held out\. Add"):
         search(folder)
     assert not (folder / "out").exists()
+
+
+def test_nothing_is_held_out_later(folder, trained, monkeypatch):
+    """What was finished before stays."""
+    later = 'if run["batch_size"] == 32:\n    report["on_training_rows"] = {}\n'
+    program = PROGRAM.replace('(output / "report', later + '(output / "report')
+    assert program != PROGRAM
+    monkeypatch.setitem(globals(), "PROGRAM", program)
+    with pytest.raises(AlbertError, match=r"none can be held out\. Add"):
+        search(folder)
+    first, _ = order(folder)
+    assert (folder / "out" / first / "report.json").is_file()
 
 
 def test_halving_of_several_seeds(folder, trained):
