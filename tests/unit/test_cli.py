@@ -430,7 +430,8 @@ def test_collections_stay_as_they_are(monkeypatch):
     frozen = gc.get_freeze_count()
     with _garbage_collector_off():
         assert gc.isenabled()
-    assert gc.get_freeze_count() == frozen
+    # Not more; objects that were frozen before may have been freed.
+    assert gc.get_freeze_count() <= frozen
 
 
 def test_a_reader_that_has_gone():
