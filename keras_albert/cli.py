@@ -251,22 +251,23 @@ def _with_names(arguments: list[str]) -> list[str]:
         return arguments
     known = option_types(CheckRun)
     rest, named, bare = iter(arguments[1:]), [], []
-    three = {"--export", "--model", "--data"}
-    given = three & {each.partition("=")[0] for each in arguments}
+    three = ("--export", "--model", "--data")
+    given = {each.partition("=")[0] for each in arguments}.intersection(three)
     several = False  # whether values of --model or --labels are being read
     for argument in rest:
         if not argument.startswith("-"):
             (named if several else bare).append(argument)
             continue
         named.append(argument)
-        several = argument in ("--model", "--labels") and len(
-            three - {argument}
-        ) <= len(given - {argument}) + len(bare)
+        others = {*three} - {argument}
+        several = argument in ("--model", "--labels") and (
+            len(others & given) + len(bare) >= len(others)
+        )
         name = argument.lstrip("-").replace("-", "_").removeprefix("no_")
         takes_value = "=" not in argument and known.get(name) is not bool
         if takes_value and name not in ("h", "help"):
             named += [value for value in (next(rest, None),) if value]
-    free = [n for n in ("--export", "--model", "--data") if n not in given]
+    free = [name for name in three if name not in given]
     if len(bare) > len(free):
         raise AlbertError(
             "`check` takes --export, --model and --data, or their three "

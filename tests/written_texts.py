@@ -3,8 +3,12 @@
 `chosen_texts` are what programs beside the package must tokenize as it does.
 """
 
+import io
 import random
+from collections.abc import Sequence
 from pathlib import Path
+
+import sentencepiece
 
 import keras_albert as ka
 from keras_albert.corpus.config import VocabRun
@@ -23,6 +27,37 @@ WRITTEN = {
     "emoji": "tea 👩\u200d👩\u200d👧 🏳\ufe0f\u200d🌈 👍🏽 sold ☕\ufe0f 🇹🇷",
     "Greek": "ΟΔΟΣ Σ ΑΣ ΣΟΦΟΣ'",
 }
+# Pieces of `trained_pieces`; the comma rule of the tokenizer concerns the first
+# two. Every letter and digit is a piece, too.
+EXTRA_PIECES = ["▁9,", "12,", "abc", "▁abc"]
+
+
+def trained_pieces(
+    control: Sequence[str] = ("[CLS]", "[SEP]", "[MASK]"),
+    symbols: Sequence[str] = EXTRA_PIECES,
+    pad: int = 0,
+    **options,
+) -> bytes:
+    """A file of SentencePiece with `symbols` and single characters as pieces.
+
+    `options` are further ones of its trainer.
+    """
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["a b c d e f g , 1 2 3 9 x y z ' = $"] * 9),
+        model_writer=model,
+        hard_vocab_limit=False,
+        pad_id=pad,
+        unk_id=1 - pad,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols=list(control),
+        user_defined_symbols=list(symbols),
+        character_coverage=1.0,
+        minloglevel=2,
+        **{"vocab_size": 60, **options},
+    )
+    return model.getvalue()
 
 
 def trained_vocab(folder: Path, lines: list[str], size: int, **options) -> Path:

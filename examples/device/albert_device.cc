@@ -239,7 +239,6 @@ class Model {
     CHECKED(LiteRtGetModelSignature, model, 0, &signature);
     CHECKED(LiteRtGetNumSignatureOutputs, signature, &count);
     types_.resize(count);
-    logits_ = count;
     for (size_t i = 0; i < count; ++i) {
       const char* name;
       LiteRtTensor tensor;
@@ -248,9 +247,6 @@ class Model {
       CHECKED(LiteRtGetRankedTensorType, tensor, &types_[i]);
       if (!std::strcmp(name, "logits")) logits_ = i;
     }
-    if (logits_ == count)
-      throw Error(path + ": no output named logits. Export a model that "
-                  "answers with labels or a number.");
   }
 
   // The logits of one row, which is computed without padding.

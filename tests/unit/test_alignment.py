@@ -1,10 +1,8 @@
 """Which characters pieces come from: by hand."""
 
-import io
-
 import numpy as np
 import pytest
-import sentencepiece
+from written_texts import trained_pieces
 
 from keras_albert.errors import AlbertError
 from keras_albert.text.alignment import Aligner, normalize_with_sources
@@ -29,21 +27,9 @@ def test_normal_text_and_its_sources(text, lower_case, expected):
 
 def test_bytes_cannot_be_aligned():
     """Several byte pieces are one character."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["the fox sold two hens"] * 9),
-        model_writer=model,
-        vocab_size=300,
-        hard_vocab_limit=False,
-        byte_fallback=True,
-        pad_id=0,
-        unk_id=1,
-        bos_id=-1,
-        eos_id=-1,
-        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-        minloglevel=2,
+    tokenizer = Tokenizer.from_bytes(
+        trained_pieces(byte_fallback=True, vocab_size=300)
     )
-    tokenizer = Tokenizer.from_bytes(model.getvalue())
     assert "<0xE4>" in tokenizer.tokenize("中")
     with pytest.raises(AlbertError, match=r"byte_fallback.*another vocabulary"):
         Aligner(tokenizer)

@@ -1,13 +1,12 @@
 """Tokenizer: hand-known answers on vocabularies made here, and every error."""
 
-import io
 import json
 import pickle
 import warnings
 
 import numpy as np
 import pytest
-import sentencepiece
+from written_texts import trained_pieces
 
 from keras_albert.errors import AlbertError
 from keras_albert.text.normalization import normalize, to_text
@@ -16,33 +15,10 @@ from keras_albert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.any_backend
 
-# Every digit and letter below is a piece; "▁9," and "12," are too.
-EXTRA_PIECES = ["▁9,", "12,", "abc", "▁abc"]
-
-
-def train(control=("[CLS]", "[SEP]", "[MASK]"), symbols=EXTRA_PIECES, pad=0):
-    """A model whose pieces are `symbols` and single characters."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["a b c d e f g , 1 2 3 9 x y z ' = $"] * 9),
-        model_writer=model,
-        vocab_size=60,
-        hard_vocab_limit=False,
-        pad_id=pad,
-        unk_id=1 - pad,
-        bos_id=-1,
-        eos_id=-1,
-        control_symbols=list(control),
-        user_defined_symbols=list(symbols),
-        character_coverage=1.0,
-        minloglevel=2,
-    )
-    return model.getvalue()
-
 
 @pytest.fixture(scope="module")
 def model_bytes():
-    return train()
+    return trained_pieces()
 
 
 @pytest.fixture(scope="module")
@@ -344,7 +320,7 @@ def test_bad_settings(tmp_path, model_bytes, settings, message):
 )
 def test_not_an_albert_vocabulary(options):
     with pytest.raises(AlbertError, match="Train one with `keras-albert vocab"):
-        Tokenizer.from_bytes(train(**options))
+        Tokenizer.from_bytes(trained_pieces(**options))
 
 
 @pytest.mark.parametrize(
@@ -359,7 +335,7 @@ def test_not_an_albert_vocabulary(options):
 def test_a_vocabulary_with_marks(tmp_path, symbol, name):
     """Loading warns that texts lose them, unless a setting was chosen."""
     file = tmp_path / "spiece.model"
-    file.write_bytes(train(symbols=[symbol]))
+    file.write_bytes(trained_pieces(symbols=[symbol]))
     tokenizer = Tokenizer(file, keep_accents=True)
     if name:
         with pytest.warns(UserWarning, match=name):
