@@ -148,7 +148,9 @@ def test_masks_of_a_file(tmp_path, tokenizer, capsys):
     with pytest.raises(ka.AlbertError, match=r"needs \"\[MASK\]\".*'no mask'"):
         ka.Predictor(model).predict([MASKED[0], "no mask"])
     rows = rows_of(run("predict", "--skip-bad", **told))
-    assert rows[0] == rows[2] and rows[0]["prediction"]
+    assert rows[0]["prediction"] == rows[2]["prediction"] != []
+    # Equal rows of a batch may differ in the last bit, and so be rounded apart.
+    np.testing.assert_allclose(rows[0]["score"], rows[2]["score"], atol=2e-6)
     assert rows[1] == {"text": "", "prediction": [], "score": []}
 
 
