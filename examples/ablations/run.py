@@ -147,7 +147,7 @@ def settings(
     """Everything that a run depends on, in a form that JSON keeps.
 
     `sizes` of a run are multiples of the scale's hidden size, or of its number
-    of layers.
+    of layers; `learning_rate` is a multiple of the scale's.
     """
     config, first = (
         _config_of(scale, each) for each in (run, table["runs"][0])
@@ -155,6 +155,7 @@ def settings(
     pretrain = _merged(
         copy.deepcopy(scale["pretrain"]), run.get("pretrain", {})
     )
+    pretrain["optimizer"]["learning_rate"] *= run.get("learning_rate", 1)
     return {
         "name": run["name"],
         "seed": seed,

@@ -31,12 +31,15 @@ evaluate() {  # evaluate NAME OPTION ...
     fi
 }
 
-glue() {  # glue TASK OUTPUT OPTION ...: three seeds, pretrained and not
-    task=$1 output=$2; shift 2
+both() {  # both OUTPUT OPTION ...: three seeds, pretrained and not
+    output=$1; shift
     for start in "" --from-scratch; do
-        finetune "$output$start" --model pretrained --task "$task" \
-            --train GLUE --seeds 3 $start "$@"
+        finetune "$output$start" --model pretrained --seeds 3 $start "$@"
     done
+}
+glue() {  # glue TASK OUTPUT OPTION ...
+    task=$1 output=$2; shift 2
+    both "$output" --task "$task" --train GLUE "$@"
 }
 
 # Learning rates and numbers of passes, on a tenth of the training rows
@@ -82,16 +85,14 @@ rte() {
     glue RTE rte --steps 312 --validate-every 312 --batch-size 16 \
         --learning-rate 5e-5 --sequence-length 128
 }
-squad() {  # README.md has this and RACE for the recipe's 12,000 steps
-    finetune squad --model pretrained --task SQuAD-1.1 --train SQUAD \
-        --any-size --seeds 3 --steps 900 --validate-every 900 \
-        --batch-size 32 --learning-rate 3e-4 --sequence-length 128 \
-        --windows.stride 64
+squad() {
+    both squad --task SQuAD-1.1 --train SQUAD --any-size --steps 900 \
+        --validate-every 900 --batch-size 32 --learning-rate 3e-4 \
+        --sequence-length 128 --windows.stride 64
 }
 race() {
-    finetune race --model pretrained --task RACE --train RACE --any-size \
-        --seeds 3 --steps 300 --validate-every 300 --batch-size 16 \
-        --learning-rate 3e-4
+    both race --task RACE --train RACE --any-size --steps 300 \
+        --validate-every 300 --batch-size 16 --learning-rate 3e-4
 }
 
 # Vectors

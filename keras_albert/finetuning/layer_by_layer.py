@@ -1,11 +1,14 @@
 """Computes a model with exits one layer at a time, for inference.
 
-After each layer, the examples that have their answer leave the batch.
+After each layer, the examples that have their answer leave the batch. Of the
+others a layer is completed only then: the answer needs its first token alone,
+see `modeling/exits.py`.
 
 Letters: B batch, S sequence length, H hidden size, C labels.
 """
 
 import copy
+import itertools
 from collections.abc import Mapping
 
 import keras
@@ -15,8 +18,12 @@ from keras import ops
 from keras_albert.distribution.backend import compiled
 from keras_albert.modeling.backbone import padding_mask_of
 from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.modeling.encoder import attention_bias, block
-from keras_albert.modeling.exits import classifiers_of
+from keras_albert.modeling.encoder import attention_bias, finished
+from keras_albert.modeling.exits import (
+    classifiers_of,
+    first_token,
+    up_to_attention,
+)
 from keras_albert.tasks.early_exit import EarlyExit, Stopping, check_exits
 
 
@@ -53,7 +60,7 @@ class LayerByLayer:
         model = self._model
         self._variables = model.variables
         self._embed = compiled(model, self._embedded)
-        self._layer = compiled(model, self._one_layer)
+        self._exit = compiled(model, self._one_exit)
         self._weights = compiled(model, self._all_weights)
 
     def __call__(
@@ -75,28 +82,35 @@ class LayerByLayer:
             check_exits(self._rule, model)
             self._compile()
         blocks, pooler, classifiers = self._weights()
+        blocks = [blocks[which] for which in self._blocks_of_layers()]
         rows = np.arange(len(x["token_ids"]))  # those that go on
         padded = self._padded(rows)
         vectors, bias = self._embed({n: each[padded] for n, each in x.items()})
         stopping = Stopping(self._rule, model.problem)
         used = np.zeros(len(rows), int)
         found = np.zeros((len(rows), model.num_labels), "float32")
-        for layer, which in enumerate(self._blocks_of_layers()):
-            vectors, logits = self._layer(
-                blocks[which], pooler, classifiers[layer], vectors, bias
+        last = self._rule.layers or len(blocks)
+        state, before = (vectors, None, bias), 0
+        for layer in range(self._rule.layers or 1, last + 1):
+            *state, logits = self._exit(
+                [*itertools.chain(*blocks[before:layer])],
+                blocks[before - 1][-1] if before else None,
+                pooler,
+                classifiers[layer - 1],
+                *state,
             )
+            before = layer
             logits = ops.convert_to_numpy(logits)[: len(rows)]
+            found[rows], used[rows] = logits, layer
             stops = stopping.after(logits)
-            found[rows], used[rows] = logits, layer + 1
-            if stops.all():
+            if layer == last or stops.all():
                 break
             if stops.any():
                 kept = np.flatnonzero(~stops)
                 rows = rows[kept]
                 stopping.keep(kept)
                 padded = self._padded(kept)
-                vectors = ops.take(vectors, padded, axis=0)
-                bias = ops.take(bias, padded, axis=0)
+                state = [ops.take(each, padded, axis=0) for each in state]
         self.rows += len(used)
         self.layers += int(used.sum())
         return {"logits": found, "layers": used}
@@ -144,12 +158,21 @@ class LayerByLayer:
             ),
         )
 
-    def _one_layer(self, weights, pooler, classifier, x, bias):
-        """The next vectors [B, S, H], and logits [B, C] made of them."""
-        for each in weights:
-            x, _ = block(self._model.config, each, x, bias)
-        pooled = _dense(x[:, 0], *pooler)
-        return x, _dense(ops.tanh(pooled), *classifier)
+    def _one_exit(self, blocks, before, pooler, classifier, x, context, bias):
+        """Completes a layer, and computes the next one as far as its exit.
+
+        `x` and `context`, [B, S, H], are what `up_to_attention` returned for
+        the layer that ends with the block `before`; if that is None, `x` is
+        the input of `blocks`.
+
+        Returns them for `blocks`, the bias, and the logits [B, C].
+        """
+        config = self._model.config
+        if before is not None:
+            x = finished(config, before, x, context)
+        x, context = up_to_attention(config, blocks, x, bias)
+        pooled = _dense(first_token(config, blocks[-1], x, context), *pooler)
+        return x, context, bias, _dense(ops.tanh(pooled), *classifier)
 
 
 def _dense(x, kernel, bias):

@@ -16,8 +16,9 @@ from keras_albert.modeling.layers import (
     DROPOUTS,
     AttentionHalf,
     FeedForwardHalf,
-    attention_half,
-    feed_forward_half,
+    attention,
+    attention_output,
+    feed_forward,
 )
 from keras_albert.private_apis import track_in_checkpoints
 
@@ -72,16 +73,49 @@ def block(
 ):
     """Applies a transformer block: the attention and feed-forward halves.
 
-    The arguments and the result are those of `attention_half`, except that
-    `weights` holds both halves: the results of `Block.tensors` of the shared
-    block and of the layer's own block, joined into one dict.
+    Args:
+        config: the architecture.
+        weights: those of both halves: the results of `Block.tensors` of the
+            shared block and of the layer's own block, joined into one dict.
+        x: float [B, S, H].
+        attention_bias: float [B, 1, 1, S] or [B, 1, S, S], added to scores.
+        seeds: int [DROPOUTS, 2]; None for no dropout.
+        fused: use the backend's fused attention kernel if possible.
+        first_only: return only the first position (T = 1), not all (T = S).
+        training: whether this is a step of training.
+
+    Returns float [B, T, H]; and probabilities [B, A, S, S], None if fused.
     """
-    attention = _relaxed(weights, "attention")
-    feed_forward = _relaxed(weights, "feed_forward")
-    x, probs = attention_half(
-        config, attention, x, attention_bias, seeds, fused, first_only, training
-    )
-    return feed_forward_half(config, feed_forward, x, seeds, training), probs
+    context, probs = begun(config, weights, x, attention_bias, seeds, fused)
+    if first_only:
+        # Attention is computed for all positions although only one is used.
+        # With a single query, the gradient would contain a matrix product with
+        # an inner dimension of 1, and oneDNN 3.7 (TensorFlow 2.20 and 2.21)
+        # corrupts memory if two such products have the same shape and
+        # different layouts. tests/e2e/test_onednn.py reproduces this.
+        x, context = x[:, :1], context[:, :1]
+    return finished(config, weights, x, context, seeds, training), probs
+
+
+def begun(config, weights, x, attention_bias, seeds=None, fused=True):
+    """The first part of `block`, which reads all positions: attention.
+
+    Returns the context vectors [B, S, H], and the probabilities.
+    """
+    half = _relaxed(weights, "attention")
+    return attention(config, half, x, attention_bias, seeds, fused)
+
+
+def finished(config, weights, x, context, seeds=None, training=False):
+    """The rest of `block`, for the positions of `x` and `context`: [B, T, H].
+
+    Positions do not depend on one another here, so that it may be computed
+    for some of them alone.
+    """
+    half = _relaxed(weights, "attention")
+    x = attention_output(config, half, x, context, seeds, training)
+    half = _relaxed(weights, "feed_forward")
+    return feed_forward(config, half, x, seeds, training)
 
 
 def _relaxed(weights, half: str):

@@ -4,7 +4,7 @@ A model with exits learns to classify from the output of each of its layers
 (PABEE, Zhou et al. 2020, arXiv:2006.04152). `tasks/early_exit.py` says when
 inference stops, and `finetuning/layer_by_layer.py` computes it.
 
-Letters: B batch, L layers, H hidden size, C labels.
+Letters: B batch, S sequence length, L layers, H hidden size, C labels.
 """
 
 from typing import Any
@@ -13,6 +13,7 @@ import keras
 from keras import layers, ops
 
 from keras_albert.modeling.config import AlbertConfig
+from keras_albert.modeling.encoder import begun, block, finished
 from keras_albert.modeling.layers import initializer
 
 
@@ -73,6 +74,32 @@ def classifiers_of(model: keras.Model) -> tuple[Any, Any]:
             (own.bias, ops.convert_to_tensor(last.bias)),
         )
     )
+
+
+# A classifier reads the first token alone. Of the last block before it, only
+# attention needs all tokens; the rest is computed for the first token, and for
+# the others later, with `finished`, if there is a next layer.
+def up_to_attention(
+    config: AlbertConfig, blocks: list[dict], x: Any, bias: Any
+) -> tuple[Any, Any]:
+    """Computes blocks, of the last one only attention.
+
+    `blocks` are weights as `encoder.block` takes them, and `bias` is that of
+    attention. Returns the input of the last block and its context vectors, both
+    [B, S, H].
+    """
+    *whole, last = blocks
+    for each in whole:
+        x, _ = block(config, each, x, bias)
+    return x, begun(config, last, x, bias)[0]
+
+
+def first_token(config: AlbertConfig, last: dict, x: Any, context: Any) -> Any:
+    """Completes `up_to_attention` for the first token alone: [B, H].
+
+    `last` are the weights of the last block.
+    """
+    return finished(config, last, x[:, :1], context[:, :1])[:, 0]
 
 
 def divide_logits(model: keras.Model, temperature: float) -> None:

@@ -189,36 +189,24 @@ ACTIVATIONS = {
 DROPOUTS = 3
 
 
-def attention_half(
-    config: AlbertConfig,
-    weights,
-    x,
-    attention_bias,
-    seeds=None,
-    fused=True,
-    first_only=False,
-    training=False,
-):
-    """Multi-head self-attention, output projection, residual, LayerNorm.
+def attention(config: AlbertConfig, weights, x, bias, seeds=None, fused=True):
+    """Multi-head self-attention, without its output projection.
 
     Args:
         config: the architecture.
         weights: the result of `AttentionHalf.tensors`, with relaxed sharing
             joined with that of `AttentionDelta.tensors`.
         x: float [B, S, H].
-        attention_bias: float [B, 1, 1, S] or [B, 1, S, S], added to scores.
+        bias: float [B, 1, 1, S] or [B, 1, S, S], added to the scores.
         seeds: int [DROPOUTS, 2]; None for no dropout.
         fused: use the backend's fused attention kernel if possible.
-        first_only: return only the first position (T = 1), not all (T = S).
-        training: whether this is a step of training.
 
-    Returns float [B, T, H]; and probabilities [B, A, S, S], None if fused.
+    Returns the context vectors of all heads side by side, float [B, S, H]; and
+    the probabilities [B, A, S, S], None if fused.
     """
-    tokens = _flat(x)
-    fused_ops = _fused_operations(tokens, training)
     query, key, value = (
         _split_heads(each, x, config.num_attention_heads)  # [B, S, A, D]
-        for each in _query_key_value(weights, tokens)
+        for each in _query_key_value(weights, _flat(x))
     )
     rate = config.attention_probs_dropout_prob
     if fused and _has_kernel(query.dtype) and (seeds is None or not rate):
@@ -226,31 +214,34 @@ def attention_half(
         # Flash attention is off: Keras's flash kernel on torch does not accept
         # a bias, and the one of JAX on TPUs silently ignores it.
         context = ops.dot_product_attention(
-            query, key, value, bias=attention_bias, flash_attention=False
+            query, key, value, bias=bias, flash_attention=False
         )
     else:
-        probs = _attention_probs(query, key, attention_bias)  # [B, A, S, S]
+        probs = _attention_probs(query, key, bias)  # [B, A, S, S]
         dropped = dropout(probs, rate, _seed(seeds, 0))
         context = ops.einsum("bats,bsad->btad", dropped, value)
-    if first_only:
-        # Attention is computed for all positions although only one is used.
-        # With a single query, the gradient would contain a matrix product with
-        # an inner dimension of 1, and oneDNN 3.7 (TensorFlow 2.20 and 2.21)
-        # corrupts memory if two such products have the same shape and
-        # different layouts. tests/e2e/test_onednn.py reproduces this.
-        x, context = x[:, :1], context[:, :1]  # [B, 1, H] and [B, 1, A, D]
-        tokens = _flat(x)
-    context = ops.reshape(context, (-1, config.hidden_size))
-    output = linear(weights["output"], context)
+    return ops.reshape(context, ops.shape(x)), probs
+
+
+def attention_output(
+    config: AlbertConfig, weights, x, context, seeds=None, training=False
+):
+    """Output projection of attention, residual, LayerNorm: [B, T, H].
+
+    `x` and `context`, both [B, T, H], are the input and the result of
+    `attention`, at all positions or at some of them; the other arguments are
+    those of `attention`, and `training` says whether this is a step of it.
+    """
+    tokens = _flat(x)
+    fused_ops = _fused_operations(tokens, training)
+    output = linear(weights["output"], _flat(context))
     output = dropout(output, config.hidden_dropout_prob, _seed(seeds, 1))
     output = _normalized_sum(weights["layer_norm"], tokens, output, fused_ops)
-    return ops.reshape(output, ops.shape(x)), probs
+    return ops.reshape(output, ops.shape(x))
 
 
-def feed_forward_half(
-    config: AlbertConfig, weights, x, seeds=None, training=False
-):
-    """Feed-forward network (H -> F -> H), residual, LayerNorm: [B, S, H]."""
+def feed_forward(config: AlbertConfig, weights, x, seeds=None, training=False):
+    """Feed-forward network (H -> F -> H), residual, LayerNorm: [B, T, H]."""
     tokens = _flat(x)
     fused_ops = _fused_operations(tokens, training)
     inner = linear(weights["intermediate"], tokens)  # [B S, F]
@@ -332,7 +323,7 @@ def _low_rank(delta, x):
     x = ops.matmul(x, delta["a"])
     n, rank, _ = delta["b"].shape
     # One product for each kernel. A single batched product would, with rank
-    # 1, have the inner dimension of 1 that `attention_half` avoids.
+    # 1, have the inner dimension of 1 that `encoder.block` avoids.
     return ops.concatenate(
         [
             ops.matmul(x[..., i * rank : (i + 1) * rank], delta["b"][i])

@@ -263,7 +263,7 @@ class AlbertForQuestionAnsweringV2(_QuestionModel):
         weighted by the probability that the answer starts there.
         """
         probs = ops.expand_dims(ops.softmax(start), 2)  # [B, S, 1], float32
-        # Not a matrix product, for the inner dimension 1; see `attention_half`.
+        # Not a matrix product, for the inner dimension 1; see `encoder.block`.
         start_vector = ops.sum(probs * ops.cast(x, "float32"), axis=1)  # [B, H]
         start_vector = ops.cast(start_vector, x.dtype)
         both = ops.concatenate([start_vector, x[:, 0]], axis=-1)  # [B, 2 H]

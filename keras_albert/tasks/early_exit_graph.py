@@ -8,8 +8,12 @@ import tensorflow as tf
 
 from keras_albert.modeling.backbone import padding_mask_of
 from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.modeling.encoder import attention_bias, block
-from keras_albert.modeling.exits import classifiers_of
+from keras_albert.modeling.encoder import attention_bias, finished
+from keras_albert.modeling.exits import (
+    classifiers_of,
+    first_token,
+    up_to_attention,
+)
 from keras_albert.tasks.config import EarlyExit
 
 Tensors = dict[str, tf.Tensor]
@@ -23,23 +27,39 @@ def early_outputs(
     `rows` are the inputs; rows that have their answer leave the loop.
     """
     config, problem = model.config, model.problem
-    weights = model.backbone.encoder.weights_of(0)
+    blocks = model.backbone.encoder.weights_of(0)  # of any layer
     kernels, biases = classifiers_of(model)
-    state = _before_the_layers(model, rows)
+    x = model.backbone.embeddings(rows["token_ids"], rows["segment_ids"])
+    bias = attention_bias(padding_mask_of(rows), None, x.dtype)
+
+    def logits_of(x, context, layer):
+        first = first_token(config, blocks[-1], x, context)
+        # The classifiers compute in float32, whatever the encoder does. Of two
+        # dtypes TensorFlow would make a SparseMatMul, which only CPUs have.
+        pooled = tf.cast(model.backbone.pooler(first), kernels.dtype)
+        return tf.matmul(pooled, tf.gather(kernels, layer)) + tf.gather(
+            biases, layer
+        )
+
+    if rule.layers is not None:  # no row is asked whether it stops
+        x, context = up_to_attention(config, blocks * rule.layers, x, bias)
+        return {
+            "logits": logits_of(x, context, rule.layers - 1),
+            "layers": tf.fill(tf.shape(x)[:1], rule.layers),
+        }
 
     def goes_on(state):
         some = tf.size(state["rows"]) > 0
         return some & (state["layer"] < config.num_hidden_layers)
 
-    def step(state):
-        x = state["x"]
-        for each in weights:
-            x, _ = block(config, each, x, state["bias"])
-        # The classifiers compute in float32, whatever the encoder does. Of two
-        # dtypes TensorFlow would make a SparseMatMul, which only CPUs have.
-        pooled = tf.cast(model.backbone.pooler(x[:, 0]), kernels.dtype)
-        kernel = tf.gather(kernels, state["layer"])
-        logits = tf.matmul(pooled, kernel) + tf.gather(biases, state["layer"])
+    def next_layer(state):
+        x = finished(config, blocks[-1], state["x"], state["context"])
+        return answered(state, x)
+
+    def answered(state, x):
+        """The state after a layer, whose input is `x`."""
+        x, context = up_to_attention(config, blocks, x, state["bias"])
+        logits = logits_of(x, context, state["layer"])
         layer = state["layer"] + 1
         places = state["rows"][:, tf.newaxis]
         stops, answers, agreements = stops_after(
@@ -48,6 +68,7 @@ def early_outputs(
         kept = tf.where(~stops)[:, 0]
         going_on = {
             "x": x,
+            "context": context,
             "bias": state["bias"],
             "rows": state["rows"],
             "answers": answers,
@@ -64,13 +85,14 @@ def early_outputs(
             ),
         }
 
+    state = answered(_before_the_layers(model, bias), x)
     shapes = {
         name: tf.TensorShape([None, *each.shape[1:]] if each.shape.rank else [])
         for name, each in state.items()
     }
     (state,) = tf.while_loop(
         goes_on,
-        lambda state: (step(state),),
+        lambda state: (next_layer(state),),
         (state,),
         shape_invariants=(shapes,),
         parallel_iterations=1,
@@ -79,16 +101,14 @@ def early_outputs(
 
 
 def _before_the_layers(
-    model: AlbertForSequenceClassification, rows: Tensors
+    model: AlbertForSequenceClassification, bias: tf.Tensor
 ) -> Tensors:
-    """The state of the loop at its start."""
-    x = model.backbone.embeddings(rows["token_ids"], rows["segment_ids"])
-    count = tf.shape(x)[0]
+    """The state before the first layer; `bias` is that of attention."""
+    count = tf.shape(bias)[0]
     width = model.num_labels if model.problem == "multi_label" else 1
     return {
         "layer": tf.constant(0),
-        "x": x,
-        "bias": attention_bias(padding_mask_of(rows), None, x.dtype),
+        "bias": bias,
         # the numbers of the rows that go on
         "rows": tf.range(count),
         "answers": tf.zeros([count, width]),
@@ -103,13 +123,11 @@ def stops_after(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Computes `tasks.early_exit.Stopping` for a layer of a graph.
 
+    `rule` has a patience or a confidence.
     `layer` is its number, from 1, and `logits` are float32 [R, C]. `answers`,
     float32 [R, K], and `agreements`, int32 [R], are those of the layer before.
     Returns which rows stop, bool [R]; and their answers and agreements.
     """
-    rows = tf.shape(logits)[:1]
-    if rule.layers is not None:
-        return tf.fill(rows, tf.equal(layer, rule.layers)), answers, agreements
     if rule.confidence is not None:
         if problem == "single_label":
             certain = tf.reduce_max(tf.nn.softmax(logits), axis=-1)

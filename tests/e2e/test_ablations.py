@@ -67,9 +67,14 @@ def test_every_table_has_settings_at_every_scale(ablations, tmp_path):
             ]
             assert len({json.dumps(each) for each in found}) == len(names)
             assert json.loads(json.dumps(found)) == found
-    wide = ablations._toml("table6")["runs"][1]
-    config = ablations._config_of(scales["base"], wide)
+    table = ablations._toml("table6")
+    wide = ablations.settings(
+        table, scales["base"], table["runs"][2], 0, tmp_path
+    )
+    config, rate = wide["config"], wide["pretrain"]["optimizer"]
     assert config["hidden_size"] == 1536 and config["embedding_size"] == 384
+    base = scales["base"]["pretrain"]["optimizer"]["learning_rate"]
+    assert rate["learning_rate"] == base / 2
     assert ablations.folder_name("shared, E = H", 1) == "shared-e-h-1"
     # A trial of the speed has short rows for as large a share of its steps.
     options = {"steps": 6_000, "warmup_steps": 500, "short_steps": 4_500}

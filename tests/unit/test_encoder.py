@@ -22,8 +22,8 @@ from small import (
 import keras_albert as ka
 import keras_albert.modeling.backbone
 import keras_albert.modeling.encoder
-import keras_albert.modeling.layers
 from keras_albert.modeling.encoder import draw_seeds
+from keras_albert.modeling.layers import attention, attention_output
 from keras_albert.private_apis import DrawnSeed
 
 CONFIG = FIVE_LAYERS.replace(num_hidden_layers=3)
@@ -237,12 +237,12 @@ def test_pooled_only(architecture, loop, remat):
 def test_pooled_only_computes_one_position(monkeypatch):
     lengths = []
 
-    def feed_forward_half(config, weights, x, *others):
+    def feed_forward(config, weights, x, *others):
         lengths.append(x.shape[1])
         return x
 
     monkeypatch.setattr(
-        keras_albert.modeling.encoder, "feed_forward_half", feed_forward_half
+        keras_albert.modeling.encoder, "feed_forward", feed_forward
     )
     config = CONFIG.replace(inner_group_num=2)
     ka.AlbertBackbone(config)(inputs(), pooled_only=True)
@@ -291,9 +291,11 @@ def test_attention_by_hand():
     expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True))
     config = CONFIG.replace(hidden_size=2, num_attention_heads=1)
     for fused in (True, False):
-        output, found = keras_albert.modeling.layers.attention_half(
-            config, weights, ops.array(x), ops.array(bias), fused=fused
+        tokens = ops.array(x)
+        context, found = attention(
+            config, weights, tokens, ops.array(bias), fused=fused
         )
+        output = attention_output(config, weights, tokens, context)
         np.testing.assert_allclose(numpy(output)[0], expected, atol=1e-5)
         assert (found is None) == fused
     np.testing.assert_allclose(numpy(found)[0, 0], probs, atol=1e-6)

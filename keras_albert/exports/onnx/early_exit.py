@@ -19,10 +19,25 @@ def early_outputs(
 ) -> tuple[str, str]:
     """Adds a loop; `logits` float32 [B, C], and `layers` needed, int32 [B].
 
-    Rows that have their answer leave the loop (tasks.early_exit_graph).
+    Rows that have their answer leave the loop, and a layer is completed for
+    the others only (tasks.early_exit_graph).
     """
     add, constant, model = writer.add, writer.constant, writer.model
     kernels, biases = (constant(array(each)) for each in classifiers_of(model))
+
+    def logits_of(first, number):
+        """The logits of layer `number`, from 0, for its first tokens."""
+        logits = add(
+            "MatMul", writer.pooled(first), add("Gather", kernels, number)
+        )
+        return add("Add", logits, add("Gather", biases, number))
+
+    if rule.layers is not None:  # no row is asked whether it stops
+        first = writer.encoded(inputs, first_only=True, layers=rule.layers)
+        used = add(
+            "Expand", constant(rule.layers, "int32"), add("Shape", first, end=1)
+        )
+        return logits_of(first, constant(rule.layers - 1)), used
     x, bias = writer.embedded(inputs)
     batch = add("Shape", x, end=1)
     rows = add("Range", constant(0), add("Squeeze", batch), constant(1))
@@ -35,17 +50,18 @@ def early_outputs(
 
     none = add("Expand", constant(0, "int32"), batch)
 
-    def step(state, number):
-        x = writer.first_layer(state["x"], state["bias"])
-        pooled = writer.pooled(writer.first(x))
-        logits = add("MatMul", pooled, add("Gather", kernels, number))
-        logits = add("Add", logits, add("Gather", biases, number))
+    def answered(state, x, number):
+        """The state after layer `number`, whose input is `x`."""
+        x, context = writer.up_to_attention(x, state["bias"])
+        first = writer.completed(writer.first(x), writer.first(context))
+        logits = logits_of(first, number)
         stops, answers, agreements = _stops_after(
             writer.graph, rule, model.problem, number, logits, state
         )
         kept = add("Squeeze", add("NonZero", add("Not", stops)), constant([0]))
         going_on = {
             "x": x,
+            "context": context,
             "bias": state["bias"],
             "rows": state["rows"],
             "answers": answers,
@@ -54,27 +70,46 @@ def early_outputs(
         places = add("Unsqueeze", state["rows"], constant([1]))
         layer = add("Cast", add("Add", number, constant(1)), to=INT32)
         layers = add("Expand", layer, add("Shape", stops))
-        some = add("Greater", add("Size", kept), constant(0))
         return {
             **{name: add("Gather", v, kept) for name, v in going_on.items()},
             "logits": add("ScatterND", state["logits"], places, logits),
             "layers": add("ScatterND", state["layers"], places, layers),
-        }, some
+        }
 
-    hidden = model.config.hidden_size
+    def goes_on(state):
+        return add("Greater", add("Size", state["rows"]), constant(0))
+
+    def next_layer(state, iteration):
+        x = writer.completed(state["x"], state["context"])
+        number = add("Add", iteration, constant(1))
+        state = answered(state, x, number)
+        return state, goes_on(state)
+
+    before = {
+        "bias": bias,
+        "rows": rows,
+        "answers": zeros(width),
+        "agreements": none,
+        "logits": zeros(labels),
+        "layers": none,
+    }
+    state = answered(before, x, constant(0))
+    vectors = ("float32", ("rows", "tokens", model.config.hidden_size))
+    specs = {
+        "x": vectors,
+        "context": vectors,
+        "bias": ("float32", ("rows", 1, 1, "tokens")),
+        "rows": ("int64", ("rows",)),
+        "answers": ("float32", ("rows", width)),
+        "agreements": ("int32", ("rows",)),
+        "logits": ("float32", ("batch", labels)),
+        "layers": ("int32", ("batch",)),
+    }
     last = writer.graph.loop(
-        model.config.num_hidden_layers,
-        add("Greater", add("Squeeze", batch), constant(0)),
-        {
-            "x": (x, "float32", ("rows", "tokens", hidden)),
-            "bias": (bias, "float32", ("rows", 1, 1, "tokens")),
-            "rows": (rows, "int64", ("rows",)),
-            "answers": (zeros(width), "float32", ("rows", width)),
-            "agreements": (none, "int32", ("rows",)),
-            "logits": (zeros(labels), "float32", ("batch", labels)),
-            "layers": (none, "int32", ("batch",)),
-        },
-        step,
+        model.config.num_hidden_layers - 1,
+        goes_on(state),
+        {name: (state[name], *spec) for name, spec in specs.items()},
+        next_layer,
     )
     return last["logits"], last["layers"]
 
@@ -82,26 +117,28 @@ def early_outputs(
 def _stops_after(
     graph: Graph, rule: EarlyExit, problem: str, number, logits, before
 ) -> tuple[str, str, str]:
-    """Computes `tasks.early_exit.Stopping` for the layer of an iteration.
+    """Computes `tasks.early_exit.Stopping` for a layer.
 
-    `number` is that of the iteration, from 0, and `logits` are float32 [R, C].
-    `before` has `answers`, float32 [R, K], and `agreements`, int32 [R], of the
-    layer before. Returns which rows stop, bool [R], and the answers and the
-    agreements of this layer.
+    `rule` has a patience or a confidence. `number` is that of the layer, from
+    0, and `logits` are float32 [R, C]. `before` has `answers`, float32 [R, K],
+    and `agreements`, int32 [R], of the layer before. Returns which rows stop,
+    bool [R], and the answers and the agreements of this layer.
     """
     add, constant = graph.add, graph.constant
     answers, agreements = before["answers"], before["agreements"]
-    if rule.layers is not None:
-        is_last = add("Equal", number, constant(rule.layers - 1))
-        stops = add("Expand", is_last, add("Shape", agreements))
-        return stops, answers, agreements
+
+    def reduced(kind, values):
+        """[R, C] -> [R]; without rows ONNX Runtime would return [0, C]."""
+        each = add(kind, values, axes=[-1], keepdims=0)
+        return add("Reshape", each, add("Shape", agreements))
+
     if rule.confidence is not None:
         if problem == "single_label":
             probs = add("Softmax", logits, axis=-1)
-            certain = add("ReduceMax", probs, axes=[-1], keepdims=0)
+            certain = reduced("ReduceMax", probs)
         else:
             probs = add("Sigmoid", add("Abs", logits))
-            certain = add("ReduceMin", probs, axes=[-1], keepdims=0)
+            certain = reduced("ReduceMin", probs)
         limit = constant(rule.confidence, "float32")
         return add("GreaterOrEqual", certain, limit), answers, agreements
     found = logits
@@ -111,8 +148,9 @@ def _stops_after(
         found = add("Cast", add("Greater", logits, constant(0.0)), to=FLOAT)
     near = rule.tolerance if problem == "regression" else 0.5
     distance = add("Abs", add("Sub", found, answers))
-    distance = add("ReduceMax", distance, axes=[-1], keepdims=0)
-    equal = add("Less", distance, constant(near, "float32"))
+    equal = add(
+        "Less", reduced("ReduceMax", distance), constant(near, "float32")
+    )
     equal = add("And", equal, add("Greater", number, constant(0)))
     more = add("Add", agreements, constant(1, "int32"))
     agreements = add("Where", equal, more, constant(0, "int32"))

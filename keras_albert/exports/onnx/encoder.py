@@ -108,10 +108,15 @@ class EncoderWriter:
         """The first tokens: [B, S, ...] -> [B, 1, ...]."""
         return self.add("Slice", x, *map(self.constant, ([0], [1], [1])))
 
-    def encoded(self, inputs: Inputs, first_only: bool) -> str:
-        """The last layer, [B, S, H], or only its first tokens, [B, 1, H]."""
+    def encoded(
+        self, inputs: Inputs, first_only: bool, layers: int | None = None
+    ) -> str:
+        """The last layer, [B, S, H], or only its first tokens, [B, 1, H].
+
+        `layers` is how many are computed, by default all.
+        """
         x, bias = self.embedded(inputs)
-        *others, last = self._blocks()
+        *others, last = self._blocks(layers)
         for block in others:
             x = self._block(block, x, bias)
         return self._block(last, x, bias, first_only)
@@ -136,11 +141,19 @@ class EncoderWriter:
         bias = self.add("Where", inputs.is_padding, masked, zero)
         return x, self.add("Unsqueeze", bias, self.constant([1, 2]))
 
-    def first_layer(self, x: str, bias: str) -> str:
-        """The first layer alone: [B, S, H] -> [B, S, H]."""
-        for block in self._blocks()[: self.config.inner_group_num]:
+    def up_to_attention(self, x: str, bias: str) -> tuple[str, str]:
+        """The first layer, of its last block only attention.
+
+        Returns the input of that block and its context vectors, [B, S, H].
+        """
+        *others, last = self._blocks(1)
+        for block in others:
             x = self._block(block, x, bias)
-        return x
+        return x, self._attention(last, x, bias)
+
+    def completed(self, x: str, context: str) -> str:
+        """The rest of that block, of all tokens or of some of them."""
+        return self._finished(self._blocks(1)[-1], x, context)
 
     def pooled(self, x: str) -> str:
         """The output of the pooler, [B, H], for the first tokens, [B, 1, H]."""
@@ -171,15 +184,18 @@ class EncoderWriter:
             x = self.dense(embeddings.projection, x)
         return x
 
-    def _blocks(self) -> list[dict]:
-        """The weights of each block in turn; shared ones are stored once."""
+    def _blocks(self, layers: int | None = None) -> list[dict]:
+        """The weights of each block in turn; shared ones are stored once.
+
+        `layers` is how many of them have their blocks in the list.
+        """
         encoder = self.model.backbone.encoder
         shared, own = (
             [[self._stored(block) for block in row] for row in rows]
             for rows in (encoder.shared, encoder.own)
         )
         found = []
-        for layer in range(self.config.num_hidden_layers):
+        for layer in range(layers or self.config.num_hidden_layers):
             group = self.config.group_of(layer)
             parts = filter(None, (shared[group], own[layer]))
             found += [
@@ -234,6 +250,10 @@ class EncoderWriter:
         context = self._attention(weights, x, bias, first_only)
         if first_only:
             x = self.first(x)
+        return self._finished(weights, x, context)
+
+    def _finished(self, weights, x: str, context: str) -> str:
+        """Computes `modeling.encoder.finished`."""
         output = self._linear(weights, "attention", "output", context)
         x = self._summed(weights["attention"], x, output)
         inner = self._linear(weights, "feed_forward", "intermediate", x)
@@ -245,7 +265,7 @@ class EncoderWriter:
         norm, x = half["layer_norm"], self.add("Add", output, x)
         return self._normalized(norm["gamma"], norm["beta"], x)
 
-    def _attention(self, weights, x: str, bias: str, first_only: bool) -> str:
+    def _attention(self, weights, x: str, bias: str, first_only=False) -> str:
         """The context vectors of all heads, side by side, [B, S, H]."""
         heads, hidden = self.config.num_attention_heads, self.config.hidden_size
         qkv = self._linear(weights, "attention", "qkv", x)
