@@ -158,12 +158,15 @@ exits() {
             --train GLUE --exits "$kind" --seeds 3 --steps 1500 \
             --validate-every 1500 --sequence-length 64 --learning-rate 3e-4
     done
+    finetune exits-four --model pretrained --task SST-2 --train GLUE \
+        --exits shared --depth 4 --seeds 3 --steps 1500 \
+        --validate-every 1500 --sequence-length 64 --learning-rate 3e-4
     finetune exits-mrpc --model pretrained --task MRPC --train GLUE \
         --exits own --seeds 3 --steps 1000 --validate-every 1000 \
         --batch-size 16 --learning-rate 1e-4 --sequence-length 128
 }
 curves() {  # with nothing else running
-    for run in shared drawn mrpc; do
+    for run in shared drawn four mrpc; do
         for seed in 0 1 2; do
             evaluate "curve-$run-$seed" --model "exits-$run/seed-$seed" \
                 --data GLUE --exit-curve "curve-$run-$seed.png"

@@ -90,11 +90,11 @@ class LayerByLayer:
         used = np.zeros(len(rows), int)
         found = np.zeros((len(rows), model.num_labels), "float32")
         last = self._rule.layers or len(blocks)
-        state, before = (vectors, None, bias), 0
+        state, before = [vectors, vectors, bias], 0
         for layer in range(self._rule.layers or 1, last + 1):
             *state, logits = self._exit(
                 [*itertools.chain(*blocks[before:layer])],
-                blocks[before - 1][-1] if before else None,
+                blocks[before - 1][-1:] if before else [],
                 pooler,
                 classifiers[layer - 1],
                 *state,
@@ -162,14 +162,14 @@ class LayerByLayer:
         """Completes a layer, and computes the next one as far as its exit.
 
         `x` and `context`, [B, S, H], are what `up_to_attention` returned for
-        the layer that ends with the block `before`; if that is None, `x` is
-        the input of `blocks`.
+        the layer that ends with the block `before`, a list of one. If the
+        list is empty, `x` is the input of `blocks`.
 
         Returns them for `blocks`, the bias, and the logits [B, C].
         """
         config = self._model.config
-        if before is not None:
-            x = finished(config, before, x, context)
+        for each in before:
+            x = finished(config, each, x, context)
         x, context = up_to_attention(config, blocks, x, bias)
         pooled = _dense(first_token(config, blocks[-1], x, context), *pooler)
         return x, context, bias, _dense(ops.tanh(pooled), *classifier)
