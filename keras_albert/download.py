@@ -80,9 +80,20 @@ def _from_hugging_face(name: str) -> Path:
         )
 
     folder = fetch(_WANTED)
-    if not any(path.name.endswith(_WEIGHTS) for path in folder.iterdir()):
-        folder = fetch(_WANTED + _SECOND_CHOICE)
-    return folder
+    if not _has_weights(folder):
+        return fetch(_WANTED + _SECOND_CHOICE)
+    # Layers of sentence-transformers, which may be pickled beside a model that
+    # is not.
+    pickled = [
+        f"{path.name}/*.bin"
+        for path in folder.glob("*_Dense")
+        if not _has_weights(path)
+    ]
+    return fetch(_WANTED + pickled) if pickled else folder
+
+
+def _has_weights(folder: Path) -> bool:
+    return any(path.name.endswith(_WEIGHTS) for path in folder.iterdir())
 
 
 def _from_kaggle(name: str) -> Path:

@@ -71,6 +71,13 @@ def check_values(arguments: list[str], known: dict[str, type]) -> None:
         may_be_absent = plain is not kind
         if typing.get_origin(plain) is tuple:
             plain = typing.get_args(plain)[0]
+            if any(
+                each.partition("=")[0] == name for each in arguments[:place]
+            ):
+                raise AlbertError(
+                    f"`{name}` is given twice, and only the last would count. "
+                    "Write all values behind one."
+                )
         elif not values:
             raise AlbertError(
                 f"`{name}` needs a value. Write it after the option."

@@ -19,6 +19,7 @@ from keras_albert.errors import AlbertError
 
 RUN_FILE = "run.json"
 REPORT_FILE = "report.json"
+MANIFEST_FILE = "manifest.json"  # of shards and of checkpoints
 
 
 class DiskFull(AlbertError):

@@ -67,8 +67,10 @@ _PROBLEMS = {
     "multi_label": "multi_label_classification",
     "regression": "regression",
 }
-# A key that we add, for the sharing of models whose weights are copied.
-SHARING_KEY = "keras_albert"
+# A key that we add, for what transformers cannot say: the sharing of models
+# whose weights are copied, and that "gelu" means the error function.
+_OWN_KEY = "keras_albert"
+_SHARING = ("sharing", "num_hidden_groups")
 
 
 def our_config(content, gelu: str) -> AlbertConfig:
@@ -84,7 +86,8 @@ def our_config(content, gelu: str) -> AlbertConfig:
     fields = {name: content[name] for name in CONFIG_FIELDS if name in content}
     activation = content.get("hidden_act", "gelu_new")  # transformers' default
     if activation == "gelu":
-        fields["hidden_act"] = GELU_CHOICES[gelu]
+        is_said = _own(content).get("hidden_act") == GELU_CHOICES["erf"]
+        fields["hidden_act"] = GELU_CHOICES["erf" if is_said else gelu]
     elif activation in _ACTIVATIONS:
         fields["hidden_act"] = _ACTIVATIONS[activation]
     else:
@@ -100,14 +103,22 @@ def stored_sharing(content: dict, config: AlbertConfig) -> AlbertConfig | None:
 
     `config` is that of the copies, in which each layer has its own weights.
     """
-    own = content.get(SHARING_KEY)
-    if not isinstance(own, dict):
+    own = _own(content)
+    if "sharing" not in own:
         return None
     try:
-        shared = config.replace(**own)
+        shared = config.replace(
+            **{name: own[name] for name in own if name in _SHARING}
+        )
     except AlbertError:
         return None
     return shared if groups_there(shared) == groups_there(config) else None
+
+
+def _own(content: dict) -> dict:
+    """What this package stored; empty if nothing, or if it is no object."""
+    own = content.get(_OWN_KEY)
+    return own if isinstance(own, dict) else {}
 
 
 def _labels(content: dict) -> dict:
@@ -241,9 +252,9 @@ def their_config(model: AlbertModel) -> dict:
         "tie_word_embeddings": True,
         **_their_head(architecture, model.get_config()),
     }
+    own = {}
     if config.sharing != "all":
-        content[SHARING_KEY] = {
-            "sharing": config.sharing,
-            "num_hidden_groups": config.num_hidden_groups,
-        }
-    return content
+        own = {name: getattr(config, name) for name in _SHARING}
+    if config.hidden_act == GELU_CHOICES["erf"]:
+        own["hidden_act"] = config.hidden_act
+    return content | ({_OWN_KEY: own} if own else {})

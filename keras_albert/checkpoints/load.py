@@ -81,6 +81,7 @@ def load(
             one of these.
         gelu: the meaning of `hidden_act` "gelu" in a config of transformers:
             "tanh", the original's form, or "erf", which transformers computes.
+            A config that this package wrote says itself if it is "erf".
         backbone: whether to return only the encoder, without the head.
         dtype: dtype policy of the model, such as "mixed_bfloat16". The default
             is the global policy (`keras.config.set_dtype_policy`). But if that

@@ -7,7 +7,10 @@ other ids than those that the model was trained with.
 """
 
 import base64
+import itertools
 import json
+import sys
+import unicodedata
 
 from keras_albert.text.special_tokens import (
     CLS_ID,
@@ -29,8 +32,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> str:
 
     The ids are those of `Tokenizer`, with these exceptions: "<unk>" in a text
     is the special token, as usual in transformers; numbers with several commas
-    may be split differently (`Tokenizer.resplits`); vowel signs of Indic
-    scripts and Thai are dropped together with accents; and of several equally
+    may be split differently (`Tokenizer.resplits`); and of several equally
     likely segmentations another one may be chosen.
     """
     # Imported late: protobuf refuses code generated for newer versions.
@@ -93,13 +95,30 @@ def _normalizers(tokenizer: Tokenizer, charsmap: bytes) -> list[dict]:
     """The steps of `normalization.normalize`, then SentencePiece's map."""
     found = [{"type": "Replace", "pattern": {"Regex": _SPACES}, "content": " "}]
     if not tokenizer.keep_accents:
-        found += [{"type": "NFKD"}, {"type": "StripAccents"}]
+        # Not StripAccents, which also drops marks that `normalize` keeps:
+        # vowel signs of Indic scripts and Thai, what follows an emoji.
+        found += [
+            {"type": "NFKD"},
+            {"type": "Replace", "pattern": {"Regex": _marks()}, "content": ""},
+        ]
     if tokenizer.lower_case:
         found.append({"type": "Lowercase"})
     if charsmap:
         encoded = base64.b64encode(charsmap).decode()
         found.append({"type": "Precompiled", "precompiled_charsmap": encoded})
     return found
+
+
+def _marks() -> str:
+    """A regular expression for the marks that `normalize` drops."""
+    ranges = []
+    for is_mark, characters in itertools.groupby(
+        range(sys.maxunicode + 1), lambda i: unicodedata.combining(chr(i)) > 0
+    ):
+        if is_mark:
+            first, *_, last = 2 * [*characters]  # may be a single one
+            ranges.append(rf"\x{{{first:04X}}}-\x{{{last:04X}}}")
+    return f"[{''.join(ranges)}]"
 
 
 def _template() -> dict:

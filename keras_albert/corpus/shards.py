@@ -26,10 +26,9 @@ from pathlib import Path
 import numpy as np
 
 from keras_albert.errors import AlbertError
-from keras_albert.storage import checksum, read_json
+from keras_albert.storage import MANIFEST_FILE, checksum, read_json
 from keras_albert.text.tokenizer import VOCAB_FILE, Tokenizer
 
-MANIFEST_FILE = "manifest.json"
 FORMAT_VERSION = 1
 PARTS = ("tokens", "sentences", "documents")
 

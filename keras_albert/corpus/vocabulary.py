@@ -14,7 +14,7 @@ import sentencepiece
 from keras_albert.corpus.config import VocabRun
 from keras_albert.corpus.documents import read_files
 from keras_albert.errors import AlbertError
-from keras_albert.storage import check_free, new_folder
+from keras_albert.storage import check_free, written_whole
 from keras_albert.text.normalization import normalize
 from keras_albert.text.special_tokens import (
     CLS_ID,
@@ -54,8 +54,10 @@ def train_vocabulary(run: VocabRun) -> Tokenizer:
             f"`input` has no text to train on ({files}). Expected UTF-8 text "
             "files, one sentence or paragraph a line."
         )
-    tokenizer = Tokenizer.from_bytes(_train(run), **_settings(run))
-    tokenizer.save(new_folder(run.output))
+    # Made before the training, which would be lost if that were not possible.
+    with written_whole(run.output) as folder:
+        tokenizer = Tokenizer.from_bytes(_train(run), **_settings(run))
+        tokenizer.save(folder)
     print(f"{tokenizer.vocab_size:,} pieces -> {run.output}")
     return tokenizer
 

@@ -29,11 +29,10 @@ def convert(run: ConvertRun) -> None:
     check_free(run.output)
     if run.backbone:
         named = [name for name, value in run.given.items() if value is not None]
-        if named or run.labels is not None:
+        if named:
             raise AlbertError(
                 "an encoder has no task and no labels. Received --backbone and "
-                f"{', '.join([*named, *(['labels'] if run.labels else [])])}. "
-                "Leave them out."
+                f"{', '.join(named)}. Leave them out."
             )
         model = load(run.input, gelu=run.gelu, backbone=True, dtype="float32")
         loaded = ModelFolder.without_task(model)

@@ -148,7 +148,7 @@ def inspect(run: InspectRun) -> dict[str, dict[str, np.ndarray]]:
         raise AlbertError(f"{path}: no text. Expected a text a line.")
     found = {}
     for source in run.model:
-        found[source] = layer_distances(load(source), texts)
+        found[source] = layer_distances(load(source, backbone=True), texts)
         print(f"{source}, {len(texts):,} texts")
         print(f"layer  {TITLES['l2']}  {TITLES['degrees']}")
         for layer, values in enumerate(

@@ -4,7 +4,7 @@ import dataclasses
 
 import keras
 
-from keras_albert.corpus.shards import MANIFEST_FILE, ShardSet
+from keras_albert.corpus.shards import ShardSet
 from keras_albert.corpus.token_index import Corpus
 from keras_albert.data.input_pipeline import import_tensorflow
 from keras_albert.distribution.backend import backend_and_device, opened
@@ -33,7 +33,7 @@ from keras_albert.pretraining.packing import Packing
 from keras_albert.pretraining.report import held_out_report, report_lines
 from keras_albert.pretraining.sizes import activation_bytes
 from keras_albert.pretraining.teacher import load_teacher, masked_logits_of
-from keras_albert.storage import checksum
+from keras_albert.storage import MANIFEST_FILE, checksum
 from keras_albert.training.config import OptimizerConfig
 from keras_albert.training.cost import fit_with_cost
 from keras_albert.training.loop import Timetable, Training, evaluate_until

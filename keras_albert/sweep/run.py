@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_albert.corpus.shards import MANIFEST_FILE
 from keras_albert.data.saved_dataset import (
     checksum_of_table,
     is_saved_dataset,
@@ -26,6 +25,7 @@ from keras_albert.finetuning.config import FinetuneRun
 from keras_albert.finetuning.report import COMPARED, ON_TRAINING_ROWS
 from keras_albert.signals import signals_as_ctrl_c
 from keras_albert.storage import (
+    MANIFEST_FILE,
     REPORT_FILE,
     WorkFolder,
     checksum,

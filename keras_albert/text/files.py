@@ -158,8 +158,8 @@ def decode_line(line: bytes, is_first: bool) -> str:
             )
         if line.startswith(b"\x1f\x8b"):
             raise AlbertError(
-                "compressed text. Expected a gzip file to end in "
-                f"{GZIP_SUFFIX}; rename it."
+                "compressed text. Of gzip, `vocab` and `prepare` read files "
+                f"that end in {GZIP_SUFFIX}; otherwise decompress it: gunzip."
             )
         if line.startswith(COMPRESSED):
             raise AlbertError(

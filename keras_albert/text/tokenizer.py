@@ -188,6 +188,11 @@ class Tokenizer:
 
         Raises AlbertError if an id is not in [0, V).
         """
+        if not hasattr(ids, "__iter__"):
+            raise AlbertError(
+                f"`ids` must be a list of token ids. Received: {ids!r:.60}. "
+                "Put a single id in a list."
+            )
         return self._processor.decode([self._checked(i) for i in ids])
 
     def id_to_piece(self, token_id: int) -> str:
@@ -394,11 +399,13 @@ def check_max_length(
 
 def check_batch(name: str, texts: Iterable[str | bytes]) -> None:
     """Raises AlbertError unless `texts` is a collection of texts."""
-    # Iterating over a dict would give its keys.
-    if isinstance(texts, str | bytes | dict) or not hasattr(texts, "__iter__"):
+    # Iterating over a dict would give its keys, and a generator has no length.
+    is_collection = hasattr(texts, "__iter__") and hasattr(texts, "__len__")
+    if isinstance(texts, str | bytes | dict) or not is_collection:
         raise AlbertError(
             f"`{name}` must be a list of texts. Received: {texts!r:.60}. "
-            "Put a single text in a list: [text]."
+            "Put a single text in a list: [text]; make a list of a generator: "
+            "list(texts)."
         )
 
 

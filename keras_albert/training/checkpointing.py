@@ -28,6 +28,7 @@ from keras_albert.distribution.backend import (
 )
 from keras_albert.errors import AlbertError, optional_import, reason_of
 from keras_albert.storage import (
+    MANIFEST_FILE,
     check_room,
     checksum,
     flat,
@@ -40,7 +41,6 @@ from keras_albert.storage import (
 
 STATE_FOLDER = "state"
 ARRAYS_FILE = "arrays.npz"
-MANIFEST_FILE = "manifest.json"
 PREFIX = "step-"
 COMPLETE = re.compile(rf"{PREFIX}\d{{8,}}")
 DAMAGED = "damaged-"

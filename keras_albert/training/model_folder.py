@@ -20,6 +20,7 @@ from keras_albert.modeling.classification import default_labels
 from keras_albert.modeling.config import CONFIG_FILE, AlbertConfig
 from keras_albert.modeling.keras_file import read_own, rebuilt
 from keras_albert.storage import (
+    MANIFEST_FILE,
     RUN_FILE,
     read_json,
     replacing,
@@ -80,6 +81,11 @@ class ModelFolder:
         folder = Path(folder)
         if not (folder / TASK_FILE).is_file():
             _point_to_best_seed(folder)
+            if (folder / MANIFEST_FILE).is_file():
+                raise AlbertError(
+                    f"{folder}: token shards, which `prepare` wrote. Give the "
+                    "output folder of `keras-albert pretrain` or `finetune`."
+                )
             if (folder / RUN_FILE).is_file():
                 raise AlbertError(
                     f"{folder}: the run in this folder has not kept a model "

@@ -201,6 +201,11 @@ def test_hugging_face_hub(folder, monkeypatch):
     # The .bin of the same weights is not fetched beside model.safetensors.
     assert "*.safetensors" in asked["allow_patterns"]
     assert "*.bin" not in asked["allow_patterns"]
+    # A layer of sentence-transformers may be pickled, which the model is not.
+    (folder / "2_Dense").mkdir()
+    ka.load("hf://albert/albert-base-v2")
+    fetched = download.call_args.kwargs["allow_patterns"]
+    assert fetched[-1:] == ["2_Dense/*.bin"] and "*.bin" not in fetched
     (folder / "model.safetensors").unlink()
     with pytest.raises(ka.AlbertError, match="no weights"):
         ka.load("hf://albert/albert-base-v2")

@@ -115,6 +115,8 @@ def test_lists(tmp_path, capsys):
     assert _parse(learned).embedding.dimensions == (64,)
     write_toml(tmp_path, needed + 'input = "a.txt"\n')
     assert _parse(given).input == ("a.txt",)
+    twice = ["prepare", "--input", "a.txt", "--input=b.txt", *given[1:]]
+    assert "`--input` is given twice" in refusal(twice, capsys)
     for content in ("5", "[1, 2]", '[["a"]]', "true"):
         path = write_toml(tmp_path, f"model = {content}")
         error = refusal(["evaluate", "--data=a", f"--file={path}"], capsys)

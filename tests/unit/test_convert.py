@@ -13,6 +13,7 @@ from keras_albert.checkpoints.transfer import weights_of
 from keras_albert.finetuning.config import ConvertRun, EvaluateRun
 from keras_albert.finetuning.convert import convert
 from keras_albert.finetuning.evaluate import evaluate
+from keras_albert.storage import write_json
 from keras_albert.tasks.task_file import load_with_task
 from keras_albert.training.model_folder import ModelFolder
 
@@ -77,6 +78,10 @@ def test_what_is_asked_for(tmp_path):
     """The form of GELU, the encoder alone; a vocabulary is not needed."""
     bare = ka.AlbertBackbone(CONFIG.replace(hidden_act="gelu_erf"))
     ka.save_huggingface(bare, tmp_path / "there")
+    assert ka.load(tmp_path / "there").config == bare.config
+    config = read_json(tmp_path / "there" / "config.json")
+    del config["keras_albert"]  # as those that others wrote
+    write_json(tmp_path / "there" / "config.json", config)
     tanh = converted(tmp_path / "there", tmp_path / "tanh")
     assert tanh.config.hidden_act == "gelu"
     assert tanh.tokenizer is None

@@ -101,3 +101,7 @@ def test_command(model, tmp_path, capsys):
         ka.layer_distances(model, [])
     error = refused(capsys, "inspect", model="x", data=tmp_path / "no.txt")
     assert "no.txt: no such file" in error
+    both = tmp_path / "both.keras"
+    ka.AlbertEnsemble([model, ka.load(file)]).save(both)
+    error = refused(capsys, "inspect", model=both, data=texts)
+    assert "an encoder for each of its 2 models" in error

@@ -19,8 +19,9 @@ from reference_examples import documents_of
 from keras_albert.corpus import prepare as prepare_module
 from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.prepare import NOTES, prepare
-from keras_albert.corpus.shards import MANIFEST_FILE, ShardSet
+from keras_albert.corpus.shards import ShardSet
 from keras_albert.errors import AlbertError
+from keras_albert.storage import MANIFEST_FILE
 
 pytestmark = pytest.mark.any_backend
 

@@ -12,13 +12,14 @@ import pytest
 
 from keras_albert.corpus.config import PrepareRun
 from keras_albert.corpus.prepare import prepare
-from keras_albert.corpus.shards import MANIFEST_FILE, ShardSet
+from keras_albert.corpus.shards import ShardSet
 from keras_albert.errors import AlbertError
 from keras_albert.finetuning.config import EvaluateRun
 from keras_albert.finetuning.evaluate import _evaluate_pretrained
 from keras_albert.modeling.config import VARIANTS
 from keras_albert.pretraining import run as pretrain
 from keras_albert.pretraining.config import ExampleConfig, PretrainRun
+from keras_albert.storage import MANIFEST_FILE
 from keras_albert.text.tokenizer import Tokenizer
 from keras_albert.training.run_folder import MADE_OF, check_made_of
 

@@ -10,8 +10,9 @@ import pytest
 from test_prepare import DOCUMENTS
 from test_pretraining_data import write_shards
 
-from keras_albert.corpus.shards import MANIFEST_FILE, ShardSet, token_dtype
+from keras_albert.corpus.shards import ShardSet, token_dtype
 from keras_albert.errors import AlbertError
+from keras_albert.storage import MANIFEST_FILE
 
 pytestmark = pytest.mark.any_backend
 

@@ -1,8 +1,11 @@
 """Vocabulary training: the recipe, determinism, and every error."""
 
+import errno
 import gzip
 import json
+import os
 import sys
+from pathlib import Path
 
 import pytest
 from commands import output_of
@@ -142,6 +145,29 @@ def test_texts_that_train_nothing(tmp_path, content):
     file = tmp_path / "a.txt"
     file.write_text(content)
     refusal(run(file), r"no text to train on .*a\.txt")
+
+
+def test_nothing_is_trained_for_an_output_that_cannot_be(corpus, monkeypatch):
+    monkeypatch.setattr(
+        "keras_albert.corpus.vocabulary._train", lambda run: pytest.fail()
+    )
+    impossible = Path("/proc/none/vocab")
+    refusal(VocabRun((corpus,), impossible), "output folder cannot be made")
+
+
+def test_nothing_is_left_of_a_vocabulary_that_is_not_whole(corpus, monkeypatch):
+    """So that the same command works when there is room again."""
+    save = Tokenizer.save
+
+    def full(self, folder):
+        save(self, folder)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Tokenizer, "save", full)
+    refusal(run(corpus), "Make room and give the same command again")
+    assert not (corpus.parent / "vocab").exists()
+    monkeypatch.undo()
+    assert train_vocabulary(run(corpus)).vocab_size == 41
 
 
 def test_missing_input(corpus, tmp_path):
