@@ -89,6 +89,8 @@ def _evaluate_finetuned(predictor: Predictor, run: EvaluateRun) -> dict:
             f"{shown(run.model)} is a fine-tuned model: it is evaluated on a "
             f"table, but {run.data} is a folder. Name the file."
         )
+    else:
+        _check_unused(run, "a published task", "columns")
     if run.exit_curve is not None:
         check_can_measure(predictor)
     _check_vector_options(predictor, run)

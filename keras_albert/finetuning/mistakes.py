@@ -16,7 +16,7 @@ from keras_albert.storage import replacing
 from keras_albert.tasks.task import LABEL, Outputs
 
 # Columns of the file of mistakes, beside those of the table and of `predict`.
-LINE, EXPECTED = "line", "expected"
+LINE, GROUP, EXPECTED = "line", "group", "expected"
 WIDTH = 100  # characters of a printed text
 
 
@@ -35,6 +35,7 @@ class Mistake:
     """An example with a wrong prediction."""
 
     line: int  # of the file
+    group: str | None  # that of the table, such as "mismatched" of MNLI
     texts: tuple[str, ...]
     expected: object
     predicted: dict[str, object]  # what `predict` writes
@@ -55,6 +56,7 @@ def mistakes(
     return [
         Mistake(
             table.lines[place],
+            table.groups and table.groups[place],
             tuple(str(table.values[name][place]) for name in names),
             table.values[LABEL][place],
             decoded[place],
@@ -79,7 +81,9 @@ def mistakes_lines(found: list[Mistake], count: int, most: int) -> list[str]:
         prediction, expected = each.predicted["prediction"], each.expected
         if are_numbers:
             prediction, expected = f"{prediction:.4g}", f"{expected:.4g}"
-        line = f"line {each.line}: {prediction}{odds}, expected {expected}"
+        where = [f"line {each.line}", each.group, each.row.get("id")]
+        where = ", ".join(str(part) for part in where if part is not None)
+        line = f"{where}: {prediction}{odds}, expected {expected}"
         lines.append(_printable(f"{line}: {texts}"))
     return lines
 
@@ -90,10 +94,11 @@ def write_mistakes(found: list[Mistake], table: Table, path: Path) -> None:
     A column of the table that has the name of an added one is renamed.
     """
     predicted = found[0].predicted if found else ("prediction",)
-    added = {LINE, EXPECTED, *predicted}
+    places = [LINE, GROUP] if table.groups else [LINE]
+    added = {*places, EXPECTED, *predicted}
     own = dict.fromkeys(name for row in table.rows for name in row)
     renamed = {n: f"{n} (table)" if n in added else n for n in own}
-    columns = [LINE, *renamed.values(), EXPECTED, *predicted]
+    columns = [*places, *renamed.values(), EXPECTED, *predicted]
     with (
         replacing(path) as unfinished,
         open(unfinished, "w", newline="", encoding="utf-8") as file,
@@ -103,6 +108,8 @@ def write_mistakes(found: list[Mistake], table: Table, path: Path) -> None:
         for each in found:
             row = {renamed[name]: value for name, value in each.row.items()}
             row |= {LINE: each.line, EXPECTED: each.expected, **each.predicted}
+            if table.groups:
+                row[GROUP] = each.group
             writer.writerow({k: _cell(value) for k, value in row.items()})
 
 

@@ -198,6 +198,10 @@ def _predict_for_glue(run: PredictRun) -> None:
         raise AlbertError(
             "a benchmark takes predictions for every row. Leave --skip-bad out."
         )
+    if run.columns != PredictRun.columns:
+        raise AlbertError(
+            "a published task has columns of its own. Leave --columns out."
+        )
     if run.output is None:
         raise AlbertError(
             "the files to submit need a folder. Give it as --output."

@@ -146,9 +146,18 @@ class Predictor(TaskModel):
         """A copy with another `threshold`.
 
         For questions it is the limit for "no answer", see `ReadingConfig`.
+
+        Raises AlbertError if it does not fit the task, or the model was trained
+        on questions that all have an answer.
         """
         if self.reading is None:
             return dataclasses.replace(self, threshold=threshold)
+        if self.labels is None:
+            raise AlbertError(
+                "this model always answers, and no threshold changes that. "
+                f"Received: threshold={threshold!r:.60}. Only one that was "
+                "trained on questions without an answer has a threshold."
+            )
         reading = dataclasses.replace(self.reading, threshold=threshold)
         return dataclasses.replace(self, reading=reading)
 

@@ -193,12 +193,15 @@ def _prepare(run: FinetuneRun, devices: Devices) -> _Prepared:
         examples = dataclasses.replace(
             examples, weight=balanced_weights(examples.target)
         )
+    measured_as = reading
+    if reading and tables.held_out:  # on which the threshold is chosen
+        measured_as = dataclasses.replace(reading, threshold=None)
     measured_on = task.examples(
         tokenizer,
         tables.held_out or sample(tables.train),
         names,
         length,
-        reading and dataclasses.replace(reading, threshold=None),
+        measured_as,
         run.long_texts,
     )
     taught, teacher, score = _taught(

@@ -50,6 +50,12 @@ def settled_settings(
     definition = ALL_TASKS[task]
     if early_exit is not None:
         check_exits(early_exit, model)
+    if long_texts != CUT and columns is not None and columns.pair is not None:
+        raise AlbertError(
+            "this model reads long texts in windows (`long_texts`), and only "
+            f"single texts. Received: columns.pair={columns.pair!r}. Leave "
+            "--columns.pair out."
+        )
     check_long_texts(long_texts, task, columns)
     if early_exit is not None and long_texts != CUT:
         raise AlbertError(

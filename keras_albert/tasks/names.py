@@ -38,6 +38,7 @@ TASK_OPTIONS = {
     "exits": TEXT_TASKS,
     "teacher": TEXT_TASKS,
     "any_size": BENCHMARK_TASKS,
+    "columns": OWN_TASKS,
     # Vectors and the answers of SQuAD 1.1 are computed without dropout.
     "classifier_dropout": tuple(
         task

@@ -140,6 +140,8 @@ class TokenClassification(LearnedTask):
 
 
 def _words(name: str, words: object) -> list[str]:
+    if isinstance(words, np.ndarray | tuple):  # as tables in memory have them
+        words = list(words)
     # An empty text is an error in a table, since it cannot have a label.
     if words in ("", []):
         return []

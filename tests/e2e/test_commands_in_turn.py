@@ -421,6 +421,9 @@ BAD = {
     "`any_size` is for a benchmark's folder": (
         "predict --model {0}/fine --data {0}/test.tsv --any-size"
     ),
+    "`columns.pair` is for classification, pairs": (
+        TUNE + "--task CoLA --columns.pair other"
+    ),
     "of pieces. Received: onnx. Export a saved_model": (
         "export --model {0}/pre --output {0}/never --format onnx"
     ),

@@ -483,6 +483,23 @@ def test_questions_without_an_answer(folder, squad, tmp_path):
     assert predictor.predict(
         [q.context for q in questions], questions=[q.text for q in questions]
     ) == list(texts.values())
+    with pytest.raises(ka.AlbertError, match=r"number or None.*'often'"):
+        predictor.with_threshold("often")
+    # With nothing held out, no threshold is chosen, nor measured with.
+    rows = [
+        {"context": q.context, "question": q.text, "answers": q.answers[:1]}
+        for q in questions
+    ]
+    table = tmp_path / "rows.jsonl"
+    table.write_text("\n".join(json.dumps(row, default=vars) for row in rows))
+    output = tmp_path / "none"
+    run(
+        *("finetune", "--task=qa", "--validation=none", "--steps=2"),
+        **settings(folder, "none", output) | {"train": table},
+    )
+    task = read_json(output / "task.json")
+    found = report_of(output)["on_training_rows"]
+    assert found["threshold"] == task["reading"]["threshold"] == 0
 
 
 @pytest.mark.on_torch

@@ -1,5 +1,7 @@
 """Published tasks through the commands: GLUE's and RACE's own files."""
 
+import csv
+import re
 import statistics
 
 import numpy as np
@@ -77,13 +79,31 @@ def test_seeds(mnli, glue, pretrained_folder, capsys):
     assert "is finished, and was made of other data" in said
 
 
-def test_two_dev_splits(mnli, glue):
+def test_two_dev_splits(mnli, glue, tmp_path, capsys):
     report = report_of(mnli / "seed-5")
     assert report["count"] == 12
     parts = [report[f"{part}_accuracy"] for part in ("matched", "mismatched")]
     assert report["accuracy"] == pytest.approx(statistics.fmean(parts))
-    said = run("evaluate", "--any-size", model=mnli / "seed-5", data=glue)
+    told = {"model": mnli / "seed-5", "data": glue}
+    wrong = tmp_path / "wrong.csv"
+    said = run(
+        "evaluate",
+        "--any-size",
+        "--errors=12",
+        f"--errors-file={wrong}",
+        **told,
+    )
     assert f"matched accuracy {parts[0]:.3f}" in said
+    # Both files have a line 7, say.
+    groups = [row["group"] for row in csv.DictReader(wrong.open())]
+    assert {*groups} <= {"matched", "mismatched"} and groups
+    assert re.search(rf"line \d+, {groups[0]}: ", said)
+    for command in ("evaluate", "predict"):
+        other = ["--any-size", "--columns.text=other", f"--output={tmp_path}"]
+        if command == "evaluate":
+            del other[2]
+        error = refused(capsys, command, *other, **told)
+        assert "Leave --columns out" in error
 
 
 def test_submissions(mnli, glue, tmp_path, capsys):

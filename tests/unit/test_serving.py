@@ -266,6 +266,9 @@ def test_threshold(served, tokenizer):
     ]
     assert strings(found["answer"]) == [row["prediction"] for row in decoded]
     close(found["score"], [row["score"] for row in decoded])
+    always = served("answer")[0]
+    with pytest.raises(AlbertError, match="this model always answers"):
+        always.with_threshold(limit)
 
 
 @settings(FEW, max_examples=60)

@@ -301,6 +301,8 @@ def test_a_label_for_each_word(tokenizer):
     expected[0] = expected[fit] = "X"
     assert first["prediction"] == expected
     assert second["prediction"] == ["X"]
+    others = [np.array(["two", "hens"]), ("two", "hens")]  # as in tables
+    assert ALL_TASKS["tokens"].given("text", others) == [["two", "hens"]] * 2
 
 
 def test_what_is_cut_is_counted(tokenizer):

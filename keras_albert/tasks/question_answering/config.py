@@ -2,7 +2,12 @@
 
 import dataclasses
 
-from keras_albert.errors import AlbertError, check_fields, check_positive
+from keras_albert.errors import (
+    AlbertError,
+    check_fields,
+    check_positive,
+    is_number,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +84,13 @@ class ReadingConfig:
     """a question is answered with "" if its no-answer score is above this: a
     logit, for which 0 is a probability of 0.5. None for the threshold with the
     best F1 on the examples at hand"""
+
+    def __post_init__(self):
+        if self.threshold is not None and not is_number(self.threshold):
+            raise AlbertError(
+                "`threshold` for questions must be a number or None. Received: "
+                f"threshold={self.threshold!r:.60}."
+            )
 
     @classmethod
     def from_dict(cls, settings: dict) -> "ReadingConfig":
