@@ -373,6 +373,24 @@ def keep_vocabulary(tokenizer: Any, model: bytes, name: str) -> None:
         _ = tokenizer._model_resource.resource_handle
 
 
+def new_collective_keys() -> None:
+    """Gives the next MirroredStrategy of this process keys of its own.
+
+    TensorFlow numbers the exchanges between devices from the same start for
+    every strategy, and remembers the shapes of each number: a second run in a
+    process fails with "Shape mismatch in the collective instance" where its
+    shapes differ from those of the first.
+
+    Uses: `MirroredStrategy._collective_key_base`.
+    Seen in: TensorFlow 2.21.0.
+    No public way: the start of the numbers is no argument. TensorFlow's own
+        tests raise it for each strategy.
+    """
+    import tensorflow as tf
+
+    tf.distribute.MirroredStrategy._collective_key_base += 100_000
+
+
 def configure_coordination_service(
     jobs: dict[str, int], heartbeat_seconds: int
 ) -> None:

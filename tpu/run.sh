@@ -31,4 +31,4 @@ else
   echo running | gcloud storage cp - "$output/status"
 fi
 on_hosts all "ROUTE=$route DATA=$data VALIDATION=$validation OUTPUT=$output\
- bash keras_albert/tpu/worker.sh start $(printf '%q ' "${train[@]}")"
+ bash keras_albert/tpu/worker.sh start $([[ ${#train[@]} == 0 ]] || printf '%q ' "${train[@]}")"

@@ -26,6 +26,7 @@ from keras_albert.errors import AlbertError, reason_of
 from keras_albert.private_apis import (
     build_for_batch,
     configure_coordination_service,
+    new_collective_keys,
     skip_build_in_fit,
 )
 
@@ -377,6 +378,7 @@ def _mirrored(config: DeviceConfig):
             "`distribution=mirrored` needs two devices or more. Found: "
             f"{devices[0]}. Leave --distribution out."
         )
+    new_collective_keys()
     return tf.distribute.MirroredStrategy(devices)
 
 

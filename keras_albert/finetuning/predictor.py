@@ -256,6 +256,7 @@ class Predictor(TaskModel):
             )
         for name, value in values.items():
             check_batch(name, value)
+            values[name] = list(value)
         check_equally_many(**values)
         count = len(next(iter(values.values())))
         if not count:

@@ -18,7 +18,12 @@ from keras_albert.errors import (
     check_positive_number,
     check_probability,
 )
-from keras_albert.modeling.base import AlbertModel, check_config, feeding
+from keras_albert.modeling.base import (
+    AlbertModel,
+    check_config,
+    feeding,
+    own_path,
+)
 from keras_albert.modeling.config import AlbertConfig
 from keras_albert.modeling.encoder import SharedEncoder
 from keras_albert.modeling.layers import FactorizedEmbedding, initializer
@@ -251,7 +256,10 @@ class AlbertBackbone(AlbertModel):
         lora = config.pop("lora", None)
         backbone = super().from_config(config)
         if lora:
-            backbone.enable_lora(**lora)
+            backbone.enable_lora(**lora)  # which freezes all other weights
+            frozen = config.get("frozen", ())
+            for weight in backbone.weights if frozen else ():
+                weight.trainable = own_path(weight) not in frozen
         return backbone
 
     def save_assets(self, dir_path: str) -> None:

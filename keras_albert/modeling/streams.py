@@ -204,10 +204,17 @@ def _as_dataset(loader, batches: Iterator[tuple]):
         raise AlbertError("no batches. Expected one or more.")
     first = _numpy(first)
 
+    rest = iter([itertools.chain([first], batches)])
+
     def make() -> Iterator[tuple]:
-        if loader is None:
-            return itertools.chain([first], batches)
-        return map(_numpy, loader)
+        if loader is not None:
+            return map(_numpy, loader)
+        if (once := next(rest, None)) is None:
+            raise AlbertError(
+                "a generator can be read once, and this is the second epoch. "
+                "Give a tf.data.Dataset or a DataLoader, or epochs=1."
+            )
+        return once
 
     signature = tf.nest.map_structure(
         lambda value: tf.TensorSpec([None] * value.ndim, value.dtype), first

@@ -271,15 +271,6 @@ class PretrainRun:
             "validation_steps checkpoint_every short_length",
         )
         check_parts(self.batch_size, self.accumulate)
-        for name in ("steps", "validate_every", "checkpoint_every"):
-            if (getattr(self, name) or 0) % self.steps_per_execution:
-                raise AlbertError(
-                    f"`{name}` must be a multiple of `steps_per_execution`. "
-                    f"Received: {name}={getattr(self, name)}, "
-                    f"steps_per_execution={self.steps_per_execution}."
-                )
-        check_warmup(self.warmup_steps, self.steps)
-        check_seed(self.seed)
         if type(self.short_steps) is not int or not (
             0 <= self.short_steps < self.steps
         ):
@@ -288,6 +279,17 @@ class PretrainRun:
                 f"Received: short_steps={self.short_steps!r}, "
                 f"steps={self.steps}."
             )
+        # Of `short_steps`, too: the steps of one call have the same shapes.
+        counts = "steps", "validate_every", "checkpoint_every", "short_steps"
+        for name in counts:
+            if (getattr(self, name) or 0) % self.steps_per_execution:
+                raise AlbertError(
+                    f"`{name}` must be a multiple of `steps_per_execution`. "
+                    f"Received: {name}={getattr(self, name)}, "
+                    f"steps_per_execution={self.steps_per_execution}."
+                )
+        check_warmup(self.warmup_steps, self.steps)
+        check_seed(self.seed)
         longest = self.examples.sequence_length
         fits = SHORTEST_SEQUENCE <= self.short_length < longest
         if self.short_steps and not fits:

@@ -26,50 +26,69 @@ def early_outputs(
 
     `rows` are the inputs; rows that have their answer leave the loop.
     """
-    config, problem = model.config, model.problem
-    blocks = model.backbone.encoder.weights_of(0)  # of any layer
-    kernels, biases = classifiers_of(model)
+    exits = _Exits(model, rule)
     x = model.backbone.embeddings(rows["token_ids"], rows["segment_ids"])
     bias = attention_bias(padding_mask_of(rows), None, x.dtype)
-
-    def logits_of(x, context, layer):
-        first = first_token(config, blocks[-1], x, context)
-        # The classifiers compute in float32, whatever the encoder does. Of two
-        # dtypes TensorFlow would make a SparseMatMul, which only CPUs have.
-        pooled = tf.cast(model.backbone.pooler(first), kernels.dtype)
-        return tf.matmul(pooled, tf.gather(kernels, layer)) + tf.gather(
-            biases, layer
-        )
-
     if rule.layers is not None:  # no row is asked whether it stops
-        x, context = up_to_attention(config, blocks * rule.layers, x, bias)
+        blocks = exits.blocks * rule.layers
+        x, context = up_to_attention(model.config, blocks, x, bias)
         return {
-            "logits": logits_of(x, context, rule.layers - 1),
+            "logits": exits.logits(x, context, rule.layers - 1),
             "layers": tf.fill(tf.shape(x)[:1], rule.layers),
         }
+    state = exits.answered(_before_the_layers(model, bias), x)
+    shapes = {
+        name: tf.TensorShape([None, *each.shape[1:]] if each.shape.rank else [])
+        for name, each in state.items()
+    }
+    (state,) = tf.while_loop(
+        exits.goes_on,
+        lambda state: (exits.next_layer(state),),
+        (state,),
+        shape_invariants=(shapes,),
+        parallel_iterations=1,
+    )
+    return {"logits": state["logits"], "layers": state["layers"]}
 
-    def goes_on(state):
-        some = tf.size(state["rows"]) > 0
-        return some & (state["layer"] < config.num_hidden_layers)
 
-    def next_layer(state):
-        x = finished(config, blocks[-1], state["x"], state["context"])
-        return answered(state, x)
+class _Exits:
+    """What an iteration of the loop consists of; all layers are the same."""
 
-    def answered(state, x):
+    def __init__(self, model: AlbertForSequenceClassification, rule: EarlyExit):
+        self._model, self._rule = model, rule
+        self.blocks = model.backbone.encoder.weights_of(0)
+        self._kernels, self._biases = classifiers_of(model)
+
+    def logits(self, x: tf.Tensor, context: tf.Tensor, layer) -> tf.Tensor:
+        """The logits of a layer, from 0; see `up_to_attention`."""
+        config, last = self._model.config, self.blocks[-1]
+        first = first_token(config, last, x, context)
+        # The classifiers compute in float32, whatever the encoder does. Of two
+        # dtypes TensorFlow would make a SparseMatMul, which only CPUs have.
+        pooled = tf.cast(self._model.backbone.pooler(first), "float32")
+        logits = tf.matmul(pooled, tf.gather(self._kernels, layer))
+        return logits + tf.gather(self._biases, layer)
+
+    def answered(self, state: Tensors, x: tf.Tensor) -> Tensors:
         """The state after a layer, whose input is `x`."""
-        x, context = up_to_attention(config, blocks, x, state["bias"])
-        logits = logits_of(x, context, state["layer"])
+        config, bias = self._model.config, state["bias"]
+        x, context = up_to_attention(config, self.blocks, x, bias)
+        logits = self.logits(x, context, state["layer"])
         layer = state["layer"] + 1
         places = state["rows"][:, tf.newaxis]
         stops, answers, agreements = stops_after(
-            rule, problem, layer, logits, state["answers"], state["agreements"]
+            self._rule,
+            self._model.problem,
+            layer,
+            logits,
+            state["answers"],
+            state["agreements"],
         )
         kept = tf.where(~stops)[:, 0]
         going_on = {
             "x": x,
             "context": context,
-            "bias": state["bias"],
+            "bias": bias,
             "rows": state["rows"],
             "answers": answers,
             "agreements": agreements,
@@ -85,19 +104,17 @@ def early_outputs(
             ),
         }
 
-    state = answered(_before_the_layers(model, bias), x)
-    shapes = {
-        name: tf.TensorShape([None, *each.shape[1:]] if each.shape.rank else [])
-        for name, each in state.items()
-    }
-    (state,) = tf.while_loop(
-        goes_on,
-        lambda state: (next_layer(state),),
-        (state,),
-        shape_invariants=(shapes,),
-        parallel_iterations=1,
-    )
-    return {"logits": state["logits"], "layers": state["layers"]}
+    def goes_on(self, state: Tensors) -> tf.Tensor:
+        """Whether a row has no answer yet, and there is another layer."""
+        is_left = state["layer"] < self._model.config.num_hidden_layers
+        return (tf.size(state["rows"]) > 0) & is_left
+
+    def next_layer(self, state: Tensors) -> Tensors:
+        """Completes a layer for the rows that go on, and adds the next one."""
+        config, last = self._model.config, self.blocks[-1]
+        return self.answered(
+            state, finished(config, last, state["x"], state["context"])
+        )
 
 
 def _before_the_layers(

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -275,6 +275,10 @@ class Tokenizer:
                 f"pad_to={pad_to!r}, max_length={max_length}. "
                 f"Pass max_length={pad_to} to cut texts to that length."
             )
+        texts, pairs = (
+            list(each) if isinstance(each, Iterator) else each
+            for each in (texts, pairs)
+        )
         check_texts(texts, pairs)
         rows_a = self.encode_batch(texts)
         rows_b = [None] * len(rows_a)
@@ -399,13 +403,11 @@ def check_max_length(
 
 def check_batch(name: str, texts: Iterable[str | bytes]) -> None:
     """Raises AlbertError unless `texts` is a collection of texts."""
-    # Iterating over a dict would give its keys, and a generator has no length.
-    is_collection = hasattr(texts, "__iter__") and hasattr(texts, "__len__")
-    if isinstance(texts, str | bytes | dict) or not is_collection:
+    # Iterating over a dict would give its keys.
+    if isinstance(texts, str | bytes | dict) or not hasattr(texts, "__iter__"):
         raise AlbertError(
             f"`{name}` must be a list of texts. Received: {texts!r:.60}. "
-            "Put a single text in a list: [text]; make a list of a generator: "
-            "list(texts)."
+            "Put a single text in a list: [text]."
         )
 
 

@@ -38,7 +38,7 @@ from keras_albert.training.checkpointing import (
     state_of,
 )
 from keras_albert.training.config import CHECKPOINTS_FOLDER
-from keras_albert.training.model_folder import ModelFolder
+from keras_albert.training.model_folder import MODEL_FILE, ModelFolder
 from keras_albert.training.optimizer import Lamb
 from keras_albert.training.plots import can_draw, draw_curves
 from keras_albert.training.progress import ProgressBar, shown_values
@@ -540,9 +540,12 @@ def averaged_weights(model: keras.Model):
 def _rest(folder: Path, checkpoints: Checkpoints, kept: Row | None) -> str:
     """The part of a message that says what an ended run has left.
 
-    Without a checkpoint nothing could be continued: the folder is removed.
+    Without a checkpoint nothing could be continued: the folder is removed,
+    unless it has a model, as if somebody deleted the checkpoints of a run.
     """
     steps = checkpoints.steps()
+    if not steps and (folder / MODEL_FILE).exists():
+        return f"{folder} keeps its model, and no checkpoint to go on from."
     if not steps:
         remove_folder(folder)
         return f"No model was kept, {folder} is removed."

@@ -94,6 +94,18 @@ class Lamb(OptimizerHooks):
             _check_patterns(
                 "exclude_from_layer_adaptation", exclude_from_layer_adaptation
             )
+        if kwargs.get("ema_overwrite_frequency") and kwargs.get(
+            "gradient_accumulation_steps"
+        ):
+            raise AlbertError(
+                "Keras would overwrite the weights also at the parts of a "
+                "batch, which are no updates. Received: "
+                "ema_overwrite_frequency="
+                f"{kwargs['ema_overwrite_frequency']!r} with "
+                "gradient_accumulation_steps="
+                f"{kwargs['gradient_accumulation_steps']!r}. Leave one of them "
+                "out."
+            )
         super().__init__(
             learning_rate=learning_rate,
             global_clipnorm=global_clipnorm,
@@ -112,6 +124,16 @@ class Lamb(OptimizerHooks):
             else tuple(exclude_from_layer_adaptation)
         )
         self.layer_adaptation = layer_adaptation
+
+    def exclude_from_weight_decay(
+        self, var_list: Any = None, var_names: Any = None
+    ) -> None:
+        """Raises AlbertError: of Keras's own decay, which is not used here."""
+        raise AlbertError(
+            f"{type(self).__name__} is told when it is made which weights it "
+            "does not decay: exclude_from_weight_decay=[patterns of paths]. "
+            f"Received: var_list={var_list!r:.60}, var_names={var_names!r:.60}."
+        )
 
     def build(self, variables: list[keras.Variable]) -> None:
         if self.built:

@@ -176,6 +176,17 @@ def test_a_run_is_the_same_on_one_device(name, folder, tmp_path):
     check_same(several, one)
 
 
+@pytest.mark.skipif(
+    BACKEND != "tensorflow", reason="the exchanges of MirroredStrategy"
+)
+def test_two_runs_in_one_process(folder, tmp_path):
+    """Where TensorFlow would take an exchange of the first for the second's."""
+    script = Path(__file__).with_name("two_runs.py")
+    told = folder / "shards", folder / "config.json", tmp_path
+    subprocess.run([sys.executable, script, *told], check=True, timeout=LIMIT)
+    assert [row["step"] for row in log_of(tmp_path / "b")] == ["6"]
+
+
 @pytest.mark.proof
 def test_told_to_stop_and_killed(folder, tmp_path):
     """A signal to one of two processes; then one of them is killed.

@@ -128,9 +128,11 @@ def test_adapted_models_survive_a_file(adaptation, tmp_path):
 
 @pytest.mark.any_backend
 def test_frozen_parts_stay_frozen_in_a_file(tmp_path):
-    whole, part = classifier(), classifier()
+    whole, part, adapted = classifier(), classifier(), classifier()
     whole.backbone.trainable = part.backbone.embeddings.trainable = False
-    for model in (whole, part):
+    adapted.backbone.enable_lora(2)
+    adapted.backbone.pooler.kernel.trainable = True  # beside the adapters
+    for model in (whole, part, adapted):
         model.save(tmp_path / "model.keras")
         again = ka.load_model(tmp_path / "model.keras")
         found = [v.path for v in again.trainable_variables]

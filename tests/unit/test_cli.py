@@ -161,6 +161,11 @@ def refusal(arguments, capsys):
             [],
             "`checkpoint_every` must be a multiple of `steps_per_execution`",
         ),
+        (
+            "short_steps = 3\nsteps_per_execution = 2\nsteps = 4000",
+            [],
+            "`short_steps` must be a multiple of `steps_per_execution`",
+        ),
         ("steps = 1.5", [], "`steps` must be an integer. Received: 1.5"),
         ('seed = "x"', [], "`seed` must be an integer. Received: 'x'"),
         ("optimizer = 3", [], "`optimizer` is a section. Give one of its"),

@@ -247,6 +247,13 @@ def test_a_loss_that_is_not_finite_is_named(tmp_path):
     with pytest.raises(ka.AlbertError, match=r"step 2: .* is removed"):
         fit(tmp_path / "early", arrays=with_nan(2))
     assert not (tmp_path / "early").exists()
+    # But a model from before, whose checkpoints somebody deleted, is kept.
+    (tmp_path / "early").mkdir()
+    (tmp_path / "early" / "model.keras").touch()
+    with pytest.raises(
+        ka.AlbertError, match="keeps its model, and no checkpoint"
+    ):
+        fit(tmp_path / "early", arrays=with_nan(2))
 
 
 @quick_on_torch

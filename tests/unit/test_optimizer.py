@@ -255,6 +255,17 @@ def test_optimizer_round_trip(kind, options):
 
 
 @pytest.mark.any_backend
+def test_what_keras_would_do_otherwise_is_refused():
+    for kind in (ka.Lamb, Muon):
+        with pytest.raises(ka.AlbertError, match=r"when it is made .*'gamma'"):
+            kind().exclude_from_weight_decay(var_names=["gamma"])
+    options = {"use_ema": True, "ema_overwrite_frequency": 3}
+    ka.Lamb(**options)
+    with pytest.raises(ka.AlbertError, match="quency=3 with gradient_accumul"):
+        ka.Lamb(**options, gradient_accumulation_steps=2)
+
+
+@pytest.mark.any_backend
 def test_every_setting_reaches_the_optimizer():
     same = {"beta_1": 0.8, "beta_2": 0.97, "epsilon": 1e-3}
     same |= {"weight_decay": 0.05, "ema_momentum": 0.6}

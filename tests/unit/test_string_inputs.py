@@ -9,6 +9,7 @@ from scipy.special import log_softmax
 from small import QUICK, TEXT_CONFIG as CONFIG, marked, same_weights
 
 import keras_albert as ka
+from keras_albert.errors import AlbertError
 from keras_albert.modeling.labels import checked_labels
 
 torch = pytest.importorskip("torch")
@@ -260,6 +261,17 @@ def test_training(form, classifier, losses):
         assert found == pytest.approx(losses.mean(), rel=1e-3)
     pairs = zip(before, classifier.get_weights(), strict=True)
     assert not all(np.array_equal(a, b) for a, b in pairs)
+    classifier.set_weights(before)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="a pipeline of tf.data"
+)
+def test_a_generator_is_read_once(classifier):
+    """Keras would go on with its first batch alone."""
+    before = classifier.get_weights()
+    with pytest.raises(AlbertError, match="a generator can be read once"):
+        classifier.fit(generator(), epochs=2, verbose=0)
     classifier.set_weights(before)
 
 

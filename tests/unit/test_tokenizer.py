@@ -225,12 +225,16 @@ def test_batch_of_pairs_padded(tokenizer):
     assert batch["padding_mask"].sum(axis=1).tolist() == [7, 4]
 
 
+def test_generators(tokenizer):
+    found = tokenizer((each for each in "ab"), (each for each in "cd"))
+    np.testing.assert_equal(found, tokenizer(["a", "b"], ["c", "d"]))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"texts": ["a"], "pairs": ["b", "c"]}, "1 texts, 2 pairs"),
         ({"texts": ["a"], "pad_to": 100}, "Pass max_length=100"),
-        ({"texts": (each for each in "ab")}, "make a list of a generator"),
         ({"texts": ["a"], "max_length": 1}, "at least 3 for single"),
         ({"texts": ["a"], "pairs": ["b"], "max_length": 4}, "at least 5"),
     ],

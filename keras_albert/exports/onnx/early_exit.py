@@ -13,6 +13,8 @@ from keras_albert.tasks.config import EarlyExit
 
 FLOAT, INT32 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT32
 
+State = dict[str, str]  # the names of the values
+
 
 def early_outputs(
     writer: EncoderWriter, inputs: Inputs, rule: EarlyExit
@@ -23,24 +25,14 @@ def early_outputs(
     the others only (tasks.early_exit_graph).
     """
     add, constant, model = writer.add, writer.constant, writer.model
-    kernels, biases = (constant(array(each)) for each in classifiers_of(model))
-
-    def logits_of(first, number):
-        """The logits of layer `number`, from 0, for its first tokens."""
-        logits = add(
-            "MatMul", writer.pooled(first), add("Gather", kernels, number)
-        )
-        return add("Add", logits, add("Gather", biases, number))
-
+    exits = _Exits(writer, rule)
     if rule.layers is not None:  # no row is asked whether it stops
         first = writer.encoded(inputs, first_only=True, layers=rule.layers)
-        used = add(
-            "Expand", constant(rule.layers, "int32"), add("Shape", first, end=1)
-        )
-        return logits_of(first, constant(rule.layers - 1)), used
+        rows, used = add("Shape", first, end=1), constant(rule.layers, "int32")
+        logits = exits.logits(first, constant(rule.layers - 1))
+        return logits, add("Expand", used, rows)
     x, bias = writer.embedded(inputs)
     batch = add("Shape", x, end=1)
-    rows = add("Range", constant(0), add("Squeeze", batch), constant(1))
     labels = model.num_labels
     width = labels if model.problem == "multi_label" else 1
 
@@ -49,14 +41,69 @@ def early_outputs(
         return add("Expand", constant(0.0), shape)
 
     none = add("Expand", constant(0, "int32"), batch)
+    before = {
+        "bias": bias,
+        "rows": add("Range", constant(0), add("Squeeze", batch), constant(1)),
+        "answers": zeros(width),
+        "agreements": none,
+        "logits": zeros(labels),
+        "layers": none,
+    }
+    state = exits.answered(before, x, constant(0))
+    vectors = ("float32", ("rows", "tokens", model.config.hidden_size))
+    specs = {
+        "x": vectors,
+        "context": vectors,
+        "bias": ("float32", ("rows", 1, 1, "tokens")),
+        "rows": ("int64", ("rows",)),
+        "answers": ("float32", ("rows", width)),
+        "agreements": ("int32", ("rows",)),
+        "logits": ("float32", ("batch", labels)),
+        "layers": ("int32", ("batch",)),
+    }
+    last = writer.graph.loop(
+        model.config.num_hidden_layers - 1,
+        exits.goes_on(state),
+        {name: (state[name], *spec) for name, spec in specs.items()},
+        exits.next_layer,
+    )
+    return last["logits"], last["layers"]
 
-    def answered(state, x, number):
+
+class _Exits:
+    """Adds what an iteration of the loop consists of."""
+
+    def __init__(self, writer: EncoderWriter, rule: EarlyExit):
+        self._writer, self._rule = writer, rule
+        self._kernels, self._biases = (
+            writer.constant(array(each))
+            for each in classifiers_of(writer.model)
+        )
+
+    def logits(self, first: str, number: str) -> str:
+        """The logits of layer `number`, from 0, for its first tokens."""
+        add = self._writer.add
+        kernel = add("Gather", self._kernels, number)
+        logits = add("MatMul", self._writer.pooled(first), kernel)
+        return add("Add", logits, add("Gather", self._biases, number))
+
+    def answered(self, state: State, x: str, number: str) -> State:
         """The state after layer `number`, whose input is `x`."""
+        writer, add, constant = (
+            self._writer,
+            self._writer.add,
+            self._writer.constant,
+        )
         x, context = writer.up_to_attention(x, state["bias"])
         first = writer.completed(writer.first(x), writer.first(context))
-        logits = logits_of(first, number)
+        logits = self.logits(first, number)
         stops, answers, agreements = _stops_after(
-            writer.graph, rule, model.problem, number, logits, state
+            writer.graph,
+            self._rule,
+            writer.model.problem,
+            number,
+            logits,
+            state,
         )
         kept = add("Squeeze", add("NonZero", add("Not", stops)), constant([0]))
         going_on = {
@@ -76,42 +123,19 @@ def early_outputs(
             "layers": add("ScatterND", state["layers"], places, layers),
         }
 
-    def goes_on(state):
-        return add("Greater", add("Size", state["rows"]), constant(0))
+    def goes_on(self, state: State) -> str:
+        """Whether a row has no answer yet."""
+        writer = self._writer
+        count = writer.add("Size", state["rows"])
+        return writer.add("Greater", count, writer.constant(0))
 
-    def next_layer(state, iteration):
+    def next_layer(self, state: State, iteration: str) -> tuple[State, str]:
+        """Completes a layer for the rows that go on, and adds the next one."""
+        writer = self._writer
         x = writer.completed(state["x"], state["context"])
-        number = add("Add", iteration, constant(1))
-        state = answered(state, x, number)
-        return state, goes_on(state)
-
-    before = {
-        "bias": bias,
-        "rows": rows,
-        "answers": zeros(width),
-        "agreements": none,
-        "logits": zeros(labels),
-        "layers": none,
-    }
-    state = answered(before, x, constant(0))
-    vectors = ("float32", ("rows", "tokens", model.config.hidden_size))
-    specs = {
-        "x": vectors,
-        "context": vectors,
-        "bias": ("float32", ("rows", 1, 1, "tokens")),
-        "rows": ("int64", ("rows",)),
-        "answers": ("float32", ("rows", width)),
-        "agreements": ("int32", ("rows",)),
-        "logits": ("float32", ("batch", labels)),
-        "layers": ("int32", ("batch",)),
-    }
-    last = writer.graph.loop(
-        model.config.num_hidden_layers - 1,
-        goes_on(state),
-        {name: (state[name], *spec) for name, spec in specs.items()},
-        next_layer,
-    )
-    return last["logits"], last["layers"]
+        number = writer.add("Add", iteration, writer.constant(1))
+        state = self.answered(state, x, number)
+        return state, self.goes_on(state)
 
 
 def _stops_after(
