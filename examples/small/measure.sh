@@ -114,7 +114,9 @@ options() {
     done
     option plain --learning-rate 2e-4
     option decided --learning-rate 2e-4 --calibrate --tune-threshold
-    option frozen --learning-rate 2e-4 --freeze embeddings
+    option frozen-embeddings --learning-rate 2e-4 --freeze embeddings
+    option frozen-encoder --freeze encoder
+    option frozen-backbone --freeze backbone
     option lora --lora-rank 8
     option lora-slow --lora-rank 8 --learning-rate 2e-4
 }

@@ -158,8 +158,9 @@ def decode_line(line: bytes, is_first: bool) -> str:
             )
         if line.startswith(b"\x1f\x8b"):
             raise AlbertError(
-                "compressed text. Of gzip, `vocab` and `prepare` read files "
-                f"that end in {GZIP_SUFFIX}; otherwise decompress it: gunzip."
+                "compressed text. `vocab` and `prepare` read gzip if the name "
+                f"ends in {GZIP_SUFFIX}: rename it. Otherwise decompress it "
+                "with gunzip."
             )
         if line.startswith(COMPRESSED):
             raise AlbertError(
