@@ -98,12 +98,12 @@ race() {
 # Options of fine-tuning, on CoLA, of whose training rows a tenth is held out
 
 option() {  # option NAME OPTION ...
-    name=$1; shift
-    finetune "option-$name" --model pretrained --task classification \
+    kind=$1; shift
+    finetune "option-$kind" --model pretrained --task classification \
         --train cola.train.tsv --epochs 5 --batch-size 16 \
         --sequence-length 64 --precision mixed_bfloat16 --seeds 3 "$@"
     for seed in 0 1 2; do
-        evaluate "option-$name-$seed" --model "option-$name/seed-$seed" \
+        evaluate "option-$kind-$seed" --model "option-$kind/seed-$seed" \
             --data cola.dev.tsv
     done
 }

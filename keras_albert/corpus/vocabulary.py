@@ -14,7 +14,12 @@ import sentencepiece
 from keras_albert.corpus.config import VocabRun
 from keras_albert.corpus.documents import read_files
 from keras_albert.errors import AlbertError
-from keras_albert.storage import check_free, written_whole
+from keras_albert.storage import (
+    check_free,
+    new_folder,
+    remove_folder,
+    room_at,
+)
 from keras_albert.text.normalization import normalize
 from keras_albert.text.special_tokens import (
     CLS_ID,
@@ -55,9 +60,14 @@ def train_vocabulary(run: VocabRun) -> Tokenizer:
             "files, one sentence or paragraph a line."
         )
     # Made before the training, which would be lost if that were not possible.
-    with written_whole(run.output) as folder:
+    folder = new_folder(run.output)
+    try:
         tokenizer = Tokenizer.from_bytes(_train(run), **_settings(run))
-        tokenizer.save(folder)
+        with room_at(folder):
+            tokenizer.save(folder)
+    except BaseException:
+        remove_folder(folder)  # so that the same command can be given again
+        raise
     print(f"{tokenizer.vocab_size:,} pieces -> {run.output}")
     return tokenizer
 

@@ -316,7 +316,8 @@ class EvaluateRun(ModelUse):
     """how many wrong predictions to print, the surest first (of numbers, the
     farthest off)"""
     errors_file: Path | None = None
-    """new CSV file for all wrong predictions, the surest first"""
+    """new CSV file for all wrong predictions, the surest first, with the
+    columns of the table; one that is called as an added column is renamed"""
     exit_curve: Path | None = None
     """new PNG file for the score of a model with exits against the layers and
     the time that it needs, with many rules of early exit"""
@@ -409,7 +410,8 @@ class ConvertRun(ModelUse):
     """format of the result; `finetune` and `load` read all of them"""
     gelu: Literal["tanh", "erf"] = "tanh"
     """how "hidden_act": "gelu" of transformers is read: tanh, the original's
-    only form, or erf, what transformers computes"""
+    only form, or erf, what transformers computes. A folder that this package
+    wrote says itself if it is erf"""
     backbone: bool = False
     """convert only the encoder, for a format that does not have the head"""
 

@@ -18,7 +18,7 @@ from keras import ops
 from keras_albert.distribution.backend import compiled
 from keras_albert.modeling.backbone import padding_mask_of
 from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.modeling.encoder import attention_bias, finished
+from keras_albert.modeling.encoder import attention_bias, rest_of_block
 from keras_albert.modeling.exits import (
     classifiers_of,
     first_token,
@@ -90,16 +90,17 @@ class LayerByLayer:
         used = np.zeros(len(rows), int)
         found = np.zeros((len(rows), model.num_labels), "float32")
         last = self._rule.layers or len(blocks)
-        state, before = [vectors, vectors, bias], 0
+        # There is no context yet: any array of its shape stands for it.
+        state, done = [vectors, vectors, bias], 0
         for layer in range(self._rule.layers or 1, last + 1):
             *state, logits = self._exit(
-                [*itertools.chain(*blocks[before:layer])],
-                blocks[before - 1][-1:] if before else [],
+                [*itertools.chain(*blocks[done:layer])],
+                blocks[done - 1][-1:] if done else [],
                 pooler,
                 classifiers[layer - 1],
                 *state,
             )
-            before = layer
+            done = layer
             logits = ops.convert_to_numpy(logits)[: len(rows)]
             found[rows], used[rows] = logits, layer
             stops = stopping.after(logits)
@@ -158,18 +159,20 @@ class LayerByLayer:
             ),
         )
 
-    def _one_exit(self, blocks, before, pooler, classifier, x, context, bias):
+    def _one_exit(
+        self, blocks, to_complete, pooler, classifier, x, context, bias
+    ):
         """Completes a layer, and computes the next one as far as its exit.
 
-        `x` and `context`, [B, S, H], are what `up_to_attention` returned for
-        the layer that ends with the block `before`, a list of one. If the
-        list is empty, `x` is the input of `blocks`.
+        `to_complete` is a list of the last block of the layer before, for
+        which `up_to_attention` returned `x` and `context`, [B, S, H]. Before
+        the first layer it is empty, and `x` is the input of `blocks`.
 
         Returns them for `blocks`, the bias, and the logits [B, C].
         """
         config = self._model.config
-        for each in before:
-            x = finished(config, each, x, context)
+        for each in to_complete:
+            x = rest_of_block(config, each, x, context)
         x, context = up_to_attention(config, blocks, x, bias)
         pooled = _dense(first_token(config, blocks[-1], x, context), *pooler)
         return x, context, bias, _dense(ops.tanh(pooled), *classifier)

@@ -82,7 +82,7 @@ def mistakes_lines(found: list[Mistake], count: int, most: int) -> list[str]:
         if are_numbers:
             prediction, expected = f"{prediction:.4g}", f"{expected:.4g}"
         where = [f"line {each.line}", each.group, each.row.get("id")]
-        where = ", ".join(str(part) for part in where if part is not None)
+        where = ", ".join(str(part) for part in where if part not in (None, ""))
         line = f"{where}: {prediction}{odds}, expected {expected}"
         lines.append(_printable(f"{line}: {texts}"))
     return lines

@@ -257,9 +257,10 @@ class AlbertBackbone(AlbertModel):
         backbone = super().from_config(config)
         if lora:
             backbone.enable_lora(**lora)  # which freezes all other weights
-            frozen = config.get("frozen", ())
-            for weight in backbone.weights if frozen else ():
-                weight.trainable = own_path(weight) not in frozen
+            if "frozen" in config:
+                for weight in backbone.weights:
+                    frozen = own_path(weight) in config["frozen"]
+                    weight.trainable = not frozen
         return backbone
 
     def save_assets(self, dir_path: str) -> None:

@@ -86,7 +86,9 @@ def block(
 
     Returns float [B, T, H]; and probabilities [B, A, S, S], None if fused.
     """
-    context, probs = begun(config, weights, x, attention_bias, seeds, fused)
+    context, probs = attention_of_block(
+        config, weights, x, attention_bias, seeds, fused
+    )
     if first_only:
         # Attention is computed for all positions although only one is used.
         # With a single query, the gradient would contain a matrix product with
@@ -94,10 +96,12 @@ def block(
         # corrupts memory if two such products have the same shape and
         # different layouts. tests/e2e/test_onednn.py reproduces this.
         x, context = x[:, :1], context[:, :1]
-    return finished(config, weights, x, context, seeds, training), probs
+    return rest_of_block(config, weights, x, context, seeds, training), probs
 
 
-def begun(config, weights, x, attention_bias, seeds=None, fused=True):
+def attention_of_block(
+    config, weights, x, attention_bias, seeds=None, fused=True
+):
     """The first part of `block`, which reads all positions: attention.
 
     Returns the context vectors [B, S, H], and the probabilities.
@@ -106,7 +110,7 @@ def begun(config, weights, x, attention_bias, seeds=None, fused=True):
     return attention(config, half, x, attention_bias, seeds, fused)
 
 
-def finished(config, weights, x, context, seeds=None, training=False):
+def rest_of_block(config, weights, x, context, seeds=None, training=False):
     """The rest of `block`, for the positions of `x` and `context`: [B, T, H].
 
     Positions do not depend on one another here, so that it may be computed

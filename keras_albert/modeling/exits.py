@@ -13,7 +13,11 @@ import keras
 from keras import layers, ops
 
 from keras_albert.modeling.config import AlbertConfig
-from keras_albert.modeling.encoder import begun, block, finished
+from keras_albert.modeling.encoder import (
+    attention_of_block,
+    block,
+    rest_of_block,
+)
 from keras_albert.modeling.layers import initializer
 
 
@@ -78,7 +82,7 @@ def classifiers_of(model: keras.Model) -> tuple[Any, Any]:
 
 # A classifier reads the first token alone. Of the last block before it, only
 # attention needs all tokens; the rest is computed for the first token, and for
-# the others later, with `finished`, if there is a next layer.
+# the others later, with `rest_of_block`, if there is a next layer.
 def up_to_attention(
     config: AlbertConfig, blocks: list[dict], x: Any, bias: Any
 ) -> tuple[Any, Any]:
@@ -91,7 +95,7 @@ def up_to_attention(
     *whole, last = blocks
     for each in whole:
         x, _ = block(config, each, x, bias)
-    return x, begun(config, last, x, bias)[0]
+    return x, attention_of_block(config, last, x, bias)[0]
 
 
 def first_token(config: AlbertConfig, last: dict, x: Any, context: Any) -> Any:
@@ -99,7 +103,7 @@ def first_token(config: AlbertConfig, last: dict, x: Any, context: Any) -> Any:
 
     `last` are the weights of the last block.
     """
-    return finished(config, last, x[:, :1], context[:, :1])[:, 0]
+    return rest_of_block(config, last, x[:, :1], context[:, :1])[:, 0]
 
 
 def divide_logits(model: keras.Model, temperature: float) -> None:

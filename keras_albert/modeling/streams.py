@@ -6,7 +6,6 @@ whose worker processes then tokenize; or a generator.
 
 import contextlib
 import functools
-import itertools
 import re
 import sys
 import types
@@ -143,7 +142,8 @@ def batch_of_ids(model, batch) -> tuple:
 
 
 def _is_text_list(values) -> bool:
-    return bool(values) and isinstance(values[0], str | bytes)
+    is_list = isinstance(values, list | tuple) and len(values) > 0
+    return is_list and isinstance(values[0], str | bytes)
 
 
 def _as_named_texts(x):
@@ -195,7 +195,9 @@ def _as_dataset(loader, batches: Iterator[tuple]):
     Keras would also convert a generator, but if the first two batches have the
     same length, it expects that length of all batches. The first batch is read
     to find out the structure. A dataset iterates over a `loader` in each epoch;
-    over a generator, for which it is None, only once.
+    over a generator, for which it is None, only once. But several iterations
+    may share it: those of a validation of some steps, or one by which Keras
+    builds a model under a strategy, which reads a single batch.
     """
     import tensorflow as tf
 
@@ -204,17 +206,24 @@ def _as_dataset(loader, batches: Iterator[tuple]):
         raise AlbertError("no batches. Expected one or more.")
     first = _numpy(first)
 
-    rest = iter([itertools.chain([first], batches)])
+    start = first  # of the next iteration, until a later batch was read
+
+    def of_generator() -> Iterator[tuple]:
+        nonlocal start
+        batch = next(batches, None) if start is None else start
+        if batch is None:
+            raise AlbertError(
+                "a generator can be read once, and is read again here. Give a "
+                "tf.data.Dataset or a DataLoader, also as `validation_data`; "
+                "or epochs=1."
+            )
+        yield batch
+        for batch in batches:
+            start = None
+            yield batch
 
     def make() -> Iterator[tuple]:
-        if loader is not None:
-            return map(_numpy, loader)
-        if (once := next(rest, None)) is None:
-            raise AlbertError(
-                "a generator can be read once, and this is the second epoch. "
-                "Give a tf.data.Dataset or a DataLoader, or epochs=1."
-            )
-        return once
+        return of_generator() if loader is None else map(_numpy, loader)
 
     signature = tf.nest.map_structure(
         lambda value: tf.TensorSpec([None] * value.ndim, value.dtype), first
@@ -223,6 +232,8 @@ def _as_dataset(loader, batches: Iterator[tuple]):
     if loader is not None and hasattr(loader.dataset, "__len__"):
         count = tf.data.experimental.assert_cardinality(len(loader))
         dataset = dataset.apply(count)
+    if loader is None:  # which must not be read before a batch is needed
+        return dataset
     return dataset.prefetch(tf.data.AUTOTUNE)
 
 

@@ -249,7 +249,8 @@ class PretrainRun:
     --distribution model"""
     steps_per_execution: int = DeviceConfig.steps_per_execution
     """steps in each call of the compiled program, with TensorFlow's strategies;
-    with more steps a TPU waits less for its host"""
+    with more steps a TPU waits less for its host. `steps`, `validate_every`,
+    `checkpoint_every` and `short_steps` are multiples of it"""
     processes: ProcessConfig = DeviceConfig.processes
     examples: ExampleConfig = ExampleConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -282,11 +283,14 @@ class PretrainRun:
         # Of `short_steps`, too: the steps of one call have the same shapes.
         counts = "steps", "validate_every", "checkpoint_every", "short_steps"
         for name in counts:
-            if (getattr(self, name) or 0) % self.steps_per_execution:
+            value = getattr(self, name) or 0
+            if more := value % self.steps_per_execution:
+                near = value - more or self.steps_per_execution
                 raise AlbertError(
                     f"`{name}` must be a multiple of `steps_per_execution`. "
-                    f"Received: {name}={getattr(self, name)}, "
-                    f"steps_per_execution={self.steps_per_execution}."
+                    f"Received: {name}={value}, "
+                    f"steps_per_execution={self.steps_per_execution}. Give, "
+                    f"for example, --{name.replace('_', '-')} {near}."
                 )
         check_warmup(self.warmup_steps, self.steps)
         check_seed(self.seed)

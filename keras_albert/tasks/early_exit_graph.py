@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_albert.modeling.backbone import padding_mask_of
 from keras_albert.modeling.classification import AlbertForSequenceClassification
-from keras_albert.modeling.encoder import attention_bias, finished
+from keras_albert.modeling.encoder import attention_bias, rest_of_block
 from keras_albert.modeling.exits import (
     classifiers_of,
     first_token,
@@ -113,7 +113,7 @@ class _Exits:
         """Completes a layer for the rows that go on, and adds the next one."""
         config, last = self._model.config, self.blocks[-1]
         return self.answered(
-            state, finished(config, last, state["x"], state["context"])
+            state, rest_of_block(config, last, state["x"], state["context"])
         )
 
 
@@ -140,7 +140,7 @@ def stops_after(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Computes `tasks.early_exit.Stopping` for a layer of a graph.
 
-    `rule` has a patience or a confidence.
+    `rule` has a patience or a confidence; a number of layers needs no loop.
     `layer` is its number, from 1, and `logits` are float32 [R, C]. `answers`,
     float32 [R, K], and `agreements`, int32 [R], are those of the layer before.
     Returns which rows stop, bool [R]; and their answers and agreements.

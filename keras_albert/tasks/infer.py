@@ -16,7 +16,7 @@ from keras_albert.tasks.config import CUT, EarlyExit, check_long_texts
 from keras_albert.tasks.decisions import Threshold, checked_threshold
 from keras_albert.tasks.early_exit import check_exits
 from keras_albert.tasks.labels import Names
-from keras_albert.tasks.names import DECISION_TASKS
+from keras_albert.tasks.names import DECISION_TASKS, LONG_TEXT_TASKS
 from keras_albert.tasks.question_answering.config import (
     AnswerConfig,
     ReadingConfig,
@@ -50,7 +50,8 @@ def settled_settings(
     definition = ALL_TASKS[task]
     if early_exit is not None:
         check_exits(early_exit, model)
-    if long_texts != CUT and columns is not None and columns.pair is not None:
+    has_pair = columns is not None and columns.pair is not None
+    if long_texts != CUT and has_pair and task in LONG_TEXT_TASKS:
         raise AlbertError(
             "this model reads long texts in windows (`long_texts`), and only "
             f"single texts. Received: columns.pair={columns.pair!r}. Leave "

@@ -6,6 +6,7 @@ variable by a trust ratio.
 """
 
 import re
+import warnings
 from typing import Any
 
 import keras
@@ -97,14 +98,14 @@ class Lamb(OptimizerHooks):
         if kwargs.get("ema_overwrite_frequency") and kwargs.get(
             "gradient_accumulation_steps"
         ):
-            raise AlbertError(
-                "Keras would overwrite the weights also at the parts of a "
-                "batch, which are no updates. Received: "
-                "ema_overwrite_frequency="
-                f"{kwargs['ema_overwrite_frequency']!r} with "
+            # No error, as saved models may have both.
+            warnings.warn(
+                "Keras overwrites the weights also at the parts of a batch, "
+                "which are no updates. Leave ema_overwrite_frequency="
+                f"{kwargs['ema_overwrite_frequency']!r} or "
                 "gradient_accumulation_steps="
-                f"{kwargs['gradient_accumulation_steps']!r}. Leave one of them "
-                "out."
+                f"{kwargs['gradient_accumulation_steps']!r} out.",
+                stacklevel=2,
             )
         super().__init__(
             learning_rate=learning_rate,

@@ -9,12 +9,13 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
     [tf.config.LogicalDeviceConfiguration()] * 2,
 )
+# Without it, graphs are ready sooner.
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 import keras_albert as ka  # noqa: E402
 from keras_albert.training import plots, speed  # noqa: E402
 
-# Which take longer than these steps.
+# To draw curves and to measure the device takes longer than these steps.
 plots.draw_curves = lambda *_: None
 speed.matrix_product_peak = lambda _: 1e12
 

@@ -11,6 +11,7 @@ from small import QUICK, TEXT_CONFIG as CONFIG, marked, same_weights
 import keras_albert as ka
 from keras_albert.errors import AlbertError
 from keras_albert.modeling.labels import checked_labels
+from keras_albert.modeling.streams import _as_named_texts
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tensorflow_text")
@@ -272,7 +273,20 @@ def test_a_generator_is_read_once(classifier):
     before = classifier.get_weights()
     with pytest.raises(AlbertError, match="a generator can be read once"):
         classifier.fit(generator(), epochs=2, verbose=0)
+    # But two epochs, and two validations, may share one.
+    steps = {"steps_per_epoch": 1, "validation_steps": 1}
+    given = {"validation_data": generator(), "epochs": 2, "verbose": 0}
+    history = classifier.fit(generator(), **steps, **given).history
+    assert len(history["val_loss"]) == 2
+    assert history["val_loss"][0] != history["val_loss"][1], "other batches"
     classifier.set_weights(before)
+
+
+def test_two_texts_are_no_pair():
+    """Where they are a list, whose elements are not lists of characters."""
+    for texts in (["ab", "cd"], ("ab", "cd")):
+        assert _as_named_texts(texts) == ["ab", "cd"]
+    assert _as_named_texts((("ab",), ("cd",))) == (["ab"], ["cd"])
 
 
 @pytest.mark.on_torch

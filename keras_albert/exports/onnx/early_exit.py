@@ -95,7 +95,9 @@ class _Exits:
             self._writer.constant,
         )
         x, context = writer.up_to_attention(x, state["bias"])
-        first = writer.completed(writer.first(x), writer.first(context))
+        first = writer.rest_of_first_layer(
+            writer.first(x), writer.first(context)
+        )
         logits = self.logits(first, number)
         stops, answers, agreements = _stops_after(
             writer.graph,
@@ -132,7 +134,7 @@ class _Exits:
     def next_layer(self, state: State, iteration: str) -> tuple[State, str]:
         """Completes a layer for the rows that go on, and adds the next one."""
         writer = self._writer
-        x = writer.completed(state["x"], state["context"])
+        x = writer.rest_of_first_layer(state["x"], state["context"])
         number = writer.add("Add", iteration, writer.constant(1))
         state = self.answered(state, x, number)
         return state, self.goes_on(state)
@@ -143,10 +145,11 @@ def _stops_after(
 ) -> tuple[str, str, str]:
     """Computes `tasks.early_exit.Stopping` for a layer.
 
-    `rule` has a patience or a confidence. `number` is that of the layer, from
-    0, and `logits` are float32 [R, C]. `before` has `answers`, float32 [R, K],
-    and `agreements`, int32 [R], of the layer before. Returns which rows stop,
-    bool [R], and the answers and the agreements of this layer.
+    `rule` has a patience or a confidence; a number of layers needs no loop.
+    `number` is that of the layer, from 0, and `logits` are float32 [R, C].
+    `before` has `answers`, float32 [R, K], and `agreements`, int32 [R], of the
+    layer before. Returns which rows stop, bool [R], and the answers and the
+    agreements of this layer.
     """
     add, constant = graph.add, graph.constant
     answers, agreements = before["answers"], before["agreements"]

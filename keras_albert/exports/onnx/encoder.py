@@ -151,9 +151,9 @@ class EncoderWriter:
             x = self._block(block, x, bias)
         return x, self._attention(last, x, bias)
 
-    def completed(self, x: str, context: str) -> str:
+    def rest_of_first_layer(self, x: str, context: str) -> str:
         """The rest of that block, of all tokens or of some of them."""
-        return self._finished(self._blocks(1)[-1], x, context)
+        return self._rest_of_block(self._blocks(1)[-1], x, context)
 
     def pooled(self, x: str) -> str:
         """The output of the pooler, [B, H], for the first tokens, [B, 1, H]."""
@@ -250,10 +250,10 @@ class EncoderWriter:
         context = self._attention(weights, x, bias, first_only)
         if first_only:
             x = self.first(x)
-        return self._finished(weights, x, context)
+        return self._rest_of_block(weights, x, context)
 
-    def _finished(self, weights, x: str, context: str) -> str:
-        """Computes `modeling.encoder.finished`."""
+    def _rest_of_block(self, weights, x: str, context: str) -> str:
+        """Computes `modeling.encoder.rest_of_block`."""
         output = self._linear(weights, "attention", "output", context)
         x = self._summed(weights["attention"], x, output)
         inner = self._linear(weights, "feed_forward", "intermediate", x)
