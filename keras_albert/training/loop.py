@@ -538,11 +538,7 @@ def averaged_weights(model: keras.Model):
 
 
 def _rest(folder: Path, checkpoints: Checkpoints, kept: Row | None) -> str:
-    """The part of a message that says what an ended run has left.
-
-    Without a checkpoint nothing could be continued: the folder is removed,
-    unless it has a model, as if somebody deleted the checkpoints of a run.
-    """
+    """What a run has left; its folder is removed if that is nothing."""
     steps = checkpoints.steps()
     if not steps and (folder / MODEL_FILE).exists():
         return f"{folder} keeps its model, and no checkpoint to go on from."
