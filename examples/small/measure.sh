@@ -95,32 +95,6 @@ race() {
         --validate-every 300 --batch-size 16 --learning-rate 3e-4
 }
 
-# Options of fine-tuning, on CoLA, of whose training rows a tenth is held out
-
-option() {  # option NAME OPTION ...
-    kind=$1; shift
-    finetune "option-$kind" --model pretrained --task classification \
-        --train cola.train.tsv --epochs 5 --batch-size 16 \
-        --sequence-length 64 --precision mixed_bfloat16 --seeds 3 "$@"
-    for seed in 0 1 2; do
-        evaluate "option-$kind-$seed" --model "option-$kind/seed-$seed" \
-            --data cola.dev.tsv
-    done
-}
-options() {
-    for part in train dev; do
-        awk -F '\t' 'BEGIN {print "text\tlabel"} {print $4 "\t" $2}' \
-            "GLUE/CoLA/$part.tsv" > "cola.$part.tsv"
-    done
-    option plain --learning-rate 2e-4
-    option decided --learning-rate 2e-4 --calibrate --tune-threshold
-    option frozen-embeddings --learning-rate 2e-4 --freeze embeddings
-    option frozen-encoder --freeze encoder
-    option frozen-backbone --freeze backbone
-    option lora --lora-rank 8
-    option lora-slow --lora-rank 8 --learning-rate 2e-4
-}
-
 # Vectors
 
 whiten() {  # whiten OUTPUT OPTION ...
