@@ -149,7 +149,8 @@ def test_words_stand_beside_the_vectors(source, texts):
             words * 0.2**0.5 / length_of(words),
         ]
         expected = np.concatenate(parts, axis=1)
-        np.testing.assert_allclose(unscaled(found, texts), expected, atol=1e-5)
+        # Whitening divides by small numbers, which enlarges roundings.
+        np.testing.assert_allclose(unscaled(found, texts), expected, atol=3e-5)
     scaled = ka.AlbertForTextEmbedding(
         source.backbone, "idf", normalize=True, **short
     )
